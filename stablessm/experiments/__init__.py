@@ -1,4 +1,4 @@
-"""The figures and tables of the papers, again: one folder each, listed in ``catalog``."""
+"""Experiments that reproduce figures and tables of the papers: one folder each, listed in ``catalog``."""
 
 from stablessm._renamed import module_names
 

@@ -31,15 +31,23 @@ _DASHES = {"solid": "-", "dashed": "--", "dotted": ":", "points": "none", "both"
 @final
 @dataclass(frozen=True)
 class Series:
-    """One line or set of points. Series of the same ``group`` have one color and one switch in the legend."""
+    """One line or set of points. Series of the same ``group`` have one color and one switch in the legend.
+
+    >>> Series("e^-t", np.arange(3), np.array([1.0, 0.37, 0.14])).y
+    [1.0, 0.37, 0.14]
+    """
 
     name: str
-    x: Sequence[float]
-    y: Sequence[float]
+    x: Sequence[float] | np.ndarray
+    """Kept as a list, as ``y`` is."""
+    y: Sequence[float] | np.ndarray
     style: Style = "solid"
     group: str | None = None
 
     def __post_init__(self) -> None:
+        for axis in ("x", "y"):
+            values = getattr(self, axis)
+            object.__setattr__(self, axis, values.tolist() if isinstance(values, np.ndarray) else list(values))
         if len(self.x) != len(self.y):
             raise ArgumentError("y", f"{len(self.x)} numbers (as x)", len(self.y))
         if self.style not in get_args(Style):
@@ -213,7 +221,7 @@ def _draw(axes: Axes, panel: Panel) -> None:
         axes.legend(fontsize=7)
 
 
-def _shown(values: Sequence[float], scale: Scale) -> np.ndarray:
+def _shown(values: Sequence[float] | np.ndarray, scale: Scale) -> np.ndarray:
     """Return the values with NaN, a gap in the line, where the axis cannot show them."""
     array = np.asarray(values, dtype=float)
     hidden = ~np.isfinite(array) | ((array <= 0) if scale == "log" else False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 from dataclasses import asdict, fields, is_dataclass
 from pathlib import Path
@@ -62,7 +61,7 @@ def test_the_same_run_again_gives_the_same_bits(id, tmp_path, monkeypatch):
 @pytest.mark.parametrize("id", catalog.IDS)
 def test_description(id):
     experiment = catalog.get(id)
-    text = (Path(inspect.getfile(experiment.run)).parent / "README.md").read_text(encoding="utf-8")
+    text = experiment.readme.read_text(encoding="utf-8")
     assert text.startswith(f"# {id}:")
     assert "**Question.**" in text
     assert "**Claim**" in text

@@ -32,8 +32,8 @@ def claims(folder, pieces, words):
     run, config = Run(folder, {}, progress=False), EXPERIMENT.config("paper")
     for name, cell in (("pieces", pieces), ("words", words)):
         run.stage(name, lambda cell=cell: cell)
-    assert len(language.figures(config, run)[0].panels) == 2
-    return language.claims(config, run)
+    assert len(language.EXPERIMENT.figures(config, run)[0].panels) == 2
+    return language.EXPERIMENT.claims(config, run)
 
 
 def test_claims_follow_the_numbers(tmp_path):
@@ -58,7 +58,7 @@ def test_what_is_measured(rate, tmp_path):
     small = EXPERIMENT.config("smoke")
     words = dataclasses.replace(small.words, training=dataclasses.replace(small.words.training, lr=rate, warmup=0.0))
     run = Run(tmp_path, {}, progress=False)
-    language.jobs(language.Config(small.pieces, words))["words"](run)
+    language.EXPERIMENT.jobs(language.Config(small.pieces, words))["words"](run)
     found = language.one(run, "words")
     assert (int(found["diverged"]) >= 0) is (rate > 1)
     if rate < 1:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from stablessm import ArgumentError, training
 from stablessm.experiments import catalog
 from stablessm.experiments.frame.run import Run
-from stablessm.experiments.stable_ssm import language_study, language_training
+from stablessm.experiments.stable_ssm import gradient_ratios, language_study, language_training
 from stablessm.experiments.stable_ssm.fig4 import experiment as fig4
 from stablessm.experiments.stable_ssm.fig5 import experiment as fig5
 from stablessm.experiments.stable_ssm.fig6 import experiment as fig6
@@ -305,32 +305,32 @@ def verdicts(claims):
 
 def test_figure_4_follows_the_numbers(tmp_path):
     good = invented(tmp_path / "a", AS_PUBLISHED, RANGES)
-    assert verdicts(fig4.claims(*good)) == ["reproduced", "reproduced"]
+    assert verdicts(fig4.EXPERIMENT.claims(*good)) == ["reproduced", "reproduced"]
     swapped = RANGES | {"direct": (0.1, 0.2), "relu": (0.1, 0.2)}
-    assert verdicts(fig4.claims(*invented(tmp_path / "b", OTHERWISE, swapped))) == ["not reproduced"] * 2
+    assert verdicts(fig4.EXPERIMENT.claims(*invented(tmp_path / "b", OTHERWISE, swapped))) == ["not reproduced"] * 2
 
 
 def test_figure_5_follows_the_numbers(tmp_path):
     ordered = {scheme: (0.01, cell["largest"][0]) for scheme, cell in AS_PUBLISHED.items() if isinstance(scheme, str)}
     good = invented(tmp_path / "a", AS_PUBLISHED, ordered)
-    assert verdicts(fig5.claims(*good)) == ["reproduced"] * 3
+    assert verdicts(fig5.EXPERIMENT.claims(*good)) == ["reproduced"] * 3
     bad = invented(tmp_path / "b", {**OTHERWISE, "direct": trained(9.0, ratio=0.01, spiky=4)}, ordered)
-    assert verdicts(fig5.claims(*bad))[0] == "not reproduced"
+    assert verdicts(fig5.EXPERIMENT.claims(*bad))[0] == "not reproduced"
 
 
 def test_figure_6_follows_the_numbers(tmp_path):
     config, run = invented(tmp_path / "a", AS_PUBLISHED)
-    assert verdicts(fig6.claims(config, run)) == ["reproduced"] * 7
-    found = verdicts(fig6.claims(*invented(tmp_path / "b", OTHERWISE)))
+    assert verdicts(fig6.EXPERIMENT.claims(config, run)) == ["reproduced"] * 7
+    found = verdicts(fig6.EXPERIMENT.claims(*invented(tmp_path / "b", OTHERWISE)))
     assert found == ["not reproduced"] * 6 + ["partly"]
-    alike = verdicts(fig6.claims(*invented(tmp_path / "c", dict.fromkeys(AS_PUBLISHED, trained(3.0)))))
+    alike = verdicts(fig6.EXPERIMENT.claims(*invented(tmp_path / "c", dict.fromkeys(AS_PUBLISHED, trained(3.0)))))
     assert alike == ["partly", "reproduced", "not reproduced", "partly", "partly", "reproduced", "reproduced"]
 
 
 def test_table_2_follows_the_numbers(tmp_path):
     cells = {**AS_PUBLISHED, ("best-0.5", 0.01): trained(3.2)}
-    assert verdicts(table2.claims(*invented(tmp_path / "a", cells))) == ["reproduced"] * 3
-    worse = table2.claims(*invented(tmp_path / "b", OTHERWISE))
+    assert verdicts(table2.EXPERIMENT.claims(*invented(tmp_path / "a", cells))) == ["reproduced"] * 3
+    worse = table2.EXPERIMENT.claims(*invented(tmp_path / "b", OTHERWISE))
     assert verdicts(worse) == ["not reproduced"] * 3
     assert "best-0.5 inf" in worse[0].ours
 
@@ -343,14 +343,14 @@ def test_table_3_follows_the_numbers(tmp_path):
         if lost and scheme == "direct":
             cell["report"] = np.array("diverged at step 40: the loss is nan\nforward: inf in 'blocks.0'")
         run.stage(f"warmup-{warmup}-{scheme}-{seed}", lambda cell=cell: cell)
-    claims = table3.claims(config, run)
+    claims = table3.EXPERIMENT.claims(config, run)
     assert verdicts(claims[:4]) == ["reproduced", "reproduced", "partly", "reproduced"]
     assert verdicts(claims[4:]) == ["reproduced", *3 * ["not reproduced"]]
     assert "100 steps at the rate 0.01 after 10 warm-up steps" in claims[0].statement
     assert "the first 100 of 1000 warm-up steps to the rate 0.01" in claims[4].statement
     assert "seed 2 diverged at step 42" in claims[3].ours
     assert "forward: inf in 'blocks.0'" in claims[3].why
-    drawn = table3.figures(config, run)
+    drawn = table3.EXPERIMENT.figures(config, run)
     assert [figure.name for figure in drawn] == ["losses-warmup-10", "losses-warmup-1000"]
     assert [len(panel.series) for panel in drawn[0].panels] == [12, 12, 12]
     stuck = {"diverged": np.array(-1), "losses": np.full(100, 9.0)}
@@ -368,18 +368,18 @@ def test_some_of_the_maps_are_a_study_too(maps, tmp_path):
     config, run = invented(tmp_path, AS_PUBLISHED, RANGES)
     config = dataclasses.replace(config, maps=maps)
     for part in (fig4, fig5, fig6, table2):
-        part.claims(config, run)
-        assert all(figure.panels for figure in part.figures(config, run))
-    assert bool(fig6.claims(config, run)) is (maps != ("direct",))
+        part.EXPERIMENT.claims(config, run)
+        assert all(figure.panels for figure in part.EXPERIMENT.figures(config, run))
+    assert bool(fig6.EXPERIMENT.claims(config, run)) is (maps != ("direct",))
 
 
 @settings(max_examples=30)
 @given(st.lists(st.sampled_from([0.1, 0.2, 0.3]), min_size=2, max_size=8))
 def test_ranks_share_places(values):
     array = np.array(values)
-    ranks = fig5.ranks(array)
+    ranks = gradient_ratios.ranks(array[:, None])
     assert ranks.sum() == pytest.approx(len(array) * (len(array) - 1) / 2)
-    assert fig5.ranks(10 * array + 3).tolist() == ranks.tolist()
+    assert gradient_ratios.ranks(10 * array[:, None] + 3).tolist() == ranks.tolist()
     for a, b in zip(array, ranks, strict=True):
         assert (ranks[array == a] == b).all()
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from stablessm import ArgumentError
 from stablessm.experiments.beyond.ett import experiment as ett
-from stablessm.experiments.beyond.ett.series import hourly
+from stablessm.experiments.beyond.ett.experiment import hourly
 from stablessm.experiments.frame.run import Run
 from stablessm.experiments.lru_ua import digits, reconstructions, sparse_reconstructions
 from stablessm.experiments.lru_ua.fig9 import experiment as volterra
@@ -53,7 +53,7 @@ def test_errors_over_the_factor_are_errors_over_the_images(
     u = reconstructions.pixels(SMALL)
     decoder = Decoder(lam, SMALL.length, real=solver == "real")
     off = (reconstructions.read_back(u, decoder, lam) - u).square().mean(0)
-    reconstructions.measure_errors(reconstructions.DigitsConfig(**{**vars(SMALL), "draws": 1}), run, placement, 20)
+    reconstructions.measured.compute(reconstructions.DigitsConfig(**{**vars(SMALL), "draws": 1}), run, placement, 20)
     kept = reconstructions.measured(run, placement, 20)
     index = reconstructions.INDEX[solver]
     np.testing.assert_allclose(kept["by position"][index], off.numpy(), rtol=1e-6, atol=1e-12)
@@ -63,7 +63,7 @@ def test_errors_over_the_factor_are_errors_over_the_images(
 
 def test_roots_of_unity_give_everything_or_means_of_what_is_n_apart(run: Run) -> None:
     for placement, size in (("roots", SMALL.length), ("roots", 18), ("optimized", 18)):
-        reconstructions.measure_errors(SMALL, run, placement, size)
+        reconstructions.measured.compute(SMALL, run, placement, size)
     whole = reconstructions.measured(run, "roots", SMALL.length)
     assert reconstructions.error(whole, "complex") < 1e-28
     assert abs(reconstructions.condition(whole, "complex") - 1) < 1e-10
@@ -170,8 +170,8 @@ def test_sparse_inputs_are_read_back_where_states_suffice(run: Run) -> None:
     basis, u = sparse_reconstructions.inputs(config)
     torch.testing.assert_close(u, u @ basis @ basis.mT)
     assert config.steps().tolist() == [33, 64, 96, 128]
-    sparse_reconstructions.compute_all(config, run)
-    enough, few = (sparse_reconstructions.errors(run, size) for size in (8, 2))
+    sparse_reconstructions.run(config, run)
+    enough, few = (sparse_reconstructions.errors(run, size, "ring")["error"] for size in (8, 2))
     assert enough.shape == (2, 4)
     assert enough.max() < 1e-8
     assert few[:, -1].min() > 0.1, "two complex states cannot hold eight numbers"

@@ -99,7 +99,7 @@ def test_unknown_words_and_sizes_that_make_no_sense():
         word_corpus(train, test, 64, 1)
     with pytest.raises(ArgumentError, match="reviews: expected at least 10"):
         word_corpus(train[:9], test, 64, 12)
-    with pytest.raises(ArgumentError, match="data: expected one of imdb, synthetic"):
+    with pytest.raises(ArgumentError, match="data: expected one of 'imdb', 'synthetic'"):
         reviews("yelp", 10)
     with pytest.raises(ArgumentError, match="reviews: expected at least 2"):
         reviews("synthetic", 1)

@@ -14,7 +14,7 @@ from stablessm.experiments.frame import run as run_module
 from stablessm.experiments.frame.run import Run
 from stablessm.experiments.iat import sentiment_memory, sentiment_training
 from stablessm.experiments.iat.fig6.experiment import EXPERIMENT, subjects
-from stablessm.experiments.iat.sentiment_memory import accuracies, asked, fluctuation, late, remembered, study, trained
+from stablessm.experiments.iat.sentiment_memory import accuracies, asked, fluctuation, late, memories, study, trained
 from stablessm.experiments.iat.sentiment_models import TINY, WordLSTM, bert, bert_source
 from stablessm.experiments.iat.sentiment_text import reviews
 from stablessm.experiments.iat.sentiment_training import Fitting, accuracy, batches, fit, load
@@ -144,19 +144,19 @@ CONFIG = dataclasses.replace(EXPERIMENT.config("smoke"), architectures=("LSTM",)
 def test_what_is_kept_needs_no_weights_and_wrong_words_no_training(tmp_path, monkeypatch):
     run = Run(tmp_path, {}, progress=False)
     with pytest.raises(ArgumentError, match="such as 'good'"):
-        study(run, subjects(CONFIG, run), 1, ["goood"], 20)
+        study(dataclasses.replace(CONFIG, words=("goood",)), run, subjects(CONFIG, run))
     assert not [name for name in run.stages() if name.startswith("weights")]
-    study(run, subjects(CONFIG, run), 1, CONFIG.words, 20)
-    curves = remembered(run, "BERT", 1)
-    assert accuracies(run, "LSTM", 1)[0] > 0.75
+    study(CONFIG, run, subjects(CONFIG, run))
+    curves = memories(CONFIG, run, ["BERT"])["BERT"]
+    assert accuracies(CONFIG, run, "LSTM")[0] > 0.75
     lstm = subjects(CONFIG, run)[0]
     other = asked(trained(run, lstm, 0), lstm.corpus(), ["boring", "good"], 20)  # another word, no training
-    np.testing.assert_array_equal(other.of("good").value, remembered(run, "LSTM", 1)[0].of("good").value)
+    np.testing.assert_array_equal(other.of("good").value, memories(CONFIG, run, ["LSTM"])["LSTM"][0].of("good").value)
     for path in (*tmp_path.glob("weights-*"), *tmp_path.glob("reviews*")):
         path.unlink()
     monkeypatch.setattr(sentiment_memory, "fit", None)
-    study(run, subjects(CONFIG, run), 1, CONFIG.words, 20)
-    np.testing.assert_array_equal(remembered(run, "BERT", 1)[0].value, curves[0].value)
+    study(CONFIG, run, subjects(CONFIG, run))
+    np.testing.assert_array_equal(memories(CONFIG, run, ["BERT"])["BERT"][0].value, curves[0].value)
 
 
 def test_late_memory_and_fluctuation():

@@ -47,6 +47,8 @@ class Experiment(Generic[C]):
     jobs: Callable[[C], Mapping[str, Callable[[Run], object]]] | None = None
     """Independent jobs by name: each job has stages of its own and waits for no other. ``run`` computes the same stages
     and the stages that need several jobs. Without this field the experiment is one job."""
+    readme: Path | None = None
+    """The file whose section "Differences from the paper" or "Limits" a record repeats."""
 
     def config(self, size: Size) -> C:
         """Return the frozen settings of a size."""
@@ -189,14 +191,17 @@ def execute(
 
 
 def deviations(experiment: Experiment[Any]) -> str:
-    """Return how an experiment differs from its paper: a section of the README.md beside its module, if there is one.
+    """Return how an experiment differs from its paper: a section of its README.md, or an empty text.
+
+    The file is ``experiment.readme``, or else the README.md beside the module that defines ``experiment.run``.
 
     >>> from stablessm.experiments import catalog
     >>> deviations(catalog.get("lr-fig6"))
     'The paper does not say which eigenfunctions it uses.'
     """
     try:
-        text = Path(inspect.getfile(experiment.run)).with_name("README.md").read_text(encoding="utf-8")
+        path = experiment.readme or Path(inspect.getfile(experiment.run)).with_name("README.md")
+        text = path.read_text(encoding="utf-8")
     except (TypeError, OSError):  # a callable without a file, or a file without a README
         return ""
     found = re.search(r"\*\*(?:Differences from the paper|Limits)\.\*\* (.*?)(?=\n\n\*\*|\Z)", text, re.DOTALL)

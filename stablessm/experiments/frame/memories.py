@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
+from functools import wraps
 from itertools import pairwise
-from typing import TypeVar, final
+from typing import Any, Concatenate, ParamSpec, TypeVar, final
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from stablessm.experiments.frame.run import Run
+from stablessm.experiments.frame.stage import Name, Over, Stage
 from stablessm.experiments.frame.stages import Stages
+from stablessm.experiments.frame.words import span as span
 from stablessm.instruments import MemoryCurve
 from stablessm.report.figure import Panel, Scale, Series
 
 M = TypeVar("M", bound=nn.Module)
+P = ParamSpec("P")
 
 POINTS = 240
 """Number of points of a curve that a figure shows."""
@@ -45,19 +49,25 @@ def seeded(seed: int, build: Callable[[], M]) -> M:
         return build().double().eval()
 
 
-def survey(run: Run, name: str, seeds: int, measure: Callable[[int], MemoryCurve]) -> None:
-    """Measure the memory for each seed, as one stage."""
+def survey(
+    name: Name, over: Over | None = None, seeds: Callable[[Any], int] = lambda config: config.seeds
+) -> Callable[[Callable[Concatenate[Any, int, P], MemoryCurve]], Stage[P, list[MemoryCurve]]]:
+    """Declare stages of memories: the decorated function of config, seed and keys measures one seed."""
 
-    def compute() -> Mapping[str, np.ndarray]:
-        curves = [measure(seed) for seed in range(seeds)]
-        rows, floors = np.stack([_short(curve.value) for curve in curves]), np.array([curve.floor for curve in curves])
-        return {"time": curves[0].time, "planes": planes(rows), "floor": floors}
+    def declare(measure: Callable[Concatenate[Any, int, P], MemoryCurve]) -> Stage[P, list[MemoryCurve]]:
+        @wraps(measure)
+        def compute(config: Any, run: Any, /, *key: P.args, **named: P.kwargs) -> Mapping[str, Any]:
+            curves = [measure(config, seed, *key, **named) for seed in range(seeds(config))]
+            rows = np.stack([_short(curve.value) for curve in curves])
+            return {"time": curves[0].time, "planes": planes(rows), "floor": [curve.floor for curve in curves]}
 
-    run.stage(name, compute)
+        return Stage(compute, name, over, Run.stage, surveyed)
+
+    return declare
 
 
 def surveyed(stages: Stages, name: str) -> list[MemoryCurve]:
-    """Return the memory for each seed that :func:`survey` measured."""
+    """Return the memory for each seed of a stage that :func:`survey` declares."""
     if name not in stages.kept:
         arrays = stages[name]
         pairs = zip(from_planes(arrays["planes"]), arrays["floor"], strict=True)
@@ -109,15 +119,6 @@ def rates(curves: Iterable[MemoryCurve]) -> np.ndarray:
     return np.array([fit.rate for curve in curves if (fit := curve.decay()).rate is not None])
 
 
-def span(values: Sequence[float] | np.ndarray) -> str:
-    """Return the smallest and the largest of some numbers, as text.
-
-    >>> span([0.25, 1.0, 0.5])
-    '0.25 to 1'
-    """
-    return f"{min(values):.3g} to {max(values):.3g}" if len(values) else "none"
-
-
 def octave_slopes(curve: MemoryCurve) -> tuple[float, float]:
     """Return the power of t by which M falls from one octave to the next, for the last three octaves above rounding.
 
@@ -147,7 +148,7 @@ def is_power(curve: MemoryCurve) -> bool:
 
 
 def series(name: str, curve: MemoryCurve, x_scale: Scale = "linear", *, group: str | None = None) -> Series:
-    """Return a curve for a figure: the highest point of each of many short spans, down to the rounding level."""
+    """Return a curve for a figure: the maximum of each of many short intervals, down to the rounding level."""
     first = 1 if x_scale == "log" else 0
     spacing = np.geomspace if x_scale == "log" else np.linspace
     edges = np.unique(spacing(first, max(_end(curve), first) + 1, POINTS + 1).round().astype(int))

@@ -166,6 +166,21 @@ def noise(seed: int, index: int, *shape: int, dtype: torch.dtype = torch.float64
     return torch.randn(*shape, generator=generator, dtype=dtype)
 
 
+def noisy(target: Callable[[Tensor], Tensor], training: Training, length: int, seed: int = 0) -> Callable[[int], Batch]:
+    """Return the function from the number of a batch to white noise and the output of the target."""
+
+    def batch(index: int) -> Batch:
+        x = noise(seed, index, training.batch, length, 1).to(training.chosen_device())
+        return x, target(x)
+
+    return batch
+
+
+def sliced(training: Training, *tensors: Tensor) -> Callable[[int], Batch]:
+    """Return the function from the number of a batch to its rows of the tensors."""
+    return lambda index: tuple(tensor[index * training.batch : (index + 1) * training.batch] for tensor in tensors)
+
+
 def mean_square(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     """Return the mean square error of a layer on inputs x (B, T, d_input) with targets y."""
     return (model(x)[0] - y).square().mean()

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import partial
+from itertools import product
 from typing import Literal, TypeAlias
 
 import torch
 
 from stablessm._typing import Time
-from stablessm.experiments.frame import Run, Stages
-from stablessm.experiments.frame.families import lines
+from stablessm.experiments.frame import Panel, Run, Stages, families, kept
 from stablessm.instruments import PerturbationCurve, PerturbationFamily, perturbation_error
+from stablessm.instruments.family import StabilityVerdict
 from stablessm.layers import RealSSM
 from stablessm.layers.initialize import timescales
-from stablessm.report.figure import Panel
 from stablessm.targets import LinearFunctional
 
 TARGETS = {
@@ -71,28 +71,38 @@ def longest_time(kind: str, width: int) -> float:
     return 30.0 if kind == "exponential" else 2 * width**1.5
 
 
-def measure_family(config: SumConfig, run: Run, kind: str, map: str, horizon: int, search: Search) -> None:
-    """Measure E_m(β) for every width of the config, recurrent weights perturbed."""
+@kept(PerturbationCurve, "{kind}-{map}-{horizon}-{width}-{search}")
+def curve(
+    config: SumConfig, run: Run, kind: str, map: str, horizon: int, width: int, search: Search
+) -> PerturbationCurve:
+    """Measure E_m(β) of one width, recurrent weights perturbed."""
+    layer = fitted_layer(TARGETS[kind], width, longest_time(kind, width), horizon, map)
+    return perturbation_error(
+        layer, TARGETS[kind], config.radii, norm="kernel_l1", parameters="recurrent", search=search,
+        samples=config.samples, steps=config.steps, horizon=horizon, seed=config.seed, progress=False,
+    )  # fmt: skip
 
-    def measure(width: int) -> PerturbationCurve:
-        layer = fitted_layer(TARGETS[kind], width, longest_time(kind, width), horizon, map)
-        return perturbation_error(
-            layer, TARGETS[kind], config.radii, norm="kernel_l1", parameters="recurrent", search=search,
-            samples=config.samples, steps=config.steps, horizon=horizon, seed=config.seed, progress=False,
-        )  # fmt: skip
 
-    for m in config.widths:
-        run.keep(f"{kind}-{map}-{horizon}-{m}-{search}", PerturbationCurve, partial(measure, m))
+def measure(config: SumConfig, run: Run, kinds: Iterable[str]) -> None:
+    """Measure E_m(β) of every map, horizon, search and width for these memories."""
+    for kind, map, horizon, search, m in product(kinds, config.maps, config.horizons, SEARCHES, config.widths):
+        curve.compute(config, run, kind, map, horizon, m, search)
 
 
 def family(config: SumConfig, stages: Stages, kind: str, map: str, horizon: int, search: Search) -> PerturbationFamily:
-    """Return the family that :func:`measure_family` measured."""
-    names = {m: f"{kind}-{map}-{horizon}-{m}-{search}" for m in config.widths}
-    return PerturbationFamily({m: stages.load(name, PerturbationCurve) for m, name in names.items()})
+    """Return the curves of all widths."""
+    return PerturbationFamily({m: curve(stages, kind, map, horizon, m, search) for m in config.widths})
+
+
+def verdicts(config: SumConfig, stages: Stages, kind: str, map: str) -> dict[str, StabilityVerdict]:
+    """Return the stability of the family for every horizon and search."""
+    return {
+        f"{horizon} steps, {search}": family(config, stages, kind, map, horizon, search).verdict()
+        for horizon, search in product(config.horizons, SEARCHES)
+    }
 
 
 def panel(title: str, config: SumConfig, stages: Stages, kind: str, map: str, horizon: int) -> Panel:
     """Return E_m(β) against β: lines by gradient ascent, points by random draws."""
-    drawn, climbed = (family(config, stages, kind, map, horizon, search) for search in SEARCHES)
-    series = [*lines(drawn, "points", f", {config.samples} random draws"), *lines(climbed)]
-    return Panel(title, "β", "E_m(β), L¹ of the kernel", series, "log", "log", y_range=(1e-4, 1e3))
+    found = (family(config, stages, kind, map, horizon, search) for search in SEARCHES)
+    return families.panel(title, found, f", {config.samples} random draws", y_range=(1e-4, 1e3))

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from typing import final
+from itertools import product
+from typing import Any, final
 
 import numpy as np
 import torch
 
 from stablessm._errors import ArgumentError
-from stablessm.experiments.frame import Run, Stages
+from stablessm.experiments.frame import Figure, Panel, Run, Series, Stages
 from stablessm.experiments.iat.sentiment_models import Architecture, Classifier, WordLSTM
 from stablessm.experiments.iat.sentiment_text import Source, reviews
 from stablessm.experiments.iat.sentiment_training import Fitting, accuracy, fit, load
 from stablessm.instruments import MemoryCurve
-from stablessm.report.figure import Panel, Series, Style
 from stablessm.tasks.corpus import Corpus, word_corpus
 
 TRAINING = Fitting(epochs=5, batch=128, lr=2e-3)
@@ -68,6 +68,13 @@ class Subject:
     """Returns the largest number of tokens, including the start and end tokens; None if there is no limit."""
 
 
+SMOKE: dict[str, Any] = {
+    "data": "synthetic", "reviews": 200, "vocabulary": 64, "length": 24, "embedding": 8, "hidden": 8, "seeds": 1,
+    "horizon": 60, "fitting": Fitting(epochs=4, batch=20, lr=0.02, device="cpu"),
+}  # fmt: skip
+"""Settings of the smoke size, which takes seconds on a CPU."""
+
+
 def recurrent(config: RecurrentConfig, run: Run) -> list[Subject]:
     """Return one recurrent model for each architecture."""
 
@@ -85,33 +92,30 @@ def recurrent(config: RecurrentConfig, run: Run) -> list[Subject]:
     return [Subject(name, corpus, partial(build, name), config.fitting) for name in config.architectures]
 
 
-def study(run: Run, subjects: Sequence[Subject], seeds: int, words: Sequence[str], horizon: int) -> None:
+def study(config: RecurrentConfig, run: Run, subjects: Sequence[Subject]) -> None:
     """Train and test every model with every seed, and measure the memory of the words.
 
     Weights are stages too, but too large for the record; they are not computed if the other stages are complete.
     """
     missing = [
         (subject, seed)
-        for subject in subjects
-        for seed in range(seeds)
+        for subject, seed in product(subjects, range(config.seeds))
         if not all(_stage(part, subject.name, seed) in run for part in ("learned", "memory"))
     ]
     for subject in dict.fromkeys(subject for subject, _ in missing):  # wrong arguments are found before the training
-        subject.corpus().ids(words)
-        if subject.positions is not None and horizon > (most := subject.positions() - 2):
-            raise ArgumentError("horizon", f"at most the {most} repeats that {subject.name} can read", horizon)
+        subject.corpus().ids(config.words)
+        if subject.positions is not None and config.horizon > (most := subject.positions() - 2):
+            raise ArgumentError("horizon", f"at most the {most} repeats that {subject.name} can read", config.horizon)
     for subject, seed in missing:
-        _study(run, subject, seed, words, horizon)
+        _study(config, run, subject, seed)
 
 
-def _study(run: Run, subject: Subject, seed: int, words: Sequence[str], horizon: int) -> None:
-    corpus, fitting = subject.corpus(), subject.fitting
-    model = trained(run, subject, seed).to(fitting.chosen_device())
-    seen = {key: run[_stage("weights", subject.name, seed)][key] for key in ("losses", "valid")}
-    run.stage(
-        _stage("learned", subject.name, seed), lambda: {**seen, "test": accuracy(model, corpus.test, fitting.batch)}
-    )
-    run.keep(_stage("memory", subject.name, seed), MemoryCurve, lambda: asked(model, corpus, words, horizon))
+def _study(config: RecurrentConfig, run: Run, subject: Subject, seed: int) -> None:
+    learned, memory, weights = (_stage(part, subject.name, seed) for part in ("learned", "memory", "weights"))
+    corpus, fitting, model = subject.corpus(), subject.fitting, trained(run, subject, seed)
+    seen, model = {key: run[weights][key] for key in ("losses", "valid")}, model.to(fitting.chosen_device())
+    run.stage(learned, lambda: {**seen, "test": accuracy(model, corpus.test, fitting.batch)})
+    run.keep(memory, MemoryCurve, lambda: asked(model, corpus, config.words, config.horizon))
 
 
 def trained(run: Run, subject: Subject, seed: int) -> Classifier:
@@ -128,25 +132,38 @@ def asked(model: Classifier, corpus: Corpus, words: Sequence[str], horizon: int)
     return replace(model.memory(corpus, corpus.ids(words), horizon), inputs=tuple(words))
 
 
-def remembered(stages: Stages, name: str, seeds: int) -> list[MemoryCurve]:
-    """Return the memory for each seed that :func:`study` measured; ``.of(word)`` is the curve of one word."""
-    return [stages.load(_stage("memory", name, seed), MemoryCurve) for seed in range(seeds)]
+def memories(config: RecurrentConfig, stages: Stages, names: Sequence[str]) -> dict[str, list[MemoryCurve]]:
+    """Return the memory of each kind of model for each seed; ``.of(word)`` is the curve of one word."""
+    seeds = range(config.seeds)
+    return {name: [stages.load(_stage("memory", name, seed), MemoryCurve) for seed in seeds] for name in names}
 
 
-def accuracies(stages: Stages, name: str, seeds: int) -> list[float]:
+def accuracies(config: RecurrentConfig, stages: Stages, name: str) -> list[float]:
     """Return the accuracy on the test reviews for each seed."""
-    return [float(stages[_stage("learned", name, seed)]["test"]) for seed in range(seeds)]
+    return [float(stages[_stage("learned", name, seed)]["test"]) for seed in range(config.seeds)]
 
 
-def memory_panel(title: str, curves: Sequence[MemoryCurve]) -> Panel:
-    """Return a panel of the memory of every word above rounding: one color per word, the first seed solid."""
-    lines = []
-    for word in curves[0].inputs or ():
-        for seed, curve in enumerate(curve.of(word) for curve in curves):
-            seen = np.where(curve.value > curve.floor, curve.value, np.nan)
-            style: Style = "dotted" if seed else "solid"
-            lines.append(Series(f"{word}, seed {seed}", curve.time.tolist(), seen.tolist(), style, word))
-    return Panel(title, "repeats k", "|Δ score|", lines, y_scale="log")
+def accuracy_of(config: RecurrentConfig, stages: Stages, name: str) -> str:
+    """Return the range of :func:`accuracies` in percent, in words."""
+    low, *_, high = sorted(accuracies(config, stages, name) * 2)
+    return f"{100 * low:.1f} to {100 * high:.1f} %"
+
+
+def memory_figure(name: str, found: Mapping[str, Sequence[MemoryCurve]], note: str = "") -> Figure:
+    """Return a panel for each kind of model: memories above rounding, one color per word, the first seed solid."""
+    panels = []
+    for title, curves in found.items():
+        lines = []
+        for word, (seed, curve) in product(curves[0].inputs or (), enumerate(curves)):
+            one = curve.of(word)
+            seen = np.where(one.value > one.floor, one.value, np.nan)
+            lines.append(Series(f"{word}, seed {seed}", one.time, seen, "dotted" if seed else "solid", word))
+        panels.append(Panel(title, "repeats k", "|Δ score|", lines, y_scale="log"))
+    caption = (
+        "How much one more repeat of a word moves the score (the log-odds of a positive review) after k repeats, down "
+        f"to rounding. {note}Solid: seed 0; dotted: other seeds."
+    )
+    return Figure(name, caption, panels)
 
 
 def late(curve: MemoryCurve, lag: int) -> float:
@@ -173,16 +190,6 @@ def fluctuation(curve: MemoryCurve) -> float:
         return 0.0
     beyond = np.abs(np.diff(log)).sum() - abs(log[-1] - log[0])
     return max(0.0, float(beyond) / (len(log) - 1))
-
-
-def percent(values: Iterable[float]) -> str:
-    """Return a range of shares in percent.
-
-    >>> percent([0.861, 0.8749])
-    '86.1 to 87.5 %'
-    """
-    found = sorted(values)
-    return f"{100 * found[0]:.1f} to {100 * found[-1]:.1f} %"
 
 
 def _stage(part: str, name: str, seed: int) -> str:

@@ -6,6 +6,7 @@ from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 
+from stablessm._arguments import one_of
 from stablessm._errors import ArgumentError
 from stablessm.tasks import imdb
 from stablessm.tasks.corpus import Labeled
@@ -32,8 +33,7 @@ def reviews(source: Source, most: int) -> tuple[Labeled, Labeled]:
     >>> [label for _, label in train], any(word in NEGATIVE for word in train[0][0].split())
     ([1, 0, 1, 0], False)
     """
-    if source not in get_args(Source):
-        raise ArgumentError("data", f"one of {', '.join(get_args(Source))}", repr(source))
+    one_of("data", source, get_args(Source))
     if most < 2:
         raise ArgumentError("reviews", "at least 2", most)
     if source == "synthetic":

@@ -167,7 +167,7 @@ def _tensors(reviews: Reviews, index: np.ndarray, device: torch.device) -> tuple
 
 @contextmanager
 def _repeatable(device: torch.device) -> Iterator[None]:
-    """Return the same bits each time; torch's random state and settings are given back as they were."""
+    """Make the results deterministic; afterwards torch's random state and settings are as before."""
     if device.type == "cuda":
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":16:8")  # required for deterministic cuBLAS and cuDNN
     before = torch.are_deterministic_algorithms_enabled()

@@ -6,6 +6,7 @@ from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 
+from stablessm._arguments import one_of
 from stablessm._errors import ArgumentError
 from stablessm.tasks.images import official_test_images
 
@@ -23,8 +24,7 @@ def digits(source: Source, count: int, side: int = 28) -> np.ndarray:
     >>> images.shape, float(images.min()), bool(0.05 < images.mean() < 0.5)
     ((3, 12, 12), 0.0, True)
     """
-    if source not in get_args(Source):
-        raise ArgumentError("data", f"one of {', '.join(get_args(Source))}", repr(source))
+    one_of("data", source, get_args(Source))
     if count < 1 or side < 2:
         raise ArgumentError("images, side", "at least 1 and 2", f"{count}, {side}")
     if source == "synthetic":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Literal, TypeAlias
@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from stablessm.experiments.frame import Run, Stages
+from stablessm.experiments.frame import Panel, Run, Series, Stages, stage
 from stablessm.experiments.lru_ua.digits import Source, digits
 from stablessm.reconstruction import Decoder, condition_number, optimized, roots_of_unity, uniform_ring
-from stablessm.report.figure import ImageGrid, Panel, Scale, Series
+from stablessm.report.figure import ImageGrid
 from stablessm.scan.vandermonde import powers
 
 Placement: TypeAlias = float | Literal["roots", "optimized"]
@@ -27,6 +27,8 @@ SOLVERS = {"complex": "V⁺ as published", "real": "for real inputs"}
 """The pseudo-inverse of V, with the real part taken; and of its real and imaginary parts, twice as many equations."""
 
 INDEX = {solver: i for i, solver in enumerate(SOLVERS)}
+CHUNK = 1000
+"""Number of images that are reconstructed at a time."""
 
 
 @dataclass(frozen=True)
@@ -80,19 +82,10 @@ def factor(config: DigitsConfig) -> Tensor:
     return torch.linalg.qr(pixels(config), mode="r")[1]
 
 
-def measure_images(config: DigitsConfig, run: Run) -> None:
-    """Compute the stage that :func:`seen` reads."""
-
-    def compute() -> Mapping[str, np.ndarray]:
-        energy = factor(config).square().sum(0) / config.images
-        return {"energy": energy.numpy(), "shown": pixels(config)[: config.shown].numpy()}
-
-    run.stage("images", compute)
-
-
-def seen(stages: Stages) -> Mapping[str, np.ndarray]:
+@stage("images")
+def seen(config: DigitsConfig, run: Run) -> Mapping[str, Tensor]:
     """Return ``energy`` (L,), the mean square of the images at each position, and the images ``shown`` in figures."""
-    return stages["images"]
+    return {"energy": factor(config).square().sum(0) / config.images, "shown": pixels(config)[: config.shown]}
 
 
 def eigenvalues(placement: Placement, size: int, length: int, draw: int = 0) -> Tensor:
@@ -114,13 +107,24 @@ def read_back(u: Tensor, decoder: Decoder, lam: Tensor) -> Tensor:
     return found.real if found.is_complex() else found
 
 
-def name(placement: Placement, size: int) -> str:
-    """Return the name of a stage."""
+def differences(config: DigitsConfig, placement: Placement, size: int) -> Iterable[Tensor]:
+    """Yield reconstructed minus original pixels of all images by V⁺, for the first draw."""
+    lam = eigenvalues(placement, size, config.length)
+    decoder = Decoder(lam, config.length, real=False)
+    return (read_back(part, decoder, lam) - part for part in pixels(config).split(CHUNK))
+
+
+def _name(placement: Placement, size: int) -> str:
     return f"{placement if isinstance(placement, str) else f'ring-{placement:g}'}-{size}"
 
 
-def measure_errors(config: DigitsConfig, run: Run, placement: Placement, size: int) -> None:
-    """Compute the stage that :func:`measured` reads."""
+@stage(_name, over=lambda config: [(ring, size) for size in config.sizes for ring in config.rings])
+def measured(config: DigitsConfig, run: Run, placement: Placement, size: int) -> Mapping[str, np.ndarray]:
+    """Return mean square errors of both solvers (``complex``, ``real``), κ, ranks, and some images.
+
+    ``mse``, ``rank`` and ``condition`` are (draws, solvers), ``by position`` (solvers, L), ``shown`` (solvers, images,
+    L) of the first draw. A placement that is not random has one draw.
+    """
 
     def one(draw: int) -> Mapping[str, np.ndarray]:
         lam = eigenvalues(placement, size, config.length, draw)
@@ -135,21 +139,9 @@ def measure_errors(config: DigitsConfig, run: Run, placement: Placement, size: i
             "shown": torch.stack([read_back(first, decoder, lam) for decoder in decoders]).float().numpy(),
         }
 
-    def compute() -> Mapping[str, np.ndarray]:
-        found = [one(draw) for draw in range(1 if isinstance(placement, str) else config.draws)]
-        kept = {key: np.stack([row[key] for row in found]) for key in ("mse", "rank", "condition")}
-        return {**kept, "by position": np.mean([row["by position"] for row in found], 0), "shown": found[0]["shown"]}
-
-    run.stage(name(placement, size), compute)
-
-
-def measured(stages: Stages, placement: Placement, size: int) -> Mapping[str, np.ndarray]:
-    """Return mean square errors of both solvers (``complex``, ``real``), κ, ranks, and some images.
-
-    ``mse``, ``rank`` and ``condition`` are (draws, solvers), ``by position`` (solvers, L), ``shown`` (solvers, images,
-    L) of the first draw. A placement that is not random has one draw.
-    """
-    return stages[name(placement, size)]
+    found = [one(draw) for draw in range(1 if isinstance(placement, str) else config.draws)]
+    kept = {key: np.stack([row[key] for row in found]) for key in ("mse", "rank", "condition")}
+    return {**kept, "by position": np.mean([row["by position"] for row in found], 0), "shown": found[0]["shown"]}
 
 
 def error(found: Mapping[str, np.ndarray], solver: str) -> float:
@@ -169,9 +161,9 @@ def spread(found: Mapping[str, np.ndarray], solver: str) -> str:
     return mean if len(values) == 1 else f"{mean} ({values.min():.0e} to {values.max():.0e})"
 
 
-def missing(energy: np.ndarray, found: Mapping[str, np.ndarray], solver: str) -> float:
+def missing(stages: Stages, found: Mapping[str, np.ndarray], solver: str) -> float:
     """Return the share of the images' energy that is not reconstructed."""
-    return error(found, solver) / float(energy.mean())
+    return error(found, solver) / float(seen(stages)["energy"].mean())
 
 
 def reach(config: DigitsConfig, stages: Stages, found: Mapping[str, np.ndarray], solver: str) -> int:
@@ -193,18 +185,10 @@ def digit_rows(config: DigitsConfig, stages: Stages, title: str, cases: Mapping[
 
 def position_panel(config: DigitsConfig, stages: Stages, cases: Mapping[str, Case]) -> Panel:
     """Return a panel of errors by position."""
-    x = list(range(1, config.length + 1))
+    x = range(1, config.length + 1)
     lines = [
-        Series(label, x, measured(stages, placement, size)["by position"][INDEX[solver]].tolist())
+        Series(label, x, measured(stages, placement, size)["by position"][INDEX[solver]])
         for label, (placement, size, solver) in cases.items()
     ]
-    lines.append(Series("nothing read back", x, seen(stages)["energy"].tolist(), "dotted"))
+    lines.append(Series("nothing read back", x, seen(stages)["energy"], "dotted"))
     return Panel("error by position", "position (last = most recent)", "mean square error", lines, y_scale="log")
-
-
-def size_panel(
-    title: str, label: str, sizes: Sequence[int], lines: Mapping[str, Sequence[float]], y_scale: Scale = "log"
-) -> Panel:
-    """Return a panel of values against N."""
-    series = [Series(key, list(sizes), list(values), "both") for key, values in lines.items()]
-    return Panel(title, "state size N", label, series, y_scale=y_scale)

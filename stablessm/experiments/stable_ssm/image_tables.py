@@ -11,11 +11,11 @@ import numpy as np
 import torch
 
 from stablessm import tasks
-from stablessm.experiments.frame import Claim, Run, Stages, rules
+from stablessm.experiments.frame import Claim, Claims, Figure, Figures, Run, Stages, rules
+from stablessm.experiments.frame.words import each, listed
 from stablessm.experiments.stable_ssm import map_tables as tables
 from stablessm.experiments.stable_ssm.stacked_training import StackTraining
 from stablessm.models import SequenceClassifier
-from stablessm.report.figure import Figure
 from stablessm.tasks.base import Task
 
 SYNTHETIC = "synthetic"
@@ -53,7 +53,7 @@ def loaded(data: str, valid: float) -> Task:
 
 
 def waves(examples: int = 400, length: int = 40, classes: int = 10) -> Task:
-    """Classes that differ in how fast a wave is, of any phase.
+    """Return a task whose classes are waves of different frequencies and random phases.
 
     >>> waves(50, 20).batch("train", 4).inputs.shape
     torch.Size([4, 20, 1])
@@ -89,55 +89,44 @@ def run(config: ImageConfig, run: Run) -> None:
         study.train(run)
 
 
-def figures(config: ImageConfig, stages: Stages) -> list[Figure]:
-    """Return figures of the sensitivity to the learning rate and of the training."""
+def figures(config: ImageConfig, stages: Stages) -> Figures:
+    """Yield the sensitivity to the learning rate and the training."""
     found = {named(layers): study.scores(stages) for layers, study in studies(config).items()}
-    return [
-        Figure(
-            "learning-rates",
-            f"{config.data}: test accuracy over the learning rate, the mean over seeds; a model that diverged "
-            "is scored with its last finite weights.",
-            [tables.sensitivity(scores, title) for title, scores in found.items()],
-        ),
-        Figure(
-            "trainings",
-            "The training loss of each map at the rate that held-out images prefer, the mean over seeds.",
-            [tables.losses(scores, title) for title, scores in found.items()],
-        ),
-    ]
+    yield Figure(
+        "learning-rates",
+        f"{config.data}: test accuracy over the learning rate, the mean over seeds; a model that diverged is scored "
+        "with its last finite weights.",
+        [tables.sensitivity(scores, title) for title, scores in found.items()],
+    )
+    yield Figure(
+        "trainings",
+        "The training loss of each map at the rate that held-out images prefer, the mean over seeds.",
+        [tables.losses(scores, title) for title, scores in found.items()],
+    )
 
 
-def claims(config: ImageConfig, stages: Stages, published: Mapping[str, float]) -> list[Claim]:
+def claims(config: ImageConfig, stages: Stages, published: Mapping[str, float]) -> Claims:
     """Check accuracy, order and divergence of the maps; ``published`` has test accuracies in percent."""
-    found: list[Claim] = []
     for layers, study in studies(config).items():
         scores, depth = study.scores(stages), named(layers)
-        best, others = (
-            scores.named(tables.BEST),
-            [scheme for scheme in scores.grid.schemes if scheme not in tables.BEST],
-        )
-        found += [reaches(scores, f"{config.data}, {depth}", published["best"])] if best else []
-        found += [order(scores, depth, published, config.errors)] if best and scores.named(("exp", "softplus")) else []
-        found += [
-            diverges(scores, depth, scheme, published["direct"], config.failed)
-            for scheme in scores.named(("direct", tables.RELEASED))
-        ]
-        found += [survives(scores, depth, config.errors)] if best and others else []
-    return found
+        best = scores.named(tables.BEST)
+        if best:
+            yield reaches(scores, f"{config.data}, {depth}", published["best"])
+        if best and scores.named(("exp", "softplus")):
+            yield order(scores, depth, published, config.errors)
+        for scheme in scores.named(("direct", tables.RELEASED)):
+            yield diverges(scores, depth, scheme, published["direct"], config.failed)
+        if best and len(best) < len(scores.grid.schemes):
+            yield survives(scores, depth, config.errors)
 
 
 def named(layers: int) -> str:
-    """In words.
+    """Return a number of layers in words.
 
     >>> named(1), named(6)
     ('one layer', '6 layers')
     """
     return "one layer" if layers == 1 else f"{layers} layers"
-
-
-def table(scores: tables.Scores) -> str:
-    """Return the accuracy of every map at its rate, in words."""
-    return "; ".join(scores.told(scheme) for scheme in scores.grid.schemes)
 
 
 def reaches(scores: tables.Scores, data: str, published: float) -> Claim:
@@ -149,8 +138,8 @@ def reaches(scores: tables.Scores, data: str, published: float) -> Claim:
         f"{published:g} %, on the paper's own split",
         scores.told(name),
         rules.graded(found.mean() >= published, found.max() >= published),
-        f"Mean (deviation) over {found.size} seeds, {', '.join(f'{f:.2f}' for f in found)}, at "
-        f"the rate and with the b that held-out training images prefer. All: {table(scores)}.",
+        f"Mean (deviation) over {found.size} seeds, {listed(found, '.2f')}, at the rate and with the b that held-out "
+        f"training images prefer. All: {scores.told(*scores.grid.schemes)}.",
     )
 
 
@@ -162,13 +151,12 @@ def order(scores: tables.Scores, depth: str, published: Mapping[str, float], mos
     clear = sum(gap > margin for gap, margin in zip(gaps, margins, strict=True))
     return Claim(
         f"best is ahead of exp, and exp of softplus ({depth})",
-        ", ".join(f"{name} {value:g}" for name, value in published.items() if name != "direct"),
-        "; ".join(scores.told(scheme) for scheme in ranks),
+        listed({name: value for name, value in published.items() if name != "direct"}, "g"),
+        scores.told(*ranks),
         rules.ahead(gaps, margins),
-        "The gaps are "
-        + " and ".join(f"{gap:+.2f} (standard error {error:.2f})" for gap, error in zip(gaps, errors, strict=True))
-        + f" points: {sum(gap > 0 for gap in gaps)} of {len(gaps)} as claimed, {clear} of them by more than "
-        f"{most:g} standard errors.",
+        f"The gaps are {each('{:+.2f} (standard error {:.2f})', zip(gaps, errors, strict=True), ' and ')} points: "
+        f"{sum(gap > 0 for gap in gaps)} of {len(gaps)} as claimed, {clear} of them by more than {most:g} standard "
+        "errors.",
     )
 
 
@@ -217,11 +205,8 @@ def survives(scores: tables.Scores, depth: str, most: float) -> Claim:
 
 
 SMOKE = ImageConfig(
-    data=SYNTHETIC,
-    preset="tiny",
-    grid=tables.Grid(rates=(0.02, 0.1), seeds=2),
-    deep=tables.Grid(("direct", *tables.BEST), rates=(0.02,), seeds=2),
-    layers=2,
+    data=SYNTHETIC, preset="tiny", grid=tables.Grid(rates=(0.02, 0.1), seeds=2),
+    deep=tables.Grid(("direct", *tables.BEST), rates=(0.02,), seeds=2), layers=2,
     training=StackTraining(batch=40, epochs=4, device="cpu"),
-)
+)  # fmt: skip
 """The smoke size, which takes seconds on a CPU."""

@@ -89,7 +89,7 @@ def instability(found: Mapping[str, np.ndarray], warmup: int, limits: Limits = L
 
 
 def calmest(one: Any, others: Sequence[Any]) -> rules.Verdict:
-    """Return whether one is calmer than each of the others, or no wilder.
+    """Return ``reproduced`` if one is more stable than each of the others, ``partly`` if it is at least as stable.
 
     >>> calmest(Instability(False, 0), [Instability(False, 1), Instability(False, 0)])
     'partly'

@@ -11,9 +11,10 @@ import numpy as np
 import torch
 
 from stablessm._errors import ArgumentError, NumericalError
-from stablessm.experiments.frame import Stages
+from stablessm.experiments.frame import Claims, Experiment, Figures, Panel, Series, Stage, Stages, described
 from stablessm.experiments.frame.memories import panel
 from stablessm.experiments.frame.run import Run, agree, settings
+from stablessm.experiments.frame.stage import arrays
 from stablessm.experiments.frame.training import device_called, differentiate
 from stablessm.experiments.stable_ssm.language_stability import LIMITS, Instability, Limits, instability
 from stablessm.experiments.stable_ssm.language_text import loaded
@@ -23,7 +24,6 @@ from stablessm.instruments import MemoryCurve, gradient_over_weight, memory_func
 from stablessm.instruments.modes import recurrent_modules
 from stablessm.models import for_task
 from stablessm.models.sequence_model import SequenceModel
-from stablessm.report.figure import Panel, Series
 from stablessm.tasks.base import Task
 from stablessm.training.evaluate import apply
 
@@ -76,17 +76,11 @@ class StudyConfig:
 
 
 SMOKE = StudyConfig(
-    text="synthetic",
-    vocabulary=16,
-    length=24,
-    preset="lm-tiny",
-    timescales=(2.0, 20.0),
-    maps=("direct", "relu", "exp", "best-0.5"),
-    rates=(0.005, 0.05),
+    text="synthetic", vocabulary=16, length=24, preset="lm-tiny", timescales=(2.0, 20.0),
+    maps=("direct", "relu", "exp", "best-0.5"), rates=(0.005, 0.05),
     training=LanguageTraining(steps=12, batch=8, warmup=4, look_every=4, scored=2, autocast=False, device="cpu"),
-    words=2,
-    horizon=24,
-)
+    words=2, horizon=24,
+)  # fmt: skip
 """The smoke size, which takes seconds on a CPU."""
 
 
@@ -104,17 +98,43 @@ def start(
     return model.to(device)
 
 
-def cell(stages: Stages, scheme: str, rate: float) -> Mapping[str, np.ndarray]:
+def shared(run: Run, name: str, compute: Callable[[], Mapping[str, Any]]) -> None:
+    """Compute a stage, or copy it from the folder of an experiment with the same config."""
+    for id in FAMILY:
+        folder = run.folder.parent.parent / id / run.folder.name
+        if name not in run and (folder / f"{name}.npz").exists() and agree(settings(folder), run.config):
+            run.adopt(name, folder)
+    run.stage(name, compute)
+
+
+def _cell(config: StudyConfig, run: Run, scheme: str, rate: float) -> dict[str, Any]:
     """Train a model at a rate, score and measure it; return the arrays of ``fit``, and
 
     ``train``, ``test``: nats per token; ``eigenvalues`` (layers, states); and the arrays of ``remembered``.
     """
-    return stages[f"training-{scheme}-{rate:g}"]
+    task, options = config.task(), config.training
+    model = start(task, config.preset, scheme, config.seed, config.timescales, device_called(options.device))
+    found = fit(model, task, options, rate, config.seed, name=f"{scheme} at {rate:g}", progress=run.progress)
+    memory = remembered(model, task, config.words, config.horizon, found)
+    return {**found, **scores(model, task, options, found), **memory, **_spectrum(model)}
 
 
-def beginning(stages: Stages, scheme: str) -> Mapping[str, np.ndarray]:
+def _beginning(config: StudyConfig, run: Run, scheme: str) -> Mapping[str, np.ndarray]:
     """Return ``ratio`` = |gradient| / |weight| and ``bound`` = G(w)/|w| before training, (layers, states)."""
-    return stages[f"start-{scheme}"]
+    task, device = config.task(), device_called(config.training.device)
+    model = start(task, config.preset, scheme, config.seed, config.timescales, device)
+    batch = task.to(device).batch("train", config.training.batch, seed=config.seed)
+    differentiate(task.loss(apply(model, batch), batch), model)
+    found = gradient_over_weight(model, recurrent_only=True).parameters.values()
+    return {
+        "ratio": np.stack([entry.ratio.cpu().numpy() for entry in found if entry.ratio is not None]),
+        "bound": np.stack([entry.predicted.cpu().numpy() for entry in found if entry.predicted is not None]),
+        **_spectrum(model),
+    }
+
+
+cell = Stage(_cell, "training-{scheme}-{rate:g}", None, shared, arrays)
+beginning = Stage(_beginning, "start-{scheme}", None, shared, arrays)
 
 
 def at(config: StudyConfig, stages: Stages, rate: float) -> dict[str, Mapping[str, np.ndarray]]:
@@ -125,28 +145,35 @@ def at(config: StudyConfig, stages: Stages, rate: float) -> dict[str, Mapping[st
 def start_all(config: StudyConfig, run: Run, schemes: Sequence[str]) -> None:
     """Measure models before training."""
     for scheme in schemes:
-        shared(run, f"start-{scheme}", partial(_started, config, scheme))
+        beginning.compute(config, run, scheme)
 
 
 def train_all(config: StudyConfig, run: Run, rate: float) -> None:
     """Train and measure every map at a rate."""
     for scheme in config.maps:
-        _job(config, scheme, rate, run)
+        cell.compute(config, run, scheme, rate)
 
 
-def shared(run: Run, name: str, compute: Callable[[], Mapping[str, Any]]) -> None:
-    """Compute a stage, or copy it from the folder of an experiment with the same config."""
-    for id in FAMILY:
-        folder = run.folder.parent.parent / id / run.folder.name
-        if name not in run and (folder / f"{name}.npz").exists() and agree(settings(folder), run.config):
-            run.adopt(name, folder)
-    run.stage(name, compute)
+def experiment(
+    file: str,
+    run: Callable[[StudyConfig, Run], None],
+    figures: Callable[[StudyConfig, Stages], Figures],
+    claims: Callable[[StudyConfig, Stages], Claims],
+    minutes: float,
+    rates: Callable[[StudyConfig], Sequence[float]] = lambda config: (config.rate,),
+) -> Experiment[StudyConfig]:
+    """Return an experiment of this family with one job for each map and rate."""
+
+    def jobs(config: StudyConfig) -> dict[str, Callable[[Run], object]]:
+        cells = [(scheme, rate) for rate in rates(config) for scheme in config.maps]
+        return {f"{scheme}-{rate:g}": partial(_job, config, scheme, rate) for scheme, rate in cells}
+
+    paper, times = StudyConfig(), (0.1, minutes)
+    return described(file, run, figures, claims, smoke=SMOKE, paper=paper, minutes=times, jobs=jobs)
 
 
-def jobs(config: StudyConfig, rates: Sequence[float]) -> dict[str, Callable[[Run], object]]:
-    """Return one job for each map and rate."""
-    cells = [(scheme, rate) for rate in rates for scheme in config.maps]
-    return {f"{scheme}-{rate:g}": partial(_job, config, scheme, rate) for scheme, rate in cells}
+def _job(config: StudyConfig, scheme: str, rate: float, run: Run) -> None:
+    cell.compute(config, run, scheme, rate)
 
 
 def unrest(config: StudyConfig, cells: Mapping[str, Mapping[str, np.ndarray]]) -> dict[str, Instability]:
@@ -163,19 +190,19 @@ def memory(found: Mapping[str, np.ndarray]) -> MemoryCurve | None:
 
 
 def losses(title: str, cells: Mapping[str, Mapping[str, np.ndarray]]) -> Panel:
-    """Return lines of training losses, averaged over a few steps; a line that ends early diverged."""
+    """Return a panel of training losses, averaged over a few steps; a line that ends early diverged."""
     lines = [Series(scheme, *thinned(found["losses"])) for scheme, found in cells.items()]
     return Panel(title, "step", "cross-entropy [nats]", lines)
 
 
 def memories(title: str, cells: Mapping[str, Mapping[str, np.ndarray]]) -> Panel:
-    """Return lines of the finite memories of trained models."""
+    """Return a panel of the finite memories of trained models."""
     curves = {scheme: curve for scheme, found in cells.items() if (curve := memory(found)) is not None}
     return panel(title, curves, "tokens", "log")
 
 
 def thinned(values: np.ndarray) -> tuple[list[float], list[float]]:
-    """Steps, and means over as many steps that few points remain.
+    """Return steps and means over equal numbers of steps, at most ``POINTS`` of them.
 
     >>> thinned(np.arange(4.0)), thinned(np.arange(600.0))[1][:2]
     (([0.0, 1.0, 2.0, 3.0], [0.0, 1.0, 2.0, 3.0]), [0.5, 2.5])
@@ -204,32 +231,6 @@ def remembered(
     return {"memory": curve.value, "floor": curve.floor}
 
 
-def _job(config: StudyConfig, scheme: str, rate: float, run: Run) -> None:
-    shared(run, f"training-{scheme}-{rate:g}", partial(_trained, config, run, scheme, rate))
-
-
-def _trained(config: StudyConfig, run: Run, scheme: str, rate: float) -> dict[str, Any]:
-    task, options = config.task(), config.training
-    model = start(task, config.preset, scheme, config.seed, config.timescales, device_called(options.device))
-    name = f"{scheme} at {rate:g}"
-    found = fit(model, task, options, rate, config.seed, name=name, progress=run.progress)
-    memory = remembered(model, task, config.words, config.horizon, found)
-    return {**found, **scores(model, task, options, found), **memory, **_spectrum(model)}
-
-
 @torch.no_grad()
 def _spectrum(model: SequenceModel) -> Mapping[str, np.ndarray]:
     return {"eigenvalues": np.stack([layer.eigenvalues().cpu().numpy() for _, layer in recurrent_modules(model)])}
-
-
-def _started(config: StudyConfig, scheme: str) -> Mapping[str, np.ndarray]:
-    task, device = config.task(), device_called(config.training.device)
-    model = start(task, config.preset, scheme, config.seed, config.timescales, device)
-    batch = task.to(device).batch("train", config.training.batch, seed=config.seed)
-    differentiate(task.loss(apply(model, batch), batch), model)
-    found = gradient_over_weight(model, recurrent_only=True).parameters.values()
-    return {
-        "ratio": np.stack([entry.ratio.cpu().numpy() for entry in found if entry.ratio is not None]),
-        "bound": np.stack([entry.predicted.cpu().numpy() for entry in found if entry.predicted is not None]),
-        **_spectrum(model),
-    }

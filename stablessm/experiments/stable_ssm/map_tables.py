@@ -11,13 +11,13 @@ import numpy as np
 import torch
 
 from stablessm._errors import ArgumentError
-from stablessm.experiments.frame import Run, Stages
+from stablessm.experiments.frame import Panel, Run, Series, Stages
+from stablessm.experiments.frame.lines import lines
 from stablessm.experiments.stable_ssm import stacked_training
 from stablessm.experiments.stable_ssm.stacked_classifier import StackedClassifier
 from stablessm.experiments.stable_ssm.stacked_training import StackTraining
 from stablessm.layers import S4D
 from stablessm.models import SequenceClassifier, for_task
-from stablessm.report.figure import Panel, Series
 from stablessm.tasks.base import Split, Task
 
 RELEASED = "direct-as-released"
@@ -101,12 +101,15 @@ class Scores:
         """Return which models diverged, (rates, seeds)."""
         return np.asarray(self.arrays["diverged"][self.grid.schemes.index(scheme)] >= 0)
 
-    def told(self, scheme: str) -> str:
+    def told(self, *schemes: str) -> str:
         """Return the mean and deviation over seeds in percent, and their rate, in words."""
-        found = self.of(scheme)
-        lost = int(self.diverged(scheme)[self.chosen[scheme]].sum())
-        note = f", {lost} of {found.size} diverged" if lost else ""
-        return f"{scheme} {percent(found)} at {self.grid.rates[self.chosen[scheme]]:g}{note}"
+
+        def one(scheme: str) -> str:
+            found, lost = self.of(scheme), int(self.diverged(scheme)[self.chosen[scheme]].sum())
+            note = f", {lost} of {found.size} diverged" if lost else ""
+            return f"{scheme} {percent(found)} at {self.grid.rates[self.chosen[scheme]]:g}{note}"
+
+        return "; ".join(map(one, schemes))
 
     def named(self, schemes: Sequence[str]) -> list[str]:
         """Return the schemes that were run."""
@@ -182,17 +185,15 @@ class Study:
 
 def sensitivity(scores: Scores, title: str) -> Panel:
     """Return a panel of the test accuracy against the learning rate, averaged over seeds."""
-    means = 100 * scores.arrays["test"].mean(2)
-    named = zip(scores.grid.schemes, means.tolist(), strict=True)
-    lines = [Series(scheme, scores.grid.rates, mean, "both") for scheme, mean in named]
-    return Panel(title, "learning rate", "test accuracy, percent", lines, "log")
+    means = dict(zip(scores.grid.schemes, 100 * scores.arrays["test"].mean(2), strict=True))
+    return Panel(title, "learning rate", "test accuracy, percent", lines(scores.grid.rates, means, "both"), "log")
 
 
 def losses(scores: Scores, title: str) -> Panel:
     """Return a panel of the training loss of each map at the chosen rate, averaged over seeds."""
     curves = {scheme: scores.of(scheme, name="losses").mean(0) for scheme in scores.grid.schemes}
-    lines = [Series(name, np.arange(1, len(y) + 1).tolist(), y.tolist()) for name, y in curves.items()]
-    return Panel(title, "share of the training", "cross-entropy", lines, y_scale="log")
+    drawn = [Series(name, np.arange(1, len(y) + 1), y) for name, y in curves.items()]
+    return Panel(title, "share of the training", "cross-entropy", drawn, y_scale="log")
 
 
 def percent(values: np.ndarray) -> str:

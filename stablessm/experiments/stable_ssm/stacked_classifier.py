@@ -116,7 +116,7 @@ class StackedClassifier:
         return {name: part.unflatten(1, shape) for (name, shape), part in zip(self.shapes.items(), parts, strict=True)}
 
     def _encoded(self, w: Mapping[str, Tensor], x: Tensor) -> Tensor:
-        """Return (B, T, M, H). Tokens are looked up by a product, whose gradient is summed in a fixed order."""
+        """Return encoded inputs (B, T, M, H); tokens use a product, whose gradient is summed in a fixed order."""
         table = w["body.encoder.weight"]
         if not x.is_floating_point():
             one_hot = (x[..., None] == torch.arange(table.shape[1], device=x.device)).to(table.dtype)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,8 @@ import torch
 from torch import nn
 
 from stablessm._optional import require
-from stablessm.experiments.frame import Claim, Experiment, Run, Stages, memories, rules
+from stablessm.experiments.frame import Claim, Claims, Figures, Run, Stages, described, memories, rules, stage
+from stablessm.experiments.frame.words import span
 from stablessm.instruments import MemoryCurve, memory_function
 from stablessm.report.figure import Figure
 
@@ -39,7 +40,7 @@ CONFIGS: dict[str, tuple[str, dict[str, int]]] = {
 
 @dataclass(frozen=True)
 class ArchitectureConfig:
-    """Sizes."""
+    """Sizes of the experiment."""
 
     horizon: int = 4096
     directions: int = 4
@@ -65,91 +66,94 @@ def trained() -> nn.Module:
     return transformers.AutoModel.from_pretrained(_data(), local_files_only=True)
 
 
-def _measure_memories(config: ArchitectureConfig, run: Run, name: str) -> None:
-    def measure(seed: int) -> MemoryCurve:
-        horizon = min(config.horizon, POSITIONS - WARM_UP) if name == TRAINED else config.horizon
-        model: Any = memories.seeded(seed, trained if name == TRAINED else partial(build, name, horizon))
-        d = model.get_input_embeddings().embedding_dim if hasattr(model, "get_input_embeddings") else WIDTH
-        generator = torch.Generator().manual_seed(0)
-        directions = torch.randn(config.directions, d, generator=generator, dtype=torch.float64)
-        return memory_function(model, horizon, directions=directions, warm_up=WARM_UP, progress=False)
-
-    memories.survey(run, name, 1 if name == TRAINED else config.seeds, measure)
-
-
-def measured(stages: Stages) -> tuple[str, ...]:
-    """Return the memories of every architecture, and of the trained model if the run found it."""
-    return (*RECURRENT, *ATTENTION, *((TRAINED,) if stages["trained"]["there"][0] else ()))
-
-
 def _data() -> Path:
     return Path(os.environ.get("STABLESSM_DATA", "")) / "stories260k_hf"
 
 
+@stage("trained")
+def is_there(config: ArchitectureConfig, run: Run) -> dict[str, list[bool]]:
+    """Return whether the data folder has the trained model."""
+    return {"there": [(_data() / "config.json").exists()]}
+
+
+@memories.survey("{name}")
+def curves(config: ArchitectureConfig, seed: int, name: str) -> MemoryCurve:
+    """Return the memory of one model."""
+    horizon = min(config.horizon, POSITIONS - WARM_UP) if name == TRAINED else config.horizon
+    model: Any = memories.seeded(seed, trained if name == TRAINED else partial(build, name, horizon))
+    d = model.get_input_embeddings().embedding_dim if hasattr(model, "get_input_embeddings") else WIDTH
+    generator = torch.Generator().manual_seed(0)
+    directions = torch.randn(config.directions, d, generator=generator, dtype=torch.float64)
+    return memory_function(model, horizon, directions=directions, warm_up=WARM_UP, progress=False)
+
+
+def measured(stages: Stages) -> dict[str, list[MemoryCurve]]:
+    """Return the memories of every architecture, and of the trained model if the run found it."""
+    return {name: curves(stages, name) for name in names(stages)}
+
+
+def names(stages: Stages) -> tuple[str, ...]:
+    """Return the models that are measured."""
+    return (*RECURRENT, *ATTENTION, *((TRAINED,) if is_there(stages)["there"][0] else ()))
+
+
 def run(config: ArchitectureConfig, run: Run) -> None:
     """Measure every curve."""
-    run.stage("trained", lambda: {"there": [(_data() / "config.json").exists()]})
-    for name in measured(run):
-        _measure_memories(config, run, name)
+    is_there.compute(config, run)
+    for name in names(run):
+        curves.compute(replace(config, seeds=1) if name == TRAINED else config, run, name)
 
 
-def figures(config: ArchitectureConfig, stages: Stages) -> list[Figure]:
-    """Return memories of the first seed of each architecture against linear and logarithmic time."""
-    curves = {name: memories.surveyed(stages, name)[0] for name in measured(stages)}
-    caption = (
+def figures(config: ArchitectureConfig, stages: Stages) -> Figures:
+    """Yield memories of the first seed of each architecture against linear and logarithmic time."""
+    first = {name: found[0] for name, found in measured(stages).items()}
+    yield Figure(
+        "memory",
         "Memory of one model of each architecture, down to rounding. Left, time is linear and an exponential is a "
-        "straight line; right, time is logarithmic and a power law is a straight line."
+        "straight line; right, time is logarithmic and a power law is a straight line.",
+        [
+            memories.panel("exponentials are straight", first, "tokens"),
+            memories.panel("powers are straight", first, "tokens", "log"),
+        ],
     )
-    titles = ("exponentials are straight", "powers are straight")
-    panels = [memories.panel(titles[0], curves, "tokens"), memories.panel(titles[1], curves, "tokens", "log")]
-    return [Figure("memory", caption, panels)]
 
 
-def claims(config: ArchitectureConfig, stages: Stages) -> list[Claim]:
+def claims(config: ArchitectureConfig, stages: Stages) -> Claims:
     """Check that recurrences decay exponentially, attention does not, and a window ends memory."""
-    curves = {name: memories.surveyed(stages, name) for name in measured(stages)}
-    kinds = {name: memories.tally(found) for name, found in curves.items()}
-    n = config.seeds
-    found = [
-        Claim(
+    found, n = measured(stages), config.seeds
+    kinds = {name: memories.listed(memories.tally(curves)) for name, curves in found.items()}
+    for name in RECURRENT:
+        rates = memories.rates(found[name])
+        yield Claim(
             f"{name} forgets exponentially",
             "exponential decay (theorem 3.13, table 1)",
-            f"{memories.listed(kinds[name])} of {n} seeds; rates {memories.span(memories.rates(curves[name]))} per "
-            "token",
-            confirmed(curves[name]),
-            f"M is above rounding up to token {max(c.decay().used[1] for c in curves[name]):.0f} of "
-            f"{config.horizon}; the slowest e-folding time is "
-            f"{1 / min(memories.rates(curves[name]), default=math.nan):.3g} tokens; log-log slopes of the last "
-            f"octaves, which an exponential doubles: {slopes(curves[name][:1])} (seed 0).",
+            f"{kinds[name]} of {n} seeds; rates {span(rates)} per token",
+            confirmed(found[name]),
+            f"M is above rounding up to token {max(c.decay().used[1] for c in found[name]):.0f} of {config.horizon}; "
+            f"the slowest e-folding time is {1 / min(rates, default=math.nan):.3g} tokens; log-log slopes of the last "
+            f"octaves, which an exponential doubles: {slopes(found[name][:1])} (seed 0).",
         )
-        for name in RECURRENT
-    ]
-    attention = [name for name in curves if name not in (*RECURRENT, "Mistral")]
-    total = sum(len(curves[name]) for name in attention)
-    free = sum(memories.is_power(curve) for name in attention for curve in curves[name])
-    lags = [fit.last_lag for curve in curves["Mistral"] if (fit := curve.decay()).last_lag is not None]
+    attention = [name for name in found if name not in (*RECURRENT, "Mistral")]
+    powers = [memories.is_power(curve) for name in attention for curve in found[name]]
+    left_out = "" if TRAINED in found else f"; the trained {TRAINED} was not found (STABLESSM_DATA) and is left out"
+    yield Claim(
+        "attention does not forget exponentially",
+        "no restriction (table 1)",
+        "; ".join(f"{name} {kinds[name]}, slopes {slopes(found[name])}" for name in attention) + left_out,
+        rules.most(sum(powers), len(powers)),
+        f"In {sum(powers)} of {len(powers)} models the log-log slope does not double in the last octave, as it does "
+        "for an exponential (a negative slope is a rise). Llama averages over the past; GPT-2's untrained positions "
+        "keep changing the output.",
+    )
+    lags = [fit.last_lag for curve in found["Mistral"] if (fit := curve.decay()).last_lag is not None]
     reach = LAYERS * (WINDOW - 1)
-    left_out = "" if TRAINED in curves else f"; the trained {TRAINED} was not found (STABLESSM_DATA) and is left out"
-    return [
-        *found,
-        Claim(
-            "attention does not forget exponentially",
-            "no restriction (table 1)",
-            "; ".join(f"{name} {memories.listed(kinds[name])}, slopes {slopes(curves[name])}" for name in attention)
-            + left_out,
-            rules.most(free, total),
-            f"In {free} of {total} models the log-log slope does not double in the last octave, as it does for an "
-            "exponential (a negative slope is a rise). Llama averages over the past; GPT-2's untrained "
-            "positions keep changing the output.",
-        ),
-        Claim(
-            "a sliding window ends memory",
-            f"{LAYERS} layers of window {WINDOW} see {reach} tokens back",
-            f"{memories.listed(kinds['Mistral'])}; last lag {memories.span(lags)}",
-            rules.most(sum(lag == reach for lag in lags), n),
-            f"Each layer looks {WINDOW - 1} tokens back, and M is exactly zero after lag {reach}.",
-        ),
-    ]
+    yield Claim(
+        "a sliding window ends memory",
+        f"{LAYERS} layers of window {WINDOW} see {reach} tokens back",
+        f"{kinds['Mistral']}; last lag {span(lags)}",
+        rules.most(sum(lag == reach for lag in lags), n),
+        f"Each layer looks {WINDOW - 1} tokens back, and M is exactly zero after lag {reach}.",
+    )
 
 
 def confirmed(curves: list[MemoryCurve]) -> rules.Verdict:
@@ -166,15 +170,5 @@ def slopes(curves: list[MemoryCurve]) -> str:
     return f"{earlier:.2f} then {later:.2f}"
 
 
-EXPERIMENT = Experiment(
-    id="ext-architectures",
-    title="Who forgets exponentially",
-    source="beyond the papers; SSM-UA, theorem 3.13 and table 1",
-    question="How does the memory of LSTMs, GRUs, Mamba, RWKV and transformers decay, measured by the same instrument?",
-    claim="Recurrences forget exponentially, on different time scales; attention does not.",
-    configs={"smoke": ArchitectureConfig(horizon=640, directions=2, seeds=1), "paper": ArchitectureConfig()},
-    minutes={"smoke": 0.1, "paper": 3.0},
-    run=run,
-    figures=figures,
-    claims=claims,
-)
+SMOKE = ArchitectureConfig(horizon=640, directions=2, seeds=1)
+EXPERIMENT = described(__file__, run, figures, claims, smoke=SMOKE, paper=ArchitectureConfig(), minutes=(0.1, 3.0))

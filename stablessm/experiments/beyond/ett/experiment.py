@@ -5,28 +5,66 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache, partial
+from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from stablessm.experiments.beyond.ett.series import DAY, Source, hourly
-from stablessm.experiments.frame import Claim, Experiment, Run, Stages, rules
+from stablessm._arguments import one_of
+from stablessm._errors import ArgumentError
+from stablessm.experiments.frame import Claim, Claims, Figures, Run, Stages, computing, described, rules, stage
+from stablessm.experiments.frame.lines import lines
 from stablessm.experiments.frame.memories import seeded
-from stablessm.experiments.frame.training import Batch, Training, train
+from stablessm.experiments.frame.training import Training, sliced, train
+from stablessm.experiments.frame.words import each
 from stablessm.models.linear_rnn_mlp import LinearRNNMLP, PointwiseMLP
 from stablessm.report.figure import Figure, Panel, Series
-from stablessm.tasks.forecasting import CHANNELS
+from stablessm.tasks import forecasting, sources
+from stablessm.tasks.forecasting import CHANNELS, FILE
+
+Source: TypeAlias = Literal["etth1", "synthetic"]
+DAY = 24
+
+
+def hourly(source: Source, hours: int) -> np.ndarray:
+    """Return the first hours of seven channels, (hours, 7).
+
+    ``etth1``: electricity transformer temperature and loads, from the folder that the environment variable
+    STABLESSM_DATA names. ``synthetic``: daily and weekly waves with noise that lasts some hours.
+
+    >>> hourly("synthetic", 100).shape
+    (100, 7)
+    """
+    one_of("data", source, get_args(Source))
+    if source == "synthetic":
+        return _made_up(hours)
+    if sources.find(FILE) is None:
+        raise ArgumentError(sources.VARIABLE, f"a folder with {FILE}", "no such variable")
+    _, found = forecasting.read()
+    if len(found) < hours:
+        raise ArgumentError(FILE, f"{hours} rows or more", len(found))
+    return found[:hours]
+
+
+def _made_up(hours: int) -> np.ndarray:
+    rng = np.random.default_rng(0)
+    t, phase = np.arange(hours)[:, None], rng.uniform(0, 2 * np.pi, CHANNELS)
+    noise = rng.standard_normal((hours, CHANNELS))
+    for k in range(1, hours):
+        noise[k] = 0.8 * noise[k - 1] + 0.3 * noise[k]
+    return np.asarray(np.sin(2 * np.pi * t / DAY + phase) + 0.5 * np.cos(2 * np.pi * t / (7 * DAY) + phase) + noise)
+
 
 TRAINING = Training(samples=8448, batch=128, epochs=1, lr=1e-3)
 NAIVE = {"last": "the last value", "yesterday": "the same hour of the day before"}
-LEARNED = {"mlp": "recurrence and MLP", "linear": "recurrence and linear readout"}
+WAYS = NAIVE | {"mlp": "recurrence and MLP", "linear": "recurrence and linear readout"}
 RIDGES = (0.1, 0.3, 1.0, 3.0, 10.0)
 
 
 @dataclass(frozen=True)
 class Config:
-    """Sizes."""
+    """Sizes of the experiment."""
 
     data: Source = "etth1"
     parts: tuple[int, int, int] = (8640, 2880, 2880)
@@ -90,19 +128,15 @@ def trained(config: Config, run: Run, epochs: int) -> list[PointwiseMLP]:
     model, features = states(config)
     chosen = part(config, 0)
     order = torch.from_numpy(np.random.default_rng(0).permutation(chosen.stop - chosen.start)) + chosen.start
-    x, y, size = features.float(), correction(config), config.training.batch
-
-    def batch(k: int) -> Batch:
-        rows = order[k * size : (k + 1) * size]
-        return x[rows], y[rows]
+    x, y = features.float(), correction(config)
 
     def start(seed: int) -> PointwiseMLP:
         mlp = seeded(seed, partial(PointwiseMLP, 2 * config.d_state, config.hidden, y.shape[1])).float()
         mlp.inputs.load_state_dict(model.mlp.inputs.state_dict())
         return mlp
 
-    options = replace(config.training, epochs=epochs)
-    return train(run, f"training-{epochs}", [start(seed) for seed in range(config.models)], loss, batch, options).models
+    options, starts = replace(config.training, epochs=epochs), [start(seed) for seed in range(config.models)]
+    return train(run, f"training-{epochs}", starts, loss, sliced(options, x[order], y[order]), options).models
 
 
 def loss(mlp: PointwiseMLP, features: Tensor, y: Tensor) -> Tensor:
@@ -143,100 +177,61 @@ def forecast(config: Config, run: Run, way: str) -> tuple[Tensor, str]:
     return before + found[best].unflatten(1, ahead.shape[1:]), best
 
 
-def _measure_errors(config: Config, run: Run, way: str) -> None:
-    def compute() -> Mapping[str, np.ndarray]:
-        y, chosen = forecast(config, run, way)
-        _, ahead, _ = windows(config)
-        off = (y - ahead)[part(config, 2)].double()
-        middle = (part(config, 2).start + part(config, 2).stop) // 2
-        return {
-            "square": off.square().mean((0, 2)).numpy(), "absolute": off.abs().mean((0, 2)).numpy(),
-            "shown": y[middle, :, -1].numpy(), "true": ahead[middle, :, -1].numpy(), "chosen": np.array(chosen),
-        }  # fmt: skip
-
-    run.stage(f"errors-{way}", compute)
-
-
-def errors(stages: Stages, way: str) -> Mapping[str, np.ndarray]:
+@stage("errors-{way}", over=lambda config: WAYS)
+def errors(config: Config, run: Run, way: str) -> Mapping[str, Any]:
     """Return mean square and mean absolute test errors by hours ahead, one forecast, and the chosen option."""
-    return stages[f"errors-{way}"]
+    y, chosen = forecast(config, run, way)
+    (_, ahead, _), test = windows(config), part(config, 2)
+    off, middle = (y - ahead)[test].double(), (test.start + test.stop) // 2
+    return {
+        "square": off.square().mean((0, 2)), "absolute": off.abs().mean((0, 2)), "shown": y[middle, :, -1],
+        "true": ahead[middle, :, -1], "chosen": chosen,
+    }  # fmt: skip
 
 
-def run(config: Config, run: Run) -> None:
-    """Compute every kind of forecast."""
-    for way in (*NAIVE, *LEARNED):
-        _measure_errors(config, run, way)
-
-
-def figures(config: Config, stages: Stages) -> list[Figure]:
-    """Return figures of errors by hours ahead, and of one forecast."""
-    hours = list(range(1, config.horizon + 1))
-    ways = NAIVE | LEARNED
-    lines = [Series(ways[way], hours, errors(stages, way)["square"].tolist()) for way in ways]
-    shown = [Series(ways[way], hours, errors(stages, way)["shown"].tolist()) for way in ways]
-    shown.append(Series("what came", hours, errors(stages, "last")["true"].tolist(), "dashed"))
-    caption = (
+def figures(config: Config, stages: Stages) -> Figures:
+    """Yield errors by hours ahead, and one forecast."""
+    hours, found = range(1, config.horizon + 1), errors.all(config, stages)
+    drawn, shown = (lines(hours, {WAYS[way]: one[key] for way, one in found.items()}) for key in ("square", "shown"))
+    shown.append(Series("what came", hours, found["last"]["true"], "dashed"))
+    yield Figure(
+        "forecasts",
         f"Forecasts of {CHANNELS} hourly channels ({config.data}) over the test months, in deviations of the training "
-        "months. Right: the last channel from one hour on."
-    )
-    return [
-        Figure("forecasts", caption, [
-            Panel("error", "hours ahead", "mean square error", lines),
+        "months. Right: the last channel from one hour on.",
+        [
+            Panel("error", "hours ahead", "mean square error", drawn),
             Panel("one forecast", "hours ahead", "deviations", shown),
-        ])
-    ]  # fmt: skip
-
-
-def claims(config: Config, stages: Stages) -> list[Claim]:
-    """Compare with the naive forecasts, and the MLP with a linear readout."""
-    found = {way: errors(stages, way) for way in (*NAIVE, *LEARNED)}
-    square = {way: float(one["square"].mean()) for way, one in found.items()}
-    absolute = {way: float(one["absolute"].mean()) for way, one in found.items()}
-    naive = min(square[way] for way in NAIVE)
-    listed = "; ".join(
-        f"{(NAIVE | LEARNED)[way]}: {square[way]:.3f} (absolute {absolute[way]:.3f})" for way in (*NAIVE, *LEARNED)
+        ],
     )
-    return [
-        Claim(
-            f"a fixed random recurrence and an MLP forecast the next {config.horizon} hours better than naive "
-            "forecasts",
-            "not in the papers",
-            f"mean square errors, {listed}",
-            rules.ours(rules.graded(square["mlp"] < naive)),
-            f"{square['mlp'] / naive:.0%} of the error of the better naive forecast. The MLP is the mean of "
-            f"{config.models}, with "
-            f"{found['mlp']['chosen'].item()} chosen on the months before the test months; the recurrence is fixed.",
-        ),
-        Claim(
-            "the MLP is better than a linear readout of the same states",
-            "the MLP computes (LRU-UA, section 4)",
-            f"mean square error {square['mlp']:.3f} against {square['linear']:.3f}",
-            rules.graded(square["mlp"] < square["linear"]),
-            f"{config.parts[0]} training hours; {found['linear']['chosen'].item()} was chosen for the readout.",
-        ),
-    ]
 
 
-EXPERIMENT = Experiment(
-    id="ext-ett",
-    title="A forecast from the state of a random recurrence",
-    source="beyond the papers; ETTh1",
-    question="Is the state of a fixed random recurrence enough for a small MLP to forecast a real series?",
-    claim="It forecasts a day ahead better than repeating the day before.",
-    configs={
-        "smoke": Config(
-            data="synthetic",
-            parts=(600, 200, 200),
-            d_state=16,
-            hidden=(16,),
-            models=2,
-            epochs=(1, 4),
-            training=Training(samples=384, batch=64, epochs=1, lr=3e-3, device="cpu"),
-        ),
-        "paper": Config(),
-    },
-    minutes={"smoke": 0.1, "paper": 1.0},
-    run=run,
-    figures=figures,
-    claims=claims,
-)
+def claims(config: Config, stages: Stages) -> Claims:
+    """Compare with the naive forecasts, and the MLP with a linear readout."""
+    found = errors.all(config, stages)
+    square, absolute = ({way: float(one[key].mean()) for way, one in found.items()} for key in ("square", "absolute"))
+    naive = min(square[way] for way in NAIVE)
+    rows = ((label, square[way], absolute[way]) for way, label in WAYS.items())
+    yield Claim(
+        f"a fixed random recurrence and an MLP forecast the next {config.horizon} hours better than naive forecasts",
+        "not in the papers",
+        f"mean square errors, {each('{}: {:.3f} (absolute {:.3f})', rows, '; ')}",
+        rules.ours(rules.graded(square["mlp"] < naive)),
+        f"{square['mlp'] / naive:.0%} of the error of the better naive forecast. The MLP is the mean of "
+        f"{config.models}, with {found['mlp']['chosen'].item()} chosen on the months before the test months; the "
+        "recurrence is fixed.",
+    )
+    yield Claim(
+        "the MLP is better than a linear readout of the same states",
+        "the MLP computes (LRU-UA, section 4)",
+        f"mean square error {square['mlp']:.3f} against {square['linear']:.3f}",
+        rules.graded(square["mlp"] < square["linear"]),
+        f"{config.parts[0]} training hours; {found['linear']['chosen'].item()} was chosen for the readout.",
+    )
+
+
+run = computing(errors)
+SMOKE = Config(
+    data="synthetic", parts=(600, 200, 200), d_state=16, hidden=(16,), models=2, epochs=(1, 4),
+    training=Training(samples=384, batch=64, epochs=1, lr=3e-3, device="cpu"),
+)  # fmt: skip
+EXPERIMENT = described(__file__, run, figures, claims, smoke=SMOKE, paper=Config(), minutes=(0.1, 1.0))

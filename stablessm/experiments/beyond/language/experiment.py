@@ -5,16 +5,17 @@ from __future__ import annotations
 import bz2
 import lzma
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
+from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 import torch
 
-from stablessm.experiments.frame import Claim, Experiment, Run, Stages, rules
+from stablessm.experiments.frame import Claim, Claims, Figures, Run, Stages, computing, described, rules, stage
 from stablessm.experiments.frame.user_training import trained
 from stablessm.experiments.stable_ssm.language_study import memories, remembered
 from stablessm.models import for_task, sample_tokens
@@ -101,32 +102,15 @@ def _loaded(text: str, level: Level, length: int) -> LanguageModeling:
         return LanguageModeling(TextOptions(text=str(path), level=level, length=length))
 
 
-def run(config: Config, run: Run) -> None:
-    """Train one model after the other."""
-    for job in jobs(config).values():
-        job(run)
-
-
-def jobs(config: Config) -> dict[str, Callable[[Run], object]]:
-    """Return one job for each model."""
-    return {name: partial(_measure, config, name) for name in config.models()}
-
-
-def _measure(config: Config, name: str, run: Run) -> None:
-    run.stage(name, lambda: _measured(config.models()[name], run, name))
-
-
-def one(stages: Stages, name: str) -> Mapping[str, np.ndarray]:
+@stage("{name}", over=lambda config: config.models())
+def one(config: Config, run: Run, name: str) -> dict[str, Any]:
     """Train a model with the public training loop, score it, sample a text and measure its memory.
 
     ``losses`` (rows, 2); of every split and with the state carried on or not, ``SPLIT-carried`` and ``SPLIT-windows``:
     nats, tokens, words, bytes and lost, as in ``Perplexity``; ``sample``; ``memory`` and ``floor``; ``compressed``:
     bits that the better of two compressors takes for a byte of test.
     """
-    return stages[name]
-
-
-def _measured(own: Trained, run: Run, name: str) -> dict[str, Any]:
+    own = config.models()[name]
     task = own.task()
     torch.manual_seed(own.training.seed)
     sizes = {"d_model": own.d_model, "n_layers": own.n_layers}
@@ -137,23 +121,19 @@ def _measured(own: Trained, run: Run, name: str) -> dict[str, Any]:
     )  # fmt: skip
     result = trained(model, task, own.training, run, name)
     last = -1 if result.diverged is None else result.diverged.step
-    memory = remembered(model, task, 8, own.horizon, {"diverged": np.array(last)})
-    read = {
-        f"{split}-{how}": _counts(
-            perplexity(model, task, split, carry=how == "carried", autocast=own.training.autocast)
-        )
-        for split in SPLITS[1:]
-        for how in ("carried", "windows")
-    }
+    read = {}
+    for split, how in product(SPLITS[1:], ("carried", "windows")):
+        found = perplexity(model, task, split, carry=how == "carried", autocast=own.training.autocast)
+        read[f"{split}-{how}"] = np.array([found.nats, found.tokens, found.words, found.bytes, found.lost])
     return {
         "losses": result.losses,
-        "steps": np.array(result.steps),
-        "diverged": np.array(last),
-        "parameters": np.array(sum(p.numel() for p in model.parameters())),
-        "sample": np.array("" if last >= 0 else sampled(own, model, task)),
-        "compressed": np.array(compressed(task)),
+        "steps": result.steps,
+        "diverged": last,
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "sample": "" if last >= 0 else sampled(own, model, task),
+        "compressed": compressed(task),
         **read,
-        **memory,
+        **remembered(model, task, 8, own.horizon, {"diverged": np.array(last)}),
     }
 
 
@@ -172,10 +152,6 @@ def compressed(task: LanguageModeling) -> float:
     return 8 * min(len(bz2.compress(text, 9)), len(lzma.compress(text, preset=9))) / max(len(text), 1)
 
 
-def _counts(found: Perplexity) -> np.ndarray:
-    return np.array([found.nats, found.tokens, found.words, found.bytes, found.lost])
-
-
 def scored(found: Mapping[str, np.ndarray], split: str, how: str) -> Perplexity:
     """Return a measured score."""
     nats, *counts = found[f"{split}-{how}"].tolist()
@@ -183,40 +159,34 @@ def scored(found: Mapping[str, np.ndarray], split: str, how: str) -> Perplexity:
     return Perplexity(nats, tokens, words, bytes, lost, how == "carried")
 
 
-def figures(config: Config, stages: Stages) -> list[Figure]:
-    """Return figures of trainings and memories."""
+def figures(config: Config, stages: Stages) -> Figures:
+    """Yield trainings and memories."""
     found = {f"{own.text}, {name}": one(stages, name) for name, own in config.models().items()}
-    lines = [Series(label, *cell["losses"].T.tolist()) for label, cell in found.items()]
-    return [
-        Figure(
-            "training",
-            "Left: the training loss. Right: how much the output of each trained model still changes after t "
-            "repetitions of a token, the largest over eight.",
-            [Panel("loss", "step", "cross-entropy [nats]", lines), memories("memory", found)],
-        )
-    ]
+    lines = [Series(label, *cell["losses"].T) for label, cell in found.items()]
+    yield Figure(
+        "training",
+        "Left: the training loss. Right: how much the output of each trained model still changes after t repetitions "
+        "of a token, the largest over eight.",
+        [Panel("loss", "step", "cross-entropy [nats]", lines), memories("memory", found)],
+    )
 
 
-def claims(config: Config, stages: Stages) -> list[Claim]:
+def claims(config: Config, stages: Stages) -> Claims:
     """Check bits per byte, perplexity per word, and the gain by a carried state."""
-    found = {name: one(stages, name) for name in config.models()}
+    found = one.all(config, stages)
     made = [
         (found["pieces"], fewer_bits(config.pieces, found["pieces"])),
         (found["words"], like_an_lstm(config, found["words"])),
-        *((found[name], carries(config, name, found[name])) for name, own in config.models().items()),
+        *((found[name], carries(config, name, found[name])) for name in found),
     ]
-    return [_lost(claim, int(cell["diverged"])) if int(cell["diverged"]) >= 0 else claim for cell, claim in made]
+    for cell, claim in made:
+        yield claim if int(cell["diverged"]) < 0 else _lost(claim, int(cell["diverged"]))
 
 
 def _lost(claim: Claim, step: int) -> Claim:
-    """Add a note to the claims of a training that diverged."""
-    why = "The model was measured with its best weights."
-    return replace(
-        claim,
-        ours=f"diverged at step {step}",
-        verdict=rules.given(False, cast("rules.Verdict", claim.verdict)),
-        why=why,
-    )
+    """Return the claim on a training that diverged, which fails."""
+    verdict, why = cast("rules.Verdict", claim.verdict), "The model was measured with its best weights."
+    return replace(claim, ours=f"diverged at step {step}", verdict=rules.given(False, verdict), why=why)
 
 
 def fewer_bits(own: Trained, found: Mapping[str, np.ndarray]) -> Claim:
@@ -258,8 +228,7 @@ def carries(config: Config, name: str, found: Mapping[str, np.ndarray]) -> Claim
         f"test perplexity {carried.per_token:.4g} carried, {windows.per_token:.4g} in windows",
         rules.graded(gain > clear, gain > -clear),
         f"{gain:+.3f} nats per token; 'reproduced' requires more than {clear:g}, a smaller difference is 'partly'. "
-        "Windows that "
-        "begin without a state know less of the preceding text.",
+        "Windows that begin without a state know less of the preceding text.",
     )
 
 
@@ -275,16 +244,8 @@ SMALL = Trained(
     timescales=(2.0, 20.0), prompt="the", tokens=8, horizon=24,
 )  # fmt: skip
 
-EXPERIMENT = Experiment(
-    id="ext-language",
-    title="Two language models for use",
-    source="beyond the papers; wikifa, WikiText-2",
-    question="How well do Hyena blocks with a stable recurrence predict text after minutes of training on one GPU?",
-    claim="Better than a compressor in bits per byte, and close to an LSTM in perplexity per word.",
-    configs={"smoke": Config(SMALL, replace(SMALL, level="word", n_layers=1)), "paper": Config()},
-    minutes={"smoke": 0.1, "paper": 10000.0},
-    run=run,
-    figures=figures,
-    claims=claims,
-    jobs=jobs,
+SMOKE = Config(SMALL, replace(SMALL, level="word", n_layers=1))
+run = computing(one)
+EXPERIMENT = described(
+    __file__, run, figures, claims, smoke=SMOKE, paper=Config(), minutes=(0.1, 10000.0), jobs=one.jobs
 )

@@ -7,40 +7,35 @@ from itertools import product
 import numpy as np
 
 from stablessm.experiments.beyond.precision import rounding
-from stablessm.experiments.frame import Claim, Stages, rules
+from stablessm.experiments.frame import Claim, Claims, Stages, rules
+from stablessm.experiments.frame.words import each, listed
 
 NO_VALUE = "— (ours; the papers compute in one precision)"
 
 
-def claims(config: rounding.PrecisionConfig, stages: Stages) -> list[Claim]:
+def claims(config: rounding.PrecisionConfig, stages: Stages) -> Claims:
     """Check the effect of rounding on modes, kernels and curves."""
-    works = [kernel_claim(config, stages, format) for format in rounding.FORMATS]
-    curves = [curve_claim(config, stages), memory_claim(config, stages)]
-    return [stable_claim(stages), direct_claim(config, stages), *works, size_claim(config, stages), *curves]
+    yield stable_claim(config, stages)
+    yield direct_claim(config, stages)
+    yield from (kernel_claim(config, stages, format) for format in rounding.FORMATS)
+    yield size_claim(config, stages)
+    yield curve_claim(config, stages)
+    yield memory_claim(config, stages)
 
 
-def stable_claim(stages: Stages) -> Claim:
+def stable_claim(config: rounding.PrecisionConfig, stages: Stages) -> Claim:
     """Check that no stable map loses a mode."""
-    lost = {
-        map: sum(int(stages[f"models-{time}-{map}"]["lost"].sum()) for time in rounding.TIMES) for map in rounding.MAPS
-    }
-    single = {
-        map: sum(
-            int(np.isinf(stages[f"modes-{time}-{map}"][format]).sum())
-            for time in rounding.TIMES
-            for format in rounding.FLOATS
-        )
-        for map in rounding.MAPS
-    }
-    kept = [lost[map] + single[map] == 0 for map in rounding.STABLE]
+    lost, single = (dict.fromkeys(rounding.MAPS, 0) for _ in range(2))
+    for time, map in product(rounding.TIMES, rounding.MAPS):
+        lost[map] += int(rounding.whole_models(stages, time, map)["lost"].sum())
+        modes = rounding.single_modes(stages, time, map)
+        single[map] += sum(int(np.isinf(modes[format]).sum()) for format in rounding.FLOATS)
     return Claim(
         "a stable map keeps every mode, in every format",
         NO_VALUE,
-        "modes lost in models: " + ", ".join(f"{map} {count}" for map, count in lost.items()),
-        rules.ours(rules.some(kept)),
-        "Of single modes up to the longest time scale, "
-        + ", ".join(f"{map} loses {count}" for map, count in single.items())
-        + ".",
+        f"modes lost in models: {listed(lost, '')}",
+        rules.ours(rules.some([lost[map] + single[map] == 0 for map in rounding.STABLE])),
+        f"Of single modes up to the longest time scale, {each('{} loses {}', single.items())}.",
     )
 
 
@@ -48,7 +43,7 @@ def direct_claim(config: rounding.PrecisionConfig, stages: Stages) -> Claim:
     """Check that a direct map loses slow modes."""
     first, lost = {}, {}
     for time in rounding.TIMES:
-        modes, models = stages[f"modes-{time}-direct"], stages[f"models-{time}-direct"]
+        modes, models = rounding.single_modes(stages, time, "direct"), rounding.whole_models(stages, time, "direct")
         for format in rounding.FLOATS:
             first[f"{time} {format}"] = float(modes["scale"][np.isinf(modes[format])].min(initial=np.inf))
         for column, format in enumerate(rounding.FORMATS):
@@ -58,7 +53,7 @@ def direct_claim(config: rounding.PrecisionConfig, stages: Stages) -> Claim:
     return Claim(
         "a direct map loses its slowest modes",
         NO_VALUE,
-        f"of {config.widths[-1]} modes: " + ", ".join(f"{name} {count}" for name, count in lost.items()),
+        f"of {config.widths[-1]} modes: {listed(lost, '')}",
         rules.ours(rules.some([count > 0 or np.isfinite(first.get(name, np.inf)) for name, count in lost.items()])),
         f"Single modes are lost in {', '.join(limits) or 'no format'}; up to τ = {config.longest:.0e} none in "
         f"{', '.join(safe) or 'no other'}. Relative rounding keeps the sign of λ = −1/τ, but not λ = e^(−1/τ) below 1.",
@@ -67,20 +62,18 @@ def direct_claim(config: rounding.PrecisionConfig, stages: Stages) -> Claim:
 
 def kernel_claim(config: rounding.PrecisionConfig, stages: Stages, format: str) -> Claim:
     """Check that the kernels of stable maps hardly change."""
+    column = rounding.FORMATS.index(format)
     worst = {
-        (map, time): float(stages[f"models-{time}-{map}"]["change"][:, rounding.FORMATS.index(format)].max())
+        map: [float(rounding.whole_models(stages, t, map)["change"][:, column].max()) for t in rounding.TIMES]
         for map in rounding.MAPS
-        for time in rounding.TIMES
     }
-    kept = [worst[map, time] <= config.works for map in rounding.STABLE for time in rounding.TIMES]
     return Claim(
         f"{format}: a stable map keeps working (its kernel changes by at most {config.works:.0%})",
         NO_VALUE,
-        ", ".join(f"{map} {max(worst[map, time] for time in rounding.TIMES):.2g}" for map in rounding.STABLE),
-        rules.ours(rules.some(kept)),
+        listed({map: max(worst[map]) for map in rounding.STABLE}, ".2g"),
+        rules.ours(rules.some([change <= config.works for map in rounding.STABLE for change in worst[map]])),
         f"Largest relative changes over widths up to {config.widths[-1]}, continuous and discrete: "
-        + ", ".join(f"{map} {worst[map, 'continuous']:.2g} and {worst[map, 'discrete']:.2g}" for map in rounding.MAPS)
-        + ".",
+        f"{', '.join(f'{map} {a:.2g} and {b:.2g}' for map, (a, b) in worst.items())}.",
     )
 
 
@@ -88,7 +81,7 @@ def size_claim(config: rounding.PrecisionConfig, stages: Stages) -> Claim:
     """Check that rounding of size β changes the kernel by at most E(β), and as much as a random perturbation."""
     ratios, below = {}, []
     for map, time in product(rounding.MAPS, rounding.TIMES):
-        found = stages[f"models-{time}-{map}"]
+        found = rounding.whole_models(stages, time, map)
         below.append(bool((found["change"] <= found["bound"]).all()))
         ratios[f"{map} {time}"] = found["change"] / found["random"]
     alike = [bool((r > 1 / config.alike).all() and (r < config.alike).all()) for r in ratios.values()]
@@ -98,8 +91,8 @@ def size_claim(config: rounding.PrecisionConfig, stages: Stages) -> Claim:
         f"below the bound of E(β) in {sum(below)} of {len(below)} families; like random draws in {sum(alike)}",
         rules.ours(rules.graded(all(below) and all(alike), all(below))),
         "Change by rounding over the largest by random draws of the same β: "
-        + ", ".join(f"{name} {r.min():.2g} to {r.max():.2g}" for name, r in ratios.items())
-        + f"; within a factor {config.alike:g} counts as alike.",
+        f"{', '.join(f'{name} {r.min():.2g} to {r.max():.2g}' for name, r in ratios.items())}; within a factor "
+        f"{config.alike:g} counts as alike.",
     )
 
 
@@ -118,10 +111,9 @@ def curve_claim(config: rounding.PrecisionConfig, stages: Stages) -> Claim:
         f"relative difference at most {max(off.values()):.1e} where E is {1 / config.agrees:.0f} times the rounding "
         "error",
         rules.ours(rules.some(agree)),
-        "Float32: " + ", ".join(f"{name} {value:.1e}" for name, value in off.items()) + ". "
-        "In bfloat16 the curve begins at its rounding error and is meaningful only from larger β on: "
-        + ", ".join(f"{name} {error:.1e} (β = {radius:.1g})" for name, (error, radius) in hidden.items())
-        + ".",
+        f"Float32: {listed(off, '.1e')}. In bfloat16 the curve begins at its rounding error and is meaningful only "
+        "from larger β on: "
+        f"{', '.join(f'{name} {error:.1e} (β = {radius:.1g})' for name, (error, radius) in hidden.items())}.",
     )
 
 
@@ -138,9 +130,8 @@ def memory_claim(config: rounding.PrecisionConfig, stages: Stages) -> Claim:
     return Claim(
         "a measured memory function equals the float64 one down to its stated floor",
         NO_VALUE,
-        "largest error over floor: " + ", ".join(f"{format} {ratio:.2g}" for format, ratio in worst.items()),
+        f"largest error over floor: {listed(worst, '.2g')}",
         rules.ours(rules.some([ratio <= 1 for ratio in worst.values()])),
         f"Over {config.steps} steps and {len(rounding.CURVES) * len(rounding.TIMES)} models the floors are "
-        + ", ".join(f"{floor:.1e} ({format})" for format, floor in floors.items())
-        + ".",
+        f"{each('{1:.1e} ({0})', floors.items())}.",
     )

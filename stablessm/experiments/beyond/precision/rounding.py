@@ -6,7 +6,8 @@ import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import get_args
+from itertools import product
+from typing import Any, get_args
 
 import numpy as np
 import torch
@@ -14,13 +15,14 @@ from torch import Tensor
 
 from stablessm import reparam
 from stablessm._typing import Time
-from stablessm.experiments.frame import Run, Stages
+from stablessm.experiments.frame import Run, kept, stage
 from stablessm.experiments.iat.exponential_sums import TARGETS, fitted_layer, longest_time
 from stablessm.instruments import MemoryCurve, PerturbationCurve, memory_function, perturbation_error
 from stablessm.layers import RealSSM
 from stablessm.layers.initialize import timescales
 
 FLOATS = ("float32", "float16", "bfloat16")
+ALL_FLOATS = ("float64", *FLOATS)
 FORMATS = (*FLOATS, "int8")
 STABLE = ("exp", "softplus", "best")
 MAPS = ("direct", *STABLE)
@@ -31,7 +33,7 @@ TIMES: tuple[Time, ...] = get_args(Time)
 
 @dataclass(frozen=True)
 class PrecisionConfig:
-    """Sizes."""
+    """Sizes of the experiment."""
 
     widths: tuple[int, ...] = (8, 16, 32, 64, 128, 256)
     horizon: int = 10_000
@@ -69,7 +71,8 @@ def model(width: int, horizon: int, map: str, time: Time) -> RealSSM:
     return fitted_layer(TARGETS["polynomial"], width, longest_time("polynomial", width), horizon, map, time)
 
 
-def single_modes(config: PrecisionConfig, map: str, time: Time) -> Mapping[str, np.ndarray]:
+@stage("modes-{time}-{map}", over=lambda config: product(TIMES, MAPS))
+def single_modes(config: PrecisionConfig, run: Run, time: Time, map: str) -> Mapping[str, Tensor]:
     """Return the relative change of each time scale in every floating-point format; ∞ if the mode is lost."""
     f, scale = reparam.get(map, time), timescales(config.scales, 1.0, config.longest)
     w = f.inverse(-1 / scale if time == "continuous" else torch.exp(-1 / scale))
@@ -77,13 +80,14 @@ def single_modes(config: PrecisionConfig, map: str, time: Time) -> Mapping[str, 
     for format in FLOATS:
         distance = f.distance(rounded(w, format))
         arrays[format] = torch.where(distance > 0, (f.distance(w) / distance - 1).abs(), torch.inf)
-    return {name: array.numpy() for name, array in arrays.items()}
+    return arrays
 
 
-def whole_models(config: PrecisionConfig, map: str, time: Time) -> Mapping[str, np.ndarray]:
+@stage("models-{time}-{map}", over=lambda config: product(TIMES, MAPS))
+def whole_models(config: PrecisionConfig, run: Run, time: Time, map: str) -> Mapping[str, Any]:
     """Return β, lost modes and relative changes of the kernel by rounding, by random draws, and its bound."""
     rows = [one_model(config, model(width, config.horizon, map, time)) for width in config.widths]
-    return {name: np.array([row[name] for row in rows]) for name in rows[0]}
+    return {name: [row[name] for row in rows] for name in rows[0]}
 
 
 @torch.no_grad()
@@ -105,35 +109,18 @@ def one_model(config: PrecisionConfig, layer: RealSSM) -> dict[str, list[float]]
     return found
 
 
-def measure_curve(config: PrecisionConfig, run: Run, time: Time, map: str, format: str) -> None:
-    """Compute the stage that :func:`measured` reads."""
-
-    def measure() -> PerturbationCurve:
-        layer = model(config.width, config.steps, map, time)
-        return perturbation_error(
-            copy.deepcopy(layer).to(getattr(torch, format)), layer, config.radii, parameters="recurrent",
-            search="ascent", samples=config.samples, steps=config.climb, horizon=config.steps, seed=config.seed,
-            progress=False,
-        )  # fmt: skip
-
-    run.keep(f"curve-{time}-{map}-{format}", PerturbationCurve, measure)
-
-
-def measured(stages: Stages, time: Time, map: str, format: str) -> PerturbationCurve:
+@kept(PerturbationCurve, "curve-{time}-{map}-{format}", over=lambda config: product(TIMES, CURVES, ALL_FLOATS))
+def measured(config: PrecisionConfig, run: Run, time: Time, map: str, format: str) -> PerturbationCurve:
     """Return E(β) of the model in a format, against the float64 model."""
-    return stages.load(f"curve-{time}-{map}-{format}", PerturbationCurve)
+    layer = model(config.width, config.steps, map, time)
+    return perturbation_error(
+        copy.deepcopy(layer).to(getattr(torch, format)), layer, config.radii, parameters="recurrent", search="ascent",
+        samples=config.samples, steps=config.climb, horizon=config.steps, seed=config.seed, progress=False,
+    )  # fmt: skip
 
 
-def measure_memory(config: PrecisionConfig, run: Run, time: Time, map: str, format: str) -> None:
-    """Compute the stage that :func:`memory` reads."""
-
-    def measure() -> MemoryCurve:
-        layer = model(config.width, config.steps, map, time).to(getattr(torch, format))
-        return memory_function(layer, config.steps, progress=False)
-
-    run.keep(f"memory-{time}-{map}-{format}", MemoryCurve, measure)
-
-
-def memory(stages: Stages, time: Time, map: str, format: str) -> MemoryCurve:
+@kept(MemoryCurve, "memory-{time}-{map}-{format}", over=lambda config: product(TIMES, CURVES, ALL_FLOATS))
+def memory(config: PrecisionConfig, run: Run, time: Time, map: str, format: str) -> MemoryCurve:
     """Return the memory function of the model in that format."""
-    return stages.load(f"memory-{time}-{map}-{format}", MemoryCurve)
+    layer = model(config.width, config.steps, map, time).to(getattr(torch, format))
+    return memory_function(layer, config.steps, progress=False)

@@ -3,17 +3,138 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from functools import cache
 
 import numpy as np
+import torch
+from torch import Tensor
 
-from stablessm.experiments.frame import Claim, Experiment, Run, Stages, rules
-from stablessm.experiments.frame.training import Training
-from stablessm.experiments.iat.fig3.models import DT, Config, perturbed, remembered, trained
-from stablessm.instruments import MemoryCurve, PerturbationCurve, PerturbationFamily
-from stablessm.report.figure import Figure, Panel, Series
+from stablessm.experiments.frame import Claim, Claims, Figure, Figures, Panel, Run, Series, Stages, described, rules
+from stablessm.experiments.frame.training import Batch, Training, noise, rnn_mean_square, train
+from stablessm.instruments import (
+    MemoryCurve,
+    PerturbationCurve,
+    PerturbationFamily,
+    memory_function,
+    perturbation_error,
+)
+from stablessm.layers import ContinuousRNN
+from stablessm.targets import TeacherRNN
+
+DT = 0.1
+TRAINING = Training(samples=6_400, batch=64, epochs=40, lr=0.005, graphed=True)
+LONGEST, SHIFTS = (2.0, 200.0), (0.5, 2.5)
+"""Ranges of the longest time scale of a teacher that settles, and of γ in W = G/√m - γ I, which is stable for γ > 1."""
+TEST = 1
+"""Seed of the test inputs."""
+
+
+@dataclass(frozen=True)
+class Config:
+    """Sizes of the experiment. The paper gives only the width of the teachers."""
+
+    teachers: int = 60
+    teacher_width: int = 256
+    widths: tuple[int, ...] = (8, 16, 32, 64)
+    length: int = 200
+    """Length of training inputs, in steps of 0.1."""
+    training: Training = TRAINING
+    horizon: int = 400
+    """Horizon of the errors, in steps."""
+    radii: tuple[float, ...] = (0.0, *(1e-3 * 2.0**k for k in range(7)))
+    draws: int = 3
+    tolerance: float = 0.1
+    """A teacher counts as approximated if the widest student's error is less than this part of its norm."""
+    memory: int = 1024
+    """Horizon of memory functions, in steps."""
+
+
+def teacher(config: Config, i: int) -> ContinuousRNN:
+    """Return a teacher: an even index gives one that settles, an odd index one with Gaussian weights."""
+    rng = np.random.default_rng(i)
+    if i % 2 == 0:
+        longest = float(np.exp(rng.uniform(*np.log(LONGEST))))
+        return TeacherRNN(config.teacher_width, seed=i, timescales=(1.0, longest), dt=DT).layer
+    torch.manual_seed(i)
+    layer = ContinuousRNN(1, config.teacher_width, 1, activation="tanh", dt=DT, bias=False).double()
+    with torch.no_grad():
+        layer.M.normal_(std=config.teacher_width**-0.5).diagonal().sub_(rng.uniform(*SHIFTS))
+    return layer.requires_grad_(False)
+
+
+def inputs(seed: int, rows: int, length: int) -> Tensor:
+    """Return inputs (rows, length, 1): white noise around a random level."""
+    return noise(seed, 0, rows, length, 1) + noise(seed, 1, rows, 1, 1)
+
+
+def students(config: Config) -> list[ContinuousRNN]:
+    """Return one student of each width for each teacher."""
+    found = []
+    for i in range(config.teachers):
+        torch.manual_seed(i)
+        found += [ContinuousRNN(1, m, 1, activation="tanh", dt=DT).double() for m in config.widths]
+    return found
+
+
+def trained(config: Config, run: Run) -> list[ContinuousRNN]:
+    """Train all students of all teachers in one stack."""
+    device, each = config.training.chosen_device(), len(config.widths)
+    size = config.training.batch
+
+    @cache
+    def data() -> Batch:
+        x = inputs(0, config.training.samples, config.length).to(device)
+        return x, torch.stack([teacher(config, i).to(device)(x)[0] for i in range(config.teachers)])
+
+    def batch(k: int) -> Batch:
+        x, y = (tensor[..., k * size : (k + 1) * size, :, :] for tensor in data())
+        return x.expand(each * config.teachers, *x.shape), y.repeat_interleave(each, 0)
+
+    result = train(run, "training", students(config), rnn_mean_square, batch, config.training, each_its_own=True)
+    return result.models
+
+
+def perturbed(config: Config, run: Run) -> Mapping[str, np.ndarray]:
+    """Measure E_m(β) of every student with all weights perturbed, and the norm of every teacher."""
+    device, each = config.training.chosen_device(), len(config.widths)
+    models = trained(config, run)
+    x = torch.cat([inputs(TEST, 4, config.horizon), noise(TEST, 2, 4, 1, 1).expand(-1, config.horizon, -1)]).to(device)
+    errors = np.full((len(models), len(config.radii)), np.nan)
+    norms = np.full(config.teachers, np.nan)
+
+    def measure(model: ContinuousRNN, i: int, radii: tuple[float, ...]) -> np.ndarray:
+        return perturbation_error(
+            model.to(device), teacher(config, i).to(device), radii, norm="sobolev", samples=config.draws,
+            horizon=config.horizon, inputs=x, progress=False,
+        ).lower  # fmt: skip
+
+    def restore(arrays: Mapping[str, np.ndarray]) -> None:
+        errors[:], norms[:] = arrays["errors"], arrays["norms"]
+
+    silent = students(config)[0]
+    torch.nn.init.zeros_(silent.C)
+    for i in run.loop("perturbation", config.teachers, lambda: {"errors": errors, "norms": norms}, restore):
+        norms[i] = measure(silent, i, (0.0,))[0]
+        for j in range(i * each, (i + 1) * each):
+            errors[j] = measure(models[j], i, config.radii)
+    return {"errors": errors.reshape(config.teachers, each, -1), "norms": norms}
+
+
+def remembered(config: Config) -> Mapping[str, np.ndarray]:
+    """Return the memory function of every teacher."""
+    device = config.training.chosen_device()
+    curves = [
+        memory_function(teacher(config, i).to(device), config.memory, samples=16, progress=False)
+        for i in range(config.teachers)
+    ]
+    return {
+        "time": curves[0].time,
+        "value": np.stack([curve.value for curve in curves]),
+        "floor": np.array([curve.floor for curve in curves]),
+    }
+
 
 SHOWN = 6
 """Number of memory functions in a panel."""
@@ -39,9 +160,9 @@ class Judged:
     memory: MemoryCurve
 
     @property
-    def decays(self) -> bool:
-        """Return whether the teacher's memory is exponential."""
-        return self.memory.decay().kind == "exponential"
+    def kind(self) -> str:
+        """Return the kind of decay of the teacher's memory."""
+        return self.memory.decay().kind
 
     @property
     def survives(self) -> bool:
@@ -60,7 +181,7 @@ def judged(config: Config, stages: Stages) -> Iterator[Judged]:
 
 
 def curve(config: Config, errors: np.ndarray) -> PerturbationCurve:
-    """Return the measured memory as a curve."""
+    """Return the measured errors as a curve."""
     return PerturbationCurve(
         radius=np.array(config.radii), lower=errors, upper=None, theorem=None, norm="sobolev", weight_norm="tensor_max",
         search="random", parameters=("M", "U", "bias", "C"), samples=config.draws, steps=0, horizon=config.horizon,
@@ -68,24 +189,23 @@ def curve(config: Config, errors: np.ndarray) -> PerturbationCurve:
     )  # fmt: skip
 
 
-def figures(config: Config, stages: Stages) -> list[Figure]:
-    """Return the errors of the students of one accepted teacher, and memories of accepted and rejected teachers."""
-    teachers = sorted(judged(config, stages), key=lambda one: (not one.survives, one.decays, one.error))
-    errors = [
-        Series(f"m = {m}", found.radius[1:].tolist(), found.lower[1:].tolist(), "both")
-        for m, found in teachers[0].family.curves.items()
-    ]
+def figures(config: Config, stages: Stages) -> Figures:
+    """Yield the errors of the students of one accepted teacher, and memories of accepted and rejected teachers."""
+    teachers = sorted(judged(config, stages), key=lambda one: (not one.survives, one.kind == "exponential", one.error))
+    curves = teachers[0].family.curves.items()
+    errors = [Series(f"m = {m}", found.radius[1:], found.lower[1:], "both") for m, found in curves]
     panels = [Panel(f"students of teacher {teachers[0].index}", "β", "E_m(β), Sobolev norm", errors, "log", "log")]
     for title, chosen in (("pass the filter", True), ("do not", False)):
         group = [one for one in teachers if one.survives is chosen][:SHOWN]
-        lines = [line for one in group for line in drawn(one)]
-        if lines:
+        if group:
+            lines = [line for one in group for line in drawn(one)]
             panels.append(Panel(f"teachers that {title}", "t", "M(t)", lines, y_scale="log"))
-    caption = (
+    yield Figure(
+        "filter",
         "Left: perturbation error of the students of one teacher. Then memory functions of teachers that students "
-        f"approximate stably and of others (at most {SHOWN}, not exponential ones first). Dashed: fitted decay."
+        f"approximate stably and of others (at most {SHOWN}, not exponential ones first). Dashed: fitted decay.",
+        panels,
     )
-    return [Figure("filter", caption, panels)]
 
 
 def drawn(teacher: Judged) -> list[Series]:
@@ -93,60 +213,35 @@ def drawn(teacher: Judged) -> list[Series]:
     memory, fit = teacher.memory, teacher.memory.decay()
     time, name = memory.time[::8], f"teacher {teacher.index}"
     law = np.where(fit(time) > memory.value[memory.value > 0].min(initial=np.inf), fit(time), np.nan)
-    return [
-        Series(name, time.tolist(), memory.value[::8].tolist(), "solid", name),
-        Series(f"{fit.kind}", time.tolist(), law.tolist(), "dashed", name),
-    ]
+    return [Series(name, time, memory.value[::8], "solid", name), Series(fit.kind, time, law, "dashed", name)]
 
 
-def claims(config: Config, stages: Stages) -> list[Claim]:
+def claims(config: Config, stages: Stages) -> Claims:
     """Check that the accepted teachers have exponential memory."""
     teachers = list(judged(config, stages))
     alive, dead = ([one for one in teachers if one.survives is chosen] for chosen in (True, False))
-    kinds, others = (Counter(one.memory.decay().kind for one in group) for group in (alive, dead))
-    rates = [one.memory.decay().rate or np.nan for one in alive if one.decays]
+    rates = [one.memory.decay().rate or np.nan for one in alive if one.kind == "exponential"]
     close = [one for one in teachers if one.approximated]
-    count = f"{len(close)} are approximated, {sum(one.stable for one in teachers)} stably, {len(alive)} both"
-    return [
-        Claim(
-            "teachers that can be approximated stably have exponential memory",
-            "figure 3: the only teachers that remain have exponentially decaying memory",
-            f"of {len(teachers)} teachers {len(alive)} remain: {listed(kinds)}",
-            rules.most_seen(kinds),
-            f"{count}; their decay rates are {min(rates, default=np.nan):.2g} to "
-            f"{max(rates, default=np.nan):.2g}. Memory of the {len(dead)} other teachers: {listed(others)}. Memory of "
-            f"all approximated teachers, stably or not: {listed(Counter(one.memory.decay().kind for one in close))}.",
-        )
-    ]
+    yield Claim(
+        "teachers that can be approximated stably have exponential memory",
+        "figure 3: the only teachers that remain have exponentially decaying memory",
+        f"of {len(teachers)} teachers {len(alive)} remain: {kinds(alive)}",
+        rules.most_seen(Counter(one.kind for one in alive)),
+        f"{len(close)} are approximated, {sum(one.stable for one in teachers)} stably, {len(alive)} both; their decay "
+        f"rates are {min(rates, default=np.nan):.2g} to {max(rates, default=np.nan):.2g}. Memory of the {len(dead)} "
+        f"other teachers: {kinds(dead)}. Memory of all approximated teachers, stably or not: {kinds(close)}.",
+    )
 
 
-def listed(kinds: Counter[Any]) -> str:
+def kinds(teachers: Iterable[Judged]) -> str:
     """Return the number of teachers of each kind of decay, in words."""
-    return ", ".join(f"{number} {kind}" for kind, number in sorted(kinds.items())) or "none"
+    counted = Counter(one.kind for one in teachers)
+    return ", ".join(f"{number} {kind}" for kind, number in sorted(counted.items())) or "none"
 
 
-EXPERIMENT = Experiment(
-    id="ia-fig3",
-    title="Teachers that can be approximated stably",
-    source="IAT, figure 3",
-    question="Which random teachers can students of growing width approximate stably?",
-    claim="Only teachers with exponentially decaying memory.",
-    configs={
-        "smoke": Config(
-            teachers=6,
-            teacher_width=32,
-            widths=(2, 4, 8),
-            length=30,
-            training=Training(samples=64, batch=16, epochs=5, lr=0.005, device="cpu"),
-            horizon=40,
-            radii=(0.0, 1e-3, 1e-2, 0.1),
-            draws=2,
-            memory=256,
-        ),
-        "paper": Config(),
-    },
-    minutes={"smoke": 0.1, "paper": 240.0},
-    run=run,
-    figures=figures,
-    claims=claims,
-)
+SMOKE = Config(
+    teachers=6, teacher_width=32, widths=(2, 4, 8), length=30,
+    training=Training(samples=64, batch=16, epochs=5, lr=0.005, device="cpu"), horizon=40, radii=(0.0, 1e-3, 1e-2, 0.1),
+    draws=2, memory=256,
+)  # fmt: skip
+EXPERIMENT = described(__file__, run, figures, claims, smoke=SMOKE, paper=Config(), minutes=(0.1, 240.0))

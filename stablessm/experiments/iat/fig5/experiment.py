@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from stablessm.experiments.frame import Claim, Experiment, Run, Stages, rules
+from stablessm.experiments.frame import Claim, Claims, Figures, Run, Stages, described, rules
 from stablessm.experiments.frame.memories import listed, rates, span, tally
 from stablessm.experiments.iat import sentiment_memory as sentiment
-from stablessm.experiments.iat.sentiment_training import Fitting
 from stablessm.instruments import MemoryCurve
-from stablessm.report.figure import Figure
 
 SLOW = "ha"
 """The word that the paper finds complicated."""
@@ -26,49 +24,38 @@ class Config(sentiment.RecurrentConfig):
 
 def run(config: Config, run: Run) -> None:
     """Train and test the models, and measure their memory."""
-    sentiment.study(run, sentiment.recurrent(config, run), config.seeds, config.words, config.horizon)
+    sentiment.study(config, run, sentiment.recurrent(config, run))
 
 
-def figures(config: Config, stages: Stages) -> list[Figure]:
-    """Return one panel for each architecture."""
-    panels = [
-        sentiment.memory_panel(name, sentiment.remembered(stages, name, config.seeds)) for name in config.architectures
-    ]
-    caption = (
-        "How much one more repeat of a word moves the score (the log-odds of a positive review) after k repeats, down "
-        "to rounding. An exponential is a straight line. Solid: seed 0; dotted: other seeds."
+def figures(config: Config, stages: Stages) -> Figures:
+    """Yield one panel for each architecture."""
+    yield sentiment.memory_figure(
+        "words", sentiment.memories(config, stages, config.architectures), "An exponential is a straight line. "
     )
-    return [Figure("words", caption, panels)]
 
 
-def claims(config: Config, stages: Stages) -> list[Claim]:
+def claims(config: Config, stages: Stages) -> Claims:
     """Check for each architecture that simple words are forgotten exponentially and "ha" slowly."""
-    found = []
-    for name in config.architectures:
-        curves = sentiment.remembered(stages, name, config.seeds)
-        accuracy = sentiment.percent(sentiment.accuracies(stages, name, config.seeds))
-        learned = f"Test accuracy {accuracy} over {config.seeds} seeds."
-        simple = [word for word in config.words if word != SLOW]
-        if simple:
-            found.append(exponential(name, simple, curves, learned))
-        if simple and SLOW in config.words:
-            found.append(slow(name, simple, curves, learned, config.left))
-    return found
+    simple = [word for word in config.words if word != SLOW]
+    for name, curves in sentiment.memories(config, stages, config.architectures).items() if simple else ():
+        learned = f"Test accuracy {sentiment.accuracy_of(config, stages, name)} over {config.seeds} seeds."
+        yield exponential(name, simple, curves, learned)
+        if SLOW in config.words:
+            yield slow(name, simple, curves, learned, config.left)
 
 
 def exponential(name: str, words: list[str], curves: list[MemoryCurve], learned: str) -> Claim:
     """Check that the memory of these words decays exponentially."""
-    kinds = {word: tally(curve.of(word) for curve in curves) for word in words}
-    hits = sum(kind["exponential"] for kind in kinds.values())
-    fast = {word: rates(curve.of(word) for curve in curves) for word in words}
-    ours = "; ".join(f"“{word}”: {listed(kinds[word])}, rates {span(fast[word])} per repeat" for word in words)
+    found = {word: [curve.of(word) for curve in curves] for word in words}
+    kinds = {word: tally(memories) for word, memories in found.items()}
+    total = sum(kinds.values(), Counter())
     return Claim(
         f"{name}: the memory of {' and '.join(f'“{word}”' for word in words)} decays exponentially",
         "exponentially (figure 5)",
-        ours,
-        rules.most_seen(sum(kinds.values(), Counter())),
-        f"{hits} of {len(words) * len(curves)} curves are classified as exponential (a state that settles "
-        f"at a fixed point has an exponential tail). {learned}",
+        "; ".join(f"“{w}”: {listed(kinds[w])}, rates {span(rates(found[w]))} per repeat" for w in words),
+        rules.most_seen(total),
+        f"{total['exponential']} of {len(words) * len(curves)} curves are classified as exponential (a state that "
+        f"settles at a fixed point has an exponential tail). {learned}",
     )
 
 
@@ -88,28 +75,6 @@ def slow(name: str, words: list[str], curves: list[MemoryCurve], learned: str, l
     )
 
 
-EXPERIMENT = Experiment(
-    id="ia-fig5",
-    title="Memory of recurrent sentiment models",
-    source="IAT, figure 5",
-    question="How much does one more repeat of a word change the sentiment score of an LSTM after many repeats?",
-    claim="The memory of “good” and “bad” decays exponentially, the memory of “ha” slowly; also in stacked models.",
-    configs={
-        "smoke": Config(
-            data="synthetic",
-            reviews=200,
-            vocabulary=64,
-            length=24,
-            embedding=8,
-            hidden=8,
-            fitting=Fitting(epochs=4, batch=20, lr=0.02, device="cpu"),
-            seeds=1,
-            horizon=60,
-        ),
-        "paper": Config(),
-    },
-    minutes={"smoke": 0.1, "paper": 120.0},
-    run=run,
-    figures=figures,
-    claims=claims,
+EXPERIMENT = described(
+    __file__, run, figures, claims, smoke=Config(**sentiment.SMOKE), paper=Config(), minutes=(0.1, 120.0)
 )

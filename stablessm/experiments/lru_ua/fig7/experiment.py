@@ -2,18 +2,8 @@
 
 from __future__ import annotations
 
-from stablessm.experiments.frame import Run
-from stablessm.experiments.lru_ua.sparse_reconstructions import SparseConfig, compute_all, experiment
+from stablessm.experiments.frame import described
+from stablessm.experiments.lru_ua.sparse_reconstructions import SMOKE, SparseConfig, claims, figures, run
 
-
-def run(config: SparseConfig, run: Run) -> None:
-    """Compute all sizes on this ring."""
-    compute_all(config, run)
-
-
-EXPERIMENT = experiment(
-    7,
-    run,
-    paper=SparseConfig(r_min=0.95, enough=256),
-    smoke=SparseConfig(r_min=0.95, length=256, functions=8, sizes=(8, 16, 32), enough=16, points=8, signals=4, draws=2),
-)
+SMALL, PAPER = SparseConfig(0.95, **SMOKE), SparseConfig(0.95, enough=256)
+EXPERIMENT = described(__file__, run, figures, claims, smoke=SMALL, paper=PAPER, minutes=(0.1, 3.0))

@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.func import functional_call
 
-from stablessm.experiments.frame import Claim, Experiment, Run, Stages, rules
+from stablessm.experiments.frame import Claim, Claims, Figures, Run, Stages, computing, described, rules, stage
 from stablessm.experiments.frame.memories import POINTS, seeded
-from stablessm.experiments.frame.training import Batch, Training, train
+from stablessm.experiments.frame.training import Batch, Training, sliced, train
 from stablessm.models.linear_rnn_mlp import LinearRNNMLP, PointwiseMLP
 from stablessm.reconstruction import fourier
-from stablessm.report.figure import Figure, Panel, Series
+from stablessm.report.figure import Figure, Panel, Series, Style
 from stablessm.targets import LotkaVolterra
 
 TARGET = LotkaVolterra()
@@ -106,12 +107,7 @@ def trained(config: Config, run: Run, way: str) -> LinearRNNMLP:
         return torch.cat(parts).flatten(0, 1)[order], y.to(device).flatten(0, 1)[order]
 
     def some_steps(k: int) -> Batch:
-        chosen = slice(k * config.fixed.batch, (k + 1) * config.fixed.batch)
-        return steps()[0][chosen], steps()[1][chosen]
-
-    def some_trajectories(k: int) -> Batch:
-        chosen = slice(k * config.end_to_end.batch, (k + 1) * config.end_to_end.batch)
-        return u[chosen], y[chosen]
+        return sliced(config.fixed, *steps())(k)
 
     def loss_of_mlp(mlp: PointwiseMLP, features: Tensor, y: Tensor) -> Tensor:
         return relative(mlp(features), y).square().mean()
@@ -124,7 +120,7 @@ def trained(config: Config, run: Run, way: str) -> LinearRNNMLP:
     model = model.cpu()
     if way == "fixed":
         return model
-    moved = train(run, way, [model], loss_of_model, some_trajectories, config.end_to_end).models[0]
+    moved = train(run, way, [model], loss_of_model, sliced(config.end_to_end, u, y), config.end_to_end).models[0]
     moved.load_state_dict(slowly(model, moved, config.slower), strict=False)
     return moved
 
@@ -164,72 +160,53 @@ def predicted(config: Config, run: Run, way: str, u: Tensor) -> Tensor:
     return torch.cat([(features(part) @ weights).float() for part in u.split(64)]).unflatten(0, u.shape[:2])
 
 
-def _measure_errors(config: Config, run: Run, way: str) -> None:
-    def compute() -> Mapping[str, np.ndarray]:
-        u, y = split(config)[1]
-        found = predicted(config, run, way, u)
-        off = relative(found, y).double().numpy()
-        quantiles = np.quantile(off, [0.5, 0.9], axis=0)
-        return {
-            "median": quantiles[0], "ninth decile": quantiles[1], "share": (off < config.negligible).mean(0),
-            "worst": off.max(), "u": u[:SHOWN, :, 0], "y": y[:SHOWN], "found": found[:SHOWN],
-        }  # fmt: skip
-
-    run.stage(f"errors-{way}", compute)
+@stage("errors-{way}", over=lambda config: (*WAYS, *CONTROLS))
+def errors(config: Config, run: Run, way: str) -> Mapping[str, Any]:
+    """Return |ŷ - y| / |y| of held-out trajectories at every step, and some trajectories."""
+    u, y = split(config)[1]
+    found = predicted(config, run, way, u)
+    off = relative(found, y).double().numpy()
+    median, decile = np.quantile(off, [0.5, 0.9], axis=0)
+    shares = {"median": median, "ninth decile": decile, "share": (off < config.negligible).mean(0), "worst": off.max()}
+    return shares | {"u": u[:SHOWN, :, 0], "y": y[:SHOWN], "found": found[:SHOWN]}
 
 
-def errors(stages: Stages, way: str) -> Mapping[str, np.ndarray]:
-    """Return |ŷ - y| / |y| of held-out trajectories at every step."""
-    return stages[f"errors-{way}"]
+def figures(config: Config, stages: Stages) -> Figures:
+    """Yield inputs and outputs, predictions and errors."""
+    found, chosen = errors.all(config, stages), slice(None, None, max(1, config.length // POINTS))
+    x = (TARGET.dt * np.arange(1, config.length + 1))[chosen]
 
+    def trajectories(note: str, values: np.ndarray, style: Style) -> list[Series]:
+        names = (f"trajectory {i + 1}" for i in range(len(values)))
+        return [Series(f"{n}, {note}", x, row[chosen], style, n) for n, row in zip(names, values, strict=True)]
 
-def run(config: Config, run: Run) -> None:
-    """Run both trainings and the controls."""
-    for way in (*WAYS, *CONTROLS):
-        _measure_errors(config, run, way)
-
-
-def figures(config: Config, stages: Stages) -> list[Figure]:
-    """Return figures of inputs and outputs, predictions and errors."""
-    kept = errors(stages, "fixed")
-    chosen = slice(None, None, max(1, config.length // POINTS))
-    x = (TARGET.dt * np.arange(1, config.length + 1))[chosen].tolist()
-    names = [f"trajectory {i + 1}" for i in range(len(kept["u"]))]
-    inputs = [Series(f"{n}, u", x, u[chosen].tolist(), "dotted", n) for n, u in zip(names, kept["u"], strict=True)]
-    outputs = [
-        Series(f"{n}, prey", x, y[chosen, 0].tolist(), "solid", n) for n, y in zip(names, kept["y"], strict=True)
+    kept = found["fixed"]
+    panels = [
+        Panel(
+            "held-out inputs and outputs",
+            "time",
+            "u, prey",
+            [*trajectories("u", kept["u"], "dotted"), *trajectories("prey", kept["y"][..., 0], "solid")],
+        )
     ]
-
-    def component(i: int, name: str) -> Panel:
-        lines = [
-            Series(f"{n}, found", x, f[chosen, i].tolist(), "solid", n)
-            for n, f in zip(names, kept["found"], strict=True)
-        ]
-        truth = [
-            Series(f"{n}, true", x, y[chosen, i].tolist(), "dashed", n) for n, y in zip(names, kept["y"], strict=True)
-        ]
-        return Panel(f"held out: {name}", "time", name, [*lines, *truth])
-
+    for i, name in enumerate(("prey", "predators")):
+        series = [
+            *trajectories("found", kept["found"][..., i], "solid"), *trajectories("true", kept["y"][..., i], "dashed")
+        ]  # fmt: skip
+        panels.append(Panel(f"held out: {name}", "time", name, series))
     lines = []
     for way, label in (WAYS | CONTROLS).items():
-        found = errors(stages, way)
-        lines.append(Series(f"{label}: median", x, found["median"][chosen].tolist(), "solid", way))
+        lines.append(Series(f"{label}: median", x, found[way]["median"][chosen], "solid", way))
         if way in WAYS:
-            lines.append(
-                Series(f"{label}: 90% of trajectories", x, found["ninth decile"][chosen].tolist(), "dashed", way)
-            )
-    lines.append(Series("2%", [x[0], x[-1]], [config.negligible, config.negligible], "dotted"))
-    caption = (
+            decile = found[way]["ninth decile"][chosen]
+            lines.append(Series(f"{label}: 90% of trajectories", x, decile, "dashed", way))
+    lines.append(Series("2%", x[[0, -1]], [config.negligible] * 2, "dotted"))
+    yield Figure(
+        "trajectories",
         "Left: held-out inputs and outputs. Middle: the predictions of one MLP at every step from the state "
-        "of a fixed random recurrence, and the truth (dashed). Right: relative errors of held-out trajectories."
+        "of a fixed random recurrence, and the truth (dashed). Right: relative errors of held-out trajectories.",
+        [*panels, Panel("relative error", "time", "|ŷ - y| / |y|", lines, y_scale="log")],
     )
-    return [
-        Figure("trajectories", caption, [
-            Panel("held-out inputs and outputs", "time", "u, prey", [*inputs, *outputs]),
-            component(0, "prey"), component(1, "predators"),
-            Panel("relative error", "time", "|ŷ - y| / |y|", lines, y_scale="log"),
-        ])
-    ]  # fmt: skip
 
 
 def compared(error: float, other: float) -> str:
@@ -243,66 +220,48 @@ def compared(error: float, other: float) -> str:
     return "better than" if error < other else "worse than"
 
 
-def claims(config: Config, stages: Stages) -> list[Claim]:
+def claims(config: Config, stages: Stages) -> Claims:
     """Check the held-out errors of both trainings, and that input and nonlinearity are needed."""
-    found = {way: errors(stages, way) for way in (*WAYS, *CONTROLS)}
+    found = errors.all(config, stages)
     share = {way: float(one["share"].mean()) for way, one in found.items()}
     middle = {way: float(np.median(one["median"])) for way, one in found.items()}
     held = config.trajectories - int(config.share * config.trajectories)
-    others = max(share[way] for way in CONTROLS)
     ours = {
         way: f"{share[way]:.1%} of the steps of {held} held-out trajectories below {config.negligible:.0%}; median "
         f"error {middle[way]:.2%}, worst {float(found[way]['worst']):.1%}"
         for way in WAYS
     }
-    return [
-        Claim(
-            "one MLP on the states of a fixed random recurrence gives the outputs at every step",
-            "figure 9: predictions on unseen inputs lie on the truth (no number is printed)",
-            ours["fixed"],
-            rules.at_least(share["fixed"], config.good, config.fair),
-            f"N = {config.d_state}, |λ| in ({config.r_min}, 1), hidden layers {config.hidden}, {config.fixed.epochs} "
-            "epochs; the same weights at all steps; a constant input lets the state encode the step.",
-        ),
-        Claim(
-            "trained end to end, the model gives the outputs at every step",
-            "not tried",
-            ours["end-to-end"],
-            rules.ours(rules.at_least(share["end-to-end"], config.good, config.fair)),
-            f"All weights trained further for {config.end_to_end.epochs} epochs of whole trajectories: "
-            f"{compared(middle['end-to-end'], middle['fixed'])} with the recurrence fixed "
-            f"(median {middle['end-to-end']:.3%} against {middle['fixed']:.3%}).",
-        ),
-        Claim(
-            "the MLP computes, not the recurrence",
-            "the recurrence stores, the MLP computes (section 4)",
-            f"below {config.negligible:.0%}: {share['linear']:.1%} of steps with a linear readout, "
-            f"{share['mean']:.1%} with the mean trajectory",
-            rules.graded(others < config.fair < share["fixed"]),
-            f"Median errors are {middle['linear']:.1%} and {middle['mean']:.1%}.",
-        ),
-    ]
+    yield Claim(
+        "one MLP on the states of a fixed random recurrence gives the outputs at every step",
+        "figure 9: predictions on unseen inputs lie on the truth (no number is printed)",
+        ours["fixed"],
+        rules.at_least(share["fixed"], config.good, config.fair),
+        f"N = {config.d_state}, |λ| in ({config.r_min}, 1), hidden layers {config.hidden}, {config.fixed.epochs} "
+        "epochs; the same weights at all steps; a constant input lets the state encode the step.",
+    )
+    yield Claim(
+        "trained end to end, the model gives the outputs at every step",
+        "not tried",
+        ours["end-to-end"],
+        rules.ours(rules.at_least(share["end-to-end"], config.good, config.fair)),
+        f"All weights trained further for {config.end_to_end.epochs} epochs of whole trajectories: "
+        f"{compared(middle['end-to-end'], middle['fixed'])} with the recurrence fixed "
+        f"(median {middle['end-to-end']:.3%} against {middle['fixed']:.3%}).",
+    )
+    yield Claim(
+        "the MLP computes, not the recurrence",
+        "the recurrence stores, the MLP computes (section 4)",
+        f"below {config.negligible:.0%}: {share['linear']:.1%} of steps with a linear readout, {share['mean']:.1%} "
+        "with the mean trajectory",
+        rules.graded(max(share[way] for way in CONTROLS) < config.fair < share["fixed"]),
+        f"Median errors are {middle['linear']:.1%} and {middle['mean']:.1%}.",
+    )
 
 
-EXPERIMENT = Experiment(
-    id="lr-fig9",
-    title="A fixed recurrence and one MLP on Lotka–Volterra",
-    source="LRU-UA, figure 9 and appendix E.3",
-    question="Can one pointwise MLP on the states of a random linear recurrence compute a nonlinear controlled system?",
-    claim="Yes: on unseen inputs it gives the right outputs at every step.",
-    configs={
-        "smoke": Config(
-            length=128,
-            trajectories=32,
-            d_state=16,
-            hidden=(32, 32),
-            fixed=Training(samples=22 * 128, batch=256, epochs=4, lr=3e-3, device="cpu"),
-            end_to_end=Training(samples=22, batch=2, epochs=2, lr=3e-3, device="cpu"),
-        ),
-        "paper": Config(),
-    },
-    minutes={"smoke": 0.1, "paper": 3.0},
-    run=run,
-    figures=figures,
-    claims=claims,
-)
+run = computing(errors)
+SMOKE = Config(
+    length=128, trajectories=32, d_state=16, hidden=(32, 32),
+    fixed=Training(samples=22 * 128, batch=256, epochs=4, lr=3e-3, device="cpu"),
+    end_to_end=Training(samples=22, batch=2, epochs=2, lr=3e-3, device="cpu"),
+)  # fmt: skip
+EXPERIMENT = described(__file__, run, figures, claims, smoke=SMOKE, paper=Config(), minutes=(0.1, 3.0))

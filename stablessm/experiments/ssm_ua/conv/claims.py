@@ -6,39 +6,36 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from stablessm.experiments.frame import Claim, Stages, rules
-from stablessm.experiments.ssm_ua.conv import jackson
+from stablessm.experiments.frame import Claim, Claims, Stages, rules
+from stablessm.experiments.frame.words import each, listed
 from stablessm.experiments.ssm_ua.conv import stages as measured
 
 PUBLISHED = {"direct": 2.8e-6, "softplus": 1.6e-3, "S4": 1.6e-3}
 """Losses of trained models of width 64 in StableSSM, figure 1, at β = 0."""
 
-Found = dict[str, Mapping[str, np.ndarray]]
+Found = Mapping[str, Mapping[str, np.ndarray]]
 
 
-def claims(config: measured.ConvConfig, stages: Stages) -> list[Claim]:
+def claims(config: measured.ConvConfig, stages: Stages) -> Claims:
     """Check universality, the order needed, the two limits, the layer itself and the trained models."""
-    tolerances = {name: measured.by_tolerance(stages, name) for name in config.kernels}
-    orders = {name: measured.by_order(stages, name) for name in config.kernels}
-    return [
-        universality(config, tolerances),
-        needed(config, tolerances, orders),
-        hankel_limit(config, orders),
-        output(config, tolerances),
-        *jackson_claims(config, {name: measured.rate(stages, name) for name in jackson.KERNELS}),
-        against_training(config, measured.trained(stages)),
-    ]
+    tolerances, orders = measured.by_tolerance.all(config, stages), measured.by_order.all(config, stages)
+    yield universality(config, tolerances)
+    yield needed(config, tolerances, orders)
+    yield hankel_limit(config, orders)
+    yield output(config, tolerances)
+    yield from jackson_claims(config, measured.rate.all(config, stages))
+    yield against_training(config, measured.trained(stages))
 
 
 def universality(config: measured.ConvConfig, tolerances: Found) -> Claim:
     """Check proposition 3.2."""
     met = [bool(e <= t) for f in tolerances.values() for e, t in zip(f["error"], config.tolerances, strict=True)]
     last = config.tolerances[-1]
-    states = ", ".join(f"{name} {found['order'][-1]:.0f}" for name, found in tolerances.items())
     return Claim(
         "one linear layer approximates any convolution: sup |ρ - ρ̂| < ε for every ε (proposition 3.2, equation 14)",
         "for every kernel and ε there is an m",
-        f"{sum(met)} of {len(met)} pairs of kernel and ε met; states for {last:g}: {states}",
+        f"{sum(met)} of {len(met)} pairs of kernel and ε met; states for {last:g}: "
+        f"{listed({name: found['order'][-1] for name, found in tolerances.items()}, '.0f')}",
         rules.most(sum(met), len(met)),
         f"{len(tolerances)} kernels over {config.horizon} steps, ε from {config.tolerances[0]:g} to {last:g}; weights "
         "from linear algebra, errors measured at every step.",
@@ -58,8 +55,7 @@ def needed(config: measured.ConvConfig, tolerances: Found, orders: Found) -> Cla
         last = orders[measured.PROOF]
         proof = (
             f" The polynomials in e^(-t) of the proof have an error of {last['proof'][-1]:.2g} for {measured.PROOF} "
-            "at m = "
-            f"{config.orders[-1]}, our sums {last['error'][-1]:.1e}."
+            f"at m = {config.orders[-1]}, our sums {last['error'][-1]:.1e}."
         )
     return Claim(
         "a kernel needs at most as many states as it has Hankel singular values of at least ε",
@@ -79,13 +75,12 @@ def hankel_limit(config: measured.ConvConfig, orders: Found) -> Claim:
         low += (found["l1_error"] / sigma)[above].tolist()
         high += (found["error"] / sigma)[above].tolist()
     within = sum(ratio <= 1 for ratio in high)
-    respected = min(low) >= 1 - config.allowance
     return Claim(
         "m states have an ℓ¹ error of at least σ_(m+1); our sup error is at most σ_(m+1)",
         "no statement; Adamyan, Arov and Krein",
         f"ℓ¹ error at least {min(low):.3g} σ_(m+1); sup error at most {max(high):.3g} σ_(m+1), within σ_(m+1) in "
         f"{within} of {len(high)} cases, in the median {np.median(high):.2g} σ_(m+1)",
-        rules.given(respected, rules.most(within, len(high))),
+        rules.given(min(low) >= 1 - config.allowance, rules.most(within, len(high))),
         "A sum of m modes has a Hankel matrix of rank m, and the norm of the remainder is at most the ℓ¹ norm of its "
         "symbol. The sup error has no such bound and can be smaller.",
     )
@@ -103,70 +98,56 @@ def output(config: measured.ConvConfig, tolerances: Found) -> Claim:
         f"within the bound in {within} of {len(ratios)} layers with an allowance for rounding, 2 eps Σ |w|/(1-|λ|)²; "
         f"in {int((off <= certified).sum())} without; at most {ratios.max():.3g} times the bound",
         rules.most(within, len(ratios)),
-        f"Layers with the map 'best' in double precision, on noise, a step and an impulse. The allowance is at most "
+        "Layers with the map 'best' in double precision, on noise, a step and an impulse. The allowance is at most "
         f"{rounding.max():.1e}.",
     )
 
 
-def jackson_claims(config: measured.ConvConfig, rates: Found) -> list[Claim]:
+def jackson_claims(config: measured.ConvConfig, rates: Found) -> Claims:
     """Check the rate and the factor 1/β in theorem A.3 of IAT."""
-    orders = np.array(config.jackson_orders)
-    below, steeper, cases = 0, [], 0
-    for found in rates.values():
+    orders, steeper, held = np.array(config.jackson_orders), {}, []
+    for name, found in rates.items():
         for alpha, bound in zip(config.alphas, found["bound"], strict=True):
-            valid = orders > alpha
-            below += int((found["ours"] <= bound)[valid].sum())
-            cases += int(valid.sum())
+            held += (found["ours"] <= bound)[orders > alpha].tolist()
         above = found["ours"] > config.rounding
-        steeper.append(float(-np.polyfit(np.log(orders[above]), np.log(found["ours"][above]), 1)[0]))
+        steeper[name] = float(-np.polyfit(np.log(orders[above]), np.log(found["ours"][above]), 1)[0])
+    yield Claim(
+        "kernels that decay exponentially with α derivatives have R(m) ≤ C(α) γ / m^α (IAT, theorem A.3)",
+        f"at least as fast as m^-α, α = {listed(config.alphas, '')}",
+        f"ours below the bound in {sum(held)} of {len(held)} cases; fitted slopes "
+        + each("{} m^-{:.1f}", steeper.items()),
+        rules.most(sum(held), len(held)) if min(steeper.values()) > max(config.alphas) else rules.graded(False, True),
+        "The constant of the bound comes from Jackson's inequality for q(s) = ρ/s, s = e^(-βt/(α+1)). The rate says "
+        "little here, because analytic kernels are approximated faster than any power of m.",
+    )
     gammas = np.concatenate([found["gamma"] for found in rates.values()])
     moved = [float(np.abs(gammas[:, 1] / gammas[:, 0] - 1).max())]
     moved.append(max(abs(float(found["ours_in_other_unit"] / found["ours"][0]) - 1) for found in rates.values()))
-    slopes = ", ".join(f"{name} m^-{slope:.1f}" for name, slope in zip(rates, steeper, strict=True))
-    return [
-        Claim(
-            "kernels that decay exponentially with α derivatives have R(m) ≤ C(α) γ / m^α (IAT, theorem A.3)",
-            f"at least as fast as m^-α, α = {', '.join(map(str, config.alphas))}",
-            f"ours below the bound in {below} of {cases} cases; fitted slopes {slopes}",
-            rules.most(below, cases) if min(steeper) > max(config.alphas) else rules.graded(False, True),
-            "The constant of the bound comes from Jackson's inequality for q(s) = ρ/s, s = e^(-βt/(α+1)). The "
-            "rate says little here, because analytic kernels are approximated faster than any power of m.",
-        ),
-        Claim(
-            "the bound in equation 19 has the factor 1/β",
-            "R(m) ≤ C(α) γ d / (β m^α), C(α) universal",
-            f"with time in units of {measured.UNIT:g}, γ changes by a relative {moved[0]:.0e}, R({orders[0]}) by "
-            f"{moved[1]:.0e}, β and therefore the printed bound by a factor of {1 / measured.UNIT:g}",
-            rules.graded(False, max(moved) >= config.moved),
-            "R and γ do not depend on the unit of time, β does: the printed bound can be made arbitrarily small by "
-            "the choice "
-            "of unit. Without 1/β the theorem holds (an erratum).",
-        ),
-    ]
-
-
-def against_training(config: measured.ConvConfig, losses: Mapping[str, np.ndarray]) -> Claim:
-    """Compare with the published losses of trained models."""
-    best = min(PUBLISHED.values())
-    firsts = {}
-    for name in measured.TRAINED:
-        good = np.flatnonzero(losses[measured.slug(name)] <= best)
-        firsts[name] = config.trained_orders[good[0]] if len(good) else None
-    shown = "; ".join(
-        f"{name}: "
-        + ", ".join(
-            f"{loss:.1e} at m = {m}" for m, loss in zip(config.trained_orders, losses[measured.slug(name)], strict=True)
-        )
-        for name in measured.TRAINED
+    yield Claim(
+        "the bound in equation 19 has the factor 1/β",
+        "R(m) ≤ C(α) γ d / (β m^α), C(α) universal",
+        f"with time in units of {measured.UNIT:g}, γ changes by a relative {moved[0]:.0e}, R({orders[0]}) by "
+        f"{moved[1]:.0e}, β and therefore the printed bound by a factor of {1 / measured.UNIT:g}",
+        rules.graded(False, max(moved) >= config.moved),
+        "R and γ do not depend on the unit of time, β does: the printed bound can be made arbitrarily small by the "
+        "choice of unit. Without 1/β the theorem holds (an erratum).",
     )
-    hits = sum(first is not None for first in firsts.values())
+
+
+def against_training(config: measured.ConvConfig, found: Mapping[str, np.ndarray]) -> Claim:
+    """Compare with the published losses of trained models."""
+    losses = {
+        name: dict(zip(config.trained_orders, found[measured.slug(name)], strict=True)) for name in measured.TRAINED
+    }
+    best = min(PUBLISHED.values())
+    firsts = {name: next((m for m, loss in row.items() if loss <= best), None) for name, row in losses.items()}
     return Claim(
         f"a few constructed states are better than 64 trained ones (ρ = 1/(1+t)^1.1, {config.trained_horizon} steps)",
-        "loss at width 64: " + ", ".join(f"{name} {loss:g}" for name, loss in PUBLISHED.items()),
-        f"expected squared error at the last step under unit white noise, Σ (ρ - ρ̂)²: {shown}",
-        rules.most(hits, len(firsts)),
-        "Number of states that suffice for the best published loss: "
-        + ", ".join(f"{first} ({name})" for name, first in firsts.items())
-        + ". The published loss is a weighted mean over time of squared output errors (weights taken to sum to one); "
-        "the last step has the largest expectation, so ours is at least as strict. Not a sup error.",
+        f"loss at width 64: {listed(PUBLISHED, 'g')}",
+        "expected squared error at the last step under unit white noise, Σ (ρ - ρ̂)²: "
+        + "; ".join(f"{name}: {each('{1:.1e} at m = {0}', row.items())}" for name, row in losses.items()),
+        rules.most(sum(first is not None for first in firsts.values()), len(firsts)),
+        f"Number of states that suffice for the best published loss: {each('{1} ({0})', firsts.items())}. The "
+        "published loss is a weighted mean over time of squared output errors (weights taken to sum to one); the last "
+        "step has the largest expectation, so ours is at least as strict. Not a sup error.",
     )

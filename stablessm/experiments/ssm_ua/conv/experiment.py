@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from stablessm.experiments.frame import Experiment, Run, Stages
-from stablessm.experiments.ssm_ua.conv import jackson
+from stablessm.experiments.frame import Figure, Figures, Panel, Series, Stages, computing, described
 from stablessm.experiments.ssm_ua.conv import stages as measured
 from stablessm.experiments.ssm_ua.conv.claims import claims
-from stablessm.report.figure import Figure, Panel, Series
 
 GROUPS = {
     "three exponentials": "other decays",
@@ -18,73 +16,42 @@ GROUPS = {
 """Titles of panels; other kernels are power laws."""
 
 
-def run(config: measured.ConvConfig, run: Run) -> None:
-    """Compute every kernel by order and by tolerance, the rates, and the comparison with training."""
-    for name in config.kernels:
-        measured.measure_by_order(config, run, name)
-        measured.measure_by_tolerance(config, run, name)
-    for name in jackson.KERNELS:
-        measured.measure_rate(config, run, name)
-    measured.measure_trained(config, run)
-
-
-def figures(config: measured.ConvConfig, stages: Stages) -> list[Figure]:
-    """Return figures of the sup error with the Hankel limit, and of the L¹ error with the Jackson rate, against m."""
+def figures(config: measured.ConvConfig, stages: Stages) -> Figures:
+    """Yield the sup error with the Hankel limit, and the L¹ error with the Jackson rate, against m."""
     groups: dict[str, list[Series]] = {}
-    for name in config.kernels:
-        found, orders = measured.by_order(stages, name), list(config.orders)
+    orders = list(config.orders)
+    for name, found in measured.by_order.all(config, stages).items():
         lines = groups.setdefault(GROUPS.get(name, "power laws"), [])
-        lines.append(Series(name, orders, found["error"].tolist(), "both", group=name))
-        lines.append(Series(f"{name}, σ_(m+1)", orders, found["sigma"][orders].tolist(), "dashed", group=name))
+        lines.append(Series(name, orders, found["error"], "both", group=name))
+        lines.append(Series(f"{name}, σ_(m+1)", orders, found["sigma"][orders], "dashed", group=name))
         if name == measured.PROOF:
-            lines.append(Series(f"{name}, polynomials of the proof", orders, found["proof"].tolist(), "dotted"))
+            lines.append(Series(f"{name}, polynomials of the proof", orders, found["proof"], "dotted"))
     y_range = (1e-20, 30.0)  # leaves room for the legend
-    panels = [Panel(title, "m", "sup |ρ - ρ̂|", lines, "linear", "log", y_range) for title, lines in groups.items()]
-    rates = []
-    for name in jackson.KERNELS:
-        found, orders = measured.rate(stages, name), list(config.jackson_orders)
-        lines = [Series("ours", orders, found["ours"].tolist(), "both")]
+    yield Figure(
+        "orders",
+        f"The largest error over {config.horizon} steps of a sum of exponentials with m states, and the Hankel "
+        "singular value σ_(m+1) (dashed), a lower bound of the ℓ¹ error of any sum.",
+        [Panel(title, "m", "sup |ρ - ρ̂|", lines, "linear", "log", y_range) for title, lines in groups.items()],
+    )
+    panels = []
+    for name, found in measured.rate.all(config, stages).items():
+        lines = [Series("ours", config.jackson_orders, found["ours"], "both")]
         for alpha, proof, bound in zip(config.alphas, found["proof"], found["bound"], strict=True):
-            lines.append(Series(f"polynomials, α = {alpha}", orders, proof.tolist(), "solid", group=f"α = {alpha}"))
-            lines.append(Series(f"bound, α = {alpha}", orders, bound.tolist(), "dashed", group=f"α = {alpha}"))
-        rates.append(Panel(name, "m", "∫ |ρ - ρ̂| dt", lines, "log", "log"))
-    return [
-        Figure(
-            "orders",
-            f"The largest error over {config.horizon} steps of a sum of exponentials with m states, and the Hankel "
-            "singular value σ_(m+1) (dashed), a lower bound of the ℓ¹ error of any sum.",
-            panels,
-        ),
-        Figure(
-            "jackson",
-            "The L¹ error in continuous time: our sums, the polynomials in e^(-βt/(α+1)) of the proof of theorem A.3 "
-            f"(β = {measured.BETA:g}), and its upper bound (dashed).",
-            rates,
-        ),
-    ]
+            group = f"α = {alpha}"
+            lines.append(Series(f"polynomials, {group}", config.jackson_orders, proof, "solid", group))
+            lines.append(Series(f"bound, {group}", config.jackson_orders, bound, "dashed", group))
+        panels.append(Panel(name, "m", "∫ |ρ - ρ̂| dt", lines, "log", "log"))
+    yield Figure(
+        "jackson",
+        "The L¹ error in continuous time: our sums, the polynomials in e^(-βt/(α+1)) of the proof of theorem A.3 "
+        f"(β = {measured.BETA:g}), and its upper bound (dashed).",
+        panels,
+    )
 
 
-EXPERIMENT = Experiment(
-    id="su-conv",
-    title="Any convolution by one layer",
-    source="SSM-UA, proposition 3.2; IAT, theorem A.3",
-    question="How many states does one linear layer need for a convolution, and what limits it?",
-    claim="For every kernel and every ε there is a width m with sup |ρ - ρ̂| < ε.",
-    configs={
-        "smoke": measured.ConvConfig(
-            kernels=("power 1.1", "three exponentials", "damped cosine", "shift"),
-            horizon=160,
-            orders=(2, 4, 8),
-            tolerances=(1e-2, 1e-4),
-            alphas=(1, 2),
-            jackson_orders=(2, 4, 8),
-            jackson_steps=200,
-            trained_orders=(4, 8),
-        ),
-        "paper": measured.ConvConfig(),
-    },
-    minutes={"smoke": 0.1, "paper": 1},
-    run=run,
-    figures=figures,
-    claims=claims,
-)
+run = computing(measured.by_order, measured.by_tolerance, measured.rate, measured.trained)
+SMOKE = measured.ConvConfig(
+    kernels=("power 1.1", "three exponentials", "damped cosine", "shift"), horizon=160, orders=(2, 4, 8),
+    tolerances=(1e-2, 1e-4), alphas=(1, 2), jackson_orders=(2, 4, 8), jackson_steps=200, trained_orders=(4, 8),
+)  # fmt: skip
+EXPERIMENT = described(__file__, run, figures, claims, smoke=SMOKE, paper=measured.ConvConfig(), minutes=(0.1, 1))

@@ -11,7 +11,7 @@ import torch
 
 from stablessm.constructions import ExponentialSum, FitError, exponential_sum
 from stablessm.constructions.sums.expression import parse
-from stablessm.experiments.frame import Run, Stages
+from stablessm.experiments.frame import Run, stage
 from stablessm.experiments.ssm_ua.conv import jackson
 
 KERNELS = {
@@ -55,41 +55,22 @@ class ConvConfig:
     """Relative change with the unit of time from which on a number depends on the unit."""
 
 
-def measure_by_order(config: ConvConfig, run: Run, name: str) -> None:
-    """Compute the stage that :func:`by_order` reads."""
-
-    def compute() -> dict[str, Any]:
-        sums = [attempt(KERNELS[name], config.horizon, order=order) for order in config.orders]
-        found = {key: [getattr(es, key) for es in sums] for key in ("order", "error", "l1_error")}
-        if name == PROOF:
-            found["proof"] = [proof_error(name, config.horizon, order) for order in config.orders]
-        return found | {"sigma": hankel_values(KERNELS[name], config.horizon)}
-
-    run.stage(f"order-{slug(name)}", compute)
-
-
-def by_order(stages: Stages, name: str) -> Mapping[str, np.ndarray]:
+@stage(lambda name: f"order-{slug(name)}", over=lambda config: config.kernels)
+def by_order(config: ConvConfig, run: Run, name: str) -> Mapping[str, Any]:
     """Return errors and states of our sum and the error of the proof for each order, and Hankel singular values."""
-    return stages[f"order-{slug(name)}"]
+    sums = [attempt(KERNELS[name], config.horizon, order=order) for order in config.orders]
+    found: dict[str, Any] = {key: [getattr(es, key) for es in sums] for key in ("order", "error", "l1_error")}
+    if name == PROOF:
+        found["proof"] = [proof_error(name, config.horizon, order) for order in config.orders]
+    return found | {"sigma": hankel_values(KERNELS[name], config.horizon)}
 
 
-def measure_by_tolerance(config: ConvConfig, run: Run, name: str) -> None:
-    """Compute the stage that :func:`by_tolerance` reads."""
-
-    def compute() -> dict[str, Any]:
-        rows = []
-        for tolerance in config.tolerances:
-            es = attempt(KERNELS[name], config.horizon, tol=tolerance)
-            off = layer_error(es, KERNELS[name], config.horizon)
-            rows.append([es.order, es.error, es.l1_error, off, es.rounding])
-        return dict(zip(("order", "error", "l1_error", "layer_error", "rounding"), np.array(rows).T, strict=True))
-
-    run.stage(f"tolerance-{slug(name)}", compute)
-
-
-def by_tolerance(stages: Stages, name: str) -> Mapping[str, np.ndarray]:
+@stage(lambda name: f"tolerance-{slug(name)}", over=lambda config: config.kernels)
+def by_tolerance(config: ConvConfig, run: Run, name: str) -> Mapping[str, Any]:
     """Return for each tolerance the order and errors of our sum, and the error of its layer."""
-    return stages[f"tolerance-{slug(name)}"]
+    sums = [attempt(KERNELS[name], config.horizon, tol=tolerance) for tolerance in config.tolerances]
+    found = {key: [getattr(es, key) for es in sums] for key in ("order", "error", "l1_error", "rounding")}
+    return found | {"layer_error": [layer_error(es, KERNELS[name], config.horizon) for es in sums]}
 
 
 def attempt(kernel: str, horizon: int, **bound: Any) -> ExponentialSum:
@@ -127,35 +108,26 @@ def layer_error(es: ExponentialSum, kernel: str, horizon: int) -> float:
     return float(np.abs(exact - y[..., 0].numpy()).max())
 
 
-def measure_rate(config: ConvConfig, run: Run, name: str) -> None:
-    """Compute the stage that :func:`rate` reads."""
-
-    def compute() -> dict[str, Any]:
-        rho, orders = jackson.KERNELS[name], np.array(config.jackson_orders)
-        rows = jackson.derivatives(rho, max(config.alphas))
-
-        def error(order: int, unit: float) -> float:
-            def kernel(t: np.ndarray) -> np.ndarray:
-                return unit * np.real(rho(unit * t))
-
-            dt = jackson.END / config.jackson_steps / unit
-            es = exponential_sum(kernel, config.jackson_steps, order=order, dt=dt, time="continuous")
-            return l1_distance(es, kernel)
-
-        return {
-            "ours": [error(int(m), 1.0) for m in orders],
-            "ours_in_other_unit": error(int(orders[0]), UNIT),
-            "proof": [[jackson.polynomial_error(rho, a, BETA, int(m)) for m in orders] for a in config.alphas],
-            "bound": [jackson.bound(rows[: a + 1], orders) for a in config.alphas],
-            "gamma": [[jackson.gamma(rows[: a + 1], BETA * u, u) for u in (1.0, UNIT)] for a in config.alphas],
-        }
-
-    run.stage(f"rate-{slug(name)}", compute)
-
-
-def rate(stages: Stages, name: str) -> Mapping[str, np.ndarray]:
+@stage(lambda name: f"rate-{slug(name)}", over=lambda config: jackson.KERNELS)
+def rate(config: ConvConfig, run: Run, name: str) -> Mapping[str, Any]:
     """Return R(m) = ∫ |ρ - ρ̂| dt in continuous time: ours, the theorem's construction for each α, and its bound."""
-    return stages[f"rate-{slug(name)}"]
+    rho, orders, alphas = jackson.KERNELS[name], np.array(config.jackson_orders), config.alphas
+    rows = jackson.derivatives(rho, max(alphas))
+
+    def error(order: int, unit: float) -> float:
+        def kernel(t: np.ndarray) -> np.ndarray:
+            return unit * np.real(rho(unit * t))
+
+        dt = jackson.END / config.jackson_steps / unit
+        return l1_distance(exponential_sum(kernel, config.jackson_steps, order=order, dt=dt, time="continuous"), kernel)
+
+    return {
+        "ours": [error(int(m), 1.0) for m in orders],
+        "ours_in_other_unit": error(int(orders[0]), UNIT),
+        "proof": [[jackson.polynomial_error(rho, a, BETA, int(m)) for m in orders] for a in alphas],
+        "bound": [jackson.bound(rows[: a + 1], orders) for a in alphas],
+        "gamma": [[jackson.gamma(rows[: a + 1], BETA * u, u) for u in (1.0, UNIT)] for a in alphas],
+    }
 
 
 def l1_distance(es: ExponentialSum, kernel: Any) -> float:
@@ -166,23 +138,14 @@ def l1_distance(es: ExponentialSum, kernel: Any) -> float:
     return float(np.trapezoid(np.abs(kernel(times) - es(times)), times) + rest.sum())
 
 
-def measure_trained(config: ConvConfig, run: Run) -> None:
-    """Compute the stage that :func:`trained` reads."""
-
-    def compute() -> dict[str, Any]:
-        times = np.arange(config.trained_horizon + 1.0)
-        losses = {}
-        for name, kernel in TRAINED.items():
-            sums = [attempt(kernel, config.trained_horizon, order=order) for order in config.trained_orders]
-            losses[slug(name)] = [((es(times) - parse(kernel)(times)) ** 2).sum() for es in sums]
-        return losses
-
-    run.stage("trained", compute)
-
-
-def trained(stages: Stages) -> Mapping[str, np.ndarray]:
+@stage("trained")
+def trained(config: ConvConfig, run: Run) -> Mapping[str, Any]:
     """Return the mean square error at the last step under unit white noise, Σ (ρ - ρ̂)², for each order."""
-    return stages["trained"]
+    times, losses = np.arange(config.trained_horizon + 1.0), {}
+    for name, kernel in TRAINED.items():
+        sums = [attempt(kernel, config.trained_horizon, order=order) for order in config.trained_orders]
+        losses[slug(name)] = [((es(times) - parse(kernel)(times)) ** 2).sum() for es in sums]
+    return losses
 
 
 def slug(name: str) -> str:

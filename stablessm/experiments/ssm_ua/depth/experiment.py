@@ -10,11 +10,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from stablessm.experiments.frame import Claim, Experiment, Run, Stages, rules
-from stablessm.experiments.frame.memories import panel, span
+from stablessm.experiments.frame import Claim, Claims, Figures, Run, Stages, described, memories, rules
+from stablessm.experiments.frame.lines import lines
+from stablessm.experiments.frame.stage import computing, kept, stage
+from stablessm.experiments.frame.words import span
 from stablessm.instruments import MemoryCurve, memory_function
 from stablessm.layers import ContinuousRNN
-from stablessm.report.figure import Figure, Panel, Series
+from stablessm.report.figure import Figure, Panel
 
 FORMULAS = ("ours", "quotient", "printed")
 MODES = (1.0, 2.0, 4.0, 8.0)
@@ -66,31 +68,24 @@ def equation(formula: str, first: Tensor, second: Tensor, C: Tensor, U1: Tensor,
     return (weights * ((a + b) * t / 2).exp() * t * sinhc).sum((1, 2))
 
 
-def _measure_errors(config: DepthConfig, run: Run, gap: float) -> None:
+@stage("two-layers-{gap:g}", over=lambda config: config.gaps)
+def errors(config: DepthConfig, run: Run, gap: float) -> Mapping[str, np.ndarray]:
+    """Return the largest relative error of each formula for every seed, and the memory of the first seed."""
+
     def one(seed: int) -> tuple[list[float], MemoryCurve]:
         generator = torch.Generator().manual_seed(seed)
         shapes = ((1, len(MODES)), (len(MODES), len(MODES)), (len(MODES), 1))
         C, U1, U2 = (torch.rand(*shape, generator=generator, dtype=torch.float64) + 0.1 for shape in shapes)
         first = -config.rate * torch.tensor(MODES, dtype=torch.float64)
         second = first - gap
-        curve = memory_function(
-            chain([first, second], [U1], U2, C, config.dt), config.horizon, linear=True, progress=False
-        )
+        model = chain([first, second], [U1], U2, C, config.dt)
+        curve = memory_function(model, config.horizon, linear=True, progress=False)
         times = torch.from_numpy(curve.time[1:])  # the memory at 0 is zero
         ratios = (equation(name, first, second, C, U1, U2, times).numpy() / curve.value[1:] for name in FORMULAS)
         return [off_by(ratio, scaled=name == "printed") for name, ratio in zip(FORMULAS, ratios, strict=True)], curve
 
-    def compute() -> Mapping[str, np.ndarray]:
-        found = [one(seed) for seed in range(config.seeds)]
-        rows = np.array([row for row, _ in found])
-        return {"time": found[0][1].time, "value": found[0][1].value, **dict(zip(FORMULAS, rows.T, strict=True))}
-
-    run.stage(f"two-layers-{gap:g}", compute)
-
-
-def errors(stages: Stages, gap: float) -> Mapping[str, np.ndarray]:
-    """Return the largest relative error of each formula for every seed, and the memory of the first seed."""
-    return stages[f"two-layers-{gap:g}"]
+    rows, curves = zip(*(one(seed) for seed in range(config.seeds)), strict=True)
+    return {"time": curves[0].time, "value": curves[0].value, **dict(zip(FORMULAS, np.array(rows).T, strict=True))}
 
 
 def off_by(ratio: np.ndarray, *, scaled: bool) -> float:
@@ -99,15 +94,12 @@ def off_by(ratio: np.ndarray, *, scaled: bool) -> float:
     return (high - low) / (high + low) if scaled else max(high - 1, 1 - low)
 
 
-def _measure_deep(config: DepthConfig, run: Run, depth: int) -> None:
+@kept(MemoryCurve, "depth-{depth}", over=lambda config: config.depths)
+def deep(config: DepthConfig, run: Run, depth: int) -> MemoryCurve:
+    """Return the memory of ``depth`` layers with one mode each, all of the same rate."""
     one = torch.ones(1, 1, dtype=torch.float64)
     model = chain([-config.rate * one[0]] * depth, [one] * (depth - 1), one, one, config.dt)
-    run.keep(f"depth-{depth}", MemoryCurve, lambda: memory_function(model, config.horizon, linear=True, progress=False))
-
-
-def deep(stages: Stages, depth: int) -> MemoryCurve:
-    """Return the memory of ``depth`` layers with one mode each, all of the same rate."""
-    return stages.load(f"depth-{depth}", MemoryCurve)
+    return memory_function(model, config.horizon, linear=True, progress=False)
 
 
 def gamma(config: DepthConfig, depth: int, time: np.ndarray) -> np.ndarray:
@@ -115,95 +107,73 @@ def gamma(config: DepthConfig, depth: int, time: np.ndarray) -> np.ndarray:
     return time ** (depth - 1) * np.exp(-config.rate * time) / math.factorial(depth - 1)
 
 
-def run(config: DepthConfig, run: Run) -> None:
-    """Compute every gap and every depth."""
-    for gap in config.gaps:
-        _measure_errors(config, run, gap)
-    for depth in config.depths:
-        _measure_deep(config, run, depth)
-
-
-def figures(config: DepthConfig, stages: Stages) -> list[Figure]:
-    """Return figures of the errors of the formulas against the gap, and of memories by depth."""
+def figures(config: DepthConfig, stages: Stages) -> Figures:
+    """Yield the errors of the formulas against the gap, and memories by depth."""
     gaps = [gap for gap in config.gaps if gap > 0]
     labels = ("per-mode weights, no cancellation", "the quotient as printed", "weights as printed, best factor")
-    lines = [
-        Series(label, gaps, [float(errors(stages, gap)[name].max()) for gap in gaps], "both")
+    worst = {
+        label: [float(errors(stages, gap)[name].max()) for gap in gaps]
         for name, label in zip(FORMULAS, labels, strict=True)
-    ]
-    left = Panel("two layers: formula against measurement", "gap of the rates", "relative error", lines, "log", "log")
-    curves = {f"{depth} layer{'s' * (depth > 1)}": deep(stages, depth) for depth in config.depths}
-    caption = (
+    }
+    drawn = lines(gaps, worst, "both")
+    curves = {f"{depth} layer{'s' * (depth > 1)}": curve for depth, curve in deep.all(config, stages).items()}
+    yield Figure(
+        "depth",
         f"Left: the largest relative error of equation 38 over {config.seeds} random models. Right: layers with "
-        "the same rate have the memory t^(L-1) e^(-βt) / (L-1)!, in the end parallel to a single layer."
+        "the same rate have the memory t^(L-1) e^(-βt) / (L-1)!, in the end parallel to a single layer.",
+        [
+            Panel("two layers: formula against measurement", "gap of the rates", "relative error", drawn, "log", "log"),
+            memories.panel(f"depth, β = {config.rate:g}", curves, "time"),
+        ],
     )
-    return [Figure("depth", caption, [left, panel(f"depth, β = {config.rate:g}", curves, "time")])]
 
 
-def claims(config: DepthConfig, stages: Stages) -> list[Claim]:
+def claims(config: DepthConfig, stages: Stages) -> Claims:
     """Check the closed form, the printed form, the confluent limit, and depth."""
-    worst = {name: {gap: float(errors(stages, gap)[name].max()) for gap in config.gaps} for name in FORMULAS}
-    ours = max(worst["ours"].values())
-    printed = min(float(errors(stages, gap)["printed"].min()) for gap in config.gaps)
+    found = errors.all(config, stages)
+    ours = max(float(one["ours"].max()) for one in found.values())
     smallest = min(gap for gap in config.gaps if gap > 0)
-    near, limit = (errors(stages, gap)["value"][1:] for gap in (smallest, 0.0))
-    moved = float(np.abs(near / limit - 1).max())
-    curves = {depth: deep(stages, depth) for depth in config.depths}
-    exact = {d: float(np.abs(c.value[1:] / gamma(config, d, c.time[1:]) - 1).max()) for d, c in curves.items()}
+    yield Claim(
+        "equation 38, with a weight for each pair of modes and the confluent limit, is the memory of two layers",
+        "an identity",
+        f"relative error at most {ours:.1e} over gaps {span(config.gaps)}",
+        rules.graded(ours <= config.exact, ours <= config.fair),
+        "The quotient as printed is NaN at gap 0 and has a relative error of "
+        f"{float(found[smallest]['quotient'].max()):.1e} at gap {smallest:g}; e^((a+b)t/2) t sinh(z)/z is the same "
+        "function without cancellation.",
+    )
+    printed = min(float(one["printed"].min()) for one in found.values())
+    yield Claim(
+        "equation 38 as printed, with the weights U₁,ᵢⱼ C U₂, is the memory of two layers",
+        "C U₂ is one factor for every pair of modes",
+        f"relative error {printed:.0%} or more in each of {config.seeds * len(config.gaps)} random models, after the "
+        "best constant factor",
+        rules.graded(printed <= config.exact),
+        "C multiplies e^(Λ₁t) from the left and U₂ multiplies e^(Λ₂t) from the right: the weight of a pair is "
+        "Cᵢ U₁,ᵢⱼ U₂,ⱼ, but C U₂ sums over the modes before they have decayed (an erratum).",
+    )
+    moved = float(np.abs(found[smallest]["value"][1:] / found[0.0]["value"][1:] - 1).max())
+    yield Claim(
+        "rates that meet give t e^(λt), an unbounded combination of exponentials",
+        "unbounded as λ₂ⱼ and λ₁ᵢ come close",
+        f"coefficients of order {1 / smallest:.0e}, memory within {moved:.0e} of the limit t e^(λt)",
+        rules.graded(False, moved < config.met),
+        "Only the coefficients are unbounded: the memory converges with the gap, to a curve whose peak per pair, "
+        f"1/(e β) = {1 / (math.e * config.rate):.3g} at β = {config.rate:g}, is finite.",
+    )
+    curves = deep.all(config, stages)
+    exact = max(float(np.abs(c.value[1:] / gamma(config, d, c.time[1:]) - 1).max()) for d, c in curves.items())
     fits = {depth: curve.decay() for depth, curve in curves.items()}
-    decays = sum(fit.kind == "exponential" for fit in fits.values())
-    found = ", ".join(f"L = {depth}: {fit.kind}, rate {fit.rate or math.nan:.3g}" for depth, fit in fits.items())
-    return [
-        Claim(
-            "equation 38, with a weight for each pair of modes and the confluent limit, is the memory of two layers",
-            "an identity",
-            f"relative error at most {ours:.1e} over gaps {span(config.gaps)}",
-            rules.graded(ours <= config.exact, ours <= config.fair),
-            f"The quotient as printed is NaN at gap 0 and has a relative error of {worst['quotient'][smallest]:.1e} "
-            "at gap "
-            f"{smallest:g}; e^((a+b)t/2) t sinh(z)/z is the same function without cancellation.",
-        ),
-        Claim(
-            "equation 38 as printed, with the weights U₁,ᵢⱼ C U₂, is the memory of two layers",
-            "C U₂ is one factor for every pair of modes",
-            f"relative error {printed:.0%} or more in each of {config.seeds * len(config.gaps)} random models, "
-            "after the best constant factor",
-            rules.graded(printed <= config.exact),
-            "C multiplies e^(Λ₁t) from the left and U₂ multiplies e^(Λ₂t) from the right: the weight of a pair is "
-            "Cᵢ U₁,ᵢⱼ U₂,ⱼ, but C U₂ sums "
-            "over the modes before they have decayed (an erratum).",
-        ),
-        Claim(
-            "rates that meet give t e^(λt), an unbounded combination of exponentials",
-            "unbounded as λ₂ⱼ and λ₁ᵢ come close",
-            f"coefficients of order {1 / smallest:.0e}, memory within {moved:.0e} of the limit t e^(λt)",
-            rules.graded(False, moved < config.met),
-            "Only the coefficients are unbounded: the memory converges with the gap, to a curve whose peak per pair, "
-            f"1/(e β) = {1 / (math.e * config.rate):.3g} at β = {config.rate:g}, is finite.",
-        ),
-        Claim(
-            "depth does not change exponential decay",
-            "exponential at every depth",
-            found,
-            rules.most(decays, len(fits)),
-            f"Measured memories agree with t^(L-1) e^(-βt)/(L-1)! to {max(exact.values()):.1e}; β = {config.rate:g}; "
-            f"depth delays the peak to (L-1)/β, {(max(fits) - 1) / config.rate:g} at L = {max(fits)}.",
-        ),
-    ]
+    yield Claim(
+        "depth does not change exponential decay",
+        "exponential at every depth",
+        ", ".join(f"L = {depth}: {fit.kind}, rate {fit.rate or math.nan:.3g}" for depth, fit in fits.items()),
+        rules.most(sum(fit.kind == "exponential" for fit in fits.values()), len(fits)),
+        f"Measured memories agree with t^(L-1) e^(-βt)/(L-1)! to {exact:.1e}; β = {config.rate:g}; depth delays the "
+        f"peak to (L-1)/β, {(max(fits) - 1) / config.rate:g} at L = {max(fits)}.",
+    )
 
 
-EXPERIMENT = Experiment(
-    id="su-depth",
-    title="Memory of deep linear RNNs",
-    source="SSM-UA, appendix A, equation 38",
-    question="What is the memory of two linear layers, also with equal rates, and does depth change its decay?",
-    claim="It has a closed form; depth does not change exponential decay, and nearly equal rates give t e^(λt).",
-    configs={
-        "smoke": DepthConfig(gaps=(0.0, 1e-12, 1e-6, 0.3), depths=(1, 2, 4), horizon=800, seeds=2),
-        "paper": DepthConfig(),
-    },
-    minutes={"smoke": 0.1, "paper": 0.5},
-    run=run,
-    figures=figures,
-    claims=claims,
-)
+run = computing(errors, deep)
+SMOKE = DepthConfig(gaps=(0.0, 1e-12, 1e-6, 0.3), depths=(1, 2, 4), horizon=800, seeds=2)
+EXPERIMENT = described(__file__, run, figures, claims, smoke=SMOKE, paper=DepthConfig(), minutes=(0.1, 0.5))

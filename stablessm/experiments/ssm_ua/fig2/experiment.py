@@ -10,8 +10,8 @@ import numpy as np
 import torch
 
 from stablessm.constructions.pointwise.elementwise import elementwise
-from stablessm.experiments.frame import Claim, Experiment, Run, Stages, rules
-from stablessm.experiments.frame.memories import span
+from stablessm.experiments.frame import Claim, Claims, Figures, Run, Stages, computing, described, rules, stage
+from stablessm.experiments.frame.words import listed, span
 from stablessm.report.figure import Figure, Panel, Series
 
 REQUIRED = 1e-3
@@ -61,43 +61,26 @@ class ElementwiseConfig:
     fresh: int = 1_000_000
 
 
-def _measure_built(config: ElementwiseConfig, run: Run, name: str) -> None:
-    target = (SCALAR | MORE)[name]
-    tolerances = config.tolerances if name in SCALAR else config.more_tolerances
-
-    def compute() -> Mapping[str, np.ndarray]:
-        rows, shown = [], []
-        one = len(target.domain) == 1
-        low, high = np.array(target.domain).T
-        x = np.random.default_rng(0).uniform(low, high, size=(config.fresh, len(low)))
-        line = np.linspace(low, high, 201)
-        for tol in tolerances:
-            found = elementwise(target.f, target.domain[0] if one else target.domain, tol, lipschitz=target.lipschitz)
-            fresh = max(_off(target.f, found, part, one) for part in np.array_split(x, 1 + len(x) // 50_000))
-            moved = _moved(found.model, torch.from_numpy(x[:50]))
-            rows.append((tol, found.width, found.error, found.bound, fresh, found.condition, moved, found.certified))
-            shown.append(found(line)[:, 0])
-        names = ("tol", "width", "error", "bound", "fresh", "condition", "moved", "certified")
-        columns = dict(zip(names, np.array(rows, dtype=float).T, strict=True))
-        wanted = _values(target.f, line, one)[:, 0]
-        return {**columns, "x": line[:, 0], "f": wanted, "y": np.array(shown)}
-
-    run.stage(f"function-{list(SCALAR | MORE).index(name)}", compute)
-
-
-def built(stages: Stages, name: str) -> Mapping[str, np.ndarray]:
+@stage(lambda name: f"function-{list(SCALAR | MORE).index(name)}", over=lambda config: SCALAR | MORE)
+def built(config: ElementwiseConfig, run: Run, name: str) -> Mapping[str, np.ndarray]:
     """Return widths and errors of one function at every tolerance, and whether steps influence each other."""
-    return stages[f"function-{list(SCALAR | MORE).index(name)}"]
+    target, rows, shown = (SCALAR | MORE)[name], [], []
+    one, (low, high) = len(target.domain) == 1, np.array(target.domain).T
+    x, line = np.random.default_rng(0).uniform(low, high, size=(config.fresh, len(low))), np.linspace(low, high, 201)
+    for tol in config.tolerances if name in SCALAR else config.more_tolerances:
+        found = elementwise(target.f, target.domain[0] if one else target.domain, tol, lipschitz=target.lipschitz)
+        parts = np.array_split(x, 1 + len(x) // 50_000)
+        fresh = max(float(np.abs(_values(target.f, part, one) - found(part)).max()) for part in parts)
+        moved = _moved(found.model, torch.from_numpy(x[:50]))
+        rows.append((tol, found.width, found.error, found.bound, fresh, found.condition, moved, found.certified))
+        shown.append(found(line)[:, 0])
+    names = ("tol", "width", "error", "bound", "fresh", "condition", "moved", "certified")
+    columns = dict(zip(names, np.array(rows, dtype=float).T, strict=True))
+    return {**columns, "x": line[:, 0], "f": _values(target.f, line, one)[:, 0], "y": np.array(shown)}
 
 
 def _values(f: Callable[[np.ndarray], np.ndarray], x: np.ndarray, one: bool) -> np.ndarray:
     return f(x[:, 0] if one else x).reshape(len(x), -1)
-
-
-def _off(
-    f: Callable[[np.ndarray], np.ndarray], found: Callable[[np.ndarray], np.ndarray], x: np.ndarray, one: bool
-) -> float:
-    return float(np.abs(_values(f, x, one) - found(x)).max())
 
 
 @torch.no_grad()
@@ -108,83 +91,57 @@ def _moved(model: torch.nn.Module, x: torch.Tensor) -> float:
     return float((model(x[None])[0] - model(changed[None])[0])[0, 1:].abs().max())
 
 
-def run(config: ElementwiseConfig, run: Run) -> None:
-    """Compute every function."""
-    for name in SCALAR | MORE:
-        _measure_built(config, run, name)
-
-
-def figures(config: ElementwiseConfig, stages: Stages) -> list[Figure]:
-    """Return figures of the functions at a coarse tolerance, and of the bound against the width."""
-    panels = []
+def figures(config: ElementwiseConfig, stages: Stages) -> Figures:
+    """Yield the functions at a coarse tolerance, and the bound against the width."""
+    rows, drawn = built.all(config, stages), []
+    for name in ("|x|", "tanh(50x)"):
+        row = rows[name]
+        drawn.append(Series(name, row["x"], row["f"], "dashed", name))
+        drawn.append(Series(f"{int(row['width'][0])} units", row["x"], row["y"][0], "solid", name))
+    panels = [Panel("the coarsest", "x", "y", drawn)]
     for group, title in ((SCALAR, "functions of one variable"), (MORE, "vectors, and two variables")):
         lines = []
         for name in group:
-            row = built(stages, name)
-            lines.append(Series(name, row["width"].tolist(), row["bound"].tolist(), "both", name))
-            lines.append(Series(f"{name}, met", row["width"].tolist(), row["fresh"].tolist(), "dotted", name))
+            lines.append(Series(name, rows[name]["width"], rows[name]["bound"], "both", name))
+            lines.append(Series(f"{name}, met", rows[name]["width"], rows[name]["fresh"], "dotted", name))
         panels.append(Panel(title, "hidden units", "error", lines, "log", "log"))
-    drawn = []
-    for name in ("|x|", "tanh(50x)"):
-        row = built(stages, name)
-        width = int(row["width"][0])
-        pair = [Series(name, row["x"].tolist(), row["f"].tolist(), "dashed", name)]
-        drawn += [*pair, Series(f"{width} units", row["x"].tolist(), row["y"][0].tolist(), "solid", name)]
-    caption = (
+    yield Figure(
+        "elementwise",
         f"Left: two of the functions and the network at tolerance {config.tolerances[0]:g}. Middle, right: the proven "
-        f"bound against the width, and the largest error on {config.fresh} fresh points (dotted)."
+        f"bound against the width, and the largest error on {config.fresh} fresh points (dotted).",
+        panels,
     )
-    return [Figure("elementwise", caption, [Panel("the coarsest", "x", "y", drawn), *panels])]
 
 
-def claims(config: ElementwiseConfig, stages: Stages) -> list[Claim]:
+def claims(config: ElementwiseConfig, stages: Stages) -> Claims:
     """Check proposition 3.1 on seven functions, and that the layers have no memory."""
-    rows = {name: built(stages, name) for name in SCALAR | MORE}
-    within = [float(fresh) <= bound <= tol for r in rows.values() for fresh, bound, tol in _triples(r)]
-    certified = bool(all(row["certified"].all() for row in rows.values()))
+    rows = built.all(config, stages)
+    held = [(row["fresh"] <= row["bound"]) & (row["bound"] <= row["tol"]) for row in rows.values()]
+    within = np.concatenate(held).tolist()
     tol = min(config.tolerances, key=lambda each: abs(np.log(each / REQUIRED)))
     at = config.tolerances.index(tol)
-    widths = ", ".join(f"{name} {rows[name]['width'][at]:.0f}" for name in SCALAR)
-    vectors = ", ".join(f"{name} {rows[name]['width'][-1]:.0f}" for name in MORE)
+    yield Claim(
+        "two layers with W = 0 and a sigmoidal activation approximate a continuous function to any accuracy",
+        "for every ε there is a width",
+        f"{sum(within)} of {len(within)} networks within the proven bound on {config.fresh} fresh points each; "
+        f"units at {tol:g}: {listed({name: rows[name]['width'][at] for name in SCALAR}, '.0f')}; at "
+        f"{config.more_tolerances[-1]:g}: {listed({name: rows[name]['width'][-1] for name in MORE}, '.0f')}",
+        rules.given(all(row["certified"].all() for row in rows.values()), rules.most(sum(within), len(within))),
+        "Each bound is proven from the weights and a Lipschitz constant of f that was derived by hand; nothing was "
+        "trained; the least squares problems have condition numbers "
+        f"{span(row['condition'].max() for row in rows.values())}.",
+    )
     moved = max(float(row["moved"].max()) for row in rows.values())
-    conditions = [float(row["condition"].max()) for row in rows.values()]
-    return [
-        Claim(
-            "two layers with W = 0 and a sigmoidal activation approximate a continuous function to any accuracy",
-            "for every ε there is a width",
-            f"{sum(within)} of {len(within)} networks within the proven bound on {config.fresh} fresh points each; "
-            f"units at {tol:g}: {widths}; at {config.more_tolerances[-1]:g}: {vectors}",
-            rules.given(certified, rules.most(sum(within), len(within))),
-            "Each bound is proven from the weights and a Lipschitz constant of f that was derived by hand; "
-            f"nothing was trained; the least squares problems have condition numbers {span(conditions)}.",
-        ),
-        Claim(
-            "the map is elementwise: y_k depends on x_k only",
-            "W₁ = W₂ = 0",
-            f"other steps move by {moved:g} when one input is replaced",
-            rules.graded(moved == 0),
-            "The eigenvalues are exactly zero, which the map `direct` can represent; b₂, zero in the paper, is the "
-            "constant term here.",
-        ),
-    ]
+    yield Claim(
+        "the map is elementwise: y_k depends on x_k only",
+        "W₁ = W₂ = 0",
+        f"other steps move by {moved:g} when one input is replaced",
+        rules.graded(moved == 0),
+        "The eigenvalues are exactly zero, which the map `direct` can represent; b₂, zero in the paper, is the "
+        "constant term here.",
+    )
 
 
-def _triples(row: Mapping[str, np.ndarray]) -> list[tuple[float, float, float]]:
-    return list(zip(row["fresh"].tolist(), row["bound"].tolist(), row["tol"].tolist(), strict=True))
-
-
-EXPERIMENT = Experiment(
-    id="su-fig2",
-    title="Elementwise functions by two layers",
-    source="SSM-UA, figure 2 and proposition 3.1",
-    question="How wide must two SSM layers without memory be to approximate a function with a proven error?",
-    claim="Two layers with W = 0 approximate any continuous elementwise function on a compact set.",
-    configs={
-        "smoke": ElementwiseConfig(tolerances=(0.1, 0.01), more_tolerances=(0.3, 0.1), fresh=20_000),
-        "paper": ElementwiseConfig(),
-    },
-    minutes={"smoke": 0.1, "paper": 2},
-    run=run,
-    figures=figures,
-    claims=claims,
-)
+run = computing(built)
+SMOKE = ElementwiseConfig(tolerances=(0.1, 0.01), more_tolerances=(0.3, 0.1), fresh=20_000)
+EXPERIMENT = described(__file__, run, figures, claims, smoke=SMOKE, paper=ElementwiseConfig(), minutes=(0.1, 2))

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, product
+from typing import Any, final
 
 import numpy as np
 
 from stablessm.constructions.pointwise.kolmogorov_arnold import KolmogorovArnold, kolmogorov_arnold
-from stablessm.experiments.frame import Claim, Experiment, Run, Stages, rules
-from stablessm.experiments.frame.memories import span
+from stablessm.experiments.frame import Claim, Claims, Figures, Run, Stages, computing, described, rules, stage
+from stablessm.experiments.frame.words import each, listed, span
 from stablessm.report.figure import Figure, Panel, Series
 
 TARGETS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
@@ -35,191 +36,140 @@ class SuperpositionConfig:
     """Relative error of the layers up to which they are exact."""
 
 
-def product(x: np.ndarray) -> np.ndarray:
-    """Return x_1 · … · x_d."""
-    return x.prod(1)
-
-
-def _facts(found: KolmogorovArnold) -> Mapping[str, np.ndarray]:
+def _facts(found: KolmogorovArnold) -> Mapping[str, Any]:
     line = np.linspace(0, 1, 101)
     across = found(np.column_stack([line, *[np.full_like(line, 0.7)] * (found.length - 1)]))
-    return {
-        **{name: np.array(float(getattr(found, name))) for name in KEPT},
-        "realization": np.array(found.realization),
-        "widths": np.array(found.widths),
-        "across": across,
-    }
+    kept = {name: float(getattr(found, name)) for name in KEPT}
+    return {**kept, "realization": found.realization, "widths": found.widths, "across": across}
 
 
-def _measure_refined(run: Run, name: str, level: int, digits: int) -> None:
-    stage = f"target-{list(TARGETS).index(name)}-level-{level}-digits-{digits}"
-    run.stage(stage, lambda: _facts(kolmogorov_arnold(TARGETS[name], 2, level=level, digits=digits)))
-
-
-def refined(stages: Stages, name: str, level: int, digits: int) -> Mapping[str, np.ndarray]:
+@stage(lambda name, level, digits: f"target-{list(TARGETS).index(name)}-level-{level}-digits-{digits}")
+def refined(config: SuperpositionConfig, run: Run, name: str, level: int, digits: int) -> Mapping[str, Any]:
     """Return widths and errors of one function of two variables at one refinement."""
-    stage = f"target-{list(TARGETS).index(name)}-level-{level}-digits-{digits}"
-    return stages[stage]
+    return _facts(kolmogorov_arnold(TARGETS[name], 2, level=level, digits=digits))
 
 
-def _measure_longer(run: Run, length: int) -> None:
-    run.stage(f"length-{length}", lambda: _facts(kolmogorov_arnold(product, length)))
-
-
-def longer(stages: Stages, length: int) -> Mapping[str, np.ndarray]:
+@stage("length-{length}", over=lambda config: config.lengths)
+def longer(config: SuperpositionConfig, run: Run, length: int) -> Mapping[str, Any]:
     """Return widths and errors of the product of ``length`` inputs at the first level."""
-    return stages[f"length-{length}"]
+    return _facts(kolmogorov_arnold(lambda x: x.prod(1), length))
 
 
 def run(config: SuperpositionConfig, run: Run) -> None:
     """Compute every function at every refinement, and every length."""
     for name in TARGETS:
-        for level in config.levels:
-            _measure_refined(run, name, level, 1)
-        for digits in config.digits:
-            _measure_refined(run, name, 1, digits)
-    for length in config.lengths:
-        _measure_longer(run, length)
+        for level, digits in (*product(config.levels, (1,)), *product((1,), config.digits)):
+            refined.compute(config, run, name, level, digits)
+    computing(longer)(config, run)
 
 
-def column(rows: list[Mapping[str, np.ndarray]], name: str) -> list[float]:
-    """Return one number of each row."""
-    return [float(row[name]) for row in rows]
+@final
+class Table:
+    """Numbers of each function at each refinement, or of one function at each length."""
+
+    def __init__(self, rows: Mapping[str, Sequence[Mapping[str, np.ndarray]]]) -> None:
+        self.rows = rows
+
+    def __getitem__(self, key: str) -> dict[str, list[float]]:
+        """Return one number of each row, by function."""
+        return {name: [float(row[key].sum()) for row in rows] for name, rows in self.rows.items()}
 
 
-def figures(config: SuperpositionConfig, stages: Stages) -> list[Figure]:
-    """Return figures of the error against the width for both refinements, and of the width against the length."""
-    by_level = {name: [refined(stages, name, level, 1) for level in config.levels] for name in TARGETS}
-    by_digit = {name: [refined(stages, name, 1, digits) for digits in config.digits] for name in TARGETS}
+def tables(config: SuperpositionConfig, stages: Stages) -> tuple[Table, Table, Table]:
+    """Return the functions by level, by number of digits, and the product by length."""
+    return (
+        Table({name: [refined(stages, name, level, 1) for level in config.levels] for name in TARGETS}),
+        Table({name: [refined(stages, name, 1, digits) for digits in config.digits] for name in TARGETS}),
+        Table({"": list(longer.all(config, stages).values())}),
+    )
+
+
+def figures(config: SuperpositionConfig, stages: Stages) -> Figures:
+    """Yield the error against the width for both refinements, and the width against the length."""
+    by_level, by_digit, by_length = tables(config, stages)
     panels = []
     for title, table in (("a larger base", by_level), ("more digits, base 6", by_digit)):
         lines = []
-        for name, rows in table.items():
-            lines.append(Series(name, column(rows, "width"), column(rows, "error"), "both", name))
-            lines.append(
-                Series(f"{name}, mean square", column(rows, "width"), column(rows, "rms_error"), "dotted", name)
-            )
+        for name, widths in table["width"].items():
+            lines.append(Series(name, widths, table["error"][name], "both", name))
+            lines.append(Series(f"{name}, mean square", widths, table["rms_error"][name], "dotted", name))
         panels.append(Panel(title, "units in the widest layer", "error / max |f|", lines, "log", "log"))
+    named = {"terms of the sum, 2d + 1": "families", "states in all layers": "widths", "weights": "parameters"}
     lengths = [float(length) for length in config.lengths]
-    rows = [longer(stages, length) for length in config.lengths]
-    growth = [
-        Series("terms of the sum, 2d + 1", lengths, column(rows, "families"), "both"),
-        Series("states in all layers", lengths, [float(row["widths"].sum()) for row in rows], "both"),
-        Series("weights", lengths, column(rows, "parameters"), "both"),
-    ]
+    growth = [Series(name, lengths, by_length[key][""], "both") for name, key in named.items()]
     panels.append(Panel("growth with the length, level 1", "length d", "number", growth, "linear", "log"))
-    line = np.linspace(0, 1, 101)
-    first = next(iter(TARGETS))
-    exact = TARGETS[first](np.column_stack([line, np.full_like(line, 0.7)]))
-    slices = [Series(first, line.tolist(), exact.tolist(), "dashed")]
-    for row in by_level[first]:
-        slices.append(Series(f"{row['width']:.0f} units", line.tolist(), row["across"].tolist()))
-    caption = (
+    yield Figure(
+        "superposition",
         "Left: the largest error met (solid) and its mean square (dotted) of five-layer models of functions of two "
         "variables with more and more terms. Middle: with five terms and more digits. Right: the width against the "
-        "length."
+        "length.",
+        panels,
     )
+    line, first = np.linspace(0, 1, 101), next(iter(TARGETS))
+    slices = [Series(first, line, TARGETS[first](np.column_stack([line, np.full_like(line, 0.7)])), "dashed")]
+    slices += [Series(f"{row['width']:.0f} units", line, row["across"]) for row in by_level.rows[first]]
     cut = "The output of the five layers along x₂ = 0.7: one term is wrong where x₁ crosses a gap."
-    return [
-        Figure("superposition", caption, panels),
-        Figure("slice", cut, [Panel(f"{first} at x₂ = 0.7", "x₁", "y", slices)]),
-    ]
+    yield Figure("slice", cut, [Panel(f"{first} at x₂ = 0.7", "x₁", "y", slices)])
 
 
-def falls(values: list[float]) -> bool:
-    """Return whether every number is below the one before."""
-    return all(after < before for before, after in pairwise(values))
+def falls(table: Mapping[str, list[float]]) -> bool:
+    """Return whether in every row every number is below the one before."""
+    return all(after < before for row in table.values() for before, after in pairwise(row))
 
 
-def claims(config: SuperpositionConfig, stages: Stages) -> list[Claim]:
+def claims(config: SuperpositionConfig, stages: Stages) -> Claims:
     """Check proposition 3.6 by levels and by digits, the layers themselves, and remark 3.7."""
-    by_level = {name: [refined(stages, name, level, 1) for level in config.levels] for name in TARGETS}
-    by_digit = {name: [refined(stages, name, 1, digits) for digits in config.digits] for name in TARGETS}
-    everything = [row for table in (by_level, by_digit) for rows in table.values() for row in rows]
-    down = all(falls(column(rows, "error")) for rows in by_level.values())
-    last = max(column(rows, "error")[-1] for rows in by_level.values())
-    table = "; ".join(f"{name}: " + ", ".join(f"{e:.1%}" for e in column(r, "error")) for name, r in by_level.items())
-    widths = ", ".join(f"{width:.0f}" for width in column(next(iter(by_level.values())), "width"))
-    digit_widths = ", ".join(f"{width:.0f}" for width in column(next(iter(by_digit.values())), "width"))
-    sup_down = all(falls(column(rows, "error")) for rows in by_digit.values())
-    mean_down = all(falls(column(rows, "rms_error")) for rows in by_digit.values())
-    digit_table = "; ".join(
-        f"{name}: "
-        + ", ".join(f"{a:.0%} ({b:.1%})" for a, b in zip(column(r, "error"), column(r, "rms_error"), strict=True))
-        for name, r in by_digit.items()
+    by_level, by_digit, by_length = tables(config, stages)
+    errors, first = by_level["error"], next(iter(TARGETS))
+    down, last = falls(errors), max(row[-1] for row in errors.values())
+    yield Claim(
+        "a five-layer SSM approximates a function of a sequence to any accuracy",
+        "for every ε there is a width",
+        "largest sampled error over max |f|, by level: "
+        + "; ".join(f"{name}: {listed(row, '.1%')}" for name, row in errors.items())
+        + f"; widest layer {listed(by_level['width'][first], '.0f')}",
+        rules.graded(down and last < config.enough, down),
+        "Two inputs. A level doubles the base and the number of terms; the error falls about as one over the terms, "
+        f"and the last is {'below' if last < config.enough else 'not below'} {config.enough:.0%}. Sampled, so a lower "
+        "bound.",
     )
-    realization, slopes = max(column(everything, "realization")), column(everything, "condition")
-    return [
-        Claim(
-            "a five-layer SSM approximates a function of a sequence to any accuracy",
-            "for every ε there is a width",
-            f"largest sampled error over max |f|, by level: {table}; widest layer {widths}",
-            rules.graded(down and last < config.enough, down),
-            f"Two inputs. A level doubles the base and the number of terms; the error falls about as one over the "
-            "terms, "
-            f"and the last is {'below' if last < config.enough else 'not below'} {config.enough:.0%}. Sampled, so "
-            "a lower bound.",
-        ),
-        Claim(
-            "2d + 1 terms and one fixed inner function are enough (theorem 3.5)",
-            "an identity in the limit",
-            f"with 5 terms of base 6 and {span(config.digits)} digits, largest error (mean square): {digit_table}; "
-            f"widest layer {digit_widths}",
-            rules.graded(sup_down, mean_down),
-            "At feasible sizes the largest error does not fall: it occurs in narrower and narrower strips, where x₁ "
-            "crosses a gap of the inner function and one term takes all values; the mean square falls.",
-        ),
-        Claim(
-            "inner function, sum over time and outer functions are each an SSM, with a total error of at most L‖ρ‖ε "
-            "+ Lε + ε",
-            "ε > 0 for each part, L the Lipschitz constant of the outer function",
-            f"the layers give the superposition up to {realization:.0e} of max |f|; L is {span(slopes)}",
-            rules.graded(realization < config.rounding),
-            "With hardtanh, a sigmoidal function, piecewise linear parts are exact, and d modes on a circle give the "
-            "kernel exactly: ε is rounding. It must be this small, because L grows with every refinement.",
-        ),
-        remark(config, stages),
-    ]
-
-
-def remark(config: SuperpositionConfig, stages: Stages) -> Claim:
-    """Check that the neurons grow linearly with the length (remark 3.7)."""
-    rows = [longer(stages, length) for length in config.lengths]
-    states = [float(row["widths"].sum()) for row in rows]
-    terms = column(rows, "families")
-    linear = all(
-        after / before < 2 * b / a
-        for (before, after), (a, b) in zip(pairwise(states), pairwise(config.lengths), strict=True)
+    errors, means = by_digit["error"], by_digit["rms_error"]
+    pairs = {name: zip(row, means[name], strict=True) for name, row in errors.items()}
+    yield Claim(
+        "2d + 1 terms and one fixed inner function are enough (theorem 3.5)",
+        "an identity in the limit",
+        f"with 5 terms of base 6 and {span(config.digits)} digits, largest error (mean square): "
+        + "; ".join(f"{name}: {each('{:.0%} ({:.1%})', rows)}" for name, rows in pairs.items())
+        + f"; widest layer {listed(by_digit['width'][first], '.0f')}",
+        rules.graded(falls(errors), falls(means)),
+        "At feasible sizes the largest error does not fall: it occurs in narrower and narrower strips, where x₁ "
+        "crosses a gap of the inner function and one term takes all values; the mean square falls.",
     )
-    terms_linear = all(count == 2 * length + 1 for count, length in zip(terms, config.lengths, strict=True))
-    verdict = rules.graded(linear, terms_linear)
-    found = ", ".join(
-        f"d = {d}: {t:.0f} terms, {s:.0f} states" for d, t, s in zip(config.lengths, terms, states, strict=True)
+    realized, slopes = (
+        [value for table in (by_level, by_digit) for row in table[key].values() for value in row]
+        for key in ("realization", "condition")
     )
-    errors = ", ".join(f"{error:.0%}" for error in column(rows, "error"))
-    return Claim(
+    yield Claim(
+        "inner function, sum over time and outer functions are each an SSM, with a total error of at most L‖ρ‖ε "
+        "+ Lε + ε",
+        "ε > 0 for each part, L the Lipschitz constant of the outer function",
+        f"the layers give the superposition up to {max(realized):.0e} of max |f|; L is {span(slopes)}",
+        rules.graded(max(realized) < config.rounding),
+        "With hardtanh, a sigmoidal function, piecewise linear parts are exact, and d modes on a circle give the "
+        "kernel exactly: ε is rounding. It must be this small, because L grows with every refinement.",
+    )
+    states, terms, errors_by_length = (by_length[key][""] for key in ("widths", "families", "error"))
+    rows = list(zip(config.lengths, terms, states, strict=True))
+    linear = all(after / before < 2 * b / a for (a, _, before), (b, _, after) in pairwise(rows))
+    yield Claim(
         "the number of hidden neurons grows linearly with the sequence length",
         "linear",
-        f"{found}; errors {errors}",
-        verdict,
-        "Only the 2d + 1 terms grow linearly. An outer function has a step for each of γ^d cubes with γ ≥ 2d + 2, "
-        "so the "
-        "neurons grow faster than exponentially.",
+        f"{each('d = {}: {:.0f} terms, {:.0f} states', rows)}; errors {listed(errors_by_length, '.0%')}",
+        rules.graded(linear, all(count == 2 * length + 1 for length, count, _ in rows)),
+        "Only the 2d + 1 terms grow linearly. An outer function has a step for each of γ^d cubes with γ ≥ 2d + 2, so "
+        "the neurons grow faster than exponentially.",
     )
 
 
-EXPERIMENT = Experiment(
-    id="su-fig3",
-    title="Kolmogorov–Arnold by five layers",
-    source="SSM-UA, figure 3, proposition 3.6 and remark 3.7",
-    question="Does the five-layer construction approximate a function of a sequence, and how wide must it be?",
-    claim="Five layers approximate any continuous functional; the neurons grow linearly with the length.",
-    configs={
-        "smoke": SuperpositionConfig(levels=(1, 2), digits=(1, 2), lengths=(2, 3)),
-        "paper": SuperpositionConfig(),
-    },
-    minutes={"smoke": 0.1, "paper": 1},
-    run=run,
-    figures=figures,
-    claims=claims,
-)
+SMOKE = SuperpositionConfig(levels=(1, 2), digits=(1, 2), lengths=(2, 3))
+EXPERIMENT = described(__file__, run, figures, claims, smoke=SMOKE, paper=SuperpositionConfig(), minutes=(0.1, 1))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import product
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,8 +13,10 @@ import torch
 from stablessm._errors import ArgumentError
 from stablessm.constructions.series.model import VolterraSSM
 from stablessm.constructions.series.volterra import volterra
-from stablessm.experiments.frame import Claim, Experiment, Run, Stages, rules
-from stablessm.report.figure import Figure, Panel, Series
+from stablessm.experiments.frame import Claim, Claims, Figures, Run, Stages, computing, described, rules, stage
+from stablessm.experiments.frame.lines import lines
+from stablessm.experiments.frame.words import listed
+from stablessm.report.figure import Figure, Panel
 
 Kernel = Callable[..., np.ndarray]
 
@@ -59,29 +63,27 @@ class VolterraConfig:
             raise ArgumentError("lengths", "two or more lengths in ascending order", self.lengths)
 
 
-def _measure_built(config: VolterraConfig, run: Run, name: str, length: int) -> None:
-    def compute() -> dict[str, float | np.ndarray]:
-        order, kernel = KERNELS[name]
-        model = volterra({order: kernel}, length, tol=config.tol)
-        shorter = [steps for steps in config.lengths if steps < length and (steps + 1) ** order <= WHOLE]
-        dense = dense_error(model, kernel, order, length, config)
-        return {
-            "states": model.states,
-            "terms": model.rank[order],
-            "width": model.width,
-            "kernel": model.kernel_errors[order],
-            "supremum": model.sup_errors[order],
-            "thinned": model.output_error,
-            "dense": dense,
-            "shorter": np.array([whole_error(model, kernel, order, steps) for steps in shorter]),
-        }
-
-    run.stage(f"{name}-{length}", compute)
-
-
-def built(stages: Stages, name: str, length: int) -> Mapping[str, np.ndarray]:
+@stage("{name}-{length}", over=lambda config: product(config.kernels, config.lengths))
+def built(config: VolterraConfig, run: Run, name: str, length: int) -> Mapping[str, Any]:
     """Return width and errors of the model for one kernel and one length."""
-    return stages[f"{name}-{length}"]
+    order, kernel = KERNELS[name]
+    model = volterra({order: kernel}, length, tol=config.tol)
+    shorter = [steps for steps in config.lengths if steps < length and (steps + 1) ** order <= WHOLE]
+    return {
+        "states": model.states,
+        "terms": model.rank[order],
+        "width": model.width,
+        "kernel": model.kernel_errors[order],
+        "supremum": model.sup_errors[order],
+        "thinned": model.output_error,
+        "dense": dense_error(model, kernel, order, length, config),
+        "shorter": np.array([whole_error(model, kernel, order, steps) for steps in shorter]),
+    }
+
+
+def column(config: VolterraConfig, stages: Stages, key: str) -> dict[str, list[float]]:
+    """Return one number of each model, by kernel, for all lengths."""
+    return {name: [float(built(stages, name, length)[key]) for length in config.lengths] for name in config.kernels}
 
 
 def whole_error(model: VolterraSSM, kernel: Kernel, order: int, length: int) -> float:
@@ -116,94 +118,71 @@ def dense_error(model: VolterraSSM, kernel: Kernel, order: int, length: int, con
     return float(np.linalg.norm(found - wanted) / np.linalg.norm(wanted))
 
 
-def run(config: VolterraConfig, run: Run) -> None:
-    """Compute every kernel at every length."""
-    for name in config.kernels:
-        for length in config.lengths:
-            _measure_built(config, run, name, length)
-
-
-def figures(config: VolterraConfig, stages: Stages) -> list[Figure]:
-    """Return figures of width and errors against the length."""
+def figures(config: VolterraConfig, stages: Stages) -> Figures:
+    """Yield width and errors against the length."""
     lengths = list(map(float, config.lengths))
-    rows = {name: [built(stages, name, length) for length in config.lengths] for name in config.kernels}
-    widths = [Series(name, lengths, [float(row["width"]) for row in rows[name]], "both") for name in rows]
-    widths.append(Series("Kolmogorov-Arnold: 2T + 1", lengths, [2 * length + 1 for length in lengths], "dotted"))
-    errors = [Series(name, lengths, [float(row["kernel"]) for row in rows[name]], "both") for name in rows]
-    errors.append(Series("tolerance", lengths, [config.tol] * len(lengths), "dotted"))
-    outputs = [Series(name, lengths, [float(row["dense"]) for row in rows[name]], "both") for name in rows]
-    caption = (
+
+    def panel(title: str, label: str, key: str, limit: dict[str, list[float]]) -> Panel:
+        drawn = [*lines(lengths, column(config, stages, key), "both"), *lines(lengths, limit, "dotted")]
+        return Panel(title, "sequence length T", label, drawn, "log", "log")
+
+    formulas = "; ".join(f"{name}: {FORMULAS[name]}" for name in config.kernels)
+    least = {"Kolmogorov-Arnold: 2T + 1": [2 * length + 1 for length in lengths]}
+    yield Figure(
+        "volterra",
         f"Models constructed for kernels of order two and three at tolerance {config.tol:g}. Left: states and terms; "
-        "dotted: a lower bound for the Kolmogorov-Arnold construction. Middle: relative error of the "
-        "kernel. Right: relative error of the outputs for white noise, against sums over all pairs or triples of "
-        "steps. " + "; ".join(f"{name}: {FORMULAS[name]}" for name in rows) + "."
+        "dotted: a lower bound for the Kolmogorov-Arnold construction. Middle: relative error of the kernel. Right: "
+        f"relative error of the outputs for white noise, against sums over all pairs or triples of steps. {formulas}.",
+        [
+            panel("width", "states and terms", "width", least),
+            panel("kernel", "relative error", "kernel", {"tolerance": [config.tol] * len(lengths)}),
+            panel("outputs", "relative error", "dense", {}),
+        ],
     )
-    panels = [
-        Panel("width", "sequence length T", "states and terms", widths, "log", "log"),
-        Panel("kernel", "sequence length T", "relative error", errors, "log", "log"),
-        Panel("outputs", "sequence length T", "relative error", outputs, "log", "log"),
-    ]
-    return [Figure("volterra", caption, panels)]
 
 
-def claims(config: VolterraConfig, stages: Stages) -> list[Claim]:
+def claims(config: VolterraConfig, stages: Stages) -> Claims:
     """Check the two parts of proposition 3.9, and the outputs."""
-    table = {name: [built(stages, name, length) for length in config.lengths] for name in config.kernels}
-    rows = [row for found in table.values() for row in found]
-    kernel, thinned = (max(float(row[key]) for row in rows) for key in ("kernel", "thinned"))
-    met = sum(max(float(row["kernel"]), float(row["thinned"])) <= config.tol for row in rows)
-    growth = {name: float(found[-1]["width"]) / float(found[-2]["width"]) for name, found in table.items()}
-    serves = max(float(error) for found in table.values() for error in found[-1]["shorter"])
-    widths = "; ".join(
-        f"{FORMULAS[name]}: {', '.join(str(int(row['width'])) for row in found)}" for name, found in table.items()
+    kernel, thinned, dense = (
+        [value for row in column(config, stages, key).values() for value in row]
+        for key in ("kernel", "thinned", "dense")
     )
+    met = sum(max(pair) <= config.tol for pair in zip(kernel, thinned, strict=True))
+    yield Claim(
+        "sums of products of convolutions with exponential sums approximate a Volterra series to any tolerance",
+        "an m exists for every ε",
+        f"{met} of {len(kernel)} models at ε = {config.tol:g}; kernels to {max(kernel):.1e}, outputs to "
+        f"{max(thinned):.1e}",
+        rules.graded(met == len(kernel), met > 0),
+        "Errors are relative to the norm of the kernel, and to the root mean square of outputs for white noise "
+        "thinned out to the steps tested.",
+    )
+    widths, (*_, before, longest) = column(config, stages, "width"), config.lengths
+    growth = {name: row[-1] / row[-2] for name, row in widths.items()}
+    serves = max(float(error) for name in config.kernels for error in built(stages, name, longest)["shorter"])
     constant = sum(ratio <= config.growth for ratio in growth.values())
-    dense = [float(row["dense"]) for row in rows if np.isfinite(row["dense"])]
-    longest = config.lengths[-1]
-    return [
-        Claim(
-            "sums of products of convolutions with exponential sums approximate a Volterra series to any tolerance",
-            "an m exists for every ε",
-            f"{met} of {len(rows)} models at ε = {config.tol:g}; kernels to {kernel:.1e}, outputs to {thinned:.1e}",
-            rules.graded(met == len(rows), met > 0),
-            "Errors are relative to the norm of the kernel, and to the root mean square of outputs for white noise "
-            "thinned out to the steps tested.",
-        ),
-        Claim(
-            "the width does not depend on the length",
-            "not explicitly",
-            f"widths at T = {', '.join(map(str, config.lengths))}: {widths}; the models for T = {longest} have an "
-            "error of "
-            f"at most {serves:.1e} on the shorter horizons",
-            rules.graded(constant == len(growth) and serves <= config.tol, constant > 0),
-            f"From T = {config.lengths[-2]} to {longest} a width grows at most {max(growth.values()):.2f}-fold (the "
-            "limit "
-            f"is {config.growth:g}): a power law needs more states until its tail is below the tolerance.",
-        ),
-        Claim(
-            "outputs are approximated (equation 19)",
-            "|y - ŷ| ≤ ε",
-            f"white noise against sums over all pairs or triples: at most {max(dense):.1e}, relative, in {len(dense)} "
-            "models",
-            rules.graded(max(dense) <= config.scatter * config.tol, min(dense) <= config.tol),
-            f"At step T, for {config.outputs} inputs each, whose error scatters about its mean; twice the tolerance is "
-            "allowed for that.",
-        ),
-    ]
+    yield Claim(
+        "the width does not depend on the length",
+        "not explicitly",
+        f"widths at T = {listed(config.lengths, '')}: "
+        + "; ".join(f"{FORMULAS[name]}: {listed(row, '.0f')}" for name, row in widths.items())
+        + f"; the models for T = {longest} have an error of at most {serves:.1e} on the shorter horizons",
+        rules.graded(constant == len(growth) and serves <= config.tol, constant > 0),
+        f"From T = {before} to {longest} a width grows at most {max(growth.values()):.2f}-fold (the limit is "
+        f"{config.growth:g}): a power law needs more states until its tail is below the tolerance.",
+    )
+    dense = [value for value in dense if np.isfinite(value)]
+    yield Claim(
+        "outputs are approximated (equation 19)",
+        "|y - ŷ| ≤ ε",
+        f"white noise against sums over all pairs or triples: at most {max(dense):.1e}, relative, in {len(dense)} "
+        "models",
+        rules.graded(max(dense) <= config.scatter * config.tol, min(dense) <= config.tol),
+        f"At step T, for {config.outputs} inputs each, whose error scatters about its mean; twice the tolerance is "
+        "allowed for that.",
+    )
 
 
-EXPERIMENT = Experiment(
-    id="su-fig4",
-    title="Volterra series without training",
-    source="SSM-UA, figure 4, proposition 3.9",
-    question="How wide is a recurrence with a given Volterra kernel, and does the width depend on the length?",
-    claim="Sums of products of convolutions reach any tolerance; the width does not depend on the sequence length.",
-    configs={
-        "smoke": VolterraConfig(kernels=("beat", "power-law", "triple-power-law"), lengths=(40, 100), outputs=4),
-        "paper": VolterraConfig(),
-    },
-    minutes={"smoke": 0.1, "paper": 1.5},
-    run=run,
-    figures=figures,
-    claims=claims,
-)
+run = computing(built)
+SMOKE = VolterraConfig(kernels=("beat", "power-law", "triple-power-law"), lengths=(40, 100), outputs=4)
+EXPERIMENT = described(__file__, run, figures, claims, smoke=SMOKE, paper=VolterraConfig(), minutes=(0.1, 1.5))

@@ -9,7 +9,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from stablessm.experiments.frame import Claim, Experiment, Run, Stages, memories, rules
+from stablessm.experiments.frame import Claim, Claims, Figures, Run, Stages, described, memories, rules
+from stablessm.experiments.frame.stage import computing, stage
+from stablessm.experiments.frame.words import span
 from stablessm.instruments import MemoryCurve, memory_function
 from stablessm.layers import S4D
 from stablessm.report.figure import Figure, Panel, Series
@@ -39,32 +41,23 @@ def build(config: S4Config) -> memories.Chain:
     return memories.Chain(nn.Linear(1, h), *[module for block in blocks for module in block], nn.Linear(h, 1))
 
 
-def _measure_curves(config: S4Config, run: Run, horizon: int) -> None:
-    def measure(seed: int) -> MemoryCurve:
-        return memory_function(
-            memories.seeded(seed, partial(build, config)), horizon, d_input=1, norm="unit", progress=False
-        )
-
-    memories.survey(run, f"memory-{horizon}", config.seeds, measure)
+@memories.survey("memory-{horizon}", over=lambda config: config.horizons)
+def curves(config: S4Config, seed: int, horizon: int) -> MemoryCurve:
+    """Return the memory of one model."""
+    model = memories.seeded(seed, partial(build, config))
+    return memory_function(model, horizon, d_input=1, norm="unit", progress=False)
 
 
-def curves(stages: Stages, horizon: int) -> list[MemoryCurve]:
-    """Return the memory of every seed."""
-    return memories.surveyed(stages, f"memory-{horizon}")
+@stage("slowest")
+def slowest(config: S4Config, run: Run) -> dict[str, list[float]]:
+    """Return min |Re λ| Δ over layers, channels and states for every seed."""
 
-
-def _measure_slowest(config: S4Config, run: Run) -> None:
     @torch.no_grad()
     def rate(seed: int) -> float:
         layers = [layer for layer in memories.seeded(seed, partial(build, config)) if isinstance(layer, S4D)]
         return min(float((-layer.eigenvalues().real * layer.log_dt.exp()[:, None]).min()) for layer in layers)
 
-    run.stage("slowest", lambda: {"rate": [rate(seed) for seed in range(config.seeds)]})
-
-
-def slowest(stages: Stages) -> np.ndarray:
-    """Return min |Re λ| Δ over layers, channels and states for every seed."""
-    return stages["slowest"]["rate"]
+    return {"rate": [rate(seed) for seed in range(config.seeds)]}
 
 
 def cap(curve: MemoryCurve, rate: float, start: int) -> tuple[float, float]:
@@ -75,77 +68,54 @@ def cap(curve: MemoryCurve, rate: float, start: int) -> tuple[float, float]:
     return float(excess[best]), float(curve.time[clear][best])
 
 
-def run(config: S4Config, run: Run) -> None:
-    """Measure both horizons."""
-    _measure_slowest(config, run)
-    for horizon in config.horizons:
-        _measure_curves(config, run, horizon)
-
-
-def figures(config: S4Config, stages: Stages) -> list[Figure]:
-    """Return memories over the short horizon, and over the long horizon with their caps."""
-    short, long = (curves(stages, horizon)[: config.shown] for horizon in config.horizons)
+def figures(config: S4Config, stages: Stages) -> Figures:
+    """Yield memories over the short horizon, and over the long horizon with their caps."""
+    short, long = (found[: config.shown] for found in curves.all(config, stages).values())
     lines: list[Series] = []
-    for seed, (curve, rate) in enumerate(zip(long, config.slope * slowest(stages), strict=False)):
+    for seed, (curve, rate) in enumerate(zip(long, config.slope * slowest(stages)["rate"], strict=False)):
         ends = curve.time[[config.horizons[0], -1]]
         line = np.exp(cap(curve, rate, config.horizons[0])[0] - rate * ends)
         lines.append(memories.series(f"seed {seed}", curve, group=f"seed {seed}"))
-        lines.append(Series(f"cap {seed}", ends.tolist(), line.tolist(), "dashed", group=f"seed {seed}"))
-    left = memories.panel(f"{config.horizons[0]} steps", {f"seed {i}": c for i, c in enumerate(short)}, "steps")
-    right = Panel(f"{config.horizons[1]} steps, with caps", "t [steps]", "memory M(t)", lines, "linear", "log")
-    caption = (
+        lines.append(Series(f"cap {seed}", ends, line, "dashed", group=f"seed {seed}"))
+    yield Figure(
+        "memory",
         f"Upper envelope of the memory of randomly initialized S4D stacks. Dashed: lines with {config.slope} times the "
-        f"slowest rate of each model's eigenvalues, touching the curve after step {config.horizons[0]}."
+        f"slowest rate of each model's eigenvalues, touching the curve after step {config.horizons[0]}.",
+        [
+            memories.panel(f"{config.horizons[0]} steps", {f"seed {i}": c for i, c in enumerate(short)}, "steps"),
+            Panel(f"{config.horizons[1]} steps, with caps", "t [steps]", "memory M(t)", lines, "linear", "log"),
+        ],
     )
-    return [Figure("memory", caption, [left, right])]
 
 
-def claims(config: S4Config, stages: Stages) -> list[Claim]:
+def claims(config: S4Config, stages: Stages) -> Claims:
     """Check that a straight line caps every memory, and that the decay is exponential."""
-    short, long = (curves(stages, horizon) for horizon in config.horizons)
-    rate, n = slowest(stages), config.seeds
-    touched = np.array(
-        [cap(curve, config.slope * r, config.horizons[0])[1] for curve, r in zip(long, rate, strict=True)]
-    )
+    (short, long), rate, n = curves.all(config, stages).values(), slowest(stages)["rate"], config.seeds
+    pairs = list(zip(long, rate, strict=True))
+    touched = np.array([cap(curve, config.slope * r, config.horizons[0])[1] for curve, r in pairs])
     capped = int((touched < config.early * config.horizons[1]).sum())
+    yield Claim(
+        "the memory of S4 is capped by a straight line in logarithmic scale",
+        "for each model",
+        f"{capped} of {n} models touch their cap before {config.early:.0%} of {config.horizons[1]} steps",
+        rules.most(capped, n),
+        f"The caps have {config.slope} of the slope of the slowest mode, {span(rate)} per step, and are touched at "
+        f"{touched.min():.0f} to {touched.max():.0f} steps; afterwards the memories fall below them.",
+    )
     kinds, early = memories.tally(long), memories.tally(short)
-    ratio = [fit.rate / r for curve, r in zip(long, rate, strict=True) if (fit := curve.decay()).rate is not None]
+    ratio = [fit.rate / r for curve, r in pairs if (fit := curve.decay()).rate is not None]
     near = sum(abs(q - 1) < 0.25 for q in ratio)
-    return [
-        Claim(
-            "the memory of S4 is capped by a straight line in logarithmic scale",
-            "for each model",
-            f"{capped} of {n} models touch their cap before {config.early:.0%} of {config.horizons[1]} steps",
-            rules.most(capped, n),
-            f"The caps have {config.slope} of the slope of the slowest mode, {memories.span(rate)} per step, and are "
-            f"touched at {touched.min():.0f} to {touched.max():.0f} steps; afterwards the memories fall below "
-            "them.",
-        ),
-        Claim(
-            "the memory of S4 decays exponentially asymptotically",
-            "exponential",
-            f"{config.horizons[1]} steps: {memories.listed(kinds)}, rates {memories.span(memories.rates(long))}",
-            rules.most_seen(kinds),
-            f"The fitted rate is {memories.span(ratio)} times the slowest rate of the eigenvalues, within a quarter "
-            f"of it for {near} of {len(ratio)}; over {config.horizons[0]} steps, about half of the slowest "
-            "e-folding time, "
-            f"the memories are classified as: {memories.listed(early)}.",
-        ),
-    ]
+    yield Claim(
+        "the memory of S4 decays exponentially asymptotically",
+        "exponential",
+        f"{config.horizons[1]} steps: {memories.listed(kinds)}, rates {span(memories.rates(long))}",
+        rules.most_seen(kinds),
+        f"The fitted rate is {span(ratio)} times the slowest rate of the eigenvalues, within a quarter of it for "
+        f"{near} of {len(ratio)}; over {config.horizons[0]} steps, about half of the slowest e-folding time, the "
+        f"memories are classified as: {memories.listed(early)}.",
+    )
 
 
-EXPERIMENT = Experiment(
-    id="su-fig6",
-    title="Memory of random S4",
-    source="SSM-UA, figure 6",
-    question="Does the memory of a randomly initialized S4, which is designed for long memory, decay exponentially?",
-    claim="Yes: its memory function is capped by a straight line in logarithmic scale.",
-    configs={
-        "smoke": S4Config(channels=2, states=4, horizons=(512, 16384), seeds=2, shown=2),
-        "paper": S4Config(),
-    },
-    minutes={"smoke": 0.1, "paper": 1.0},
-    run=run,
-    figures=figures,
-    claims=claims,
-)
+run = computing(slowest, curves)
+SMOKE = S4Config(channels=2, states=4, horizons=(512, 16384), seeds=2, shown=2)
+EXPERIMENT = described(__file__, run, figures, claims, smoke=SMOKE, paper=S4Config(), minutes=(0.1, 1.0))

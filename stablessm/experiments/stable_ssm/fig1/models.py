@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache, lru_cache
 from typing import Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from stablessm.experiments.frame import Run, Stages
+from stablessm.experiments.frame import Run, Stages, kept
 from stablessm.experiments.frame.training import Batch, Training, noise, restored, train
 from stablessm.instruments import PerturbationCurve, PerturbationFamily
 from stablessm.layers import RealSSM
@@ -78,6 +78,10 @@ def kernel_loss(layer: RealSSM, weights: Tensor, rho: Tensor, times: Tensor) -> 
     return error @ (weights @ error) if weights.dim() == 2 else (weights * error.square()).sum()
 
 
+def _starts(config: Config, map: str, length: int) -> list[RealSSM]:
+    return [start(m, length, seed).with_map(map) for m in config.widths for seed in range(config.seeds)]
+
+
 def train_models(config: Config, run: Run, map: str, length: int) -> None:
     """Train every seed of every width."""
     device = config.training.chosen_device()
@@ -96,40 +100,34 @@ def train_models(config: Config, run: Run, map: str, length: int) -> None:
 def trained(config: Config, stages: Stages, map: str, length: int) -> list[RealSSM]:
     """Return the best of the seeds for each width."""
     arrays = stages[f"training-{map}-{length}"]
-    models, best = (
-        restored(_starts(config, map, length), arrays),
-        arrays["losses"][-1].reshape(-1, config.seeds).argmin(1),
-    )
+    models = restored(_starts(config, map, length), arrays)
+    best = arrays["losses"][-1].reshape(-1, config.seeds).argmin(1)
     return [models[i * config.seeds + seed] for i, seed in enumerate(best)]
 
 
-def _starts(config: Config, map: str, length: int) -> list[RealSSM]:
-    return [start(m, length, seed).with_map(map) for m in config.widths for seed in range(config.seeds)]
+@lru_cache(maxsize=1)
+def _measured(config: Config, run: Run, map: str, length: int, kind: str) -> PerturbationFamily:
+    """Measure all widths together, so that every order of the stages gives the same bits."""
+    (search, weight_norm), device = SEARCHES[kind], config.training.chosen_device()
+    models = dict(zip(config.widths, (m.to(device) for m in trained(config, run, map, length)), strict=True))
+    return PerturbationFamily.of(
+        models, TARGET, config.radii, norm="kernel_l1", parameters="recurrent", weight_norm=weight_norm,
+        search=search, samples=config.draws, steps=config.steps, horizon=length, progress=False,
+    )  # fmt: skip
+
+
+@kept(PerturbationCurve, "{map}-{length}-{width}-{kind}")
+def curve(config: Config, run: Run, map: str, length: int, width: int, kind: str) -> PerturbationCurve:
+    """Measure E_m(β) of a trained model with perturbed recurrent weights."""
+    return _measured(config, run, map, length, kind).curves[width]
 
 
 def measure_family(config: Config, run: Run, map: str, length: int, kind: str) -> None:
-    """Measure E_m(β) of the trained models with perturbed recurrent weights."""
-    search, weight_norm = SEARCHES[kind]
-
-    @cache
-    def measured() -> PerturbationFamily:
-        device = config.training.chosen_device()
-        models = dict(zip(config.widths, (m.to(device) for m in trained(config, run, map, length)), strict=True))
-        return PerturbationFamily.of(
-            models, TARGET, config.radii, norm="kernel_l1", parameters="recurrent", weight_norm=weight_norm,
-            search=search, samples=config.draws, steps=config.steps, horizon=length, progress=False,
-        )  # fmt: skip
-
-    def curve(m: int) -> PerturbationCurve:
-        return measured().curves[
-            m
-        ]  # the first missing stage measures all widths together, so that every order gives the same bits
-
+    """Measure the curves of all widths."""
     for m in config.widths:
-        run.keep(f"{map}-{length}-{m}-{kind}", PerturbationCurve, partial(curve, m))
+        curve.compute(config, run, map, length, m, kind)
 
 
 def family(config: Config, stages: Stages, map: str, length: int, kind: str) -> PerturbationFamily:
-    """Return the family that :func:`measure_family` measured."""
-    names = {m: f"{map}-{length}-{m}-{kind}" for m in config.widths}
-    return PerturbationFamily({m: stages.load(name, PerturbationCurve) for m, name in names.items()})
+    """Return the curves of all widths."""
+    return PerturbationFamily({m: curve(stages, map, length, m, kind) for m in config.widths})

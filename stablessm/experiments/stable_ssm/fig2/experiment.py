@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, get_args
 
 import numpy as np
@@ -13,7 +12,8 @@ from torch import Tensor
 
 from stablessm import reparam
 from stablessm._typing import Time
-from stablessm.experiments.frame import Claim, Experiment, Run, Stages, rules
+from stablessm.experiments.frame import Claim, Claims, Figures, Run, Stages, computing, described, rules, stage
+from stablessm.experiments.frame.words import listed
 from stablessm.layers.initialize import timescales
 from stablessm.report.figure import Figure, Panel, Series
 
@@ -45,14 +45,9 @@ class ScaleConfig:
     """Share of the time scales from which on a map is partly milder."""
 
 
-def run(config: ScaleConfig, run: Run) -> None:
-    """Compute G over weights and over time scales, ours and as published."""
-    for time in get_args(Time):
-        run.stage(time, partial(measure, config, time))
-
-
-def measure(config: ScaleConfig, time: Time) -> Mapping[str, np.ndarray]:
-    """Return ratios G/|w| of every map, (2, n), and their grids."""
+@stage("{time}", over=lambda config: get_args(Time))
+def measured(config: ScaleConfig, run: Run, time: Time) -> Mapping[str, Tensor]:
+    """Return ratios G/|w| of every map, (2, n), over weights and over time scales, and their grids."""
     weights = torch.linspace(-config.reach, config.reach, config.weights, dtype=torch.float64)
     scales = timescales(config.scales, config.shortest, config.longest)
     eigenvalues = -1 / scales if time == "continuous" else torch.exp(-1 / scales)
@@ -60,7 +55,7 @@ def measure(config: ScaleConfig, time: Time) -> Mapping[str, np.ndarray]:
     for label, (name, options) in MAPS[time].items():
         f = reparam.get(name, time, **options)
         arrays |= {f"{label} weights": ratios(f, weights), f"{label} scales": ratios(f, f.inverse(eigenvalues))}
-    return {name: array.numpy() for name, array in arrays.items()}
+    return arrays
 
 
 def ratios(f: reparam.Reparameterization, w: Tensor) -> Tensor:
@@ -69,44 +64,36 @@ def ratios(f: reparam.Reparameterization, w: Tensor) -> Tensor:
     return torch.where((f.distance(w) > 0) & (scales > 0), scales, torch.nan)
 
 
-def figures(config: ScaleConfig, stages: Stages) -> list[Figure]:
-    """Return one figure for continuous and one for discrete time."""
-    return [figure(stages, time) for time in get_args(Time)]
+def figures(config: ScaleConfig, stages: Stages) -> Figures:
+    """Yield G and G/|w| against weights, and G/|w| against time scales, for continuous and for discrete time."""
+    for time, found in measured.all(config, stages).items():
+        note = " Dotted: as published, where the formulas differ." if time == "discrete" else ""
+        yield Figure(
+            time,
+            f"Gradient scale of the maps in {time} time, over weights (left, middle) and at equal eigenvalues (right)."
+            + note,
+            [
+                panel(found, "gradient scale", "weights", "G(w)", (1e-3, 1e6)),
+                panel(found, "gradient over weight", "weights", "G(w)/|w|", (1e-3, 1e6)),
+                panel(found, "at the same eigenvalue", "scales", "G(w)/|w|", (1, 1e9)),
+            ],
+        )
 
 
-def figure(stages: Stages, time: Time) -> Figure:
-    """Return G and G/|w| against weights, and G/|w| against time scales."""
-    found = stages[time]
-
-    def panel(title: str, grid: str, x: str, y: str, shown: tuple[float, float]) -> Panel:
-        times = np.abs(found[grid]) if y == "G(w)" else np.ones_like(found[grid])
-        series = [
-            Series(label + suffix, found[grid].tolist(), (times * row).tolist(), style, group=label)
-            for label in MAPS[time]
-            for row, suffix, style in lines(found[f"{label} {grid}"])
-        ]
-        return Panel(title, x, y, series, "log" if grid == "scales" else "linear", "log", y_range=shown)
-
-    published = " Dotted: as published, where the formulas differ." if time == "discrete" else ""
-    return Figure(
-        time,
-        f"Gradient scale of the maps in {time} time, over weights (left, middle) and at equal eigenvalues (right)."
-        + published,
-        [
-            panel("gradient scale", "weights", "weight w", "G(w)", (1e-3, 1e6)),
-            panel("gradient over weight", "weights", "weight w", "G(w)/|w|", (1e-3, 1e6)),
-            panel("at the same eigenvalue", "scales", "time scale, in steps", "G(w)/|w|", (1, 1e9)),
-        ],
-    )
-
-
-def lines(rows: np.ndarray) -> list[tuple[np.ndarray, str, Any]]:
-    """Return our line, and the published line where it differs."""
-    ours, published = rows
-    differs = ~np.isclose(ours, published, equal_nan=True)
-    if not differs.any():
-        return [(ours, "", "solid")]
-    return [(ours, "", "solid"), (np.where(differs, published, np.nan), " (published)", "dotted")]
+def panel(found: Mapping[str, np.ndarray], title: str, grid: str, y: str, shown: tuple[float, float]) -> Panel:
+    """Return our line of each map, and the published line where it differs."""
+    x, series = found[grid], []
+    times = np.abs(x) if y == "G(w)" else np.ones_like(x)
+    for label in (name.removesuffix(f" {grid}") for name in found if name.endswith(f" {grid}")):
+        ours, published = found[f"{label} {grid}"]
+        differs = ~np.isclose(ours, published, equal_nan=True)
+        series.append(Series(label, x, times * ours, group=label))
+        if differs.any():
+            dotted = times * np.where(differs, published, np.nan)
+            series.append(Series(f"{label} (published)", x, dotted, "dotted", label))
+    if grid == "scales":
+        return Panel(title, "time scale, in steps", y, series, "log", "log", shown)
+    return Panel(title, "weight w", y, series, "linear", "log", shown)
 
 
 def span(ratio: np.ndarray) -> tuple[float, float]:
@@ -114,26 +101,21 @@ def span(ratio: np.ndarray) -> tuple[float, float]:
     return float(np.nanmin(ratio)), float(np.nanmax(ratio))
 
 
-def claims(config: ScaleConfig, stages: Stages) -> list[Claim]:
+def claims(config: ScaleConfig, stages: Stages) -> Claims:
     """Check that "best" is balanced, the others are not, and softplus is the mildest of them."""
-    return [
-        *(balanced(config, stages, time) for time in get_args(Time)),
-        *(unbalanced(config, stages, t) for t in get_args(Time)),
-        *(milder(config, stages, time) for time in get_args(Time)),
-    ]
+    for check in (balanced, unbalanced, milder):
+        yield from (check(config, found, time) for time, found in measured.all(config, stages).items())
 
 
-def balanced(config: ScaleConfig, stages: Stages, time: Time) -> Claim:
+def balanced(config: ScaleConfig, found: Mapping[str, np.ndarray], time: Time) -> Claim:
     """Check that G/|w| of "best" is 2a everywhere."""
-    found = stages[time]
     papers = "best" if time == "continuous" else "best, b = 0.5"
     (low, high), times = span(found[f"{papers} weights"][0]), span(found[f"{papers} scales"][0])
-    printed = span(found[f"{papers} weights"][1])
     level = high / low < config.level
     why = f"Over weights G/|w| is {low:.4g} to {high:.4g}, over time scales {times[0]:.4g} to {times[1]:.4g}."
     if not level and time == "discrete":
         off = np.abs(found["weights"][~np.isclose(found[f"{papers} weights"][0], 2)])
-        other = span(found["best, b = 1 weights"][0])
+        printed, other = span(found[f"{papers} weights"][1]), span(found["best, b = 1 weights"][0])
         why += (
             f" The printed formula gives {printed[0]:.4g} to {printed[1]:.4g} but is too small for λ < 0 (erratum 4), "
             f"here up to |w| = {off.max(initial=0):.3g}; with b = 1 the ratio is {other[0]:.4g} to {other[1]:.4g}."
@@ -147,25 +129,23 @@ def balanced(config: ScaleConfig, stages: Stages, time: Time) -> Claim:
     )
 
 
-def unbalanced(config: ScaleConfig, stages: Stages, time: Time) -> Claim:
+def unbalanced(config: ScaleConfig, found: Mapping[str, np.ndarray], time: Time) -> Claim:
     """Check that the ratio of every other map varies with the time scale."""
-    spans = {label: span(stages[time][f"{label} scales"][0]) for label in MAPS[time] if not label.startswith("best")}
+    spans = {label: span(found[f"{label} scales"][0]) for label in MAPS[time] if not label.startswith("best")}
     factors = {label: high / low for label, (low, high) in spans.items()}
-    uneven = [factor > config.uneven for factor in factors.values()]
     return Claim(
         f"{time} time: the other maps do not",
         "curves that are not level (no number)",
-        "largest over smallest ratio: " + ", ".join(f"{label} {factor:.2g}" for label, factor in factors.items()),
-        rules.some(uneven),
+        f"largest over smallest ratio: {listed(factors, '.2g')}",
+        rules.some([factor > config.uneven for factor in factors.values()]),
         f"For time scales from {config.shortest:g} to {config.longest:g} steps G/|w| goes "
         + ", ".join(f"from {low:.2g} to {high:.2g} ({label})" for label, (low, high) in spans.items())
         + f"; more than a factor {config.uneven:g} counts as unbalanced.",
     )
 
 
-def milder(config: ScaleConfig, stages: Stages, time: Time) -> Claim:
+def milder(config: ScaleConfig, found: Mapping[str, np.ndarray], time: Time) -> Claim:
     """Check that softplus has the smaller ratio at the same eigenvalue."""
-    found = stages[time]
     relative = {name: found["softplus scales"][0] / found[f"{name} scales"][0] for name in ("direct", "exp")}
     shares = {name: float((r < 1).mean()) for name, r in relative.items()}
     last = {name: float(found["scales"][r >= 1].max(initial=0)) for name, r in relative.items()}
@@ -182,15 +162,6 @@ def milder(config: ScaleConfig, stages: Stages, time: Time) -> Claim:
     )
 
 
-EXPERIMENT = Experiment(
-    id="st-fig2",
-    title="Gradient over weight of each map",
-    source="StableSSM, figure 2",
-    question="Which map keeps the gradient in proportion to the weight?",
-    claim='The "best" map: its G/|w| is the same for all weights. The other maps vary, softplus least.',
-    configs={"smoke": ScaleConfig(weights=100, scales=50), "paper": ScaleConfig()},
-    minutes={"smoke": 0.05, "paper": 0.1},
-    run=run,
-    figures=figures,
-    claims=claims,
-)
+run = computing(measured)
+SMOKE = ScaleConfig(weights=100, scales=50)
+EXPERIMENT = described(__file__, run, figures, claims, smoke=SMOKE, paper=ScaleConfig(), minutes=(0.05, 0.1))

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from stablessm.experiments.frame import Claim, Experiment, Run, Stages, rules
-from stablessm.experiments.frame.training import Batch, Training, differentiate, mean_square, noise, train
+from stablessm.experiments.frame import Claim, Claims, Figures, Run, Stages, described, rules, stage
+from stablessm.experiments.frame.lines import lines, paired
+from stablessm.experiments.frame.training import Training, differentiate, mean_square, noisy, train
+from stablessm.experiments.stable_ssm.gradient_ratios import RATIO, ascending, predicted
 from stablessm.instruments import gradient_over_weight
 from stablessm.instruments.modes import ratio
 from stablessm.layers import RealSSM
 from stablessm.layers.initialize import timescales
-from stablessm.report.figure import Figure, Panel, Series
+from stablessm.report.figure import Figure, Panel
 from stablessm.targets import LinearFunctional
 
 TARGET = LinearFunctional("polynomial", exponent=1.1)
@@ -56,127 +59,80 @@ def start(config: Config, map: str, seed: int) -> RealSSM:
     return layer.double().with_map(map, **OPTIONS.get(map, {}))
 
 
-def batch(config: Config, k: int) -> Batch:
-    """Return inputs and targets."""
-    x = noise(0, k, config.training.batch, config.length, 1).to(config.training.chosen_device())
-    return x, TARGET(x)
-
-
 def ratios(weights: Mapping[str, Tensor], gradients: Mapping[str, Tensor]) -> Tensor:
     """Return quantiles of |gradient| / |weight| over modes, (models, quantiles)."""
     at = torch.tensor(QUANTILES).to(weights["w"])
     return ratio(gradients["w"], weights["w"]).quantile(at, dim=1, interpolation="higher").mT
 
 
-def bound(config: Config, map: str) -> Mapping[str, np.ndarray]:
+@stage("start-{map}")
+def beginning(config: Config, run: Run, map: str) -> Mapping[str, Any]:
     """Return the ratio of each mode before training, and its bound G(w)/|w| (theorem 3.4)."""
     layer = start(config, map, 0).to(config.training.chosen_device())
-    differentiate(mean_square(layer, *batch(config, 0)), layer)
+    differentiate(mean_square(layer, *noisy(TARGET, config.training, config.length)(0)), layer)
     found = gradient_over_weight(layer, recurrent_only=True)["w"]
     assert found.ratio is not None
     assert found.predicted is not None
-    return {"ratio": found.ratio.cpu().numpy(), "bound": found.predicted.cpu().numpy()}
+    return {"ratio": found.ratio.cpu(), "bound": found.predicted.cpu()}
 
 
 def run(config: Config, run: Run) -> None:
     """Train each map in turn, all seeds at once."""
     for map in config.maps:
-        run.stage(f"start-{map}", lambda map=map: bound(config, map))  # type: ignore[misc]
+        beginning.compute(config, run, map)
         starts = [start(config, map, seed) for seed in range(config.seeds)]
-        train(
-            run, f"training-{map}", starts, mean_square, lambda k: batch(config, k), config.training, observe=ratios
-        )  # fmt: skip
+        batches = noisy(TARGET, config.training, config.length)
+        train(run, f"training-{map}", starts, mean_square, batches, config.training, observe=ratios)
 
 
-def figures(config: Config, stages: Stages) -> list[Figure]:
-    """Return ratios and losses during training, and ratios before training against time scales."""
-    through, losses, at_start = [], [], []
-    tau = spread(config).tolist()
-    for map in config.maps:
-        arrays = stages[f"training-{map}"]
-        steps = (config.training.steps_per_row * np.arange(len(arrays["losses"]))).tolist()
-        largest, median = (arrays["seen"][:, 0, i].tolist() for i in (-1, 0))
-        through += [Series(map, steps, largest, "solid", map), Series(f"{map}, median", steps, median, "dotted", map)]
-        losses.append(Series(map, steps, arrays["losses"][:, 0].tolist()))
-        at_start.append(Series(map, tau, stages[f"start-{map}"]["ratio"].tolist(), "both"))
-    return [
-        Figure(
-            "gradient-over-weight",
-            "The largest (solid) and the median (dotted) |gradient| / |weight| of recurrent weights, and the loss, for "
-            "seed 0. Right: each mode before training; all maps have the same eigenvalues.",
-            [
-                Panel("through training", "step", "|gradient| / |weight|", through, y_scale="log"),
-                Panel("loss", "step", "mean square", losses, y_scale="log"),
-                Panel("at the start", "time scale τ", "|gradient| / |weight|", at_start, "log", "log"),
-            ],
-        )
-    ]
+def figures(config: Config, stages: Stages) -> Figures:
+    """Yield ratios and losses during training, and ratios before training against time scales."""
+    found = {map: stages[f"training-{map}"] for map in config.maps}
+    losses = {map: arrays["losses"][:, 0] for map, arrays in found.items()}
+    seen = {map: (arrays["seen"][:, 0, -1], arrays["seen"][:, 0, 0]) for map, arrays in found.items()}
+    steps = config.training.steps_per_row * np.arange(max(map(len, losses.values())))
+    at_start = lines(spread(config).numpy(), {map: beginning(stages, map)["ratio"] for map in config.maps}, "both")
+    yield Figure(
+        "gradient-over-weight",
+        "The largest (solid) and the median (dotted) |gradient| / |weight| of recurrent weights, and the loss, for "
+        "seed 0. Right: each mode before training; all maps have the same eigenvalues.",
+        [
+            Panel("through training", "step", RATIO, paired(steps, seen, ", median"), y_scale="log"),
+            Panel("loss", "step", "mean square", lines(steps, losses), y_scale="log"),
+            Panel("at the start", "time scale τ", RATIO, at_start, "log", "log"),
+        ],
+    )
 
 
-def claims(config: Config, stages: Stages) -> list[Claim]:
+def claims(config: Config, stages: Stages) -> Claims:
     """Check that best has the smallest ratio, losses are similar, and the bound predicts the order."""
     seen = {map: stages[f"training-{map}"]["seen"][..., -1] for map in config.maps}
     typical = {map: float(np.median(values)) for map, values in seen.items()}
     highest = {map: float(values.max()) for map, values in seen.items()}
-    final = {map: float(stages[f"training-{map}"]["losses"][-1].mean()) for map in config.maps}
+    ahead = [numbers["best"] / min(v for m, v in numbers.items() if m != "best") for numbers in (typical, highest)]
     wins = [min(numbers, key=lambda map: numbers[map]) == "best" for numbers in (typical, highest)]
-    spread = max(final.values()) / min(final.values())
-    measured, predicted = (
-        np.array([stages[f"start-{map}"][key].max() for map in config.maps]) for key in ("ratio", "bound")
+    words = ["the smallest" if win else "not the smallest" for win in wins]
+    yield Claim(
+        "best has the lowest peak gradient-to-weight ratio during training",
+        "figure 3: the smallest",
+        f"median over steps and seeds: {ascending(typical)}; highest: {ascending(highest)}",
+        rules.some(wins),
+        f"By the median best is {words[0]}, {ahead[0]:.2g} times the next map; by the highest value it is {words[1]}, "
+        f"{ahead[1]:.2g} times.",
     )
-    order = float(np.corrcoef(measured.argsort().argsort(), predicted.argsort().argsort())[0, 1])
-    return [
-        Claim(
-            "best has the lowest peak gradient-to-weight ratio during training",
-            "figure 3: the smallest",
-            "median over steps and seeds: " + listed(typical) + "; highest: " + listed(highest),
-            rules.some(wins),
-            f"By the median best is {'the smallest' if wins[0] else 'not the smallest'}, "
-            f"{typical['best'] / min(v for m, v in typical.items() if m != 'best'):.2g} times the next map; by the "
-            f"highest value it is {'the smallest' if wins[1] else 'not the smallest'}, "
-            f"{highest['best'] / min(v for m, v in highest.items() if m != 'best'):.2g} times.",
-        ),
-        Claim(
-            "the losses of the maps are similar",
-            "section 4.1: similar",
-            "final: " + listed(final),
-            rules.graded(spread < config.similar, spread < config.similar**3),
-            f"The largest final loss is {spread:.2g} times the smallest; up to {config.similar:g} times is called "
-            "similar.",
-        ),
-        Claim(
-            "the bound G(w)/|w| puts the maps in the order of the measured ratios",
-            "theorem 3.4: |∂loss/∂w| ≤ C G(w)",
-            f"rank correlation {order:.2f} over {len(config.maps)} maps at the start",
-            rules.graded(*(order > limit for limit in config.ordered)),
-            f"Largest ratios {listed(dict(zip(config.maps, measured, strict=True)))}; largest bounds "
-            f"{listed(dict(zip(config.maps, predicted, strict=True)))}.",
-        ),
-    ]
+    final = {map: float(stages[f"training-{map}"]["losses"][-1].mean()) for map in config.maps}
+    factor = max(final.values()) / min(final.values())
+    yield Claim(
+        "the losses of the maps are similar",
+        "section 4.1: similar",
+        f"final: {ascending(final)}",
+        rules.graded(factor < config.similar, factor < config.similar**3),
+        f"The largest final loss is {factor:.2g} times the smallest; up to {config.similar:g} times is called similar.",
+    )
+    yield predicted({map: beginning(stages, map) for map in config.maps}, config.ordered)
 
 
-def listed(numbers: Mapping[str, float]) -> str:
-    """Return values by map in words, smallest first."""
-    return ", ".join(f"{name} {number:.2g}" for name, number in sorted(numbers.items(), key=lambda item: item[1]))
-
-
-EXPERIMENT = Experiment(
-    id="st-fig3",
-    title="Gradient over weight",
-    source="StableSSM, figure 3",
-    question="Which parameterization has the smallest |gradient| / |weight| during training?",
-    claim="The best map, 1 - 1/(w² + 0.5); its loss is similar to the losses of the other maps.",
-    configs={
-        "smoke": Config(
-            width=8,
-            length=20,
-            training=Training(samples=160, batch=16, epochs=4, rows_per_epoch=5, device="cpu"),
-            seeds=2,
-        ),
-        "paper": Config(),
-    },
-    minutes={"smoke": 0.1, "paper": 60.0},
-    run=run,
-    figures=figures,
-    claims=claims,
+SMOKE = Config(
+    width=8, length=20, training=Training(samples=160, batch=16, epochs=4, rows_per_epoch=5, device="cpu"), seeds=2
 )
+EXPERIMENT = described(__file__, run, figures, claims, smoke=SMOKE, paper=Config(), minutes=(0.1, 60.0))

@@ -8,11 +8,12 @@ from typing import TypeAlias
 
 import numpy as np
 
-from stablessm.experiments.frame import Claim, Experiment, Run, Stages, rules
+from stablessm.experiments.frame import Claim, Claims, Figure, Figures, Panel, Run, Stages, rules
+from stablessm.experiments.frame.lines import lines
+from stablessm.experiments.frame.words import each, listed
 from stablessm.experiments.stable_ssm import language_study as study
 from stablessm.experiments.stable_ssm.language_stability import Instability, Limits, calmest, final_loss
-from stablessm.experiments.stable_ssm.language_study import PAPERS, SMOKE, StudyConfig
-from stablessm.report.figure import Figure, Panel, Series
+from stablessm.experiments.stable_ssm.language_study import PAPERS, StudyConfig
 
 Ends: TypeAlias = dict[float, dict[str, float]]
 """Final losses, by rate and map."""
@@ -37,52 +38,45 @@ def final(config: StudyConfig, stages: Stages) -> Ends:
     }
 
 
-def figures(config: StudyConfig, stages: Stages) -> list[Figure]:
-    """Return losses with one panel per rate, final losses against the rate, and memories."""
-    cells = {rate: study.at(config, stages, rate) for rate in config.rates}
-    ends = final(config, stages)
-    over = [
-        Series(scheme, config.rates, [ends[rate][scheme] for rate in config.rates], "both") for scheme in config.maps
-    ]
-    return [
-        Figure(
-            "losses",
-            "The training loss of every map at every rate; a line that ends early diverged. Last panel: the mean "
-            "loss of "
-            "the last tenth of the steps.",
-            [
-                *(study.losses(f"rate {rate:g}", found) for rate, found in cells.items()),
-                Panel("final", "learning rate", "cross-entropy [nats]", over, "log"),
-            ],
-        ),
-        Figure(
-            "memory",
-            "How much the output of each trained model still changes after t repetitions of a token: the "
-            f"largest over {config.words} tokens. A missing model diverged, or its output is not "
-            "finite.",
-            [study.memories(f"rate {rate:g}", found) for rate, found in cells.items()],
-        ),
-    ]
+def figures(config: StudyConfig, stages: Stages) -> Figures:
+    """Yield losses with one panel per rate, final losses against the rate, and memories."""
+    cells, ends = {rate: study.at(config, stages, rate) for rate in config.rates}, final(config, stages)
+    over = lines(config.rates, {scheme: [losses[scheme] for losses in ends.values()] for scheme in config.maps}, "both")
+    yield Figure(
+        "losses",
+        "The training loss of every map at every rate; a line that ends early diverged. Last panel: the mean loss of "
+        "the last tenth of the steps.",
+        [
+            *(study.losses(f"rate {rate:g}", found) for rate, found in cells.items()),
+            Panel("final", "learning rate", "cross-entropy [nats]", over, "log"),
+        ],
+    )
+    yield Figure(
+        "memory",
+        "How much the output of each trained model still changes after t repetitions of a token: the largest over "
+        f"{config.words} tokens. A missing model diverged, or its output is not finite.",
+        [study.memories(f"rate {rate:g}", found) for rate, found in cells.items()],
+    )
 
 
-def claims(config: StudyConfig, stages: Stages) -> list[Claim]:
+def claims(config: StudyConfig, stages: Stages) -> Claims:
     """Check the captions of the figure, the eigenvalues and the memories."""
-    ends = final(config, stages)
+    limits, ends, rates = config.limits, final(config, stages), sorted(config.rates)
     unrest = {rate: study.unrest(config, study.at(config, stages, rate)) for rate in config.rates}
-    made = [inside(config, stages), remembers(config, stages)] if set(STABLE) & set(config.maps) else []
     rivals = [scheme for scheme in RIVALS if scheme in config.maps]
-    if PAPERS not in config.maps or not rivals:
-        return made
-    rates, alike = sorted(config.rates), [scheme for scheme in ("exp", "softplus") if scheme in rivals]
-    some = [calm(config.limits, rates[0], ends, unrest, rivals)] if len(rates) > 1 else []
-    some += [comparable(config.limits, rates[1], ends, alike)] if len(rates) > 2 and alike else []
-    some += [advantage(config.limits, ends, rivals)] if len(rates) > 1 else []
-    return [
-        *some,
-        wins(config.limits, rates[-1], ends, unrest, rivals),
-        counted(config.limits, unrest, rivals, lost(config, stages)),
-        *made,
-    ]
+    if PAPERS in config.maps and rivals:
+        alike = [scheme for scheme in ("exp", "softplus") if scheme in rivals]
+        if len(rates) > 1:
+            yield calm(limits, rates[0], ends, unrest, rivals)
+        if len(rates) > 2 and alike:
+            yield comparable(limits, rates[1], ends, alike)
+        if len(rates) > 1:
+            yield advantage(limits, ends, rivals)
+        yield wins(limits, rates[-1], ends, unrest, rivals)
+        yield counted(limits, unrest, rivals, lost(config, stages))
+    if set(STABLE) & set(config.maps):
+        yield inside(config, stages)
+        yield remembers(config, stages)
 
 
 def calm(limits: Limits, rate: float, ends: Ends, unrest: Unrest, rivals: list[str]) -> Claim:
@@ -93,7 +87,7 @@ def calm(limits: Limits, rate: float, ends: Ends, unrest: Unrest, rivals: list[s
     return Claim(
         f"at the smallest rate, {rate:g}, best has no large fluctuation, and not the smallest loss",
         "figure 6 (a): not optimal in loss, but no large fluctuation; exp is stable too",
-        f"best: {told[PAPERS]}, final loss {losses[PAPERS]:.3f}; " + _listed(losses, rivals),
+        f"best: {told[PAPERS]}, final loss {losses[PAPERS]:.3f}; {_listed(losses, rivals)}",
         rules.graded(quiet and behind > limits.clear, quiet),
         f"Best is {abs(behind):.3f} nats {'behind' if behind > 0 else 'ahead of'} the lowest of the others; more "
         f"than {limits.clear:g} counts. " + "; ".join(f"{scheme}: {told[scheme]}" for scheme in rivals) + ".",
@@ -108,11 +102,10 @@ def comparable(limits: Limits, rate: float, ends: Ends, alike: Sequence[str]) ->
     return Claim(
         f"at the rate {rate:g} the final loss of best is comparable with the final loss of {' and '.join(alike)}",
         "figure 6 (b): not optimal, but comparable",
-        f"best {losses[PAPERS]:.3f}; " + _listed(losses, alike),
+        f"best {losses[PAPERS]:.3f}; {_listed(losses, alike)}",
         rules.some(held),
-        "The final loss of best is higher by "
-        + ", ".join(f"{gap:+.3f} ({scheme})" for scheme, gap in behind.items())
-        + f" nats; below {limits.comparable:g} is called comparable.",
+        f"The final loss of best is higher by {each('{1:+.3f} ({0})', behind.items())} nats; below "
+        f"{limits.comparable:g} is called comparable.",
     )
 
 
@@ -121,12 +114,11 @@ def advantage(limits: Limits, ends: Ends, rivals: list[str]) -> Claim:
     rates = sorted(ends)
     gap = [_gap(ends[rate], rivals) for rate in rates]
     grows = [after >= before for before, after in pairwise(gap)]
-    verdict = rules.given(gap[-1] > gap[0] + limits.clear, rules.graded(all(grows), True))
     return Claim(
         "the advantage of best grows with the learning rate",
         "figure 6: its advantage is usually better when the rate is larger",
-        "; ".join(f"{rate:g}: {g:+.3f}" for rate, g in zip(rates, gap, strict=True)),
-        verdict,
+        each("{:g}: {:+.3f}", zip(rates, gap, strict=True), "; "),
+        rules.given(gap[-1] > gap[0] + limits.clear, rules.graded(all(grows), True)),
         "Nats by which its final loss is below the median of the other maps; a diverged map counts as infinite. It "
         f"does not shrink in {sum(grows)} of {len(grows)} steps from one rate to the next.",
     )
@@ -140,7 +132,7 @@ def wins(limits: Limits, rate: float, ends: Ends, unrest: Unrest, rivals: list[s
     return Claim(
         f"at the largest rate, {rate:g}, best has the smallest loss",
         "figure 6 (c): the smallest",
-        f"best {losses[PAPERS]:.3f}; " + _listed(losses, rivals),
+        f"best {losses[PAPERS]:.3f}; {_listed(losses, rivals)}",
         rules.graded(finite and lead > limits.clear, finite and lead > -limits.comparable),
         f"'Reproduced' requires a loss more than {limits.clear:g} nats below each other map, 'partly' at most this "
         "much above: "
@@ -160,18 +152,14 @@ def lost(config: StudyConfig, stages: Stages) -> str:
 def counted(limits: Limits, unrest: Unrest, rivals: list[str], diverged: str) -> Claim:
     """Check divergences and spikes over all rates."""
     total = {
-        scheme: (
-            sum(told[scheme].diverged for told in unrest.values()),
-            sum(told[scheme].spikes for told in unrest.values()),
-        )
+        scheme: tuple(sum(getattr(told[scheme], key) for told in unrest.values()) for key in ("diverged", "spikes"))
         for scheme in (PAPERS, *rivals)
     }
-    verdict = calmest(total[PAPERS], [total[scheme] for scheme in rivals])
     return Claim(
         "over all rates, best diverges and spikes least",
         "section 4.2: it enhances training stability",
         "; ".join(f"{scheme}: {lost} diverged, {spikes} spikes" for scheme, (lost, spikes) in total.items()),
-        verdict,
+        calmest(total[PAPERS], [total[scheme] for scheme in rivals]),
         f"Of {len(unrest)} rates. A spike is a loss {limits.height:g} nats above the median of the {limits.window} "
         "before it, after the warm-up; the README defines divergence. 'Reproduced' requires fewer than each other map, "
         f"'partly' at most as many. Diverged: {diverged}.",
@@ -213,7 +201,7 @@ def remembers(config: StudyConfig, stages: Stages) -> Claim:
         rules.some(fade),
         f"{sum(fade)} of {len(fade)} fade: the largest M(t) over the last tenth of {config.horizon} tokens is below "
         f"{config.limits.faded:.0%} of its maximum. In brackets: the fitted kind of decay, one "
-        f"for each of the rates {', '.join(f'{rate:g}' for rate in config.rates)}.",
+        f"for each of the rates {listed(config.rates, 'g')}.",
     )
 
 
@@ -229,19 +217,7 @@ def _gap(losses: dict[str, float], rivals: list[str]) -> float:
 
 
 def _listed(losses: dict[str, float], schemes: Sequence[str]) -> str:
-    return ", ".join(f"{scheme} {losses[scheme]:.3f}" for scheme in schemes)
+    return listed({scheme: losses[scheme] for scheme in schemes}, ".3f")
 
 
-EXPERIMENT = Experiment(
-    id="st-fig6",
-    title="Language models at four learning rates",
-    source="StableSSM, figure 6",
-    question="How does the stability of each parameterization depend on the learning rate of a language model?",
-    claim="Best is not the lowest at small rates, but the most stable, and the lowest at the largest rate.",
-    configs={"smoke": SMOKE, "paper": StudyConfig()},
-    minutes={"smoke": 0.1, "paper": 15000.0},
-    run=run,
-    figures=figures,
-    claims=claims,
-    jobs=lambda config: study.jobs(config, config.rates),
-)
+EXPERIMENT = study.experiment(__file__, run, figures, claims, 15000.0, lambda config: config.rates)

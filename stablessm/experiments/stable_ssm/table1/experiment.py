@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import torch
@@ -13,7 +12,7 @@ from torch import Tensor
 
 from stablessm import reparam
 from stablessm._typing import Time
-from stablessm.experiments.frame import Claim, Experiment, Run, Stages, rules
+from stablessm.experiments.frame import Claim, Claims, Figures, Run, Stages, computing, described, rules, stage
 from stablessm.report.figure import Figure, Panel, Series
 
 
@@ -73,14 +72,9 @@ class TableConfig:
     """Largest relative deviation of a formula that holds; quadrature and sums are accurate to about 1e-9."""
 
 
-def run(config: TableConfig, run: Run) -> None:
-    """Compute the derived, the printed and our own G for every row."""
-    for row in ROWS:
-        run.stage(row.name, partial(measure, config, row))
-
-
-def measure(config: TableConfig, row: Row) -> Mapping[str, np.ndarray]:
-    """Return G on the part of the grid where the row is stable."""
+@stage(lambda row: row.name, over=lambda config: ROWS)
+def measured(config: TableConfig, run: Run, row: Row) -> Mapping[str, Tensor]:
+    """Return the derived, the printed and our own G on the part of the grid where the row is stable."""
     f = row.f()
     grid = torch.linspace(-config.reach, config.reach, config.weights, dtype=torch.float64)
     if row.map == "direct":  # clip and relu have few stable weights
@@ -88,7 +82,7 @@ def measure(config: TableConfig, row: Row) -> Mapping[str, np.ndarray]:
     w = grid[(f.distance(grid) >= config.closest) | (f.derivative(grid) == 0)]
     derived = [integral(f, x, config.nodes) if row.time == "continuous" else series(f, x, config.terms) for x in w]
     found = {"w": w, "eigenvalue": f(w), "derived": torch.stack(derived), "printed": row.formula(w)}
-    return {name: array.numpy() for name, array in (found | {"ours": f.gradient_scale(w)}).items()}
+    return found | {"ours": f.gradient_scale(w)}
 
 
 def integral(f: reparam.Reparameterization, w: Tensor, nodes: int) -> Tensor:
@@ -117,32 +111,31 @@ def deviation(found: Mapping[str, np.ndarray], name: str) -> np.ndarray:
         return np.where(derived == other, 0.0, np.abs(other / derived - 1))
 
 
-def figures(config: TableConfig, stages: Stages) -> list[Figure]:
-    """Return figures of the derived and the printed G and of their ratio."""
-    scales, quotients = [], []
-    for time in ("continuous", "discrete"):
+def figures(config: TableConfig, stages: Stages) -> Figures:
+    """Yield the derived and the printed G and their ratio."""
+    scales, quotients, some = [], [], slice(None, None, max(1, config.weights // 50))
+    for time in get_args(Time):
         series = []
         for row in (row for row in ROWS if row.time == time):
-            found = stages[row.name]
+            found = measured(stages, row)
             w, derived, printed = (found[name] for name in ("w", "derived", "printed"))
-            series.append(Series(row.map, w.tolist(), derived.tolist(), group=row.map))
-            some = slice(None, None, max(1, config.weights // 50))
-            series.append(Series(f"{row.map}, printed", w[some].tolist(), printed[some].tolist(), "points", row.map))
+            series.append(Series(row.map, w, derived, group=row.map))
+            series.append(Series(f"{row.map}, printed", w[some], printed[some], "points", row.map))
             if deviation(found, "printed").max() > config.exact:
-                lam = found["eigenvalue"]
-                quotients.append(Series(row.map, lam.tolist(), (printed / derived).tolist()))
+                quotients.append(Series(row.map, found["eigenvalue"], printed / derived))
         scales.append(Panel(f"{time} time", "weight w", "G(w)", series, "linear", "log", (1e-3, 1e6)))
     wrong = Panel("rows that fail (discrete time)", "eigenvalue λ", "printed / derived", quotients, "linear", "log")
-    caption = (
+    yield Figure(
+        "gradient-scales",
         "Lines: G by automatic differentiation of the loss bound. Points: printed in the table. Right: where both "
-        "differ: the printed value is too small, for negative eigenvalues only."
+        "differ: the printed value is too small, for negative eigenvalues only.",
+        [*scales, wrong] if quotients else scales,
     )
-    return [Figure("gradient-scales", caption, [*scales, wrong] if quotients else scales)]
 
 
-def claims(config: TableConfig, stages: Stages) -> list[Claim]:
-    """Return one claim for each row."""
-    return [claim(row, stages[row.name], config.exact) for row in ROWS]
+def claims(config: TableConfig, stages: Stages) -> Claims:
+    """Yield one claim for each row."""
+    yield from (claim(row, measured(stages, row), config.exact) for row in ROWS)
 
 
 def claim(row: Row, found: Mapping[str, np.ndarray], exact: float) -> Claim:
@@ -169,15 +162,6 @@ def claim(row: Row, found: Mapping[str, np.ndarray], exact: float) -> Claim:
     return Claim(f"{name}: G = {row.printed}", f"{row.printed} ({row.where})", ours, verdict, why)
 
 
-EXPERIMENT = Experiment(
-    id="st-table1",
-    title="The gradient scales of the maps, derived",
-    source="StableSSM, table 1",
-    question="Does automatic differentiation of the loss bound give the gradient scales of the table?",
-    claim="The table gives G for nine maps, and |f′|/f² or |f′|/(1 − f)² in general.",
-    configs={"smoke": TableConfig(weights=40, closest=1e-2, terms=3000), "paper": TableConfig()},
-    minutes={"smoke": 0.02, "paper": 0.1},
-    run=run,
-    figures=figures,
-    claims=claims,
-)
+run = computing(measured)
+SMOKE = TableConfig(weights=40, closest=1e-2, terms=3000)
+EXPERIMENT = described(__file__, run, figures, claims, smoke=SMOKE, paper=TableConfig(), minutes=(0.02, 0.1))

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Literal
 
 import numpy as np
 
-from stablessm.experiments.frame import Claim, Experiment, Run, Stages, rules
+from stablessm.experiments.frame import Claim, Claims, Figure, Figures, Panel, Run, Stages, rules
+from stablessm.experiments.frame.lines import lines
+from stablessm.experiments.frame.words import listed
 from stablessm.experiments.stable_ssm import language_study as study
-from stablessm.experiments.stable_ssm.language_study import SMOKE, StudyConfig
+from stablessm.experiments.stable_ssm.language_study import StudyConfig
 from stablessm.experiments.stable_ssm.language_training import perplexity
-from stablessm.report.figure import Figure, Panel, Series
 
 PUBLISHED = {
     "train": {"softplus": 14.570, "exp": 15.721, "best-0.5": 17.182, "direct": 18.916},
     "test": {"softplus": 20.136, "exp": 20.218, "best-0.5": 20.811, "direct": 28.167},
 }
 """Published perplexities on WikiText-103; only their order can be compared."""
-Part = Literal["train", "test"]
 
 
 def run(config: StudyConfig, run: Run) -> None:
@@ -35,37 +34,32 @@ def table(config: StudyConfig, stages: Stages) -> dict[str, dict[str, float]]:
     }
 
 
-def figures(config: StudyConfig, stages: Stages) -> list[Figure]:
-    """Return figures of perplexities, losses and memories."""
+def figures(config: StudyConfig, stages: Stages) -> Figures:
+    """Yield perplexities, losses and memories."""
     cells, losses = study.at(config, stages, config.rate), table(config, stages)
-    places = list(range(len(config.maps)))
-    bars = [
-        Series(part, places, [perplexity(found[scheme]) for scheme in config.maps], "points")
-        for part, found in losses.items()
-    ]
+    bars = {part: [perplexity(loss) for loss in found.values()] for part, found in losses.items()}
     names = ", ".join(f"{place} {scheme}" for place, scheme in enumerate(config.maps))
-    return [
-        Figure(
-            "perplexity",
-            f"Left: perplexity per token of every map ({names}) at the rate {config.rate:g}; a missing map "
-            "diverged. Middle: the training loss. Right: how much the output still changes after t repetitions of a "
-            f"token, the largest over {config.words}.",
-            [
-                Panel("perplexity", "map", "perplexity", bars),
-                study.losses("training", cells),
-                study.memories("memory", cells),
-            ],
-        )
-    ]
+    yield Figure(
+        "perplexity",
+        f"Left: perplexity per token of every map ({names}) at the rate {config.rate:g}; a missing map diverged. "
+        "Middle: the training loss. Right: how much the output still changes after t repetitions of a token, the "
+        f"largest over {config.words}.",
+        [
+            Panel("perplexity", "map", "perplexity", lines(range(len(config.maps)), bars, "points")),
+            study.losses("training", cells),
+            study.memories("memory", cells),
+        ],
+    )
 
 
-def claims(config: StudyConfig, stages: Stages) -> list[Claim]:
+def claims(config: StudyConfig, stages: Stages) -> Claims:
     """Check that stable maps are better than direct, and the order of the maps."""
     losses = table(config, stages)
-    parts: tuple[Part, ...] = ("train", "test")
     known = [scheme for scheme in PUBLISHED["test"] if scheme in config.maps]
-    made = [ahead(losses, config, known)] if "direct" in known and len(known) > 1 else []
-    return [*made, *(order(losses[part], config, part, known) for part in parts)] if len(known) > 1 else made
+    if len(known) > 1:
+        if "direct" in known:
+            yield ahead(losses, config, known)
+        yield from (order(found, config, part, known) for part, found in losses.items())
 
 
 def ahead(losses: dict[str, dict[str, float]], config: StudyConfig, known: list[str]) -> Claim:
@@ -85,7 +79,7 @@ def ahead(losses: dict[str, dict[str, float]], config: StudyConfig, known: list[
     )
 
 
-def order(losses: dict[str, float], config: StudyConfig, part: Part, known: list[str]) -> Claim:
+def order(losses: dict[str, float], config: StudyConfig, part: str, known: list[str]) -> Claim:
     """Check the order softplus, exp, best, direct."""
     gaps, clear = [_minus(losses[after], losses[before]) for before, after in pairwise(known)], config.limits.clear
     found = {scheme: perplexity(losses[scheme]) for scheme in sorted(losses, key=lambda scheme: losses[scheme])}
@@ -94,7 +88,7 @@ def order(losses: dict[str, float], config: StudyConfig, part: Part, known: list
         _listed(PUBLISHED[part], known),
         _listed(found, list(found)),
         rules.ahead(gaps, [clear] * len(gaps)),
-        f"From each map to the next the loss rises by {', '.join(f'{gap:+.3f}' for gap in gaps)} nats: "
+        f"From each map to the next the loss rises by {listed(gaps, '+.3f')} nats: "
         f"{sum(gap > 0 for gap in gaps)} of {len(gaps)} as published, {sum(gap > clear for gap in gaps)} by more "
         f"than {clear:g}, the difference that one seed can show. Best has b = 0.5.",
     )
@@ -106,19 +100,7 @@ def _minus(a: float, b: float) -> float:
 
 
 def _listed(numbers: dict[str, float], schemes: list[str]) -> str:
-    return ", ".join(f"{scheme} {numbers[scheme]:.2f}" for scheme in schemes)
+    return listed({scheme: numbers[scheme] for scheme in schemes}, ".2f")
 
 
-EXPERIMENT = Experiment(
-    id="st-table2",
-    title="Perplexities of language models by map",
-    source="StableSSM, table 2",
-    question="How well does a language model of each parameterization predict text after the same training?",
-    claim="All stable maps are better than direct; softplus is first, then exp, then best.",
-    configs={"smoke": SMOKE, "paper": StudyConfig()},
-    minutes={"smoke": 0.1, "paper": 4000.0},
-    run=run,
-    figures=figures,
-    claims=claims,
-    jobs=lambda config: study.jobs(config, (config.rate,)),
-)
+EXPERIMENT = study.experiment(__file__, run, figures, claims, 4000.0)

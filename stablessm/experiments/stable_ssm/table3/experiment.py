@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import product
+from typing import Any
 
 import numpy as np
 
 from stablessm._errors import ArgumentError
-from stablessm.experiments.frame import Claim, Experiment, Run, Stages, rules
+from stablessm.experiments.frame import Claim, Claims, Figures, Run, Stages, described, rules, stage
 from stablessm.experiments.frame.training import device_called
 from stablessm.experiments.stable_ssm.language_study import SCHEMES, memories, remembered, start, thinned
 from stablessm.experiments.stable_ssm.language_text import SYNTHETIC, loaded
@@ -69,35 +69,9 @@ def cells(config: Config) -> list[tuple[int, str, int]]:
     return list(product(config.warmups, config.maps, range(config.seeds)))
 
 
-def run(config: Config, run: Run) -> None:
-    """Run every training; each is a stage."""
-    for cell in sorted(cells(config), key=lambda cell: (cell[0], cell[2])):
-        _measure_one(config, run, *cell)
-
-
-def _measure_one(config: Config, run: Run, warmup: int, scheme: str, seed: int) -> None:
-    run.stage(_name(warmup, scheme, seed), lambda: _trained(config, run, warmup, scheme, seed))
-
-
-def one(stages: Stages, warmup: int, scheme: str, seed: int) -> Mapping[str, np.ndarray]:
+@stage("warmup-{warmup}-{scheme}-{seed}", over=cells)
+def one(config: Config, run: Run, warmup: int, scheme: str, seed: int) -> Mapping[str, Any]:
     """Return the arrays of ``fit`` and ``remembered``, and the number of ``parameters``."""
-    return stages[_name(warmup, scheme, seed)]
-
-
-def jobs(config: Config) -> dict[str, Callable[[Run], object]]:
-    """Return one job for each training."""
-    return {_name(*cell): partial(_job, config, cell) for cell in cells(config)}
-
-
-def _name(warmup: int, scheme: str, seed: int) -> str:
-    return f"warmup-{warmup}-{scheme}-{seed}"
-
-
-def _job(config: Config, cell: tuple[int, str, int], run: Run) -> None:
-    _measure_one(config, run, *cell)
-
-
-def _trained(config: Config, run: Run, warmup: int, scheme: str, seed: int) -> Mapping[str, np.ndarray]:
     options, label = replace(config.training, warmup=warmup), f"{scheme}, seed {seed}, warm-up {warmup}"
     task, device = loaded(config.text, config.vocabulary, config.length), device_called(config.training.device)
     if device.type == "cuda":
@@ -106,7 +80,13 @@ def _trained(config: Config, run: Run, warmup: int, scheme: str, seed: int) -> M
     model.body.gradient_checkpointing = config.checkpointing
     found = fit(model, task, options, config.rate, seed, name=label, progress=run.progress)
     memory = remembered(model, task, config.words, config.horizon, found)
-    return {**found, **memory, "parameters": np.array(sum(p.numel() for p in model.parameters()))}
+    return {**found, **memory, "parameters": sum(p.numel() for p in model.parameters())}
+
+
+def run(config: Config, run: Run) -> None:
+    """Run every training; each is a stage."""
+    for cell in sorted(cells(config), key=lambda cell: (cell[0], cell[2])):
+        one.compute(config, run, *cell)
 
 
 def converged(config: Config, found: Mapping[str, np.ndarray]) -> bool:
@@ -114,44 +94,39 @@ def converged(config: Config, found: Mapping[str, np.ndarray]) -> bool:
     return int(found["diverged"]) < 0 and bool(found["losses"][-config.last :].mean() < found["losses"][0])
 
 
-def figures(config: Config, stages: Stages) -> list[Figure]:
-    """Return losses, |gradient| / |weight| and memories for each warm-up."""
-    return [_figure(config, stages, warmup) for warmup in config.warmups]
+def figures(config: Config, stages: Stages) -> Figures:
+    """Yield losses, |gradient| / |weight| and memories for each warm-up."""
+    for warmup in config.warmups:
+        losses, ratios, found = [], [], {}
+        for scheme, seed in product(config.maps, range(config.seeds)):
+            label = f"{scheme}, seed {seed}"
+            cell = found[label] = one(stages, warmup, scheme, seed)
+            losses.append(Series(label, *thinned(cell["losses"]), group=scheme))
+            ratios.append(Series(label, cell["looks"].astype(float), cell["largest"], group=scheme))
+        yield Figure(
+            f"losses-warmup-{warmup}",
+            f"The training loss at the rate {config.rate:g} with {warmup} warm-up steps, and the largest "
+            "|gradient| / |weight| of recurrent weights. A line that ends before the last step diverged. Last: how "
+            "much the output of each model, with its last weights, still changes after t repetitions of a token, the "
+            f"largest over {config.words}; a missing model diverged, or its output is not finite.",
+            [
+                Panel("loss", "step", "cross-entropy [nats]", losses),
+                Panel("ratio", "step", "largest |gradient| / |weight|", ratios, y_scale="log"),
+                memories("memory", found),
+            ],
+        )
 
 
-def _figure(config: Config, stages: Stages, warmup: int) -> Figure:
-    losses, ratios, found = [], [], {}
-    for scheme, seed in product(config.maps, range(config.seeds)):
-        label = f"{scheme}, seed {seed}"
-        cell = found[label] = one(stages, warmup, scheme, seed)
-        losses.append(Series(label, *thinned(cell["losses"]), group=scheme))
-        ratios.append(Series(label, cell["looks"].astype(float).tolist(), cell["largest"].tolist(), group=scheme))
-    return Figure(
-        f"losses-warmup-{warmup}",
-        f"The training loss at the rate {config.rate:g} with {warmup} warm-up steps, and the largest "
-        "|gradient| / |weight| of recurrent weights. A line that ends before the last step diverged. Last: how much "
-        "the output of each model, with its last weights, still changes after t repetitions of a "
-        f"token, the largest over {config.words}; a missing model diverged, or its output is not "
-        "finite.",
-        [
-            Panel("loss", "step", "cross-entropy [nats]", losses),
-            Panel("ratio", "step", "largest |gradient| / |weight|", ratios, y_scale="log"),
-            memories("memory", found),
-        ],
-    )
-
-
-def claims(config: Config, stages: Stages) -> list[Claim]:
-    """Return one claim for each warm-up and map of the table."""
+def claims(config: Config, stages: Stages) -> Claims:
+    """Yield one claim for each warm-up and map of the table."""
     schemes = [scheme for scheme in PUBLISHED if scheme in config.maps]
-    return [survival(config, stages, warmup, scheme) for warmup in config.warmups for scheme in schemes]
+    yield from (survival(config, stages, *key) for key in product(config.warmups, schemes))
 
 
 def survival(config: Config, stages: Stages, warmup: int, scheme: str) -> Claim:
     """Check how many seeds of a map converge."""
     found = [one(stages, warmup, scheme, seed) for seed in range(config.seeds)]
     count, total, published = sum(converged(config, cell) for cell in found), config.seeds, PUBLISHED[scheme]
-    verdict = rules.graded(count == (total if published else 0), 0 < count < total)
     steps = config.training.steps
     when = f"within {steps} steps at the rate {config.rate:g} after {warmup} warm-up steps"
     if warmup > steps:
@@ -160,7 +135,7 @@ def survival(config: Config, stages: Stages, warmup: int, scheme: str) -> Claim:
         f"{scheme} {'converges' if published else 'diverges'} {when}; {int(found[0]['parameters']):,} parameters",
         f"{published} of 3 converge",
         f"{count} of {total} converge: " + "; ".join(_told(config, seed, cell) for seed, cell in enumerate(found)),
-        verdict,
+        rules.graded(count == (total if published else 0), 0 < count < total),
         _cause(found),
     )
 
@@ -173,39 +148,27 @@ def _told(config: Config, seed: int, found: Mapping[str, np.ndarray]) -> str:
     return f"seed {seed} loss {first.mean():.2f} to {last.mean():.2f}{note}"
 
 
-def _cause(found: list[Mapping[str, np.ndarray]]) -> str:
+def _cause(found: Sequence[Mapping[str, np.ndarray]]) -> str:
     """Return the reports of trace_divergence on diverged trainings."""
     reports = [" / ".join(str(cell["report"]).splitlines()) for cell in found]
     told = [f"Seed {seed}: {report}." for seed, report in enumerate(reports) if report]
     return " ".join(told) or f"No training of {len(found)} seeds diverged (the README defines divergence)."
 
 
-EXPERIMENT = Experiment(
-    id="st-table3",
-    title="Three billion parameters at a large learning rate",
-    source="StableSSM, table 3",
-    question="Which maps survive a hundred training steps at the rate 0.01 in a model with 3 billion parameters?",
-    claim="Best converges in 3 of 3 runs; exp, softplus and direct diverge in all runs.",
-    configs={
-        "smoke": Config(
-            text=SYNTHETIC,
-            vocabulary=16,
-            length=24,
-            preset="lm-tiny",
-            timescales=(2.0, 20.0),
-            warmups=(2, 10),
-            seeds=1,
-            training=LanguageTraining(
-                steps=8, batch=8, warmup=0, planned=20, recurrent=1.0, look_every=1, autocast=False, device="cpu"
-            ),
-            words=2,
-            horizon=24,
-        ),
-        "paper": Config(),
-    },
-    minutes={"smoke": 0.1, "paper": 100000.0},
-    run=run,
-    figures=figures,
-    claims=claims,
-    jobs=jobs,
+SMOKE = Config(
+    text=SYNTHETIC,
+    vocabulary=16,
+    length=24,
+    preset="lm-tiny",
+    timescales=(2.0, 20.0),
+    warmups=(2, 10),
+    seeds=1,
+    training=LanguageTraining(
+        steps=8, batch=8, warmup=0, planned=20, recurrent=1.0, look_every=1, autocast=False, device="cpu"
+    ),
+    words=2,
+    horizon=24,
+)
+EXPERIMENT = described(
+    __file__, run, figures, claims, smoke=SMOKE, paper=Config(), minutes=(0.1, 100000.0), jobs=one.jobs
 )

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
 
 from stablessm import tasks
-from stablessm.experiments.frame import Claim, Experiment, Run, Stages, rules
+from stablessm.experiments.frame import Claim, Claims, Figure, Figures, Run, Stages, described, rules
+from stablessm.experiments.frame.words import each
 from stablessm.experiments.stable_ssm import map_tables as tables
 from stablessm.experiments.stable_ssm.stacked_training import StackTraining
 from stablessm.models import SequenceClassifier
-from stablessm.report.figure import Figure
 from stablessm.tasks.base import Task
 
 PUBLISHED = {
@@ -113,35 +113,33 @@ def run(config: Config, run: Run) -> None:
         study.train(run)
 
 
-def figures(config: Config, stages: Stages) -> list[Figure]:
-    """Return the sensitivity to the learning rate, and the trainings."""
+def figures(config: Config, stages: Stages) -> Figures:
+    """Yield the sensitivity to the learning rate, and the trainings."""
     short, middle, long = (study.scores(stages) for study in studies(config, stages).values())
-    return [
-        Figure(
-            "learning-rates",
-            "Test accuracy over the learning rate, the mean over seeds; a model that diverged is "
-            "scored with its last finite weights. Right: the loss of each map trained further at the full length. "
-            "The loss "
-            "counts every next token, and keys cannot be predicted.",
-            [
-                tables.sensitivity(short, f"length {config.short.length}"),
-                tables.sensitivity(middle, f"length {config.middle.length}"),
-                tables.losses(long, f"length {config.long.length}"),
-            ],
-        )
-    ]
+    yield Figure(
+        "learning-rates",
+        "Test accuracy over the learning rate, the mean over seeds; a model that diverged is scored with its last "
+        "finite weights. Right: the loss of each map trained further at the full length. The loss counts every next "
+        "token, and keys cannot be predicted.",
+        [
+            tables.sensitivity(short, f"length {config.short.length}"),
+            tables.sensitivity(middle, f"length {config.middle.length}"),
+            tables.losses(long, f"length {config.long.length}"),
+        ],
+    )
 
 
-def claims(config: Config, stages: Stages) -> list[Claim]:
+def claims(config: Config, stages: Stages) -> Claims:
     """Check both lengths for stable and other maps, and the training accuracies of the paper."""
     found = {name: study.scores(stages) for name, study in studies(config, stages).items()}
     both: dict[str, Recall] = {"short": config.short, "long": config.long}
-    made = []
     for name, recall in both.items():
-        stable, others = found[name].named(tables.STABLE), found[name].named(FAILING)
-        made += [solved(found[name], name, recall)] if stable else []
-        made += [unsolved(found[name], name, recall)] if stable and others else []
-    return [*made, known(found["long"], config.long)] if found["long"].named(tables.STABLE) else made
+        if found[name].named(tables.STABLE):
+            yield solved(found[name], name, recall)
+            if found[name].named(FAILING):
+                yield unsolved(found[name], name, recall)
+    if found["long"].named(tables.STABLE):
+        yield known(found["long"], config.long)
 
 
 def solved(scores: tables.Scores, name: str, recall: Recall) -> Claim:
@@ -150,8 +148,8 @@ def solved(scores: tables.Scores, name: str, recall: Recall) -> Claim:
     held = [100 * scores.of(scheme).mean() >= goal for scheme in stable]
     return Claim(
         f"stable maps recall over {recall.length} tokens of a vocabulary of {recall.vocabulary}: {goal:g} % or more",
-        listed(PUBLISHED[name], ("best", "exp")),
-        "; ".join(scores.told(scheme) for scheme in stable),
+        published(name, ("best", "exp")),
+        scores.told(*stable),
         rules.some(held),
         f"Mean (deviation) over {scores.grid.seeds} seeds of {recall.tests} test examples, at the rate that held-out "
         f"examples prefer: {sum(held)} of {len(held)} maps reach the goal. Chance is "
@@ -166,19 +164,19 @@ def unsolved(scores: tables.Scores, name: str, recall: Recall) -> Claim:
     held = [100 * scores.of(scheme).mean() < min(goal, stable - recall.behind) for scheme in failing]
     beside = scores.named(("relu", tables.RELEASED))
     lost = {scheme: scores.diverged(scheme) for scheme in (*failing, *beside)}
+    rows = {
+        rate: ", ".join(f"{scheme} {tables.percent(np.asarray(scores.of(scheme, i)))}" for scheme in failing)
+        for i, rate in enumerate(scores.grid.rates)
+    }
     return Claim(
         f"direct and clip do not recall over {recall.length} tokens, from the eigenvalues that the others start from",
-        listed(PUBLISHED[name], ("clip", "direct")),
-        "; ".join(scores.told(scheme) for scheme in failing),
+        published(name, ("clip", "direct")),
+        scores.told(*failing),
         rules.some(held),
         f"{sum(held)} of {len(held)} are below {goal:g} % and at least {recall.behind:g} points behind every stable "
-        "map. "
-        "Other maps: "
-        + "; ".join(scores.told(scheme) for scheme in beside)
-        + ". Not finite, over all rates and seeds: "
-        + ", ".join(f"{scheme} {int(d.sum())} of {d.size}" for scheme, d in lost.items())
-        + ". "
-        + " ".join(f"lr {r:g}: {row(scores, failing, i)}." for i, r in enumerate(scores.grid.rates)),
+        f"map. Other maps: {scores.told(*beside)}. Not finite, over all rates and seeds: "
+        f"{', '.join(f'{scheme} {int(d.sum())} of {d.size}' for scheme, d in lost.items())}. "
+        + each("lr {:g}: {}.", rows.items(), " "),
     )
 
 
@@ -195,20 +193,14 @@ def known(scores: tables.Scores, recall: Recall) -> Claim:
         ", ".join(f"{scheme} {value:.2f} %" for scheme, value in found.items()),
         rules.some(near),
         f"Every second token is one of {keys} random keys; the value after it can be predicted once the key has been "
-        f"seen, which gives (1 + 1/{keys}) / 2. Within one point of it: {sum(near)} of {len(near)} stable maps, in "
-        "the last part "
-        "of the training.",
+        f"seen, which gives (1 + 1/{keys}) / 2. Within one point of it: {sum(near)} of {len(near)} stable maps, in the "
+        "last part of the training.",
     )
 
 
-def row(scores: tables.Scores, schemes: Sequence[str], rate: int) -> str:
-    """Return the accuracies of some maps at one rate, in words."""
-    return ", ".join(f"{scheme} {tables.percent(np.asarray(scores.of(scheme, rate)))}" for scheme in schemes)
-
-
-def listed(published: Mapping[str, float], names: Sequence[str]) -> str:
+def published(name: str, schemes: Sequence[str]) -> str:
     """Return numbers of the paper, in words."""
-    return ", ".join(f"{name} {published[name]:g} %" for name in names)
+    return ", ".join(f"{scheme} {PUBLISHED[name][scheme]:g} %" for scheme in schemes)
 
 
 SMALL = Config(
@@ -221,15 +213,4 @@ SMALL = Config(
     long=Recall(40, 8, StackTraining(batch=10, steps=10, device="cpu"), tables.Grid(rates=(1e-3,), seeds=1), 200, 40),
 )
 
-EXPERIMENT = Experiment(
-    id="st-table4",
-    title="Associative recall by map",
-    source="StableSSM, table 4",
-    question="Which parameterizations recall the value of a key over 20 and over 131,072 tokens?",
-    claim="Stable maps do (99.8 and 100 %); clip and direct do not, and less so for longer sequences.",
-    configs={"smoke": SMALL, "paper": Config()},
-    minutes={"smoke": 0.1, "paper": 2500.0},
-    run=run,
-    figures=figures,
-    claims=claims,
-)
+EXPERIMENT = described(__file__, run, figures, claims, smoke=SMALL, paper=Config(), minutes=(0.1, 2500.0))

@@ -1,0 +1,126 @@
+"""Declares the stages of an experiment: functions of the config, and the names under which results are written."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from functools import update_wrapper
+from typing import Any, Concatenate, Generic, ParamSpec, TypeAlias, TypeVar, final
+
+from stablessm.experiments.frame.run import Run
+from stablessm.experiments.frame.stages import Arrays, K, Stages
+
+P = ParamSpec("P")
+T = TypeVar("T")
+R = TypeVar("R")
+Name: TypeAlias = str | Callable[..., str]
+"""Name of a stage, as a template of its keys such as ``"errors-{map}-{width}"`` or as a function of them."""
+Over: TypeAlias = Callable[[Any], Iterable[Any]]
+"""Function from a config to all keys: values, or tuples of values."""
+
+
+@final
+class Stage(Generic[P, T]):
+    """Stages of one kind, one for each key, such as a map, or a map and a width. A call reads one of them.
+
+    Args:
+        compute: ``compute(config, run, *key)`` returns what is written.
+        write: ``write(run, name, compute)`` computes a stage unless it is complete, such as :meth:`Run.stage`.
+        read: ``read(stages, name)`` returns the result.
+    """
+
+    def __init__(
+        self,
+        compute: Callable[Concatenate[Any, Any, P], R],
+        name: Name,
+        over: Over | None,
+        write: Callable[[Run, str, Callable[[], R]], object],
+        read: Callable[[Stages, str], T],
+    ) -> None:
+        self._compute, self._name, self._over, self._write, self._read = compute, name, over, write, read
+        self._parameters = [*inspect.signature(compute).parameters][2:]
+        update_wrapper(self, compute)
+
+    def __call__(self, stages: Stages, *key: P.args, **named: P.kwargs) -> T:
+        """Return the result of a stage."""
+        return self._read(stages, self.name(*key))
+
+    def name(self, *key: Any) -> str:
+        """Return the name of a stage."""
+        if callable(self._name):
+            return self._name(*key)
+        return self._name.format(**dict(zip(self._parameters, key, strict=True)))
+
+    def compute(self, config: Any, run: Run, *key: P.args, **named: P.kwargs) -> None:
+        """Compute and write a stage, unless it is complete."""
+        self._write(run, self.name(*key), lambda: self._compute(config, run, *key, **named))
+
+    def keys(self, config: Any) -> list[Any]:
+        """Return the keys of all stages; a stage without a key has the key ``()``."""
+        return [()] if self._over is None else list(self._over(config))
+
+    def all(self, config: Any, stages: Stages) -> dict[Any, T]:
+        """Return the results of all stages by key."""
+        return {key: self._read(stages, self.name(*_tuple(key))) for key in self.keys(config)}
+
+    def jobs(self, config: Any) -> dict[str, Callable[[Run], object]]:
+        """Return one job for each stage, by its name."""
+        compute: Callable[..., Any] = self.compute
+
+        def job(*key: Any) -> Callable[[Run], object]:
+            return lambda run: compute(config, run, *key)
+
+        return {self.name(*_tuple(key)): job(*_tuple(key)) for key in self.keys(config)}
+
+
+def stage(
+    name: Name, over: Over | None = None
+) -> Callable[[Callable[Concatenate[Any, Any, P], Mapping[str, Any]]], Stage[P, Arrays]]:
+    """Declare stages of arrays: the decorated function of config, run and keys returns the arrays by name.
+
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> @stage("square-{n}", over=lambda config: range(config))
+    ... def squares(config: int, run: Run, n: int) -> dict[str, int]:
+    ...     return {"value": n**2}
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     run = Run(Path(folder), {}, progress=False)
+    ...     computing(squares)(4, run)
+    ...     run.stages(), int(squares(run, 3)["value"])
+    (['square-0', 'square-1', 'square-2', 'square-3'], 9)
+    """
+    return lambda compute: Stage(compute, name, over, Run.stage, arrays)
+
+
+def arrays(stages: Stages, name: str) -> Arrays:
+    """Return the arrays of a stage."""
+    return stages[name]
+
+
+def kept(
+    kind: type[K], name: Name, over: Over | None = None
+) -> Callable[[Callable[Concatenate[Any, Any, P], K]], Stage[P, K]]:
+    """Declare stages that are measurements with their own ``save`` and ``load``, such as curves."""
+
+    def write(run: Run, name: str, compute: Callable[[], K]) -> object:
+        return run.keep(name, kind, compute)
+
+    def read(stages: Stages, name: str) -> K:
+        return stages.load(name, kind)
+
+    return lambda compute: Stage(compute, name, over, write, read)
+
+
+def computing(*declared: Stage[Any, Any]) -> Callable[[Any, Run], None]:
+    """Return the function ``run`` of an experiment that computes all stages of these kinds, in order."""
+
+    def compute(config: Any, run: Run) -> None:
+        for each in declared:
+            for job in each.jobs(config).values():
+                job(run)
+
+    return compute
+
+
+def _tuple(key: Any) -> tuple[Any, ...]:
+    return key if isinstance(key, tuple) else (key,)
