@@ -38,7 +38,7 @@ def test_valid_is_the_end_of_the_training_images(folder: Path) -> None:
     np.testing.assert_array_equal(task.batch("valid", 10).targets, labels[30:])
     none = tasks.get("mnist", valid=0)
     assert (none.sizes["train"], none.steps("valid", 8)) == (40, 0)
-    with pytest.raises(ArgumentError, match="valid: expected a number between 0 and 1"):
+    with pytest.raises(ArgumentError, match="valid: expected a number from 0 to below 1"):
         tasks.get("mnist", valid=1.0)
 
 
