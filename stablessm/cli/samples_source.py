@@ -93,6 +93,8 @@ def read_samples(path: Path, rows: int | None = None, dt: float | None = None, *
         notes.append(f"times with several values, which were averaged: {repeated}")
     count, times = len(columns["times"]), columns["times"]
     step = _step(times) if step is None and count > 1 else step
+    if step is not None:  # rounded times are put on the grid
+        columns["times"] = times = step * np.rint(times / step)
     kept = np.ones(count, dtype=bool)
     if rows is not None:
         kept = np.arange(count) < rows if step is None else times < (rows - 0.5) * step

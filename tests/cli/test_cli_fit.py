@@ -247,7 +247,7 @@ def check_file(seed, path):
     drawn = sample_files.draw(seed)
     path.write_bytes(drawn.content)
     found = read_samples(path)
-    np.testing.assert_allclose(found.times, drawn.times, rtol=0 if drawn.has_times else 1e-15)
+    np.testing.assert_allclose(found.times, drawn.times, rtol=1e-12)
     np.testing.assert_allclose(found.values, drawn.values, rtol=1e-11, atol=1e-11)
     for name in ("noise", "weights"):
         ours, theirs = getattr(found, name), getattr(drawn, name)
@@ -283,6 +283,17 @@ def test_a_horizon_counts_steps_of_a_file_in_any_order(tmp_path):
     assert read_samples(path, rows=4).times.tolist() == [0, 1, 3]
     with pytest.raises(ArgumentError, match=r"6 or more lines of numbers, got 5"):
         read_samples(path, rows=6)
+
+
+def test_rounded_times_with_gaps_are_fitted_on_their_grid():
+    times = np.delete(np.arange(60) / 3, [7, 8, 30])
+    rows = [f"{t:.8f} {np.exp(-t / 4) * np.cos(t):.17g}" for t in times]
+    Path("rounded.txt").write_text("\n".join(rows), encoding="utf-8")
+    fit("--from", "rounded.txt", "--tol", 1e-6, "--out", "rounded")
+    es = ExponentialSum.load("rounded/sum.safetensors")
+    assert es.time == "discrete"
+    assert es.order == 2
+    assert es.dt == pytest.approx(1 / 3)
 
 
 def test_repeated_times_are_averaged_by_their_precision(tmp_path):
