@@ -55,7 +55,7 @@ def doc_sentences(root: Path) -> Iterator[Sample]:
         for paragraph in re.split(r"\n\s*\n|\n(?=[-*] |\d+\. )", text):
             if paragraph.lstrip().startswith(("#", "|", "<", "!", ":::", "---")):
                 continue
-            for sentence in re.split(r"(?<=[.?!])\s+(?=[A-Z`*])", " ".join(paragraph.split())):
+            for sentence in re.split(r"(?<=[.?!])(?<! [A-Z]\.)\s+(?=[A-Z`*])", " ".join(paragraph.split())):
                 if len(sentence.split()) > 3:
                     yield path.relative_to(root).as_posix(), sentence.removeprefix("- ")
 
