@@ -22,7 +22,7 @@ def alone(folder: Path) -> Iterator[None]:
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError) as error:
-        raise ArgumentError("folder", "a new folder or one that exists", f"{folder}, a file") from error
+        raise ArgumentError("folder", "a folder that can be created", f"{folder}: a file is in the way") from error
     lock = FileLock(folder.with_name(f".{folder.name}.lock"), timeout=_LOOK, poll_interval=_LOOK / 10)
     try:
         lock.acquire()

@@ -38,7 +38,7 @@ def test_what_is_refused_leaves_nothing_behind(tmp_path, monkeypatch):
     assert "--set maps: expected direct" in invoke("run", "ia-fig1", "--set", "maps=exp", code=2)
     assert not list((tmp_path / "runs" / "ia-fig1").iterdir())
     (tmp_path / "file").touch()
-    assert "file, a file" in invoke("run", "ia-fig1", "--out", "file", code=2)
+    assert "a file is in the way" in invoke("run", "ia-fig1", "--out", "file", code=2)
 
 
 def test_a_run_folder_that_was_damaged(tmp_path, monkeypatch):
