@@ -1,7 +1,7 @@
 """How often is a verdict on a decay wrong, and how often does its interval cover the truth?
 
-Random curves of all kinds (tests/random_decays.py, which defines right, covered and seen) and random RNN, GRU and LSTM
-stacks (tests/random_stacks.py). Seeds that nothing was tuned on.
+Random curves of all kinds and sums of interfering waves (tests/random_decays.py, which defines right, covered and
+seen), and random RNN, GRU and LSTM stacks (tests/random_stacks.py). Seeds that nothing was tuned on.
 
 python benchmarks/decay.py        # writes benchmarks/results/decay-cpu.json
 python benchmarks/decay.py --smoke --out /tmp/smoke.json
@@ -40,16 +40,22 @@ def main() -> None:
         found = random_decays.rates(curves)
         rows.append({"seed": seed, **asdict(found), "ms_per_curve": (time.process_time() - start) / size * 1e3})
         print(rows[-1])
+    parts = list(rows)
+    rng = np.random.default_rng(9201)
+    waves = asdict(random_decays.rates(random_decays.draw_interfering(rng) for _ in range(size)))
+    rows.append({"seed": 9201, **waves})
+    print(rows[-1])
     rng = np.random.default_rng(9101)
     stacks = asdict(random_stacks.coverage(random_stacks.draw(rng) for _ in range(models)))
     rows.append({"seed": 9101, **stacks})
     print(rows[-1])
-    parts = rows[:-1]
     summary = {
         "wrong": float(np.mean([row["wrong"] for row in parts])),
         "missed": float(np.average([row["missed"] for row in parts], weights=[row["seen"] for row in parts])),
         "covered": float(np.mean([row["covered"] for row in parts])),
         "covered in stacks": stacks["covered"],
+        "covered in interfering waves": waves["covered"],
+        "wrong in interfering waves": waves["wrong"],
     }
     _measure.write_record(args.out, "cpu", rows, summary)
     print(f"\nwritten: {args.out}")

@@ -145,6 +145,35 @@ def draw(rng: np.random.Generator, kind: str | None = None) -> Curve:
     return Curve(kind, k * dt, scale * value, truth, scale * floor * known, bool(seen), f"n {n}, {note}")
 
 
+def draw_interfering(rng: np.random.Generator) -> Curve:
+    """The norm of one to three outputs of two to four damped waves, with beats or with unrelated rates and frequencies.
+
+    The truth is the slowest rate. It is seen where the slowest waves are 1/1.1 of all and fall tenfold over 12 samples
+    that are 30 times above the floor.
+    """
+    n, outputs, style = int(_log_uniform(rng, 60, 4000)), int(rng.integers(1, 4)), str(rng.choice(["beats", "free"]))
+    k, rate = np.arange(n, dtype=float), _log_uniform(rng, 1, 200) / n
+    carrier = _log_uniform(rng, 6 * math.pi / n, math.pi)
+    wave, sizes, slowest = np.zeros((outputs, n)), np.zeros(n), np.zeros(n)
+    for mode in range(int(rng.integers(2, 5))):
+        faster, frequency = (1.0, carrier) if mode == 0 or style == "beats" else (_log_uniform(rng, 1, 10), 0.0)
+        if style == "beats" and mode:
+            frequency += float(rng.choice([-1, 1])) * _log_uniform(rng, 0.3 * math.pi / n, carrier)
+        elif mode and rng.random() < 0.75:
+            frequency = _log_uniform(rng, math.pi / n, math.pi)
+        size = rng.standard_normal((outputs, 1)) * 10 ** rng.uniform(-0.5, 0.5)
+        phase, decay = rng.uniform(0, 2 * math.pi, (outputs, 1)), np.exp(-faster * rate * k)
+        wave += size * decay * np.cos(frequency * k + phase)
+        sizes += np.linalg.norm(size) * decay
+        slowest += np.linalg.norm(size) * decay * (faster == 1)
+    value = np.linalg.norm(wave, axis=0)
+    floor = value.max() * 10 ** rng.uniform(-12, -7) * (rng.random() < 0.5)
+    alone = slowest[(slowest >= sizes / 1.1) & (slowest > 30 * floor)]
+    seen = len(alone) >= FEWEST and alone.max() > 10 * alone.min()
+    value = value + floor * np.abs(rng.standard_normal(n)) / 3
+    return Curve("exponential", k, value, rate, 0.0, bool(seen), f"n {n}, {style}")
+
+
 def _floor(rng: np.random.Generator) -> tuple[float, bool, str]:
     """(the floor as a fraction of the largest value, whether it is known, its shape)."""
     style = str(rng.choice(["rounding", "constant", "random"]))

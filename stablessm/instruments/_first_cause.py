@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Literal, TypeAlias
@@ -13,7 +14,12 @@ from torch import Tensor, nn
 from stablessm.instruments._nested import tensors_in
 from stablessm.scan.dispatch import operation_mode
 
-Cause: TypeAlias = Literal["masked softmax", "log", "division", "domain", "exp", "recurrent weight", "overflow"]
+Cause: TypeAlias = Literal[
+    "masked softmax", "log", "division", "domain", "exp", "infinity", "slope", "recurrent weight", "overflow"
+]
+
+OFTEN = 8
+"""A square matrix that takes part in this many products of one pass is taken for a recurrent weight."""
 
 _LOG = {"log", "log2", "log10", "log1p", "logit", "xlogy", "special_xlog1py", "log_sigmoid_forward"}
 _DIVISION = {
@@ -25,27 +31,45 @@ _DOMAIN = {"sqrt", "asin", "acos", "acosh", "atanh", "erfinv", "pow"}
 _POLES = {"atanh", "erfinv", "lgamma", "digamma", "polygamma"}
 _PRODUCTS = {"pow", "prod", "cumprod"}
 """Operations whose results overflow although their arguments are moderate."""
+_MATRIX_PRODUCTS = {"mm", "bmm", "addmm", "mv", "addmv", "matmul", "linear"}
+_STEEP_AT = {"sqrt": 0, "pow": 0, "asin": 1, "acos": 1, "acosh": 1}
+"""The modulus of the argument at which the slope of a function is infinite."""
 _EXP = {"exp", "exp2", "expm1", "sinh", "cosh", "special_expm1"}
 _MADE = ("empty", "new_empty", "full", "new_full", "fill", "scalar_tensor", "masked_fill", "where", "lift_fresh")
-"""Beginnings of the names of operations that write what they are told, or nothing."""
+"""Prefixes of the operations that write given values, or leave memory uninitialized."""
 
 
-def first_cause(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Cause | None:
-    """Run a module once more and return why its output is not finite; None if this time it is."""
+def first_cause(
+    module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, steep: bool = False
+) -> tuple[Cause | None, frozenset[int]]:
+    """Run a module again. Return the first cause of a bad value, and the matrices that were used often.
+
+    The cause is None if all values are finite; with ``steep`` it then is ``slope`` where a function has an infinite
+    slope, which only the gradient shows. The matrices are given by their addresses.
+    """
     watch = _Watch()
     try:
         with torch.no_grad(), _unharmed(module), watch:
             module(*args, **kwargs)
-    except Exception:  # whatever it raised; what was seen before that counts
+    except Exception:  # the operations before the exception count
         pass
-    return watch.cause if watch.done else watch.fell
+    often = frozenset(address for address, times in watch.products.items() if times >= OFTEN)
+    hidden: Cause | None = "slope" if steep and watch.steep else watch.fell
+    return watch.cause if watch.done else hidden, often
 
 
-def unstable_weight(module: nn.Module) -> tuple[str, float] | None:
-    """Return the square ``weight_hh`` of a module with the largest spectral radius above one, and the radius."""
+def unstable_weight(
+    module: nn.Module, *, often: frozenset[int] = frozenset(), repeated: bool = False
+) -> tuple[str, float] | None:
+    """Return the recurrent matrix of a module with the largest spectral radius above one, and the radius.
+
+    A square matrix is recurrent if its name begins with ``weight_hh``, if it is among ``often`` (addresses), or if the
+    module ran repeatedly in one pass.
+    """
     found = {}
     for name, weight in module.named_parameters(recurse=False):
-        if name.startswith("weight_hh") and weight.dim() == 2 and weight.shape[0] == weight.shape[1]:
+        recurrent = repeated or name.startswith("weight_hh") or weight.data_ptr() in often
+        if recurrent and weight.dim() == 2 and weight.shape[0] == weight.shape[1]:
             found[name] = float(torch.linalg.eigvals(weight.detach().double().nan_to_num()).abs().max())
     worst = max(found, key=lambda name: found[name], default=None)
     return None if worst is None or found[worst] <= 1 else (worst, found[worst])
@@ -70,25 +94,31 @@ class _Watch(operation_mode()):  # type: ignore[misc]
         super().__init__()
         self.done = False
         self.cause: Cause | None = None
-        self.fell: Cause | None = None  # what made a -∞, which may be meant to
+        self.fell: Cause | None = None  # the operation that made the first -∞, which may be intended
+        self.steep = False
+        self.products: Counter[int] = Counter()
 
     def operation(self, name: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """Run an operation and look at its arguments and results."""
+        """Run an operation and check its arguments and results."""
+        name = name.removesuffix("_")
         before = [tensor for _, tensor in tensors_in((args, kwargs), "")] if not self.done else []
         smallest = [_zeros(value) for value in args] if not self.done else []
+        if not self.done and name in _MATRIX_PRODUCTS:
+            self.products.update(tensor.data_ptr() for tensor in before if tensor.dim() == 2)
+        self.steep = self.steep or _is_steep(name, args)
         result = function(*args, **kwargs)
-        name = name.removesuffix("_")
         if self.done or name.startswith(_MADE):
             return result
         made = [tensor for _, tensor in tensors_in(result, "")]
         if any(bool((tensor.isnan() | (tensor.abs() == math.inf) & ~_negative(tensor)).any()) for tensor in made):
             self.done = True
             numbers = [torch.tensor(value) for value in args if isinstance(value, float)]
-            self.cause = self._named(
-                name, before + numbers, smallest, any(bool(tensor.isnan().any()) for tensor in made)
-            )
-        elif self.fell is None and name in _LOG | _DIVISION and any(bool(_negative(t).any()) for t in made):
-            self.fell = "log" if name in _LOG else "division"
+            nan = any(bool(tensor.isnan().any()) for tensor in made)
+            self.cause = self._named(name, before + numbers, smallest, nan)
+            if name == "pow" and smallest[0] and not nan and _has_negative(args[1]):
+                self.cause = "division"
+        elif self.fell is None and _falls(made) and (name in _LOG | _DIVISION or not _falls(before)):
+            self.fell = "log" if name in _LOG else "division" if name in _DIVISION else "overflow"
         return result
 
     def _named(self, name: str, before: list[Tensor], zeros: list[bool], nan: bool) -> Cause | None:
@@ -98,12 +128,14 @@ class _Watch(operation_mode()):  # type: ignore[misc]
             return "log"
         if name in _DIVISION and (any(zeros) or nan):
             return "division"
-        if self.fell is not None and any(bool(_negative(tensor).any()) for tensor in before):
+        if self.fell is not None and _falls(before):
             return self.fell
         if name in _EXP:
             return "exp"
         if name in _POLES or (nan and name in _DOMAIN):
             return "domain"
+        if nan and _falls(before):
+            return "infinity"
         return "overflow" if name in _PRODUCTS or any(map(_large, before)) else None
 
 
@@ -112,10 +144,26 @@ def _negative(tensor: Tensor) -> Tensor:
     return torch.isneginf(tensor) if tensor.is_floating_point() else torch.zeros_like(tensor, dtype=torch.bool)
 
 
+def _falls(tensors: list[Tensor]) -> bool:
+    return any(bool(_negative(tensor).any()) for tensor in tensors)
+
+
 def _large(tensor: Tensor) -> bool:
     """Return whether a tensor holds finite numbers whose products can overflow."""
     finite = tensor.abs()[tensor.isfinite()]
     return finite.numel() > 0 and bool(finite.max() > torch.finfo(tensor.dtype).max ** 0.5 / 16)
+
+
+def _is_steep(name: str, args: tuple[Any, ...]) -> bool:
+    """Return whether the slope of a function is infinite at one of its arguments."""
+    if name not in _STEEP_AT or not isinstance(args[0], Tensor):
+        return False
+    root = name != "pow" or (isinstance(args[1], float) and 0 < args[1] < 1)
+    return root and bool((args[0].abs() == _STEEP_AT[name]).any())
+
+
+def _has_negative(value: Any) -> bool:
+    return bool((torch.as_tensor(value) < 0).any())
 
 
 def _zeros(value: Any) -> bool:

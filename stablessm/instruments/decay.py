@@ -148,8 +148,8 @@ def _end(t: np.ndarray, v: np.ndarray, stop: int, level: float, top: float) -> D
     if abrupt <= 0 or missing <= gap:
         return None
     used = float(t[0]), float(t[stop - 1])
-    if missing < max(4, 2 * gap) or abrupt < _ABRUPT:
-        reason = f"it falls to the floor at {used[1]:.4g}: it may end there"
+    if missing < max(4, 1.5 * gap) or abrupt < _ABRUPT:
+        reason = f"it falls to the floor at {used[1]:.4g}: it may end there, which a longer horizon may decide"
         return DecayFit("undecided", reason, 0.0, used, level * top)
     reason = f"it ends at {used[1]:.4g}, where it falls e^{abrupt:.1f} times further than a decay would"
     height = math.log(v[:stop].mean()) + math.log(top)

@@ -96,8 +96,8 @@ def memory_function(
         prefix: token ids that come before; by default the begin token of a Hugging Face model.
         suffix: token ids that close every beginning, for a model with one output a sequence, such as BERT's [SEP].
         output: of a Hugging Face model: ``logits``, ``hidden``, or a function of its output such as a score.
-        warm_up: steps without input before time 0; 0 by default, 16 in embedding space. The output of a model that
-            looks ahead moves before time 0; M(0) then holds all of that, unless ``warm_up`` is as long.
+        warm_up: Number of steps without input before time 0 (default: 0; 1 if the model looks ahead, since its output
+            then moves before time 0; 16 in embedding space).
         linear: whether the model is linear and time-invariant; found by trying if not given.
         samples: number of random inputs that the search tries first, over all steps; four times as many run
             for as long as anything is heard, and eight times as many for 16 steps. With several input channels the
@@ -164,9 +164,12 @@ def _refuse(unused: dict[str, Any]) -> None:
 
 def _from_rest(system: System, horizon: int, warm_up: int | None) -> tuple[System, int]:
     """Return the system with the input that it looks ahead to, and the number of steps without input before time 0."""
-    default = huggingface.WARM_UP if system.input == "embedding" else 0
-    warm_up = default if warm_up is None else whole_number("warm_up", warm_up, 0)
-    return seeing_ahead(system, horizon + warm_up), warm_up
+    if warm_up is not None:
+        warm_up = whole_number("warm_up", warm_up, 0)
+        return seeing_ahead(system, horizon + warm_up), warm_up
+    steps = huggingface.WARM_UP if system.input == "embedding" else 0
+    system = seeing_ahead(system, horizon + steps)
+    return system, max(steps, int(system.ahead > 0))
 
 
 def _of_tokens(

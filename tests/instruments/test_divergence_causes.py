@@ -254,3 +254,77 @@ def test_only_large_numbers_overflow(function, cause: str | None, seed: int) -> 
         model(x)
     assert trace.report is not None
     assert trace.report.cause == cause
+
+
+def looped(named: str) -> nn.Module:
+    """A linear recurrence written by hand, with a matrix that nothing calls recurrent."""
+
+    class Looped(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.drive, self.mix = nn.Linear(4, 4), nn.Linear(4, 4, bias=False)
+            self.matrix = nn.Parameter(1.9 * torch.eye(4))
+            nn.init.eye_(self.mix.weight).mul_(1.9) if named == "mix.weight" else None
+
+        def forward(self, x: Tensor) -> Tensor:
+            h = torch.zeros_like(x[:, 0])
+            for now in x.unbind(1):
+                h = (self.mix(h) if named == "mix.weight" else h @ self.matrix.T) + self.drive(now)
+            return h
+
+    with torch.no_grad():
+        return Looped()
+
+
+@pytest.mark.parametrize("named", ["mix.weight", "matrix"])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_recurrence_written_by_hand_is_blamed(named: str, seed: int) -> None:
+    torch.manual_seed(seed)
+    with trace_divergence(looped(named), when="record") as trace:
+        trace._model(torch.randn(2, 300, 4))
+    assert (trace.report.cause, trace.report.weight) == ("recurrent weight", named)
+    assert trace.report.radius == pytest.approx(1.9)
+
+
+MASK = torch.full((5, 5), -torch.inf)
+
+
+@pytest.mark.parametrize(
+    ("cause", "function"),
+    [
+        ("division", lambda h: (0 * h) ** -0.5),
+        ("division", lambda h: (0 * h).pow(-1)),
+        ("overflow", lambda h: (10 + h.relu()) ** 50),
+        ("overflow", lambda h: 10 ** (50 + h.relu())),
+        ("infinity", lambda h: ((scores := h @ h.mT + MASK) - scores.amax(-1, keepdim=True)).exp() @ h),
+        ("infinity", lambda h: (torch.zeros(5, 5) * MASK) @ h),
+        ("overflow", lambda h: ((-h.abs() - 1) * 1e30 * 1e30) * 0),
+    ],
+)
+def test_causes_of_bad_outputs(cause: str, function: Callable[[Tensor], Tensor]) -> None:
+    with trace_divergence(nn.Sequential(nn.Linear(3, 3), Function(function)), when="record") as trace:
+        trace._model(torch.randn(2, 5, 3))
+    assert (trace.report.phase, trace.report.cause) == ("forward", cause)
+
+
+@pytest.mark.parametrize(
+    ("cause", "function"),
+    [
+        ("slope", lambda h: (0 * h).sqrt()),
+        ("slope", lambda h: (0 * h).square().sum(-1).sqrt()),
+        ("slope", lambda h: (0 * h) ** 0.3),
+        ("slope", lambda h: torch.acos(0 * h + 1)),
+        ("log", lambda h: torch.where(h.isnan(), (0 * h).log(), h)),
+        ("division", lambda h: torch.where(h.isnan(), 1 / (0 * h), h)),
+        ("domain", lambda h: torch.where(h.isnan(), (-1 - h.abs()).sqrt(), h)),
+        ("masked softmax", lambda h: torch.where(MASK == 0, (h @ h.mT + MASK).softmax(-1), 0.0)),
+        (None, lambda h: h.square() + h.exp()),
+    ],
+)
+def test_causes_that_only_the_gradient_shows(cause: str | None, function: Callable[[Tensor], Tensor]) -> None:
+    model = nn.Sequential(nn.Linear(3, 3), Function(function))
+    with trace_divergence(model, when="record") as trace:
+        y = model(torch.randn(2, 5, 3))
+        assert y.isfinite().all()
+        (y.sum() if cause else y.sum() * torch.inf).backward()  # without a cause it is the loss
+    assert (trace.report.phase, trace.report.cause) == ("gradient", cause)

@@ -1,0 +1,50 @@
+"""Bad values of a tensor: whether it has any, and where the first of them is."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal, TypeAlias
+
+import torch
+from torch import Tensor
+
+Order: TypeAlias = Literal["batch", "time"] | None
+"""Which dimension of a sequence comes first; None for a tensor that is not a sequence."""
+
+
+def is_bad(tensor: Tensor, limit: float | None) -> bool:
+    """Return whether any entry is not finite, or has a modulus above the limit."""
+    tensor = tensor.detach()
+    if limit is not None:
+        return tensor.numel() > 0 and not bool(tensor.abs().amax() <= limit)  # a NaN fails this comparison, too
+    # One pass without a temporary tensor. A sum of finite numbers may overflow, hence the second test.
+    return not bool(tensor.sum().isfinite()) and not bool(tensor.isfinite().all())
+
+
+def bad_entries(tensor: Tensor, limit: float | None) -> Tensor:
+    """Return a mask of the entries that :func:`is_bad` looks for."""
+    return ~tensor.isfinite() if limit is None else ~(tensor.abs() <= limit)
+
+
+def is_spoilt(tensor: Tensor, limit: float | None) -> bool:
+    """Return whether any entry is bad, not counting -∞, which attention masks consist of."""
+    tensor = (
+        tensor.detach()
+    )  # under activation checkpointing, the tensors saved for backward must not depend on the result
+    if not is_bad(tensor, limit):
+        return False
+    return tensor.is_complex() or bool((bad_entries(tensor, limit) & (tensor != -math.inf)).any())
+
+
+def first_bad(bad: Tensor, order: Order, latest: bool) -> tuple[int, ...]:
+    """Return the index of the first True entry; in a sequence, of the earliest (or latest) in time."""
+    if order is None:
+        return _unravel(bad)
+    times = bad.transpose(0, 1) if order == "batch" else bad
+    time, *rest = _unravel(times.flip(0) if latest else times)
+    time = len(times) - 1 - time if latest else time
+    return (rest[0], time, rest[1]) if order == "batch" else (time, *rest)
+
+
+def _unravel(bad: Tensor) -> tuple[int, ...]:
+    return tuple(int(i) for i in torch.unravel_index(bad.flatten().byte().argmax(), bad.shape))
