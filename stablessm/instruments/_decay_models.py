@@ -38,11 +38,11 @@ LAWS: dict[LawName, tuple[int, ...]] = {
     "power on a level": (A, P, G, C),
     "stretched on a level": (A, B, Q, C),
 }
-"""The free parameters of each law."""
+"""Free parameters of each law."""
 STEEPEST = 8.0
-"""Larger powers of time are not considered: they pass for exponentials."""
+"""Largest power of time; larger ones cannot be told from exponentials."""
 STRETCHES = (0.2, 6.0)
-"""The stretches that are considered."""
+"""Smallest and largest stretch."""
 
 ABSENT = -1e9  # the logarithm of a term that is not there
 _STEPS = 40
@@ -84,7 +84,7 @@ class Fit:
 
 
 def fit_laws(windows: list[Points]) -> list[dict[LawName, Fit]]:
-    """Return every law on every window that has more points than the law has parameters."""
+    """Fit every law to every window that has more points than the law has parameters."""
     rows: list[tuple[int, LawName]] = []
     starts: list[np.ndarray] = []
     for index, window in enumerate(windows):
@@ -98,7 +98,7 @@ def fit_laws(windows: list[Points]) -> list[dict[LawName, Fit]]:
         padded[:, index, : len(window.s)] = window.s, window.y, window.weight
     loose = np.array([[parameter in LAWS[law] for parameter in range(7)] for _, law in rows], dtype=float)
     signed = np.stack(starts)
-    with np.errstate(all="ignore"):  # a step that overflows is not taken
+    with np.errstate(all="ignore"):  # a step that overflows is rejected
         theta, error, cost, rms = _minimize(
             signed[:, :7], signed[:, 7], loose, *padded[:, [index for index, _ in rows]]
         )
@@ -153,7 +153,7 @@ def _minimize(
 
 
 def _residual(theta: np.ndarray, sign: np.ndarray, s: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return what the laws miss, and its derivatives by the seven parameters."""
+    """Return the residuals of the laws and their derivatives with respect to the seven parameters."""
     a, p, g, b, q, c, d = (theta[:, parameter, None] for parameter in range(7))
     shift, log_s = np.exp(g), np.log(np.maximum(s, 1e-12))
     log_u = np.log(s + shift)
@@ -178,7 +178,7 @@ def _residual(theta: np.ndarray, sign: np.ndarray, s: np.ndarray, y: np.ndarray)
 
 
 def _starts(free: tuple[int, ...], window: Points) -> Iterator[np.ndarray]:
-    """Return parameters near the optimum, followed by the sign of the second term."""
+    """Yield starting parameters, followed by the sign of the second term."""
     s, y, weight = window.s, window.y, window.weight
     main = tuple(parameter for parameter in free if parameter < C)
     if not main:
@@ -206,7 +206,7 @@ def _starts(free: tuple[int, ...], window: Points) -> Iterator[np.ndarray]:
 
 
 def _single(main: tuple[int, ...], s: np.ndarray, y: np.ndarray, weight: np.ndarray, zooms: int = 1) -> np.ndarray:
-    """Return the best law of one term, by linear fits on finer and finer grids of its nonlinear parameter."""
+    """Return the best law of one term, by linear fits on successively finer grids of its nonlinear parameter."""
     theta = np.array([ABSENT, 0.0, 0.0, 0.0, 0.0, ABSENT, 0.0, 1.0])
     low, high = math.log(1e-3 * s[s > 0].min()), math.log(3.0)
     if Q in main:

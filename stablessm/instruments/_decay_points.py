@@ -12,17 +12,17 @@ from numpy.typing import ArrayLike
 NEGLIGIBLE = 1e-5
 """A plateau below this fraction of the largest value is taken for rounding, not for memory."""
 CLEAR = 10.0
-"""A value this many times above the floor is signal: the floor moves its logarithm by a tenth at most."""
+"""A value this many times above the floor is signal: the floor changes its logarithm by at most a tenth."""
 FEWEST = 8
-"""Curves with fewer samples, or fewer crests of a wave, decide nothing."""
+"""Least number of samples of a curve, and of crests of a wave, for a verdict."""
 LEAST = FEWEST - 1
-"""Fewest points of a window: the first sample is not among them."""
+"""Least number of points of a window, which never contains the first sample."""
 
 _BEGINNINGS = (0.0, 1 / 16, 1 / 4, 1 / 2)  # of the windows, in units of the time seen
 _DIP = 0.33  # times √log n: noise of 10 % dips by 0.28 √log n among n samples, an oscillation by far more
 _RIPPLE = 0.05  # the least dip that makes a wave where there is no noise
 _BLOCKS = 12  # of each spacing
-_DISCREPANCY = 1e-6  # no curve of floating-point numbers follows a law better, however many samples it has
+_DISCREPANCY = 1e-6  # least standard deviation of a point, however many samples it averages
 
 
 @final
@@ -38,7 +38,7 @@ class Points:
 @final
 @dataclass(frozen=True)
 class Windows:
-    """The points of a curve from ever later times to its end, s = 1: no decision depends on the unit of time."""
+    """The points of a curve in four windows that begin at later and later times and end at s = 1."""
 
     points: list[Points]
     origin: float
@@ -56,8 +56,8 @@ class Windows:
 def noise_floor(time: np.ndarray, value: np.ndarray, negligible: float) -> tuple[float, float]:
     """Return (90 % quantile, mean) of a flat tail below ``negligible``; (0, 0) without such a tail.
 
-    The tail begins after the last sample above three times that bound. Its first third does not count: the decay may
-    still be arriving there. Where there is no floor, the rest falls, and by more than the 15 % allowed here.
+    The tail begins after the last sample above three times that quantile. Its first third is left out, since the decay
+    may still show there. The rest is a floor if it falls by at most 15 %.
     """
     n = len(value)
     level = float(np.quantile(value[-max(FEWEST, n // 10) :], 0.9))
@@ -67,7 +67,7 @@ def noise_floor(time: np.ndarray, value: np.ndarray, negligible: float) -> tuple
     tail = value[begin:]
     if len(tail) < FEWEST:
         return 0.0, 0.0
-    # Maxima of blocks: there neither the zeros of a wave count nor those of the noise.
+    # Maxima of blocks ignore the zeros of waves and of noise.
     starts = np.arange(FEWEST) * len(tail) // FEWEST
     x, maxima = time[begin:][starts], np.maximum.reduceat(tail, starts)
     if maxima.min() == 0:
@@ -93,7 +93,7 @@ def windows(time: np.ndarray, value: np.ndarray, offset: float, level: float) ->
     envelope = time, np.maximum.accumulate(y[::-1])[::-1]
     dip = _dip(time, y, level)
     crests, miss = _crests(y, dip)
-    # Modes of both signs cross zero a few times: what comes after the last dip counts.
+    # Modes of both signs cross zero a few times; only the samples after the last dip are used.
     begin = 0 if crests is not None else _after_dips(y, dip)
     waves = crests is not None or begin > 0
     period = 1
@@ -117,7 +117,7 @@ def windows(time: np.ndarray, value: np.ndarray, offset: float, level: float) ->
 
 
 def _falling(time: np.ndarray, envelope: np.ndarray, origin: float, unit: float) -> Points:
-    """Return the envelope from the time on at which it begins to fall."""
+    """Return the part of the envelope that falls."""
     top = after_last(envelope == envelope[0]) - 1
     return Points((time[top:] - origin) / unit, envelope[top:], np.ones(len(time) - top))
 
@@ -133,13 +133,13 @@ def _share(level: float, y: ArrayLike) -> np.ndarray:
 
 
 def _dip(time: np.ndarray, y: np.ndarray, level: float) -> float:
-    """Return how deep a dip of the logarithm shows a wave: deeper than noise and floor make it."""
+    """Return the least depth of a dip of the logarithm that noise and floor do not explain."""
     noise = max(_noise(time, y), float(_share(level, y.min())))
     return max(min(_DIP, 3 * noise) * math.sqrt(math.log(max(len(y), 2))), _RIPPLE)
 
 
 def _crests(y: np.ndarray, dip: float) -> tuple[np.ndarray | None, float]:
-    """Return indices of the upper envelope of a wave and how far samples miss its crests; (None, 0) without a wave."""
+    """Return the indices of the crests of a wave and the error of their heights; (None, 0) without a wave."""
     from scipy.signal import find_peaks
 
     peaks = find_peaks(y, prominence=dip)[0]

@@ -1,8 +1,8 @@
 """Decides which law a curve follows, with the evidence and an interval of its parameter.
 
-Every law votes in every window for a kind of decay. The first window that a law follows to within the noise decides by
-the Bayesian information criterion; later windows must not contradict it. Where no law is that good, an exponential is
-what every window calls one, or what falls evenly and further than a power of time could.
+Every law votes for a kind of decay in every window. The first window in which a law fits within the noise decides, by
+the Bayesian information criterion (BIC); later windows must not contradict it. If no law fits, the curve is exponential
+if every window clearly votes for that, or if it falls evenly and further than a power of time could.
 """
 
 from __future__ import annotations

@@ -39,11 +39,11 @@ def spectral_bound(eigenvalues: Tensor, time: Time) -> float:
 def distance_to_instability(W: Tensor, time: Time) -> float:
     """Return min over z of σ_min(zI - W), z on the imaginary axis or the unit circle; 0 if W is not stable.
 
-    Every value of σ_min is an upper bound, starting from those beside the eigenvalues. A level just below
-    the best one is then tried: σ_min takes it at z exactly if z is an eigenvalue of a Hamiltonian matrix
-    (Byers 1988), in discrete time of a symplectic pencil. σ_min is evaluated at the eigenvalues found and
-    midway between them (Boyd and Balakrishnan 1990); that converges quadratically. Once none lies below the
-    level, the level is a lower bound.
+    Every value of σ_min is an upper bound; the first ones are computed next to the eigenvalues. Then a level just below
+    the smallest value is tested: σ_min equals the level at z exactly if z is an eigenvalue of a Hamiltonian matrix
+    (Byers 1988), in discrete time of a symplectic pencil. σ_min is evaluated at these eigenvalues and midway between
+    them (Boyd and Balakrishnan 1990), which converges quadratically. If no value lies below the level, the level is a
+    lower bound.
 
     >>> distance_to_instability(torch.tensor([[-3.0]]).double(), "continuous")
     3.0
@@ -60,7 +60,7 @@ def _bracket(W: Tensor, time: Time) -> float:
     eigenvalues = torch.linalg.eigvals(W)
     if spectral_bound(eigenvalues, time) >= (0 if time == "continuous" else 1):
         return 0.0
-    # σ_min cannot be computed more finely than this.
+    # the rounding error of σ_min
     rounding = len(W) * torch.finfo(torch.float64).eps * (1 + float(torch.linalg.matrix_norm(W)))
     best = _smallest(W, _points(eigenvalues, torch.ones_like(eigenvalues), time, real=not W.is_complex()))
     for _ in range(_ROUNDS):
@@ -78,7 +78,7 @@ def _bracket(W: Tensor, time: Time) -> float:
 
 
 def _smallest(W: Tensor, z: Tensor) -> float:
-    """Return the smallest σ_min(zI - W) over the given z; one at a time, since z may be many and W large."""
+    """Return the smallest σ_min(zI - W) over the given z, one at a time to save memory."""
     one = torch.eye(len(W), dtype=z.dtype)
     return min(float(torch.linalg.svdvals(point * one - W)[-1]) for point in z)
 
@@ -103,8 +103,8 @@ def _crossings(W: Tensor, level: float, time: Time) -> tuple[Tensor, Tensor]:
 def _points(alpha: Tensor, beta: Tensor, time: Time, *, real: bool) -> Tensor:
     """Return boundary points next to the eigenvalues α/β nearest to it, and midway between neighbors.
 
-    Rounding moves a double eigenvalue off the boundary by √eps or more, so the nearest few count even if
-    they look far: a false one costs one evaluation, a lost one the guarantee.
+    Rounding moves a double eigenvalue off the boundary by √eps or more, so the nearest few are used at any distance: a
+    false one costs one evaluation, a missing one the guarantee.
     """
     if time == "continuous":
         off, along = alpha.real.abs(), alpha.imag

@@ -19,14 +19,14 @@ from stablessm.instruments._weight_balls import Weights
 
 Norm: TypeAlias = Literal["kernel_l1", "sobolev", "mse"]
 Distance: TypeAlias = Callable[[Weights], Tensor]
-"""From weights, some or all of a model's, to one number."""
+"""Weights (some or all weights of a model) -> one number."""
 
 AMPLITUDES = (0.1, 1.0, 10.0, 100.0)
 ROWS = 32
 
 
 class _Kernel(nn.Module):
-    """``functional_call`` calls modules; this one answers with its owner's kernel."""
+    """A module whose output is the kernel of its owner, since ``functional_call`` calls modules only."""
 
     owner: Any
 
@@ -51,15 +51,15 @@ class KernelDistance:
 
     model: nn.Module
     times: Tensor
-    """(K,) in what the model's kernel counts in."""
+    """(K,) in the unit of the model's kernel."""
     weights: Tensor
     """q, (K,)."""
     target: Tensor
-    """Return the kernel, (K, d_output, d_input)."""
+    """Kernel of the target, (K, d_output, d_input)."""
 
     def __call__(self, weights: Weights) -> Tensor:
         """Return the distance of the model with these weights."""
-        change = (self.kernel(weights) - self.target).double()  # squares of a model that explodes need the range
+        change = (self.kernel(weights) - self.target).double()  # squares of large values need the range of float64
         return (torch.linalg.vector_norm(change, dim=(-2, -1)) * self.weights).sum()
 
     def kernel(self, weights: Weights) -> Tensor:
@@ -110,10 +110,10 @@ class OutputDistance:
     inputs: Tensor
     """(1 + B, T, d_input)."""
     target: Tensor
-    """Return the outputs, (1 + B, T, d_output)."""
+    """Outputs of the target, (1 + B, T, d_output)."""
     dt: float
     response: ImpulseResponse | None
-    """For a linear model: a way to its outputs that is faster on many inputs."""
+    """Impulse response of a linear model, from which its outputs follow faster than by running it."""
 
     def __call__(self, weights: Weights) -> Tensor:
         """Return the distance of the model with these weights."""

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from stablessm.scan import causal_convolution
 
 SHIFTED_BYTES = 2**25
-"""Up to this size all shifts of the inputs are kept, and a product of matrices takes the place of FFTs."""
+"""Up to this size all shifts of the inputs are stored, and a matrix product replaces FFTs."""
 
 
 @final
@@ -45,10 +45,10 @@ class ImpulseResponse:
         nothing = self.inputs.new_zeros(1, steps, channels)
         impulses = nothing.repeat(channels, 1, 1)
         impulses[:, 0] = torch.eye(channels, dtype=nothing.dtype, device=nothing.device)
-        (zero,) = call(nothing)  # by itself: under vmap a scan over a batch of one needs no copies
+        (zero,) = call(nothing)  # separately: under vmap a scan over a batch of one needs no copies
         response = call(impulses) - zero  # (d_input, T, d_output)
         if self.shifted is not None:
-            # Vector by matrix: vmap makes one product of matrices of that, but of matrix by matrix a loop of products.
+            # vmap turns vector-matrix products into one matrix product, but matrix-matrix products into a loop.
             columns = [column @ self.shifted for column in response.flatten(0, 1).unbind(1)]
             return zero + torch.stack(columns, -1).unflatten(0, (batch, steps))
         size = response.shape[-1]
@@ -59,13 +59,13 @@ class ImpulseResponse:
 
 
 def is_linear(model: nn.Module, inputs: Tensor, outputs: Tensor) -> bool:
-    """Return whether the model says so, by having a kernel, and these outputs of its agree."""
+    """Return whether the model has a kernel and its impulse response gives these outputs."""
     kernel = getattr(model, "kernel", None)
     if not callable(kernel):
         return False
     try:
         kernel(inputs.new_zeros(1))
-    except Exception:  # ours say that a nonlinear layer has no kernel; someone else's may mean another thing by it
+    except Exception:  # our nonlinear layers raise; other models may mean something else by `kernel`
         return False
     again = ImpulseResponse.on(inputs).outputs(lambda x: only_output(model(x)))
     tolerance = 100 * torch.finfo(outputs.dtype).eps ** 0.75

@@ -13,14 +13,14 @@ from torch import Tensor
 from stablessm.instruments.systems import System, takes_time_steps
 
 LARGE = 100.0
-"""Under ``plus_one``, which knows no largest input, amplitudes up to so many times the bound are tried."""
+"""Under ``plus_one``, which has no largest input, amplitudes up to this multiple of the bound are tried."""
 
 MAX_CORNERS = 12
-"""Up to this many inputs the corners of the cube |x|_∞ = 1 are gone through one by one."""
+"""Up to this number of inputs all corners of the cube |x|_∞ = 1 are tried."""
 
 
 def reach(norm: str, bound: float) -> float:
-    """Return the longest input to try: a ball has a surface, the other supremum runs over all inputs."""
+    """Return the length of the longest input to try: the radius of the ball, or ``LARGE`` times it for ``plus_one``."""
     return LARGE * bound if norm == "plus_one" else bound
 
 
@@ -35,7 +35,7 @@ class Gain:
     """(T, d_input)."""
     proved: bool
     dtype: torch.dtype
-    """In which the kernel was measured."""
+    """The dtype in which the kernel was measured."""
 
 
 def gain(
@@ -43,7 +43,7 @@ def gain(
 ) -> Gain | None:
     """Return the gain of a linear model at 0, dt, …, computed in chunks of its kernel; None if it is not linear.
 
-    Linear means: up to inputs of size ``reach``. ``assume`` takes the caller's word for it.
+    Linearity is tested for inputs up to the size ``reach``, unless ``assume`` is set.
     """
     size = reach(norm, bound)
     if system.pooled or not (assume or (superposes(system, size) and superposes(system, size / 100))):
@@ -57,7 +57,7 @@ def gain(
             found.append((*largest_gain(response / dt, norm, bound), response.dtype))
         off, largest = torch.maximum(off, difference), torch.maximum(largest, moved)  # a NaN stays
         eps = torch.finfo(response.dtype).eps
-    # hard limits and gates may only show after a long constant input; what overflows is reported as it is
+    # hard limits and gates may show only after a long constant input; an overflow is returned as it is
     if not assume and largest.isfinite() and not off <= eps**0.5 * largest:
         return None
     if continuous:
@@ -71,9 +71,9 @@ def _responses(system: System, horizon: int, size: float, warm_up: int) -> Itera
     """Return chunks (·, d_output, d_input) of the response to an impulse, each with how far its sum is from the
     responses to two constant inputs, and how large these are."""
     d = system.d_input
-    # any direction but a special one: a model may answer to differences of channels alone
+    # a random direction: a model may respond to differences of channels alone
     drawn = torch.randn(d, generator=torch.Generator().manual_seed(0))
-    # of either sign, one of them smaller than the impulses: what is not linear may only show after a lag
+    # of either sign, one smaller than the impulses: a nonlinearity may show only after a lag
     sizes = torch.tensor([size, -0.7 * size], device=system.device, dtype=system.dtype)
     held = torch.nn.functional.normalize(drawn, dim=0).to(system.device, system.dtype) * sizes[:, None]
     impulses = torch.eye(d, device=system.device, dtype=system.dtype) * size
@@ -113,11 +113,11 @@ def superposes(system: System, size: float) -> bool:
 def continuous_kernel(system: System, horizon: int) -> Iterator[Tensor]:
     """Yield exact chunks (·, d_output, d_input) of ρ(k dt) of a linear layer in continuous time.
 
-    An input x that stands for a time τ leaves the state τ B x + O(τ²): the derivative in τ at 0 is what an impulse
-    leaves. From there the layer runs on without input.
+    An input x that is held for a time τ leads to the state τ B x + O(τ²), so that its derivative at τ = 0 is the state
+    after an impulse. From there the layer runs without input.
     """
     layer, d = system.model, system.d_input
-    impulses = torch.eye(d + 1, d, device=system.device, dtype=system.dtype)  # and no input, for what a bias does
+    impulses = torch.eye(d + 1, d, device=system.device, dtype=system.dtype)  # the last row is no input
 
     def pulse(duration: Tensor) -> tuple[Tensor, Tensor]:
         y, state = layer.step(impulses, layer.initial_state(d + 1), dt=duration)

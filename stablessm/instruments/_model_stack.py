@@ -1,4 +1,4 @@
-"""Many models as one computation: perturbed copies of one, or of several that differ in width."""
+"""Many models in one computation: perturbed copies of one model, or of several models of different widths."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from stablessm.instruments._function_norms import Distance
 from stablessm.instruments._weight_balls import Weights
 
 CHUNK_BYTES = {"cpu": 2**23, "cuda": 2**30}
-"""What a stack may keep for its gradient: a CPU is fastest inside its caches, a GPU with much to do at a time."""
+"""Bytes that a stack may keep for its gradient. A CPU is fastest within its caches, a GPU with large batches."""
 
 ONE_BY_ONE = ("cpu",)
-"""Devices on which models of several widths do not become one stack: padding costs more than it saves in launches."""
+"""Devices on which models of different widths are not stacked, since padding costs more than it saves."""
 
 
 @final
@@ -30,9 +30,9 @@ class Stack:
 
     distance: Distance
     weights: Weights
-    """Those that are perturbed, of M models: (M, …) each."""
+    """The perturbed weights of M models, (M, …) each."""
     fixed: Weights
-    """The others, in which the M models differ; none of a single model, whose distance knows them."""
+    """The other weights, in which M models differ; empty for a single model, whose distance has them."""
 
     @classmethod
     def of(cls, distance: Distance, weights: Weights) -> Stack:
@@ -41,11 +41,11 @@ class Stack:
 
     @property
     def device(self) -> torch.device:
-        """Return where the models are."""
+        """Return the device of the models."""
         return next(iter(self.weights.values())).device
 
     def of_one(self) -> float:
-        """Return the distance of a single model as it is."""
+        """Return the distance of a single, unperturbed model."""
         with torch.no_grad():
             value = float(self.distance({name: w[0] for name, w in self.weights.items()}))
         return math.inf if math.isnan(value) else value
@@ -60,7 +60,7 @@ class Stack:
         return torch.where(values.isnan(), torch.inf, values)
 
     def values_and_gradients(self, models: Weights, which: Tensor) -> tuple[Tensor, Weights]:
-        """Return distances and the gradients of their logarithms, which stay of order one when a model explodes."""
+        """Return distances and the gradients of their logarithms, which remain moderate when a model explodes."""
         leaves = {name: w.detach().requires_grad_() for name, w in models.items()}
         with torch.enable_grad():
             values = self.values(leaves, which)
@@ -70,14 +70,14 @@ class Stack:
         return values.detach(), dict(zip(leaves, gradients, strict=True))
 
     def _mapped(self, models: Weights) -> Tensor:
-        def distance(weights: Weights) -> Tensor:  # vmap names its argument, and the repr of a distance is long
+        def distance(weights: Weights) -> Tensor:  # errors of vmap name the function by its repr
             return self.distance(weights)
 
         return torch.vmap(distance)(models)
 
     @cached_property
     def vectorized(self) -> bool:
-        """Return whether ``torch.vmap`` can run the model; it cannot where a branch or a loop depends on the data."""
+        """Return whether ``torch.vmap`` can run the model: no branch or loop may depend on the data."""
         try:
             with torch.no_grad():
                 self._mapped({name: w[[0, 0]] for name, w in (self.weights | self.fixed).items()})
@@ -87,12 +87,12 @@ class Stack:
 
     @cached_property
     def chunk(self) -> int:
-        """Return how many models make a stack: counted in what autograd keeps for one more."""
+        """Return the number of models of a stack, from the bytes that autograd keeps for each."""
         budget = CHUNK_BYTES.get(self.device.type, CHUNK_BYTES["cuda"])
         return max(1, budget // max(1, self._kept(2) - self._kept(1)))
 
     def _kept(self, count: int) -> int:
-        """Return the bytes that autograd keeps of a stack of so many models; what they share, once."""
+        """Return the bytes that autograd keeps for a stack of ``count`` models; shared tensors count once."""
         sizes: dict[int, int] = {}
 
         def note(tensor: Tensor) -> Tensor:
@@ -107,10 +107,10 @@ class Stack:
 
 
 def joined(models: Sequence[nn.Module], stacks: Sequence[Stack]) -> Stack | None:
-    """Return one stack of models that differ in width; None where that is no gain, or not the same models any more.
+    """Return one stack of models of different widths; None if that is not faster, or would change the models.
 
-    Narrow models are padded with zeros to the widest. Where units with no weights neither change the distance nor get
-    a gradient, which is tried, these stay what they are.
+    Narrow models are padded with zeros to the width of the widest. A test ensures that the padding neither changes the
+    distance nor receives a gradient.
     """
     if len(models) < 2 or any(stack.device.type in ONE_BY_ONE or not stack.vectorized for stack in stacks):
         return None
@@ -137,7 +137,7 @@ def joined(models: Sequence[nn.Module], stacks: Sequence[Stack]) -> Stack | None
 
 
 def padded(tensor: Tensor, shape: Sequence[int]) -> Tensor:
-    """With zeros at the end of every axis.
+    """Return the tensor with zeros appended along every axis.
 
     >>> padded(torch.ones(1, 2), (2, 3)).tolist()
     [[1.0, 1.0, 0.0], [0.0, 0.0, 0.0]]
@@ -147,18 +147,18 @@ def padded(tensor: Tensor, shape: Sequence[int]) -> Tensor:
 
 
 def _kinds(model: nn.Module) -> tuple[tuple[object, ...], ...]:
-    """Return what the parameters of models in one stack must have in common."""
+    """Return the properties of the parameters that all models of a stack must share."""
     return tuple((name, p.dim(), p.dtype, p.device) for name, p in model.named_parameters())
 
 
 def _same(together: Stack, models: Sequence[nn.Module], stacks: Sequence[Stack]) -> bool:
-    """Return whether each model is as far from its target as before, and padding has no gradient."""
+    """Return whether each model has the same distance as before, and the padding has no gradient."""
     if not together.vectorized:
         return False
     which = torch.arange(len(models), device=together.device)
     try:
         found, slopes = together.values_and_gradients(together.weights, which)
-    except ArgumentError:  # no gradient, which a random search does not need; one by one it is
+    except ArgumentError:  # no gradient: run the models one by one, as a random search can
         return False
     expected = found.new_tensor([stack.of_one() for stack in stacks])
     tolerance = max(100 * torch.finfo(w.dtype).eps ** 0.75 for w in together.weights.values())

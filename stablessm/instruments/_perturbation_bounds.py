@@ -1,4 +1,4 @@
-"""The perturbation error from above: what theory says for linear models with diagonal modes."""
+"""Upper bounds of the perturbation error, from theory, for linear models with diagonal modes."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from stablessm.instruments._weight_balls import WeightBall
 from stablessm.reparam import Reparameterization, _continuous, _discrete
 
 OUR_MAPS = (*_continuous.MAPS, *_discrete.MAPS)
-"""On an interval these have their extrema at its ends or at 0; of another map nobody knows."""
+"""Maps whose extrema on an interval are at its ends or at 0, which is not known of other maps."""
 
 CHUNK_ELEMENTS = 2**21
-"""How many values of modes, over radii and times, are computed at once."""
+"""Number of values of modes, over radii and times, that are computed at once."""
 
 
 @torch.no_grad()
@@ -61,28 +61,28 @@ class Modes(ABC):
 
     map: Reparameterization
     names: tuple[str, ...]
-    """What the model calls w, B and C."""
+    """The model's names of w, B and C."""
     w: Tensor
     readout: Tensor
     """|C_n|, (N,), with C_n the n-th column."""
     drive: Tensor
     """|B_n|, (N,), with B_n the n-th row."""
     readout_entries: int
-    """Real numbers in a column of C."""
+    """Number of real entries of a column of C."""
     drive_entries: int
-    """Real numbers in a row of B."""
+    """Number of real entries of a row of B."""
     times: Tensor
     weights: Tensor
     dtype: torch.dtype
-    """That the model computes in; here everything is float64."""
+    """The dtype of the model; the bounds are computed in float64."""
 
     @abstractmethod
     def values(self, eigenvalues: Tensor) -> Tensor:
-        """m, but for its phase, with these eigenvalues or moduli: (K, …)."""
+        """Return m without its phase, (K, …), for these eigenvalues or moduli."""
 
     @abstractmethod
     def _mode_change(self, radii: Tensor, perturbed: AbstractSet[str]) -> Tensor:
-        """(R, N) a bound of Σ_k q_k |m̃_n(t_k) - m_n(t_k)|; ∞ where the model would overflow."""
+        """Return a bound of Σ_k q_k |m̃_n(t_k) - m_n(t_k)|, (R, N); ∞ where the model would overflow."""
 
     def upper(self, base: float, perturbed: AbstractSet[str], ball: WeightBall, radii: np.ndarray) -> np.ndarray:
         """Return an upper bound of the perturbation error at each radius: ``base`` plus the change of the modes.
@@ -97,9 +97,9 @@ class Modes(ABC):
         return np.concatenate([self._upper(base, perturbed, ball, piece).cpu().numpy() for piece in pieces])
 
     def _upper(self, base: float, perturbed: AbstractSet[str], ball: WeightBall, radii: Tensor) -> Tensor:
-        """``upper`` for radii (R, 1)."""
+        """Return ``upper`` for radii (R, 1)."""
         _, inputs, outputs = self.names
-        readout, drive = (  # each entry of a column, of a row, may change by β in order ∞
+        readout, drive = (  # in order ∞ every entry may change by β
             norm + (math.sqrt(entries) if ball.order == math.inf else 1.0) * radii * (name in perturbed)
             for name, norm, entries in (
                 (outputs, self.readout, self.readout_entries),
@@ -124,7 +124,7 @@ class Modes(ABC):
         return reachable.amin(0), reachable.amax(0)
 
     def theorem(self, base: float, perturbed: AbstractSet[str], radii: np.ndarray) -> np.ndarray | None:
-        """Return the bound of theorem 3.3, where it applies."""
+        """Return the bound of theorem 3.3; None where the theorem does not apply."""
         return None
 
 
@@ -134,7 +134,7 @@ class RealModes(Modes):
     """m(t) = e^{λt}, or λ^k, with λ = f(w) real."""
 
     def values(self, eigenvalues: Tensor) -> Tensor:
-        """e^{λt}, or λ^k: (K, …)."""
+        """Return e^{λt}, or λ^k, (K, …)."""
         times = self.times.reshape(-1, *(1,) * eigenvalues.dim())
         return eigenvalues**times if self.map.time == "discrete" else (eigenvalues * times).exp()
 
@@ -160,7 +160,7 @@ class RealModes(Modes):
         return torch.where(peak.to(self.dtype).isinf() | change.isnan(), torch.inf, change)
 
     def theorem(self, base: float, perturbed: AbstractSet[str], radii: np.ndarray) -> np.ndarray | None:
-        """E(0) + Σ_n |C_n||B_n| / d_n · g(β), StableSSM eq. 65: d = |f(w)|, or 1 - |f(w)|, and g the map's modulus.
+        """Return E(0) + Σ_n |C_n||B_n| / d_n · g(β), StableSSM eq. 65: d = |f(w)| or 1 - |f(w)|, g the map's modulus.
 
         None where the input or the readout is perturbed too.
         """
@@ -181,7 +181,7 @@ class TurningModes(Modes):
     normalized: bool
 
     def values(self, eigenvalues: Tensor) -> Tensor:
-        """γ r^k: (K, …)."""
+        """Return γ r^k, (K, …)."""
         return self._sizes(eigenvalues, self.times.reshape(-1, *(1,) * eigenvalues.dim()))
 
     def _sizes(self, moduli: Tensor, k: Tensor) -> Tensor:
@@ -189,9 +189,9 @@ class TurningModes(Modes):
         return gain * moduli**k
 
     def _mode_change(self, radii: Tensor, perturbed: AbstractSet[str]) -> Tensor:
-        """Σ_k of sup |γ̃ r̃^k - γ r^k| + γ r^k min(2, k |θ̃ - θ|), which is no less than the change of the sum.
+        """Return Σ_k of sup |γ̃ r̃^k - γ r^k| + γ r^k min(2, k |θ̃ - θ|), an upper bound of the change of the sum.
 
-        As a function of r, γ r^k is monotone between 0, ±√(k/(k+1)) and ±1: there or at an end is its extremum.
+        As a function of r, γ r^k is monotone between 0, ±√(k/(k+1)) and ±1, so that its extrema are there or at an end.
         """
         low, high = self._reachable(radii * (self.names[0] in perturbed))
         moduli = self.map(self.w)

@@ -17,9 +17,9 @@ def largest_distances(
 ) -> Tensor:
     """Return the largest distance found for each model and radius, (M, R), by ascent from random starts.
 
-    The starts (M, samples, …) are the same directions for every radius, on the boundary; with 0 steps they are all
-    there is. A step goes along the steepest change of the logarithm, as far as the ball is wide at first and less and
-    less later, and is projected back. The best point ever seen counts.
+    The starts (M, samples, …) on the boundary of the ball are the same for every radius; with 0 steps only they are
+    evaluated. A step follows the gradient of the logarithm and is projected back onto the ball; its length decreases
+    from ``FIRST_STEP`` to ``LAST_STEP``. The result is the largest value over all steps.
     """
     from tqdm import tqdm
 
@@ -45,12 +45,12 @@ def largest_distances(
                     length = FIRST_STEP * (LAST_STEP / FIRST_STEP) ** (step / max(1, steps - 1))
                     uphill = ball.steepest(gradients)
                     change = ball.project({name: c + length * uphill[name] for name, c in change.items()})
-                highest = values.double().maximum(highest)  # not fetched yet: a GPU would have to be waited for
+                highest = values.double().maximum(highest)  # remains on the device: fetching it would wait for a GPU
                 bar.update(len(case))
             best.append(highest)
     return torch.cat(best).reshape(models, len(radii), samples).amax(2).cpu()
 
 
 def _times(radius: Tensor, change: Tensor) -> Tensor:
-    """Return β_i change_i of P stacked changes."""
+    """Return β_i change_i for P stacked changes."""
     return radius.to(change).reshape(-1, *(1,) * (change.dim() - 1)) * change

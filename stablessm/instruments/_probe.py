@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 _STRENGTHS = tuple(10.0**power for power in range(-13, 4))
-"""Of the ridge, relative to the mean variance of a feature."""
+"""Strengths of the ridge, relative to the mean variance of a feature."""
 
 
 @final
@@ -22,10 +22,10 @@ class Samples:
 
 
 def predictions(train: Samples, validation: Samples, test: Samples, groups: int) -> Tensor:
-    """Return what a probe fitted on ``train`` says of ``test``, (n, K).
+    """Return the predictions for ``test``, (n, K), of a probe that is fitted on ``train``.
 
-    Every group of targets (K in equal parts, in order) has its own ridge, the one that does best on ``validation``; one
-    of them is infinite, so that a target that cannot be seen is answered by its mean.
+    Every group of targets (K in equal parts, in order) has its own ridge, the best one on ``validation``. One of the
+    ridges is infinite, which predicts the mean.
     """
     mean, middle = train.features.mean(0), train.targets.mean(0)
     scale = train.features.std(0)

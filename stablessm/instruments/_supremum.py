@@ -1,4 +1,4 @@
-"""The supremum of |d/dt H_t(u^x)| over inputs x, for every t at once: a lower bound by search."""
+"""A lower bound of the supremum of |d/dt H_t(u^x)| over inputs x, for every t at once, by a search."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from stablessm.instruments._tangent import linearized, tangents
 from stablessm.instruments.systems import CHUNK_ELEMENTS, SHORTEST, STATE_ELEMENTS, System
 
 TIMES = 48
-"""For this many times, at most, an input is improved by gradient ascent; every input counts at every time."""
+"""Largest number of times for which an input is improved by gradient ascent; every input counts at all times."""
 
 ROUNDS = 4
-"""How often a linear model of what was seen proposes inputs, before the ascent."""
+"""Number of times that a linear model of the measured responses proposes inputs, before the ascent."""
 
 POOL_STEPS = 2**18
-"""Number of steps (over all inputs) that a step of the ascent may run inputs for that it varies without a gradient."""
+"""Number of time steps (summed over inputs) per step of the ascent for inputs that are varied without a gradient."""
 
 CONVERGED = 1e-3
 """Relative gain, at any time, below which the ascent ends."""
 
 RAYS = 8
-"""Directions along which all sizes of input are tried, once directions have been searched for."""
+"""Number of the best directions along which all sizes of input are tried."""
 
 SEARCHED = 2**14
-"""Steps that are searched over; what follows is measured with the inputs that led in the second half of these."""
+"""Number of steps that are searched; later steps are measured with the best inputs of the second half of these."""
 
 MORE, SHORT_RUNS = 4, 8
-"""Factors on the number of inputs that run as long as anything is heard, and for ``SHORTEST`` steps."""
+"""Factors on the number of inputs that run until the response has decayed, and for ``SHORTEST`` steps."""
 
 STRETCH = 2.0
 """Factor by which the ascent first changes the size of an input."""
@@ -44,13 +44,13 @@ NONLINEAR = 0.01
 """Share of a response by which it may differ from the linear one."""
 
 LONGEST_GRADIENT = 2**19
-"""Steps (over all inputs) that a gradient may run back over."""
+"""Number of time steps (summed over inputs) of one gradient."""
 
 GRADIENT_ELEMENTS = 2**22
-"""How many numbers of a width a gradient may keep at a time."""
+"""Number of values that one gradient may keep."""
 
 LEADERS = 4
-"""How many of them."""
+"""Number of inputs with which the steps after ``SEARCHED`` are measured."""
 
 
 class Search:
@@ -68,23 +68,23 @@ class Search:
 
     @property
     def value(self) -> np.ndarray:
-        """(T,)"""
+        """The largest value found, (T,)."""
         return self._value.numpy()
 
     @property
     def maximizer(self) -> np.ndarray:
-        """(T, d_input)"""
+        """The inputs that gave these values, (T, d_input)."""
         return self._best.numpy()
 
     @property
     def searched(self) -> int:
-        """Return number of steps to search over: a quarter more than anything has been heard for, up to the limit."""
+        """Return the number of steps to search: a quarter more than the response lasts, up to the limit."""
         alive = (self._value[: self.limit] > 8 * self.rounding).nonzero()
         return min(self.limit, int(alive[-1] * 1.25) + SHORTEST) if len(alive) else self.limit
 
     @property
     def rounding(self) -> float:
-        """eps · max |y|, as a value of M."""
+        """eps · max |y|, in units of M."""
         return self._eps * self._largest_output / self.dt / (self.bound if self.norm == "ball" else 1.0)
 
     def run(self, samples: int, ascent: int, seed: int) -> None:
@@ -113,7 +113,7 @@ class Search:
     def _linearize(self, system: System) -> None:
         """Add the response to an infinitesimal input, scaled to the size ``SMALLEST`` times the bound, to the search.
 
-        It ends where the response to an input of that size is no longer linear: an unstable rest makes it grow.
+        It ends where the response to an input of that size is no longer linear, as near an unstable fixed point.
         """
         at, size = 0, SMALLEST * self.bound
         channels = torch.eye(system.d_input, device=system.device, dtype=system.dtype)
@@ -146,7 +146,7 @@ class Search:
                 pass
 
     def rows(self, points: Tensor) -> Tensor:
-        """M of each input, (n, T), and ``evaluate``."""
+        """Return M of each input, (n, T), and keep what is better than before."""
         groups = points.split(self._together(self.horizon))
         return torch.cat([torch.cat(list(self._evaluated(some, self.horizon)), 1) for some in groups])
 
@@ -196,7 +196,7 @@ class Search:
             return torch.cat([before, held], 1) if before.shape[1] else held
 
         last, skip = None, self.warm_up
-        # the state of a linearized system may change although its values, those without input, do not
+        # the tangents in the state of a linearized system may change although its values do not
         system, steady = (self.system, 0) if linear is None else (linear, None)
         for y in system.outputs(drive, -self.warm_up, horizon, steady=steady):
             if linear is None:
@@ -223,7 +223,7 @@ class Search:
         return self.system.d_input > 1 and elements <= 8 * CHUNK_ELEMENTS
 
     def _proposed(self) -> Tensor:
-        """Return what that linear model thinks best, for the times at which it sees most to gain."""
+        """Return the best inputs according to that linear model, at the times with the largest expected gain."""
         cross = torch.as_tensor(self._cross)[: self.searched].nan_to_num(0, 0, 0)
         slopes = torch.linalg.pinv(self._gram, hermitian=True) @ cross
         left, gain, _ = torch.linalg.svd(slopes, full_matrices=False)  # of (T, d_input, d_output)
@@ -257,7 +257,7 @@ class Search:
             best = best[led.topk(min(pool, len(best))).indices]
             one, other = (torch.randint(len(best), (len(best),), generator=generator) for _ in range(2))
             weight = torch.rand(len(best), 1, generator=generator, dtype=best.dtype)
-            # a threshold between two states of rest makes a narrow peak, which one dimension can afford to resolve
+            # a threshold between two fixed points makes a narrow peak, which can be resolved in one dimension
             parts = (1.0,) if self.system.d_input > 1 else (1.0, 1 / 8, 1 / 64)
             proposed = [best * STRETCH ** (sign * part * shorter) for part in parts for sign in (1, -1)]
             proposed.append(best + weight * (best[one] - best[other]))
@@ -271,7 +271,7 @@ class Search:
                     differentiable = False
                 else:
                     length = torch.linalg.vector_norm(x, dim=1, keepdim=True)
-                    # the end of the gradient is the answer for a linear model, and a power iteration for a convex one
+                    # the direction of the gradient is optimal for a linear model, a power iteration for a convex one
                     proposed.append(self.bound * slope)
                     proposed += [x + part * shorter * length * slope for part in (1.0, 0.25)]
             moved, known = torch.cat(proposed), self._value.clone()

@@ -14,13 +14,13 @@ from torch import Tensor, nn
 from stablessm._errors import ArgumentError
 
 Weights: TypeAlias = dict[str, Tensor]
-"""Parameter name → values; a stack of P perturbed models has one dimension more in front."""
+"""Parameter name → values; the values of P stacked models have a leading dimension P."""
 
 WeightNorm: TypeAlias = Literal["tensor_max", "entry_max"]
 
 
 def select(model: nn.Module, parameters: Sequence[str] | str | None) -> Weights:
-    """Return the trainable parameters that are meant: all, ``recurrent``, or those that match names or glob patterns.
+    """Return the selected trainable parameters: all, ``recurrent``, or those that match names or glob patterns.
 
     >>> list(select(nn.LSTM(1, 2), ["weight_*"]))
     ['weight_ih_l0', 'weight_hh_l0']
@@ -89,7 +89,7 @@ class WeightBall:
         finite = {name: torch.where(g.isfinite(), g, 0) for name, g in gradient.items()}
         if self.order != 2:
             return {name: g.sign() for name, g in finite.items()}
-        scaled = {name: g / _largest(g) for name, g in finite.items()}  # the square of a tiny gradient is 0
+        scaled = {name: g / _largest(g) for name, g in finite.items()}  # the square of a tiny gradient would be 0
         return {name: g / self._size(g).clamp(min=1) for name, g in scaled.items()}
 
     def _size(self, stack: Tensor) -> Tensor:

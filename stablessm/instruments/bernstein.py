@@ -1,4 +1,4 @@
-"""The exponential bound on a state-space model's memory (StableSSM, theorem 3.1), held against a measurement."""
+"""The exponential bound on the memory of a state-space model (StableSSM, theorem 3.1), compared with a measurement."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ class BernsteinCheck(Result):
     rate: float
     """β."""
     constant: float
-    """What stands before e^(-βt): (d+1) L₀ θ_max² (eq. 54), or |c| L₀ (d|U| + |b|) if sharp (eq. 53)."""
+    """The factor of e^(-βt): (d+1) L₀ θ_max² (eq. 54), or |c| L₀ (d|U| + |b|) if sharp (eq. 53)."""
     d_input: int
     theta_max: float
     memory: Tensor | None = None
     """(T,) the measured memory, None before ``against``."""
     floor: float = 0.0
-    """Values up to this are the noise of the measurement, and never above the bound."""
+    """Values up to this are noise of the measurement and do not violate the bound."""
 
     @property
     def bound(self) -> Tensor:
@@ -45,7 +45,7 @@ class BernsteinCheck(Result):
         return self.constant * torch.exp(-self.rate * self.times)
 
     def against(self, times: Tensor | Sequence[float], memory: Tensor | Sequence[float], *, floor: float = 0.0) -> Self:
-        """Return the same bound beside a memory measured at these times, in the normalization ``plus_one``.
+        """Return the bound with a memory measured at these times, in the norm ``plus_one``.
 
         The theorem is about sup |d/dt y| / (|x|_∞ + 1) over Heaviside inputs x (eq. 45).
         """
@@ -90,10 +90,10 @@ def bernstein_bound(
     """Return (d+1) L₀ θ_max² e^(-βt), the largest memory of a stably approximated target (StableSSM eq. 8, 54).
 
     Args:
-        times: (T,) where to evaluate it.
+        times: Times (T,) of the bound.
         rate: β, below the radius of the stable approximation.
         theta_max: θ_max, the largest weight norm of the approximating models.
-        d_input: d, features of the input.
+        d_input: d, number of input channels.
         lipschitz: L₀, the largest slope of the activation.
 
     >>> bernstein_bound([0.0, 1.0], rate=1.0, theta_max=2.0, d_input=2).bound
@@ -112,18 +112,18 @@ def bernstein_check(
     lipschitz: float = 1.0,
     sharp: bool = False,
 ) -> BernsteinCheck:
-    """Return the same bound for one diagonal layer dh/dt = Λh + Bx + b, y = Cσ(h), from its own weights.
+    """Return the bound of :func:`bernstein_bound` for a diagonal layer dh/dt = Λh + Bx + b, y = Cσ(h).
 
     θ_max = max(|Λ|₂, |B|₂, |b|₂, |C|₂), the weight norm of StableSSM (definition 2.4), with spectral norms
     for matrices. Λ are the eigenvalues, whatever map they came through. β = min(-λ) (eq. 44).
 
     Args:
-        model: a real diagonal layer in continuous time with ``eigenvalues()``, ``B``, ``C`` and maybe ``bias``,
-            such as ``RealSSM``; a skip term D x is constant under a Heaviside input and does not count.
-        times: (T,) where to evaluate it, in the unit of the model's time.
-        rate: another β, to see what decay the layer does not have.
-        lipschitz: L₀, the largest slope of σ; 1 serves linear, tanh, hardtanh and relu, 1/4 sigmoid.
-        sharp: take the constant the proof gives before it rounds up, |C| L₀ (d|B| + |b|) (eq. 53).
+        model: A real diagonal layer in continuous time with ``eigenvalues()``, ``B``, ``C`` and an optional ``bias``,
+            such as ``RealSSM``. A skip term D x is constant under a Heaviside input and does not count.
+        times: Times (T,) of the bound, in the unit of the model's time.
+        rate: β (default: min(-λ)).
+        lipschitz: L₀, the largest slope of σ: 1 for linear, tanh, hardtanh and relu, 1/4 for sigmoid.
+        sharp: Whether to use the smaller constant of the proof, |C| L₀ (d|B| + |b|) (eq. 53).
 
     >>> import stablessm as ssm
     >>> layer = ssm.RealSSM(1, 2, 1, activation="tanh", eigenvalues=torch.tensor([-0.5, -2.0]))

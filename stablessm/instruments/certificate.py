@@ -37,15 +37,15 @@ class LyapunovCertificate(Result):
     normal_bound: float
     """1/(2β₀) with β₀ = -abscissa, in discrete time 1/(1 - abscissa²): ‖P‖₂ of a normal W."""
     normal_bound_holds: bool
-    """Whether ‖P‖₂ is no larger, up to the root of the input's precision."""
+    """Whether ‖P‖₂ ≤ ``normal_bound``, up to the square root of the input's precision."""
     is_normal: bool
     """Whether W commutes with its adjoint, up to the input's precision."""
     rate: float
     """The proven decay rate, per unit of time or per step."""
     constant: float
-    """√cond(P), what the decay may start from."""
+    """√cond(P), the factor of the bound."""
     residual: float
-    """2-norm of what is left of the equation when P is put in."""
+    """2-norm of the residual of the equation."""
 
     def __str__(self) -> str:
         return (
@@ -65,8 +65,8 @@ def lyapunov_certificate(W: Tensor | np.ndarray, *, time: Time = "continuous") -
 
         |e^(Wt) x| ≤ √cond(P) e^(-t/(2‖P‖₂)) |x|        |W^k x| ≤ √cond(P) (1 - 1/‖P‖₂)^(k/2) |x|
 
-    ``rate`` is that exponent, less what the residual and rounding could spoil: the proof is about the P
-    that was computed. Complex W are allowed, ᵀ is then the adjoint.
+    ``rate`` is that exponent, reduced by the effect of the residual and of rounding, so that the proof holds for the P
+    that was computed. W may be complex; ᵀ is then the adjoint.
 
     Lemma A.9 (eq. 68) states ‖P‖₂ ≤ 1/(2β₀). Its proof takes the eigenvectors as orthogonal, so it covers
     normal W. In general 1/(2β₀) bounds ‖P‖₂ from *below* (put an eigenvector in): the lemma holds only
@@ -88,7 +88,7 @@ def lyapunov_certificate(W: Tensor | np.ndarray, *, time: Time = "continuous") -
     P, residual, rounding = _solve(A, time)
     spectrum = torch.linalg.eigvalsh(P)
     norm = float(spectrum[-1])
-    low = float(spectrum[0]) - len(A) * torch.finfo(torch.float64).eps * norm  # as small as rounding allows
+    low = float(spectrum[0]) - len(A) * torch.finfo(torch.float64).eps * norm  # less its rounding error
     proven = (1 - residual - rounding) / norm
     if not (low > 0 and proven > 0):
         met = f"the equation is met to {residual + rounding:.3g} only, P has eigenvalues from {low:.3g} to {norm:.3g}"
@@ -118,7 +118,7 @@ def _solve(A: Tensor, time: Time) -> tuple[Tensor, float, float]:
         from scipy.linalg import solve_continuous_lyapunov
 
         P = torch.from_numpy(solve_continuous_lyapunov(A.mH.resolve_conj().numpy(), -one.numpy()))
-    else:  # powers of a W far from normal grow first and cost digits, which a second round brings back
+    else:  # powers of a non-normal W grow first and lose digits; a second round recovers them
         P = _stein(A, one)
         P = P + _stein(A, A.mH @ P @ A - P + one)
     if not bool(P.isfinite().all()):

@@ -26,10 +26,10 @@ _ARRAYS = ("time", "value", "maximizer", "inputs", "by_input")
 
 
 DISCRETE = ("steps", "tokens")
-"""Units in which time is counted: there is nothing between two samples."""
+"""Units in which time is counted, so that nothing lies between two samples."""
 
 MOST_POINTS = 4000
-"""Of a curve in an interactive figure."""
+"""Largest number of points of a curve in an interactive figure."""
 
 
 @final
@@ -60,7 +60,7 @@ class MemoryCurve(Result):
     floor: float = 0.0
     """Values up to this are rounding errors."""
     note: str = ""
-    """How it was measured."""
+    """How the curve was measured."""
     inputs: tuple[str, ...] | None = None
     """Names of the inputs that were measured separately."""
     by_input: np.ndarray | None = None
@@ -81,14 +81,14 @@ class MemoryCurve(Result):
         return decay.fit_decay(self.time, self.value, floor=self.floor or None)
 
     def memory_time(self, eps: float) -> float:
-        """Return how long until M stays below ``eps`` times its largest value."""
+        """Return the time after which M stays below ``eps`` times its largest value."""
         return decay.memory_time(self.time, self.value, eps, fit=self._fit)
 
     def effective_length(self) -> float:
-        """Return how long a memory of constant strength with the same area lasts.
+        """Return the length of a memory of constant strength max M with the same area.
 
-        In steps or tokens (``unit``) that is Σ M[k] / max M, in any other unit of time ∫ M dt / max M. What follows the
-        last sample is added by the fitted law.
+        In steps or tokens (``unit``) that is Σ M[k] / max M, in any other unit of time ∫ M dt / max M. The fitted law
+        continues M after the last sample.
 
         >>> round(MemoryCurve(np.arange(30), 0.5 ** np.arange(30)).effective_length(), 6)
         2.0
@@ -99,12 +99,12 @@ class MemoryCurve(Result):
         length, top = decay.effective_length(self.time, self.value, fit=self._fit), float(self.value.max())
         if self.unit not in DISCRETE or not top:
             return length
-        # the sum is the integral, by the trapezoidal rule, and half of the first value; of the last if nothing follows
+        # the sum is the trapezoidal integral plus half of the first value, and half of the last if nothing follows it
         open_end = self._fit.kind in ("finite", "undecided") and self._fit.used[1] >= self.time[-1]
         return length + self.dt * float(self.value[0] + open_end * self.value[-1]) / top / 2
 
     def half_life(self) -> float:
-        """Return how long until half of ∫ M dt has passed."""
+        """Return the time after which half of ∫ M dt has passed."""
         return decay.half_life(self.time, self.value, fit=self._fit)
 
     def of(self, name: str) -> MemoryCurve:
@@ -126,7 +126,7 @@ class MemoryCurve(Result):
         return ax
 
     def plotly(self, *, fit: bool = True, label: str = "memory") -> Figure:
-        """Return the same as an interactive figure (plotly)."""
+        """Return the plot as an interactive figure (plotly)."""
         from plotly.graph_objects import Figure, Scatter
 
         shown = _thinned(len(self.time))
@@ -146,7 +146,7 @@ class MemoryCurve(Result):
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Read what :meth:`save` wrote."""
+        """Read a curve that :meth:`save` wrote."""
         meta, arrays = record.load_arrays(path, "MemoryCurve")
         with record.reading(path, "a curve that MemoryCurve.save wrote"):
             fields: dict[str, Any] = {**arrays, **meta, "dt": float(meta["dt"])}

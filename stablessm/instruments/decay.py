@@ -1,4 +1,4 @@
-"""How a memory curve decays: as an exponential, plain or stretched, as a power of time, not at all, or to an end."""
+"""How a memory curve decays: exponentially (plain or stretched), as a power of time, not at all, or to zero."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ from stablessm.instruments._decay_models import G, P
 from stablessm.instruments._decay_points import CLEAR, FEWEST, NEGLIGIBLE, Windows, after_last, noise_floor, windows
 from stablessm.instruments._decay_verdict import Verdict, decide, tail
 
-_ROUNDING = 1e-7  # what is exactly zero has fallen below this fraction of the top: single precision sees no more
-_ABRUPT = 1.2  # least excess of the fall at the end of a finite memory: a Gaussian of a few samples comes close to it
-_OF_ALL = 3e-6  # a plateau below this fraction of a first value that is far above the rest is rounding too
+_ROUNDING = 1e-7  # values that are exactly zero count as this fraction of the top, the resolution of float32
+_ABRUPT = 1.2  # least abruptness of the end of a finite memory; a Gaussian of few samples comes close to it
+_OF_ALL = 3e-6  # a plateau below this fraction of the largest value is rounding, even if the first value is far larger
 
 
 @final
 @checked
 @dataclass(frozen=True, repr=False)
 class DecayFit(Result):
-    """How a curve decays (definition 4.2 of IAT, 2.2 of StableSSM), the law of its tail, and how sure that is.
+    """The kind of decay of a curve (definition 4.2 of IAT, 2.2 of StableSSM), the law of its tail, and the evidence.
 
     M(t) = e^log_amplitude (t + shift)^(-power) e^(-rate t), or e^log_amplitude exp(-((t + shift)/timescale)^stretch)
 
     ``kind``: ``exponential`` with ``rate`` per unit of time; ``polynomial`` with ``exponent`` (= ``power``);
-    ``stretched`` with ``stretch`` and ``timescale`` (``rate`` is None: it has no single one); ``none``: what is left at
-    the end stays; ``finite``: it is zero after ``last_lag``; or ``undecided``. ``reason`` says why.
+    ``stretched`` with ``stretch`` and ``timescale`` (``rate`` is None); ``none``: the curve ends on a constant level;
+    ``finite``: the curve is zero after ``last_lag``; or ``undecided``. ``reason`` explains the kind.
 
-    ``interval`` is the 95 % interval of the rate, the exponent or the stretch, given the kind. It spans what every law
-    of that kind that fits about as well says in every window up to the end of the curve, each with its own statistical
-    error; so it includes the error of the laws, not only that of noise. ``evidence`` is the log of the likelihood ratio
-    (by BIC) to the best law of another kind. ``used`` is the time from the first sample that took part to the last one
-    clear of ``floor``. An exponential whose mode is repeated, or the last of many, has a power in front of it.
+    ``interval`` is the 95 % interval of the rate, the exponent or the stretch, given the kind. It is the union of the
+    intervals of all laws of that kind that fit about as well, in the last windows of the curve. It therefore includes
+    the systematic error of the laws, not only that of noise. ``evidence`` is the log of the likelihood ratio (by BIC)
+    to the best law of another kind. ``used`` is the time from the first sample that was fitted to the last sample clear
+    of ``floor``. An exponential with a ``power`` is the tail of a repeated mode, or of the last of many modes.
     """
 
     kind: Literal["exponential", "polynomial", "stretched", "none", "finite", "undecided"]
@@ -59,7 +59,7 @@ class DecayFit(Result):
     timescale: float | None = None
 
     def __call__(self, times: ArrayLike) -> np.ndarray:
-        """Return the fitted law of the tail at these times; NaN if undecided, a box if finite."""
+        """Return the law of the tail at these times: NaN if undecided, constant up to ``last_lag`` if finite."""
         t = np.asarray(times, dtype=float)
         value = np.exp(self.log(t))
         return value if self.last_lag is None else np.where(t <= self.last_lag, value, 0.0)
@@ -68,7 +68,7 @@ class DecayFit(Result):
         """Return the logarithm of the law, also where the law underflows."""
         t = np.asarray(times, dtype=float)
         line = self.log_amplitude - (self.rate or 0.0) * t
-        with np.errstate(invalid="ignore", divide="ignore"):  # these laws have a beginning, NaN before it
+        with np.errstate(invalid="ignore", divide="ignore"):  # these laws are not defined (NaN) before their beginning
             if self.stretch is not None and self.timescale is not None:
                 return line - ((t + self.shift) / self.timescale) ** self.stretch
             return line - self.power * np.log(t + self.shift) if self.power else line
@@ -76,20 +76,26 @@ class DecayFit(Result):
 
 @checked
 def fit_decay(time: ArrayLike, value: ArrayLike, *, floor: float | None = None, margin: float = 2.0) -> DecayFit:
-    """Decide how a curve decays. ``floor``: values up to it carry no information, if that is known.
+    """Decide how a curve decays.
 
-    These laws are fitted to log M, on the crests of a wave: c e^(-βt), a sum or difference of two of these,
-    c (t + t0)^(-p), the same times e^(-βt), c exp(-(t/τ)^s), and the first, third and fifth of them on a level. There
-    are four windows, which end where the curve is lost in its floor: from the top on, and from a sixteenth, a quarter
-    and a half of the time from there on. The first sample is in none of them: it may belong to a skip connection.
+    Five laws are fitted to log M, for a wave at its crests: c e^(-βt), a sum or difference of two of these,
+    c (t + t0)^(-p), the same times e^(-βt), and c exp(-(t/τ)^s); the first, third and fifth also above a constant. They
+    are fitted in four windows, which begin at the top of the curve and a sixteenth, a quarter and a half of the time
+    later, and end where the curve reaches its floor. The first sample is in no window: it may belong to a skip
+    connection.
 
-    The first window that some law follows to within the noise decides by the BIC. The verdict is ``undecided`` if a law
-    beats those of another kind by less than ``margin`` (a log likelihood ratio; laws of many parameters need more), if
-    a later window contradicts it, if the law falls less than threefold (a stretched exponential fivefold), or if only
-    2.5 times t0 or less of a power is seen. Where no law follows the points, as in a sum of many modes or of waves that
-    interfere, a curve is an exponential if every window clearly says so, or if its envelope falls evenly and, in its
-    last half, further than a power up to 5 could. A flat tail below 10⁻⁵ of the top is a floor, above it memory that
-    does not decay. Nothing depends on the units of time and value.
+    The first window in which a law fits within the noise decides, by the BIC. The verdict is ``undecided`` if the best
+    law beats those of other kinds by less than ``margin``, if a later window contradicts it, if it falls less than
+    threefold (a stretched exponential fivefold), or if a power law is seen for less than 2.5 t0. If no law fits, as for
+    a sum of many modes or of interfering waves, the curve is exponential if every window clearly favors an exponential,
+    or if its envelope falls evenly and, in its last half, further than t^-5 would. A flat tail below 10⁻⁵ of the top is
+    a floor; above that it is memory that does not decay. The verdict does not depend on the units of time and value.
+
+    Args:
+        time: Times of the samples, in increasing order.
+        value: Values of the curve, not negative.
+        floor: Values up to it carry no information (default: found from the tail).
+        margin: Least evidence, a log likelihood ratio; laws with many parameters need more.
 
     >>> t = np.arange(200) * 0.1
     >>> fit = fit_decay(t, 3 * np.exp(-0.7 * t))
@@ -122,7 +128,7 @@ def fit_decay(time: ArrayLike, value: ArrayLike, *, floor: float | None = None, 
     if (end := _end(t, v, stop, level, top)) is not None:
         return end
     if level == 0 and stop < len(v) and v[stop - 1] < negligible:
-        level = float(v[stop - 1])  # it came down to rounding, and in the end to zero
+        level = float(v[stop - 1])  # the curve reached rounding, and then zero
         stop = _stop(v, level)
     seen = windows(t[:stop], v[:stop], offset, level) if stop else None
     if seen is None:
@@ -159,8 +165,8 @@ def _end(t: np.ndarray, v: np.ndarray, stop: int, level: float, top: float) -> D
 def memory_time(time: ArrayLike, value: ArrayLike, eps: float, fit: DecayFit | None = None) -> float:
     """Return the last time at which M > eps max M.
 
-    If M is above at the last sample, that is infinite; with a ``fit``, the time at which its law comes down to
-    eps max M, infinite if the kind is ``none`` or ``undecided``. Samples in the floor of the fit do not count.
+    If the last sample is above eps max M, the result is infinite, or, with a ``fit``, the time at which its law reaches
+    eps max M (infinite for the kinds ``none`` and ``undecided``). Samples in the floor of the fit do not count.
 
     >>> t = np.arange(50) * 0.1
     >>> curve = np.exp(-t)
@@ -184,8 +190,9 @@ def memory_time(time: ArrayLike, value: ArrayLike, eps: float, fit: DecayFit | N
 def effective_length(time: ArrayLike, value: ArrayLike, fit: DecayFit | None = None) -> float:
     """Return ∫ M dt / max M, the length of a box of the same height and area; 1/β for e^(-βt).
 
-    Without a ``fit`` the integral ends with the samples. With one, its law goes on after the last sample clear of the
-    floor: infinite for ``none`` and for exponents up to 1; nothing is added for ``finite`` and ``undecided``.
+    Without a ``fit`` the integral ends with the samples. With a ``fit``, its law continues the curve after the last
+    sample clear of the floor: the result is infinite for ``none`` and for exponents up to 1, and nothing is added for
+    ``finite`` and ``undecided``.
 
     >>> t = np.arange(500) * 0.01
     >>> round(effective_length(t, np.exp(-t)), 3), round(effective_length(t, np.exp(-t), fit_decay(t, np.exp(-t))), 3)
@@ -199,7 +206,7 @@ def effective_length(time: ArrayLike, value: ArrayLike, fit: DecayFit | None = N
 def half_life(time: ArrayLike, value: ArrayLike, fit: DecayFit | None = None) -> float:
     """Return the time after the first sample by which half of ∫ M dt has passed; log 2 / β for e^(-βt).
 
-    Half of what the model will ever remember is more recent. The integral is that of :func:`effective_length`.
+    The integral is that of :func:`effective_length`.
 
     >>> t = np.arange(5000) * 0.01
     >>> round(half_life(t, np.exp(-t)), 4)
@@ -253,14 +260,14 @@ def _rounded(value: np.ndarray) -> np.ndarray:
 
 
 def _stop(value: np.ndarray, floor: float) -> int:
-    """Return how many samples, from the first, come before the curve is lost in the floor, or in subnormal numbers."""
+    """Return the number of samples before the curve reaches its floor, or subnormal numbers."""
     return after_last(value > max(CLEAR * floor, np.finfo(float).tiny))
 
 
 def _abruptness(value: np.ndarray, floor: float) -> float:
-    """Return the log of the last fall of a curve beyond a hundred times the fall before it.
+    """Return log(last value / (100 floor)), less six times the fall per sample before it.
 
-    A decay arrives at the floor: its last value clear of the floor is within one step of it.
+    A curve that decays comes close to the floor before it is lost in it, so that this number is negative.
     """
     n = len(value)
     if n == 0:
@@ -277,7 +284,7 @@ def _longest_gap(value: np.ndarray, floor: float) -> int:
 
 
 def _clear(t: np.ndarray, v: np.ndarray, fit: DecayFit | None) -> tuple[np.ndarray, np.ndarray]:
-    """Return the samples up to where the fit found the floor; where no law goes on, the next is in it, or zero."""
+    """Return the samples up to the floor of the fit, and one more if no law continues them (0 if finite)."""
     stop = len(t) if fit is None else max(int(np.searchsorted(t, fit.used[1], side="right")), 1)
     if fit is not None and fit.kind in ("finite", "undecided") and stop < len(t):
         return t[: stop + 1], np.append(v[:stop], v[stop] if fit.kind == "undecided" else 0.0)

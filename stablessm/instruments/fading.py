@@ -32,20 +32,20 @@ def fading_function(
 ) -> MemoryCurve:
     """Return F(t) = sup |H_t(x) - H_t(x')| / B over inputs that agree from time 0 on and differ by at most B before.
 
-    Fading memory (IAT appendix A.3, eq. 24) needs F(t) → 0; decaying memory is about a constant input and is
-    another property. The peak-hold functional has decaying memory that does not fade; a kernel of ever thinner
+    Fading memory (IAT appendix A.3, eq. 24) means F(t) → 0. Decaying memory concerns constant inputs and is another
+    property. The peak-hold functional has decaying memory that does not fade; a kernel of ever thinner
     spikes has fading memory that does not decay (remark A.5).
 
-    The supremum is a lower bound: pasts held at ±B in every channel, at B just before time 0, random signs and noise,
-    each against no past; after time 0 nothing comes, or the same noise.
+    The supremum is found by a search and is a lower bound. The pasts are ±B in every channel, held or only just before
+    time 0, random signs and noise; each is compared with no past. After time 0 the input is zero, or the same noise.
 
     Args:
         model, d_input, dt, unit, progress: as for :func:`stablessm.memory_function`.
-        horizon: how many steps after the pasts to look.
+        horizon: Number of steps after the pasts.
         bound: B.
-        past: how many steps the pasts last; ``horizon`` by default.
-        samples: how many random pasts.
-        seed: of the random pasts.
+        past: Number of steps of the pasts (default: ``horizon``).
+        samples: Number of random pasts.
+        seed: Seed of the random pasts.
 
     >>> curve = fading_function(lambda x: x.cummax(1).values, 50, d_input=1)        # holds its peak
     >>> curve.decay().kind, float(curve.value[-1])

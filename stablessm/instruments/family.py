@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 MARGIN = 0.1
-"""By how much more error counts as more, in a verdict: what a search finds is only a lower bound."""
+"""Relative difference of errors that counts in a verdict, since a search finds only lower bounds."""
 SETTLED = 0.8
-"""A crossing that moved by less than this factor is taken to stand still."""
+"""A crossing that moves by less than this factor counts as constant."""
 STEEP = 4.0
-"""An error that grows faster than this power of β jumps: what is stable grows like β, or β² for large ones."""
+"""An error that grows faster than this power of β jumps; errors of stable models grow like β, or β² for large β."""
 
 
 @final
@@ -47,19 +47,19 @@ class StabilityVerdict(Result):
     stable: bool | None
     """None: undecided."""
     radius: float
-    """The largest β₀ up to which the data supports stability; 0 if they do not."""
+    """The largest β₀ up to which the curves support stability; 0 if they do not."""
     evidence: tuple[str, ...]
 
 
 @final
 @dataclass(frozen=True, repr=False)
 class Extrapolation(Result):
-    """E(β) = limsup of E_m(β) in the width m, as far as finite widths tell."""
+    """An estimate of E(β) = limsup of E_m(β) over the width m, from finite widths."""
 
     error: np.ndarray
     """(R,)."""
     uncertainty: np.ndarray
-    """(R,) how far the estimate is from the widest model, or that one from the one before; ∞ where errors grow."""
+    """(R,) distance of the estimate from the widest model, or between the two widest models; ∞ where errors grow."""
 
 
 @final
@@ -87,11 +87,7 @@ class PerturbationFamily(Result):
 
     @classmethod
     def of(
-        cls,
-        models: Mapping[int, nn.Module],
-        target: Any,
-        radii: Sequence[float] | np.ndarray | Tensor,
-        **options: Any,
+        cls, models: Mapping[int, nn.Module], target: Any, radii: Sequence[float] | np.ndarray | Tensor, **options: Any
     ) -> Self:
         """Return the curves of models by width, with the options of ``perturbation_error``.
 

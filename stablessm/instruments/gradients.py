@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 QUANTILES = (0.5, 0.9, 0.99)
 SAMPLE = 2**20
-"""Quantiles of a larger tensor are those of evenly spaced entries, this many at most; its maximum is exact."""
+"""Quantiles of a larger tensor are computed from this number of evenly spaced entries; its maximum is exact."""
 
 
 @final
@@ -35,10 +35,10 @@ class ParameterRatio(Result):
     quantiles: tuple[float, float, float]
     """At 0.5, 0.9 and 0.99."""
     ratio: Tensor | None
-    """Every entry, in the shape of the parameter; None for a parameter of more than ``SAMPLE`` entries that is not
-    recurrent."""
+    """The ratio of every entry, in the shape of the parameter; None for a non-recurrent parameter of more than
+    ``SAMPLE`` entries."""
     predicted: Tensor | None
-    """G(w)/|w| beside it, where w is under a scalar map: theorem 3.4 bounds the ratio by this times a constant."""
+    """G(w)/|w| for a weight w of a scalar map; theorem 3.4 bounds the ratio by a constant times it."""
     recurrent: bool = False
     """Whether its module lists it in ``recurrent_parameters``."""
 
@@ -62,7 +62,7 @@ class GradientOverWeight(Result):
     def __str__(self) -> str:
         width = max(map(len, self.parameters))
         lines = [f"{'|gradient| / |weight|':<{width}}  {'median':>9} {'90 %':>9} {'99 %':>9} {'max':>9}  G(w)/|w|"]
-        # recurrent ones first: a bias that starts at 0 has an infinite ratio and is seldom the trouble
+        # recurrent parameters first: a bias that starts at 0 has an infinite ratio, which is rarely a problem
         for name, entry in sorted(self.parameters.items(), key=lambda item: (not item[1].recurrent, -item[1].maximum)):
             numbers = " ".join(f"{number:9.2e}" for number in (*entry.quantiles, entry.maximum))
             low, high = (0.0, 0.0) if entry.predicted is None else entry.predicted.aminmax()
@@ -80,14 +80,14 @@ def gradient_over_weight(model: nn.Module, *, recurrent_only: bool = False) -> G
 
         |∂loss/∂w| ≤ C G(w),   G(w) = |f'(w)| / f(w)²
 
-    with a C that does not depend on the map f. So G(w)/|w|, given beside the measured ratio, says how a map spreads
-    the ratio over modes; "best" makes it constant. It holds for stable λ only.
+    with a C that does not depend on the map f. G(w)/|w|, which is reported with the measured ratio, tells how a map
+    distributes the ratio over modes; the map "best" makes it constant. The theorem holds for stable λ only.
 
     A weight of 0 has ratio ∞, or 0 if its gradient is 0 too. Parameters without a gradient are left out.
 
     Args:
-        model: any module, after ``loss.backward()``.
-        recurrent_only: whether to look only at the parameters that modules list in ``recurrent_parameters``.
+        model: Any module, after ``loss.backward()``.
+        recurrent_only: Whether to include only the parameters that modules list in ``recurrent_parameters``.
 
     >>> import stablessm as ssm
     >>> layer = ssm.RealSSM(1, 3, 1, map="best")

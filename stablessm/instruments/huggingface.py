@@ -20,11 +20,11 @@ Output: TypeAlias = str | Callable[[Any], Tensor]
 """``logits``, ``hidden`` (the last layer's states), or a function of the model's output, such as a score."""
 
 WARM_UP = 16
-"""Neutral tokens before the input changes: attention forgets nothing it has not seen."""
+"""Number of neutral tokens before the input changes, so that attention has something to attend to."""
 
 _POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len")
 _STATES = ("past_key_values", "cache_params", "state")
-"""What models call the state they return. Whether chunks of any length can go on from it is found by trying."""
+"""Names under which models return their state. A test finds out whether chunks can continue from it."""
 
 
 def is_transformer(model: Any) -> bool:
@@ -36,11 +36,26 @@ def is_transformer(model: Any) -> bool:
 
 def embedding_system(model: Any, output: Output | None, neutral: Sequence[int] | None = None) -> System:
     """Return the model from embeddings to outputs: an input x is added to the embedding of the neutral token."""
-    table = model.get_input_embeddings()
-    start = neutral_prefix(model, neutral)[-1]
-    with torch.no_grad():
-        base = table(torch.tensor([start], device=table.weight.device))[0].detach()
+    base = _neutral_embedding(model, neutral)
     return _system(model, output, lambda x: {"inputs_embeds": base + x}, base.shape[-1], base.dtype, "embedding")
+
+
+def embedding_call(model: Any) -> Call:
+    """Return the model from embeddings and a state to outputs and a state, as it is run by ``embedding_system``."""
+    base = _neutral_embedding(model, None)
+    return _caller(model, None, lambda x: {"inputs_embeds": base + x}, carry=True)
+
+
+def _neutral_embedding(model: Any, neutral: Sequence[int] | None) -> Tensor:
+    table = model.get_input_embeddings()
+    with torch.no_grad():
+        return table(torch.tensor(neutral_prefix(model, neutral)[-1:], device=table.weight.device))[0].detach()
+
+
+def state_name(model: Any) -> str | None:
+    """Return the name of the argument that takes the state of the model; None if there is none."""
+    accepted = inspect.signature(model.forward).parameters
+    return next((name for name in _STATES if name in accepted), None)
 
 
 def token_system(model: Any, output: Output | None) -> System:
@@ -75,7 +90,7 @@ def neutral_prefix(model: Any, prefix: Sequence[int] | None) -> list[int]:
 
 
 def checked_tokens(model: Any, argument: str, tokens: Sequence[int]) -> list[int]:
-    """Return the token ids, if there are some and the model knows them, as far as it says how many it knows."""
+    """Return the token ids; raise an ArgumentError if there are none, or some that the model does not have."""
     size = model.get_input_embeddings().weight.shape[0] if hasattr(model, "get_input_embeddings") else None
     try:
         ids = [operator.index(token) for token in tokens]
@@ -117,22 +132,22 @@ def _system(model: Any, output: Output | None, inputs: Inputs, d_input: int, dty
         system = made(carry=True)
     except ArgumentError:  # a cache that fails; without it the model may run
         return made(carry=False)
-    # a state that is of no use is not asked for: some models overwrite it in place, which breaks gradients
+    # a state that is not used is not requested: some models overwrite it in place, which breaks gradients
     return system if system.streams else made(carry=False)
 
 
 def _caller(model: Any, output: Output | None, inputs: Inputs, *, carry: bool) -> Call:
     pick = _picker(output)
     accepted = inspect.signature(model.forward).parameters
-    state_name = next((name for name in _STATES if name in accepted), None) if carry else None
-    options: dict[str, Any] = {"use_cache": state_name is not None} if "use_cache" in accepted else {}
+    state_key = state_name(model) if carry else None
+    options: dict[str, Any] = {"use_cache": state_key is not None} if "use_cache" in accepted else {}
     if output == "hidden":
         options["output_hidden_states"] = True
 
     def call(x: Tensor, state: Any) -> tuple[Tensor, Any]:
-        carried = {} if state is None or state_name is None else {state_name: state}
+        carried = {} if state is None or state_key is None else {state_key: state}
         out = model(**inputs(x), **options, **carried, return_dict=True)
-        return pick(out), getattr(out, state_name, None) if state_name else None
+        return pick(out), getattr(out, state_key, None) if state_key else None
 
     return call
 

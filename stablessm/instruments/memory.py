@@ -56,7 +56,7 @@ def memory_function(
     seed: Seed = 0,
     progress: bool = True,
 ) -> MemoryCurve:
-    """Return how strongly the output still moves, a time t after the input was switched on and held.
+    """Measure the memory function: how fast the output still changes a time t after a constant input is switched on.
 
     With the Heaviside input u^x, 0 before time 0 and the vector x after it, and H the model less its response to no
     input (StableSSM section 2.2)::
@@ -65,47 +65,48 @@ def memory_function(
         plus_one   M(t) = sup over x ≠ 0 of |d/dt H_t(u^x)| / (|x|_∞ + 1)   StableSSM eq. 5
         unit       M(t) = max over i of |d/dt H_t(u^x)| with x = e_i        SSM-UA eq. 9
 
-    A linear model gives the norm of its kernel, M(t) = |ρ(t)| (IAT eq. 5), which is then measured as the
-    response to an impulse, without the cancellation of a difference: the curve is ``exact``. Any other supremum is
-    searched for and is a lower bound: inputs of every size from 1e-6 B to B in many directions, the model linearized
-    at rest (exactly, by forward differentiation, where the model has forward derivatives and at most ``samples``
-    inputs), and ascent from the best inputs, over the first 16384 steps; what follows is measured with the few inputs
-    that led there in the end. A search runs on a copy of the model in float64 if the model has at most 2²⁶ weights and
-    computes in float64 throughout when asked to.
+    For a linear model, M(t) = |ρ(t)| is the norm of its kernel (IAT eq. 5). It is measured as the response to an
+    impulse, which avoids the cancellation of a difference, and the curve is ``exact``. For any other model the supremum
+    is found by a search and is a lower bound. The search tries inputs of every size from 1e-6 B to B in many
+    directions, the model linearized at rest (by forward differentiation, if the model supports it and has at most
+    ``samples`` input channels), and ascent from the best inputs. It covers the first 16384 steps; later steps are
+    measured with the few inputs that were best in the second half of these. A search runs on a copy of the model in
+    float64 if the model has at most 2²⁶ weights and can compute in float64.
 
-    A model that carries its state runs in chunks: beyond the curve itself, memory does not grow with the horizon. A
-    callable without a state is run over the whole horizon at once, which has to fit.
+    A model that carries its state runs in chunks, so that the memory in use does not grow with the horizon, except for
+    the curve itself. A callable without a state runs over the whole horizon at once.
 
-    The derivative is that of the sampled output, (y[k] - y[k-1]) / dt; for a linear layer in continuous time that
-    can stretch a step (``layer.step(x, state, dt=…)``) it is exact, and the direct term D x, an impulse, is left out.
+    The derivative is that of the sampled output, (y[k] - y[k-1]) / dt. For a linear layer in continuous time with
+    ``layer.step(x, state, dt=…)`` it is exact, and the direct term D x, an impulse, is left out.
 
     Args:
-        model: our layers, ``torch.nn.RNN``, ``GRU`` and ``LSTM``, Hugging Face models, and any callable from
-            (batch, time, d_input) to (batch, time, d_output). A model with one output a sequence, (batch, d_output),
-            is run on every beginning of the input. A model that looks ahead is given as much
-            input after the horizon as before it, or three times as much if it looks further ahead.
-        horizon: how many steps to look back.
-        d_input: number of input channels, if the model does not say.
-        dt: the time between samples; the model's own, or 1.
-        norm, bound: see above; for ``plus_one`` amplitudes up to a hundred times ``bound`` are tried.
-        directions: (n, d_input): measure these instead of searching; the curve of each is kept in ``by_input``.
-        amplitudes: their lengths, ``bound`` by default.
-        tokens: token ids of a Hugging Face model, or of any callable from ids (batch, time) to outputs: each is
-            repeated after the prefix (IAT appendix B), and M is |y[k] - y[k-1]|. Without tokens the input of a
-            Hugging Face model is a vector added to the embedding of the prefix's last token.
-        prefix: token ids that come before; by default the begin token of a Hugging Face model.
-        suffix: token ids that close every beginning, for a model with one output a sequence, such as BERT's [SEP].
-        output: of a Hugging Face model: ``logits``, ``hidden``, or a function of its output such as a score.
+        model: One of our layers or models, ``torch.nn.RNN``, ``GRU`` or ``LSTM``, a Hugging Face model, or any callable
+            from (batch, time, d_input) to (batch, time, d_output). A model with one output per sequence,
+            (batch, d_output), is run on every beginning of the input. A model that looks ahead gets as much input after
+            the horizon as before it, or three times as much if it looks further ahead.
+        horizon: Number of steps to look back.
+        d_input: Number of input channels (default: the model's).
+        dt: Time between samples (default: the model's, or 1).
+        norm, bound: The norm above and its B; for ``plus_one``, amplitudes up to a hundred times ``bound`` are tried.
+        directions: Inputs (n, d_input) to measure instead of searching; ``by_input`` has the curve of each.
+        amplitudes: Lengths of the directions (default: ``bound``).
+        tokens: Token ids for a Hugging Face model, or for any callable from ids (batch, time) to outputs. Each is
+            repeated after the prefix (IAT appendix B), and M is |y[k] - y[k-1]|. Without tokens, the input of a
+            Hugging Face model is a vector that is added to the embedding of the last token of the prefix.
+        prefix: Token ids before the tokens (default: the begin token of a Hugging Face model).
+        suffix: Token ids after every beginning of the input, such as BERT's [SEP], for a model with one output per
+            sequence.
+        output: Output of a Hugging Face model: ``logits``, ``hidden``, or a function of the model's output.
         warm_up: Number of steps without input before time 0 (default: 0; 1 if the model looks ahead, since its output
             then moves before time 0; 16 in embedding space).
-        linear: whether the model is linear and time-invariant; found by trying if not given.
-        samples: number of random inputs that the search tries first, over all steps; four times as many run
-            for as long as anything is heard, and eight times as many for 16 steps. With several input channels the
-            opposite of each input is tried as well.
-        ascent: number of steps of ascent that follow, fewer if nothing improves; 0 for none.
-        unit: the name of your time unit.
-        seed: of the search.
-        progress: whether a bar appears when it takes long.
+        linear: Whether the model is linear and time-invariant (default: found by a test).
+        samples: Number of random inputs that the search tries over all steps. Four times as many run until the
+            response has decayed, and eight times as many for 16 steps. With several input channels the negative of
+            each input is tried as well.
+        ascent: Largest number of steps of ascent; 0 for none.
+        unit: Name of the unit of time.
+        seed: Seed of the search.
+        progress: Whether a long search shows a progress bar.
 
     >>> import stablessm as ssm
     >>> layer = ssm.RealSSM(1, 2, 1, eigenvalues=torch.tensor([-0.5, -2.0]), map="exp", dt=0.1).double()
@@ -208,7 +209,7 @@ def _of_tokens(
 
 
 def finite_curve(time: np.ndarray, value: Any, maximizer: Any, floor: float, **facts: Any) -> MemoryCurve:
-    """Return a curve, or an error that says where it stops being finite."""
+    """Return the curve, or raise an error that names the first step at which it is not finite."""
     value = np.asarray(value, dtype=np.float64)
     maximizer = None if maximizer is None else np.asarray(maximizer, dtype=np.float64)
     bad = np.flatnonzero(~np.isfinite(value))
@@ -245,7 +246,7 @@ def time_step(model: Any, dt: float | None) -> float:
 
 
 def own_unit(system: System, step: float) -> str:
-    """Return what to call the unit of time, if the user does not."""
+    """Return the default name of the unit of time."""
     if system.input == "embedding":
         return "tokens"
     return "steps" if step == 1 and own_step(system.model) is None else "time"

@@ -52,7 +52,7 @@ def ratio(numerator: Tensor, denominator: Tensor) -> Tensor:
 @final
 @dataclass(frozen=True, repr=False)
 class Mode(Result):
-    """One mode of one recurrence; its numbers are explained at ``ModeReport``."""
+    """One mode of one recurrence; ``ModeReport`` explains the fields."""
 
     module: str
     index: tuple[int, ...]
@@ -65,12 +65,12 @@ class Mode(Result):
 
     @property
     def unstable(self) -> bool:
-        """Return whether it grows from sample to sample."""
+        """Return whether the mode grows from sample to sample."""
         return self.growth > 0
 
     def __str__(self) -> str:
         where = ", ".join(map(str, self.index)) + (f" of {self.module!r}" if self.module else "")
-        fate = f"grows by e^{self.growth:.3g} a sample" if self.unstable else f"time scale {self.time_scale:.4g}"
+        fate = f"grows by e^{self.growth:.3g} per sample" if self.unstable else f"time scale {self.time_scale:.4g}"
         return f"mode {where}: λ = {_number(self.eigenvalue)}, {fate}, distance to the boundary {self.distance:.3g}"
 
 
@@ -99,7 +99,7 @@ class Initialization(Result):
 @checked
 @dataclass(frozen=True, eq=False, repr=False)
 class ModeReport(Result):
-    """All modes of a model, one entry of every array each."""
+    """All modes of a model; entry i of every array belongs to mode i."""
 
     module: np.ndarray
     """Qualified name of the module; empty for the model itself."""
@@ -108,13 +108,13 @@ class ModeReport(Result):
     eigenvalue: np.ndarray
     """λ, complex."""
     time_scale: np.ndarray
-    """When the mode has decayed by e: -1/Re λ or -dt/log|λ|, in the unit of dt; infinite if it never does."""
+    """Time in which the mode decays by e: -1/Re λ or -dt/log|λ|, in the unit of dt; infinite if it does not decay."""
     gradient_scale: np.ndarray
     """G(w) = |f'(w)|/f(w)², in discrete time |f'(w)|/(1 - |f(w)|)² (StableSSM eq. 12); NaN without a scalar map."""
     gradient_over_weight: np.ndarray
-    """G(w)/|w|: what training can do to the weight, relative to it (StableSSM eq. 11); 0/0 is 0."""
+    """G(w)/|w|, the scale of the gradient relative to the weight (StableSSM eq. 11); 0/0 is 0."""
     distance: np.ndarray
-    """How far λ is inside the stable region: -Re λ, or 1 - |λ| in discrete time."""
+    """Distance of λ from the stability boundary: -Re λ, or 1 - |λ| in discrete time."""
     growth: np.ndarray
     """log of the factor from one sample to the next: Re λ times the step, log|λ|, or log|1 + dt λ| under Euler."""
     dt: float | None
@@ -136,13 +136,13 @@ class ModeReport(Result):
     def intact(self, expected: Tensor | Mapping[str, Tensor] | None = None) -> Initialization:
         """Check, before training, that the eigenvalues are where the layers initialized them.
 
-        They are compared as sets: Re λ, Im λ, |λ| and 1/time scale, each sorted. What is expected comes from
-        ``reset_parameters()`` of a copy of each module, drawn again under other seeds. If every draw agrees the
-        start is deterministic, and must be met up to rounding. If not, only the range (enlarged by a tenth) and
-        the spread (at least a third of the smallest drawn) are compared: a wrong start in the right range passes.
+        Re λ, Im λ, |λ| and 1/time scale are compared, each sorted. The expected values come from
+        ``reset_parameters()`` of a copy of each module, under several seeds. If all seeds agree, the initialization is
+        deterministic and must be met up to rounding. Otherwise only the range (enlarged by a tenth) and the spread (at
+        least a third of the smallest one drawn) are compared, so that a wrong start in the right range passes.
 
         Args:
-            expected: eigenvalues to compare with instead: a tensor for a single module, else module name → tensor.
+            expected: Eigenvalues to compare with instead: a tensor for a single module, or a mapping from module names.
 
         >>> import stablessm as ssm
         >>> model = nn.Sequential(nn.Linear(2, 2), ssm.LRU(2, 16, 2))
@@ -235,9 +235,9 @@ def report_modes(model: nn.Module, dt: float | None = None) -> ModeReport:
     an activation these are the eigenvalues of W, the linear part, not those of the whole recurrence.
 
     Args:
-        model: any module.
-        dt: the time between samples, in your unit. By default a module's own ``dt``, or 1: time scales of an LRU or
-            an S4D, whose channels have steps of their own, then count samples.
+        model: Any module.
+        dt: Time between samples (default: the module's ``dt``, or 1, so that the time scales of an LRU or an S4D, whose
+            channels have steps of their own, are in samples).
 
     >>> import stablessm as ssm
     >>> layer = ssm.RealSSM(1, 3, 1, map="best", dt=0.1, eigenvalues=torch.tensor([-1.0, -0.1, -0.01]))
@@ -265,7 +265,7 @@ def _columns(module: Any, dt: float | None) -> tuple[np.ndarray, ...]:
     lam = module.eigenvalues().detach().cpu().to(torch.complex128)
     map = getattr(module, "map", None)
     continuous = getattr(module, "time", getattr(map, "time", "continuous")) == "continuous"
-    if isinstance(map, Reparameterization):  # which knows distances without cancellation
+    if isinstance(map, Reparameterization):  # its distances have no cancellation
         w = getattr(module, module.recurrent_parameters[0]).detach().cpu().double()
         distance, scale = map.distance(w), map.gradient_scale(w)
         relative = ratio(scale, w)
@@ -298,7 +298,7 @@ def _drawn(name: str, module: Any, dt: float | None) -> list[dict[str, np.ndarra
     fresh, draws = copy.deepcopy(module).cpu(), []
     with torch.random.fork_rng(devices=[]):
         for seed in range(DRAWS):
-            torch.default_generator.manual_seed(seed)  # torch.manual_seed would reach the GPU's generator too
+            torch.default_generator.manual_seed(seed)  # torch.manual_seed would change the generator of the GPU, too
             fresh.reset_parameters()
             draws.append(_marginals(report_modes(fresh, dt), ""))
             if seed == 1 and all(_same(draws[0][key], draws[1][key], 1e-3) for key in draws[0]):
@@ -312,7 +312,7 @@ def _same(a: np.ndarray, b: np.ndarray, tolerance: float) -> bool:
 
 
 def _compare(now: np.ndarray, draws: list[np.ndarray], tolerance: float) -> str:
-    """Return what is wrong with these sorted numbers, or nothing."""
+    """Return a description of the difference between sorted numbers, or an empty string."""
     found = f"is {now[0]:.4g} to {now[-1]:.4g}"
     low, high = min(draw[0] for draw in draws), max(draw[-1] for draw in draws)
     if all(_same(draw, draws[0], tolerance) for draw in draws):

@@ -49,12 +49,12 @@ class PerturbationCurve(Result):
     radius: np.ndarray
     """β, (R,)."""
     lower: np.ndarray
-    """The largest error a search found, never falling in β: balls are nested. ∞ where a model overflowed."""
+    """The largest error that the search found. It never falls in β, since balls are nested; ∞ if a model overflowed."""
     upper: np.ndarray | None
     """A bound that no perturbation exceeds; None where there is no theory for the model and the norm."""
     theorem: np.ndarray | None
-    """The bound of theorem 3.3, where the recurrent weights alone are perturbed: on an infinite horizon and without
-    quadrature, so that a coarse grid may exceed it by its own error."""
+    """The bound of theorem 3.3, if only the recurrent weights are perturbed. It holds for an infinite horizon and exact
+    integrals, so that the quadrature error of a coarse grid may exceed it."""
     norm: Norm
     weight_norm: WeightNorm
     search: Search
@@ -91,7 +91,7 @@ class PerturbationCurve(Result):
         return ax
 
     def plotly(self) -> Figure:
-        """Return the same, to look at closely."""
+        """Return the plot as an interactive figure (plotly)."""
         from plotly import graph_objects as go
 
         positive = self.radius > 0
@@ -146,27 +146,32 @@ def perturbation_error(
     """Return E(β) = sup over |θ̃ - θ| ≤ β of ‖H - Ĥ(·; θ̃)‖ (StableSSM definition 2.4, IAT definition 4.4).
 
     Args:
-        model: any module from (B, T, d_input) to y or (y, state). It is left as it is.
-        target: H, a callable of the same shapes; under ``kernel_l1`` anything with ``kernel(times)``.
+        model: Any module from (B, T, d_input) to y or (y, state). It is not changed.
+        target: H, a callable of the same shapes; for ``kernel_l1`` anything with ``kernel(times)``.
         radii: β ≥ 0, in any order; the curve has them sorted.
-        norm: of functions. ``kernel_l1``: ∫|ρ - ρ̂| dt up to the horizon, for linear models and targets; Σ_k |dt ρ(k dt)
-            - ρ̂_k| for a model in discrete time, whose kernel is what one step weighs. A direct term D x and a bias are
-            in no kernel. ``sobolev``: value and derivative, StableSSM eq. 6 and 14, over test inputs (Heaviside,
-            random signs, white noise, amplitudes 0.1 to 100): a supremum from below. ``mse``: over white noise.
+        norm: Function norm. ``kernel_l1``: ∫|ρ - ρ̂| dt up to the horizon, for linear models and targets;
+            Σ_k |dt ρ(k dt) - ρ̂_k| for a model in discrete time, whose kernel is the weight of one step. A direct term
+            D x and a bias are not part of a kernel. ``sobolev``: value and derivative, StableSSM eq. 6 and 14, over
+            test inputs (Heaviside, random signs, white noise, amplitudes 0.1 to 100), a lower bound of the supremum.
+            ``mse``: mean square over white noise.
         weight_norm: ``tensor_max``, the largest 2-norm of a parameter tensor (below eq. 7); ``entry_max``, the
             largest entry.
-        parameters: θ: all trainable parameters; names or glob patterns of some; or ``recurrent``, those that the
-            modules list in ``recurrent_parameters`` (theorem 3.3).
-        search: ``random``: ``samples`` perturbations of norm β, as published. ``ascent``: from the same starts,
-            ``steps`` steps of projected gradient ascent each, and so never less.
-        horizon: steps of ``dt``: how far kernels and test inputs go.
-        dt: the target's or else the model's time step by default, or 1.
-        inputs: (B, T, d_input), in place of the test inputs; they set the horizon.
-        progress: whether a search shows a bar (in a terminal).
+        parameters: θ: names or glob patterns, or ``recurrent`` for the parameters that modules list in
+            ``recurrent_parameters`` (theorem 3.3) (default: all trainable parameters).
+        search: ``random``: ``samples`` perturbations of norm β, as published. ``ascent``: ``steps`` steps of projected
+            gradient ascent from the same perturbations, so that the result is never smaller.
+        samples: Number of random perturbations.
+        steps: Number of steps of ascent.
+        horizon: Length of the kernels and test inputs, in steps of ``dt``.
+        dt: Time step (default: the target's, or the model's, or 1).
+        inputs: Test inputs (B, T, d_input) that replace the default ones and set the horizon.
+        seed: Seed of the perturbations and of the test inputs.
+        progress: Whether a search shows a progress bar (in a terminal).
 
-    What is found is ``lower``, a lower bound. ``upper`` is there for ``kernel_l1`` and diagonal models
-    (``RealSSM``, a diagonal linear ``ContinuousRNN``): StableSSM eq. 60-63 on the same grid; and for ``LRU``, with a
-    phase. For S4D, whose steps can change too, for weights in half precision, and for other norms there is none.
+    The search gives ``lower``, a lower bound. The upper bound ``upper`` exists for ``kernel_l1`` and diagonal models:
+    for ``RealSSM`` and a diagonal linear ``ContinuousRNN`` it is StableSSM eq. 60-63 on the same grid, for ``LRU`` the
+    same with a phase. There is none for S4D, whose steps can change too, for weights in half precision, and for other
+    norms.
 
     >>> import stablessm as ssm
     >>> from stablessm.targets import LinearFunctional
@@ -209,7 +214,7 @@ class Sweep:
     def curves(
         self, models: Sequence[nn.Module], target: Any, radii: Sequence[float] | np.ndarray | Tensor
     ) -> list[PerturbationCurve]:
-        """Return one for each model; all are searched at once where ``joined`` makes one stack of them."""
+        """Return one curve per model; all models are searched at once if ``joined`` makes one stack of them."""
         for model in models:
             if not isinstance(model, nn.Module):
                 raise ArgumentError("model", "a torch.nn.Module, since its weights are perturbed", type(model).__name__)
@@ -293,12 +298,12 @@ def _checked_radii(radii: Sequence[float] | np.ndarray | Tensor) -> np.ndarray:
     radius = np.asarray(radii, dtype=np.float64)
     if radius.ndim != 1 or not len(radius):
         raise ArgumentError("radii", "a list of one or more numbers", f"shape {radius.shape}")
-    radius = np.sort(radius)  # NaN goes last
+    radius = np.sort(radius)  # NaN is sorted last
     if not (radius[0] >= 0 and np.isfinite(radius[-1])):
         raise ArgumentError("radii", "finite numbers >= 0", f"{radius[0] if radius[0] < 0 else radius[-1]}")
     return radius
 
 
 def _time_step(model: nn.Module, target: Any) -> float:
-    """Return the physical time step of whoever has one: the target first, since a discrete model does not know it."""
+    """Return the time step of the target, or of the model, or 1; a model in discrete time has none."""
     return next((dt for owner in (target, model) if (dt := own_step(owner)) is not None), 1.0)

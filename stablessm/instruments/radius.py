@@ -28,11 +28,11 @@ class NearestBoundary(Result):
     """Which recurrence is nearest to instability, and how near."""
 
     module: str
-    """Its name, as ``named_modules`` says it; empty for the model itself."""
+    """Qualified name of the module; empty for the model itself."""
     mode: tuple[int, ...] | None
-    """Which entry of the weight; None for a dense recurrence, whose modes share one weight."""
+    """Index of the weight; None for a dense recurrence, whose modes share one weight."""
     distance: float
-    """The stability radius: no smaller error makes it unstable."""
+    """The stability radius: no smaller error makes the recurrence unstable."""
 
 
 @checked
@@ -43,8 +43,8 @@ def stability_radius(x: nn.Module | Tensor | np.ndarray, *, time: Time | None = 
     with a ``map`` in continuous or discrete time:
 
     * diagonal, a ``Reparameterization`` of a weight ``w`` or ``M``: exact, from the map's
-      ``boundary_distance``. min |Re λ| or min (1 - |λ|) for ``direct``, infinite for a stable map; what
-      turns an eigenvalue (the phase of an LRU, the frequency of S4D) does not count.
+      ``boundary_distance``. min |Re λ| or min (1 - |λ|) for ``direct``, infinite for a stable map. Weights
+      that only rotate an eigenvalue (the phase of an LRU, the frequency of S4D) do not count.
     * dense, a ``MatrixMap``: the radius of W = ``recurrent_matrix()``, or infinite if the map is stable
       (``project`` with a margin > 0 is) and W is farther from instability than rounding moves it,
       n eps ‖W‖. In floating point a stable map loses the sign of eigenvalues smaller than that: the radius
@@ -55,7 +55,7 @@ def stability_radius(x: nn.Module | Tensor | np.ndarray, *, time: Time | None = 
     A map of your own that does not state ``is_stable`` has no infinite radius: the radius ends where the
     search ended (:meth:`Reparameterization.boundary_distance`, weights of up to 1e6).
 
-    A discretization is left out: what is measured is λ, not e^(λ dt). Eigenvalues that are on the boundary in
+    The radius concerns λ, not the discretized e^(λ dt). Eigenvalues that are on the boundary in
     the precision of the weight count as unstable, and the radius of an unstable recurrence is 0.
 
     For a square matrix W, real or complex, it is the distance to instability, the 2-norm of the smallest
@@ -68,9 +68,9 @@ def stability_radius(x: nn.Module | Tensor | np.ndarray, *, time: Time | None = 
     a Hamiltonian matrix give that bound (Byers 1988), not samples of ω.
 
     Args:
-        x: a model, or a matrix as tensor or array; float32 is computed in float64.
-        time: of a matrix: ``continuous`` (stable for Re λ < 0, the default) or ``discrete`` (|λ| < 1). A
-            model's maps know theirs.
+        x: A model, or a matrix (tensor or array), which is converted to float64.
+        time: Time of a matrix: ``continuous`` (stable for Re λ < 0, the default) or ``discrete`` (|λ| < 1).
+            Must be None for a model.
 
     >>> import stablessm as ssm
     >>> layer = ssm.RealSSM(1, 2, 1, map="direct", eigenvalues=torch.tensor([-0.5, -3.0]))
@@ -90,7 +90,7 @@ def stability_radius(x: nn.Module | Tensor | np.ndarray, *, time: Time | None = 
 
 @checked
 def nearest_boundary(model: nn.Module) -> NearestBoundary:
-    """Return the recurrence of a model that is nearest to instability; the first of equals.
+    """Return the recurrence of a model that is nearest to instability.
 
     >>> import stablessm as ssm
     >>> slow = torch.tensor([-2.0, -0.25])
@@ -119,7 +119,7 @@ def _boundary(name: str, module: Any) -> NearestBoundary | None:
     if not isinstance(map, Reparameterization):
         return None
     weight = getattr(module, mapped_weight(module) or "", None)
-    if not isinstance(weight, Tensor):  # passing over it would call a model safer than it is
+    if not isinstance(weight, Tensor):  # ignoring it would overestimate the radius
         raise ArgumentError(f"module {name!r}", "a weight first in `recurrent_parameters`", type(module).__name__)
     if not bool(weight.isfinite().all()):
         raise ArgumentError(f"weight of {name!r}", "finite numbers", "NaN or infinity")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -31,12 +30,12 @@ class Readback(Result):
     time: np.ndarray
     """(K,) how long ago: the lags 0, 1, … in units of dt."""
     explained: np.ndarray
-    """(K,) variance of the input that long ago that the probe explains on held-out data, from 0 to 1."""
+    """(K,) share of the variance of the input at each lag that the probe explains on held-out data, from 0 to 1."""
     new: np.ndarray
-    """(K,) the capacity each lag adds: variance explained of what the inputs since do not say already, summed over
-    input channels. For a white input of one channel the same as ``explained``, up to sampling."""
+    """(K,) capacity that each lag adds: the explained variance of the part of the input that later inputs do not
+    determine, summed over channels. For white noise of one channel it equals ``explained``, up to sampling."""
     state_size: int
-    """Real numbers in the state; a complex one counts twice."""
+    """Number of real values in the state; a complex value counts twice."""
 
     @property
     def capacity(self) -> float:
@@ -68,20 +67,21 @@ def readback(
     states: Callable[[Tensor], Tensor] | None = None,
     dt: float | None = None,
 ) -> Readback:
-    """Return how much of the input k steps back can be read from the state, by a linear probe, on held-out data.
+    """Measure how much of the input k steps ago a linear probe recovers from the state, on held-out data.
 
-    For every lag k a ridge regression from the whole state (all layers, real and imaginary parts) to the input x[t-k].
-    It is fitted on the first 60% of the sequences, its ridge chosen on the next 20%, and scored on the rest; with fewer
-    than 5 sequences time is split instead, with gaps as long as the lags.
+    For every lag k, a ridge regression predicts the input x[t-k] from the whole state (all layers, real and imaginary
+    parts). It is fitted on the first 60 % of the sequences, its ridge is chosen on the next 20 %, and it is scored on
+    the rest. With fewer than 5 sequences the time is split instead, with gaps as long as the lags.
 
     Args:
-        model: our layers and anything called as ``model(x, state) -> (y, state)``, ``torch.nn`` recurrences, recurrent
-            Hugging Face models (Mamba; ``data`` is then added to the embedding of the neutral token).
-        data: (batch, time, d_input). White noise measures the memory of the model, data of a task what it keeps of it.
-        lags: how many, from lag 0, the input taken in last. A quarter of the time by default, from 1 to 100.
-        states: from inputs (batch, time, d_input) to states (batch, time, size), for a model that does not
-            show its state, or to probe another quantity than the state.
-        dt: the time between samples; the model's own by default, or 1.
+        model: One of our layers, anything called as ``model(x, state) -> (y, state)``, a ``torch.nn`` recurrence, or a
+            recurrent Hugging Face model (Mamba; ``data`` is then added to the embedding of the neutral token).
+        data: Inputs (batch, time, d_input). White noise measures the memory of the model, the data of a task the memory
+            that the model has for that task.
+        lags: Number of lags, beginning with lag 0, the latest input (default: a quarter of the time, 1 to 100).
+        states: Function from inputs (batch, time, d_input) to states (batch, time, size), for a model that does not
+            return its state, or to probe another quantity.
+        dt: Time between samples (default: the model's, or 1).
 
     >>> found = readback(nn.GRU(1, 8, batch_first=True), torch.randn(10, 120, 1), lags=10)
     >>> found.state_size, 0 < found.capacity <= 8, bool(found.explained[0] > found.explained[9])
@@ -134,17 +134,19 @@ def _collected(model: Any, x: Tensor) -> Tensor:
 
 
 def _stepper(model: Any, x: Tensor) -> tuple[systems.Call, int, Tensor]:
-    """Return how to run one step, the batch axis of the state, and the input as the model wants it."""
+    """Return a function that runs one step, the batch axis of the state, and the input in the model's dtype."""
     if huggingface.is_transformer(model):
-        return _huggingface_call(model), 0, _like(model, x)
+        if huggingface.state_name(model) is None:
+            raise ArgumentError("model", "one that takes and returns a state", type(model).__name__)
+        return huggingface.embedding_call(model), 0, systems.like(model, x)
     systems.input_size(model, x.shape[-1])
     if isinstance(model, nn.RNNBase):
         if model.bidirectional:
             raise ArgumentError("model", "one that runs forwards in time", "a bidirectional one")
-        return systems._torch_recurrence(model), 1, _like(model, x)
+        return systems._torch_recurrence(model), 1, systems.like(model, x)
     if not callable(model):
         raise ArgumentError("model", "a callable or module", type(model).__name__)
-    return lambda u, state: _called(model, u, state), 0, _like(model, x)
+    return lambda u, state: _called(model, u, state), 0, systems.like(model, x)
 
 
 def _called(model: Any, x: Tensor, state: Any) -> tuple[Tensor, Any]:
@@ -156,28 +158,6 @@ def _called(model: Any, x: Tensor, state: Any) -> tuple[Tensor, Any]:
     if not isinstance(result, tuple) or len(result) != 2:
         raise ArgumentError("model", expected, f"{type(model).__name__}, which returns {type(result).__name__}")
     return result
-
-
-def _huggingface_call(model: Any) -> systems.Call:
-    base = model.get_input_embeddings().weight[huggingface.neutral_prefix(model, None)[-1]].detach()
-    accepted = inspect.signature(model.forward).parameters
-    name = next((name for name in huggingface._STATES if name in accepted), None)
-    if name is None:
-        raise ArgumentError("model", "one that takes and returns a state", type(model).__name__)
-
-    def call(x: Tensor, state: Any) -> tuple[Tensor, Any]:
-        carried = {} if state is None else {name: state}
-        out = model(inputs_embeds=base + x, use_cache=True, return_dict=True, **carried)
-        return out[0], getattr(out, name, None)
-
-    return call
-
-
-def _like(model: Any, x: Tensor) -> Tensor:
-    """Return a tensor in the precision and on the device of the model's weights."""
-    weights = model.parameters() if isinstance(model, nn.Module) else ()
-    weight = next((weight for weight in weights if weight.is_floating_point()), x)
-    return x.to(weight)
 
 
 def _tensors(state: Any) -> Iterator[Tensor]:
@@ -221,7 +201,7 @@ def _split(found: Tensor, x: Tensor, lags: int) -> tuple[_probe.Samples, ...]:
         pieces = [(slice(a, b), slice(None)) for a, b in itertools.pairwise(cuts)]
     else:
         cuts = [0, round(0.6 * usable), round(0.8 * usable), usable]
-        gaps = [0, lags, lags]  # a lag must not reach back into what the probe was fitted on
+        gaps = [0, lags, lags]  # a lag must not reach back into the training samples
         pieces = [(slice(None), slice(a + gap, b)) for (a, b), gap in zip(itertools.pairwise(cuts), gaps, strict=True)]
     samples = tuple(_probe.Samples(found[piece].flatten(0, 1), past[piece].flatten(0, 1)) for piece in pieces)
     least = min(len(part.features) for part in samples)

@@ -1,4 +1,4 @@
-"""Does a model that streams compute the same numbers as one pass over the whole sequence?"""
+"""Checks that a model gives the same outputs in chunks, step by step, and in one pass over the whole sequence."""
 
 from __future__ import annotations
 
@@ -8,33 +8,33 @@ from dataclasses import dataclass
 from typing import Any, final
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from stablessm._checked import Seed, Size, checked
 from stablessm._display import Result
 from stablessm._errors import ArgumentError
 from stablessm.instruments._nested import tensors_in
-from stablessm.instruments.systems import by_step, evaluating, input_size
+from stablessm.instruments.systems import by_step, evaluating, input_size, like
 
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}
-"""Relative to the largest output; 5e-2 in shorter dtypes."""
+"""Default tolerance relative to the largest output; 5e-2 in other dtypes."""
 
 
 @final
 @dataclass(frozen=True, repr=False)
 class StreamingDifference(Result):
-    """One way of streaming against the full pass."""
+    """The difference between one way of streaming and the full pass."""
 
     way: str
     """``chunks of 1, 63`` or ``step``."""
     absolute: float
     """The largest |difference| of the outputs; infinite where one of them is not a number."""
     relative: float
-    """That over the largest |output|."""
+    """``absolute`` over the largest |output|."""
     batch: int
     time: int
     channel: int
-    """Where it is."""
+    """Index of the largest difference."""
     first: int | None
     """The first time step with a difference above the tolerance."""
     state: float
@@ -83,23 +83,22 @@ def check_streaming(
 ) -> StreamingReport:
     """Run a model over white noise in one pass, in chunks with the state carried, and step by step; compare.
 
-    Takes our layers, ``nn.RNN``, ``nn.GRU``, ``nn.LSTM`` (``batch_first`` or not) and anything called as
-    ``model(x, state) -> (y, state)``, where None is the state at the start, or ``model.sequence(x, state)`` if it has
-    that, as our models. A ``step(x_t, state)`` is tried if there is one. Modules run as in ``eval()`` meanwhile, since
-    dropout agrees with nothing.
+    The model is one of our layers, ``nn.RNN``, ``nn.GRU``, ``nn.LSTM`` (``batch_first`` or not), or anything called as
+    ``model(x, state) -> (y, state)``, or ``model.sequence(x, state)`` if it has that method, as our models do; None is
+    the initial state. If the model has ``step(x_t, state)``, that is compared, too. Modules run in evaluation mode.
 
     Args:
-        model: module or callable.
-        d_input: channels of the input; the model's ``d_input`` or ``input_size`` by default.
-        length, batch: of the input.
-        chunks: ways of cutting, each a list of chunk lengths that add up to ``length``. By default a first chunk of
-            one step, a last chunk of one step, three uneven chunks, and single steps.
-        seed: of the input.
-        tol: the largest difference relative to the largest output, or state; 1e-9 in float64, 1e-4 in float32, 5e-2
-            in shorter dtypes by default.
+        model: Module or callable.
+        d_input: Number of input channels (default: the model's ``d_input`` or ``input_size``).
+        length, batch: Shape of the input.
+        chunks: Lists of chunk lengths, each of which adds up to ``length`` (default: a first chunk of one step, a last
+            chunk of one step, three uneven chunks, and single steps).
+        seed: Seed of the input.
+        tol: Largest difference relative to the largest output, or state (default: 1e-9 in float64, 1e-4 in float32,
+            5e-2 in other dtypes).
 
     Raises:
-        ArgumentError: the model cannot stream: it returns no state, or looks ahead in time.
+        ArgumentError: The model cannot stream: it returns no state, or looks ahead in time.
 
     >>> import stablessm as ssm
     >>> check_streaming(ssm.LRU(3, 8, 2)).ok, check_streaming(nn.LSTM(3, 8)).ok
@@ -150,9 +149,7 @@ def _label(way: Sequence[int]) -> str:
 def _noise(model: Any, d_input: int | None, length: int, batch: int, seed: int) -> Tensor:
     d_input = input_size(model, d_input)
     x = torch.randn(batch, length, d_input, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-    parameters = model.parameters() if isinstance(model, nn.Module) else ()
-    like = next((p for p in parameters if p.is_floating_point()), torch.empty(0))
-    return x.to(like)
+    return like(model, x, torch.float32)
 
 
 def _full_pass(model: Any, run: Any, x: Tensor, time: int) -> tuple[Tensor, Any]:
@@ -173,7 +170,7 @@ def _full_pass(model: Any, run: Any, x: Tensor, time: int) -> tuple[Tensor, Any]
 
 
 def _require_causal(model: Any, run: Any, x: Tensor, y: Tensor, time: int, tol: float) -> None:
-    """Refuse a model that reads the future (bidirectional, unmasked attention), which cannot stream."""
+    """Raise an ArgumentError if the model reads the future (bidirectional, unmasked attention) or is random."""
     half = x.shape[time] // 2
     before, after = x.split([half, x.shape[time] - half], time)
     for future, expected, got in (

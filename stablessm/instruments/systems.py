@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import chain, pairwise
 from numbers import Real
 from typing import Any, TypeAlias
 
@@ -21,19 +21,19 @@ Call: TypeAlias = Callable[[Tensor, Any], tuple[Tensor, Any]]
 """(input (B, T, d_input), state or None) -> (output (B, T, d_output) or (B, d_output), state or None)."""
 
 Drive: TypeAlias = Callable[[int, int], Tensor]
-"""The input from one step to another, (B, stop - start, d_input); steps before 0 are asked for too."""
+"""(start, stop) -> the input of these steps, (B, stop - start, d_input); ``start`` may be negative."""
 
 CHUNK_ELEMENTS = 2**21
-"""How many numbers of input or output a chunk may hold."""
+"""Largest number of input or output values of a chunk."""
 
 STATE_ELEMENTS = 2**22
-"""How many numbers of states: a layer may write that of every step."""
+"""Largest number of state values of a chunk: a layer may store the state of every step."""
 
 PROBED = 256
-"""Steps over which a model that carries its state is tested for looking ahead."""
+"""Number of steps over which a model that carries its state is tested for looking ahead."""
 
 SHORTEST, LONGEST = 16, 8192
-"""Of a chunk, in steps."""
+"""Shortest and longest chunk, in steps."""
 
 
 class _NoisyError(ArgumentError):
@@ -53,15 +53,15 @@ class System:
     streams: bool
     """Whether the state can be carried from one chunk to the next."""
     pooled: bool = False
-    """Whether one output comes for a whole sequence; then a time series of outputs is that of its beginnings."""
+    """Whether the model returns one output per sequence; it is then run on every beginning of the sequence."""
     ahead: int = 0
     """Steps of input after the last output that the outputs can depend on; see :func:`seeing_ahead`."""
     input: str = "input"
     """What the input is called in messages and plots."""
     longest: int | None = None
-    """The most steps the model takes."""
+    """Largest number of steps that the model accepts."""
     held: int = 1
-    """Numbers in the largest tensor of the state, of one sequence."""
+    """Number of values in the largest tensor of the state of one sequence."""
 
     def telling(self, tell: Callable[[], object]) -> System:
         """Return the system that calls ``tell`` whenever it runs."""
@@ -74,25 +74,18 @@ class System:
 
     @property
     def width(self) -> int:
-        """Return numbers that a step of a sequence takes, at the least."""
+        """Return the least number of values that one step of one sequence occupies."""
         return max(self.d_input, self.d_output, self.held)
 
     def outputs(
-        self,
-        drive: Drive,
-        start: int,
-        stop: int,
-        *,
-        state: Any = None,
-        steady: int | None = None,
+        self, drive: Drive, start: int, stop: int, *, state: Any = None, steady: int | None = None
     ) -> Iterator[Tensor]:
-        """Yield outputs (B, ·, d_output) from step ``start`` up to ``stop``, in pieces; from ``state`` if it streams.
+        """Yield outputs (B, ·, d_output) from step ``start`` up to ``stop``, in pieces, beginning with ``state``.
 
-        A model that carries its state runs in chunks of bounded length, so that its memory is bounded. From step
-        ``steady`` on the drive is constant: a state that a chunk leaves as it found it comes again and again, and so
-        do the outputs.
+        A model that carries its state runs in chunks of bounded length, so that its use of memory is bounded. From step
+        ``steady`` on the input is constant: once a chunk does not change the state, its outputs are repeated.
         """
-        beyond = self.ahead  # a model that looks ahead must not see the end
+        beyond = self.ahead  # a model that looks ahead must not see the end of the input
         if self.longest is not None and stop - start + beyond > self.longest:
             most = (self.longest if not beyond else self.longest // 2) + start
             raise ArgumentError("horizon", f"at most {most} steps (the model's positions)", stop)
@@ -123,12 +116,12 @@ class System:
 
 
 def as_system(model: Any, *, d_input: int | None = None, output: Any = None) -> System:
-    """Find out how to run a model, or raise an ArgumentError with the reason why it cannot be run.
+    """Find out how to run a model, or raise an ArgumentError that says why it cannot be run.
 
-    Understood are our layers (or anything called as ``model(x, state) -> (y, state)`` with an ``initial_state``), our
-    models (or anything with ``model.sequence(x, state) -> (y, state)`` beside that),
+    These models can be run: our layers (and anything with an ``initial_state`` that is called as
+    ``model(x, state) -> (y, state)``), our models (and anything that has ``sequence(x, state) -> (y, state)``, too),
     ``torch.nn`` recurrences, Hugging Face models (in embedding space), and any callable from (B, T, d_input) to
-    (B, T, d_output), or to (B, d_output) for a model that gives one output a sequence.
+    (B, T, d_output), or to (B, d_output) for a model with one output per sequence.
 
     >>> as_system(nn.GRU(3, 8)).streams, as_system(lambda x: x.cumsum(1), d_input=2).streams
     (True, False)
@@ -143,9 +136,9 @@ def as_system(model: Any, *, d_input: int | None = None, output: Any = None) -> 
         raise ArgumentError("output", "None (only a Hugging Face model has several)", output)
     d_input = input_size(model, d_input)
     call, streams = _caller(model)
-    weight = next((tensor for tensor in _tensors(model) if tensor.is_floating_point()), None)
+    weight = weight_of(model)
     if weight is not None and weight.is_meta:
-        raise ArgumentError("model", "weights that are there, not on the meta device", type(model).__name__)
+        raise ArgumentError("model", "initialized weights, not on the meta device", type(model).__name__)
     if weight is not None:
         return completed(System(model, call, d_input, 0, weight.dtype, weight.device, streams))
     precise = System(model, call, d_input, 0, torch.float64, torch.device("cpu"), streams)
@@ -162,10 +155,13 @@ def as_system(model: Any, *, d_input: int | None = None, output: Any = None) -> 
 
 
 def completed(system: System) -> System:
-    """Return the system with its output size, and whether it pools or carries its state, found by running it."""
+    """Return the system with its output size and whether it pools or carries its state, found by running the model."""
     with evaluating(system.model), torch.no_grad():
         short, long = (tuple(_try(system, torch.zeros(2, steps, system.d_input)).shape) for steps in (5, 7))
-        if (short, long) in (((2, 5), (2, 7)), ((2,), (2,))):  # one number a step, or a sequence: no axis of its own
+        if (short, long) in (
+            ((2, 5), (2, 7)),
+            ((2,), (2,)),
+        ):  # one number per step, or per sequence, without an axis of its own
             bare = system.call
             system = replace(system, call=lambda x, state: _with_axis(*bare(x, state)))
             short, long = (*short, 1), (*long, 1)
@@ -223,11 +219,11 @@ def _try(system: System, x: Tensor) -> Tensor:
 
 
 def seeing_ahead(system: System, steps: int) -> System:
-    """Return the system with as much input after ``steps`` steps as it looks ahead; none if it is causal.
+    """Return the system with ``ahead``, the steps of input that it needs after ``steps`` steps; 0 if it is causal.
 
-    Looking ahead is found by changing all that comes after these steps: whatever the distance, an output before that
-    changes gives it away. A model that looks further ahead than ``steps`` gets three times as much, if that is enough.
-    A model that carries its state is tested over ``PROBED`` steps at most; if it looks ahead, it runs in one pass.
+    A model looks ahead, at whatever distance, if an output changes when all the input after these steps changes.
+    It gets ``steps`` steps, or three times as many if it looks further ahead than that and these are enough.
+    A model that carries its state is tested over at most ``PROBED`` steps; if it looks ahead, it runs in one pass.
 
     >>> shifted = as_system(lambda x: torch.cat([x[:, 20:], 0 * x[:, :20]], 1), d_input=1)
     >>> seeing_ahead(shifted, 100).ahead, seeing_ahead(as_system(lambda x: x.cumsum(1), d_input=1), 100).ahead
@@ -251,7 +247,7 @@ def _sees(system: System, outputs: int, start: int, stop: int) -> bool:
     """Return whether the first outputs change with the input from one step to another."""
     x = _probe(system, stop, rows=4)
     x[1:, :start] = x[0, :start]
-    if system.dtype.is_floating_point:  # larger or none at all: what comes may be compared with what was
+    if system.dtype.is_floating_point:  # larger, and none at all: the model may compare the future with the past
         x[1, start:] *= 10
         x[2, start:] = 0
     y = _try(system, x)[:, :outputs]
@@ -259,7 +255,7 @@ def _sees(system: System, outputs: int, start: int, stop: int) -> bool:
 
 
 def _require_repeatable(system: System) -> None:
-    """Raise an error that names the cause if the same input gives another output the next time."""
+    """Raise an error that names the cause if the same input gives a different output in a second call."""
     x, before = _probe(system, 6), (torch.random.get_rng_state(), _numpy_state())
     one, other = _try(system, x), _try(system, x)
     if _alike(one, other, one, torch.finfo(one.dtype).eps ** 0.5):
@@ -278,18 +274,15 @@ def _numpy_state() -> tuple[bytes, int]:
 
 
 def _rows_are_apart(system: System) -> bool:
-    """Return a module that takes time first would read the batch as time."""
+    """Return whether the sequences of a batch do not mix, as they do in a module that takes the time first."""
     x = _probe(system, 6)
     both, one = _try(system, x), _try(system, x[:1])
-    # a GPU adds up in another order when the batch is another, which a deep model can amplify
+    # a GPU sums in another order for another batch size, and a deep model can amplify the difference
     return both.shape[1:] == one.shape[1:] and _alike(both[:1], one, both, torch.finfo(both.dtype).eps ** 0.5)
 
 
 def _carried(system: System) -> Any:
-    """Return the state of two sequences, if two chunks with it carried give what one pass gives; else None.
-
-    Some models return a state that does not.
-    """
+    """Return the state of two sequences if two chunks that carry it give the result of one pass; else None."""
     if not system.streams:
         return None
     x = _probe(system, 12)
@@ -297,20 +290,20 @@ def _carried(system: System) -> Any:
     try:
         first, state = system.call(x[:, :5], None)
         second, _ = system.call(x[:, 5:], state)
-    except Exception:  # whatever it raised, it cannot go on from a state
+    except Exception:  # whatever it raised, it cannot continue from a state
         return None
     goes_on = first.shape[1] + second.shape[1] == 12 and _alike(torch.cat([first, second], 1), whole, whole)
     return state if goes_on else None
 
 
 def _unchanged(before: Any, after: Any) -> bool:
-    """Return whether two states are the same, to the bit; of what is neither tensors nor plain values nobody knows.
+    """Return whether two states are bitwise equal; False for states of unknown types.
 
     >>> _unchanged([torch.ones(2), 3], [torch.ones(2), 3]), _unchanged((torch.ones(2), 3), (torch.ones(2), 4))
     (True, False)
     """
     if isinstance(before, Tensor) and isinstance(after, Tensor):
-        return before is not after and torch.equal(before, after)  # it may have been written into
+        return before is not after and torch.equal(before, after)  # the same tensor may have been overwritten
     if isinstance(before, tuple | list) and isinstance(after, tuple | list):
         return len(before) == len(after) and all(map(_unchanged, before, after))
     if isinstance(before, Mapping) and isinstance(after, Mapping):
@@ -366,14 +359,14 @@ def _on_arrays(call: Call) -> Call:
 
 
 def _as_tensor(y: Any, x: Tensor | np.ndarray) -> Any:
-    """Return what a function returned as a tensor, if it is made of numbers (an array, a list of lists)."""
+    """Return the result of a function as a tensor, if it is an array or a list."""
     if not isinstance(y, np.ndarray | list | np.generic):
         return y
     return torch.as_tensor(np.asarray(y), device=x.device if isinstance(x, Tensor) else None)
 
 
 def by_step(model: Any) -> Any:
-    """Return the callable that gives an output at every step: the model, or its ``sequence`` if the model pools."""
+    """Return the callable with one output per step: ``model.sequence`` if the model has it, else the model."""
     run = getattr(model, "sequence", None)
     return run if callable(run) and hasattr(model, "initial_state") else model
 
@@ -401,10 +394,16 @@ def takes_time_steps(model: Any) -> bool:
     return "dt" in inspect.signature(step).parameters
 
 
-def _tensors(model: Any) -> Iterator[Tensor]:
-    if isinstance(model, nn.Module):
-        yield from model.parameters()
-        yield from model.buffers()
+def weight_of(model: Any) -> Tensor | None:
+    """Return the first floating-point parameter or buffer of a module, whose dtype and device its inputs need."""
+    tensors = chain(model.parameters(), model.buffers()) if isinstance(model, nn.Module) else ()
+    return next((tensor for tensor in tensors if tensor.is_floating_point()), None)
+
+
+def like(model: Any, x: Tensor, default: torch.dtype | None = None) -> Tensor:
+    """Return x in the dtype and on the device of the model's weights; without weights, in ``default`` or unchanged."""
+    weight = weight_of(model)
+    return x.to(default or x.dtype) if weight is None else x.to(weight)
 
 
 @contextmanager

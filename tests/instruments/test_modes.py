@@ -90,7 +90,7 @@ def test_a_model_of_several_and_what_is_printed() -> None:
     assert "0.25" in text.splitlines()[4]
     assert "unstable" in text.splitlines()[4]
     assert "mode 2 of '1': λ = -0.001, time scale 1000" in str(report[2])
-    assert "mode 1 of '1': λ = 0.25, grows by e^0.25 a sample" in str(report[1])
+    assert "mode 1 of '1': λ = 0.25, grows by e^0.25 per sample" in str(report[1])
 
 
 def test_compiled_and_shared_modules_count_once() -> None:
