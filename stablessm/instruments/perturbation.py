@@ -78,14 +78,8 @@ class PerturbationCurve(Result):
         if self.radius[0] == 0:
             ax.axhline(self.lower[0], color=line.get_color(), ls=":", lw=1)
         if self.upper is not None:
-            ax.loglog(
-                self.radius[positive],
-                self.upper[positive],
-                "--",
-                color=line.get_color(),
-                lw=1,
-                label=f"{label + ', ' if label else ''}upper bound",
-            )
+            name = f"{label + ', ' if label else ''}upper bound"
+            ax.loglog(self.radius[positive], self.upper[positive], "--", color=line.get_color(), lw=1, label=name)
         ax.set(xlabel=f"β  ({self.weight_norm})", ylabel=f"E(β)  ({self.norm})")
         ax.legend()
         return ax
