@@ -54,6 +54,8 @@ _REACH = 2.5  # a power of s + t0 shows only where s goes well beyond t0
 _SIMILAR = 0.03  # a stretch this close to 1 is an exponential
 _FOLLOWS = 3.0  # standard deviations in the mean: a law that misses the points by more is not followed
 _CLOSELY = 5e-5  # a root mean square of the logarithm that is as good
+_NOISY = 0.1  # points that scatter by more decide nothing but an exponential
+_SCATTER = 0.02  # unless that is a smaller part of the fall
 _CORRELATED = 8  # points: what a law misses by more than the noise is smooth and counts for this many
 _SPENT = 5  # points that the parameters use up
 _FLOOR = 0.3  # bounds the reward for a fit that is better than the noise
@@ -69,10 +71,12 @@ _REQUIRED: dict[LawName, float] = {
     "cut power": 12.0,
 }
 """Least evidence by the law that fits best: laws of many parameters imitate others, waves among them."""
-_CLEARLY = 5.0  # evidence of one window that contradicts another
+_CLEARLY = 5.0  # evidence of one window that contradicts another, or that decides without being followed closely
 _STEEP = 3.5  # a power of time up to 5 falls by less than e^3.5 in the last half of the time
+_RESTS = 0.3  # the most that a level may vary by
 _CONSISTENT = 0.05  # relative difference of a power between windows
-_EVEN_ALONE = 0.78  # least ratio of the rates in the two halves of a window
+_EVEN = 0.75  # ratio of the rates in the two halves of a window, or its inverse, where a law is followed
+_EVEN_ALONE = 0.78  # the same where none is
 _EVEN_UNSTRETCHED = 0.82  # the same of an envelope whose windows agree on a stretch
 _BENT = 0.1  # the most that an envelope may leave its straight line by, as a part of its fall
 _WAVES = 0.15  # relative error of the slope of an envelope
@@ -159,12 +163,16 @@ def _followed(judged: list[_Judgment], first: int, margin: float, seen: Windows)
     beaten = rival or "every law agrees"
     if kind == "undecided":
         return Verdict(kind, _barely(chosen))
-    if evidence < max(margin, _REQUIRED[chosen.best.law]):
+    if evidence < max(margin, _REQUIRED[chosen.best.law], 0.0 if chosen.best.misfit <= _FOLLOWS else _CLEARLY):
         return Verdict("undecided", f"{name} fits best, but {beaten} only; {_MORE}", evidence)
+    if kind != "exponential" and chosen.best.rms > max(_NOISY, _SCATTER * float(np.ptp(chosen.window.y))):
+        return Verdict("undecided", f"{name} fits best, but the points scatter by {chosen.best.rms:.0%}", evidence)
     if not all(each.agrees(kind, _CLEARLY) for each in later):
         other = next(each for each in later if not each.agrees(kind, _CLEARLY))
         reason = f"windows contradict each other: {name} from {_at(chosen, seen):.4g} on, "
         return Verdict("undecided", f"{reason}{other.name} from {_at(other, seen):.4g} on", evidence)
+    if kind == "exponential" and _fall(judged[-1].window) < _STEEP and _evenness(judged[-1].window) < _EVEN:
+        return Verdict("undecided", f"{name} fits best, but the last half of the time is not straight", evidence)
     value, half = _parameter(kind, chosen.best)
     if kind == "stretched" and chosen.best.rms > _CLOSELY and abs(math.log(value)) < _SAME:
         return Verdict("undecided", f"{name} fits best, but its stretch of {value:.3g} is close to 1", evidence)
@@ -176,6 +184,8 @@ def _followed(judged: list[_Judgment], first: int, margin: float, seen: Windows)
     if first > (kind != "stretched") and not any(each.vote == kind for each in later):
         reason = f"{name} fits only from {_at(chosen, seen):.4g} on, and no later window confirms it"
         return Verdict("undecided", reason, evidence)
+    if kind == "none" and not _rests(judged[-1].window):
+        return Verdict("undecided", f"{name} fits best, but the last quarter of the time is not flat", evidence)
     if kind == "none":
         return Verdict(kind, f"what is left at the end does not decay; {beaten}", evidence, chosen.best)
     return _claim(kind, chosen.best, judged[first:], beaten, evidence, seen)
@@ -281,6 +291,12 @@ def _evenness(window: Points) -> float:
     middle = (s[0] + s[-1]) / 2
     slow, fast = sorted(_slope(s[part], y[part]) for part in (s <= middle, s >= middle))
     return slow / fast if slow > 0 else 0.0
+
+
+def _rests(window: Points) -> bool:
+    """Return whether the last half of this window is flat, or the window ends with its largest value."""
+    late = window.y[window.s >= (window.s[0] + window.s[-1]) / 2]
+    return bool(np.ptp(late) < _RESTS or late[-1] >= window.y.max() - _FLAT)
 
 
 def _slope(s: np.ndarray, y: np.ndarray) -> float:
