@@ -66,6 +66,10 @@ TESTS = {
     "forked processes": "tests/scan/test_fork.py",
     "code from the current folder": "tests/test_current_folder.py",
     "CSV files as people have them": "tests/tasks/test_csv_file.py",
+    "accumulated and divided batches equal one large batch": "tests/training/test_large_batch.py",
+    "extended and branched runs": "tests/training/test_extend.py",
+    "predictions in the units of the data": "tests/training/test_predict.py",
+    "exported sequences": "tests/streaming/test_export_sequence.py",
     "packages that are not installed": "tests/test_missing_packages.py",
 }
 

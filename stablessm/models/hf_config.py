@@ -63,6 +63,7 @@ class StableSSMConfig(PreTrainedConfig):
         super().__post_init__(**kwargs)
 
     @classmethod
+    @checked
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
         """Return the config from a dictionary, such as the content of a ``config.json``."""
         with reading_a_file():

@@ -148,7 +148,7 @@ def _part(rows: int, ranks: Ranks) -> tuple[tuple[int, int], bool]:
 
 def _called(call: Any, batch: Batch, *state: State, autocast: bool) -> Any:
     given = {name: value for name in ("lengths", "reset") if (value := getattr(batch, name)) is not None}
-    with torch.autocast(batch.inputs.device.type, torch.bfloat16, enabled=autocast):
+    with torch.autocast(batch.inputs.device.type, torch.bfloat16, enabled=bool(autocast)):
         return call(batch.inputs, *state, **given)
 
 
