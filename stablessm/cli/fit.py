@@ -140,7 +140,7 @@ class KernelOptions:
 @final
 @dataclass(frozen=True)
 class SumOptions:
-    """Options that say how to fit."""
+    """Command-line options of the fit: its tolerance or order, and constraints on rates and weights."""
 
     tol: Annotated[
         float | None, typer.Option(help="Largest error; the smallest order that reaches it is used (default: 1e-6).")

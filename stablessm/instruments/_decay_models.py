@@ -78,7 +78,7 @@ class Fit:
         return 2 * float(self.error[parameter]) * max(1.0, math.sqrt(self.cost / max(self.n - len(LAWS[self.law]), 1)))
 
     def log_main(self, s: float) -> float:
-        """Return the logarithm of the first term."""
+        """Return the logarithm of the first term of the law at time s (only ``two modes`` has a second term)."""
         a, p, g, b, q = self.theta[:C]
         return float(a - p * math.log(s + math.exp(g)) - b * s ** math.exp(q))
 

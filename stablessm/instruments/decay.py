@@ -292,7 +292,7 @@ def _clear(t: np.ndarray, v: np.ndarray, fit: DecayFit | None) -> tuple[np.ndarr
 
 
 def _rest(fit: DecayFit | None, start: float) -> float:
-    """Return the integral of the law from ``start`` on."""
+    """Return the integral of the fitted law from ``start`` to infinity; 0 if the fit has no law."""
     if fit is None or fit.kind in ("finite", "undecided"):
         return 0.0
     if fit.rate is not None:  # Gauss and Laguerre's rule: exact where there is no power

@@ -7,7 +7,7 @@ order.
 """
 
 # mypy: allow-untyped-defs, allow-incomplete-defs
-# (Triton reads a kernel's annotations as its own; tl.constexpr is the one it knows.)
+# (Triton interprets the annotations of a kernel, so kernels have no type hints except tl.constexpr.)
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
 """Hyena's short filter and first product on a GPU: one Triton kernel for the forward and one for the backward pass.
 
-A program processes BLOCK channels of q, k and v over TILES tiles of ROWS steps. Steps around a tile are read again from
-the cache. The backward pass computes k and v again, so that only the projection is stored; the gradient of the filter
-is summed over programs in a fixed order.
+A program processes BLOCK channels of q, k and v over TILES tiles of ROWS steps. The steps just before and after a tile
+are loaded again, usually from the cache. The backward pass recomputes k and v, so that only the projection is stored.
+The gradient of the filter is summed over programs in a fixed order.
 """
 
 # mypy: allow-untyped-defs, allow-incomplete-defs
-# (Triton reads a kernel's annotations as its own; tl.constexpr is the one it knows.)
+# (Triton interprets the annotations of a kernel, so kernels have no type hints except tl.constexpr.)
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ from torch import Tensor
 from stablessm.scan.triton.launch import Launch
 
 ROWS, BLOCK, TILES, WARPS = 8, 64, 16, 4
+"""Number of steps and channels of a tile, tiles per program, and warps per program."""
 
 
 @triton.jit
 def _row(z, tail, batch, t, channel, steps, width, inside, TAIL: tl.constexpr, ACC: tl.constexpr):
-    """Return z[t]; for t before the first step, a row of the tail, or 0 without a tail."""
+    """Return z[t]; for t before the first step, a row of the tail (the two rows before z), or 0 without one."""
     real = inside & (t >= 0) & (t < steps)
     value = tl.load(z + (batch * steps + t) * width + channel, mask=real, other=0.0).to(ACC)
     if TAIL:
@@ -45,7 +46,7 @@ def _kept(reset, batch, t, steps, RESET: tl.constexpr, ACC: tl.constexpr):
 
 @triton.jit
 def _place(chunks, channels: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, TILES: tl.constexpr):
-    """Return sequence, channels, first step and chunk of this program."""
+    """Return the sequence, the channels, the first step and the index of the chunk of this program."""
     columns = tl.cdiv(channels, BLOCK)
     chunk = tl.program_id(0) // columns
     channel = (tl.program_id(0) % columns) * BLOCK + tl.arange(0, BLOCK)[None, :]
@@ -78,7 +79,7 @@ def forward_kernel(
     channels: tl.constexpr, TAIL: tl.constexpr, RESET: tl.constexpr, DOUBLE: tl.constexpr,
     ROWS: tl.constexpr, BLOCK: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip
-    """Compute q and u = k ⊙ v."""
+    """Compute q and u = k ⊙ v from the projection z."""
     ACC: tl.constexpr = tl.float64 if DOUBLE else tl.float32
     batch, c, start, _ = _place(chunks, channels, ROWS, BLOCK, TILES)
     width: tl.constexpr = 3 * channels
@@ -101,7 +102,7 @@ def forward_kernel(
 
 @triton.jit
 def _added(partial, chunk, channel, width, within, first, second, third):
-    """Store this program's sums of the filter's gradient over its steps."""
+    """Store the gradients of three filter taps, summed over the steps of this program."""
     to = partial + chunk * 3 * width + channel
     tl.store(to, tl.sum(first, 0, keep_dims=True), mask=within)
     tl.store(to + width, tl.sum(second, 0, keep_dims=True), mask=within)
@@ -138,7 +139,7 @@ def backward_kernel(
         next_one = _kept(reset, batch, t + 1, steps, RESET, ACC)
         last_one = _kept(reset, batch, t + 2, steps, RESET, ACC)
         two, next_two, last_two = one * before, next_one * one, last_one * next_one
-        # for q, the gradient is d_q
+        # For q, the gradient of the filter's output is d_q.
         of = (batch * steps + t) * channels + c
         here = tl.load(d_q + of, mask=inside, other=0.0).to(ACC)
         after = tl.load(d_q + of + channels, mask=inside & (t + 1 < steps), other=0.0).to(ACC)
@@ -149,7 +150,7 @@ def backward_kernel(
         d_q0 += here * _row(z, tail, batch, t, c, steps, width, inside, TAIL, ACC)
         d_q1 += here * (one * _row(z, tail, batch, t - 1, c, steps, width, inside, TAIL, ACC))
         d_q2 += here * (two * _row(z, tail, batch, t - 2, c, steps, width, inside, TAIL, ACC))
-        # k and v at t, t + 1 and t + 2 again
+        # The gradient at step t depends on k and v at t, t + 1 and t + 2, which are recomputed from these rows.
         ka = _row(z, tail, batch, t - 2, c + channels, steps, width, inside, TAIL, ACC)
         kb = _row(z, tail, batch, t - 1, c + channels, steps, width, inside, TAIL, ACC)
         kc = _row(z, tail, batch, t, c + channels, steps, width, inside, TAIL, ACC)
@@ -196,7 +197,7 @@ def forward(z: Tensor, tail: Tensor | None, reset: Tensor | None, weight: Tensor
 def backward(
     z: Tensor, tail: Tensor | None, reset: Tensor | None, weight: Tensor, d_q: Tensor, d_u: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Return the gradients of z, and of the weight in float32 or better."""
+    """Return the gradient of z, and the gradient of the weight in at least float32."""
     batch, steps, width = z.shape
     partial = z.new_empty(batch * _chunks(steps), 3, width, dtype=torch.promote_types(z.dtype, torch.float32))
     d_z, grads = torch.empty_like(z), (d.to(z.dtype).contiguous() for d in (d_q, d_u))

@@ -34,7 +34,7 @@ class _Runner(Protocol):
 
 @final
 class Streamer:
-    """y_t = streamer(x_t) computes the outputs of ``model(x)`` one sample at a time and keeps the state.
+    """A stream of a model: ``y_t = streamer(x_t)`` computes ``model(x)`` one sample at a time and keeps the state.
 
     The weights are copied at construction, and eigenvalues, gains and the discretization are computed once. llvmlite
     compiles the step to machine code; no C compiler is needed. Without llvmlite, the step runs in NumPy. A compiled

@@ -70,7 +70,7 @@ class SeriesReader:
         return rows, notes
 
     def standardized(self, rows: np.ndarray) -> Tensor:
-        """Return rows in the scale of the model."""
+        """Return rows standardized by the mean and standard deviation of the training data."""
         return torch.from_numpy((rows - self.mean) / self.deviation).float()
 
     def in_units(self, outputs: Tensor) -> np.ndarray:

@@ -66,7 +66,7 @@ class ArrayTask(StoredTask):
         return {**super().describe(), "scale": scale, **outputs}
 
     def as_trained(self, description: Mapping[str, Any]) -> Self:
-        """Return the task with the scale of the inputs and the classes of the training."""
+        """Return a copy with the input scale and the classes of a training task, given its ``describe()``."""
         task, names = copy.copy(self), tuple(description["names"])
         task._tensors = {**self._tensors}
         for part, values in description["scale"].items():

@@ -141,7 +141,7 @@ class Characters(Tokenizer):
         return (b"", "�".encode())[token] if token < 2 else self.characters[token - 2].encode()
 
     def content(self) -> str:
-        """Return the characters."""
+        """Return the tokenizer as JSON; its vocabulary is the characters."""
         return _own(self.level, self.characters)
 
 

@@ -130,7 +130,7 @@ class _Streams(TorchFunctionMode):
 
 
 def _together(batches: Sequence[Batch]) -> tuple[list[str], list[Tensor]]:
-    """Return the tensors of batches, (replicas, …) by name, padded to the longest."""
+    """Stack one batch per replica: return the field names and their tensors (replicas, …), padded to the longest."""
     names = [name for name, value in vars(batches[0]).items() if value is not None]
     longest, found = max(batch.inputs.shape[1] for batch in batches), []
     for name in names:

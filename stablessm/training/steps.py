@@ -34,7 +34,7 @@ class Hooks:
         """Called when the gradient of a step has been computed."""
 
     def clipped(self, step: int) -> None:
-        """Called when the gradient has been clipped and the watch has seen its norm."""
+        """Called after the gradient has been clipped and its norm has been checked for divergence."""
 
     def updated(self, step: int) -> None:
         """Called after every update; ``step`` is the number of updates so far."""
@@ -68,7 +68,7 @@ class Hooks:
         return {}
 
     def restore(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
-        """Resume from a checkpoint."""
+        """Restore the state of the hook from the tensors and values that a checkpoint stored."""
 
 
 @final

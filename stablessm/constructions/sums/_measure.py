@@ -46,7 +46,7 @@ def measured(
 
 
 def _l1(es: ExponentialSum, samples: Samples, error: Error, discrete: bool) -> float:
-    """Return the largest row sum of Σ |ρ - ρ̂|, the norm induced by sup; of ∫ in continuous time."""
+    """Return the operator norm of ρ - ρ̂ in sup: the largest row sum of Σ_t |ρ - ρ̂|, or ∫ |ρ - ρ̂| dt if continuous."""
 
     def rows(values: np.ndarray, times: np.ndarray) -> np.ndarray:
         left = np.abs(es(times).reshape(values.shape) - values)

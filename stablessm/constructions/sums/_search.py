@@ -92,7 +92,7 @@ class Search:
 
     @property
     def dense(self) -> bool:
-        """Whether the Hankel matrix of even samples is formed."""
+        """Whether there are evenly spaced samples, few enough to store their Hankel matrix."""
         return self.samples.even is not None and len(self.samples.even[0]) <= _hankel.DENSE + 1
 
     @property

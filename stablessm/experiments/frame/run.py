@@ -256,7 +256,7 @@ def settings(folder: Path) -> Any:
 
 
 def _said(path: Path) -> list[dict[str, Any]]:
-    """Return the lines of ``metrics.jsonl`` without a truncated one."""
+    """Return the lines of ``metrics.jsonl``, leaving out a truncated last line."""
     return record.read_lines(path, stage=str)
 
 

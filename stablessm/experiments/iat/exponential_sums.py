@@ -90,7 +90,7 @@ def measure(config: SumConfig, run: Run, kinds: Iterable[str]) -> None:
 
 
 def family(config: SumConfig, stages: Stages, kind: str, map: str, horizon: int, search: Search) -> PerturbationFamily:
-    """Return the curves of all widths."""
+    """Return the perturbation errors E_m(β) of all widths m."""
     return PerturbationFamily({m: curve(stages, kind, map, horizon, m, search) for m in config.widths})
 
 

@@ -73,7 +73,7 @@ class StackedClassifier:
         return len(self.weights)
 
     def model(self, index: int, weights: Tensor) -> SequenceClassifier:
-        """Return one of the models with its row of the weights."""
+        """Return one of the stacked models as a classifier of its own, with its row of ``weights``."""
         config = dataclasses.asdict(self.config)
         own = [map for map, count in self.maps for _ in range(count)][index]
         model = SequenceClassifier(**{**config, "map": own.name, "map_options": dict(vars(own))}).to(weights.dtype)

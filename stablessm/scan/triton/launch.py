@@ -1,11 +1,12 @@
-"""Launching a Triton kernel with little work on the host.
+"""Launches Triton kernels with little work on the host.
 
-Triton looks at every argument of every call to choose among compiled forms, which takes longer than a small scan. The
-kernels here take their pointers first, then numbers on whose values no compiled form depends. So all but the pointers
-is decided once, and a call finds its compiled form by what they point to and their alignment.
+At every call, Triton inspects all arguments to choose a compiled version of the kernel, which takes longer than a small
+scan. The kernels of this library take their pointers first, then numbers whose values do not affect compilation.
+Therefore all arguments except the pointers are processed once, and a call looks up the compiled version by the device,
+dtypes and alignment of its tensors.
 
-The call that this takes is internal to Triton. It is used in releases with which it has been tested; in any other
-release Triton's own launch runs, which gives the same results more slowly.
+The launch function that this requires is internal to Triton. It is used with the releases of Triton for which it has
+been tested. With any other release Triton's public launch is used, which is slower and gives the same results.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from torch import Tensor
 from stablessm.scan.dispatch import raw_stream
 
 OLDEST, NEWEST = (3, 6), (3, 9)
-"""The releases of Triton whose internal launch is known."""
+"""Oldest and newest release of Triton for which the internal launch function has been tested."""
 
 
 def _knows(version: str) -> bool:
@@ -31,13 +32,15 @@ _direct = _knows(triton.__version__)
 
 @final
 class Launch:
-    """A kernel with all but its pointers: ``launch(*tensors)`` on their device.
+    """A kernel whose arguments are all fixed except its pointers; ``launch(*tensors)`` runs it on their device.
 
     Args:
-        programs: how many.
-        numbers: the arguments between the pointers and the constants.
-        constants: the ``tl.constexpr`` arguments, in the kernel's order.
-        offsets: bytes from the start of each tensor to where its pointer points; none by default.
+        kernel: Function decorated with ``triton.jit``.
+        programs: Number of programs of the grid.
+        numbers: Values of the arguments between the pointers and the constants.
+        constants: Values of the ``tl.constexpr`` arguments by name, in the order of the kernel's signature.
+        offsets: Distance in bytes from the start of each tensor to the address that is passed (default: 0).
+        warps: Number of warps per program.
     """
 
     __slots__ = ("_compiled", "_constants", "_kernel", "_numbers", "_offsets", "_programs", "_rest", "_warps")
@@ -58,13 +61,13 @@ class Launch:
         self._compiled: dict[tuple[Any, ...], tuple[Any, Any, Any]] = {}
 
     def __call__(self, *tensors: Tensor) -> None:
-        """Launch."""
+        """Launch the kernel with pointers to these tensors."""
         device = tensors[0].device
-        if device.type != "cuda":  # the interpreter
+        if device.type != "cuda":  # Triton's interpreter runs on the CPU.
             self._launch(tensors)
             return
         index = device.index
-        if index != torch.cuda.current_device():  # where Triton launches
+        if index != torch.cuda.current_device():  # Triton launches on the current device.
             with torch.cuda.device(device):
                 self(*tensors)
             return
@@ -79,23 +82,23 @@ class Launch:
         run(self._programs, 1, 1, raw_stream(index), function, metadata, None, None, None, *pointers, *self._rest)
 
     def _launch(self, tensors: tuple[Tensor, ...]) -> None:
-        """Launch as Triton documents it."""
+        """Launch the kernel through the public interface of Triton."""
         self._kernel[(self._programs,)](*self._places(tensors), *self._numbers, **self._options())
 
     def compile(self, tensors: tuple[Tensor, ...]) -> Any:
-        """What Triton makes of the kernel for pointers like these."""
+        """Return the kernel as Triton compiles it for the dtypes and alignment of these tensors."""
         return self._kernel.warmup(*self._places(tensors), *self._numbers, grid=(self._programs,), **self._options())
 
     def _compile(self, key: tuple[Any, ...], tensors: tuple[Tensor, ...]) -> tuple[Any, Any, Any]:
         made = self.compile(tensors)
-        self._compiled[key] = made.run, made.function, made.packed_metadata  # .run loads it, so it comes first
+        self._compiled[key] = made.run, made.function, made.packed_metadata  # Reading .run first loads the kernel.
         return self._compiled[key]
 
     def _options(self) -> dict[str, Any]:
         return {**self._constants, "num_warps": self._warps}
 
     def _places(self, tensors: tuple[Tensor, ...]) -> list[Tensor]:
-        """Real tensors that begin where the pointers point."""
+        """Return real tensors whose first element is at the address to pass."""
         real = [torch.view_as_real(tensor) if tensor.is_complex() else tensor for tensor in tensors]
         offsets = self._offsets or (0,) * len(real)
         return [

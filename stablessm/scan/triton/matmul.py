@@ -1,11 +1,11 @@
-"""Products of matrices, channel by channel, on tensor cores with float32's accuracy.
+"""Batched matrix products (one per channel) on tensor cores, with the accuracy of float32.
 
-A float32 number is the sum of three bfloat16 numbers; of the nine products of two such sums the six largest make
-float32's mantissa. cuBLAS has no such mode and multiplies float32 without tensor cores.
+A float32 number is split into a sum of three bfloat16 numbers. Of the nine products of two such sums, the six largest
+give the accuracy of float32. cuBLAS does not offer this mode: it multiplies float32 without tensor cores.
 """
 
 # mypy: allow-untyped-defs, allow-incomplete-defs
-# (Triton reads a kernel's annotations as its own; tl.constexpr is the one it knows.)
+# (Triton interprets the annotations of a kernel, so kernels have no type hints except tl.constexpr.)
 
 from __future__ import annotations
 
@@ -21,22 +21,24 @@ from triton.runtime import driver
 from stablessm.scan.triton.launch import Launch
 
 ROWS, COLUMNS, TERMS = 64, 64, 32
-"""Of a tile of a product, at most. Before sm_90 tensor cores take more terms from registers that are not there."""
+"""Largest number of rows, columns and terms of a tile of a product. (Entry c_ij is a sum of K terms a_ik b_kj.)
+
+Before sm_90, tensor cores read their operands from registers, which are too few for more terms."""
 STAYS = 128
-"""Terms up to which a program on sm_90 keeps its part of b, split into bfloat16 once,"""
+"""Largest number of terms for which a program on sm_90 loads its tile of b once and keeps it, split into bfloat16."""
 TILES = 4
-"""and multiplies so many tiles of rows by it."""
+"""Number of row tiles of a that such a program multiplies by its tile of b."""
 WARPS = 4
 STAGES = 3
-"""Tiles in flight while terms or rows are added up; while b stays one fewer."""
+"""Number of pipeline stages of a loop over terms or rows; a program that keeps its tile of b uses one fewer."""
 SUM_COLUMNS = 128
-"""Of a tile of a sum, at most."""
+"""Largest number of columns of a tile in ``sum_kernel``."""
 PART = 448, 4096
-"""Rows that are summed in one go, at least and at most."""
+"""Smallest and largest number of rows that one program of ``sum_kernel`` sums."""
 FEW = 1024
-"""Rows up to which cuBLAS sums them as fast."""
+"""Largest number of rows for which cuBLAS is as fast as ``sum_kernel``."""
 FULL = 512
-"""Programs that keep a GPU busy."""
+"""Number of programs that is enough to occupy a GPU."""
 
 
 @triton.jit
@@ -56,9 +58,10 @@ def product_kernel(
     ADD: tl.constexpr, PRECISION: tl.constexpr, ALIGNED: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, TERMS: tl.constexpr, TILES: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """c = a b, or c + a b: (rows, K) and (K, N) of every channel; ALIGNED divides the distances between channels.
+    """Compute c = a b, or c += a b with ADD, for a (rows, K) and b (K, N) of every channel.
 
-    A program has TILES tiles of rows, one after the other. Where these are several, TERMS are all there are.
+    ALIGNED divides the strides between channels. A program computes TILES tiles of rows, one after the other; TILES > 1
+    requires TERMS ≥ K.
     """
     columns: tl.constexpr = (N + COLUMNS - 1) // COLUMNS
     groups = tl.cdiv(rows, ROWS * TILES) * columns
@@ -97,7 +100,7 @@ def sum_kernel(
     A_R: tl.constexpr, B_R: tl.constexpr, M: tl.constexpr, N: tl.constexpr, PRECISION: tl.constexpr,
     ALIGNED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, TERMS: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """c[part] = aᵀ b over ``part_rows`` rows: (rows, M) and (rows, N) of every channel."""
+    """Compute c[part] = aᵀ b over ``part_rows`` rows, for a (rows, M) and b (rows, N) of every channel."""
     columns: tl.constexpr = (N + COLUMNS - 1) // COLUMNS
     tiles: tl.constexpr = (M + ROWS - 1) // ROWS * columns
     tile = tl.program_id(0) % tiles
@@ -119,9 +122,10 @@ def sum_kernel(
 
 
 def multiply(a: Tensor, b: Tensor, out: Tensor, *, add: bool = False) -> None:
-    """out = a b, or out + a b, for (H, R, K) and (H, K, N) in float32; columns of ``a`` and ``out`` are contiguous.
+    """Compute out = a b, or out += a b with ``add``, for a (H, R, K) and b (H, K, N) in float32.
 
-    Where TF32 is allowed, by ``torch.set_float32_matmul_precision("high")`` or otherwise, cuBLAS does it.
+    The last dimension of ``a`` and ``out`` must have stride 1. cuBLAS is used if TF32 is allowed, for example by
+    ``torch.set_float32_matmul_precision("high")``.
     """
     if precision := _precision(a):
         _launch(a.shape, a.stride(), b.shape[2], b.stride(), out.stride(), add, precision)(a, b, out)
@@ -132,10 +136,10 @@ def multiply(a: Tensor, b: Tensor, out: Tensor, *, add: bool = False) -> None:
 
 
 def sum_of_products(a: Tensor, b: Tensor) -> Tensor:
-    """aᵀ b for (H, R, M) and (H, R, N) in float32, whose columns are contiguous; in the same order every time.
+    """Return aᵀ b for a (H, R, M) and b (H, R, N) in float32, whose last dimensions have stride 1.
 
-    Rows are summed in parts, so that few channels with many rows keep a GPU busy too; the parts are added last. Few
-    rows, and all where TF32 is allowed, are summed by cuBLAS.
+    Rows are summed in parts, so that a few channels with many rows also occupy a GPU. The parts are then added in a
+    fixed order. cuBLAS is used for few rows, and for any number of rows if TF32 is allowed.
     """
     if precision := _precision(a):
         parts, launch = _sum_launch(a.shape, a.stride(), b.shape[2], b.stride(), precision)
@@ -147,13 +151,13 @@ def sum_of_products(a: Tensor, b: Tensor) -> Tensor:
 
 
 def _precision(tensor: Tensor) -> str | None:
-    """How a kernel here multiplies; None where TF32 is allowed."""
+    """Return the ``input_precision`` of the kernels; None, which selects cuBLAS, if TF32 is allowed."""
     if torch.backends.cuda.matmul.fp32_precision == "tf32":
         return None
-    return "ieee" if tensor.device.type == "cpu" else "bf16x6"  # the interpreter knows no other
+    return "ieee" if tensor.device.type == "cpu" else "bf16x6"  # Triton's interpreter (CPU) supports no bf16x6.
 
 
-@functools.lru_cache(maxsize=1024)  # four for each layer that is kept
+@functools.lru_cache(maxsize=1024)  # A layer uses four, and ssm.py caches 256 layers.
 def _launch(
     shape: tuple[int, ...],
     a: tuple[int, ...],
@@ -183,7 +187,7 @@ def _launch(
 def _sum_launch(
     shape: tuple[int, ...], a: tuple[int, ...], columns: int, b: tuple[int, ...], precision: str
 ) -> tuple[int, Launch]:
-    """The number of parts, and their launch."""
+    """Return the number of parts and the launch that sums each of them."""
     channels, rows, terms = shape
     block = {"ROWS": _tile(terms, ROWS), "COLUMNS": _tile(columns, SUM_COLUMNS), "TERMS": TERMS, "STAGES": STAGES}
     tiles = channels * triton.cdiv(terms, block["ROWS"]) * triton.cdiv(columns, block["COLUMNS"])
@@ -198,7 +202,7 @@ def _sum_launch(
 
 
 def _has_wgmma(precision: str) -> bool:
-    """Whether tensor cores take b from shared memory; the interpreter is told so too."""
+    """Return whether tensor cores read b from shared memory (sm_90 or newer); True for the interpreter, for tests."""
     return precision == "ieee" or driver.active.get_current_target().arch >= 90
 
 

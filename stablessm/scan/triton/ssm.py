@@ -1,11 +1,11 @@
-"""The fused layer on a GPU: time in chunks, matrix products inside them, a walk from chunk to chunk.
+"""The fused diagonal SSM layer on a GPU: matrix products within chunks of time, and a recurrence between chunks.
 
-:mod:`.ssm_kernels` has the equations and the kernels around the products. These have float32's accuracy
-(:mod:`.matmul`), or TF32's after ``torch.set_float32_matmul_precision("high")``, as PyTorch's own matrix
-products. States exist at the borders of chunks only, and go from one to the next in float64. What is kept for the
-backward pass are these and, of a small input, its rows: to turn it again would take another launch.
+:mod:`.ssm_kernels` has the equations, and all kernels except the matrix products. The matrix products (:mod:`.matmul`)
+have the accuracy of float32, or of TF32 after ``torch.set_float32_matmul_precision("high")``, like the matrix products
+of PyTorch. States are computed only at the borders of chunks, by a recurrence in float64. The checkpoints for the
+backward pass are these states and, if the input is small, the transposed input, which saves a launch.
 
-This takes float32 and complex64. Resets, lengths and float64 go through :mod:`stablessm.scan.ssm_blocked`.
+float32 and complex64 are computed here. Resets, lengths and float64 use :mod:`stablessm.scan.ssm_blocked`.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from stablessm.scan.triton.launch import Launch
 from stablessm.scan.triton.matmul import multiply, sum_of_products
 
 BLOCK = 64
-"""Rows and columns of a tile that is transposed at once."""
+"""Number of rows and columns of a tile of ``transpose_kernel``."""
 ROWS = 16
-"""Rows of a tile of powers."""
+"""Number of rows (lags) of a tile in the kernels that compute powers of the decay."""
 WALK_ROWS = 8
-"""Chunks that are walked at once."""
+"""Number of chunks in a tile of ``enter_kernel`` and ``leave_kernel``."""
 STAGES = 3
-"""Tiles of states in flight: the next ones are fetched while this one is walked."""
+"""Number of pipeline stages of the loops over tiles: the next tiles are loaded while one is computed."""
 LAGS = 32
-"""Diagonals that are summed at once."""
+"""Number of diagonals that a program of ``diagonals_kernel`` sums."""
 LARGE = 2**23
-"""Numbers of an input from which on memory matters more than the number of launches."""
+"""Number of input elements from which saving memory is preferred to saving launches."""
 PARTS = 2
-"""In so many parts the channels of a large layer with many states are done."""
+"""Number of parts into which the channels of a large layer with many states are divided, to save memory."""
 
 
 def checkpoint_shape(layer: DiagonalSSM) -> tuple[tuple[int, ...], torch.dtype]:
-    """Return the shape and dtype of the checkpoints: the input as rows, if it is kept, and the states that enter."""
+    """Return the shape and dtype of the checkpoints: the input as rows, if kept, and the states at chunk starts."""
     if not _chunked(layer):
         return ssm_blocked.checkpoint_shape(layer)
     x, decay = layer.x, layer.decay
@@ -48,7 +48,7 @@ def checkpoint_shape(layer: DiagonalSSM) -> tuple[tuple[int, ...], torch.dtype]:
 
 
 def forward(layer: DiagonalSSM) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the output, the final state and checkpoints."""
+    """Return the output, the final state and the checkpoints for ``backward``."""
     if not _chunked(layer):
         return ssm_blocked.forward(layer, "triton")
     x, decay, initial = layer.x, layer.decay, layer.initial
@@ -74,7 +74,7 @@ def _forward(
     checkpoints: Tensor,
     final: Tensor,
 ) -> None:
-    """Some channels: fills y, the checkpoints and the final states."""
+    """Fill y, the checkpoints and the final states of some channels."""
     kept, entering = layer.split(checkpoints)
     made, inputs, both = layer.generate(*parameters), layer.turned(x, kept), layer.rows(layer.width, x.device)
     multiply(inputs, made.M, both)
@@ -105,7 +105,7 @@ def backward(
 
 
 class _Given(NamedTuple):
-    """Some channels of what a backward pass is given."""
+    """The arguments of a backward pass, restricted to some channels."""
 
     d_y: Tensor
     d_final: Tensor | None
@@ -121,7 +121,7 @@ def _backward(
     d_parameters: tuple[Tensor, ...],
     d_initial: Tensor | None,
 ) -> None:
-    """Some channels: fills the gradients. What is as large as x is let go as soon as it can be."""
+    """Fill the gradients of some channels. Tensors as large as x are deleted as early as possible, to save memory."""
     d_y, d_final, x, checkpoints = given
     kept, entering = layer.split(checkpoints)
     made, both = layer.generate(*parameters), layer.turned(d_y, layer.rows(layer.width, x.device))
@@ -145,18 +145,21 @@ def _backward(
 
 
 class Made(NamedTuple):
-    """What a chunk needs of the parameters, channel by channel."""
+    """The matrices of a chunk (see :mod:`.ssm_kernels`), computed from the parameters of each channel."""
 
     M: Tensor
-    """T and V, (channel, LENGTH, LENGTH + R)."""
+    """T and V side by side, (channel, LENGTH, LENGTH + R)."""
     W: Tensor
-    """(channel, LENGTH, R)."""
+    """W, (channel, LENGTH, R)."""
     jumps: Tensor
     """decay^LENGTH and decay^rest, (2, channel, N) in double precision."""
 
 
 class _Layer:
-    """The sizes of one call and its launches. Rows are (sequence, chunk), R real numbers stand for N states."""
+    """The sizes and kernel launches for inputs of one shape.
+
+    A row is one chunk of one sequence. The N states of a channel are R real numbers: 2 N if they are complex, else N.
+    """
 
     def __init__(self, batch: int, steps: int, channels: int, states: int, is_complex: bool) -> None:
         self.batch, self.steps, self.channels, self.length = batch, steps, channels, _length(states)
@@ -191,7 +194,7 @@ class _Layer:
         self._after_T, self._states = after_T, states
 
     def generate(self, decay: Tensor, B: Tensor, C: Tensor, D: Tensor | None) -> Made:
-        """The matrices of these parameters."""
+        """Return the matrices of a chunk for these parameters."""
         device, real = decay.device, decay.dtype.to_real()
         M = torch.empty((self.channels, self.length, self.width), dtype=real, device=device)
         W = torch.empty((self.channels, self.length, self.numbers), dtype=real, device=device)
@@ -203,25 +206,25 @@ class _Layer:
         return Made(M, W, jumps)
 
     def rows(self, width: int, device: torch.device) -> Tensor:
-        """Room for (channel, row, width)."""
+        """Return an uninitialized float32 tensor of shape (channel, row, width)."""
         return torch.empty((self.channels, self.batch * self.chunks, width), dtype=torch.float32, device=device)
 
     def split(self, checkpoints: Tensor) -> tuple[Tensor | None, Tensor]:
-        """The rows of the input, if they are kept, and the states that enter the chunks."""
+        """Return two views of the checkpoints: the input as rows (None if not kept), and the states at chunk starts."""
         kept = checkpoints.shape[2] - self.numbers
         return (checkpoints[..., :kept], checkpoints[..., kept:]) if kept else (None, checkpoints)
 
     def turned(self, x: Tensor, rows: Tensor | None = None) -> Tensor:
-        """(batch, time, channel) as rows in float32: new ones, or the first columns of what is there."""
+        """Return x (batch, time, channel) as float32 rows: ``rows`` with its first columns filled, or a new tensor."""
         rows = self.rows(self.length, x.device) if rows is None else rows
         self._turn(x.stride(), rows.stride(1), False)(x, rows)
         return rows
 
     def turn_back(self, flat: Tensor, y: Tensor) -> None:
-        """The inverse of ``turned``."""
+        """Write rows to y (batch, time, channel); the inverse of ``turned``."""
         self._turn(y.stride(), flat.stride(1), True)(y, flat)
 
-    @functools.lru_cache(maxsize=16)  # noqa: B019 (layers are kept anyway)
+    @functools.lru_cache(maxsize=16)  # noqa: B019 (layers are cached anyway)
     def _turn(self, strides: tuple[int, ...], width: int, back: bool) -> Launch:
         programs = self.chunks * (self.length // BLOCK) * -(-self.channels // BLOCK) * self.batch
         numbers = (*strides, self.batch, self.steps, self.channels, self.chunks, width)
@@ -231,7 +234,10 @@ class _Layer:
     def enter(
         self, both: Tensor, tail: Tensor, initial: Tensor | None, jumps: Tensor, entering: Tensor, final: Tensor
     ) -> None:
-        """Fills ``entering`` and ``final``; what the chunks add stands in ``both``, beside the outputs."""
+        """Fill ``entering``, the states at chunk starts, and ``final``, the final states.
+
+        The last R columns of ``both`` hold the contribution of each chunk to the state after it.
+        """
         given, offsets = initial is not None, (self._after_T, *[0] * 5)
         launch = self._walk(kernels.enter_kernel, entering.stride(1), final.stride(0), offsets, INITIAL=given)
         launch(both, tail, tail if initial is None else initial, jumps, entering, final)
@@ -245,7 +251,10 @@ class _Layer:
         both: Tensor,
         d_initial: Tensor | None,
     ) -> Tensor:
-        """Fills ``d_initial`` and, in ``both``, the gradients of what the chunks added; returns those of the jumps."""
+        """Return the gradients of ``jumps``; fill ``d_initial`` and the last R columns of ``both``.
+
+        These columns receive the gradient of the contribution of each chunk to the state after it.
+        """
         d_jumps = torch.empty((2, self.channels, self.batch, self._states), dtype=jumps.dtype, device=jumps.device)
         given = d_initial if d_final is None else d_final
         per_batch, offsets = 0 if given is None else given.stride(0), (0, 0, 0, 0, self._after_T, 0, 0)
@@ -262,20 +271,20 @@ class _Layer:
         return Launch(kernel, self._columns, numbers, {**flags, **self._walks}, offsets=offsets, warps=1)
 
     def tail_of(self, rows: Tensor) -> Tensor:
-        """The steps of the last chunk of every sequence, (channel, sequence, rest)."""
+        """Return a view of the steps of the last chunk of each sequence, (channel, sequence, rest)."""
         return rows.unflatten(1, (self.batch, self.chunks))[:, :, -1, : self.rest]
 
     def tail_added(self, inputs: Tensor, M: Tensor) -> Tensor:
-        """What the last chunk adds to the final state, (channel, sequence, R)."""
+        """Return the contribution of the last chunk to the final state, (channel, sequence, R)."""
         return torch.bmm(self.tail_of(inputs), self.into_final(M))
 
     def into_final(self, M: Tensor) -> Tensor:
-        """What these steps do to the final state, (channel, rest, R)."""
+        """Return the block of M that maps the steps of the last chunk to the final state, (channel, rest, R)."""
         return M[:, self.length - self.rest :, self.length :]
 
     @staticmethod
     def reals(states: Tensor) -> Tensor:
-        """(channel, sequence, N) as (channel, sequence, R)."""
+        """Return states (channel, sequence, N) as real numbers (channel, sequence, R)."""
         return torch.view_as_real(states).flatten(2) if states.is_complex() else states
 
     def collect(
@@ -286,7 +295,7 @@ class _Layer:
         d_jumps: Tensor,
         found: tuple[Tensor, ...],
     ) -> None:
-        """Fills ``found``, the gradients of decay, B, C and D."""
+        """Fill ``found``, the gradients of decay, B, C and D, from the gradients of the matrices."""
         d_response = torch.empty((self.channels, self.length), dtype=torch.float64, device=d_M.device)
         *d_parameters, d_D = found
         self._diagonals(d_M, d_response, d_D)
@@ -297,23 +306,27 @@ _layer = functools.lru_cache(maxsize=256)(_Layer)
 
 
 def _chunked(layer: DiagonalSSM) -> bool:
-    """Whether the chunks here can be made."""
+    """Return whether this module supports the layer; if not, ``ssm_blocked`` computes it."""
     whole = layer.reset is None and layer.lengths is None and layer.x.numel() > 0 and layer.decay.numel() > 0
     return whole and layer.decay.dtype in (torch.float32, torch.complex64)
 
 
 def _length(states: int) -> int:
-    """Steps in a chunk: with many states a chunk is longer, so that the states at its borders stay few."""
+    """Return the number of steps per chunk: more with many states, so that fewer states are stored at chunk borders."""
     return 64 if states <= 32 else 128
 
 
 def _kept(x: Tensor, decay: Tensor) -> int:
-    """Columns of the checkpoints that hold the input."""
+    """Return the number of columns of the checkpoints that hold the input; 0 for a large input."""
     return _length(decay.shape[1]) if x.numel() < LARGE else 0
 
 
 def _parts(x: Tensor, decay: Tensor) -> list[tuple[_Layer, slice | None]]:
-    """Channels to do at once: all (None), or some where many states would take more memory than inputs and outputs."""
+    """Return the parts of the channels that are computed one after the other, each as a layer and a slice of channels.
+
+    A single part with the slice None means all channels. Several parts are used for a large input with many states,
+    whose intermediate results would take more memory than inputs and outputs.
+    """
     batch, steps, channels = x.shape
     kind = (decay.shape[1], decay.is_complex())
     if decay.shape[1] <= 32 or x.numel() < LARGE or channels == 1:
@@ -324,11 +337,14 @@ def _parts(x: Tensor, decay: Tensor) -> list[tuple[_Layer, slice | None]]:
 
 
 def _at(at: slice | None, tensor: Any, dim: int) -> Any:
-    """These channels, of which ``dim`` is the dimension; a view costs the host as much as a small kernel the GPU."""
+    """Return a view of the channels ``at`` of a tensor, whose channels are dimension ``dim``.
+
+    None means all channels and returns the tensor itself: creating a view takes the host as long as launching a kernel.
+    """
     return tensor if at is None or tensor is None else tensor.narrow(dim, at.start, at.stop - at.start)
 
 
 def _of(at: slice | None, *parameters: Tensor | None) -> tuple[Any, ...]:
-    """These channels of parameters."""
+    """Return the channels ``at`` of parameters as contiguous tensors without lazy conjugation or negation."""
     chosen = (_at(at, tensor, 0) for tensor in parameters)
     return tuple(None if tensor is None else tensor.resolve_conj().resolve_neg().contiguous() for tensor in chosen)

@@ -1,22 +1,25 @@
-"""GPU kernels of the fused layer: time in chunks of LENGTH steps, everything between their borders as matrix products.
+"""GPU kernels of the fused layer, which divides time into chunks of LENGTH steps and uses matrix products within them.
 
-For one channel and one chunk, with x its inputs, s the states that enter it (R real numbers: N, or N pairs) and k[j]
-the impulse response (plus D at j = 0):
+For one channel and one chunk, let x be the inputs, s the states at the start of the chunk (R real numbers: N, or 2 N if
+complex) and k[j] the impulse response (plus D at j = 0). Then
 
     y[i] = Σ_j T[j, i] x[j] + Σ_r W[i, r] s[r],      s' = decay^LENGTH s + Σ_j V[j, r] x[j]
 
-T[j, i] = k[i-j] for j ≤ i, V[j] = B decay^(LENGTH-1-j), W[i] = C decay^(i+1). T and V stand side by side in one matrix
-M. ``generate_kernel`` and ``toeplitz_kernel`` make them in float64; ``diagonals_kernel`` and ``collect_kernel`` take
-their gradients back to decay, B, C and D. ``enter_kernel`` goes from chunk to chunk, ``leave_kernel`` back. For the
-products (:mod:`.matmul`) ``transpose_kernel`` brings inputs to (channel, time) order, in which a chunk is a
-row of memory.
+with T[j, i] = k[i-j] for j ≤ i, V[j] = B decay^(LENGTH-1-j) and W[i] = C decay^(i+1). T and V are stored side by side
+in one matrix M.
 
-The last chunk may be short: its ``rest`` steps are followed by zeros. Nothing leaves it but the final state,
+- ``transpose_kernel`` brings inputs to (channel, time) order, in which a chunk is a contiguous row, as the matrix
+  products (:mod:`.matmul`) require.
+- ``generate_kernel`` and ``toeplitz_kernel`` compute T, V and W, with powers in float64.
+- ``enter_kernel`` computes the state at the start of every chunk; ``leave_kernel`` is its backward pass.
+- ``diagonals_kernel`` and ``collect_kernel`` compute the gradients of decay, B, C and D from those of T, V and W.
+
+The last chunk may be short: its ``rest`` steps are followed by zeros. The state after it is the final state,
 decay^rest s + Σ_j V[LENGTH - rest + j] x[j].
 """
 
 # mypy: allow-untyped-defs
-# (Triton reads a kernel's annotations as its own; tl.constexpr is the one it knows.)
+# (Triton interprets the annotations of a kernel, so kernels have no type hints except tl.constexpr.)
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ NUMBERS = (
     "x_b", "x_t", "x_c", "batch", "steps", "channels", "states", "width", "rest", "chunks", "per_row", "held",
     "per_batch",
 )  # fmt: skip
-"""Arguments whose values no compiled form depends on."""
+"""Arguments on whose values Triton must not specialize the compiled kernels."""
 
 
 @triton.jit(do_not_specialize=NUMBERS)
@@ -37,9 +40,9 @@ def transpose_kernel(
     x, flat, x_b, x_t, x_c, batch, steps, channels, chunks, width,
     BACK: tl.constexpr, UNIT: tl.constexpr, LENGTH: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """(batch, time, channel) to rows (channel, batch, chunk) of ``width``, zeros past the end; or BACK.
+    """Copy x (batch, time, channel) to rows (channel, batch, chunk) that are ``width`` numbers apart.
 
-    UNIT: neighboring channels lie side by side.
+    Steps after the end become zeros. BACK copies from the rows to x. UNIT states that the channels of x have stride 1.
     """
     blocks = tl.cdiv(channels, BLOCK)
     tile = tl.program_id(0) // batch
@@ -61,7 +64,7 @@ def transpose_kernel(
 
 @triton.jit
 def _power(a_re, a_im, exponent, BITS: tl.constexpr, IS_COMPLEX: tl.constexpr):
-    """a^exponent by squaring, for whole exponents from 0 up to 2^BITS - 1."""
+    """Return a^exponent by repeated squaring, for integer exponents from 0 to 2^BITS - 1."""
     exponent, _ = tl.broadcast(exponent, a_re)
     p_re, p_im = tl.full(exponent.shape, 1.0, tl.float64), tl.zeros(exponent.shape, tl.float64)
     for bit in tl.static_range(BITS):
@@ -85,7 +88,10 @@ def generate_kernel(
     decay, B, C, D, response, V, W, jumps, channels, states, per_row, rest,
     SKIP: tl.constexpr, IS_COMPLEX: tl.constexpr, BITS: tl.constexpr, ROWS: tl.constexpr, STATES: tl.constexpr,
 ):  # fmt: skip
-    """ROWS lags of one channel: k, and rows of V (``per_row`` numbers apart) and W; decay^LENGTH and decay^rest."""
+    """Compute k and the rows of V and W for ROWS lags of one channel, and decay^LENGTH and decay^rest of the channel.
+
+    Rows of V are ``per_row`` numbers apart. All powers are computed in float64.
+    """
     LENGTH: tl.constexpr = 1 << BITS
     channel = (tl.program_id(0) // (LENGTH // ROWS)).to(tl.int64)
     k = tl.program_id(0) % (LENGTH // ROWS) * ROWS + tl.arange(0, ROWS)[:, None]
@@ -112,7 +118,7 @@ def generate_kernel(
 
 @triton.jit(do_not_specialize=NUMBERS)
 def toeplitz_kernel(response, T, width, LENGTH: tl.constexpr, ROWS: tl.constexpr):
-    """ROWS rows of T, ``width`` apart, of one channel."""
+    """Fill ROWS rows of T of one channel; rows are ``width`` numbers apart."""
     channel = (tl.program_id(0) // (LENGTH // ROWS)).to(tl.int64)
     j = tl.program_id(0) % (LENGTH // ROWS) * ROWS + tl.arange(0, ROWS)[:, None]
     i = tl.arange(0, LENGTH)[None, :]
@@ -122,7 +128,7 @@ def toeplitz_kernel(response, T, width, LENGTH: tl.constexpr, ROWS: tl.constexpr
 
 @triton.jit
 def _column(batch, chunks, states, BLOCK: tl.constexpr):
-    """Channel and sequence of this program, its states, and the first of their rows."""
+    """Return the channel and sequence of this program, the index of their first row, and the states to compute."""
     blocks = tl.cdiv(states, BLOCK)
     pair = (tl.program_id(0) // blocks).to(tl.int64)
     n = tl.program_id(0) % blocks * BLOCK + tl.arange(0, BLOCK)[None, :]
@@ -135,9 +141,10 @@ def enter_kernel(
     INITIAL: tl.constexpr, IS_COMPLEX: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, SPREAD: tl.constexpr,
     STAGES: tl.constexpr,
 ):  # fmt: skip
-    """s[c] = decay^LENGTH s[c-1] + added[c-1] from s[0] = ``initial``; final = decay^rest s[chunks-1] + tail.
+    """Compute s[c] = decay^LENGTH s[c-1] + added[c-1] from s[0] = initial, and final = decay^rest s[chunks-1] + tail.
 
-    Rows of ``added`` are ``per_row`` numbers apart, those of ``entering`` (here and below) ``held``.
+    ``entering`` receives s. Rows of ``added`` are ``per_row`` numbers apart, and rows of ``entering`` are ``held``
+    numbers apart, also in ``leave_kernel``.
     """
     channel, sequence, first, n = _column(batch, chunks, states, BLOCK)
     mask = n < states
@@ -170,9 +177,10 @@ def leave_kernel(
     FINAL: tl.constexpr, INITIAL: tl.constexpr, IS_COMPLEX: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
     SPREAD: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """The adjoint of ``enter_kernel``: λ[c] = d_entering[c] + conj(decay^LENGTH) λ[c+1], d_added[c] = λ[c+1].
+    """Compute the backward pass of ``enter_kernel``.
 
-    Row i is chunk ``chunks - 1 - i``. λ[chunks] is 0, but the last chunk gets conj(decay^rest) d_final.
+    λ[c] = d_entering[c] + conj(decay^LENGTH) λ[c+1] and d_added[c] = λ[c+1], from λ[chunks] = 0; conj(decay^rest)
+    d_final is added to d_entering of the last chunk. Time runs backward: row i is chunk ``chunks - 1 - i``.
     """
     channel, sequence, first, n = _column(batch, chunks, states, BLOCK)
     mask = n < states
@@ -223,7 +231,7 @@ def leave_kernel(
 
 @triton.jit(do_not_specialize=NUMBERS)
 def diagonals_kernel(d_T, d_response, d_D, width, LENGTH: tl.constexpr, ROWS: tl.constexpr, LAGS: tl.constexpr):
-    """The gradient of LAGS of k: sums along diagonals of T's. The first of all is also D's."""
+    """Compute the gradient of k at LAGS lags: the sums along diagonals of d_T. The sum at lag 0 is also d_D."""
     channel = (tl.program_id(0) // (LENGTH // LAGS)).to(tl.int64)
     lag = tl.program_id(0) % (LENGTH // LAGS) * LAGS + tl.arange(0, LAGS)[None, :]
     along = tl.zeros([ROWS, LAGS], tl.float64)
@@ -237,7 +245,7 @@ def diagonals_kernel(d_T, d_response, d_D, width, LENGTH: tl.constexpr, ROWS: tl
 
 @triton.jit
 def _pull(sum_re, sum_im, g_re, g_im, z_re, z_im, IS_COMPLEX: tl.constexpr):
-    """sum + Σ over rows of g conj(z)."""
+    """Return sum + Σ g conj(z), summed over rows."""
     re, im = product(g_re, g_im, z_re, -z_im, IS_COMPLEX)
     sum_re += tl.sum(re, 0, keep_dims=True)
     if IS_COMPLEX:
@@ -250,7 +258,7 @@ def collect_kernel(
     decay, B, C, d_response, d_V, d_W, d_jumps, d_decay, d_B, d_C, batch, channels, states, per_row, rest,
     IS_COMPLEX: tl.constexpr, BITS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """Gradients of what ``generate_kernel`` was given, for BLOCK states of a channel, from those of what it made."""
+    """Compute the backward pass of ``generate_kernel``: gradients of decay, B and C for BLOCK states of a channel."""
     LENGTH: tl.constexpr = 1 << BITS
     channel, _, _, n = _column(1, 0, states, BLOCK)
     mask = n < states
@@ -263,18 +271,18 @@ def collect_kernel(
         p_re, p_im = _power(a_re, a_im, tl.maximum(k - 1, 0), BITS, IS_COMPLEX)
         q_re, q_im = product(p_re, p_im, a_re, a_im, IS_COMPLEX)
         q_re, q_im = tl.where(k == 0, 1.0, q_re), tl.where(k == 0, 0.0, q_im)
-        # V[LENGTH-1-k] = B q and the diagonals of T, Re Σ C B q
+        # With q = decay^k, V[LENGTH-1-k] is B q, and the k-th diagonal of T is Re Σ C B q.
         v_re, v_im = load(
             d_V, (channel * LENGTH + (LENGTH - 1 - k)) * per_row + n, mask, 0.0, True, IS_COMPLEX, tl.float64, 1
         )
         g = tl.load(d_response + channel * LENGTH + k)
-        g_re, g_im = v_re + g * c_re, v_im - g * c_im  # of B q
+        g_re, g_im = v_re + g * c_re, v_im - g * c_im  # gradient of B q
         db_re, db_im = _pull(db_re, db_im, g_re, g_im, q_re, q_im, IS_COMPLEX)
         z_re, z_im = product(b_re, b_im, p_re * k, p_im * k, IS_COMPLEX)
         da_re, da_im = _pull(da_re, da_im, g_re, g_im, z_re, z_im, IS_COMPLEX)
         z_re, z_im = product(b_re, b_im, q_re, q_im, IS_COMPLEX)
         dc_re, dc_im = _pull(dc_re, dc_im, tl.broadcast_to(g, z_re.shape), tl.zeros_like(z_re), z_re, z_im, IS_COMPLEX)
-        # W[k] = C q decay, its imaginary part negated
+        # The forward pass stores W[k] = C q decay with its imaginary part negated.
         w_re, w_im = load(d_W, (channel * LENGTH + k) * states + n, mask, 0.0, True, IS_COMPLEX, tl.float64, 1)
         z_re, z_im = product(c_re, c_im, q_re * (k + 1), q_im * (k + 1), IS_COMPLEX)
         da_re, da_im = _pull(da_re, da_im, w_re, -w_im, z_re, z_im, IS_COMPLEX)

@@ -35,7 +35,7 @@ def spread(ratio: np.ndarray, left_out: float) -> tuple[float, float]:
 
 
 def figures(config: StudyConfig, stages: Stages) -> Figures:
-    """Yield panels (a) and (b)."""
+    """Yield the panels (a) and (b) of the figure."""
     modes = []
     for scheme in shown(config):
         found = study.beginning(stages, scheme)
