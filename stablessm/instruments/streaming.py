@@ -101,7 +101,7 @@ def check_streaming(
         ArgumentError: The model cannot stream: it returns no state, or looks ahead in time.
 
     >>> import stablessm as ssm
-    >>> check_streaming(ssm.LRU(3, 8, 2)).ok, check_streaming(nn.LSTM(3, 8)).ok
+    >>> check_streaming(ssm.LRU(3, 8, 2)).ok, check_streaming(torch.nn.LSTM(3, 8)).ok
     (True, True)
     """
     ways = _default_chunks(length) if chunks is None else [tuple(way) for way in chunks]

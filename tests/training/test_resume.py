@@ -263,7 +263,7 @@ def test_tensors_of_every_kind_come_back(tmp_path):
 
 def test_a_folder_in_which_another_process_trains_is_refused(tmp_path):
     """A job that was queued twice: both would write the same checkpoints and metrics."""
-    with _locks.alone(tmp_path / "run"), pytest.raises(ArgumentError, match="folder: expected one that no other"):
+    with _locks.alone(tmp_path / "run"), pytest.raises(ArgumentError, match="expected a folder in which no other"):
         train(Net(), Sums(), TrainingConfig(steps=1, device="cpu"), tmp_path / "run", progress=False)
     assert not (tmp_path / "run").exists()
     train(Net(), Sums(), TrainingConfig(steps=1, device="cpu"), tmp_path / "run", progress=False)
