@@ -152,7 +152,7 @@ def _decay(curve: Any) -> dict[str, Any]:
         name, value = next((name, value) for name, value in values.items() if value is not None)
         facts[f"{name} (95 % interval)"] = f"{value:.4g} ({fit.interval[0]:.4g} to {fit.interval[1]:.4g})"
     for share in (0.1, 0.01):
-        facts[f"falls below {share:.0%} after"] = curve.memory_time(share)
+        facts[f"last time above {share:.0%}"] = curve.memory_time(share)
     facts["effective length"] = curve.effective_length()
     facts["half-life"] = curve.half_life()
     return facts

@@ -81,7 +81,11 @@ class MemoryCurve(Result):
         return decay.fit_decay(self.time, self.value, floor=self.floor or None)
 
     def memory_time(self, eps: float) -> float:
-        """Return the time after which M stays below ``eps`` times its largest value."""
+        """Return the last time at which M is above ``eps`` times its largest value.
+
+        >>> MemoryCurve(np.arange(30), 0.3 ** np.arange(30)).memory_time(0.01)
+        3.0
+        """
         return decay.memory_time(self.time, self.value, eps, fit=self._fit)
 
     def effective_length(self) -> float:
@@ -104,7 +108,7 @@ class MemoryCurve(Result):
         return length + self.dt * float(self.value[0] + open_end * self.value[-1]) / top / 2
 
     def half_life(self) -> float:
-        """Return the time after which half of ∫ M dt has passed."""
+        """Return the time by which half of ∫ M dt has passed."""
         return decay.half_life(self.time, self.value, fit=self._fit)
 
     def of(self, name: str) -> MemoryCurve:
