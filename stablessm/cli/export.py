@@ -33,7 +33,9 @@ def export(
     """Export a step or whole sequences to ONNX or torch.export.
 
     The file maps (x, states) to (y, states) and runs without stablessm. The weights are frozen, and complex states
-    become pairs of real numbers. The states that one call returns are the states of the next call.
+    become pairs of real numbers. The states that one call returns are the states of the next call. A model that was
+    trained on standardized data takes standardized inputs, x = (value - mean) / deviation, and forecasts standardized
+    values; means and deviations are in training.json of the run, under task and scale.
 
     Examples:
 
@@ -52,6 +54,7 @@ def export(
             expected = "no value, since --kind sequence takes any number of sequences"
             raise ArgumentError("--batch-size", expected, batch_size)
         loaded, _ = model_source.load_model(model)
+        scaled = _scaled(Path(model))
         format: Any = FORMATS[path.suffix]
         with waiting(f"exporting {model}, which can take a minute"):
             if kind == "sequence":
@@ -59,4 +62,19 @@ def export(
             else:
                 stablessm.export_step(loaded, path, format=format, batch=batch_size)
     note(f"written: {path}")
+    if scaled:
+        note(scaled, err=True)
     return {"written": path}
+
+
+def _scaled(folder: Path) -> str | None:
+    """Return a note on the units of the model of a run, if its training standardized the data."""
+    from stablessm.training.folder import MARKER, settings_of
+
+    for run in (folder, folder.parent) if folder.name == "model" else (folder,):
+        task = settings_of(run)["task"] if (run / MARKER).is_file() else {}
+        if task.get("scale"):
+            what = "inputs and outputs" if "horizon" in task["options"] else "inputs"
+            where = f"means and deviations are in {run / MARKER}, under task and scale"
+            return f"{what} are standardized: x = (value - mean) / deviation; {where}"
+    return None

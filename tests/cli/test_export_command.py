@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import json
+
 import pytest
 import torch
 from typer.testing import CliRunner
@@ -43,6 +45,24 @@ def test_a_saved_network(tmp_path):
     for x_t in x.unbind(1):
         y_t, *states = exported.module()(x_t, *states)
     assert torch.allclose(y_t, model(x), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("options", "scale", "what"),
+    [
+        ({"window": 4, "horizon": 1}, {"load": {"mean": 3.0, "deviation": 2.0}}, "inputs and outputs are standardized"),
+        ({}, {"mean": [3.0], "deviation": [2.0]}, "inputs are standardized"),
+        ({}, {}, ""),
+    ],
+)
+def test_the_units_of_a_run_are_told(tmp_path, options, scale, what):
+    ssm.save(ssm.RealSSM(1, 4, 1), tmp_path / "model")
+    task = {"task": "series", "options": options, "scale": scale}
+    (tmp_path / "training.json").write_text(json.dumps({"config": {}, "task": task, "model": {}, "origin": {}}))
+    for folder in (tmp_path, tmp_path / "model"):
+        told = CliRunner().invoke(app, ["export", str(folder), str(tmp_path / "step.pt2")]).stderr
+        assert not what or f"{what}: x = (value - mean) / deviation; means and" in told
+        assert ("standardized" in told) == bool(what) == (str(tmp_path / "training.json") in told)
 
 
 def test_whole_sequences(tmp_path):
