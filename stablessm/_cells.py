@@ -20,6 +20,7 @@ _SAMPLE: Final = 100
 _QUOTED: Final = re.compile(r'"(?:[^"]|"")*"')
 _DECIMAL: Final = re.compile(r"[+-]?(\d*|\d{1,3}(\.\d{3})+),\d+([eE][+-]?\d+)?")
 _THOUSANDS: Final = re.compile(r"[+-]?[1-9]\d{0,2}(,\d{3})+(\.\d*)?")
+_POINT: Final = re.compile(r"[+-]?(\d+\.\d*|\.\d+)([eE][+-]?\d+)?")
 _DOTTED: Final = re.compile(r"[+-]?[1-9]\d{0,2}(\.\d{3})+")
 MISSING: Final = frozenset({"", "na", "n/a", "nan", "null", "none", "-", "--", "?", "#n/a", ".", "missing"})
 """Spellings of a missing value, in lower case."""
@@ -134,18 +135,38 @@ def _tidy(cell: str, separator: str | None) -> str:
     return cell
 
 
-def has_decimal_commas(cells: list[str], separator: str | None) -> bool:
-    """Return whether numbers among the cells have decimal commas; otherwise a comma divides thousands.
+def decimal_mark(cells: Sequence[str], separator: str | None) -> tuple[bool, str]:
+    """Return whether numbers in a file have decimal commas, and a cell with a comma if no cell decides this.
 
-    >>> has_decimal_commas(["1,5", "2"], ";"), has_decimal_commas(["1,500", "2"], ","), has_decimal_commas(["1"], ";")
-    (True, False, False)
-    >>> has_decimal_commas(["1,234", "x, y"], ";"), has_decimal_commas(["1,234.5", "1,234"], ";")
-    (True, False)
+    A cell decides if it is a number with only one of the two marks: 148.54, 1,234.5 and 1,234,567 have no decimal
+    commas. Most of these cells decide; without any, commas are decimal unless they separate cells.
+
+    >>> decimal_mark(["1,5", "2"], ";"), decimal_mark(["1,040", "148.54"], ";"), decimal_mark(["1.040.000"], ";")
+    ((True, ''), (False, ''), (True, ''))
+    >>> decimal_mark(["1,234", "x, y"], ";"), decimal_mark(["1,500", "2"], ","), decimal_mark(["1.5"], ";")
+    ((True, '1,234'), (False, '1,500'), (False, ''))
     """
-    found = [cell for cell in cells if "," in cell and (_DECIMAL.fullmatch(cell) or _THOUSANDS.fullmatch(cell))]
-    decimal = [bool(_DECIMAL.fullmatch(cell)) for cell in found]
-    certain = any(_DECIMAL.fullmatch(cell) and not _THOUSANDS.fullmatch(cell) for cell in found)
-    return certain or (bool(found) and separator != "," and all(decimal))
+    if not any("," in cell or cell.count(".") > 1 for cell in cells):
+        return False, ""
+    commas, points, either = 0, 0, ""
+    for cell in cells:
+        comma = bool(_DECIMAL.fullmatch(cell) or _DOTTED.fullmatch(cell))
+        point = bool(_THOUSANDS.fullmatch(cell) or _POINT.fullmatch(cell))
+        commas, points = commas + (comma > point), points + (point > comma)
+        either = either or (cell if comma and point and "," in cell else "")
+    if commas != points:
+        return commas > points, ""
+    return separator != "," and bool(commas or either), "" if commas else either
+
+
+def reading(cell: str, decimal_commas: bool) -> str:
+    """Return a sentence about a cell that may be read in two ways.
+
+    >>> reading("1,040", True), reading("1,040", False)
+    ('1,040 is read as 1.04 (decimal comma)', '1,040 is read as 1040 (comma between thousands)')
+    """
+    how = "decimal comma" if decimal_commas else "comma between thousands"
+    return f"{cell} is read as {number(cell, decimal_commas):.15g} ({how})"
 
 
 def number(cell: str, decimal_commas: bool = False) -> float | None:

@@ -40,7 +40,7 @@ def random_file(seed: int) -> CsvFile:
     values[0] = np.round(values[0], 1)  # 1,234 alone may be either: a decimal comma, or thousands
     absent = (rng.random((rows, count)) < pick(0.0, 0.2)) & (np.arange(rows)[:, None] > 0)
     absent[:, absent.sum(0) > rows // 3] = False
-    grouping = pick("", "", " ", "\u00a0", "'", "’", "\u202f")
+    grouping = pick("", "", " ", "\u00a0", "'", "’", "\u202f", ",."[decimal == ","])
     minus = pick("-", "-", "\N{MINUS SIGN}")
     unit = pick("", "", "", "%", " %", "€", " €", "$")
     header = bool(rng.random() < 0.8)

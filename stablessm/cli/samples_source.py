@@ -19,6 +19,7 @@ _PRESENT = 0.5  # the least part of a grid that must be there; otherwise times c
 _COMMENT = re.compile(r"\s*(#|%|//)")
 _STARTS_NUMBER = re.compile(r'\s*["(]?[-+−.]?\d')
 _SPACED_COMPLEX = re.compile(r"(?<=[\d.])\s*([-+])\s+(?=[\d.,]+(?:[eE][-+]?\d+)?[ij]\b)")  # 0.5 + 0.25i
+_SIGN = re.compile(r"(?<=[\d.])(?=[-+−])")
 _FORTRAN = re.compile(r"(?<=[\d.])[dD](?=[-+]?\d)")  # 1.5D-3
 _PAIR = re.compile(r"\(([^,()]+),([^,()]+)\)")  # (0.5,0.25), as C++ writes complex numbers
 _PLAIN_PAIR = re.compile(r"[-+]?\d+,\d+([eE][-+]?\d+)?")
@@ -58,7 +59,8 @@ class SampleFile:
 def read_samples(path: Path, rows: int | None = None, dt: float | None = None, *, average: bool = False) -> SampleFile:
     """Read ``path``: one column is values, evenly spaced; two are t and value; more are t and one value per output.
 
-    Columns are separated by semicolons, tabs, bars, commas or spaces; a comma that is no separator is a decimal comma.
+    Columns are separated by semicolons, tabs, bars, commas or spaces; a comma that is no separator is a decimal comma,
+    unless other numbers in the file have decimal points: it then divides thousands.
     Complex values are written as ``(0.5+0.25j)``, ``0.5+0.25i``, or in two columns named ``re`` and ``im`` (or
     ``x_re`` and ``x_im``). A column named ``noise``, ``sigma``, ``std`` or ``error`` holds standard deviations, and
     one named ``weights`` weights. Lines without a number before the data, empty lines and comments (``#``, ``%``,
@@ -70,9 +72,8 @@ def read_samples(path: Path, rows: int | None = None, dt: float | None = None, *
         dt: time between the lines of a file without times (default: 1). A file with times refuses it.
         average: average the values of a time that occurs more than once. Otherwise different values raise an error.
     """
-    names, numbers, table = _table(path)
+    names, numbers, table, notes = _table(path)
     present = np.isfinite(table).all(axis=1)
-    notes = []
     if not present.all():
         first = numbers[int(np.argmin(present))]
         notes.append(f"lines without a finite value, left out: {(~present).sum()} (first: line {first})")
@@ -104,8 +105,8 @@ def read_samples(path: Path, rows: int | None = None, dt: float | None = None, *
     return SampleFile(**{name: column[kept] for name, column in columns.items()}, dt=step, notes=tuple(notes))
 
 
-def _table(path: Path) -> tuple[list[str], list[int], np.ndarray]:
-    """Return the names of the columns (empty if none is known), line numbers and cells; missing cells are NaN."""
+def _table(path: Path) -> tuple[list[str], list[int], np.ndarray, list[str]]:
+    """Return the names of the columns (empty if none is known), line numbers, cells (NaN if missing) and notes."""
     try:
         lines = [_SPACED_COMPLEX.sub(r"\1", line) for line in _cells.decoded(path.read_bytes()).splitlines()]
         plain = ["" if _COMMENT.match(line) else line.split("#")[0].rstrip() for line in lines]
@@ -115,8 +116,7 @@ def _table(path: Path) -> tuple[list[str], list[int], np.ndarray]:
         raise ArgumentError("--from", "a text file of numbers", f"{path} ({error})") from error
     cut = [(number, row if separator else row[0].split()) for number, row in split]
     cells = [cell for _, row in cut for cell in row]
-    commas = any("," in cell and _COMPLEX_COMMAS.fullmatch(cell) for cell in cells)
-    commas = commas or _cells.has_decimal_commas(cells, separator)
+    commas, either = _cells.decimal_mark([part for cell in cells for part in _parts(cell)], separator)
     seen = [[_number(cell, commas) for cell in row] for _, row in cut]
     is_data = (None not in row or any(v is not None and np.isfinite(v) for v in row) for row in seen)
     first = next((i for i, yes in enumerate(is_data) if yes), len(cut))
@@ -138,7 +138,8 @@ def _table(path: Path) -> tuple[list[str], list[int], np.ndarray]:
     headers = [row for _, row in cut[:first]] + [line.split(separator) for line in comments]
     fitting = [row[:width] for row in headers if len(row) >= width and not any(row[width:])]
     names = next((row for row in fitting if any(_KNOWN.intersection(_words(name)) for name in row)), [])
-    return names, [number for number, _ in body], np.array(table)
+    notes = [_cells.reading(either, commas)] if either else []
+    return names, [number for number, _ in body], np.array(table), notes
 
 
 def _separator(lines: list[str]) -> str | None:
@@ -220,6 +221,17 @@ def _step(times: np.ndarray) -> float | None:
         return None
     step = float(times[-1] / steps[-1])  # less rounding
     return step if np.abs(times - step * steps).max() <= _UNEVEN * step else None
+
+
+def _parts(cell: str) -> list[str]:
+    """Return the real numbers in a cell: two of a complex number.
+
+    >>> _parts("(1,040+2.5j)"), _parts("1.5D-3"), _parts("(5,25)")
+    (['1,040', '+2.5'], ['1.5e-3'], ['(5,25)'])
+    """
+    cell = _FORTRAN.sub("e", cell)
+    inner = cell.strip("()")
+    return _SIGN.split(inner.rstrip("ijIJ*")) if inner.endswith(("i", "j", "I", "J")) else [cell]
 
 
 def _number(cell: str, commas: bool) -> complex | None:

@@ -43,7 +43,7 @@ class Table:
     """Line number of each row in the file (of its last line), counted from 1."""
     decimal_commas: bool = False
     notes: tuple[str, ...] = ()
-    """Sentences about lines that were dropped."""
+    """Sentences about lines that were dropped and numbers that may be read in two ways."""
 
     def column(self, name: str, option: str) -> int:
         """Return the index of a column; ``option`` names the option in the error."""
@@ -202,12 +202,15 @@ def read(path: Path, expected: str = _EXPECTED) -> Table:
             raise ArgumentError(f"{path}, line {line}", f"{width} cells, as many as column names", len(cells))
     kept = [place for place in range(width) if any(row[place] for row in rows)]
     body = [tuple(row[place] for place in kept) for row in rows]
-    commas = _cells.has_decimal_commas([cell for row in body for cell in row], separator)
+    commas, either = _cells.decimal_mark([cell for row in body for cell in row], separator)
     named = not _alike(body, commas)
     names = _distinct(body[0] if named else [""] * len(kept))
     first = named + (named and _units(body[1:], commas))
-    notes = (f"{path}: line {lines[1]} is dropped as a line of units",) if first > named else ()
-    return Table(str(path), names, tuple(body[first:]), lines[first:], commas, notes)
+    notes = [f"{path}: line {lines[1]} is dropped as a line of units"] if first > named else []
+    if either:
+        column = next(name for place, name in enumerate(names) if any(row[place] == either for row in body))
+        notes.append(f"{path}: {column}: {_cells.reading(either, commas)}")
+    return Table(str(path), names, tuple(body[first:]), lines[first:], commas, tuple(notes))
 
 
 def _units(rows: Sequence[tuple[str, ...]], commas: bool) -> bool:

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stablessm import ArgumentError, MissingPackageError, tasks
+from stablessm.cli.samples_source import read_samples
 from stablessm.tasks import csv_file
 
 
@@ -248,3 +249,45 @@ def test_true_and_false_are_numbers(tmp_path):
     found = csv_file.read(path)
     assert found.numeric() == ("load", "on", "Open")
     assert found.numbers(["on", "Open"], "columns").tolist() == [[i % 2 == 0, i % 3 == 0] for i in range(20)]
+
+
+@given(
+    numbers=st.lists(st.tuples(st.integers(1, 999_999), st.integers(-(10**6), 10**6)), min_size=3, max_size=9),
+    marks=st.sampled_from([(",", "."), (".", ",")]),
+    separator=st.sampled_from([";", "\t"]),
+)
+def test_the_decimal_mark_is_that_of_the_whole_file(numbers, marks, separator, tmp_path_factory):
+    """A column has marks between thousands and another one decimal marks, which decide for both readers."""
+    thousands, decimal = marks
+    rows = [(f"{a:,}".replace(",", thousands), f"{b / 100:.2f}".replace(".", decimal)) for a, b in numbers]
+    path = tmp_path_factory.mktemp("m") / "m.csv"
+    write(path, *map(separator.join, [("t", "load", "price"), *((f"{i}", *row) for i, row in enumerate(rows))]))
+    expected = np.array([(a, b / 100) for a, b in numbers])
+    np.testing.assert_allclose(csv_file.read(path).numbers(["load", "price"], "columns"), expected)
+    np.testing.assert_allclose(read_samples(path).values[:, :, 0], expected)
+    assert not csv_file.read(path).notes + read_samples(path).notes
+
+
+@pytest.mark.parametrize(
+    ("rows", "load", "note"),
+    [
+        (["1,040;148.54", "950;135.7"], 1040, None),
+        (["1.040;148,54", "950;135,7"], 1040, None),
+        (["1,040;0", "950;1,234,567"], 1040, None),
+        (["1.040;0", "950;1.234.567"], 1040, None),
+        (["1,040;x.y", "950;0.125"], 1040, None),
+        (["1,040;2", "950;3"], 1.04, "load: 1,040 is read as 1.04 (decimal comma)"),
+        (["1.040;2", "950;3"], 1.04, None),
+    ],
+)
+def test_a_comma_that_may_be_either_is_noted(rows, load, note, tmp_path):
+    table = csv_file.read(write(tmp_path / "n.csv", "load;price", *rows))
+    assert table.numbers(["load"], "columns")[:, 0].tolist() == [load, 950]
+    assert table.notes == ((f"{table.file}: {note}",) if note else ())
+
+
+def test_samples_with_a_comma_that_may_be_either(tmp_path):
+    assert read_samples(write(tmp_path / "s.csv", "0;6,007", "1;7")).notes == (
+        "6,007 is read as 6.007 (decimal comma)",
+    )
+    assert read_samples(write(tmp_path / "s.csv", "1,040;0.5+0.25j", "0;1")).times.tolist() == [0, 1040]
