@@ -8,6 +8,7 @@ import os
 import shutil
 import sys
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from unittest import mock
 
@@ -63,11 +64,20 @@ def test_a_bit_of_the_weights_counts(workshop: Workshop, tmp_path: Path, kind: s
         ssm.load(folder)
 
 
-def test_damaged_weights_of_a_run_are_never_scored(workshop: Workshop, tmp_path: Path) -> None:
+@pytest.mark.parametrize("harm", [flip, Path.unlink])
+def test_damaged_weights_of_a_run_are_never_scored(
+    workshop: Workshop, tmp_path: Path, harm: Callable[[Path], None]
+) -> None:
     folder = shutil.copytree(workshop.whole("training"), tmp_path / "run")
     before = (folder / "record.json").read_bytes()
-    flip(folder / "model" / "model.safetensors")
-    for again in (lambda: command("eval", folder), lambda: train(workshop.root / "training-0", folder)):
+    harm(folder / "model" / "model.safetensors")
+    with pytest.raises(ArgumentError, match=r"model\.safetensors: expected .* --last-good, .* Restore it"):
+        ssm.load(folder / "model")
+    for again in (
+        lambda: command("eval", folder),
+        lambda: command("predict", folder),
+        lambda: train(workshop.root / "training-0", folder),
+    ):
         with pytest.raises(damage.RefusedError, match="--last-good"):
             again()
     assert (folder / "record.json").read_bytes() == before

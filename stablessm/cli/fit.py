@@ -62,7 +62,13 @@ class KernelOptions:
     @property
     def name(self) -> str:
         """Return the formula, or the name of the file."""
-        return self.expression if self.expression is not None else self.samples.name if self.samples else "nothing"
+        return (
+            self.expression
+            if self.expression is not None
+            else self.samples.absolute().name
+            if self.samples
+            else "nothing"
+        )
 
     def read(self, *, noisy: bool) -> tuple[np.ndarray, np.ndarray, dict[str, Any]]:
         """Return times and values for the plot, and the arguments of ``exponential_sum`` that describe the kernel.

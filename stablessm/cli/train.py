@@ -10,6 +10,7 @@ from typing import Annotated, Any, final
 
 import typer
 
+from stablessm._arguments import real_number
 from stablessm._errors import ArgumentError, printable, unknown_name
 from stablessm.cli.model_source import from_factory
 from stablessm.cli.options import Device, grouped, pairs
@@ -125,6 +126,7 @@ class TrainingOptions:
 
         if self.epochs is not None and self.steps is not None:
             raise ArgumentError("--epochs, --steps", "one of them", "both")
+        real_number("--clip", self.clip, 0, include_low=True)
         source = None if self.init_from is None else str(self.init_from.resolve())
         given: dict[str, Any] = {**vars(self), "clip": self.clip or None, "init_from": source}
         return TrainingConfig(**{**given, "epochs": self.epochs or TrainingConfig.epochs})

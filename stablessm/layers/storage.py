@@ -90,6 +90,8 @@ def load(folder: str | os.PathLike[str]) -> Any:
         raise ArgumentError("folder", "a folder written by stablessm.save", str(folder))
     expected = f"a file written by stablessm.save{_otherwise(folder)}"
     content = record.read_json(config, expected)
+    if not weights.exists():
+        raise record.DamagedFileError(str(weights), expected, "no such file. Restore it from a copy, or make it again")
     shapes = _tensors.header(weights, expected)[0]
     with record.reading(config, expected):
         if content["class"] not in CLASSES and content["class"] not in _known_models():

@@ -185,6 +185,8 @@ def read(path: Path, expected: str = _EXPECTED) -> Table:
     its content. Comments (lines starting with #) before the column names are skipped. If the first line looks like the
     other lines, the columns are called ``column 1``, ``column 2`` and so on.
     """
+    if not path.exists():
+        raise ArgumentError("file", "the name of a file", f"no such file: {path}")
     if path.suffix == ".parquet":
         return _parquet(path)
     text = _cells.without_comments(sources.text(path, expected, _cells.decoded))

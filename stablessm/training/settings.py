@@ -65,6 +65,10 @@ def task_of(settings: Mapping[str, Any]) -> tasks.Task:
         **before,
         "options": {**now["options"], **before["options"]},
     }  # some are new
+    if "file" in options and known.get("content") != now.get("content"):
+        was, is_ = (f"content {str(each.get('content'))[:12]}…" for each in (known, now))
+        changed = f"{options['file']} has changed since the training"
+        raise ArgumentError(changed, f"the data it was trained on ({was})", is_)
     require_same("task", "the data it was trained on", known, now)
     return task
 

@@ -112,6 +112,7 @@ def test_samples_by_column():
         ((), 2, "neither"),
         (("t", "--from", "absent.csv"), 2, "both"),
         (("--from", "absent.csv"), 2, "absent.csv"),
+        (("--from", "."), 2, "cannot fit {folder}: --from"),
         (("--from", "nan.csv"), 2, "two or more lines of numbers"),
         (("--from", "ragged.csv"), 2, "2 columns in each line"),
         (("--from", "words.csv"), 2, "'b' in words.csv:3"),
@@ -138,7 +139,7 @@ def test_what_cannot_be_fitted_gets_a_reason_and_leaves_nothing(arguments, code,
     Path("binary.csv").write_bytes(b"\x81\x00\xff")
     before = set(Path().rglob("*"))
     text = fit(*arguments, code=code)
-    assert reason in text
+    assert reason.format(folder=Path.cwd().name) in text
     assert "Traceback" not in text
     assert set(Path().rglob("*")) == before
 

@@ -52,6 +52,10 @@ def test_a_csv_file_trains_is_evaluated_and_reported(load, monkeypatch):
     assert json.loads(call("eval", "../runs/load", "--json", "--batch-size", "32", "--device", "cpu")) == told
 
 
+def test_clip_may_be_0_but_not_less(load):
+    assert "--clip: expected a finite number not below 0, got -3" in call("train", *load, "--clip", "-3", code=2)
+
+
 def test_the_data_must_be_that_of_the_training(load):
     told = call("train", *load, *QUICK, "--steps", "2", "--out", "runs/one/run")
     assert "on average" in told
@@ -62,7 +66,9 @@ def test_the_data_must_be_that_of_the_training(load):
     call("train", *load, *QUICK, "--steps", "2", "--out", "run")
     rows = Path("load.csv").read_text(encoding="utf-8").splitlines()
     Path("load.csv").write_text("\n".join([*rows[:100], "99,7.5,0.1", *rows[101:]]), encoding="utf-8")
-    assert "task: expected the data it was trained on" in call("eval", "run", code=2)
+    assert "load.csv has changed since the training: expected the data it was trained on (content" in call(
+        "eval", "run", code=2
+    )
 
 
 def test_options_that_came_after_a_training_do_not_shut_it_out(load):

@@ -197,7 +197,7 @@ def test_a_series_that_cannot_be_read(lines, options, message, tmp_path):
 
 
 def test_a_file_that_is_not_there(tmp_path):
-    with pytest.raises(ArgumentError, match=r"no\.csv: expected a CSV file .* got FileNotFoundError"):
+    with pytest.raises(ArgumentError, match=r"got no such file: .*no\.csv$"):
         tasks.get("series", file=str(tmp_path / "no.csv"))
 
 
