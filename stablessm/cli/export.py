@@ -12,8 +12,7 @@ from stablessm._errors import ArgumentError, BackendUnavailableError
 from stablessm.cli.options import refusing
 from stablessm.cli.output import note, waiting
 
-FORMATS = {".onnx": "onnx", ".pt2": "torch"}
-KINDS = ("step", "sequence")
+FORMATS = (".onnx", ".pt2")
 
 
 def export(
@@ -49,32 +48,20 @@ def export(
     with refusing(BackendUnavailableError, OSError, cannot=f"export {model}"):
         if path.suffix not in FORMATS:
             raise ArgumentError("PATH", f"a file that ends in {' or '.join(FORMATS)}", str(path))
-        one_of("--kind", kind, KINDS)
+        one_of("--kind", kind, ("step", "sequence"))
         if kind == "sequence" and batch_size is not None:
             expected = "no value, since --kind sequence takes any number of sequences"
             raise ArgumentError("--batch-size", expected, batch_size)
         loaded, _ = model_source.load_model(model)
-        scaled = _scaled(Path(model))
-        format: Any = FORMATS[path.suffix]
+        run = Path(model).parent if Path(model).name == "model" else Path(model)
+        task = stablessm.training.settings_of(run)["task"] if (run / "training.json").is_file() else {}
         with waiting(f"exporting {model}, which can take a minute"):
             if kind == "sequence":
-                stablessm.export_sequence(loaded, path, format=format)
+                stablessm.export_sequence(loaded, path)
             else:
-                stablessm.export_step(loaded, path, format=format, batch=batch_size)
+                stablessm.export_step(loaded, path, batch=batch_size)
     note(f"written: {path}")
-    if scaled:
-        note(scaled, err=True)
+    if task.get("scale"):
+        what = f"{'inputs and outputs' if 'horizon' in task['options'] else 'inputs'} are standardized"
+        note(f"{what}: x = (value - mean) / deviation, with task.scale in {run / 'training.json'}", err=True)
     return {"written": path}
-
-
-def _scaled(folder: Path) -> str | None:
-    """Return a note on the units of the model of a run, if its training standardized the data."""
-    from stablessm.training.folder import MARKER, settings_of
-
-    for run in (folder, folder.parent) if folder.name == "model" else (folder,):
-        task = settings_of(run)["task"] if (run / MARKER).is_file() else {}
-        if task.get("scale"):
-            what = "inputs and outputs" if "horizon" in task["options"] else "inputs"
-            where = f"means and deviations are in {run / MARKER}, under task and scale"
-            return f"{what} are standardized: x = (value - mean) / deviation; {where}"
-    return None

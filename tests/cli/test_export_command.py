@@ -61,7 +61,7 @@ def test_the_units_of_a_run_are_told(tmp_path, options, scale, what):
     (tmp_path / "training.json").write_text(json.dumps({"config": {}, "task": task, "model": {}, "origin": {}}))
     for folder in (tmp_path, tmp_path / "model"):
         told = CliRunner().invoke(app, ["export", str(folder), str(tmp_path / "step.pt2")]).stderr
-        assert not what or f"{what}: x = (value - mean) / deviation; means and" in told
+        assert not what or f"{what}: x = (value - mean) / deviation, with task.scale in" in told
         assert ("standardized" in told) == bool(what) == (str(tmp_path / "training.json") in told)
 
 
