@@ -164,6 +164,7 @@ def test_sequences_with_gaps(tmp_path):
 
 @pytest.mark.parametrize("package", ["polars", "pandas"])
 def test_parquet(package, tmp_path, monkeypatch):
+    (tmp_path / "x.parquet").touch()
     cells = {"x": [1.5, None, 2.5], "day": ["2024-01-01", "2024-01-02", "2024-01-03"]}
     as_list = {"polars": "to_list", "pandas": "tolist"}[package]
 
