@@ -23,7 +23,7 @@ def load_model(source: str, *, trust_remote_code: bool = False) -> tuple[Any, st
     if folder.is_dir():
         return _from_folder(folder, trust_remote_code)
     if ":" in source:
-        return from_factory("MODEL", source, "model", "parameters"), "factory"
+        return _made("MODEL", source, "model", ("parameters",), EXPECTED), "factory"
     if folder.is_file():
         raise ArgumentError("MODEL", EXPECTED, f"{source} (a file, not a folder)")
     if _is_path(folder) or source.startswith((".", "/", "~")):
@@ -108,9 +108,19 @@ def from_factory(argument: str, source: str, kind: str, *methods: str) -> Any:
 
     Args:
         argument: Name of the command's argument, for errors.
-        kind: Name of what is expected, such as ``model``.
-        methods: Methods of an object of that kind.
+        kind: Name of what is expected, such as ``logger``.
+        methods: Methods that the object must have.
     """
+    made = _made(argument, source, kind, methods, f"package.module:factory of a {kind}")
+    missing = [method for method in methods if not callable(getattr(made, method, None))]
+    if missing:
+        expected = f"a {kind} with the methods {', '.join(methods)} from {source}"
+        raise ArgumentError(argument, expected, f"{type(made).__name__} without {', '.join(missing)}")
+    return made
+
+
+def _made(argument: str, source: str, kind: str, methods: tuple[str, ...], expected: str) -> Any:
+    """Return the object, or what it returns if it is a class or lacks one of these methods; models may be functions."""
     module_name, _, attribute = source.partition(":")
     _current_folder.use()
     try:
@@ -118,19 +128,15 @@ def from_factory(argument: str, source: str, kind: str, *methods: str) -> Any:
         for part in attribute.split("."):
             found = getattr(found, part)
     except (ImportError, AttributeError, ValueError) as error:
-        raise ArgumentError(argument, f"package.module:factory of a {kind}", f"{source} ({_said(error)})") from error
-    if isinstance(found, type) or not all(hasattr(found, method) for method in methods):
-        if not callable(found):
-            raise ArgumentError(argument, f"a function that returns a {kind} at {source}", type(found).__name__)
-        try:
-            found = found()
-        except Exception as error:
-            raise ArgumentError(argument, f"{source}() to return a {kind}", _said(error)) from error
-    missing = [method for method in methods if not callable(getattr(found, method, None))]
-    if missing:
-        expected = f"a {kind} with the methods {', '.join(methods)} from {source}"
-        raise ArgumentError(argument, expected, f"{type(found).__name__} without {', '.join(missing)}")
-    return found
+        raise ArgumentError(argument, expected, f"{source} ({_said(error)})") from error
+    if not isinstance(found, type) and all(hasattr(found, method) for method in methods):
+        return found
+    if not callable(found):
+        raise ArgumentError(argument, f"a function that returns a {kind} at {source}", type(found).__name__)
+    try:
+        return found()
+    except Exception as error:
+        raise ArgumentError(argument, f"{source}() to return a {kind}", _said(error)) from error
 
 
 def _said(error: Exception) -> str:
