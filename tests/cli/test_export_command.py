@@ -58,7 +58,8 @@ def test_a_saved_network(tmp_path):
 def test_the_units_of_a_run_are_told(tmp_path, options, scale, what):
     ssm.save(ssm.RealSSM(1, 4, 1), tmp_path / "model")
     task = {"task": "series", "options": options, "scale": scale}
-    (tmp_path / "training.json").write_text(json.dumps({"config": {}, "task": task, "model": {}, "origin": {}}))
+    settings = {"config": {}, "task": task, "model": {}, "origin": {}}
+    (tmp_path / "training.json").write_text(json.dumps(settings), encoding="utf-8")
     for folder in (tmp_path, tmp_path / "model"):
         told = CliRunner().invoke(app, ["export", str(folder), str(tmp_path / "step.pt2")]).stderr
         assert not what or f"{what}: x = (value - mean) / deviation, with task.scale in" in told
