@@ -29,7 +29,7 @@ def search(
         typer.Option("--set", help="KEY=VALUE: a setting that is the same in every trial; repeatable."),
     ] = None,
     model: Annotated[str, typer.Option(help="Preset to train, for a task.")] = "small",
-    size: Annotated[str, typer.Option(help="smoke or paper, for an experiment.")] = "smoke",
+    size: Annotated[str, typer.Option(help="Size of the experiment: smoke or paper; ignored for a task.")] = "smoke",
     objective: Annotated[
         str | None,
         typer.Option(
@@ -39,7 +39,7 @@ def search(
     maximize: Annotated[
         bool, typer.Option("--maximize", help="Look for the largest --objective instead of the smallest.")
     ] = False,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the proposals.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the settings that are proposed.")] = 0,
     out: Annotated[Path | None, typer.Option(help="Output folder (default: runs/search/NAME).")] = None,
 ) -> dict[str, Any]:
     """Search for the best settings with Optuna.

@@ -12,7 +12,7 @@ _VOID = frozenset({"img", "br", "hr", "meta", "input"})
 
 @final
 class Html(str):
-    """Text that is markup and is not escaped again."""
+    """HTML markup; :func:`element` escapes plain strings, but not instances of this class."""
 
     __slots__ = ()
 

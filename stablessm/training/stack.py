@@ -65,7 +65,7 @@ class Stack(nn.Module):
 
 
 class _Call(nn.Module):
-    """``functional_call`` calls modules; this one calls a function of a model."""
+    """A module whose forward pass calls a function of a model, because ``functional_call`` accepts only modules."""
 
     def __init__(self, model: nn.Module, function: Callable[..., Any]) -> None:
         super().__init__()

@@ -121,7 +121,7 @@ class _Seen(Hooks):
         self.tracker.update()
 
     def updated(self, step: int) -> None:
-        """Check for a divergence: on a GPU, which the host has to wait for, only every few steps."""
+        """Check for a divergence; on a GPU only every ``every`` steps, because the host has to wait for the result."""
         if self.gradient.task.device.type == "cpu" or step % self.every == 0:
             self.look(step)
 
