@@ -32,7 +32,7 @@ class MemoryOptions:
         None
     )
     samples: Annotated[int, typer.Option(min=1, help="Number of random inputs that the search tries first.")] = 64
-    ascent: Annotated[int, typer.Option(min=0, help="Number of gradient-ascent steps after the random inputs of --samples.")] = 8
+    ascent: Annotated[int, typer.Option(min=0, help="Number of gradient-ascent steps after the random inputs.")] = 8
     seed: Annotated[int, typer.Option(min=0, help="Seed of the search.")] = 0
 
 
