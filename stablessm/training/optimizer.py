@@ -98,12 +98,19 @@ class StackedOptimizer(Optimizer):
         config: Learning rates, weight decay and clipping.
         schedule: Factor of the learning rate at each step.
         rates: Learning rate of each model (default: ``config.lr``). ``config.recurrent_lr`` is scaled with it.
+        scales: Factors (models, …) of the learning rate of single weights, by parameter name (default: 1).
     """
 
     def __init__(
-        self, stack: Stack, config: TrainingConfig, schedule: Schedule, rates: Sequence[float] | None = None
+        self,
+        stack: Stack,
+        config: TrainingConfig,
+        schedule: Schedule,
+        rates: Sequence[float] | None = None,
+        scales: Mapping[str, Tensor] | None = None,
     ) -> None:
         self._stack = stack
+        self._scales = {stacked_name(name): scale for name, scale in (scales or {}).items()}
         super().__init__(stack, config, schedule)
         device = next(iter(self._named.values())).device
         each = [config.lr] * len(stack.models) if rates is None else list(rates)
@@ -131,7 +138,8 @@ class StackedOptimizer(Optimizer):
         for group in self._groups:
             rates = self._factors * (group["full"] * self._schedule(step)) * (1 - skip)
             for name in group["names"]:
-                parameter, own = self._named[name], over(rates, self._named[name])
+                parameter = self._named[name]
+                own = over(rates, parameter) * self._scales.get(name, 1.0)
                 parameter.mul_(1 - own * group["decay"]).addcmul_(own, self._updated[name])
 
     def _grouped(self, model: nn.Module, config: TrainingConfig) -> list[dict[str, Any]]:

@@ -1,0 +1,1 @@
+"""The largest learning rate that a language model survives with each map."""

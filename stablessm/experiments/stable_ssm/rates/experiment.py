@@ -1,0 +1,176 @@
+"""Language models of seven maps at learning rates that grow until training fails."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import product
+from typing import TypeAlias
+
+import numpy as np
+import torch
+
+from stablessm._errors import ArgumentError
+from stablessm.experiments.frame import Figure, Figures, Panel, Run, Series, Stages, computing, described, stage
+from stablessm.experiments.stable_ssm import language_study, stacked_language
+from stablessm.experiments.stable_ssm.language_stability import LIMITS, Limits, spikes
+from stablessm.experiments.stable_ssm.language_text import loaded
+from stablessm.experiments.stable_ssm.rates.claims import claims
+from stablessm.experiments.stable_ssm.stacked_language import Member, StackOptions
+from stablessm.models.sequence_model import SequenceModel
+from stablessm.tasks.base import Task
+
+SETS = ("plain", "clipped", "recurrent", "equal")
+"""Which rates grow, as the README describes."""
+Table: TypeAlias = Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class RatesConfig:
+    """Sizes, rates and thresholds."""
+
+    text: str = "wikitext2"
+    """A text of the task ``lm``, or ``synthetic``: a Markov chain, for a quick test."""
+    vocabulary: int = 2048
+    length: int = 256
+    d_model: int = 128
+    n_layers: int = 4
+    d_state: int = 32
+    timescales: tuple[float, ...] = (2.0, 1000.0)
+    """The shortest and the longest initial time scale of every layer and map, in tokens."""
+    maps: tuple[str, ...] = tuple(language_study.SCHEMES)
+    sets: tuple[str, ...] = SETS
+    rates: tuple[float, ...] = (0.001, 0.003, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2, 0.5, 1.0)
+    seeds: int = 3
+    base: float = 0.003
+    """Rate of the other weights in the sets ``recurrent`` and ``equal``."""
+    clip: float = 0.5
+    """Largest norm of the gradient in the set ``clipped``."""
+    training: StackOptions = field(default_factory=lambda: StackOptions(steps=600))
+    limits: Limits = LIMITS
+    moves: float = 0.1
+    """Median |change of log τ| from which on a map has moved its time scales."""
+    breaks: tuple[float, ...] = (0.8, 0.4)
+    """Sizes of the rank correlation from which on |gradient| / |weight| predicts, and partly predicts, what breaks."""
+
+    def __post_init__(self) -> None:
+        for name, given, known in (("maps", self.maps, tuple(language_study.SCHEMES)), ("sets", self.sets, SETS)):
+            if not set(given) <= set(known):
+                raise ArgumentError(name, f"some of {', '.join(known)}", given)
+
+    def task(self) -> Task:
+        """Return the task with its text."""
+        return loaded(self.text, self.vocabulary, self.length)
+
+    def members(self, set: str) -> list[Member]:
+        """Return the models of a stack: all seeds of the first rate, then of the next."""
+        alone = set in ("recurrent", "equal")
+        cells = product(self.rates, range(self.seeds))
+        return [Member(s, self.base, r / self.base) if alone else Member(s, r, 1.0) for r, s in cells]
+
+
+def _start(config: RatesConfig, task: Task, map: str, seed: int) -> SequenceModel:
+    device = torch.device("cpu")
+    sizes = {"d_model": config.d_model, "n_layers": config.n_layers, "d_state": config.d_state}
+    return language_study.start(task, "lm-tiny", map, seed, config.timescales, device, **sizes)
+
+
+def entropy(task: Task, batch: int, batches: int = 64) -> float:
+    """Return the entropy of the token frequencies of the text, in nats: the loss of a model without any input."""
+    count = min(batches, task.steps("train", batch))
+    tokens = torch.cat([task.batch("train", batch, index=i).targets.flatten() for i in range(count)])
+    share = tokens.bincount().double() / len(tokens)
+    return float(-share.xlogy(share).sum())
+
+
+@stage("training-{set}-{map}", over=lambda config: product(config.sets, config.maps))
+def training(config: RatesConfig, run: Run, set: str, map: str) -> Mapping[str, np.ndarray]:
+    """Train a map at all rates; return the arrays of ``stacked_language.train`` with axes (rates, seeds), and
+
+    ``final``: mean loss of the last tenth of the steps; ``spikes``: their number; ``entropy`` of the token frequencies.
+    """
+    task, options = config.task(), config.training
+    found = stacked_language.train(
+        run, training.name(set, map), partial(_start, config, task, map), config.members(set), task, options,
+        config.clip if set == "clipped" else None, equal=set == "equal",
+    )  # fmt: skip
+    last = max(1, round(config.limits.final * options.steps))
+    seen = [row[: at if at >= 0 else None] for row, at in zip(found["losses"].T, found["diverged"], strict=True)]
+    counts = np.array([len(spikes(row, options.warmup, config.limits)) for row in seen])
+    each = {**found, "final": found["losses"][-last:].mean(0), "spikes": counts}
+    first, shape = {"diverged", "test", "before", "after", "final", "spikes"}, (len(config.rates), config.seeds)
+    split = {
+        name: values.reshape(*shape, *values.shape[1:]) if name in first else values.reshape(-1, *shape)
+        for name, values in each.items() if name != "looks"
+    }  # fmt: skip
+    return {**split, "looks": found["looks"], "entropy": np.array(entropy(task, options.batch))}
+
+
+def _over_rates(config: RatesConfig, table: Mapping[str, np.ndarray]) -> list[Series]:
+    """Return one line per map (the median over seeds) and points for the seeds."""
+    found = []
+    for map, values in table.items():
+        found.append(Series(map, config.rates, np.median(values, 1), "solid", map))
+        for seed in range(config.seeds):
+            found.append(Series(f"{map}, seed {seed}", config.rates, values[:, seed], "points", map))
+    return found
+
+
+def figures(config: RatesConfig, stages: Stages) -> Figures:
+    """Yield final losses, moves of the time scales and gradients over weights, against the rate."""
+    trained = {set: {map: training(stages, set, map) for map in config.maps} for set in config.sets}
+    label = "learning rate"
+    level = float(trained[config.sets[0]][config.maps[0]]["entropy"])
+    flat = Series("token frequencies", config.rates, [level] * len(config.rates), "dashed")
+
+    def final(found: Table) -> np.ndarray:
+        return np.where(found["diverged"] >= 0, np.nan, found["final"])
+
+    yield Figure(
+        "losses",
+        "Training loss over the last tenth of the steps: median of the seeds (lines) and every seed (points). A "
+        "training that diverged has no point; above the dashed line a model has learned nothing but the token "
+        "frequencies.",
+        [
+            Panel(
+                set, label, "cross-entropy [nats]",
+                [*_over_rates(config, {map: final(found) for map, found in row.items()}), flat], "log",
+            )
+            for set, row in trained.items()
+        ],
+    )  # fmt: skip
+    yield Figure(
+        "moves",
+        "How far the modes have moved at the end: median over modes of the absolute change of log τ.",
+        [
+            Panel(
+                set, label, "median |change of log τ|",
+                _over_rates(config, {map: found["moved"][-1] for map, found in row.items()}), "log", "log",
+            )
+            for set, row in trained.items()
+        ],
+    )  # fmt: skip
+    yield Figure(
+        "ratios",
+        "The largest |gradient| / |weight| of the recurrent weights before a divergence, over all measured steps.",
+        [
+            Panel(
+                set, label, "|gradient| / |weight|",
+                _over_rates(config, {map: np.nanmax(found["largest"], 0) for map, found in row.items()}), "log", "log",
+            )
+            for set, row in trained.items()
+        ],
+    )  # fmt: skip
+
+
+SMOKE = RatesConfig(
+    text="synthetic", vocabulary=12, length=16, d_model=8, n_layers=1, d_state=4, timescales=(2.0, 20.0),
+    maps=("direct", "exp", "softplus", "best-0.5"), rates=(0.01, 3.0), seeds=2,
+    training=StackOptions(steps=8, batch=8, warmup=2, look_every=4, scored=2, autocast=False, device="cpu"),
+)  # fmt: skip
+
+EXPERIMENT = described(
+    __file__, computing(training), figures, partial(claims, training), smoke=SMOKE, paper=RatesConfig(),
+    minutes=(0.1, 2000.0), jobs=training.jobs,
+)  # fmt: skip
