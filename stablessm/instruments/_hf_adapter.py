@@ -1,0 +1,125 @@
+"""Hugging Face models with their cache, attention mask and positions."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+from typing import Any, final
+
+import torch
+from torch import Tensor
+
+from stablessm._errors import ArgumentError
+from stablessm.instruments.adapters import STATEFUL, NotSupportedError, Result, Stateful, in_dtype, name_of
+from stablessm.instruments.huggingface import state_name
+
+
+@final
+@dataclass
+class Memory:
+    """What a model needs to continue: its cache, and which of the tokens so far are real."""
+
+    cache: Any
+    seen: int
+    """Number of tokens, including padding."""
+    real: Tensor | None
+    """(B, seen), False at padding; None if there was no padding."""
+
+
+@final
+class HuggingFace(Stateful):
+    """A causal model of the ``transformers`` library, on tokens. Its state is a :class:`Memory`."""
+
+    in_place = True
+
+    def __init__(self, model: Any) -> None:
+        table = model.get_input_embeddings().weight
+        super().__init__(model, 1, table.dtype, table.device)
+        self.vocabulary = table.shape[0]
+        self._key = state_name(model)
+        if self._key is None or getattr(model.config, "is_encoder_decoder", False):
+            raise ArgumentError("model", STATEFUL, f"{name_of(model)}, whose forward takes no cache")
+        self._accepted = inspect.signature(model.forward).parameters
+
+    @property
+    def special(self) -> set[int]:
+        """Return the ids of tokens that are not text: padding, begin, end, images."""
+        config = self.model.config
+        named = (getattr(config, name) for name in dir(type(config)) + list(vars(config)) if name.endswith("token_id"))
+        flat = [token for value in named for token in (value if isinstance(value, list) else [value])]
+        return {token for token in flat if isinstance(token, int)}
+
+    def inputs(self, rows: int, steps: int, generator: torch.Generator) -> Tensor:
+        """Return random tokens that are not special."""
+        size = self.vocabulary or 1
+        allowed = torch.tensor([token for token in range(size) if token not in self.special] or [0])
+        return allowed[torch.randint(len(allowed), (rows, steps), generator=generator)].to(self.device)
+
+    def whole(self, x: Tensor) -> Tensor:
+        return self._outputs(self.model(input_ids=x, use_cache=False, return_dict=True))
+
+    def run(self, x: Tensor, state: Memory | None = None) -> Result:
+        real = None if state is None or state.real is None else torch.ones_like(x, dtype=torch.bool)
+        return self._run(x, state, real)
+
+    def padded(self, x: Tensor, real: Tensor, state: Memory | None = None) -> Result:
+        if "attention_mask" not in self._accepted:
+            raise NotSupportedError("forward takes no attention_mask")
+        x = torch.where(real, x, self._padding_token)
+        return self._run(x, state, real)
+
+    @property
+    def _padding_token(self) -> int:
+        token = getattr(self.model.config, "pad_token_id", None)
+        return token if isinstance(token, int) and 0 <= token < (self.vocabulary or 1) else 0
+
+    def _run(self, x: Tensor, state: Memory | None, real: Tensor | None) -> Result:
+        seen = 0 if state is None else state.seen
+        options: dict[str, Any] = {} if state is None else {str(self._key): state.cache}
+        if real is not None:
+            before = torch.ones(len(x), seen, dtype=torch.bool, device=x.device)
+            before = before if state is None or state.real is None else state.real
+            real = torch.cat([before, real], 1)
+            if self._key == "past_key_values":
+                options["attention_mask"] = real.long()
+            elif not bool(real[:, seen:].all()):  # a recurrence without attention takes the mask of the new tokens
+                options["attention_mask"] = real[:, seen:].long()
+            if "position_ids" in self._accepted:
+                options["position_ids"] = (real.cumsum(1) - 1).clamp(min=0)[:, seen:]
+        if "cache_position" in self._accepted and self._key == "cache_params" and state is not None:
+            options["cache_position"] = torch.arange(seen, seen + x.shape[1], device=x.device)
+        out = self.model(input_ids=x, use_cache=True, return_dict=True, **options)
+        cache = getattr(out, str(self._key), None)
+        if cache is None:
+            raise ArgumentError("model", STATEFUL, f"{name_of(self.model)}, which returns no {self._key}")
+        return self._outputs(out), Memory(cache, seen + x.shape[1], real)
+
+    def packed(self, x: Tensor, starts: Tensor) -> Tensor:
+        if "reset" in self._accepted:
+            options: dict[str, Any] = {"reset": starts}
+        elif "position_ids" in self._accepted:
+            steps = torch.arange(x.shape[1], device=x.device).expand_as(x)
+            options = {"position_ids": steps - torch.where(starts, steps, 0).cummax(1).values}
+        else:
+            raise NotSupportedError("forward takes no position_ids that could mark the start of a sequence")
+        return self._outputs(self.model(input_ids=x, use_cache=False, return_dict=True, **options))
+
+    def reset(self, state: Memory) -> Memory:
+        if not callable(getattr(state.cache, "reset", None)):
+            raise NotSupportedError("the cache has no reset method")
+        state.cache.reset()
+        return Memory(state.cache, 0, None)
+
+    def generate(self, x: Tensor, steps: int) -> Tensor:
+        if not self.model.can_generate():
+            raise NotSupportedError("the model has no head that predicts tokens")
+        return self.model.generate(
+            x, attention_mask=torch.ones_like(x), do_sample=False, max_new_tokens=steps, min_new_tokens=steps
+        )
+
+    def cast(self, dtype: torch.dtype) -> Stateful:
+        return HuggingFace(in_dtype(self.model, dtype))
+
+    @staticmethod
+    def _outputs(out: Any) -> Tensor:
+        return out.logits if "logits" in out else out.last_hidden_state

@@ -1,0 +1,98 @@
+"""States of any structure: the arrays inside them, and copies with other arrays."""
+
+from __future__ import annotations
+
+import copy
+import io
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+def leaves(state: Any, path: str = "state") -> list[tuple[str, Any]]:
+    """Return every array in a state, and how to reach it.
+
+    A state is a tensor, a NumPy or JAX array, or an object that contains arrays: tuples, lists, mappings and objects
+    with attributes, such as a cache of the ``transformers`` library. Each array is listed once.
+
+    >>> leaves({"h": torch.zeros(2), "steps": 3, "parts": [np.ones(4)]})
+    [("state['h']", tensor([0., 0.])), ("state['parts'][0]", array([1., 1., 1., 1.]))]
+    """
+    return list(_walk(state, path, set()))
+
+
+def _walk(value: Any, path: str, seen: set[int]) -> Iterator[tuple[str, Any]]:
+    if id(value) in seen or isinstance(value, str | int | float | complex | type | None):
+        return
+    seen.add(id(value))
+    if is_array(value):
+        yield path, value
+        return
+    if isinstance(value, Mapping):
+        parts = [(f"{path}[{key!r}]", part) for key, part in value.items()]
+    elif isinstance(value, tuple | list):
+        parts = [(f"{path}[{i}]", part) for i, part in enumerate(value)]
+    else:
+        parts = [(f"{path}.{name}", part) for name, part in getattr(value, "__dict__", {}).items()]
+    for where, part in parts:
+        yield from _walk(part, where, seen)
+
+
+def is_array(value: Any) -> bool:
+    """Return whether this is a tensor, or an array of NumPy or JAX."""
+    return isinstance(value, Tensor | np.ndarray) or (hasattr(value, "__array__") and hasattr(value, "dtype"))
+
+
+def mapped(state: Any, change: Callable[[Any], Any]) -> Any:
+    """Return a copy of a state in which every array is replaced by ``change(array)``. The state is not changed.
+
+    >>> mapped((torch.ones(2), {"steps": 3}), lambda array: 5 * array)
+    (tensor([5., 5.]), {'steps': 3})
+    """
+    return copy.deepcopy(state, {id(array): change(array) for _, array in leaves(state)})
+
+
+def copied(state: Any) -> Any:
+    """Return a copy that shares no memory with the state."""
+    return mapped(state, lambda array: array.detach().clone() if isinstance(array, Tensor) else copy.deepcopy(array))
+
+
+def saved(state: Any) -> Any:
+    """Return the state after its arrays were written to the bytes of a file and read back."""
+
+    def change(array: Any) -> Any:
+        if not isinstance(array, Tensor):
+            return _read(np.asarray(array))
+        plain = array.detach().cpu()
+        # NumPy has no bfloat16: its bytes are written
+        raw = plain.contiguous().reshape(-1).view(torch.uint8).numpy() if plain.numel() else None
+        back = plain if raw is None else torch.from_numpy(_read(raw)).view(plain.dtype).reshape(plain.shape)
+        return back.to(array.device)
+
+    return mapped(state, change)
+
+
+def _read(array: np.ndarray) -> np.ndarray:
+    file = io.BytesIO()
+    np.lib.format.write_array(file, array, allow_pickle=False)
+    file.seek(0)
+    return np.lib.format.read_array(file, allow_pickle=False)
+
+
+def moved(state: Any) -> Any:
+    """Return the state after its tensors were moved to another device and back; without a GPU, to other memory.
+
+    The tensors that come back have other strides, because a model must not rely on the memory layout of its state.
+    """
+    other = "cuda" if torch.cuda.is_available() else "cpu"
+
+    def change(array: Any) -> Any:
+        if not isinstance(array, Tensor) or array.dim() < 2:
+            return copy.deepcopy(array) if not isinstance(array, Tensor) else array.detach().clone()
+        away = array.detach().to(other).transpose(0, -1).clone(memory_format=torch.contiguous_format)
+        return away.to(array.device).transpose(0, -1)
+
+    return mapped(state, change)
