@@ -94,18 +94,72 @@ def separator_of(text: str) -> str | None:
         first, *counts = (line.count(separator) for line in lines)
         if first and all(count in (first, first + 1) for count in counts):
             return separator
+    for separator in _SEPARATORS:
+        if lines[-1].count(separator) and _has_preamble(text, separator):
+            return separator
     found = max(_SEPARATORS, key=lines[0].count)
     return found if found in lines[0] else None
 
 
-def split(text: str, separator: str | None) -> list[tuple[int, list[str]]]:
-    """Return the cells of each line that is not blank, with its number, starting at 1. Raises csv.Error.
+def _has_preamble(text: str, separator: str) -> bool:
+    try:
+        rows = [row for _, row in split(text, separator, _SAMPLE)]
+    except csv.Error:
+        return False
+    above = preamble(rows)
+    return above > 0 and all(len(row) in (len(rows[above]), len(rows[above]) + 1) for row in rows[above:])
+
+
+def preamble(rows: Sequence[Sequence[str]]) -> int:
+    """Return the number of rows above the column names, such as a title: rows with other numbers of cells, or padded.
+
+    The names are words in every column, and numbers or dates follow within two rows.
+
+    >>> preamble([["Export of station 7"], ["load", "price"], ["1", "2"]])
+    1
+    >>> preamble([["Export", ""], ["", ""], ["day", "load"], ["", "kW"], ["2024-01-31", "1"]])
+    2
+    >>> preamble([["load", "price"], ["kW", "EUR"], ["1", "2"]]), preamble([["a", "", "b"], ["1", "2", "3"]])
+    (0, 0)
+    """
+    rows = rows[:_SAMPLE]
+    lengths = [len(row) for row in rows]
+    width = max(set(lengths), key=lambda length: (lengths.count(length), length), default=0)
+    used = [place for place in range(width) if any(row[place] for row in rows if len(row) > place)]
+    for above, row in enumerate(rows if len(used) > 1 else ()):
+        cells = [row[place] if place < len(row) else "" for place in used]
+        if all(map(_is_word, cells)) and not any(row[width:]):
+            below = {cell for row in rows[above + 1 : above + 3] for cell in row if cell.lower() not in MISSING}
+            return above if not all(map(_is_word, below)) else 0
+        if not any(row[width:]) and (all(cells) or (any(cells) and not cells[0])):
+            return 0  # a row of the table
+    return 0
+
+
+def below_preamble(rows: list[tuple[int, list[str]]]) -> tuple[list[tuple[int, list[str]]], list[str]]:
+    """Return the rows of ``split`` from the column names on, and a sentence if there are rows above the names."""
+    above = preamble([cells for _, cells in rows])
+    if not above:
+        return rows, []
+    last = rows[above - 1][0]
+    skipped = "line 1 is skipped: it is" if last == 1 else f"lines 1 to {last} are skipped: they are"
+    return rows[above:], [f"{skipped} above the column names"]
+
+
+def _is_word(cell: str) -> bool:
+    """Return whether a cell is neither a number nor a date nor missing."""
+    return number(cell) is None and number(cell, decimal_commas=True) is None and not dates([cell])
+
+
+def split(text: str, separator: str | None, most: int | None = None) -> list[tuple[int, list[str]]]:
+    """Return the cells of each line (at most ``most``) that is not blank, with its number from 1. Raises csv.Error.
 
     Without a separator a line is one cell. Lines at the end whose cells are all empty are left out.
     """
     reader = csv.reader(text.splitlines(keepends=True), delimiter=separator or "\0", strict=True)
     try:
-        rows = [(reader.line_num, [_tidy(cell, separator) for cell in row]) for row in reader if row]
+        filled = itertools.islice(filter(None, reader), most)
+        rows = [(reader.line_num, [_tidy(cell, separator) for cell in row]) for row in filled]
     except csv.Error as error:
         raise csv.Error(f"line {reader.line_num}: {error}") from error
     while rows and not any(rows[-1][1]):

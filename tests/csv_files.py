@@ -7,6 +7,7 @@ import io
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -23,7 +24,7 @@ class CsvFile:
     """Columns of numbers, in their order."""
     values: np.ndarray
     """(rows, columns), NaN where a cell is missing."""
-    features: dict[str, object]
+    features: dict[str, Any]
     """What the file is like."""
 
 
@@ -88,12 +89,37 @@ def random_file(seed: int) -> CsvFile:
     return CsvFile(content, [found[p] for p in places], values, features)
 
 
+TITLES = (
+    "Export of station 7",
+    "Created 2024-01-31",
+    "Report: load, hourly",
+    "Source; ENTSO",
+    "Unit kW",
+    '"a, title"',
+    "",
+)
+
+
+def with_preamble(seed: int) -> tuple[CsvFile, list[str]]:
+    """Return a file in UTF-8 that begins with column names, and one to three lines of text to put above them."""
+    rng = np.random.default_rng([seed, 1])
+    while True:
+        file = random_file(int(rng.integers(10**9)))
+        fitting = file.features["encoding"] == "utf-8" and file.features["header"] and not file.features["comment"]
+        if fitting and not file.content.startswith(b"sep=") and len(file.names) + len(file.features["extra"]) > 1:
+            return file, [str(title) for title in rng.permutation([TITLES[0], *rng.choice(TITLES, rng.integers(0, 3))])]
+
+
 def right(file: CsvFile, path: Path) -> bool:
     """Write the file and return whether the reader finds the numbers that it stands for."""
     from stablessm.tasks import csv_file
 
     path.write_bytes(file.content)
-    table = csv_file.read(path)
+    return same(file, csv_file.read(path))
+
+
+def same(file: CsvFile, table: Any) -> bool:
+    """Return whether a table has the numbers of the file."""
     names = list(table.numeric())
     return names == file.names and np.array_equal(table.numbers(names, "columns"), file.values, equal_nan=True)
 

@@ -64,7 +64,8 @@ def read_samples(path: Path, rows: int | None = None, dt: float | None = None, *
     Complex values are written as ``(0.5+0.25j)``, ``0.5+0.25i``, or in two columns named ``re`` and ``im`` (or
     ``x_re`` and ``x_im``). A column named ``noise``, ``sigma``, ``std`` or ``error`` holds standard deviations, and
     one named ``weights`` weights. Lines without a number before the data, empty lines and comments (``#``, ``%``,
-    ``//``) are skipped. Lines with a missing value are left out, and times may be in any order.
+    ``//``) are skipped. Lines with a missing value are left out, and times may be in any order. Dates are read as
+    seconds since the first date.
 
     Args:
         path: the file.
@@ -111,13 +112,14 @@ def _table(path: Path) -> tuple[list[str], list[int], np.ndarray, list[str]]:
         lines = [_SPACED_COMPLEX.sub(r"\1", line) for line in _cells.decoded(path.read_bytes()).splitlines()]
         plain = ["" if _COMMENT.match(line) else line.split("#")[0].rstrip() for line in lines]
         separator = _separator(plain)
-        split = _cells.split("\n".join(plain), separator)
+        split, notes = _cells.below_preamble(_cells.split("\n".join(plain), separator))
     except (OSError, ValueError, csv.Error) as error:
         raise ArgumentError("--from", "a text file of numbers", f"{path} ({error})") from error
     cut = [(number, row if separator else row[0].split()) for number, row in split]
     cells = [cell for _, row in cut for cell in row]
     commas, either = _cells.decimal_mark([part for cell in cells for part in _parts(cell)], separator)
     seen = [[_number(cell, commas) for cell in row] for _, row in cut]
+    notes += _dates_to_seconds([row for _, row in cut], seen)
     is_data = (None not in row or any(v is not None and np.isfinite(v) for v in row) for row in seen)
     first = next((i for i, yes in enumerate(is_data) if yes), len(cut))
     body = cut[first:]
@@ -138,8 +140,23 @@ def _table(path: Path) -> tuple[list[str], list[int], np.ndarray, list[str]]:
     headers = [row for _, row in cut[:first]] + [line.split(separator) for line in comments]
     fitting = [row[:width] for row in headers if len(row) >= width and not any(row[width:])]
     names = next((row for row in fitting if any(_KNOWN.intersection(_words(name)) for name in row)), [])
-    notes = [_cells.reading(either, commas)] if either else []
+    notes += [_cells.reading(either, commas)] if either else []
     return names, [number for number, _ in body], np.array(table), notes
+
+
+def _dates_to_seconds(cells: Sequence[Sequence[str]], values: Sequence[list[complex | None]]) -> list[str]:
+    """Replace the dates in the first column by seconds since the first date, in place, and return a sentence about it.
+
+    The rows above the first date, such as column names, are left alone.
+    """
+    first = next((i for i, row in enumerate(cells) if len(row) > 1 and _cells.dates(row[:1])), len(cells))
+    dates = _cells.dates([row[0] for row in cells[first:]])
+    there = [date for date in dates if date is not None]
+    if not there:
+        return []
+    for row, date in zip(values[first:], dates, strict=True):
+        row[0] = complex(np.nan if date is None else (date - min(there)).total_seconds())
+    return [f"dates are read as seconds since {min(there)}"]
 
 
 def _separator(lines: list[str]) -> str | None:

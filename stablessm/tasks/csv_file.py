@@ -182,8 +182,8 @@ def read(path: Path, expected: str = _EXPECTED) -> Table:
     """Return the cells of a CSV file, which may be compressed by gzip or xz, or of a Parquet file.
 
     A Parquet file requires pandas or polars. The encoding, the separator and the decimal mark of a CSV file follow from
-    its content. Comments (lines starting with #) before the column names are skipped. If the first line looks like the
-    other lines, the columns are called ``column 1``, ``column 2`` and so on.
+    its content. Comments (lines starting with #) and other text before the column names are skipped, the latter with a
+    note. If the first line looks like the other lines, the columns are called ``column 1``, ``column 2`` and so on.
     """
     if not path.exists():
         raise ArgumentError("file", "the name of a file", f"no such file: {path}")
@@ -192,12 +192,13 @@ def read(path: Path, expected: str = _EXPECTED) -> Table:
     text = _cells.without_comments(sources.text(path, expected, _cells.decoded))
     separator = _cells.separator_of(text)
     try:
-        lines, rows = zip(*_cells.split(text, separator), strict=True) if text.strip() else ((), ())
+        found, above = _cells.below_preamble(_cells.split(text, separator))
     except csv.Error as error:
         where, _, why = str(error).partition(": ")
         raise ArgumentError(f"{path}, {where}", expected, why) from error
-    if len(rows) < 2:
-        raise ArgumentError(str(path), expected, f"{len(rows)} lines")
+    if len(found) < 2:
+        raise ArgumentError(str(path), expected, f"{len(found)} lines")
+    lines, rows = zip(*found, strict=True)
     width = len(rows[0])
     for cells, line in zip(rows, lines, strict=True):
         if len(cells) < width or any(cells[width:]):
@@ -208,11 +209,11 @@ def read(path: Path, expected: str = _EXPECTED) -> Table:
     named = not _alike(body, commas)
     names = _distinct(body[0] if named else [""] * len(kept))
     first = named + (named and _units(body[1:], commas))
-    notes = [f"{path}: line {lines[1]} is dropped as a line of units"] if first > named else []
+    notes = [*above, *([f"line {lines[1]} is dropped as a line of units"] if first > named else [])]
     if either:
         column = next(name for place, name in enumerate(names) if any(row[place] == either for row in body))
-        notes.append(f"{path}: {column}: {_cells.reading(either, commas)}")
-    return Table(str(path), names, tuple(body[first:]), lines[first:], commas, tuple(notes))
+        notes.append(f"{column}: {_cells.reading(either, commas)}")
+    return Table(str(path), names, tuple(body[first:]), lines[first:], commas, tuple(f"{path}: {n}" for n in notes))
 
 
 def _units(rows: Sequence[tuple[str, ...]], commas: bool) -> bool:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from csv_files import random_file, right
+from csv_files import random_file, right, same, with_preamble
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,6 +22,20 @@ from stablessm.tasks import csv_file
 def test_random_files_are_read_as_the_table_they_stand_for(seed, tmp_path_factory):
     file = random_file(seed)
     assert right(file, tmp_path_factory.mktemp("c") / "c.csv"), file.features
+
+
+@given(seed=st.integers(0, 10**9))
+def test_lines_above_the_names_are_skipped_with_a_note(seed, tmp_path_factory):
+    file, titles, path = *with_preamble(seed), tmp_path_factory.mktemp("p") / "p.csv"
+    separator = str(file.features["separator"])
+    clear = not any(separator in title for title in titles)  # otherwise a title may look like the names
+    for padding in ("", separator * (file.features["trailing"] + len(file.names) + len(file.features["extra"]) - 1)):
+        above = "".join(f"{title}{padding}\n" for title in titles)
+        path.write_bytes(above.encode() + file.content)
+        with contextlib.nullcontext() if clear else contextlib.suppress(ArgumentError):
+            table = csv_file.read(path)
+            assert same(file, table) or not clear
+            assert table.gaps(table.numeric(), "forward") or not table.numeric()
 
 
 def write(path: Path, *lines: str) -> Path:
@@ -63,6 +78,18 @@ def test_sequences_are_filled_separately(tmp_path):
     table = csv_file.read(write(tmp_path / "g.csv", "a,b", "1,x", "NA,x", "5,x", "?,x", "null,x", "-,x"))
     found, _ = table.complete(["a"], "columns", "forward", [[0, 1], [3, 2], [4, 5]])
     assert found[:, 0].tolist() == [1, 1, 5, 5, 3, 3]  # a sequence without a number gets the mean of the column
+
+
+def test_dates_and_titles_in_samples(tmp_path):
+    rows = ["when;h", "2024-01-01 00:00;1,5", "2024-01-01 00:30;0,5", "", "2024-01-01 01:00;0,25"]
+    path = write(tmp_path / "s.csv", "Export of station 7", "Version 1.5", *rows)
+    samples = read_samples(path)
+    assert samples.notes == (
+        "lines 1 to 2 are skipped: they are above the column names",
+        "dates are read as seconds since 2024-01-01 00:00:00",
+    )
+    assert (samples.times.tolist(), samples.values.tolist(), samples.dt) == ([0, 1800, 3600], [1.5, 0.5, 0.25], 1800)
+    assert csv_file.read(path).notes == (f"{path}: {samples.notes[0]}",)
 
 
 DAYS = [1, 2, 3, 5, 9, 10]
