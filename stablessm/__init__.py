@@ -46,10 +46,14 @@ if TYPE_CHECKING:
     )
     from stablessm.instruments.readback import Readback, readback
     from stablessm.layers import (
+        HGRN,
         LRU,
+        RGLRU,
         S4D,
         Bidirectional,
         ContinuousRNN,
+        MinGRU,
+        MinLSTM,
         RealSSM,
         SequenceLayer,
         load,
@@ -63,7 +67,9 @@ if TYPE_CHECKING:
 __version__ = "0.2.0"
 
 __all__ = [
+    "HGRN",
     "LRU",
+    "RGLRU",
     "S4D",
     "ArgumentError",
     "BackendUnavailableError",
@@ -74,6 +80,8 @@ __all__ = [
     "GradientTracker",
     "LanguageModel",
     "MemoryCurve",
+    "MinGRU",
+    "MinLSTM",
     "MissingPackageError",
     "NumericalError",
     "PerturbationCurve",

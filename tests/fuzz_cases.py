@@ -146,6 +146,10 @@ def trained() -> Any:
 INSTANCES: dict[str, Callable[[], Any]] = {
     "LRU": lambda: ssm.LRU(2, 4, 3),
     "S4D": lambda: ssm.S4D(2, 4),
+    "MinGRU": lambda: ssm.MinGRU(2, 4),
+    "MinLSTM": lambda: ssm.MinLSTM(2, 4),
+    "RGLRU": lambda: ssm.RGLRU(2),
+    "HGRN": lambda: ssm.HGRN(2),
     "RealSSM": lambda: ssm.RealSSM(2, 4, 3),
     "ContinuousRNN": lambda: ssm.ContinuousRNN(2, 4, 3),
     "Bidirectional": lambda: ssm.Bidirectional(ssm.LRU(2, 4, 3)),
@@ -321,7 +325,12 @@ GOOD: dict[str, dict[str, Any]] = {
     "S4D.forward": {"state": lambda: torch.randn(2, 2, 4) + 0j},
     "S4D.step": {"state": lambda: torch.randn(2, 2, 4) + 0j},
     "bernstein_check": {"model": lambda: ssm.RealSSM(1, 3, 1)},
-    "S4D": {"eigenvalues": None},
+    **{name: {"eigenvalues": None} for name in ("S4D", "MinGRU", "MinLSTM", "RGLRU", "HGRN")},
+    **{
+        f"{name}.{call}": {"state": lambda: torch.randn(2, 2)}
+        for name in ("RGLRU", "HGRN")
+        for call in ("forward", "step")
+    },
     "fit_decay": {"time": np.arange(20.0)},
     "MemoryCurve": {"time": np.arange(20.0)},
     "perturbation_error": {"model": lambda: ssm.RealSSM(1, 4, 1), "samples": 2, "steps": 1, "horizon": 20},

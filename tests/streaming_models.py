@@ -59,6 +59,10 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
         f"rnn-diagonal-{activation}": _rnn(activation, recurrence="diagonal", map="softplus", solver="exponential")
         for activation in ("tanh", "hardtanh", "sigmoid", "relu")
     },
+    "min-gru": lambda: ssm.MinGRU(3, 20),
+    "min-lstm": lambda: ssm.MinLSTM(3, 17, 2, map="softplus"),
+    "rg-lru": lambda: ssm.RGLRU(6, blocks=2),
+    "hgrn": lambda: ssm.HGRN(9, map="exp"),
     "mlp": _mlp,
     "volterra": _volterra,
     "filters": lambda: _filters(20),

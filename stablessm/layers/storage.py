@@ -22,13 +22,18 @@ from stablessm._typing import Time
 from stablessm.layers.base import SequenceLayer
 from stablessm.layers.bidirectional import Bidirectional
 from stablessm.layers.continuous_rnn import ContinuousRNN
+from stablessm.layers.hgrn import HGRN
 from stablessm.layers.lru import LRU
+from stablessm.layers.min_gru import MinGRU, MinLSTM
 from stablessm.layers.real_ssm import RealSSM
+from stablessm.layers.rg_lru import RGLRU
 from stablessm.layers.s4d import S4D
 from stablessm.reparam import get as get_map
 from stablessm.reparam import matrix
 
-CLASSES: dict[str, type[nn.Module]] = {cls.__name__: cls for cls in (RealSSM, LRU, S4D, ContinuousRNN, Bidirectional)}
+CLASSES: dict[str, type[nn.Module]] = {
+    cls.__name__: cls for cls in (RealSSM, LRU, S4D, ContinuousRNN, Bidirectional, MinGRU, MinLSTM, RGLRU, HGRN)
+}
 FORMAT = "stablessm layer"
 WEIGHTS = "model.safetensors"
 
@@ -203,6 +208,8 @@ def _option(layer: Any, name: str) -> Any:
         return {"name": layer.map.name, **vars(layer.map)}
     if name in ("d_state", "d_model"):
         return layer.state_shape[-1 if name == "d_state" else 0]
+    if name == "d_output" and layer.C is None:  # without a readout, the state is the output
+        return None
     if name in ("bias", "skip"):
         return getattr(layer, "bias" if name == "bias" else "D") is not None
     return getattr(layer, name)

@@ -13,7 +13,8 @@ from stablessm import _renamed
 from stablessm._checked import checked
 from stablessm._errors import ArgumentError, unknown_name
 from stablessm._typing import Time
-from stablessm.layers import LRU, S4D, RealSSM, initialize
+from stablessm.layers import HGRN, LRU, RGLRU, S4D, MinGRU, MinLSTM, RealSSM, initialize
+from stablessm.layers.rg_lru import SHARPNESS
 from stablessm.models.hyena import Hyena
 from stablessm.reparam import get as get_map
 
@@ -61,7 +62,38 @@ def _real(
     return RealSSM(d_model, d_state, d_model, map=get_map(map, time=time, **map_options), time=time, **options)
 
 
-_factories: dict[str, Factory] = {"s4d": _s4d, "lru": _lru, "real": _real}
+def _minimal(layer: type[nn.Module]) -> Factory:
+    def factory(d_model: int, d_state: int, map: str, map_options: Mapping[str, float], **options: Any) -> nn.Module:
+        return layer(d_model, d_state, d_model, map=get_map(map, time="continuous", **map_options), **options)
+
+    return factory
+
+
+def _gated(layer: type[nn.Module], factor: float) -> Factory:
+    """Return the factory of a layer with ``d_model`` states, whose decay for a zero input is exp(``factor`` λ)."""
+
+    def factory(
+        d_model: int,
+        d_state: int,
+        map: str,
+        map_options: Mapping[str, float],
+        *,
+        timescales: Sequence[float] | None = None,
+        **options: Any,
+    ) -> nn.Module:
+        if timescales is not None:
+            with torch.device("cpu"):
+                options["eigenvalues"] = -1 / (factor * initialize.timescales(d_model, *timescales))
+        return layer(d_model, map=get_map(map, time="continuous", **map_options), **options)
+
+    return factory
+
+
+_GATED = {"mingru": MinGRU, "minlstm": MinLSTM, "rglru": RGLRU, "hgrn": HGRN}
+_factories: dict[str, Factory] = {
+    "s4d": _s4d, "lru": _lru, "real": _real, "mingru": _minimal(MinGRU), "minlstm": _minimal(MinLSTM),
+    "rglru": _gated(RGLRU, SHARPNESS / 2), "hgrn": _gated(HGRN, 1.0),
+}  # fmt: skip
 """Functions that build a mixer. Each takes ``timescales``: the shortest and longest initial time scale, in steps."""
 _START = {"timescales", "eigenvalues", "dt_min", "dt_max", "r_min", "r_max"}
 
@@ -99,13 +131,14 @@ def register_mixer(name: str, factory: Factory, *, overwrite: bool = False) -> N
 
 def map_time(name: str, options: Mapping[str, Any]) -> Time | None:
     """Return whether the maps of a mixer are for continuous or discrete time; None for a registered mixer."""
-    times: dict[str, Time] = {"s4d": "continuous", "lru": "discrete", "real": options.get("time", "continuous")}
+    times: dict[str, Time] = dict.fromkeys(("s4d", *_GATED), "continuous")
+    times |= {"lru": "discrete", "real": options.get("time", "continuous")}
     return times.get(name.removeprefix(GATED))
 
 
 def current_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of a mixer under their present names."""
-    layer: Any = {"s4d": S4D, "lru": LRU, "real": RealSSM}.get(name.removeprefix(GATED), object)
+    layer: Any = {"s4d": S4D, "lru": LRU, "real": RealSSM, **_GATED}.get(name.removeprefix(GATED), object)
     return _renamed.current_options(layer, options, "mixer_options")
 
 
@@ -118,7 +151,7 @@ def within(name: str, options: Mapping[str, Any], length: int) -> dict[str, Any]
     >>> within("hyena-real", {"time": "discrete"}, 128)
     {'timescales': [2.0, 128.0], 'time': 'discrete'}
     """
-    if name.removeprefix(GATED) not in ("s4d", "lru", "real") or options.keys() & _START:
+    if name.removeprefix(GATED) not in ("s4d", "lru", "real", *_GATED) or options.keys() & _START:
         return dict(options)
     return {"timescales": [SHORTEST, float(max(length, 2 * SHORTEST))], **options}
 

@@ -54,6 +54,11 @@ PRESETS: Mapping[str, Preset] = {
         {"d_model": 128, "n_layers": 6, "d_state": 32, "prenorm": False, "dropout": 0.1},
         301_066,
     ),
+    "gated": Preset(
+        "when the input decides what is kept: a minimal gated recurrent unit (MinGRU) in each block",
+        {"d_model": 64, "n_layers": 2, "mixer": "mingru", "d_state": 128, "dropout": 0.1},
+        67_722,
+    ),
     "paper-images": Preset(
         "StableSSM, tables 5 and 6: one S4D block of 32 conjugate pairs, Im λ = πn, Re λ = -1/2, dt log-uniform in "
         "[0.001, 0.1], D ~ N(0, 1), GELU, gated 1×1 map, post-norm, mean pool, width 64. The map is the authors', "

@@ -12,7 +12,7 @@ from torch.utils.hooks import RemovableHandle
 from stablessm._checked import checked
 from stablessm._errors import ArgumentError
 from stablessm.layers import Bidirectional
-from stablessm.layers.diagonal import DiagonalLayer
+from stablessm.layers.mapped import MappedLayer
 from stablessm.models import Hyena, SequenceModel
 from stablessm.parallel.carry import Affine, Group, incoming
 from stablessm.parallel.window import last_inputs
@@ -32,14 +32,15 @@ _MIXES_TIME = (
 def incoming_state(module: nn.Module, x: Tensor, state: Any, group: Group, **options: Any) -> Any:
     """Return the state before this rank's steps x, given the state before the whole sequence.
 
-    This supports diagonal layers and the short filter of :class:`~stablessm.models.Hyena`; ``incoming_state.register``
-    adds a layer of your own. ``options`` are the other arguments of the call: lengths, reset, dt.
+    This supports diagonal and gated layers and the short filter of :class:`~stablessm.models.Hyena`;
+    ``incoming_state.register`` adds a layer of your own. ``options`` are the other arguments of the call:
+    lengths, reset, dt.
     """
     raise ArgumentError("module", "a module whose state can be joined across ranks", type(module).__name__)
 
 
-@incoming_state.register(DiagonalLayer)
-def _(module: DiagonalLayer, x: Tensor, state: Any, group: Group, **options: Any) -> Tensor:
+@incoming_state.register(MappedLayer)
+def _(module: MappedLayer, x: Tensor, state: Any, group: Group, **options: Any) -> Tensor:
     check_tensor("x", x)
     state = module._checked_state(state, len(x)) if x.dim() else state
     return incoming(Affine(*module.transition(x, **options)), state, group)

@@ -11,12 +11,16 @@ from stablessm._errors import ArgumentError
 from stablessm.constructions.filters.layer import ChannelGroup, RecurrentConvolution
 from stablessm.constructions.pointwise._stack import LayerStack
 from stablessm.constructions.series.model import VolterraSSM
-from stablessm.layers import LRU, S4D, Bidirectional, ContinuousRNN, RealSSM
+from stablessm.layers import HGRN, LRU, RGLRU, S4D, Bidirectional, ContinuousRNN, MinGRU, MinLSTM, RealSSM
+from stablessm.layers.gated import GatedLayer
+from stablessm.layers.rg_lru import SHARPNESS
 from stablessm.models.linear_rnn_mlp import LinearRNNMLP, PointwiseMLP, Units, Whitening
 from stablessm.streaming import network_steps
 from stablessm.streaming.program import Channels, Program, Rotate, Taps
 
-KNOWN = "RealSSM, LRU, S4D, ContinuousRNN, models and constructions of them, or nn.Sequential of them and of "
+KNOWN = (
+    "RealSSM, LRU, S4D, ContinuousRNN, gated layers, models and constructions of them, or nn.Sequential of them and of "
+)
 POINTWISE: dict[type[nn.Module], str] = {
     nn.Identity: "linear", nn.Dropout: "linear", nn.ReLU: "relu", nn.Tanh: "tanh", nn.Sigmoid: "sigmoid",
     nn.SiLU: "silu",
@@ -131,6 +135,60 @@ def _(layer: ContinuousRNN, program: Program, x: int) -> int:
             change = program.product(change, program.pointwise(program.scale(steepness, W * step, one * 0), "phi"))
     program.scale(h, one, change, out=h)
     return program.affine((h, layer.C))
+
+
+@_add.register
+def _(layer: MinGRU, program: Program, x: int) -> int:
+    return _minimal(layer, program, x, program.affine((x, layer.gate), bias=layer.gate_bias))
+
+
+@_add.register
+def _(layer: MinLSTM, program: Program, x: int) -> int:
+    (forget, enter), biases = layer.gate.chunk(2), layer.gate_bias.chunk(2)
+    log_f, log_i = (
+        program.pointwise(program.affine((x, -weight), bias=-bias), "softplus")
+        for weight, bias in zip((forget, enter), biases, strict=True)
+    )
+    return _minimal(layer, program, x, program.scale(log_i, -torch.ones(1), log_f))
+
+
+def _minimal(layer: MinGRU | MinLSTM, program: Program, x: int, z: int) -> int:
+    exponent = program.scale(program.pointwise(z, "softplus"), 2 * layer._rates(None), torch.zeros(1))
+    change = program.pointwise(exponent, "expm1")
+    h = _gated(layer, program, change, program.affine((x, -layer.B), bias=-layer.bias))
+    return h if layer.C is None else program.affine((h, layer.C))
+
+
+@_add.register
+def _(layer: HGRN, program: Program, x: int) -> int:
+    closed = program.pointwise(program.affine((x, -layer.gate), bias=-layer.gate_bias), "sigmoid")
+    change = program.scale(closed, torch.expm1(layer._rates(None)), torch.zeros(1))
+    candidate = program.pointwise(program.affine((x, layer.B), bias=layer.bias), "silu")
+    h = _gated(layer, program, change, program.scale(candidate, -torch.ones(1), torch.zeros(1)))
+    gate = program.pointwise(program.affine((x, layer.out_gate)), "silu")
+    return program.affine((program.product(h, gate), layer.C))
+
+
+@_add.register
+def _(layer: RGLRU, program: Program, x: int) -> int:
+    gates = ((layer.gate, layer.gate_bias), (layer.in_gate, layer.in_gate_bias))
+    open_, enter = (
+        program.pointwise(program.affine((x, torch.block_diag(*weight)), bias=bias), "sigmoid")
+        for weight, bias in gates
+    )
+    exponent, zero = SHARPNESS * layer._rates(None), torch.zeros(1)
+    change = program.pointwise(program.scale(open_, exponent, zero), "expm1")
+    lost = program.pointwise(program.scale(open_, 2 * exponent, zero), "expm1")
+    gain = program.pointwise(program.scale(lost, -torch.ones(1), zero), "sqrt")
+    return _gated(layer, program, change, x=program.product(program.product(gain, enter), x), unit=True)
+
+
+def _gated(layer: GatedLayer, program: Program, change: int, x: int, *, unit: bool = False) -> int:
+    """Append h = (1 + change) h + u and return h, where u is x, or change ⊙ x unless ``unit``."""
+    (h,) = program.state(layer.state_shape)
+    change = program.pointwise(change, "negative") if layer.map.is_stable else change
+    program.gate(h, program.scale(change, torch.ones(1), torch.ones(1)), x if unit else program.product(change, x))
+    return h
 
 
 @_add.register

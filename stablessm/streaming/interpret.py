@@ -56,6 +56,8 @@ def lowered(operation: ops.Operation, numbers: Mapping[str, Any], library: Libra
             if isinstance(plus, int):
                 return lambda at: factor * at[source] + at[plus]
             return lambda at: factor * at[source] + constant
+        case ops.Gate(state, by, drive):
+            return lambda at: at[by] * at[state] + at[drive]
         case ops.Rotate(real, imag, _, drive_real, drive_imag):
 
             def rotate(at: Values) -> Any:

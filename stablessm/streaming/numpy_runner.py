@@ -26,6 +26,10 @@ NUMPY = Library(
         "sigmoid_slope": lambda z: special.expit(z) * special.expit(-z),
         "rsqrt": lambda z: 1.0 / np.sqrt(z),
         "reciprocal": np.reciprocal,
+        "softplus": lambda z: np.logaddexp(z, z.dtype.type(0)),
+        "expm1": np.expm1,
+        "sqrt": np.sqrt,
+        "negative": lambda z: np.minimum(z, -np.finfo(z.dtype).eps / 2),
     },
 )
 

@@ -35,6 +35,14 @@ class Scale(NamedTuple):
     plus: int | np.ndarray
 
 
+class Gate(NamedTuple):
+    """A real recurrence h = decay ⊙ h + drive, where ``decay`` and ``drive`` are values: the input sets the decay."""
+
+    state: int
+    decay: int
+    drive: int
+
+
 class Rotate(NamedTuple):
     """A complex recurrence h = decay ⊙ h + drive; the values ``real`` and ``imag`` are the parts of h."""
 
@@ -115,13 +123,14 @@ class Reverse(NamedTuple):
     source: int
 
 
-Operation: TypeAlias = Affine | Scale | Rotate | Channels | Taps | Product | Slice | Pointwise | Reverse
+Operation: TypeAlias = Affine | Scale | Gate | Rotate | Channels | Taps | Product | Slice | Pointwise | Reverse
 
 FUNCTIONS = (
     "relu", "hardtanh", "tanh", "sigmoid", "gelu", "silu", "phi",
-    "relu_slope", "hardtanh_slope", "tanh_slope", "sigmoid_slope", "rsqrt", "reciprocal",
+    "relu_slope", "hardtanh_slope", "tanh_slope", "sigmoid_slope", "rsqrt", "reciprocal", "softplus", "expm1", "sqrt",
+    "negative",
 )  # fmt: skip
-"""Functions of ``Pointwise``; φ(z) = (e^z - 1) / z."""
+"""Functions of ``Pointwise``: φ(z) = (e^z - 1) / z, and ``negative`` limits z to numbers for which 1 + z < 1."""
 
 
 class Slot(NamedTuple):
@@ -191,6 +200,10 @@ class Program:
         out = self.value(self.sizes[left])
         self.operations.append(Product(out, left, right))
         return out
+
+    def gate(self, state: int, decay: int, drive: int) -> None:
+        """Append decay ⊙ state + drive, which replaces the state."""
+        self.operations.append(Gate(state, decay, drive))
 
     def thirds(self, source: int) -> tuple[int, int, int]:
         """Split a vector into three of the same size."""

@@ -44,6 +44,8 @@ class SequenceModule(FrozenModule):
                     self._filter(taps, number, values)
                 case ops.Scale(out, source, _, _) as scale if out == source and len(piece) == 1 and not self._loops:
                     self._real(scale, number, values)
+                case ops.Gate(state, decay, drive) if not self._loops:
+                    values[state] = scan_parts((values[decay],), (values[drive],), (values[state],))[0]
                 case ops.Rotate() | ops.Channels() as recurrence if not self._loops:
                     self._complex(recurrence, number, values)
                 case _ if self._states(piece):
@@ -151,6 +153,8 @@ def _read(operation: ops.Operation) -> tuple[int, ...]:
             return sources
         case ops.Scale(_, source, _, plus):
             return (source, plus) if isinstance(plus, int) else (source,)
+        case ops.Gate():
+            return operation
         case ops.Rotate(real, imag, _, drive_real, drive_imag):
             return real, imag, drive_real, drive_imag
         case ops.Channels(_, source, real, imag):

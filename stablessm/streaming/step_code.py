@@ -139,6 +139,8 @@ class _Code:
             case ops.Rotate(real, imag, decay, drive_real, drive_imag):
                 parts = [vector(decay.real), vector(decay.imag)]
                 self._recur([real, imag], [drive_real, drive_imag], parts, self._complex_step)
+            case ops.Gate(state, decay, drive):
+                self._recur([state], [decay, drive], [], lambda h, a, u: [self.wide.multiply_add(h, a, u)])
             case ops.Scale(out, source, factor, plus) if out == source:
                 sources, constants = ([plus], []) if isinstance(plus, int) else ([], [vector(plus)])
                 numbers = [*constants, vector(factor)]

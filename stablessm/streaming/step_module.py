@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from stablessm.layers import activations
+from stablessm.layers.gated import below_zero, softplus
 from stablessm.layers.zero_order_hold import phi
 from stablessm.streaming.interpret import Library, Values, constants, lowered
 from stablessm.streaming.program import Program
@@ -22,6 +23,7 @@ TORCH = Library(
         **{name: activation.value for name, activation in _ACTIVATIONS},
         **{f"{name}_slope": activation.slope for name, activation in _ACTIVATIONS},
         "gelu": F.gelu, "silu": F.silu, "phi": phi, "rsqrt": torch.rsqrt, "reciprocal": torch.reciprocal,
+        "softplus": softplus, "expm1": torch.expm1, "sqrt": torch.sqrt, "negative": below_zero,
     },
 )  # fmt: skip
 

@@ -20,6 +20,8 @@ _LARGEST = {False: 87.0, True: 708.0}
 """Largest argument for which exp(x) and exp(-x) are normal numbers."""
 _TERMS = {False: 7, True: 14}
 """Number of terms of the series of e^r - 1 for |r| ≤ ln 2 / 2; the next term is below a rounding error."""
+_LOG_TERMS = {False: 7, True: 16}
+"""Number of terms of the series of artanh(s) after the first, for s ≤ 1/3."""
 _ERFC_TERMS = {False: 13, True: 27}
 
 
@@ -93,6 +95,34 @@ class VectorMath:
     def reciprocal(self, z: ir.Value) -> ir.Value:
         """Return 1 / z."""
         return self._emit.builder.fdiv(self._all(1.0), z)
+
+    def softplus(self, z: ir.Value) -> ir.Value:
+        """Return max(z, 0) + log(1 + e) with e = exp(-|z|)."""
+        b = self._emit.builder
+        tail = self._log1p(self._exp(b.fneg(self._call("fabs", z))))
+        return b.fadd(self._select(self._less(z, 0.0), self._all(0.0), z), tail)
+
+    def expm1(self, z: ir.Value) -> ir.Value:
+        """Return e^z - 1."""
+        return self._expm1(z)
+
+    def sqrt(self, z: ir.Value) -> ir.Value:
+        """Return √z."""
+        return self._call("sqrt", z)
+
+    def negative(self, z: ir.Value) -> ir.Value:
+        """Return z, or the largest number below 0 that changes 1 if z is above it."""
+        largest = self._all(-(2.0 ** (-53 if self._double else -24)))
+        return self._select(self._less(largest, z), largest, z)
+
+    def _log1p(self, z: ir.Value) -> ir.Value:
+        """Return log(1 + z) for 0 ≤ z ≤ 1: 2 artanh(s) with s = z / (2 + z) ≤ 1/3, by its series."""
+        b = self._emit.builder
+        s = b.fdiv(z, b.fadd(z, self._all(2.0)))
+        square, total = b.fmul(s, s), self._all(0.0)
+        for k in range(_LOG_TERMS[self._double], 0, -1):
+            total = self._emit.multiply_add(total, square, self._all(2 / (2 * k + 1)))
+        return self._emit.multiply_add(b.fmul(total, square), s, b.fadd(s, s))
 
     def _exp(self, z: ir.Value) -> ir.Value:
         small, power = self._reduced(z)

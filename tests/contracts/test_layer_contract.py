@@ -19,6 +19,8 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pack_sequen
 
 import stablessm as ssm
 from stablessm.layers.diagonal import DiagonalLayer
+from stablessm.layers.gated import GatedLayer
+from stablessm.layers.mapped import MappedLayer
 
 D, N = 3, 8
 
@@ -42,10 +44,17 @@ LAYERS: dict[str, Callable[..., ssm.SequenceLayer]] = {
         D, N, D, dt=0.1, map="neg_exp", activation="linear", solver="exponential", **o
     ),
     "rnn-exponential": lambda **o: ssm.ContinuousRNN(D, N, D, dt=0.1, solver="exponential", **o),
+    "min-gru": lambda **o: ssm.MinGRU(D, N, D, **o),
+    "min-gru-softplus": lambda **o: ssm.MinGRU(D, D, map="softplus", timescales=(2.0, 50.0), **o),
+    "min-lstm": lambda **o: ssm.MinLSTM(D, N, D, map="exp", **o),
+    "rg-lru": lambda **o: ssm.RGLRU(D, **o),
+    "rg-lru-blocks": lambda **o: ssm.RGLRU(D, map="best", blocks=D, **o),
+    "hgrn": lambda **o: ssm.HGRN(D, **o),
 }
 NAMES = list(LAYERS)
-ONE_OF_EACH = ("real-zoh", "lru", "s4d-lin", "rnn-diagonal")
+ONE_OF_EACH = ("real-zoh", "lru", "s4d-lin", "rnn-diagonal", "min-gru")
 DIAGONAL = [name for name in NAMES if isinstance(LAYERS[name](), DiagonalLayer)]
+MAPPED = [name for name in NAMES if isinstance(LAYERS[name](), MappedLayer)]
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}
 
 
@@ -99,6 +108,39 @@ SIGMA = {
 }
 
 
+def sigmoid(z: np.ndarray) -> np.ndarray:
+    return 1 / (1 + np.exp(-z))
+
+
+def gated(
+    layer: GatedLayer, p: dict[str, np.ndarray], lam: np.ndarray, x: np.ndarray, h: np.ndarray, dt: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """One step of a gated layer, with the gates as they were published, raised to the power dt."""
+    if isinstance(layer, ssm.RGLRU):
+        R, enter = (expand(p[name]) for name in ("gate", "in_gate"))
+        a = np.exp(8 * lam * sigmoid(R @ x + p["gate_bias"])) ** dt
+        h = a * h + np.sqrt(1 - a**2) * sigmoid(enter @ x + p["in_gate_bias"]) * x
+        return h, h
+    if isinstance(layer, ssm.HGRN):
+        a = (np.exp(lam) + (1 - np.exp(lam)) * sigmoid(p["gate"] @ x + p["gate_bias"])) ** dt
+        u, o = p["B"] @ x + p["bias"], p["out_gate"] @ x
+        h = a * h + (1 - a) * u * sigmoid(u)
+        return p["C"] @ (h * o * sigmoid(o)), h
+    z = p["gate"] @ x + p["gate_bias"]
+    if isinstance(layer, ssm.MinLSTM):
+        forget, enter = np.split(sigmoid(z), 2)
+        kept = forget / (forget + enter)
+    else:
+        kept = sigmoid(-z)
+    a = kept ** (-2 * lam * dt)
+    h = a * h + (1 - a) * (p["B"] @ x + p["bias"])
+    return (p["C"] @ h if "C" in p else h), h
+
+
+def expand(blocks: np.ndarray) -> np.ndarray:
+    return torch.block_diag(*torch.from_numpy(blocks)).numpy()
+
+
 def definition(layer: ssm.SequenceLayer, x: np.ndarray, h: np.ndarray, dt: float) -> tuple[np.ndarray, np.ndarray]:
     """One step of one sequence in NumPy, from the equations in the layers' docstrings: output and state."""
     p = {name: parameter.detach().numpy() for name, parameter in layer.named_parameters()}
@@ -113,6 +155,8 @@ def definition(layer: ssm.SequenceLayer, x: np.ndarray, h: np.ndarray, dt: float
         h = np.abs(lam) ** dt * np.exp(1j * dt * (p["phase"] + np.pi * (modulus < 0))) * h
         h = h + gain * ((p["B"][:, 0] + 1j * p["B"][:, 1]) @ x)
         return ((p["C"][..., 0] + 1j * p["C"][..., 1]) @ h).real + p["D"] @ x, h
+    if isinstance(layer, GatedLayer):
+        return gated(layer, p, layer.map(layer.w.detach()).numpy(), x, h, dt)
     value, slope = SIGMA[layer.activation]
     if isinstance(layer, ssm.RealSSM):
         lam = layer.map(layer.w.detach()).numpy()
@@ -320,7 +364,7 @@ def test_dt_per_step_equals_dt_by_number_and_streaming(name: str) -> None:
     close(torch.stack(outputs, 1), layer(x, dt=dt)[0])
 
 
-@pytest.mark.parametrize("name", ["real-zoh", "real-tanh", "s4d-lin", "rnn-linear"])
+@pytest.mark.parametrize("name", ["real-zoh", "real-tanh", "s4d-lin", "rnn-linear", "min-gru", "min-lstm", "hgrn"])
 def test_irregular_samples_of_a_held_input_agree(name: str) -> None:
     """A zero-order hold is exact: an input held for one long step or for several short ones gives one state."""
     layer, x = make(name), torch.randn(2, 4, D, dtype=torch.float64)
@@ -446,7 +490,7 @@ def test_starts_from_given_eigenvalues(name: str) -> None:
     torch.testing.assert_close(torch.tensor(order[1]), torch.tensor(order[0]), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", DIAGONAL)
+@pytest.mark.parametrize("name", MAPPED)
 @pytest.mark.parametrize("map", ["direct", "exp", "softplus", "best"])
 def test_exchanging_the_map_keeps_the_function(name: str, map: str) -> None:
     layer, x = make(name), torch.randn(1, 50, D, dtype=torch.float64)
@@ -630,7 +674,7 @@ def test_kernel_and_deferred_initialization(name: str) -> None:
         layer = make(name, dtype)
         if getattr(layer, "activation", "linear") == "linear":
             assert layer.kernel(times).dtype == torch.float32
-    if name in DIAGONAL:
+    if name in MAPPED:
         with torch.device("meta"):
             assert LAYERS[name]().w.is_meta
 
@@ -661,7 +705,7 @@ def test_a_bfloat16_layer_keeps_its_state_in_float32(name: str) -> None:
         ("x", "a tensor, got list", [[1.0] * D], {}),
         ("lengths", "None, since a PackedSequence", pack_sequence([torch.zeros(5, D)]), {"lengths": torch.tensor([5])}),
         ("lengths", "None with one sequence", torch.zeros(5, D), {"lengths": torch.tensor([5])}),
-        ("state", r"shape \((3, )?8,?\), got shape \(1, (3, )?8", torch.zeros(5, D), {"state": "a batch of one"}),
+        ("state", r"shape \((3, )?[38],?\), got shape \(1, (3, )?[38]", torch.zeros(5, D), {"state": "a batch of one"}),
         ("x", r"3 channels \(d_input\), got 4", torch.zeros(2, 5, 4), {}),
         ("x", "real floating point", torch.zeros(2, 5, D, dtype=torch.complex64), {}),
         ("state", r"shape \(2, .*got shape \(7, 7\)", torch.zeros(2, 5, D), {"state": torch.zeros(7, 7)}),
@@ -684,7 +728,7 @@ def test_bad_input_is_named(name: str, argument: str, message: str, x: object, o
         layer(x, **options)
 
 
-@pytest.mark.parametrize("name", DIAGONAL)
+@pytest.mark.parametrize("name", MAPPED)
 def test_a_layer_of_two_dtypes_names_that_of_its_input(name: str) -> None:
     """As transformers loads a model in bfloat16: what sets the dynamics stays in float32."""
     layer, x = make(name, torch.bfloat16), torch.randn(2, 5, D)
@@ -695,7 +739,7 @@ def test_a_layer_of_two_dtypes_names_that_of_its_input(name: str) -> None:
         layer(x.double())
 
 
-@pytest.mark.parametrize("name", DIAGONAL)
+@pytest.mark.parametrize("name", MAPPED)
 def test_a_transition_requires_a_batch(name: str) -> None:
     with pytest.raises(ssm.ArgumentError, match=r"^x: expected 3 dimensions \(batch, time, d_input\), got"):
         make(name).transition(torch.zeros(5, D, dtype=torch.float64))

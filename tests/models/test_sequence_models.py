@@ -101,7 +101,14 @@ def test_tokens_and_their_embeddings_are_the_same_input():
     close(model(model.body.encoder(x)), model(x))
 
 
-@pytest.mark.parametrize("mixer", ["s4d", "lru", "real", "hyena-s4d", "hyena-lru", "hyena-real"])
+OWN = {
+    "s4d": ("w", "frequency", "log_dt"), "lru": ("w", "phase"), "real": ("w",),
+    **dict.fromkeys(("mingru", "minlstm", "rglru", "hgrn"), ("w", "gate_bias")),
+}  # fmt: skip
+"""The recurrent parameters of each mixer."""
+
+
+@pytest.mark.parametrize("mixer", [*OWN, "hyena-s4d", "hyena-lru", "hyena-real"])
 def test_gradients_reach_everything_and_recurrent_parameters_are_found(mixer):
     model = make("mean", mixer=mixer, mlp=2).train()
     model(sample(NUMBERS, 4, 20)).square().sum().backward()
@@ -110,7 +117,7 @@ def test_gradients_reach_everything_and_recurrent_parameters_are_found(mixer):
     groups = {group["name"]: group["params"] for group in ssm.param_groups(model, 0.01, recurrent_lr=0.001)}
     names = {id(p): name for name, p in model.named_parameters()}
     found = {names[id(p)] for p in groups["recurrent"]}
-    own = {"s4d": ("w", "frequency", "log_dt"), "lru": ("w", "phase"), "real": ("w",)}[mixer.removeprefix("hyena-")]
+    own = OWN[mixer.removeprefix("hyena-")]
     inner = "mixer.inner" if mixer.startswith("hyena-") else "mixer"
     assert found == {f"body.blocks.{i}.{inner}.{name}" for i in range(2) for name in own}
 
@@ -152,7 +159,7 @@ def test_the_papers_image_model():
 
 
 def test_autocast_keeps_the_recurrence_wide():
-    for mixer in ("s4d", "lru", "real", "hyena-real"):
+    for mixer in (*OWN, "hyena-real"):
         model = make("mean", mixer=mixer).float()
         x = torch.randn(2, 30, 3)
         with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -166,7 +173,7 @@ def test_autocast_keeps_the_recurrence_wide():
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_model_cast_to_a_short_dtype_still_runs(kind):
-    for mixer in ("s4d", "lru", "real", "hyena-s4d"):
+    for mixer in (*OWN, "hyena-s4d"):
         model = make(kind, mixer=mixer).float()
         x = torch.randn(2, 30, 3).bfloat16()
         wide = model(x.float())

@@ -1,0 +1,129 @@
+"""The base class of layers whose decays depend on the input."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from stablessm._checked import checked
+from stablessm._errors import ArgumentError
+from stablessm._typing import Dt, Times
+from stablessm.layers import initialize
+from stablessm.layers.mapped import MappedLayer
+from stablessm.reparam import Reparameterization
+from stablessm.scan import linear_scan
+
+FASTEST = -1e4
+"""Largest rate per step; the decay is 0 in every precision."""
+
+
+class GatedLayer(MappedLayer):
+    """Base class of recurrences h[t] = a[t] ⊙ h[t-1] + u[t] in which the input sets the decay a[t].
+
+    log a[t] = λ Δ(x[t]) dt, where λ = f(w) < 0 comes from any continuous-time map and Δ(x) > 0 from a gate. A stable
+    map therefore gives 0 ≤ a[t] < 1 for all weights and inputs. Rounding cannot change this: a[t] is at most the
+    largest number below 1 in the precision of the recurrence, which is float32 or better. The ``dt`` of a call is in
+    steps.
+    """
+
+    activation: ClassVar[str] = "gated"
+    """Not ``linear``: the layer has no kernel."""
+
+    def __init__(
+        self, d_input: int, d_output: int, state_shape: tuple[int, ...], *, map: str | Reparameterization
+    ) -> None:
+        super().__init__(d_input, d_output, state_shape, complex_state=False, map=map, time="continuous")
+
+    @abstractmethod
+    def _gates(self, x: Tensor, dt: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Return the decay a and the drive u, (…, *state_shape) in float32 or better, for inputs x (…, d_input)."""
+
+    def eigenvalues(self) -> Tensor:
+        """Return λ, in the shape of the state. The decay of a step is exp(λ Δ(x))."""
+        return self.map(self.w.to(self._parameter_dtype()))
+
+    def kernel(self, times: Times) -> Tensor:
+        """Raise an error: the response to an impulse depends on the other inputs, so there is no kernel."""
+        raise ArgumentError("layer", "a linear layer, since only a linear layer has a kernel", type(self).__name__)
+
+    @checked
+    def decays(self, x: Tensor, *, dt: Dt = None) -> Tensor:
+        """Return a[t] for inputs x (B, T, d_input): (B, T, …), in float32 or better.
+
+        >>> import stablessm as ssm
+        >>> layer = ssm.MinGRU(3, 8)
+        >>> a = layer.decays(1e6 * torch.randn(2, 5, 3))
+        >>> a.shape, bool((a.abs() < 1).all())
+        (torch.Size([2, 5, 8]), True)
+        """
+        batch, steps = self._check("x", x, 3, "(batch, time, d_input)")
+        return self._decays(x, self._checked_dt(dt, (), (steps,), (batch, steps)))
+
+    def _decays(self, x: Tensor, dt: Tensor | None) -> Tensor:
+        return self._gates(x, dt)[0]
+
+    def _projected(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        """Return W x + b in float32 or better; recurrent parameters may have a wider dtype than the other ones."""
+        if bias.dtype == weight.dtype:
+            return F.linear(x, weight, bias).to(self._parameter_dtype())
+        return F.linear(x, weight).to(self._parameter_dtype()) + bias
+
+    def _rates(self, dt: Tensor | None) -> Tensor:
+        """Return λ dt. Rates beyond 10,000 per step, for which the decay is 0, are limited, since ∞ times 0 is NaN."""
+        rates = self.eigenvalues().clamp(min=FASTEST)
+        return rates if dt is None else rates * dt.view(*dt.shape, *(1,) * len(self.state_shape))
+
+    def _decayed(self, change: Tensor) -> tuple[Tensor, Tensor]:
+        """Return a = 1 + change and 1 - a; a stable map keeps a below 1 even where it would be rounded to 1."""
+        if self.map.is_stable:
+            change = below_zero(change)
+        return 1 + change, -change
+
+    def _states(self, x: Tensor, state: Tensor | None, reset: Tensor | None, dt: Tensor | None) -> Tensor:
+        decay, drive = self._gates(x, dt)
+        initial = None if state is None else state.flatten(1)
+        states = linear_scan(decay.flatten(2), drive.flatten(2), initial, reset=reset)
+        return states.unflatten(2, self.state_shape)
+
+    def _advance(self, x_t: Tensor, state: Tensor, dt: Tensor | None) -> Tensor:
+        decay, drive = self._gates(x_t, dt)
+        return decay * state + drive
+
+    def extra_repr(self) -> str:
+        """Return the sizes and the map, for ``print(model)``."""
+        sizes = dict.fromkeys((self.d_input, *self.state_shape, self.d_output))
+        return f"{', '.join(map(str, sizes))}, map={self.map!r}"
+
+
+def softplus(z: Tensor) -> Tensor:
+    """Return log(1 + e^z), to full precision in float64 too."""
+    return F.softplus(z, threshold=50.0)
+
+
+def below_zero(change: Tensor) -> Tensor:
+    """Return the numbers, limited to those for which 1 + change is below 1 after rounding.
+
+    >>> (1 + below_zero(torch.zeros(1))).item() < 1
+    True
+    """
+    return change.clamp(max=-torch.finfo(change.dtype).eps / 2)
+
+
+def gate_bias(count: int, timescales: Sequence[float], unit: Tensor) -> Tensor:
+    """Return b such that ``unit`` softplus(b) = 1/τ, with time scales τ spread evenly on a logarithmic axis.
+
+    >>> b = gate_bias(3, (1.0, 100.0), torch.tensor(1.0))
+    >>> (1 / torch.nn.functional.softplus(b)).round(decimals=4).tolist()
+    [1.0, 10.0, 100.0]
+    """
+    shortest, longest = timescales
+    if not 0 < shortest <= longest:
+        raise ArgumentError("timescales", "0 < shortest <= longest", tuple(timescales))
+    with torch.device("cpu"):
+        rates = 1 / initialize.timescales(count, shortest, longest)
+    return torch.log(torch.expm1(rates.to(unit.device) / unit.double()))

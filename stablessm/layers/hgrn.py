@@ -1,0 +1,69 @@
+"""The hierarchically gated recurrent network's layer: forget gates with trained lower bounds."""
+
+from __future__ import annotations
+
+from typing import ClassVar, final
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from stablessm._checked import Size, checked
+from stablessm.layers import initialize
+from stablessm.layers.gated import GatedLayer
+from stablessm.reparam import Reparameterization
+
+
+@final
+class HGRN(GatedLayer):
+    """Hierarchically gated recurrent unit (HGRN, arXiv 2311.04823) with real states, and lower bounds from any map.
+
+    h[t] = a[t] ⊙ h[t-1] + (1 - a[t]) ⊙ silu(B x[t] + b),  a[t] = γ + (1 - γ) ⊙ sigmoid(G x[t] + g),  γ = exp(λ),
+    y[t] = C (h[t] ⊙ silu(O x[t])).
+
+    Args:
+        d_model: number of inputs, states and outputs.
+        map: continuous-time reparameterization of λ, a name or an instance.
+        eigenvalues: (d_model,) initial λ (default: time scales from one step to 1000 steps, evenly spaced in their
+            logarithm). The time scale of a state is at least -1/λ steps, whatever the input is.
+
+    >>> layer = HGRN(16)
+    >>> y, state = layer(torch.randn(4, 100, 16))
+    >>> y.shape, state.shape
+    (torch.Size([4, 100, 16]), torch.Size([4, 16]))
+    """
+
+    recurrent_parameters: ClassVar[tuple[str, ...]] = ("w", "gate_bias")
+
+    @checked
+    def __init__(
+        self, d_model: Size, *, map: str | Reparameterization = "best", eigenvalues: Tensor | None = None
+    ) -> None:
+        super().__init__(d_model, d_model, (d_model,), map=map)
+        self._start = self._given(eigenvalues)
+        self.w = nn.Parameter(torch.empty(d_model))
+        self.gate_bias = nn.Parameter(torch.empty(d_model))
+        self.bias = nn.Parameter(torch.empty(d_model))
+        self.gate, self.B, self.out_gate, self.C = (nn.Parameter(torch.empty(d_model, d_model)) for _ in range(4))
+        self.reset_parameters()
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """Set λ as given or spread over time scales; biases are zero and all other weights Gaussian."""
+        start = initialize.spread_rates(len(self.w), 1.0, self.map.range[0]) if self._start is None else self._start
+        self.w.copy_(self.map.weights(start))
+        for bias in (self.gate_bias, self.bias):
+            nn.init.zeros_(bias)
+        for weight in (self.gate, self.B, self.out_gate, self.C):
+            nn.init.normal_(weight, std=self.d_input**-0.5)
+
+    def _gates(self, x: Tensor, dt: Tensor | None) -> tuple[Tensor, Tensor]:
+        closed = torch.sigmoid(-self._projected(x, self.gate, self.gate_bias))
+        change = torch.expm1(self._rates(None)) * closed
+        if dt is not None:
+            change = torch.expm1(dt[..., None] * torch.log1p(change.clamp(min=torch.finfo(change.dtype).eps - 1)))
+        decay, forgotten = self._decayed(change)
+        return decay, forgotten * F.silu(self._projected(x, self.B, self.bias))
+
+    def _readout(self, states: Tensor, x: Tensor) -> Tensor:
+        return F.linear(states.to(self.C.dtype) * F.silu(F.linear(x, self.out_gate)), self.C)

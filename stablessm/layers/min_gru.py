@@ -1,0 +1,131 @@
+"""Minimal gated recurrent units, whose gates depend on the input alone: minGRU and minLSTM."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import ClassVar, final
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from stablessm._checked import Size, checked
+from stablessm.layers.gated import GatedLayer, gate_bias, softplus
+from stablessm.reparam import Reparameterization
+
+START = -0.5
+"""Initial λ of every state, for which the decay is the gate that was published."""
+
+
+class _MinimalUnit(GatedLayer):
+    """h[t] = a[t] ⊙ h[t-1] + (1 - a[t]) ⊙ (B x[t] + b), where a[t] = exp(2 λ softplus(z[t])); y = h or C h."""
+
+    recurrent_parameters: ClassVar[tuple[str, ...]] = ("w", "gate_bias")
+    gates: ClassVar[int]
+    """Number of gates per state."""
+
+    @checked
+    def __init__(
+        self,
+        d_input: Size,
+        d_state: Size,
+        d_output: Size | None = None,
+        *,
+        map: str | Reparameterization = "best",
+        timescales: Sequence[float] = (1.0, 1000.0),
+        eigenvalues: Tensor | None = None,
+    ) -> None:
+        super().__init__(d_input, d_state if d_output is None else d_output, (d_state,), map=map)
+        self.timescales, self._start = timescales, self._given(eigenvalues)
+        self.w = nn.Parameter(torch.empty(d_state))
+        self.gate = nn.Parameter(torch.empty(self.gates * d_state, d_input))
+        self.gate_bias = nn.Parameter(torch.empty(self.gates * d_state))
+        self.B = nn.Parameter(torch.empty(d_state, d_input))
+        self.bias = nn.Parameter(torch.empty(d_state))
+        self.C = None if d_output is None else nn.Parameter(torch.empty(d_output, d_state))
+        self.reset_parameters()
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """Set λ, and biases such that a zero input gives the time scales; all other weights are Gaussian."""
+        start = torch.full_like(self.w, START, dtype=torch.float64) if self._start is None else self._start
+        self.w.copy_(self.map.weights(start))
+        self.gate_bias.copy_(self._biases(gate_bias(len(self.w), self.timescales, -2 * start)))
+        for weight in (self.gate, self.B):
+            nn.init.normal_(weight, std=self.d_input**-0.5)
+        nn.init.zeros_(self.bias)
+        if self.C is not None:
+            nn.init.normal_(self.C, std=len(self.w) ** -0.5)
+
+    @abstractmethod
+    def _biases(self, z: Tensor) -> Tensor:
+        """Return the biases of all gates for which a zero input gives this z."""
+
+    @abstractmethod
+    def _combined(self, gates: Tensor) -> Tensor:
+        """Return z for the values of all gates before their activation."""
+
+    def _gates(self, x: Tensor, dt: Tensor | None) -> tuple[Tensor, Tensor]:
+        z = self._combined(self._projected(x, self.gate, self.gate_bias))
+        decay, forgotten = self._decayed(torch.expm1(2 * self._rates(dt) * softplus(z)))
+        return decay, forgotten * self._projected(x, self.B, self.bias)
+
+    def _readout(self, states: Tensor, x: Tensor) -> Tensor:
+        return states.to(x.dtype) if self.C is None else F.linear(states.to(self.C.dtype), self.C)
+
+
+@final
+class MinGRU(_MinimalUnit):
+    """Minimal gated recurrent unit (minGRU, arXiv 2410.01201), with decays from any map.
+
+    h[t] = a[t] ⊙ h[t-1] + (1 - a[t]) ⊙ (B x[t] + b),  a[t] = exp(2 λ softplus(z[t])),  z = G x + g.
+
+    With the initial λ = -1/2 the decay is sigmoid(-z[t]), the published gate. The output is h, or C h if ``d_output``
+    is given.
+
+    Args:
+        d_input, d_state: sizes.
+        d_output: size of the output (default: ``d_state``, without the readout C).
+        map: continuous-time reparameterization of λ, a name or an instance.
+        timescales: the shortest and longest initial time scale for a zero input, in steps.
+        eigenvalues: (d_state,) initial λ (default: -1/2).
+
+    >>> layer = MinGRU(3, 16)
+    >>> y, state = layer(torch.randn(4, 100, 3))
+    >>> y.shape, state.shape
+    (torch.Size([4, 100, 16]), torch.Size([4, 16]))
+    """
+
+    gates: ClassVar[int] = 1
+
+    def _biases(self, z: Tensor) -> Tensor:
+        return z
+
+    def _combined(self, gates: Tensor) -> Tensor:
+        return gates
+
+
+@final
+class MinLSTM(_MinimalUnit):
+    """Minimal LSTM with normalized gates (minLSTM, arXiv 2410.01201), with decays from any map.
+
+    h[t] = a[t] ⊙ h[t-1] + (1 - a[t]) ⊙ (B x[t] + b),  a[t] = exp(2 λ softplus(z[t])),  z = log i - log f,
+    with the forget gate f = sigmoid(G x + g) and the input gate i = sigmoid(G' x + g').
+
+    With the initial λ = -1/2 the decay is f / (f + i), as published. The arguments are those of :class:`MinGRU`.
+
+    >>> layer = MinLSTM(3, 16, 2)
+    >>> y, state = layer(torch.randn(4, 100, 3))
+    >>> y.shape, state.shape
+    (torch.Size([4, 100, 2]), torch.Size([4, 16]))
+    """
+
+    gates: ClassVar[int] = 2
+
+    def _biases(self, z: Tensor) -> Tensor:
+        return torch.cat([-z, z])  # log i - log f is z for f = sigmoid(-z) and i = sigmoid(z)
+
+    def _combined(self, gates: Tensor) -> Tensor:
+        forget, enter = softplus(-gates).chunk(2, -1)
+        return forget - enter

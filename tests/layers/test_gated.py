@@ -1,0 +1,80 @@
+"""Gated layers: decays stay below one whatever the weights and inputs are, and maps are exchanged freely."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import stablessm as ssm
+from stablessm import reparam
+from stablessm.layers.gated import GatedLayer
+
+LAYERS = {
+    "min-gru": lambda **o: ssm.MinGRU(4, 4, **o),
+    "min-lstm": lambda **o: ssm.MinLSTM(4, 4, **o),
+    "rg-lru": lambda **o: ssm.RGLRU(4, **o),
+    "hgrn": lambda **o: ssm.HGRN(4, **o),
+}
+STABLE = [name for name in reparam.names() if reparam.get(name).is_stable]
+SIZES = st.sampled_from([1e-30, 1e-3, 1.0, 20.0, 1e3, 1e6, 1e15])
+
+
+@pytest.mark.parametrize("name", LAYERS)
+@settings(max_examples=40)
+@given(
+    map=st.sampled_from(STABLE),
+    dtype=st.sampled_from([torch.float64, torch.float32, torch.bfloat16]),
+    weights=SIZES, inputs=SIZES, sign=st.sampled_from([-1.0, 1.0]), seed=st.integers(0, 999),
+)  # fmt: skip
+def test_decays_are_below_one_for_all_weights_and_inputs(
+    name: str, map: str, dtype: torch.dtype, weights: float, inputs: float, sign: float, seed: int
+) -> None:
+    torch.manual_seed(seed)
+    layer = LAYERS[name](map=map)
+    with torch.no_grad():
+        for key, parameter in layer.named_parameters():
+            parameter.copy_(torch.randn_like(parameter) * weights)
+            if "bias" in key and seed % 2:
+                parameter.copy_(sign * parameter.abs())
+    layer, x = layer.to(dtype), (inputs * torch.randn(2, 6, 4)).to(dtype).requires_grad_()
+    decays = layer.decays(x)
+    assert decays.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+    assert bool(((decays >= 0) & (decays < 1)).all())
+    ahead, state = layer(x, torch.ones(2, 4))[1], layer(x, torch.zeros(2, 4))[1]
+    assert bool(((ahead - state).abs() <= 1 + 1e-6 * ahead.abs()).all())
+    (gradient,) = torch.autograd.grad(decays.sum(), x)
+    assert bool(gradient.isfinite().all())
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_an_unstable_map_may_grow(name: str) -> None:
+    """The map ``direct`` is not limited: a comparison of maps would otherwise compare the limit."""
+    layer = LAYERS[name](map="direct")
+    torch.nn.init.constant_(layer.w, 0.5)
+    assert bool((layer.decays(torch.zeros(1, 1, 4)) > 1).all())
+
+
+@pytest.mark.parametrize("name", LAYERS)
+@settings(max_examples=10)
+@given(maps=st.lists(st.sampled_from(reparam.names()), min_size=2, max_size=2), seed=st.integers(0, 999))
+def test_any_map_in_place_of_any_other_changes_no_output(name: str, maps: list[str], seed: int) -> None:
+    torch.manual_seed(seed)
+    first, second = maps
+    layer = LAYERS[name](map=first, eigenvalues=-torch.rand(4) * 0.9 - 0.05).double()
+    assert isinstance(layer, GatedLayer)
+    twin, x = layer.with_map(second), torch.randn(2, 50, 4, dtype=torch.float64)
+    torch.testing.assert_close(twin(x), layer(x), rtol=1e-6, atol=1e-6)
+
+
+def test_the_kernel_is_refused() -> None:
+    with pytest.raises(ssm.ArgumentError, match="only a linear layer has a kernel, got MinGRU"):
+        ssm.MinGRU(2, 3).kernel(torch.arange(3.0))
+
+
+def test_blocks_divide_the_width() -> None:
+    with pytest.raises(ssm.ArgumentError, match=r"^blocks: expected a divisor of d_model, 6, got 4"):
+        ssm.RGLRU(6, blocks=4)
+    with pytest.raises(ssm.ArgumentError, match=r"^timescales: expected 0 < shortest <= longest"):
+        ssm.MinGRU(2, 3, timescales=(5.0, 1.0))
