@@ -44,9 +44,10 @@ def checked(thing: T) -> T:
     A class has its constructor and its public methods decorated; a module (``nn.Module``) only its constructor and its
     class methods, because ``torch.compile`` traces the others.
 
-    Arguments are compared with their annotations only after a call has failed, so that a successful call costs nothing
-    and is never refused. The exception is ``bool``: a call with text or None as a flag would succeed and do the
-    opposite of what it says, so flags are checked before the call. Errors of stablessm are raised unchanged. ``int``
+    Arguments are compared with their annotations only after a call has failed, so that a successful call costs little.
+    There are two exceptions, which are checked before the call: flags, because text or None as a flag would do the
+    opposite of what it says, and text and bools for numbers (``dt="5"``, ``size=True``), because they may happen to
+    work. Errors of stablessm are raised unchanged. ``int``
     accepts whole numbers of any type, ``float`` real numbers except NaN, ``str`` text without NUL, ``Literal`` its
     values, ``tuple[float, float]`` two numbers, ``ArrayLike`` anything that NumPy converts to real numbers, and a class
     its instances. An annotation that cannot be evaluated, such as one imported for type checkers only, accepts
@@ -63,14 +64,18 @@ def checked(thing: T) -> T:
     if isinstance(thing, type):
         return _checked_class(thing)
     function: Any = thing
-    flags = _flags(function)
+    flags, numbers = _places(function, _FLAG), _places(function, _NUMBER)
 
     @functools.wraps(function)
     def call(*args: Any, **options: Any) -> Any:
-        for name, position, rule in flags:
+        for name, position in flags:
             value = options[name] if name in options else args[position] if position < len(args) else True
             if value is not True and value is not False:
-                require(name, value, rule)
+                require(name, value, _rule(function, name))
+        for name, position in numbers:
+            value = options[name] if name in options else args[position] if position < len(args) else 0
+            if isinstance(value, bool | str | bytes):
+                require(name, value, _rule(function, name))
         try:
             return function(*args, **options)
         except (ArgumentError, NumericalError, BackendUnavailableError, OSError):
@@ -96,15 +101,21 @@ def _checked_class(cls: Any) -> Any:
     return cls
 
 
-def _flags(function: Any) -> list[tuple[str, int, Rule]]:
-    """Return the name, the position and the rule of each parameter that is annotated as a bool, or a bool or None."""
-    kinds = {bool: bool, "bool": bool, "bool | None": bool | None}
-    named = {name: kinds[kind] for name, kind in getattr(function, "__annotations__", {}).items() if kind in kinds}
+def _places(function: Any, kind: re.Pattern[str]) -> list[tuple[str, int]]:
+    """Return the name and the position of each parameter whose annotation is of this kind."""
+    written = {name: each for name, each in getattr(function, "__annotations__", {}).items() if name != "return"}
+    named = [name for name, each in written.items() if kind.search(each if isinstance(each, str) else repr(each))]
     code = getattr(inspect.unwrap(function), "__code__", None)
-    if code is None or not named:
+    if code is None:
         return []
     places = {name: place for place, name in enumerate(code.co_varnames[: code.co_argcount])}
-    return [(name, places.get(name, sys.maxsize), rule_of(kind)) for name, kind in named.items() if name != "return"]
+    return [(name, places.get(name, sys.maxsize)) for name in named]
+
+
+@functools.cache
+def _rule(function: Any, name: str) -> Rule:
+    """Return the rule of a parameter."""
+    return rule_of(_evaluated(function.__annotations__[name], inspect.unwrap(function).__globals__))
 
 
 def _blame(function: Any, args: tuple[Any, ...], options: dict[str, Any], error: Exception) -> None:
@@ -304,6 +315,9 @@ def _path(value: Any) -> bool:
     return hasattr(value, "__fspath__")
 
 
+_FLAG: Final = re.compile(r"^(bool|bool \| None|<class 'bool'>)$")
+_NUMBER: Final = re.compile(r"\b(int|float|Size|Count|Seed|Finite)\b")
+"""Annotations of flags, and annotations that mention numbers."""
 _COMMON: Final = re.compile(r"b?float(16|32|64)|complex\d+|int\d+|uint8|bool")
 _LATER: Final = {"Axes | None": Annotated[Any, Rule(lambda ax: ax is None or hasattr(ax, "loglog"), "Matplotlib axes")]}
 """Rules of annotations that only type checkers can evaluate."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import random
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -68,6 +70,30 @@ def test_good_arguments_are_accepted(tmp_path, monkeypatch):
         if name in refused or name.startswith(SLOW) or not subject.parameters or subject.required - fuzz_cases.KNOWN:
             continue
         assert fuzz_cases.outcome(subject, fuzz_cases.good_arguments(subject)) == ("fine", ""), name
+
+
+NUMBER = re.compile(r"(int|float|Size|Count|Seed|Finite)( \| None)?")
+UNCHECKED = ("Preset", "StableSSMConfig")
+"""What a preset says of itself, and a configuration whose fields transformers adds."""
+
+
+def test_bools_and_text_are_no_numbers(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    cases = 0
+    for name, subject in fuzz_cases.subjects().items():
+        if name.startswith((*SLOW, *UNCHECKED)) or subject.required - fuzz_cases.KNOWN or not subject.parameters:
+            continue
+        signature = inspect.signature(subject.function())
+        for parameter in signature.parameters.values():
+            if isinstance(parameter.annotation, str) and NUMBER.fullmatch(parameter.annotation):
+                given = fuzz_cases.good_arguments(subject) | {parameter.name: (True, "5")[cases % 2]}
+                outcome, text = fuzz_cases.outcome(subject, given)
+                assert outcome == "named error", (name, given, text)
+                cases += 1
+    assert cases > 200
+    for dt in (True, torch.tensor(True), torch.ones(5, dtype=torch.bool), "1"):
+        with pytest.raises(ssm.ArgumentError, match=r"^dt: expected"):
+            ssm.LRU(2, 4, 3)(torch.randn(2, 5, 2), dt=dt)
 
 
 LOADERS: list[tuple[str, Callable[[Any], Any]]] = [

@@ -166,6 +166,8 @@ class SequenceLayer(nn.Module, ABC):
     def _tensor_of(self, dt: float | Tensor) -> Tensor:
         if isinstance(dt, Tensor) and (dt.is_complex() or dt.is_meta != self._parameter().is_meta or dt.is_sparse):
             raise ArgumentError("dt", "a real dtype and a dense layout", f"{dt.dtype}, {dt.layout}, on {dt.device}")
+        if isinstance(dt, bool) or (isinstance(dt, Tensor) and dt.dtype == torch.bool):
+            raise ArgumentError("dt", "numbers", "bool")
         if not isinstance(dt, Tensor | float | int):
             require("dt", dt, rule_of(ArrayLike))
         return torch.as_tensor(dt, dtype=self._parameter_dtype(), device=self._parameter().device)
