@@ -1,0 +1,194 @@
+"""Uniformly decaying sums of exponentials, and the bound of lemma A.10."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from stablessm.experiments.frame import Claim, Claims, Figures, Run, Stages, computing, described, rules, stage
+from stablessm.experiments.frame.lines import lines
+from stablessm.experiments.frame.words import listed
+from stablessm.report.figure import Figure, Panel
+
+KINDS = ("exponential", "polynomial")
+CASES = ("bounded", "derivative", "free")
+"""Memory alone and with its derivative, both with bounded weights; memory alone with any weights."""
+FAMILIES = ("symmetric", "rank-one", "row")
+NORMAL = ("symmetric", "rank-one")
+
+
+@dataclass(frozen=True)
+class LemmasConfig:
+    """Sizes and thresholds; the paper has none."""
+
+    widths: tuple[int, ...] = (2, 4, 8, 16, 32)
+    rate: float = 0.3
+    """The smallest rate β₀ of the modes."""
+    weights: float = 5.0
+    """Largest Σ|aᵢ|."""
+    horizon: float = 40.0
+    points: int = 401
+    sizes: tuple[int, ...] = (4, 16, 64, 256)
+    """Sizes of the matrices."""
+    abscissa: float = 0.5
+    starts: int = 32
+    steps: int = 400
+    settled: float = 0.1
+    """Relative gain of the largest width below which the error has settled."""
+    reached: float = 1e-3
+    """Error that counts as an approximation."""
+
+
+def memory(kind: str, t: np.ndarray, order: int) -> np.ndarray:
+    """Return a memory or its derivative."""
+    if kind == "exponential":
+        return np.exp(-t / 2) * (-0.5) ** order
+    return (t + 1) ** -1.1 if order == 0 else -1.1 * (t + 1) ** -2.1
+
+
+@stage("sums-{kind}-{case}", over=lambda config: [(kind, case) for kind in KINDS for case in CASES])
+def errors(config: LemmasConfig, run: Run, kind: str, case: str) -> Mapping[str, np.ndarray]:
+    """Return the smallest largest error for every width; NaN where the solver gives up."""
+    from scipy.optimize import linprog
+
+    t = np.linspace(0, config.horizon, config.points)
+    found = []
+    for width in config.widths:
+        rates = np.geomspace(config.rate, 30.0, width)
+        rows, goals = [np.exp(-rates * t[:, None])], [memory(kind, t, 0)]
+        if case == "derivative":
+            rows, goals = [*rows, -rates * rows[0]], [*goals, memory(kind, t, 1)]
+        modes, goal = np.vstack(rows), np.concatenate(goals)
+        both = np.hstack([modes, -modes])
+        ones, total = np.ones((len(goal), 1)), np.append(np.ones(2 * width), 0.0)[None]
+        A = np.vstack([np.hstack([both, -ones]), np.hstack([-both, -ones])])
+        b = np.concatenate([goal, -goal])
+        if case != "free":
+            A, b = np.vstack([A, total]), np.append(b, config.weights)
+        cost = np.append(np.zeros(2 * width), 1.0)
+        solved = linprog(cost, A, b, bounds=(0, None), method="highs")
+        found.append(float(solved.fun) if solved.status == 0 else np.nan)
+    return {"errors": np.array(found)}
+
+
+def matrix(family: str, size: int, abscissa: float) -> Tensor:
+    """Return the matrix of a family."""
+    eye, one = torch.eye(size, dtype=torch.float64), torch.ones(size, 1, dtype=torch.float64)
+    if family == "symmetric":
+        generator = torch.Generator().manual_seed(size)
+        Q, _ = torch.linalg.qr(torch.randn(size, size, generator=generator, dtype=torch.float64))
+        return Q @ torch.diag(-torch.linspace(abscissa, abscissa + 1, size, dtype=torch.float64)) @ Q.mT
+    if family == "rank-one":
+        return -abscissa * eye - one @ one.mT
+    first = -abscissa * eye
+    first[0, 1:] = 1
+    return first
+
+
+@stage("bound-{family}", over=lambda config: FAMILIES)
+def bounds(config: LemmasConfig, run: Run, family: str) -> Mapping[str, np.ndarray]:
+    """Return for every size the largest value found, M₀/β₀ and ‖W‖₂/β₀."""
+    from scipy.linalg import solve_continuous_lyapunov
+
+    rows = []
+    for size in config.sizes:
+        W = matrix(family, size, config.abscissa)
+        P = torch.from_numpy(solve_continuous_lyapunov(W.numpy().T, -np.eye(size)))
+        generator = torch.Generator().manual_seed(0)
+        v = torch.randn(config.starts, size, generator=generator, dtype=torch.float64)
+        v[: config.starts // 2] /= size**0.5
+        v[: config.starts // 2, 0] += 1  # one large entry and many small ones
+        v.requires_grad_()
+        climber = torch.optim.Adam([v], lr=0.02)
+        best = 0.0
+        for _ in range(config.steps):
+            unit = v / v.norm(dim=1, keepdim=True)
+            value = 2 * ((unit @ P) * unit**2 * (unit @ W.mT)).sum(1).abs()
+            best = max(best, float(value.detach().max()))
+            climber.zero_grad()
+            (-value.sum()).backward()
+            climber.step()
+        norm = float(torch.linalg.matrix_norm(W, 2))
+        rows.append((best, float(W.abs().max()) / config.abscissa, norm / config.abscissa))
+    found = np.array(rows).T
+    return {"value": found[0], "entries": found[1], "spectral": found[2]}
+
+
+def figures(config: LemmasConfig, stages: Stages) -> Figures:
+    """Yield errors against the width, and the bound against the size."""
+    drawn = {f"{kind}, {case}": errors(stages, kind, case)["errors"] for kind in KINDS for case in CASES}
+    ratios = {family: one["value"] / one["entries"] for family, one in bounds.all(config, stages).items()}
+    yield Figure(
+        "lemmas",
+        f"Left: the smallest largest error of sums whose rates are at least {config.rate:g}. Right: the largest "
+        "value found of lemma A.10's form, relative to its bound M₀/β₀.",
+        [
+            Panel(
+                "theorem A.4, lemma A.11", "number of modes", "error", lines(config.widths, drawn, "both"), "log", "log"
+            ),
+            Panel("lemma A.10", "size of W", "value / bound", lines(config.sizes, ratios, "both"), "log", "log"),
+        ],
+    )
+
+
+def claims(config: LemmasConfig, stages: Stages) -> Claims:
+    """Check the statements in the order of the README."""
+    t = np.linspace(0, config.horizon, config.points)
+    least = float((memory("polynomial", t, 0) - config.weights * np.exp(-config.rate * t)).max() / 2)
+    for case, source in (("bounded", "lemma A.11"), ("derivative", "theorem A.4")):
+        found = errors(stages, "polynomial", case)["errors"]
+        gain = float(1 - found[-1] / found[-2])
+        above = bool((found >= least).all())
+        yield Claim(
+            "uniformly decaying sums do not approximate a polynomial memory"
+            + (", nor the memory and its derivative" if case == "derivative" else ""),
+            source,
+            f"errors {listed(found, '.3g')} at m = {listed(config.widths, 'g')}",
+            rules.given(above, rules.graded(gain <= config.settled, True)),
+            f"Rates of at least {config.rate:g}, Σ|aᵢ| ≤ {config.weights:g}. No sum is better than {least:.2g}. The "
+            f"last width is better by {gain:.1%}; 'reproduced' requires at most {config.settled:.0%}.",
+        )
+    fast = errors(stages, "exponential", "bounded")["errors"]
+    yield Claim(
+        "uniformly decaying sums approximate an exponential memory",
+        "beyond the paper",
+        f"errors {listed(fast, '.2g')}",
+        rules.ours(rules.at_most(float(fast[-1]), config.reached)),
+        f"At most {config.reached:g} at m = {config.widths[-1]} holds.",
+    )
+    bounded, free = (errors(stages, "polynomial", case)["errors"] for case in ("bounded", "free"))
+    yield Claim(
+        "without a bound on the weights, fast modes approximate the polynomial memory better",
+        "beyond the paper",
+        f"errors {listed(free, '.2g')}, and with the bound {listed(bounded, '.2g')}",
+        rules.ours(rules.at_most(float(free[-1] / bounded[-1]), 0.5)),
+        f"Half of the error or less at m = {config.widths[-1]} holds.",
+    )
+    values = bounds.all(config, stages)
+    ratios = {family: one["value"] / one["entries"] for family, one in values.items()}
+    held = [bool((ratio <= 1 + 1e-9).all()) for ratio in ratios.values()]
+    yield Claim(
+        "with bounded entries the bound of the Lyapunov argument is uniform in the width",
+        "lemma A.10",
+        "; ".join(f"{family} {listed(ratio, '.2g')}" for family, ratio in ratios.items()),
+        rules.some(held),
+        f"The largest value found relative to M₀/β₀, at m = {listed(config.sizes, 'g')}; above 1 the lemma fails. "
+        "Entries bounded by M₀ allow |Wv|₂ = √m M₀|v|₂, and ‖P‖ ≤ 1/(2β₀) requires normal matrices (an erratum).",
+    )
+    spectral = {family: float((values[family]["value"] / values[family]["spectral"]).max()) for family in NORMAL}
+    yield Claim(
+        "for normal matrices of bounded spectral norm it is uniform",
+        "beyond the paper",
+        f"largest value relative to ‖W‖₂/β₀: {listed(spectral, '.2g')}",
+        rules.ours(rules.graded(max(spectral.values()) <= 1 + 1e-9)),
+        "At most 1 holds. The values are lower bounds, found by ascent.",
+    )
+
+
+run = computing(errors, bounds)
+SMOKE = LemmasConfig(widths=(2, 4), horizon=20.0, points=41, sizes=(4, 16), starts=8, steps=20)
+EXPERIMENT = described(__file__, run, figures, claims, smoke=SMOKE, paper=LemmasConfig(), minutes=(0.1, 1.0))

@@ -1,0 +1,1 @@
+"""The position of a token as a continuous input: lemma 8 of LRU-UA."""

@@ -1,0 +1,1 @@
+"""Convergence rates through a linear layer and through an activation."""
