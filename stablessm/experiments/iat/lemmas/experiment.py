@@ -102,16 +102,13 @@ def bounds(config: LemmasConfig, run: Run, family: str) -> Mapping[str, np.ndarr
         v = torch.randn(config.starts, size, generator=generator, dtype=torch.float64)
         v[: config.starts // 2] /= size**0.5
         v[: config.starts // 2, 0] += 1  # one large entry and many small ones
-        v.requires_grad_()
-        climber = torch.optim.Adam([v], lr=0.02)
         best = 0.0
-        for _ in range(config.steps):
-            unit = v / v.norm(dim=1, keepdim=True)
+        for step in range(config.steps):
+            unit = (v / v.norm(dim=1, keepdim=True)).requires_grad_()
             value = 2 * ((unit @ P) * unit**2 * (unit @ W.mT)).sum(1).abs()
             best = max(best, float(value.detach().max()))
-            climber.zero_grad()
-            (-value.sum()).backward()
-            climber.step()
+            (slope,) = torch.autograd.grad(value.sum(), unit)
+            v = unit.detach() + 0.3 * (1 - step / config.steps) * slope / slope.norm(dim=1, keepdim=True)
         norm = float(torch.linalg.matrix_norm(W, 2))
         rows.append((best, float(W.abs().max()) / config.abscissa, norm / config.abscissa))
     found = np.array(rows).T
