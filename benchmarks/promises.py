@@ -86,15 +86,25 @@ def run_script(name: str, arguments: list[str], how: How) -> dict[str, Any]:
 
 
 def run_tests(path: str, how: How) -> tuple[int, int]:
-    """Run the tests of a file and return the number of tests that ran and of failures."""
-    out = how.folder / f"{Path(path).stem}.xml"
-    command = [sys.executable, "-m", "pytest", path, f"--junitxml={out}", *(() if how.smoke else ("-m", ""))]
-    subprocess.run(command, cwd=ROOT, check=False, stdout=subprocess.DEVNULL)
-    cases = list(xml.etree.ElementTree.parse(out).iter("testcase"))
-    ran = [case for case in cases if case.find("skipped") is None]
+    """Run the tests of a file, in several processes, and return the number of tests that ran and of failures."""
+    command = [sys.executable, "-m", "pytest", *(() if how.smoke else ("-m", ""))]
+    listed = subprocess.run([*command, path, "--collect-only"], cwd=ROOT, check=True, capture_output=True, text=True)
+    names = [line for line in listed.stdout.splitlines() if line.startswith(f"{path}::")]
+    parts = 1 if how.workers == 1 else 4
+    with ThreadPool(parts) as pool:
+        counts = pool.starmap(run_part, [(command, names[i::parts], how.folder) for i in range(parts)])
+    ran, failed = map(sum, zip(*counts, strict=True))
+    return ran, failed
+
+
+def run_part(command: list[str], names: list[str], folder: Path) -> tuple[int, int]:
+    """Run some tests in one process and return the number of tests that ran and of failures."""
+    out = Path(tempfile.mkdtemp(dir=folder)) / "tests.xml"
+    subprocess.run([*command, *names, f"--junitxml={out}"], cwd=ROOT, check=False, stdout=subprocess.DEVNULL)
+    ran = [case for case in xml.etree.ElementTree.parse(out).iter("testcase") if case.find("skipped") is None]
     failed = [case for case in ran if len(case)]  # a test that passed has no element
     for case in failed:
-        print(f"{path}: {case.get('name')} failed: {case[0].get('message')}", flush=True)
+        print(f"{case.get('classname')}: {case.get('name')} failed: {case[0].get('message')}", flush=True)
     return len(ran), len(failed)
 
 

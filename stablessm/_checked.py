@@ -184,7 +184,7 @@ def rule_of(annotation: Any) -> Rule:
     if origin is Annotated:
         base, (_, *more) = Rule(_whole, "") if parts[0] is int else rule_of(parts[0]), parts
         return Rule(lambda value: base.accepts(value) and all(rule.accepts(value) for rule in more), more[-1].expected)
-    if "_SupportsArray" in str(annotation):  # ArrayLike is a union, which merges with other unions
+    if re.search("ArrayLike|_SupportsArray", str(annotation)):  # a union that merges with others, or (NumPy 2.5) a name
         empty = type(None) in parts
         return Rule(lambda value: (empty and value is None) or _numeric(value), "real numbers, without a gradient")
     if origin is Literal:

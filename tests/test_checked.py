@@ -13,6 +13,7 @@ import pytest
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
+from typing_extensions import TypeAliasType
 
 from stablessm import ArgumentError, NumericalError
 from stablessm._checked import Count, Finite, Seed, Size, checked, rule_of
@@ -62,6 +63,12 @@ RULES: list[tuple[Any, str, list[Any], list[Any]]] = [
         "real numbers, without a gradient",
         [1, [1, 2.5], torch.ones(2).bfloat16()],
         [[1j], "a", [[1], [1, 2]], torch.ones(1) + 1j, torch.ones(2, requires_grad=True)],
+    ),
+    (
+        TypeAliasType("ArrayLike", Any) | None,  # as NumPy 2.5 defines it
+        "real numbers, without a gradient",
+        [1, [1, 2.5], None],
+        ["a", [[1], [1, 2]]],
     ),
     (
         Times,

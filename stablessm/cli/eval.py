@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -28,7 +29,9 @@ def evaluate(
     The model is scored on a split of the task it was trained on, or of the same task with other data. Other data are
     standardized and their labels numbered as in training.
 
-    A forecast is also scored in the units of the data: root mean square and mean absolute error of each target.
+    A forecast is also scored in the units of the data: root mean square and mean absolute error of each target. The
+    score "chance" is that of the best constant prediction, "naive" that of repeating the last row. A remark is printed
+    for each of them that the model does not beat on the test split.
 
     A language model has two columns of perplexities per token, per word (between white space) and per byte. For
     "carried", the state is carried from the start to the end of every document; for "windows", every window starts
@@ -75,18 +78,22 @@ def _scores(folder: Path, split: Any, batch_size: int | None, device: str, chang
     if isinstance(task, WindowTask):
         errors = training.forecast_errors(model, task, split, batch_size=batch_size, autocast=autocast)
         scores["units"] = unit_scores(errors, task.targets)
-    return {**scores, "chance": task.chance}
+    naive = {"naive": task.naive} if isinstance(task, WindowTask) else {}
+    metric = scores[task.metric] if task.metric in scores else math.log(scores["carried"]["per_token"])
+    remarks = {"remarks": task.remarks(metric)} if split == "test" else {}
+    return {**scores, "chance": task.chance, **naive, **remarks}
 
 
 def _lines(scores: dict[str, Any]) -> Iterator[str]:
     """Yield one line per score; the perplexities of a text have two columns, with and without a carried state."""
     for name, value in scores.items():
-        if not isinstance(value, dict):
+        if not isinstance(value, dict | list):
             yield f"{name:<9} {f'{value:.6g}' if isinstance(value, float) else value}"
     for name, errors in scores.get("units", {}).items():
         yield f"{printable(name)}: rmse {errors['rmse']:.6g}, mae {errors['mae']:.6g} in the units of the data"
     if "carried" in scores:
         yield from columns(scores)
+    yield from scores.get("remarks", ())
 
 
 def _beside(folder: Path, options: dict[str, str], changes: Mapping[str, str]) -> dict[str, str]:

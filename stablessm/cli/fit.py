@@ -109,7 +109,7 @@ class KernelOptions:
 
         from stablessm.constructions.sums.expression import parse
 
-        kernel = parse(str(self.expression))
+        kernel = parse(str(self.expression), "EXPRESSION")
         times: np.ndarray
         grid: dict[str, Any]
         if self.interval is not None:
@@ -221,7 +221,7 @@ def fit(
     except (ArgumentError, NumericalError) as error:
         _refuse(error, kernel.name, wanted)
     facts = _facts(es)
-    tables.show((), facts.items(), title=f"{kernel.name}, {len(times)} times from {times[0]:g} to {times[-1]:g}")
+    tables.show((), _told(facts), title=f"{kernel.name}, {len(times)} times from {times[0]:g} to {times[-1]:g}")
     errors = () if es.rate_errors is None else ("standard error of rate",)
     tables.show(("rate", "time scale", "weight", *errors), _modes(es))
     with refusing(OSError, cannot=f"write to {folder}"):
@@ -231,7 +231,8 @@ def fit(
         es.save(folder / "sum.safetensors")
         record.write_record(folder, started=started, kind="fit", config=config, results=facts)
     note(f"written: {folder}/record.json, sum.safetensors, sum.csv, fit.json, fit.png, fit.svg")
-    return {"folder": folder, **facts, "rates": [str(rate) for rate in es.rates], "weights": es.weights.astype(str)}
+    parts = {"rates": es.rates, "weights": es.weights}
+    return {"folder": folder, **facts, **{name: {"real": z.real, "imag": z.imag} for name, z in parts.items()}}
 
 
 def _refuse(error: ArgumentError | NumericalError, name: str, wanted: SumOptions) -> NoReturn:
@@ -239,7 +240,7 @@ def _refuse(error: ArgumentError | NumericalError, name: str, wanted: SumOptions
     typer.secho(f"cannot fit {name}: {error}", fg="red", err=True)
     best: ExponentialSum | None = getattr(error, "best", None)
     if best is not None:
-        tables.show((), _facts(best).items(), title="best fit that was found")
+        tables.show((), _told(_facts(best)), title="best fit that was found")
         reached = best.residual if wanted.norm == "l2" else best.relative_error if wanted.relative else best.error
         typer.echo(f"nothing was written; --order {best.order} or --tol {_round_up(reached):g} gives this")
     raise typer.Exit(1 if isinstance(error, NumericalError) else 2) from error
@@ -251,7 +252,7 @@ def _longest_step(shortest: float, end: float) -> float:
 
 
 def _facts(es: ExponentialSum) -> dict[str, Any]:
-    scales = sorted({float(-1 / rate) for rate in (es.rates.real.min(), es.rates.real.max())})
+    scales = -1 / es.rates.real
     noisy = {"rms residual": es.residual, "noise (standard deviation)": es.noise} if es.norm == "l2" else {}
     return {
         "order (states)": es.order,
@@ -260,12 +261,18 @@ def _facts(es: ExponentialSum) -> dict[str, Any]:
         "largest relative error": es.relative_error,
         "L1 error": es.l1_error,
         "rounding in float64, for inputs up to 1": es.rounding,
-        "lower bound of the L1 error at this order": "unknown" if math.isnan(es.lower_bound) else es.lower_bound,
+        "lower bound of the L1 error at this order": None if math.isnan(es.lower_bound) else es.lower_bound,
         "condition of the modes": es.condition,
-        "time scales": " to ".join(f"{scale:.4g}" for scale in scales),
+        "shortest time scale": float(scales.min()),
+        "longest time scale": float(scales.max()),
         "found by": es.method,
         "seconds": es.seconds,
     }
+
+
+def _told(facts: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the rows of a table of facts."""
+    yield from ((name, "unknown" if value is None else value) for name, value in facts.items())
 
 
 def _modes(es: ExponentialSum) -> Iterator[tuple[str, ...]]:

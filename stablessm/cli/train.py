@@ -212,7 +212,7 @@ def train(*, source: DataOptions, wanted: ModelOptions, training: TrainingOption
         if run.show:
             typer.echo(_listing(name))
             return {"options": [option.name for option in tasks.listing(name)]}
-        result, scores = _run(name, options, wanted, training.config(), run)
+        result, scores, remarks = _run(name, options, wanted, training.config(), run)
     except ArgumentError as error:
         for line in (f"cannot train: {error}", *_remedies(error.argument, name)):
             typer.secho(printable(line if ranks.main else f"rank {ranks.rank}: {line}"), fg="red", err=True)
@@ -222,9 +222,10 @@ def train(*, source: DataOptions, wanted: ModelOptions, training: TrainingOption
             typer.echo(f"stopped after step {interruption.step}; the same command resumes the run")
         raise typer.Exit(128 + interruption.signal) from None
     if ranks.main:
-        typer.echo("\n".join([str(result), *(columns(scores) if scores else ())]))
+        typer.echo("\n".join([str(result), *(columns(scores) if scores else ()), *remarks]))
     found = {"folder": result.folder, "steps": result.steps, "seconds": result.seconds, "scores": result.scores}
     found |= {"diverged": None if result.diverged is None else str(result.diverged), "text": scores}
+    found["remarks"] = remarks
     if result.diverged is not None:
         raise Unsuccessful(found)
     return found
@@ -232,8 +233,8 @@ def train(*, source: DataOptions, wanted: ModelOptions, training: TrainingOption
 
 def _run(
     name: str, options: dict[str, str], wanted: ModelOptions, config: Any, run: RunOptions
-) -> tuple[Any, dict[str, Any] | None]:
-    """Return the result, and for a language model its perplexities on the test split."""
+) -> tuple[Any, dict[str, Any] | None, list[str]]:
+    """Return the result, for a language model its perplexities on the test split, and remarks about the scores."""
     import torch
 
     from stablessm import models, tasks, training
@@ -272,7 +273,7 @@ def _run(
         result = training.train(made, task, config, folder, origin=origin, **how)
         read = isinstance(task, LanguageModeling) and ranks.size == config.replicas == 1 and result.diverged is None
         scores = text_scores(model, task, "test", config.batch_size, autocast=config.autocast) if read else None
-        return result, scores
+        return result, scores, task.remarks(result.scores["test"][task.metric]) if "test" in result.scores else []
 
 
 def _wherever(name: str, options: dict[str, str]) -> dict[str, str]:

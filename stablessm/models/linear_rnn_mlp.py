@@ -249,5 +249,5 @@ class LinearRNNMLP(SavedModel):
 
     def _encoded(self, name: str, u: Tensor, *letters: str) -> Tensor:
         """Return the checked input, with a constant 1 in front if the model has a clock."""
-        check_signal(name, u, (*letters, "d_input"), self.d_input, self.recurrence.w)
+        check_signal(name, u, (*letters, "d_input"), self.d_input, self.recurrence.w, self.recurrence.w)
         return torch.cat([torch.ones_like(u[..., :1]), u], -1) if self.clock else u

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, final
+from typing import Any, ClassVar, final
 
 import torch
 from torch import Tensor
@@ -19,6 +21,16 @@ from stablessm.reparam.interval import Interval, require
 from stablessm.reparam.spectral import skew_part, symmetric_part
 
 
+def _widened(method: Callable[[Any, Tensor], Tensor]) -> Callable[[Any, Tensor], Tensor]:
+    """Return a method that computes in float32 or better: PyTorch has no decompositions in float16 and bfloat16."""
+
+    @functools.wraps(method)
+    def call(self: Any, M: Tensor) -> Tensor:
+        return method(self, M.to(torch.promote_types(M.dtype, torch.float32))).to(M.dtype)
+
+    return call
+
+
 class MatrixMap(ABC):
     """W = g(M) for real M of shape (..., m, m); W has the same shape and dtype."""
 
@@ -27,7 +39,7 @@ class MatrixMap(ABC):
     def __init_subclass__(cls) -> None:
         for name in ("__call__", "inverse"):
             if name in cls.__dict__:
-                setattr(cls, name, takes_tensor(cls.__dict__[name], square=True))
+                setattr(cls, name, takes_tensor(_widened(cls.__dict__[name]), square=True))
 
     @property
     @abstractmethod

@@ -133,6 +133,20 @@ class Task(ABC):
     def chance(self) -> float:
         """The metric, on the test split, of the best constant prediction."""
 
+    @property
+    def baselines(self) -> dict[str, float]:
+        """The metric, on the test split, of predictions without a model, by what is predicted."""
+        return {"the best constant prediction": self.chance}
+
+    def remarks(self, metric: float) -> list[str]:
+        """Return a sentence for each baseline that a model with this metric on the test split does not beat."""
+        beaten = {name: metric > it if self.higher_is_better else metric < it for name, it in self.baselines.items()}
+        return [
+            f"remark: {self.metric} {metric:.4g} is no better than {name} ({self.baselines[name]:.4g})"
+            for name, better in beaten.items()
+            if not better
+        ]
+
     def describe(self) -> dict[str, Any]:
         """Return everything that identifies the data as plain values, for checkpoints and records."""
         content = {} if self.content is None else {"content": self.content}

@@ -15,7 +15,7 @@ from stablessm._arguments import whole_number
 from stablessm._errors import ArgumentError
 from stablessm.tasks import sources
 from stablessm.tasks.base import SPLITS, Batch, Inputs, Outputs, Split, Task
-from stablessm.tasks.scoring import best_constant
+from stablessm.tasks.scoring import best_constant, score
 
 
 class WindowTask(Task):
@@ -67,6 +67,19 @@ class WindowTask(Task):
         """The metric of the best constant forecast of the test windows."""
         return best_constant(self.metric, self._targets("test", torch.arange(self.sizes["test"])))
 
+    @cached_property
+    def naive(self) -> float:
+        """The metric of repeating the last row of each test window."""
+        indices, steps = torch.arange(self.sizes["test"]), len(self._tensors["horizon"])
+        last = self._after("test", indices, self._tensors["window"][-1:])
+        total, count = score(self.metric, last.repeat(1, steps, 1).flatten(1), self._targets("test", indices), None)
+        return (total / count).item()
+
+    @property
+    def baselines(self) -> dict[str, float]:
+        """The metric, on the test split, of predictions without a model, by what is predicted."""
+        return {**super().baselines, "repeating the last row": self.naive}
+
     def describe(self) -> dict[str, Any]:
         """Return the description, with the scale of the columns and the columns that are forecast."""
         pairs = zip(self.mean.tolist(), self.deviation.tolist(), strict=True)
@@ -79,7 +92,8 @@ class WindowTask(Task):
         if tuple(scale) != self.columns:
             raise ArgumentError("columns", f"{', '.join(scale)}, as in training", ", ".join(self.columns))
         task = copy.copy(self)
-        task.__dict__.pop("chance", None)  # its targets have another scale
+        for name in ("chance", "naive"):
+            task.__dict__.pop(name, None)  # its targets have another scale
         task.mean, task.deviation = (np.array([s[of] for s in scale.values()]) for of in ("mean", "deviation"))
         task._tensors = {**self._tensors, "series": task._standardized().to(self.device)}
         return task

@@ -92,6 +92,11 @@ def forecast(
             f"Intervals: the forecast plus the {ends[0]:.4g} and {ends[1]:.4g} quantiles of the model's errors at the "
             f"same step over {windows} windows of the validation split."
         )
+        if outside := int(((values < lower) | (values > upper)).any(-1).sum()):
+            note += (
+                f" {outside} of {horizon} forecasts are outside their own interval: on the validation split, the "
+                f"model's errors at these steps nearly all have one sign."
+            )
     else:
         short = f"no window of the validation split has {horizon} rows after it"
         note = f"No intervals: {missing if task is None else short}."

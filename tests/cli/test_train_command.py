@@ -44,7 +44,11 @@ def test_a_csv_file_trains_is_evaluated_and_reported(load, monkeypatch):
     told = json.loads(call("eval", "runs/load", "--json", "--batch-size", "32", "--device", "cpu"))
     assert told["mse"] == scores["mse"]
     assert (told["task"], told["split"], told["examples"]) == ("series", "test", 100)
-    assert "chance" in call("eval", "runs/load", "--split", "valid", "--device", "cpu")
+    assert told["remarks"] == []
+    assert told["naive"] > 0
+    told_valid = call("eval", "runs/load", "--split", "valid", "--device", "cpu")
+    assert "chance" in told_valid
+    assert "remark" not in told_valid
     assert type(ssm.load("runs/load/model")).__name__ == "SequenceRegressor"
     assert call("report", "runs/load", "--out", "report.html") == "written: report.html (runs: 1)\n"
     Path("elsewhere").mkdir()

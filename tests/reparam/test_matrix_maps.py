@@ -121,3 +121,15 @@ def test_get():
     ]:
         with pytest.raises(ArgumentError, match=message):
             matrix.get(*arguments, **options)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("name", matrix.names())
+def test_half_precision_is_computed_in_float32(name, dtype):
+    chosen, M = matrix.get(name), torch.diag(-torch.ones(3)).to(dtype).requires_grad_()
+    W = chosen(M)
+    W.sum().backward()
+    assert W.dtype == M.grad.dtype == dtype
+    torch.testing.assert_close(W, chosen(M.detach().float()).to(dtype))
+    negative = -torch.eye(3)
+    torch.testing.assert_close(chosen.inverse(negative.to(dtype)), chosen.inverse(negative).to(dtype))

@@ -86,6 +86,31 @@ def test_a_forecast_is_in_the_units_of_the_data(run, order, horizon):
     assert f"0.15 and 0.85 quantiles of the model's errors at the same step over {len(valid)} windows" in found.note
 
 
+def test_forecasts_outside_their_intervals_are_mentioned(run):
+    folder, _, _ = run
+    found = TrainedModel(folder, device="cpu").predict(level=0.01)
+    outside = int(((found.values < found.lower) | (found.values > found.upper)).any(-1).sum())
+    assert outside
+    assert f" {outside} of {HORIZON} forecasts are outside their own interval" in found.note
+    assert "outside" not in TrainedModel(folder, device="cpu").predict(level=0.999).note
+
+
+def test_baselines_and_remarks(run):
+    _, task, _ = run
+    scaled = (SERIES - SERIES[:72].mean(0)) / SERIES[:72].std(0)
+    off = [scaled[i : i + HORIZON] - scaled[i - 1] for i in range(96, 120 - HORIZON + 1)]
+    assert task.naive == pytest.approx(np.square(off).mean(), rel=1e-4)
+    between = (task.chance + task.naive) / 2
+    assert task.chance < task.naive  # of white noise
+    assert task.remarks(task.chance / 2) == []
+    (remark,) = task.remarks(between)
+    assert remark == f"remark: mse {between:.4g} is no better than the best constant prediction ({task.chance:.4g})"
+    assert "repeating the last row" in task.remarks(float("nan"))[1]
+    labels = tasks.get("arrays", inputs=torch.randn(40, 8, 1), targets=torch.arange(40) % 2)
+    assert labels.remarks(0.9) == []
+    assert len(labels.remarks(labels.chance)) == 1
+
+
 def test_a_forecast_continues_the_training_data_and_any_file(run, tmp_path):
     folder, _, model = run
     trained = TrainedModel(folder, device="cpu")

@@ -122,7 +122,7 @@ def gather(
     if isinstance(kernel, str):
         from stablessm.constructions.sums.expression import parse
 
-        kernel = parse(kernel)
+        kernel = parse(kernel, "kernel")
     given = None if callable(kernel) else array("kernel", kernel)
     grid = _grid(given, horizon, dt, times, continuous)
     if given is not None:

@@ -104,14 +104,14 @@ class Expression:
         return np.array(values, dtype=np.complex128 if np.iscomplexobj(values) else np.float64)
 
 
-def parse(text: str) -> Expression:
+def parse(text: str, name: str = "expression") -> Expression:
     """Read a formula in t: numbers, pi, e, ``+ - * / **``, parentheses, comparisons (1 or 0) and :data:`FUNCTIONS`.
 
     Imaginary numbers are written as in Python, ``1j``; they make the values complex. The Bessel functions have SciPy's
     names, ``j0(t)``, ``jv(2, t)``, ``kv(0.5, t)`` and so on; ``mittag_leffler(alpha, x)`` is E_α of x ≤ 0. ``airy`` is
     Ai, ``heaviside(x)`` is 1 from x = 0 on, ``erfcx(x)`` is e^(x²) erfc(x), ``where(condition, yes, no)`` chooses.
     Python's parser reads the text, and a table lists what is allowed; nothing is executed as code. A part without t
-    must have a finite value.
+    must have a finite value. Errors call the formula ``name``.
 
     >>> parse("1/(1+t)**2")([0.0, 1.0, 3.0])
     array([1.    , 0.25  , 0.0625])
@@ -125,24 +125,24 @@ def parse(text: str) -> Expression:
                 ^^^^^^
     """
     if not isinstance(text, str):
-        raise ArgumentError("expression", "text, such as '1/(1+t)**1.1'", type(text).__name__)
+        raise ArgumentError(name, "text, such as '1/(1+t)**1.1'", type(text).__name__)
     text = text.strip()
     if not text:
-        raise ArgumentError("expression", "a formula in t, such as '1/(1+t)**1.1'", "nothing")
+        raise ArgumentError(name, "a formula in t, such as '1/(1+t)**1.1'", "nothing")
     if len(text) > LONGEST:
-        raise ArgumentError("expression", f"at most {LONGEST} characters", len(text))
+        raise ArgumentError(name, f"at most {LONGEST} characters", len(text))
     if not text.isprintable():
-        raise ArgumentError("expression", "one line of plain characters", repr(text))
+        raise ArgumentError(name, "one line of plain characters", repr(text))
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # '1if t' and similar text is refused below with a better message
             body = ast.parse(text, mode="eval").body
     except SyntaxError as error:
         start = min(max((error.offset or 1) - 1, 0), len(text))
-        raise _refusal(text, "a formula in t", error.msg, start, start + 1) from None
+        raise _refusal(name, text, "a formula in t", error.msg, start, start + 1) from None
     except (RecursionError, MemoryError):
-        raise ArgumentError("expression", f"at most {DEEPEST} levels of nesting", "more") from None
-    return Expression(text, _Reader(text).read(body, 1).value)
+        raise ArgumentError(name, f"at most {DEEPEST} levels of nesting", "more") from None
+    return Expression(text, _Reader(text, name).read(body, 1).value)
 
 
 @final
@@ -159,6 +159,7 @@ class _Reader:
     """Converts allowed nodes of Python's parser to functions of t, and raises an error for all others."""
 
     text: str
+    argument: str
 
     def read(self, node: ast.expr, depth: int) -> _Part:
         if depth > DEEPEST:
@@ -237,15 +238,15 @@ class _Reader:
     def _refuse(self, node: ast.expr, expected: str, got: object) -> ArgumentError:
         line = self.text.encode()  # Python counts bytes
         start, end = (len(line[:at].decode()) for at in (node.col_offset, node.end_col_offset or len(line)))
-        return _refusal(self.text, expected, got, start, end)
+        return _refusal(self.argument, self.text, expected, got, start, end)
 
 
-def _refusal(text: str, expected: str, got: object, start: int, end: int) -> ArgumentError:
+def _refusal(name: str, text: str, expected: str, got: object, start: int, end: int) -> ArgumentError:
     """Return an error that shows the text around the place and marks it."""
     first = max(0, start - _SHOWN // 2)
     shown = text[first : first + _SHOWN]
     marks = "^" * max(min(end, first + _SHOWN) - start, 1)
-    return ArgumentError("expression", expected, f"{got}\n  {shown}\n  {' ' * (start - first)}{marks}")
+    return ArgumentError(name, expected, f"{got}\n  {shown}\n  {' ' * (start - first)}{marks}")
 
 
 def _always(number: _Number) -> _Value:
