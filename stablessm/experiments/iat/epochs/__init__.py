@@ -1,0 +1,1 @@
+"""How many epochs tanh RNNs need for exponential and for polynomial memory."""
