@@ -334,6 +334,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "fit_decay": {"time": np.arange(20.0)},
     "MemoryCurve": {"time": np.arange(20.0)},
     "perturbation_error": {"model": lambda: ssm.RealSSM(1, 4, 1), "samples": 2, "steps": 1, "horizon": 20},
+    "lyapunov_spectrum": {"model": lambda: ssm.LRU(2, 4, 3), "inputs": sequence(9, 2), "state": None},
     "readback": {"model": lambda: ssm.LRU(2, 4, 3), "lags": 4},
     "trace_divergence": {"model": lambda: ssm.LRU(2, 4, 3)},
     "stability_radius": {"x": lambda: -torch.eye(3)},

@@ -5,6 +5,7 @@ from stablessm.instruments.certificate import LyapunovCertificate, lyapunov_cert
 from stablessm.instruments.curve import MemoryCurve
 from stablessm.instruments.decay import DecayFit, fit_decay
 from stablessm.instruments.divergence import Divergence, DivergenceError, trace_divergence
+from stablessm.instruments.dynamics import LyapunovSpectrum, lyapunov_spectrum
 from stablessm.instruments.fading import fading_function
 from stablessm.instruments.family import PerturbationFamily
 from stablessm.instruments.gradients import GradientOverWeight, GradientTracker, gradient_over_weight
@@ -23,6 +24,7 @@ __all__ = [
     "GradientOverWeight",
     "GradientTracker",
     "LyapunovCertificate",
+    "LyapunovSpectrum",
     "MemoryCurve",
     "ModeReport",
     "NearestBoundary",
@@ -37,6 +39,7 @@ __all__ = [
     "fit_decay",
     "gradient_over_weight",
     "lyapunov_certificate",
+    "lyapunov_spectrum",
     "memory_function",
     "nearest_boundary",
     "perturbation_error",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -18,8 +19,17 @@ from stablessm.instruments.systems import System
 @contextmanager
 def tangents() -> Iterator[None]:
     """Run a linearized system in this context; its state cannot be used outside."""
-    with forward_ad.dual_level(), sdpa_kernel(SDPBackend.MATH):  # the fused attention has no forward derivative
+    # fused attention and the fused LSTM of oneDNN have no forward derivative
+    with forward_ad.dual_level(), sdpa_kernel(SDPBackend.MATH), _without_onednn():
         yield
+
+
+@contextmanager
+def _without_onednn() -> Iterator[None]:
+    with warnings.catch_warnings():  # PyTorch 2.13 warns about another flag, which stays as it is
+        warnings.simplefilter("ignore", UserWarning)
+        with torch.backends.mkldnn.flags(enabled=False):
+            yield
 
 
 def linearized(system: System) -> System | None:

@@ -46,6 +46,11 @@ def embedding_call(model: Any) -> Call:
     return _caller(model, None, lambda x: {"inputs_embeds": base + x}, carry=True)
 
 
+def token_call(model: Any) -> Call:
+    """Return the model from token ids (B, T) and a state to outputs and a state."""
+    return _caller(model, None, lambda x: {"input_ids": x}, carry=True)
+
+
 def _neutral_embedding(model: Any, neutral: Sequence[int] | None) -> Tensor:
     table = model.get_input_embeddings()
     with torch.no_grad():

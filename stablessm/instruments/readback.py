@@ -143,7 +143,7 @@ def _stepper(model: Any, x: Tensor) -> tuple[systems.Call, int, Tensor]:
     if isinstance(model, nn.RNNBase):
         if model.bidirectional:
             raise ArgumentError("model", "one that runs forwards in time", "a bidirectional one")
-        return systems._torch_recurrence(model), 1, systems.like(model, x)
+        return systems.torch_recurrence(model), 1, systems.like(model, x)
     if not callable(model):
         raise ArgumentError("model", "a callable or module", type(model).__name__)
     return lambda u, state: _called(model, u, state), 0, systems.like(model, x)

@@ -340,7 +340,7 @@ def input_size(model: Any, d_input: int | None) -> int:
 
 def _caller(model: Any) -> tuple[Call, bool]:
     if isinstance(model, nn.RNNBase):
-        return _torch_recurrence(model), not model.bidirectional
+        return torch_recurrence(model), not model.bidirectional
     if hasattr(model, "initial_state"):
         run = by_step(model)
         return lambda x, state: run(x, state), True
@@ -371,7 +371,9 @@ def by_step(model: Any) -> Any:
     return run if callable(run) and hasattr(model, "initial_state") else model
 
 
-def _torch_recurrence(model: nn.RNNBase) -> Call:
+def torch_recurrence(model: nn.RNNBase) -> Call:
+    """Return the call of a ``torch.nn`` recurrence with the batch first."""
+
     def call(x: Tensor, state: Any) -> tuple[Tensor, Any]:
         y, state = model(x if model.batch_first else x.transpose(0, 1), state)
         return (y if model.batch_first else y.transpose(0, 1)), state

@@ -184,6 +184,16 @@ def lyapunov_certificate(case: Case) -> None:
         assert proof.normal_bound_holds
 
 
+def lyapunov_spectrum(case: Case) -> None:
+    module, x = case.module, torch.from_numpy(np.random.default_rng(case.seed).standard_normal((20, 2)))
+    model = module if case.form != "function" else lambda u, state: module.step(u.to(module.B)[None], state)
+    first = {"state": module.initial_state(1)} if case.form == "function" else {}
+    found = ssm.lyapunov_spectrum(model, x, dt=0.5, **first)
+    case.close(found.exponents, 2 * np.sort(np.log(case.a))[::-1])
+    assert (found.verdict, found.dimension, found.state_size) == ("contracting", 0.0, 3)
+    assert found.merged == pytest.approx(case.a.max() ** 20, rel=3)
+
+
 def _trained(case: Case) -> tuple[nn.Module, np.ndarray]:
     """The module with the gradients of the sum of its response to an impulse, and |gradient / a| from the formula."""
     module, impulse = case.module, torch.zeros(1, 12, 2, device=case.device, dtype=case.dtype)
@@ -329,8 +339,8 @@ CHECKS: dict[str, Callable[[Case], None]] = {
         check.__name__: check
         for check in (
             bernstein_bound, bernstein_check, check_streaming, fading_function, fit_decay, gradient_over_weight,
-            lyapunov_certificate, memory_function, nearest_boundary, perturbation_error, readback, report_modes,
-            stability_radius, trace_divergence,
+            lyapunov_certificate, lyapunov_spectrum, memory_function, nearest_boundary, perturbation_error, readback,
+            report_modes, stability_radius, trace_divergence,
         )
     },
 }  # fmt: skip
@@ -339,7 +349,14 @@ SEEDS = {name: 100 * i for i, name in enumerate(CHECKS)}
 
 def test_every_instrument_has_a_check():
     results = {"BernsteinCheck", "DecayFit", "Divergence", "DivergenceError", "GradientOverWeight", "MemoryCurve"}
-    results |= {"LyapunovCertificate", "ModeReport", "NearestBoundary", "PerturbationCurve", "Readback"}
+    results |= {
+        "LyapunovCertificate",
+        "LyapunovSpectrum",
+        "ModeReport",
+        "NearestBoundary",
+        "PerturbationCurve",
+        "Readback",
+    }
     assert set(CHECKS) == set(instruments.__all__) - results - {"StreamingReport"}
 
 
@@ -360,6 +377,7 @@ def test_the_answer_is_the_closed_form(name, form, dtype, device):
         lambda model: ssm.fading_function(model, 12, samples=2),
         lambda model: ssm.readback(model, torch.ones(6, 60, 2) + torch.arange(60.0)[:, None].sin(), lags=3),
         lambda model: ssm.check_streaming(model, length=8),
+        lambda model: ssm.lyapunov_spectrum(model, torch.ones(9, 2)),
         lambda model: ssm.perturbation_error(model, model, [0.1], horizon=8, samples=2, norm="mse", progress=False),
         ssm.stability_radius,
         ssm.report_modes,

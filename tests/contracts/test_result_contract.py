@@ -102,6 +102,7 @@ def instruments() -> Iterator[Any]:
     report = ssm.report_modes(layer)
     yield from (report, report[3], report.intact(), Initialization(("the eigenvalues of 'a' are other ones",) * 30))
     yield ssm.lyapunov_certificate(-torch.eye(40))
+    yield ssm.lyapunov_spectrum(layer, torch.randn(30, 2))
     yield ssm.bernstein_check(small, np.arange(500) * 0.1)
     yield ssm.check_streaming(nn.LSTM(3, 8))
     yield ssm.check_streaming(nn.LSTM(3, 8)).differences[0]

@@ -1,0 +1,199 @@
+"""States of any structure as rows of real numbers, and back."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias, final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from stablessm._errors import ArgumentError
+from stablessm.instruments._nested import is_numeric
+
+Place: TypeAlias = Literal["single", "first", "last", "axis 0", "axis 1"]
+"""Where a state has its rows: nowhere (one row), in a new first or last axis, or in an axis of length 1."""
+
+
+@final
+@dataclass(frozen=True)
+class Leaf:
+    """One part of a state that consists of real or complex numbers."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    kind: Literal["tensor", "array", "number"]
+    device: torch.device
+
+    @property
+    def size(self) -> int:
+        """Return the number of real numbers; a complex number counts twice."""
+        return math.prod(self.shape) * (2 if self.dtype.is_complex else 1)
+
+
+@final
+@dataclass(frozen=True)
+class Layout:
+    """The parts of a state, without rows."""
+
+    leaves: tuple[Leaf, ...]
+
+    @property
+    def size(self) -> int:
+        """Return the number of real numbers in a state."""
+        return sum(leaf.size for leaf in self.leaves)
+
+    @property
+    def differentiable(self) -> bool:
+        """Return whether all parts are tensors, through which PyTorch can differentiate."""
+        return all(leaf.kind == "tensor" for leaf in self.leaves)
+
+    def complex_parts(self) -> Tensor:
+        """Return the positions, in a row, of the real parts of complex numbers; the imaginary parts follow each."""
+        starts = np.cumsum([0, *(leaf.size for leaf in self.leaves)])
+        found = [
+            range(a, a + leaf.size, 2) for a, leaf in zip(starts, self.leaves, strict=False) if leaf.dtype.is_complex
+        ]
+        return torch.tensor([i for part in found for i in part], dtype=torch.long)
+
+    def pack(self, state: Any, place: Place) -> Tensor:
+        """Return a state as rows (R, n) of real numbers."""
+        found = list(numbers_in(state))
+        if len(found) != len(self.leaves):
+            raise ArgumentError("model", f"a state with {len(self.leaves)} parts, as before", f"{len(found)} parts")
+        rows = []
+        for leaf, part in zip(self.leaves, found, strict=True):
+            value = _rows_first(_tensor(part), place)
+            if tuple(value.shape[1:]) != leaf.shape:
+                expected = f"a state of one size: {leaf.shape}, as before (an attention cache grows)"
+                raise ArgumentError("model", expected, f"shape {tuple(value.shape[1:])}")
+            if value.is_complex() and not leaf.dtype.is_complex:
+                raise ArgumentError("model", f"a state of {leaf.dtype}, as before", value.dtype)
+            value = value.to(leaf.dtype)
+            value = torch.view_as_real(value.resolve_conj()) if value.is_complex() else value
+            rows.append(value.reshape(len(value), -1).to("cpu"))
+        return torch.cat(rows, 1)
+
+    def unpack(self, rows: Tensor, frame: Any, place: Place) -> Any:
+        """Return rows as a state with the structure of ``frame``, whose other contents are kept."""
+        parts = iter(rows.split([leaf.size for leaf in self.leaves], 1))
+        leaves = iter(self.leaves)
+
+        def made(_: Any) -> Any:
+            leaf, part = next(leaves), next(parts)
+            if leaf.dtype.is_complex:
+                part = torch.view_as_complex(part.reshape(len(part), -1, 2))
+            value = _placed(part.reshape(len(part), *leaf.shape).to(leaf.device, leaf.dtype), place)
+            if leaf.kind == "tensor":
+                return value.clone()  # the model may overwrite its state
+            return value.numpy(force=True).copy() if leaf.kind == "array" else value.item()
+
+        return rebuilt(frame, made, Tensor.clone)
+
+
+def layout_of(state: Any, place: Place, precise: bool) -> Layout:
+    """Return the layout of a state; its parts are in double precision if ``precise``."""
+    leaves = []
+    for part in numbers_in(state):
+        kind: Any = "tensor" if isinstance(part, Tensor) else "array" if isinstance(part, np.ndarray) else "number"
+        value = _tensor(part)
+        wide = torch.complex128 if value.is_complex() else torch.float64
+        dtype = wide if precise or kind == "number" else value.dtype
+        leaves.append(Leaf(tuple(_rows_first(value, place).shape[1:]), dtype, kind, value.device))
+    return Layout(tuple(leaves))
+
+
+def _tensor(part: Any) -> Tensor:
+    return part if isinstance(part, Tensor) else torch.as_tensor(np.asarray(part))  # a number in double precision
+
+
+def _rows_first(value: Tensor, place: Place) -> Tensor:
+    if place == "single":
+        return value[None]
+    if place in ("first", "last"):
+        return value.movedim(0 if place == "first" else -1, 0)
+    axis = int(place[-1])
+    if value.dim() <= axis:
+        raise ArgumentError("model", "a state with a batch axis", f"shape {tuple(value.shape)}")
+    return value.movedim(axis, 0)
+
+
+def _placed(value: Tensor, place: Place) -> Tensor:
+    if place == "single":
+        return value[0]
+    return value.movedim(0, {"first": 0, "last": -1}.get(place, int(place[-1]) if place[-1].isdigit() else 0))
+
+
+def _opened(value: Any) -> bool:
+    """Return whether the attributes of an object are parts of the state: caches of transformers, and dataclasses."""
+    if isinstance(value, type | torch.nn.Module) or not hasattr(value, "__dict__"):
+        return False
+    return type(value).__module__.startswith("transformers.cache_utils") or dataclasses.is_dataclass(value)
+
+
+def _is_number(value: Any) -> bool:
+    if isinstance(value, np.ndarray | np.generic):
+        return value.dtype.kind in "fc"
+    return is_numeric(value) or (isinstance(value, float | complex) and not isinstance(value, bool))
+
+
+def numbers_in(state: Any) -> Iterator[Any]:
+    """Yield the tensors, arrays and numbers (real or complex, not whole) in a nested structure or a cache.
+
+    >>> [float(part) for part in numbers_in({"h": (torch.ones(()), 2.0), "steps": 3})]
+    [1.0, 2.0]
+    """
+    found: list[Any] = []
+
+    def kept(value: Any) -> Any:
+        found.append(value)
+        return value
+
+    rebuilt(state, kept)
+    yield from found
+
+
+def rebuilt(value: Any, made: Callable[[Any], Any], other: Callable[[Tensor], Any] | None = None) -> Any:
+    """Return a copy of a nested structure with every number, tensor or array replaced; others are passed to ``other``.
+
+    >>> rebuilt({"h": (1.0, 2.0), "steps": 3}, lambda number: -number)
+    {'h': (-1.0, -2.0), 'steps': 3}
+    """
+    if _is_number(value):
+        return made(value)
+    if isinstance(value, Tensor):
+        return value if other is None else other(value)
+    if isinstance(value, Mapping):
+        entries = {key: rebuilt(part, made, other) for key, part in value.items()}
+        return entries if type(value) is dict else _copied(value, entries)
+    if isinstance(value, tuple | list):
+        parts = [rebuilt(part, made, other) for part in value]
+        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
+    if _opened(value):
+        result = copy.copy(value)
+        for name, part in vars(value).items():
+            object.__setattr__(result, name, rebuilt(part, made, other))
+        return result
+    return value
+
+
+def _copied(value: Any, entries: dict[Any, Any]) -> Any:
+    result = copy.copy(value)
+    for key, part in entries.items():
+        result[key] = part
+    return result
+
+
+def repeated(state: Any, rows: int, axis: int) -> Any:
+    """Return a state with one row as a state with ``rows`` equal rows."""
+
+    def wide(value: Any) -> Any:
+        tensor = torch.as_tensor(value)
+        return tensor.repeat_interleave(rows, axis) if tensor.dim() > axis and tensor.shape[axis] == 1 else value
+
+    return rebuilt(state, wide, wide)

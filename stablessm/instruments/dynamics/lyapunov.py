@@ -1,0 +1,412 @@
+"""Lyapunov exponents: how fast small differences between two states grow or shrink along a trajectory."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from stablessm._arguments import real_number, whole_number
+from stablessm._checked import Seed, Size, checked
+from stablessm._display import Result
+from stablessm._errors import ArgumentError, NumericalError
+from stablessm._progress import working
+from stablessm.instruments import _axes
+from stablessm.instruments.dynamics.cocycle import Cocycle, Growth, blocks, closure, eigenvalue_logs, orthonormal
+from stablessm.instruments.dynamics.pushing import SMALL, Pusher, pusher
+from stablessm.instruments.dynamics.stepping import stepper
+from stablessm.instruments.systems import evaluating
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+MOST_EXPONENTS = 512
+"""Number of exponents up to which all are computed by default, and largest size of a Jacobian matrix."""
+
+FEW_EXPONENTS = 16
+"""Default number of exponents of a larger state."""
+
+ROWS = 256
+"""Number of rows up to which parallel trajectories cost little."""
+
+MOST_TRAJECTORIES = 64
+"""Largest number of parallel trajectories."""
+
+MORE = 4
+"""Number of steps of all parallel trajectories together, in units of the steps that were asked for."""
+
+LONG_ENOUGH = 4000
+"""Number of steps of a parallel trajectory below which it is not shortened to less than a quarter of the steps."""
+
+SETTLING = 5000
+"""Number of steps before the first state of a trajectory, at least, and a tenth of the steps; at most all of them."""
+
+APART = 1e-3
+"""Distance of parallel trajectories from the first one at their start, relative to its standard deviation."""
+
+SAME = 1000
+"""Difference up to which two Jacobian matrices are equal, in units of their rounding."""
+
+TRANSIENT = 1000
+"""Number of steps in which transient growth is measured."""
+
+PIECES = 8
+"""Number of pieces of a trajectory, or of trajectories, whose averages give the standard error."""
+
+OTHERS = 4
+"""Number of first states whose trajectories are compared under the same inputs."""
+
+
+@final
+@checked
+@dataclass(frozen=True, eq=False, repr=False)
+class LyapunovSpectrum(Result):
+    """Lyapunov exponents of a model, from :func:`lyapunov_spectrum`."""
+
+    exponents: np.ndarray
+    """(k,) from the largest, per unit of time; -inf for directions that are lost in a finite number of steps."""
+    error: np.ndarray
+    """(k,) two standard errors of each exponent, from pieces of the trajectories; 0 where the exponent is exact."""
+    verdict: str
+    """``contracting``, ``marginal`` or ``expanding``, by the sign of the largest exponent."""
+    evidence: str
+    """Why the verdict was given."""
+    dimension: float
+    """Kaplan–Yorke dimension of the attractor; nan if too few exponents are known."""
+    growth: float
+    """Largest factor by which a small change grows before it decays; infinite if the model is expanding."""
+    growth_time: float
+    """Time after which that factor is reached."""
+    merged: float | None
+    """Largest distance that remains between trajectories from different states under the same inputs, as a share of
+    their first distance; None without inputs. Near 0 the inputs determine the state (the echo state property)."""
+    history: np.ndarray
+    """(pieces, k) the estimates after each piece of the trajectories."""
+    state_size: int
+    """Number of real values in the state; a complex value counts twice and has two equal exponents."""
+    steps: int
+    """Number of steps of all trajectories together."""
+    trajectories: int
+    dt: float
+    method: str
+    """How the derivatives were computed."""
+
+    @property
+    def largest(self) -> float:
+        """Return the largest exponent."""
+        return float(self.exponents[0])
+
+    @property
+    def entropy(self) -> float:
+        """Return the sum of the positive exponents, an upper bound of the entropy rate in nats per unit of time."""
+        return float(self.exponents[self.exponents > 0].sum())
+
+    @property
+    def interval(self) -> np.ndarray:
+        """Return (k, 2): each exponent minus and plus its error."""
+        return np.stack([self.exponents - self.error, self.exponents + self.error], 1)
+
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Draw the exponents with their errors."""
+        ax = _axes.on(ax)
+        shown = np.isfinite(self.exponents)
+        index = np.arange(1, len(self.exponents) + 1)
+        ax.errorbar(index[shown], self.exponents[shown], self.error[shown], fmt="o", markersize=3, capsize=2)
+        ax.axhline(0.0, color="0.6", linewidth=0.8)
+        ax.set(xlabel="index", ylabel="Lyapunov exponent per unit of time", title=self.verdict)
+        return ax
+
+    def __str__(self) -> str:
+        few = ", ".join(f"{value:.4g}" for value in self.exponents[:4])
+        more = f", … ({len(self.exponents)} of {self.state_size})" if len(self.exponents) > 4 else ""
+        return (
+            f"{self.verdict}: {self.evidence}\nexponents {few}{more} per unit of time\n"
+            f"Kaplan–Yorke dimension {self.dimension:.4g}, transient growth {self.growth:.4g}\n"
+            f"{self.steps} steps, {self.method}"
+        )
+
+
+@checked
+def lyapunov_spectrum(
+    model: Any,
+    inputs: Any = None,
+    *,
+    state: Any = None,
+    steps: Size | None = None,
+    k: Size | None = None,
+    dt: float = 1.0,
+    seed: Seed = 0,
+    progress: bool = True,
+) -> LyapunovSpectrum:
+    """Measure the Lyapunov exponents of a model: the rates at which small differences of its state grow or shrink.
+
+    With the Jacobian matrices J_t of the state after a step with respect to the state before it, the exponents are
+    the logarithms of the growth rates of J_t ⋯ J_1. They are found by pushing k directions forward and orthogonalizing
+    them at every step (QR, in float64). Three cases are exact up to rounding: if all J_t are equal, the exponents are
+    log |λ| of the eigenvalues; state variables that do not influence each other in both directions are treated
+    separately (a diagonal recurrence has the averages of log |a_t|); a state that is reached at a fixed point has the
+    eigenvalues there.
+
+    Without inputs the first tenth of the steps is left out, and up to 64 shorter trajectories that start at points of
+    the first one run in parallel, if the model can run them in one call. With inputs the first tenth of the inputs
+    only aligns the directions.
+
+    Args:
+        model: A function ``(x, state) -> (y, state)``, where x is None if there are no inputs; one of our layers or
+            models, ``nn.RNN``, ``GRU``, ``LSTM`` or their cells, or a Hugging Face model with a recurrent state. A
+            module without inputs runs with zero inputs.
+        inputs: (time, d_input), (time,), (batch, time, d_input), or tokens (time,) or (batch, time). A function gets
+            the input of one step: ``inputs[t]``, or with axes of length 1 for batch and time if it requires them.
+        state: First state: a tensor or array, or nested tuples, lists and dictionaries of them (default: the model's
+            initial state, or whatever it returns for the first input and None).
+        steps: Number of steps (default: all inputs; without inputs 10,000 for a function and 1,000 for a module).
+        k: Number of exponents, the largest (default: all, or 16 if the state has more than 512 values).
+        dt: Time of one step.
+        seed: Seed of the first directions.
+        progress: Whether a long computation shows a progress bar.
+
+    >>> def rotation(x, z):
+    ...     return None, torch.stack([0.6 * z[0] - 0.8 * z[1], 0.8 * z[0] + 0.6 * z[1]])
+    >>> found = lyapunov_spectrum(rotation, state=torch.tensor([1.0, 0.0]))
+    >>> found.verdict, bool(abs(found.exponents).max() < 1e-12)
+    ('marginal', True)
+    """
+    dt = real_number("dt", dt, 0)
+    with evaluating(model), torch.no_grad(), working("lyapunov_spectrum", progress) as tell:
+        run = stepper(model, inputs, state)
+        return _Measurement(pusher(run), k, steps, dt, seed, tell).result()
+
+
+class _Measurement:
+    """The trajectories, their directions, and what is read from them."""
+
+    def __init__(
+        self, way: Pusher, k: int | None, steps: int | None, dt: float, seed: int, tell: Callable[[], object]
+    ) -> None:
+        self.way, self.dt, self.tell = way, dt, tell
+        run = self.run = way.stepper
+        self.k = _number_of_exponents(k, run.size)
+        self.full = run.size <= MOST_EXPONENTS and (2 * self.k >= run.size or run.size <= SMALL)
+        self.tangents = run.size if self.full else self.k
+        self.generator = torch.Generator().manual_seed(seed)
+        self.scale = float(run.start.abs().max()) or 1.0
+        if run.alone:
+            steps = steps or (1000 if isinstance(run.module, torch.nn.Module) else 10_000)
+            many = not (run.place == "single" and not run.vectorized)
+            count = min(max(1, ROWS // self.tangents), MOST_TRAJECTORIES) if many else 1
+            shorter = max(MORE * steps // count, min(steps // 4, LONG_ENOUGH), 1)
+            self.length = min(steps, shorter) if count > 1 else steps
+            self.start = self._on_the_attractor(min(steps, max(steps // 10, SETTLING)), count)
+            self.skip = min(1000, self.length // 5)
+        else:
+            assert run.inputs is not None
+            here = run.inputs.shape[1] - run.taken
+            steps = here if steps is None else whole_number("steps", steps)
+            if not 1 <= steps <= here:
+                raise ArgumentError("steps", f"at most {here} (the inputs)", steps)
+            self.skip = steps // 10
+            self.length, self.start = steps - self.skip, run.start
+
+    def _on_the_attractor(self, steps: int, count: int) -> Tensor:
+        """Return ``count`` states near the second half of a trajectory of ``steps`` steps, slightly apart from it."""
+        rows, frame = self.run.start, self.run.framed(1)
+        found = []
+        for t in range(steps):
+            rows, frame = self.run.advance(rows, self.run.at(t, 1), frame)
+            self._checked(rows, t)
+            if t >= steps // 2:
+                found.append(rows)
+            self.tell()
+        if count == 1:
+            return rows
+        visited = torch.cat(found)
+        chosen = visited[torch.linspace(0, len(visited) - 1, count).long()]
+        noise = torch.randn(chosen.shape, generator=self.generator, dtype=chosen.dtype)
+        return chosen + APART * (visited.std(0) if len(visited) > 1 else 0.0) * noise
+
+    def _checked(self, rows: Tensor, t: int) -> None:
+        if not bool(rows.isfinite().all()):
+            remedy = "start from another state, or give fewer steps or smaller inputs"
+            raise NumericalError(f"the state is not finite after {t + 1} steps", remedy)
+        self.scale = max(float(rows.abs().max()), 0.999 * self.scale)
+
+    def result(self) -> LyapunovSpectrum:
+        """Run the trajectories and read the exponents."""
+        cocycle, growth, constant = self._trajectories()
+        if constant is not None:
+            exponents = eigenvalue_logs(constant)[: self.k]
+            error, history = torch.zeros_like(exponents), exponents[None]
+            how = "eigenvalues of the Jacobian matrix, which is the same at all steps"
+        else:
+            means = cocycle.means()[..., : self.k]
+            exponents, error, history = _averages(means, torch.tensor(cocycle.counts, dtype=torch.float64))
+            how = "QR at every step"
+        exact = constant is not None or cocycle.is_exact()
+        rates = exponents.numpy() / self.dt
+        slack = self._slack(float(error[0]), exact)
+        verdict = "expanding" if rates[0] > slack else "contracting" if rates[0] < -slack else "marginal"
+        merged = self._merged()
+        largest, when = _largest_growth(growth, self.dt, verdict)
+        return LyapunovSpectrum(
+            exponents=rates, error=error.numpy() / self.dt, verdict=verdict,
+            evidence=_evidence(rates[0], slack, merged), dimension=_dimension(rates, self.run.size),
+            growth=largest, growth_time=when, merged=merged, history=history.numpy() / self.dt,
+            state_size=self.run.size, steps=self.length * len(self.start), trajectories=len(self.start), dt=self.dt,
+            method=f"{how}; {self.way.mode}",
+        )  # fmt: skip
+
+    def _slack(self, error: float, exact: bool) -> float:
+        """Return how far the largest exponent may be from zero by chance or rounding."""
+        rounding = 1e-9 if self.way.eps < 1e-12 else 1e-5
+        return max(error, rounding, 0.0 if exact else 1 / self.length) / self.dt
+
+    def _trajectories(self) -> tuple[Cocycle, Growth, Tensor | None]:
+        """Return the growth along the trajectories, and the Jacobian matrix if it is the same at all steps."""
+        size = self.run.size
+        matrix = self._matrix() if size <= MOST_EXPONENTS else None
+        if not self.full or matrix is None:
+            found = self._walk(matrix, None)
+            assert not isinstance(found, Tensor)
+            return found
+        pattern = (matrix != 0).any(0)
+        while True:  # until no variable influences another one that the pattern does not have
+            walked = self._walk(matrix, pattern)
+            if not isinstance(walked, Tensor):
+                return walked
+            pattern = pattern | walked
+
+    def _matrix(self) -> Tensor:
+        """Return the Jacobian matrices of the first step, (R, n, n)."""
+        count = len(self.start)
+        frame = self.run.framed(count * self.run.size)
+        return self.way.matrices(self.start, self.run.at(0, count), frame, self.scale)[1]
+
+    def _pushed(self, rows: Tensor, directions: Tensor, t: int, frame: Any) -> tuple[Tensor, Tensor, Any]:
+        """Return the states after step t, J times the directions (R, n, k), and the frame."""
+        count, size, k = directions.shape
+        wide, x = rows.repeat_interleave(k, 0), self.run.at(t, count * k)
+        after, moved, frame = self.way.push(wide, directions.mT.reshape(count * k, size), x, frame, self.scale)
+        return after[::k], moved.reshape(count, k, size).mT, frame
+
+    def _walk(self, first: Tensor | None, pattern: Tensor | None) -> Any:
+        """Return the same as ``_trajectories``; or the influences (n, n) of a step, if ``pattern`` lacks one."""
+        size, count, k = self.run.size, len(self.start), self.tangents
+        parts = None if pattern is None else blocks(pattern)
+        covered = None if pattern is None else closure(pattern)
+        cocycle = Cocycle(orthonormal(count, size, k, parts, self.generator), self.length, parts)
+        growth = Growth(torch.eye(k, dtype=torch.float64))
+        rows, frame, same = self.start, self.run.framed(count * k), first is not None
+        for t in range(self.skip + self.length):
+            if t == self.skip:
+                cocycle.forget()
+            held = cocycle.directions
+            if parts is None:
+                rows, moved, frame = self._pushed(rows, held, t, frame)
+            else:
+                rows, moved, frame = self.way.matrices(rows, self.run.at(t, count), frame, self.scale)
+            self._checked(rows, t)
+            if parts is not None:
+                assert covered is not None
+                if len(parts) > 1 and bool(((moved != 0).any(0) & ~covered).any()):
+                    return (moved != 0).any(0)
+                cocycle.add_matrix(moved)
+            else:
+                cocycle.add(moved)
+            if same and first is not None:
+                expected = first if parts is not None else first[:1] @ held
+                same = bool((moved - expected).abs().max() <= SAME * self.way.eps * expected.abs().max())
+            if t < TRANSIENT:
+                growth.add(moved[0] if parts is not None else cocycle.directions[0].mT @ moved[0])
+            self.tell()
+        constant = first is not None and same and bool(((first - first[:1]).abs() <= SAME * self.way.eps).all())
+        return cocycle, growth, first[0] if constant and first is not None else None
+
+    def _merged(self) -> float | None:
+        """Return what remains of the distances between trajectories from different states, under the same inputs."""
+        run = self.run
+        if run.alone or run.inputs is None:
+            return None
+        noise = torch.randn(OTHERS * len(run.start), run.size, generator=self.generator, dtype=torch.float64)
+        rows = run.start.repeat_interleave(OTHERS, 0)
+        noise[::OTHERS] = 0.0
+        rows, frame = (rows + self.scale * noise).to(rows.dtype), run.framed(len(rows))
+        before = _spread(rows, OTHERS)
+        for t in range(self.skip + self.length):
+            rows, frame = run.advance(rows, run.at(t, len(rows)), frame)
+        after = _spread(rows, OTHERS)
+        return float((after / before).max()) if bool(after.isfinite().all()) else None
+
+
+def _number_of_exponents(k: int | None, size: int) -> int:
+    if k is None:
+        return size if size <= MOST_EXPONENTS else FEW_EXPONENTS
+    k = whole_number("k", k)
+    if k > size:
+        raise ArgumentError("k", f"at most {size} (the size of the state)", k)
+    return k
+
+
+def _spread(rows: Tensor, others: int) -> Tensor:
+    """Return the largest distance of each group of rows from its first row."""
+    groups = rows.double().reshape(-1, others, rows.shape[1])
+    return torch.linalg.vector_norm(groups[:, 1:] - groups[:, :1], dim=-1).amax(1).clamp(min=1e-300)
+
+
+def _averages(means: Tensor, counts: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return exponents, two standard errors, and the estimates after each chunk, of means (chunks, R, k)."""
+    weights = counts / counts.sum()
+    exponents = (weights[:, None, None] * means).sum(0).mean(0)
+    order = exponents.argsort(descending=True, stable=True)
+    error = 2 * _standard_error(means, weights)
+    running = (counts[:, None, None] * means).cumsum(0).mean(1) / counts.cumsum(0)[:, None]
+    return exponents[order], error[order], running[:, order]
+
+
+def _standard_error(means: Tensor, weights: Tensor) -> Tensor:
+    """Return the standard error of the mean, from the trajectories if there are at least 8, else from long pieces."""
+    apart = (weights[:, None, None] * means).sum(0)
+    if len(apart) < PIECES:
+        pieces = [
+            (part_weights[:, None, None] * part).sum(0) / part_weights.sum()
+            for part, part_weights in zip(means.tensor_split(PIECES), weights.tensor_split(PIECES), strict=True)
+            if len(part)
+        ]
+        apart = torch.cat(pieces)
+    return apart.std(0).nan_to_num(0.0) / math.sqrt(len(apart)) if len(apart) > 1 else torch.zeros(means.shape[-1])
+
+
+def _dimension(rates: np.ndarray, size: int) -> float:
+    """Return the Kaplan–Yorke dimension of exponents that are sorted from the largest.
+
+    >>> round(_dimension(np.array([0.9056, 0.0, -14.5723]), 3), 4)
+    2.0621
+    """
+    sums = np.cumsum(rates)
+    count = int((sums >= 0).sum())
+    if count == 0:
+        return 0.0
+    if count == len(rates):
+        return float(size) if len(rates) == size else math.nan
+    return count + float(sums[count - 1] / -rates[count])
+
+
+def _largest_growth(growth: Growth, dt: float, verdict: str) -> tuple[float, float]:
+    if verdict == "expanding":
+        return math.inf, math.inf
+    best = int(np.argmax(growth.logs))
+    log = max(0.0, growth.logs[best])
+    return (math.exp(log), growth.times[best] * dt) if log > 0 else (1.0, 0.0)
+
+
+def _evidence(largest: float, slack: float, merged: float | None) -> str:
+    text = f"the largest exponent is {largest:.4g} ± {slack:.2g}"
+    if merged is None:
+        return text
+    if merged < 1e-3:
+        return f"{text}; trajectories from different states merge (to {merged:.1g} of their distance)"
+    return f"{text}; trajectories from different states keep {merged:.2g} of their distance"

@@ -1,0 +1,118 @@
+"""Jacobian-vector products of one step of a model, by forward differentiation or by finite differences."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Literal, final
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+from stablessm.instruments._tangent import tangents
+from stablessm.instruments.dynamics.stepping import Stepper
+
+_TRIED = (1e-5, 1e-3)
+"""Relative sizes of the changes that are compared with a forward derivative."""
+
+
+SMALL = 8
+"""Size of a state up to which backward differentiation is faster."""
+
+
+@final
+@dataclass(frozen=True)
+class Pusher:
+    """A step that also advances tangents, J v."""
+
+    stepper: Stepper
+    mode: Literal["forward derivatives", "backward derivatives", "finite differences"]
+    """How J v is computed; finite differences if the model cannot be differentiated."""
+
+    @property
+    def eps(self) -> float:
+        """Return the relative error of a product J v."""
+        eps = max(torch.finfo(leaf.dtype).eps for leaf in self.stepper.layout.leaves)
+        return eps ** (2 / 3) if self.mode == "finite differences" else eps
+
+    def matrices(self, rows: Tensor, x: Tensor | None, frame: Any, scale: float) -> Any:
+        """Return the next states (R, n), the Jacobian matrices (R, n, n), and the frame, made for R n rows."""
+        count, size = rows.shape
+        if self.mode == "backward derivatives":
+            return self._backward(rows, x)
+        eye = torch.eye(size, dtype=torch.float64).repeat(count, 1)
+        wide, now = rows.repeat_interleave(size, 0), None if x is None else x.repeat_interleave(size, 0)
+        after, moved, frame = self.push(wide, eye, now, frame, scale)
+        return after[::size], moved.reshape(count, size, size).mT, frame
+
+    def _backward(self, rows: Tensor, x: Tensor | None) -> Any:
+        with torch.enable_grad():
+            before = rows.detach().requires_grad_()
+            after, _ = self.stepper.advance(before, x, self.stepper.frame)
+            lines = [
+                torch.autograd.grad(after[:, i].sum(), before, retain_graph=True, materialize_grads=True)[0]
+                for i in range(rows.shape[1])
+            ]
+        return after.detach(), torch.stack(lines, 1).double(), self.stepper.frame
+
+    def push(self, rows: Tensor, directions: Tensor, x: Tensor | None, frame: Any, scale: float) -> Any:
+        """Return the next states (R, n), J v (R, n) in float64, and the frame; ``scale`` is the size of the states."""
+        if self.mode == "finite differences":
+            return self._difference(rows, directions, x, frame, scale * (self.eps**0.5))
+        if self.stepper.vectorized:
+            step = lambda state: self.stepper.advance(state, x, frame)[0]  # noqa: E731
+            after, moved, *_ = torch.func.jvp(step, (rows,), (directions.to(rows.dtype),))
+            return after.detach(), moved.detach().double(), frame
+        with tangents():
+            made = forward_ad.make_dual(rows, directions.to(rows.dtype))
+            after, frame = self.stepper.advance(made, x, frame)
+            value, tangent = forward_ad.unpack_dual(after)
+            moved = torch.zeros_like(value) if tangent is None else tangent
+            return value.detach(), moved.detach().double(), plain(self.stepper, value, frame)
+
+    def _difference(self, rows: Tensor, directions: Tensor, x: Tensor | None, frame: Any, size: float) -> Any:
+        length = torch.linalg.vector_norm(directions, dim=1, keepdim=True).clamp(min=1e-300)
+        change = (directions * (size / length)).to(rows.dtype)
+        after, frame_after = self.stepper.advance(rows, x, frame)
+        ahead, _ = self.stepper.advance(rows + change, x, frame)
+        behind, _ = self.stepper.advance(rows - change, x, frame)
+        moved = (ahead.double() - behind.double()) * (length / (2 * size))
+        return after, moved, frame_after
+
+
+def plain(stepper: Stepper, rows: Tensor, frame: Any) -> Any:
+    """Return the frame with values that have no tangents, so that it can be used in the next step."""
+    return frame if stepper.place in ("single", "first", "last") else stepper.layout.unpack(rows, frame, stepper.place)
+
+
+def pusher(stepper: Stepper) -> Pusher:
+    """Return a derivative, if it agrees with finite differences at the first state, else finite differences."""
+    forward, finite = Pusher(stepper, "forward derivatives"), Pusher(stepper, "finite differences")
+    if not stepper.layout.differentiable:
+        return finite
+    generator = torch.Generator().manual_seed(1)
+    rows = stepper.start[:1].repeat(3, 1)
+    direction = torch.randn(3, stepper.size, generator=generator, dtype=torch.float64)
+    x = stepper.at(0, len(stepper.start) * 3)
+    x, frame = None if x is None else x[:1].expand(3, *x.shape[1:]), stepper.framed(3)
+    scale = float(rows.abs().max()) or 1.0
+    try:
+        _, exact, _ = forward.push(rows, direction, x, frame, scale)
+    except (RuntimeError, TypeError, ValueError, NotImplementedError):  # an operation without a forward derivative
+        return pusher(replace(stepper, vectorized=False)) if stepper.vectorized else finite
+    sizes = [finite._difference(rows, direction, x, frame, scale * size)[1] for size in _TRIED]
+    close = 1e-4 if rows.dtype == torch.float64 and not isinstance(stepper.module, torch.nn.Module) else 5e-2
+    if not any(_near(exact, found, close) for found in sizes) and _near(sizes[0], sizes[1], close):
+        return finite
+    backward = Pusher(stepper, "backward derivatives")
+    if stepper.size > SMALL or stepper.vectorized or stepper.place.startswith("axis"):
+        return forward
+    try:
+        _, matrix, _ = backward.matrices(rows, x, frame, scale)
+    except RuntimeError:  # an operation without a backward derivative
+        return forward
+    return backward if _near((matrix @ direction[..., None])[..., 0], exact, 1e-6) else forward
+
+
+def _near(a: Tensor, b: Tensor, close: float) -> bool:
+    return bool((a - b).norm() <= close * b.norm() + 1e-12)

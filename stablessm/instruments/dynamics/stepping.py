@@ -1,0 +1,270 @@
+"""One step of any model with a state, as a map from rows of numbers to rows of numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias, final
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from stablessm._errors import ArgumentError
+from stablessm.instruments import huggingface, systems
+from stablessm.instruments.dynamics.layout import Layout, Place, layout_of, repeated
+
+Step: TypeAlias = Callable[[Any, Any], tuple[Any, Any]]
+"""(input of one step or None, state) -> (output, state)."""
+
+_EXPECTED = "a model with a state: (x, state) -> (y, state)"
+
+
+@final
+@dataclass(frozen=True)
+class Stepper:
+    """A model that advances rows of states by one step."""
+
+    step: Step
+    layout: Layout
+    place: Place
+    frame: Any
+    """A state of one row, from which structure and whole numbers are taken."""
+    start: Tensor
+    """(1, n) the first state, or (B, n) one for each sequence."""
+    inputs: Tensor | None
+    """(B, T, …) inputs of each step; (1, 1, …) if the input is always the same; None if the model takes none."""
+    taken: int = 0
+    """Number of inputs that were read to obtain the first state."""
+    shape: tuple[int, ...] = ()
+    """Shape of the input of one step and row, as the model takes it."""
+    vectorized: bool = False
+    """Whether ``torch.vmap`` is applied to the model."""
+    alone: bool = False
+    """Whether the caller gave no inputs."""
+    module: Any = None
+    """The caller's model."""
+
+    @property
+    def size(self) -> int:
+        """Return the number of real numbers in a state."""
+        return self.layout.size
+
+    def framed(self, rows: int) -> Any:
+        """Return a frame for so many rows."""
+        return repeated(self.frame, rows, int(self.place[-1])) if self.place.startswith("axis") else self.frame
+
+    def advance(self, rows: Tensor, x: Tensor | None, frame: Any) -> tuple[Tensor, Any]:
+        """Return the next states (R, n) of rows, and the frame that they came in; x is (R, …) or None."""
+        if self.place == "single" and not self.vectorized:
+            parts = [self._single(rows[i : i + 1], None if x is None else x[i], frame) for i in range(len(rows))]
+            return torch.cat([part for part, _ in parts]), parts[-1][1]
+        if self.vectorized:
+            run = lambda row, now: self._single(row[None], now, frame)[0][0]  # noqa: E731
+            return torch.vmap(run, in_dims=(0, None if x is None else 0))(rows, x), frame
+        _, state = self.step(self._placed(x), self.layout.unpack(rows, frame, self.place))
+        return self.layout.pack(state, self.place), state
+
+    def _single(self, row: Tensor, x: Tensor | None, frame: Any) -> tuple[Tensor, Any]:
+        _, state = self.step(None if x is None else x.reshape(self.shape), self.layout.unpack(row, frame, "single"))
+        return self.layout.pack(state, "single"), state
+
+    def _placed(self, x: Tensor | None) -> Tensor | None:
+        if x is None:
+            return None
+        if self.place == "last":
+            return x.reshape(len(x), *self.shape).movedim(0, -1)
+        return x.reshape(len(x), *(self.shape[1:] if self.place.startswith("axis") else self.shape))
+
+    def at(self, t: int, rows: int) -> Tensor | None:
+        """Return the input of step t for ``rows`` rows, in equal parts for each sequence."""
+        if self.inputs is None:
+            return None
+        now = self.inputs[:, 0 if self.alone else t + self.taken]
+        return now.repeat_interleave(rows // len(now), 0)
+
+
+def stepper(model: Any, inputs: Any, state: Any) -> Stepper:
+    """Find out how to run a model step by step, or raise an ArgumentError."""
+    if not callable(model):
+        raise ArgumentError("model", "a callable or module", type(model).__name__)
+    x = None if inputs is None else _sequences(inputs)
+    known = _known(model, x, state)
+    return _function(model, x, state) if known is None else known
+
+
+def _sequences(inputs: Any) -> Tensor:
+    """Return inputs as (B, T, …), with at least one axis of channels unless they are tokens or a single series."""
+    x = torch.as_tensor(inputs).detach()
+    whole = not (x.is_floating_point() or x.is_complex())
+    if not x.numel() or x.dim() not in ((1, 2) if whole else (1, 2, 3)):
+        expected = "(time,), (time, d_input) or (batch, time, d_input), or tokens (time,) or (batch, time)"
+        raise ArgumentError("inputs", expected, f"shape {tuple(x.shape)}")
+    if not whole and not bool(x.isfinite().all()):
+        raise ArgumentError("inputs", "finite numbers", "NaN or infinity")
+    return x if x.dim() == (2 if whole else 3) else x[None]
+
+
+def _known(model: Any, x: Tensor | None, state: Any) -> Stepper | None:
+    """Return how a model of a known kind is run; None for any other callable."""
+    tokens = x is not None and not x.is_floating_point()
+    axis, first = 0, state
+    step: Step
+    if huggingface.is_transformer(model):
+        if huggingface.state_name(model) is None:
+            raise ArgumentError("model", _EXPECTED, f"{type(model).__name__}, which takes no state")
+        call = huggingface.token_call(model) if tokens else huggingface.embedding_call(model)
+        size = model.get_input_embeddings().weight.shape[1]
+        step = lambda now, held: call(now[:, None], held)  # noqa: E731
+    elif isinstance(model, nn.RNNBase):
+        if model.bidirectional:
+            raise ArgumentError("model", "one that runs forwards in time", "a bidirectional one")
+        run = systems.torch_recurrence(model)
+        size, axis = model.input_size, 1
+        step = lambda now, held: run(now[:, None], held)  # noqa: E731
+    elif isinstance(model, nn.RNNCellBase):
+        size = model.input_size
+        step = lambda now, held: (None, model(now, held))  # noqa: E731
+    elif hasattr(model, "initial_state") and callable(getattr(model, "step", None)):
+        size = 0 if tokens else systems.input_size(model, None if x is None else x.shape[-1])
+        step, first = model.step, model.initial_state(1) if state is None else state
+    else:
+        return None
+    return _of_module(model, step, x, first, size, axis)
+
+
+def _of_module(model: Any, step: Step, x: Tensor | None, state: Any, size: int, axis: int) -> Stepper:
+    """Return the stepper of a module whose state has a batch axis; without inputs the input is zero."""
+    weight, alone = systems.weight_of(model), x is None
+    if x is None:
+        x = torch.zeros(1, 1, size)
+    elif x.is_floating_point():
+        x = x if x.dim() == 3 else x[..., None]
+        if x.shape[-1] != size:
+            raise ArgumentError("inputs", f"{size} channels", f"shape {tuple(x.shape)}")
+    x = x.to(weight) if weight is not None and x.is_floating_point() else x
+    taken = 0
+    if state is None:
+        state, taken = _tried(step, x[:, 0], None), 1
+    elif len(x) > 1:
+        state = repeated(state, len(x), axis)
+    place: Place = "axis 1" if axis else "axis 0"
+    layout = layout_of(state, place, precise=False)
+    if not layout.size:
+        raise ArgumentError("model", _EXPECTED, f"{type(model).__name__}, whose state has no numbers")
+    start = layout.pack(state, place)
+    frame = state if len(x) == 1 else _tried(step, x[:1, 0], None)
+    return Stepper(step, layout, place, frame, start, x, taken, (1, *x.shape[2:]), module=model, alone=alone)
+
+
+def _tried(step: Step, x: Any, state: Any) -> Any:
+    try:
+        result = step(x, state)
+    except ArgumentError:
+        raise
+    except Exception as error:
+        first = str(error).splitlines()[0] if str(error) else "no message"
+        raise ArgumentError("model", _EXPECTED, f"a call that raised {type(error).__name__}: {first}") from error
+    if not isinstance(result, tuple) or len(result) != 2:
+        raise ArgumentError("model", _EXPECTED, f"a call that returned {type(result).__name__}")
+    return result[1]
+
+
+def _function(model: Any, x: Tensor | None, state: Any) -> Stepper:
+    """Return the stepper of a function: find the form of its input and of its state, then the way to run many rows."""
+    if x is None and state is None:
+        raise ArgumentError("state", "the first state, since the model has neither inputs nor a state of its own", None)
+    reasons: list[Exception] = []
+    for shape, first, precise in _forms(model, x, state):
+        try:
+            made = _of_form(model, x, shape, first, precise)
+        except ArgumentError as reason:
+            reasons.append(reason)
+        else:
+            return _for_many_rows(made)
+    raise reasons[0]
+
+
+def _forms(model: Any, x: Tensor | None, state: Any) -> Iterator[tuple[tuple[int, ...], Any, bool]]:
+    """Yield the shape of an input, a first state and a precision, to be tried in this order."""
+    shapes: list[tuple[int, ...]] = [()]
+    if x is not None:
+        own = tuple(x.shape[2:])
+        shapes = [own, (1, *own), (1, 1, *own)]
+        shapes = shapes[::-1] if isinstance(model, nn.Module) or state is None else shapes
+        shapes += [()] if own == (1,) else []
+    for first in _first_states(state):
+        for precise in (True, False):
+            for shape in shapes:
+                yield shape, first, precise
+
+
+def _first_states(state: Any) -> list[Any]:
+    """Return the state, with numbers as tensors, as one tensor or array if it is a list of numbers, and as it is."""
+    numbers = isinstance(state, tuple | list) and all(isinstance(part, int | float) for part in state)
+    if isinstance(state, float | int):
+        return [torch.tensor(float(state)), float(state)]
+    if not numbers or state is None:
+        return [state]
+    values = [float(part) for part in state]
+    as_tensors = type(state)(map(torch.tensor, values))
+    return [as_tensors, torch.tensor(values, dtype=torch.float64), np.array(values), type(state)(values)]
+
+
+def _of_form(model: Any, x: Tensor | None, shape: tuple[int, ...], first: Any, precise: bool) -> Stepper:
+    weight = systems.weight_of(model)
+    now = None
+    if x is not None:
+        dtype = (torch.float64 if weight is None else weight.dtype) if precise else torch.float32
+        x = x.to(dtype) if x.is_floating_point() else x
+        now, x = x[0, 0].reshape(shape), x
+    taken = 0
+    if first is None:
+        first, taken = _tried(model, now, None), 1
+    layout = layout_of(first, "single", precise=precise)
+    if not layout.size:
+        raise ArgumentError("state" if taken == 0 else "model", "a state of real numbers", type(first).__name__)
+    row = layout.pack(first, "single")
+    made = Stepper(model, layout, "single", first, row, x, taken, shape, alone=x is None, module=model)
+    after = _tried(model, now, layout.unpack(row, first, "single"))
+    layout.pack(after, "single")
+    if x is not None and len(x) > 1:
+        made = replace(made, start=row.expand(len(x), -1))
+    return made
+
+
+def _for_many_rows(single: Stepper) -> Stepper:
+    """Return the stepper that runs many rows in one call, in the first way that gives what single calls give."""
+    rows = _probes(single)
+    x = single.at(0, len(rows) * (1 if single.inputs is None else len(single.inputs)))
+    x = None if x is None else x[: len(rows)]
+    wanted, _ = single.advance(rows, x, single.frame)
+    ways = [replace(single, place=place) for place in ("last", "first")]
+    if all(leaf.shape[:1] == (1,) for leaf in single.layout.leaves) and single.shape[:1] in ((1,), ()):
+        leaves = tuple(replace(leaf, shape=leaf.shape[1:]) for leaf in single.layout.leaves)
+        ways.insert(0, replace(single, place="axis 0", layout=Layout(leaves)))
+    if single.layout.differentiable:
+        ways.append(replace(single, vectorized=True))
+    for way in ways:
+        if any(leaf.kind == "number" for leaf in single.layout.leaves):
+            break
+        try:
+            found, _ = way.advance(rows, x, way.framed(len(rows)))
+        except Exception:  # whatever it raised, the function does not take rows in this way
+            continue
+        close = 100 * max(torch.finfo(leaf.dtype).eps for leaf in single.layout.leaves)
+        size = close * (1e-30 + float(wanted.abs().max()))
+        if found.shape == wanted.shape and torch.allclose(found, wanted, rtol=close, atol=size, equal_nan=True):
+            return way
+    return single
+
+
+def _probes(single: Stepper) -> Tensor:
+    """Return states near the first state, a number of rows that no axis of the state has."""
+    sizes = {size for leaf in single.layout.leaves for size in leaf.shape}
+    count = next(n for n in range(3, 99) if n not in sizes)
+    generator = torch.Generator().manual_seed(0)
+    noise = torch.randn(count, single.size, generator=generator, dtype=torch.float64)
+    first = single.start[:1]
+    size = float(first.abs().max()) or 1.0
+    return (first + 0.01 * size * noise).to(first.dtype)
