@@ -17,9 +17,9 @@ from stablessm._display import Result
 from stablessm._errors import ArgumentError, NumericalError
 from stablessm._progress import working
 from stablessm.instruments import _axes
-from stablessm.instruments.dynamics.cocycle import Cocycle, Growth, blocks, closure, eigenvalue_logs, orthonormal
-from stablessm.instruments.dynamics.pushing import SMALL, Pusher, pusher
-from stablessm.instruments.dynamics.stepping import stepper
+from stablessm.instruments.dynamics._cocycle import Cocycle, Growth, blocks, closure, eigenvalue_logs, orthonormal
+from stablessm.instruments.dynamics._pushing import SMALL, Pusher, pusher
+from stablessm.instruments.dynamics._stepping import stepper
 from stablessm.instruments.systems import evaluating
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from stablessm._errors import ArgumentError
 from stablessm.instruments import huggingface, systems
-from stablessm.instruments.dynamics.layout import Layout, Place, layout_of, repeated
+from stablessm.instruments.dynamics._layout import Layout, Place, layout_of, repeated
 
 Step: TypeAlias = Callable[[Any, Any], tuple[Any, Any]]
 """(input of one step or None, state) -> (output, state)."""

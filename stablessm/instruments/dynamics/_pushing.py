@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from stablessm.instruments._tangent import tangents
-from stablessm.instruments.dynamics.stepping import Stepper
+from stablessm.instruments.dynamics._stepping import Stepper
 
 _TRIED = (1e-5, 1e-3)
 """Relative sizes of the changes that are compared with a forward derivative."""
