@@ -11,6 +11,7 @@ from torch import Tensor
 from stablessm._arguments import one_of
 from stablessm._errors import ArgumentError
 from stablessm._typing import Time
+from stablessm.layers.factors import Weights, computed_at_once
 from stablessm.layers.mapped import MappedLayer
 from stablessm.reparam import Reparameterization
 from stablessm.scan import fft_scan, linear_scan, resolve
@@ -51,6 +52,10 @@ class DiagonalLayer(MappedLayer):
         """
 
     @abstractmethod
+    def _weights_of_factors(self) -> Weights:
+        """Return the parameters from which a kernel computes the result of ``_discretize(None)``."""
+
+    @abstractmethod
     def _drive(self, x: Tensor, gain: Tensor) -> Tensor:
         """Return g u (…, *state_shape) for an input x (…, d_input)."""
 
@@ -59,9 +64,11 @@ class DiagonalLayer(MappedLayer):
 
     def _factors(self, dt: Tensor | None) -> tuple[Tensor, Tensor]:
         """Return the result of ``_discretize``, or the result that ``hold`` has cached."""
-        if self._held is None or dt is not None or torch.is_grad_enabled():
+        if dt is not None:
             return self._discretize(dt)
-        return self._held
+        if self._held is not None and not torch.is_grad_enabled():
+            return self._held
+        return computed_at_once(self._weights_of_factors()) or self._discretize(None)
 
     def _states(self, x: Tensor, state: Tensor | None, reset: Tensor | None, dt: Tensor | None) -> Tensor:
         decay, gain = self._factors(dt)

@@ -13,7 +13,10 @@ from stablessm._checked import Finite, Size, checked
 from stablessm._renamed import renamed
 from stablessm._typing import Times
 from stablessm.layers import initialize
+from stablessm.layers.at_once import multiplies_at_once
 from stablessm.layers.diagonal import DiagonalLayer, Mode
+from stablessm.layers.factor_kind import Kind
+from stablessm.layers.factors import Weights
 from stablessm.layers.real_ssm import discrete_powers
 from stablessm.reparam import Reparameterization
 
@@ -108,6 +111,9 @@ class LRU(DiagonalLayer):
             modulus = modulus.abs() ** dt[..., None]
         return torch.complex(modulus * phase.cos(), modulus * phase.sin()), gain
 
+    def _weights_of_factors(self) -> Weights:
+        return Weights(Kind.of(self.map, normalize=self.normalize), self.map, self.w, self.phase, None)
+
     def _drive(self, x: Tensor, gain: Tensor) -> Tensor:
         pairs = F.linear(x, self.B.flatten(0, 1)).unflatten(-1, (-1, 2)).to(gain.dtype)
         return torch.view_as_complex(pairs) * gain
@@ -118,6 +124,16 @@ class LRU(DiagonalLayer):
         signs = self.C.new_tensor([1.0, -1.0])
         y = F.linear(pairs, (self.C * signs).flatten(1))
         return y if self.D is None else y + F.linear(x, self.D)
+
+    def _step_at_once(self, x_t: Tensor, state: Tensor) -> tuple[Tensor, Tensor] | None:
+        if not multiplies_at_once(x_t, self.B, self.C, self.D):
+            return None
+        from stablessm.layers import triton_linear
+
+        held = state.resolve_conj().resolve_neg().contiguous()
+        new = triton_linear.advance(x_t, self.B.flatten(0, 1), None, *self._factors(None), held)
+        direct = None if self.D is None else (x_t, self.D)
+        return triton_linear.linear(new, self.C.flatten(1), conjugate=True, second=direct), new
 
     def extra_repr(self) -> str:
         """Return the options, for ``print(model)``."""

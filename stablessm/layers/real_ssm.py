@@ -14,7 +14,10 @@ from stablessm._errors import ArgumentError
 from stablessm._renamed import renamed
 from stablessm._typing import Time, Times
 from stablessm.layers import activations, discretize, initialize
+from stablessm.layers.at_once import multiplies_at_once
 from stablessm.layers.diagonal import DiagonalLayer, Mode
+from stablessm.layers.factor_kind import Kind
+from stablessm.layers.factors import Weights
 from stablessm.reparam import Reparameterization
 from stablessm.scan import powers
 
@@ -139,12 +142,25 @@ class RealSSM(DiagonalLayer):
         decay = eigenvalues ** dt[..., None]
         return decay, torch.ones_like(decay)
 
+    def _weights_of_factors(self) -> Weights:
+        kind = Kind.of(self.map, dt=self.dt) if self.time == "discrete" or self.discretization == "zoh" else None
+        return Weights(kind, self.map, self.w, None, None)
+
     def _drive(self, x: Tensor, gain: Tensor) -> Tensor:
         return F.linear(x, self.B, self.bias).to(gain.dtype) * gain
 
     def _readout(self, states: Tensor, x: Tensor) -> Tensor:
         y = F.linear(self._activate(states).to(self.C.dtype), self.C)
         return y if self.D is None else y + F.linear(x, self.D)
+
+    def _step_at_once(self, x_t: Tensor, state: Tensor) -> tuple[Tensor, Tensor] | None:
+        if not multiplies_at_once(x_t, self.B, self.bias, self.C, self.D):
+            return None
+        from stablessm.layers import triton_linear
+
+        new = triton_linear.advance(x_t, self.B, self.bias, *self._factors(None), state.contiguous())
+        direct = None if self.D is None else (x_t, self.D)
+        return triton_linear.linear(self._activate(new), self.C, second=direct), new
 
     def _default_eigenvalues(self) -> Tensor:
         low = self.map.range[0]

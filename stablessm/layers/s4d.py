@@ -14,7 +14,10 @@ from stablessm._errors import ArgumentError
 from stablessm._renamed import renamed
 from stablessm._typing import Times
 from stablessm.layers import discretize, initialize
+from stablessm.layers.at_once import runs_at_once
 from stablessm.layers.diagonal import DiagonalLayer, Mode
+from stablessm.layers.factor_kind import Kind
+from stablessm.layers.factors import Weights
 from stablessm.reparam import Reparameterization
 from stablessm.scan import accumulate, causal_convolution, evaluate, ssm_scan
 from stablessm.scan.decay_product import power
@@ -109,6 +112,10 @@ class S4D(DiagonalLayer):
         step = step if dt is None else step * dt[..., None]
         return self._method(self.eigenvalues(), step[..., None])
 
+    def _weights_of_factors(self) -> Weights:
+        kind = Kind.of(self.map) if self.discretization == "zoh" else None
+        return Weights(kind, self.map, self.w, self.frequency, self.log_dt)
+
     def _drive(self, x: Tensor, gain: Tensor) -> Tensor:
         return x[..., None].to(gain.real.dtype) * gain
 
@@ -137,6 +144,13 @@ class S4D(DiagonalLayer):
             passed = lengths if lengths is not None else torch.tensor([steps], device=x.device)
             final = final + power(decay, passed[:, None, None]) * state
         return self._with_skip(y, x), final
+
+    def _step_at_once(self, x_t: Tensor, state: Tensor) -> tuple[Tensor, Tensor] | None:
+        if not runs_at_once(x_t, self.C, self.D):
+            return None
+        from stablessm.layers import triton_channels
+
+        return triton_channels.step(x_t, *self._factors(None), self.C, self.D, state.resolve_conj().resolve_neg())
 
     def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
         """Load as usual; copy a C that ``assign`` left at an address that is not aligned for complex numbers."""

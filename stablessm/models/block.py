@@ -13,7 +13,9 @@ from stablessm._arguments import one_of, whole_number
 from stablessm._checked import Count, Size, checked
 from stablessm._errors import ArgumentError
 from stablessm._typing import Dt, Lengths, Reset
-from stablessm.models.norms import Norm, norm_of
+from stablessm.layers.at_once import linear_parameters, multiplies_at_once
+from stablessm.models.hyena import Hyena
+from stablessm.models.norms import LayerNorm, Norm, norm_of
 from stablessm.scan.checks import check_signal, checked_lengths
 from stablessm.scan.padding import real_steps
 
@@ -128,9 +130,29 @@ class Block(nn.Module):
     def step(self, x_t: Tensor, state: Any = None, *, dt: Dt = None) -> tuple[Tensor, Any]:
         """Run one step of ``forward``: (B, d_model) to (B, d_model)."""
         check_signal("x_t", x_t, ("batch", "d_model"), self.d_model, self._weight(x_t))
+        if self._runs_at_once(x_t):
+            return self._step_at_once(x_t, state, dt)
         x = x_t[:, None]
         y, state = self.mixer.step(self._before(self.norm, x, None)[:, 0], state, dt=dt)  # type: ignore[operator]
         return self._after(x, y[:, None], None)[:, 0], state
+
+    def _runs_at_once(self, x_t: Tensor) -> bool:
+        """Return True for a Hyena block of a language model whose step runs in a few kernels."""
+        if not isinstance(self.mixer, Hyena) or not self.prenorm or self.activation != "none" or self.gate is not None:
+            return False
+        norms, parameters = (self.norm, self.mlp_norm), linear_parameters(self.wide, self.narrow)
+        if parameters is None or not all(type(norm) is LayerNorm for norm in norms) or self.training:
+            return False
+        scales = [tensor for norm in norms for tensor in (norm.weight, norm.bias)]  # type: ignore[union-attr]
+        return multiplies_at_once(x_t, *scales, *parameters) and self.mixer.steps_at_once(x_t)
+
+    def _step_at_once(self, x_t: Tensor, state: Any, dt: Dt) -> tuple[Tensor, Any]:
+        from stablessm.layers.triton_linear import linear
+
+        mixer, norm, inner_norm, wide, narrow = self.mixer, self.norm, self.mlp_norm, self.wide, self.narrow
+        x, state = mixer.step_onto(x_t, state, norm, dt=dt)  # type: ignore[operator]
+        y = linear(x, wide.weight, wide.bias, norm=(inner_norm.weight, inner_norm.bias, inner_norm.eps), gelu=True)
+        return linear(y, narrow.weight, narrow.bias, onto=x), state
 
     def _weight(self, x: Tensor) -> Tensor:
         """Return one parameter, from which the device is read, or ``x`` if there are none."""

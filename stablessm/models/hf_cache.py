@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, final
 
 import torch
@@ -10,6 +10,7 @@ from torch import Tensor
 from transformers import Cache
 
 from stablessm._errors import ArgumentError
+from stablessm.models.states import mapped, tensors
 
 
 @final
@@ -38,7 +39,7 @@ class StableSSMCache(Cache):
     @property
     def nbytes(self) -> int:
         """Return the memory of the states, in bytes."""
-        return sum(tensor.nbytes for tensor in _tensors((self.state, self.last)))
+        return sum(tensor.nbytes for tensor in tensors((self.state, self.last)))
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         """Return the number of tokens read so far."""
@@ -90,7 +91,7 @@ class StableSSMCache(Cache):
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> None:
         """Replace every tensor by the result of ``change``."""
-        self.state, self.last, self.padded = (_mapped(part, change) for part in (self.state, self.last, self.padded))
+        self.state, self.last, self.padded = (mapped(part, change) for part in (self.state, self.last, self.padded))
 
     def check(self, mask: Tensor | None, steps: int) -> None:
         """Check that a mask over all tokens marks the same padding as when these tokens were read."""
@@ -102,17 +103,3 @@ class StableSSMCache(Cache):
             rows = ", ".join(map(str, wrong.nonzero()[:, 0].tolist()))
             expected = "the padding that past_key_values has read as such (after its end a row is fed padding)"
             raise ArgumentError("attention_mask", expected, f"other padding in row {rows}; continue without the cache")
-
-
-def _mapped(state: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    if isinstance(state, Tensor):
-        return change(state)
-    return state if state is None else tuple(_mapped(part, change) for part in state)
-
-
-def _tensors(state: Any) -> Iterator[Tensor]:
-    if isinstance(state, Tensor):
-        yield state
-    else:
-        for part in state or ():
-            yield from _tensors(part)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Self, final
@@ -19,6 +20,7 @@ from stablessm import _tensors, record
 from stablessm._checked import checked
 from stablessm._errors import ArgumentError
 from stablessm.layers.hold import hold
+from stablessm.models.decoding import Repeated
 from stablessm.models.hf_cache import StableSSMCache
 from stablessm.models.hf_config import StableSSMConfig
 from stablessm.models.hf_padding import Padding
@@ -29,6 +31,9 @@ CHECKSUMS = "checksums.json"
 _FILES = ("config.json", "generation_config.json", "*.safetensors", "*.safetensors.index.json")
 ALIGNMENT = 64
 """Alignment of CPU memory that PyTorch allocates, in bytes."""
+
+_generation: ContextVar[dict[nn.Module, Repeated] | None] = ContextVar("_generation", default=None)
+"""Inside ``generate``, the repeated step of each model: with an assistant, there are two."""
 
 
 @final
@@ -181,7 +186,9 @@ class StableSSMForCausalLM(PreTrainedModel, GenerationMixin):
         body = self.network.body
         state, last = (None, None) if cache is None else (cache.state, cache.last)
         if x.shape[1] == 1 and state is not None and padding is None and reset is None and not wants_hidden:
-            h, state = body.step(x[:, 0], state)
+            generation = None if torch.compiler.is_compiling() else _generation.get()
+            step = body.step if generation is None else generation.setdefault(body, Repeated(body.step))
+            h, state = step(x[:, 0], state)
             h, hidden = h[:, None], None
         else:
             with _inputs(body.blocks, wants_hidden) as seen:
@@ -200,9 +207,16 @@ class StableSSMForCausalLM(PreTrainedModel, GenerationMixin):
         return h, hidden
 
     def generate(self, *args: Any, **kwargs: Any) -> Any:
-        """Generate tokens as every ``transformers`` model does: greedy, sampling, beam search, streamers."""
-        with hold(self):
-            return super().generate(*args, **kwargs)  # type: ignore[misc]  # it types its own self
+        """Generate tokens as every ``transformers`` model does: greedy, sampling, beam search, streamers.
+
+        On an NVIDIA GPU, the blocks run as one CUDA graph from the fifth token on.
+        """
+        before = _generation.set({})
+        try:
+            with hold(self):
+                return super().generate(*args, **kwargs)  # type: ignore[misc]  # it types its own self
+        finally:
+            _generation.reset(before)
 
     def _prepare_cache_for_generation(  # type: ignore[override]  # it says bool and returns nothing
         self, generation_config: Any, model_kwargs: dict[str, Any], *args: Any, **kwargs: Any

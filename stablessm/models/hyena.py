@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from stablessm._arguments import whole_number
 from stablessm._checked import Size, checked
 from stablessm._typing import Dt, Lengths, Reset
+from stablessm.layers.at_once import linear_parameters, multiplies_at_once
 from stablessm.models.hyena_filter import TAPS as TAPS
 from stablessm.models.hyena_filter import filtered, of_joined
 from stablessm.scan.checks import check_pair, check_reset, check_signal, check_state, checked_lengths
@@ -81,11 +82,34 @@ class Hyena(nn.Module):
             "x_t", x_t, ("batch", "d_model"), self.d_model, self.filter, self.projection._parameters.get("weight")
         )
         tail, inner = self.initial_state(x_t.shape[0]) if state is None else self._parts(state, x_t.shape[0])
+        if self.steps_at_once(x_t):
+            return self._step_at_once(x_t, tail, inner, dt)
         z = self.projection(x_t)
         joined = torch.cat([tail.to(z.dtype), z[:, None]], 1)
         q, u = of_joined(joined, self.filter)
         y, inner = self.inner.step(u[:, 0], inner, dt=dt)  # type: ignore[operator]
         return self.output(q[:, 0] * y), (joined[:, 1:].to(tail.dtype), inner)
+
+    def step_onto(self, x_t: Tensor, state: States, norm: nn.LayerNorm, *, dt: Dt = None) -> tuple[Tensor, Any]:
+        """Return x_t + the output of ``step`` for norm(x_t), and the state; requires ``steps_at_once``."""
+        tail, inner = self.initial_state(x_t.shape[0]) if state is None else self._parts(state, x_t.shape[0])
+        return self._step_at_once(x_t, tail, inner, dt, (norm.weight, norm.bias, norm.eps), onto=x_t)
+
+    def steps_at_once(self, x_t: Tensor) -> bool:
+        """Return True if a step runs in kernels that combine projection, filter, products and output."""
+        parameters = linear_parameters(self.projection, self.output)
+        return parameters is not None and multiplies_at_once(x_t, self.filter, *parameters)
+
+    def _step_at_once(
+        self, x_t: Tensor, tail: Tensor, inner: Any, dt: Dt, norm: Any = None, onto: Tensor | None = None
+    ) -> tuple[Tensor, tuple[Tensor, Any]]:
+        from stablessm.layers.triton_linear import linear
+        from stablessm.models import triton_hyena
+
+        z = linear(x_t, self.projection.weight, self.projection.bias, norm=norm)
+        q, u, tail = triton_hyena.step(z, tail.float().contiguous(), self.filter)
+        y, inner = self.inner.step(u, inner, dt=dt)  # type: ignore[operator]
+        return linear(y, self.output.weight, self.output.bias, times=q, onto=onto), (tail, inner)
 
     def _parts(self, state: Any, batch: int) -> tuple[Tensor, Any]:
         tail, inner = check_pair(state)

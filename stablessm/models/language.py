@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, final
 
 import torch
 from torch import Tensor, nn
 
 from stablessm._arguments import whole_number
-from stablessm._checked import Size, checked
+from stablessm._checked import Count, Seed, Size, checked
 from stablessm._errors import ArgumentError
 from stablessm.layers.storage import saved
 from stablessm.models.config import LanguageConfig
+from stablessm.models.sampling import Draw, drawn
 from stablessm.models.sequence_model import SequenceModel
 from stablessm.scan.checks import check_device, check_tensor
 
@@ -80,6 +82,35 @@ class LanguageModel(SequenceModel):
         """Return True if a block adds the output of this module to the residual stream."""
         parts = ((block.narrow, getattr(block.mixer, "output", None)) for block in self.body.blocks)
         return any(module is part for both in parts for part in both)
+
+    @checked
+    def generate(
+        self,
+        prompt: Tensor,
+        count: Count,
+        *,
+        temperature: float = 1.0,
+        top_k: int | None = None,
+        never: Sequence[int] = (),
+        seed: Seed = 0,
+    ) -> Tensor:
+        """Return ``count`` tokens (B, count) that follow each of the prompts (B, T), which have one length.
+
+        The other arguments are those of :func:`~stablessm.models.sample_tokens`, which yields single tokens as they are
+        drawn. On an NVIDIA GPU, a step of the model and the draw run as one CUDA graph.
+
+        >>> model = LanguageModel(100, d_model=16, n_layers=1, d_state=8)
+        >>> model.generate(torch.tensor([[1, 2, 3], [4, 5, 6]]), 5, temperature=0).shape
+        torch.Size([2, 5])
+        """
+        if prompt.dim() != 2 or not prompt.shape[1]:
+            raise ArgumentError("prompt", "(batch, time), at least one token each", f"shape {tuple(prompt.shape)}")
+        count, device = whole_number("count", count, 0), self._table.device
+        draw = Draw(device, temperature=temperature, top_k=top_k, never=never, seed=seed)
+        tokens = torch.empty(len(prompt), count, dtype=torch.int64, device=device)
+        for i, column in enumerate(drawn(self, prompt.to(device), count, draw)):
+            tokens[:, i] = column
+        return tokens
 
     def logits(self, h: Tensor) -> Tensor:
         """Return the logits (…, vocab_size) for outputs h (…, d_model) of the blocks."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, final
 
 import torch
 from torch import Tensor
@@ -13,6 +13,7 @@ from stablessm._checked import Count, Seed, checked
 from stablessm._errors import ArgumentError
 from stablessm.instruments.systems import evaluating
 from stablessm.layers.hold import hold
+from stablessm.models.decoding import Repeated
 
 _AT_ONCE = 1024
 """Number of tokens of a prompt that are read at once, which limits the memory of their logits."""
@@ -32,7 +33,7 @@ def sample_tokens(
     """Sample tokens that follow a prompt, and yield each as soon as it is drawn.
 
     Memory does not grow with the number of tokens. The weights must not change until the last token is drawn. Several
-    texts may be sampled in turns.
+    texts may be sampled in turns. On an NVIDIA GPU, a step of the model and the draw run as one CUDA graph.
 
     Args:
         model: a model with ``sequence(tokens) -> (logits, state)`` and ``step(token, state) -> (logits, state)``. It
@@ -51,45 +52,61 @@ def sample_tokens(
     if prompt.dim() != 1 or not len(prompt):
         raise ArgumentError("prompt", "at least one token", f"shape {tuple(prompt.shape)}")
     count = whole_number("tokens", count, 0)
-    if temperature != 0:
-        real_number("temperature", temperature, 0)
-    if top_k is not None:
-        top_k = whole_number("top_k", top_k)
-    generator, device = torch.Generator().manual_seed(seed), next(model.parameters()).device
-    return _drawn(model, prompt.to(device), count, temperature, top_k, list(never), generator)
+    device = next(model.parameters()).device
+    draw = Draw(device, temperature=temperature, top_k=top_k, never=never, seed=seed)
+    return (int(tokens) for tokens in drawn(model, prompt[None].to(device), count, draw))
 
 
 @torch.inference_mode()
-def _drawn(
-    model: Any,
-    prompt: Tensor,
-    count: int,
-    temperature: float,
-    top_k: int | None,
-    never: list[int],
-    generator: torch.Generator,
-) -> Iterator[int]:
-    device = prompt.device
+def drawn(model: Any, prompt: Tensor, count: int, draw: Draw) -> Iterator[Tensor]:
+    """Yield ``count`` tokens (B,) that follow prompts (B, T); the next token overwrites a token on a GPU."""
     with hold(model):
         logits, state = prompt, None
-        for part in prompt[None].split(_AT_ONCE, 1):
+        for part in prompt.split(_AT_ONCE, 1):
             with evaluating(model):
                 logits, state = model.sequence(part, state)
-        logits = logits[:, -1]
-        for drawn in range(count):
-            chances = logits[0].cpu().double()
-            chances[never] = -torch.inf
-            token = _token(chances, temperature, top_k, generator)
-            yield token
-            if drawn + 1 < count:
-                with evaluating(model):  # ends before the yield, since the caller may sample another text
-                    logits, state = model.step(torch.tensor([token], device=device), state)
+        if not count:
+            return
+        tokens = draw(logits[:, -1])
+        yield tokens
+
+        def step(tokens: Tensor, state: Any) -> tuple[Tensor, Any]:
+            with evaluating(model):  # ends before the yield, since the caller may sample another text
+                logits, state = model.step(tokens, state)
+            return draw(logits), state
+
+        advance = Repeated(step, draw.generator)
+        for _ in range(count - 1):
+            tokens, state = advance(tokens, state)
+            yield tokens
 
 
-def _token(logits: Tensor, temperature: float, top_k: int | None, generator: torch.Generator) -> int:
-    if temperature == 0:
-        return int(logits.argmax())
-    if top_k is not None and top_k < len(logits):
-        logits = logits.masked_fill(logits < logits.topk(top_k).values[-1], -torch.inf)
-    chances = ((logits - logits.max()) / temperature).softmax(-1)  # avoids overflow at small temperatures
-    return int(torch.multinomial(chances, 1, generator=generator))
+@final
+class Draw:
+    """Draws a token for each row of logits (B, V) by exponential random numbers, which need no cumulative sums.
+
+    The arguments are those of :func:`sample_tokens`.
+    """
+
+    def __init__(
+        self, device: torch.device, *, temperature: float, top_k: int | None, never: Sequence[int], seed: int
+    ) -> None:
+        if temperature != 0:
+            real_number("temperature", temperature, 0)
+        self.temperature, self.top_k = temperature, None if top_k is None else whole_number("top_k", top_k)
+        self.never = torch.tensor(list(never), dtype=torch.int64, device=device) if len(never) else None
+        self.generator = None if temperature == 0 else torch.Generator(device).manual_seed(seed)
+
+    def __call__(self, logits: Tensor) -> Tensor:
+        """Return a token for each row, (B,)."""
+        logits = logits.double()
+        if self.never is not None:
+            logits = logits.index_fill(-1, self.never, -torch.inf)
+        if self.temperature == 0:
+            return logits.argmax(-1)
+        if self.top_k is not None and self.top_k < logits.shape[-1]:
+            least = logits.topk(self.top_k).values[:, -1:]
+            logits = logits.masked_fill(logits < least, -torch.inf)
+        top = logits.amax(-1, keepdim=True)
+        chances = ((logits - top) / self.temperature).softmax(-1)  # avoids overflow at small temperatures
+        return (chances / torch.empty_like(chances).exponential_(generator=self.generator)).argmax(-1)

@@ -185,6 +185,44 @@ def backward_kernel(
     _added(partial, chunk, c + 2 * channels, width, within, d_v0, d_v1, d_v2)
 
 
+@triton.jit
+def step_kernel(z, tail, weight, q, u, new, channels: tl.constexpr, BLOCK: tl.constexpr):
+    """Compute q, u = k ⊙ v and the next tail for one step z (B, 3 C)."""
+    columns: tl.constexpr = (channels + BLOCK - 1) // BLOCK
+    batch = (tl.program_id(0) // columns).to(tl.int64)
+    c = tl.program_id(0) % columns * BLOCK + tl.arange(0, BLOCK)
+    inside, width = c < channels, 3 * channels
+    product = tl.full([BLOCK], 1.0, tl.float32)
+    for part in tl.static_range(3):
+        at = part * channels + c
+        now = tl.load(z + batch * width + at, inside, 0.0).to(tl.float32)
+        last = tl.load(tail + (2 * batch + 1) * width + at, inside, 0.0)
+        first, second, third = _taps(weight, at, width, inside, tl.float32)
+        total = first * now + second * last + third * tl.load(tail + 2 * batch * width + at, inside, 0.0)
+        tl.store(new + 2 * batch * width + at, last, inside)
+        tl.store(new + (2 * batch + 1) * width + at, now, inside)
+        if part == 0:
+            tl.store(q + batch * channels + c, total.to(q.dtype.element_ty), inside)
+        else:
+            product *= total
+    tl.store(u + batch * channels + c, product.to(u.dtype.element_ty), inside)
+
+
+def step(z: Tensor, tail: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return q and k v, (B, C) each, and the next tail, for one step z (B, 3 C) and a tail (B, 2, 3 C) in float32."""
+    batch, channels = len(z), z.shape[1] // 3
+    q, u = (torch.empty((batch, channels), dtype=z.dtype, device=z.device) for _ in range(2))
+    new = torch.empty(tail.shape, dtype=tail.dtype, device=z.device)
+    _step_launch(batch, channels)(z, tail, weight, q, u, new)
+    return q, u, new
+
+
+@functools.lru_cache(maxsize=1024)
+def _step_launch(batch: int, channels: int) -> Launch:
+    block = 4 * BLOCK
+    return Launch(step_kernel, batch * -(-channels // block), (), {"channels": channels, "BLOCK": block}, warps=WARPS)
+
+
 def forward(z: Tensor, tail: Tensor | None, reset: Tensor | None, weight: Tensor) -> tuple[Tensor, Tensor]:
     """Return q and k v, (B, T, C) each, for a contiguous projection z (B, T, 3 C)."""
     batch, steps, width = z.shape

@@ -8,7 +8,7 @@ uses the operator or the autograd function: the results are the same, and small 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import torch
@@ -109,6 +109,16 @@ def exporting() -> bool:
     if _private is None or not hasattr(torch.compiler, "_is_exporting_flag"):
         return torch.compiler.is_exporting()
     return torch.compiler._is_exporting_flag
+
+
+def copy_all(targets: Iterable[Tensor], sources: Iterable[Tensor]) -> None:
+    """Copy each source to its target; on a GPU, in few kernels."""
+    pairs = list(zip(targets, sources, strict=True))
+    if _private is not None and pairs:
+        torch._foreach_copy_(*map(list, zip(*pairs, strict=True)))
+    else:
+        for target, source in pairs:
+            target.copy_(source)
 
 
 def constant_result(function: Callable[..., R]) -> Callable[..., R]:

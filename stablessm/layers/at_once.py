@@ -1,0 +1,44 @@
+"""Decides whether one step of a module runs in kernels of its own, which do the work of several operations."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from stablessm.scan import resolve
+from stablessm.scan.checks import autocast_enabled
+from stablessm.scan.dispatch import forward_mode, quick
+
+FEW = 4
+"""Largest number of rows in float32 that the kernels multiply as fast as cuBLAS."""
+
+
+def runs_at_once(x_t: Tensor, *parameters: Tensor | None) -> bool:
+    """Return True if the Triton kernels of a step can compute with x_t (B, C) and these parameters.
+
+    They compute no gradients, and require contiguous tensors of one dtype on a GPU.
+    """
+    if torch.is_grad_enabled() or not quick(x_t) or forward_mode() or resolve("auto", x_t.device) != "triton":
+        return False
+    if x_t.dtype == torch.float64 or not x_t.numel():
+        return False
+    given = (x_t, *(parameter for parameter in parameters if parameter is not None))
+    return not autocast_enabled(x_t.device.type) and all(
+        tensor.dtype == x_t.dtype and tensor.is_contiguous() and not tensor.is_neg() for tensor in given
+    )
+
+
+def multiplies_at_once(x_t: Tensor, *parameters: Tensor | None) -> bool:
+    """Return True if the kernels can compute with these tensors, and matrix products in them are fast."""
+    return (x_t.dtype != torch.float32 or len(x_t) <= FEW) and runs_at_once(x_t, *parameters)
+
+
+def linear_parameters(*modules: nn.Module | None) -> list[Tensor] | None:
+    """Return weights and biases of ``nn.Linear`` modules without hooks, in order; None if there are other modules."""
+    if any(type(module) is not nn.Linear or _has_hooks(module) for module in modules):
+        return None
+    return [tensor for module in modules for tensor in (module.weight, module.bias)]
+
+
+def _has_hooks(module: nn.Module) -> bool:
+    return bool(module._forward_hooks or module._forward_pre_hooks)

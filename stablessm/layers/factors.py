@@ -1,0 +1,97 @@
+"""The factors a and g of h[t] = a h[t-1] + g u[t] from the weights of a layer, in one kernel per pass on a GPU."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from stablessm.layers import zero_order_hold
+from stablessm.layers.factor_kind import Kind
+from stablessm.reparam import Reparameterization
+from stablessm.scan import resolve
+from stablessm.scan.dispatch import forward_mode, plain, quick
+
+MOST = 1024
+"""Largest number of states of a channel that the kernels process."""
+
+
+class Weights(NamedTuple):
+    """The parameters that determine the factors, and how."""
+
+    kind: Kind | None
+    map: Reparameterization
+    w: Tensor
+    """(N,) or (H, N)."""
+    imag: Tensor | None
+    """Frequencies in continuous time or phases in discrete time, as w; None for real factors."""
+    log_dt: Tensor | None
+    """(H,) logarithms of the time steps; None if the time step is constant."""
+
+
+def computed_at_once(weights: Weights) -> tuple[Tensor, Tensor] | None:
+    """Return a and g from one kernel; None where the kernel does not apply."""
+    kind, map, *tensors = weights
+    w = weights.w
+    if kind is None or resolve("auto", w.device) != "triton" or not quick(w) or forward_mode():
+        return None
+    for tensor in tensors:
+        if tensor is not None and not (
+            plain(tensor) and tensor.is_contiguous() and tensor.dtype != torch.float64 and tensor.device == w.device
+        ):
+            return None
+    if not w.numel() or w.shape[-1] > MOST:
+        return None
+    if not (torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors)):
+        from stablessm.layers import triton_factors
+
+        return triton_factors.forward(kind, *tensors)
+    decay, gain = _Factors.apply(kind, map, *tensors)
+    return decay, gain
+
+
+def plainly(
+    kind: Kind, map: Reparameterization, w: Tensor, imag: Tensor | None, log_dt: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Return a and g by plain operations in float32, differentiable to any order."""
+    size, angle = map(w.float()), None if imag is None else imag.float()
+    if kind.continuous:
+        step = size.new_full((1,), kind.dt) if log_dt is None else log_dt.float().exp()[..., None]
+        return zero_order_hold.plainly(size if angle is None else torch.complex(size, angle), step)
+    gain = torch.ones_like(size)
+    if kind.normalize:  # 1 - |λ|² = d (2 - d) with d = 1 - |λ|, which the map computes without cancellation
+        d = map.distance(w.float())
+        gain = (d * (2 - d)).clamp(min=torch.finfo(d.dtype).tiny).sqrt()
+    return size if angle is None else torch.complex(size * angle.cos(), size * angle.sin()), gain
+
+
+class _Factors(torch.autograd.Function):
+    """Autograd function of the kernels."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, kind: Kind, map: Reparameterization, w: Tensor, imag: Tensor | None, log_dt: Tensor | None
+    ) -> Any:
+        from stablessm.layers import triton_factors
+
+        ctx.kind, ctx.map = kind, map
+        ctx.save_for_backward(w, imag, log_dt)
+        return triton_factors.forward(kind, w, imag, log_dt)
+
+    @staticmethod
+    def backward(ctx: Any, d_decay: Tensor, d_gain: Tensor) -> tuple[Tensor | None, ...]:
+        again = torch.is_grad_enabled()  # create_graph: the gradient itself must be differentiable
+        if not again and plain(d_decay) and plain(d_gain):
+            from stablessm.layers import triton_factors
+
+            return None, None, *triton_factors.backward(ctx.kind, *ctx.saved_tensors, d_decay, d_gain)
+        with torch.enable_grad():
+            outputs = plainly(ctx.kind, ctx.map, *ctx.saved_tensors)
+        wanted = [i for i, tensor in enumerate(ctx.saved_tensors) if tensor is not None and ctx.needs_input_grad[2 + i]]
+        inputs = [ctx.saved_tensors[i] for i in wanted]
+        pairs = zip(outputs, (d_decay, d_gain), strict=True)
+        varying, grads = zip(*((y, d_y) for y, d_y in pairs if y.requires_grad), strict=True)  # a gain of 1 does not
+        found = torch.autograd.grad(varying, inputs, grads, create_graph=again, allow_unused=True)
+        each = dict(zip(wanted, found, strict=True))
+        return None, None, *(each.get(i) for i in range(3))

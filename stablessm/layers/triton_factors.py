@@ -1,0 +1,205 @@
+"""The factors a and g of h[t] = a h[t-1] + g u[t] from the weights of a layer, as one Triton kernel per pass.
+
+The kernel evaluates the map f(w), then the zero-order hold in continuous time, a = e^z and g = φ(z) dt with z = λ dt
+and λ = f(w) + iω, or in discrete time a = f(w) e^{iθ} and g = √(1 - |a|²) or 1. Without ω or θ the factors are real. It
+computes in float64, so that no formula loses digits of float32. The backward pass evaluates everything again.
+"""
+
+# mypy: allow-untyped-defs, allow-incomplete-defs
+# (Triton interprets the annotations of a kernel, so kernels have no type hints except tl.constexpr.)
+
+from __future__ import annotations
+
+import functools
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from stablessm.layers.factor_kind import Kind
+from stablessm.layers.triton_hold import _exp, _load, _phi, _store, _whole
+from stablessm.scan.triton.launch import Launch
+
+TILE, WARPS = 256, 4
+"""Number of entries of a tile, and warps per program."""
+TINY: tl.constexpr = tl.constexpr(1.1754943508222875e-38)
+"""Smallest normal number of float32, which bounds g² from below."""
+
+
+@triton.jit
+def _map(w, p, q, MAP: tl.constexpr):
+    """Return f(w) and f'(w) of a map in continuous time; p and q are its options."""
+    one = tl.full(w.shape, 1.0, tl.float64)
+    if MAP == "direct":
+        value, slope = w, one
+    elif MAP == "clip":
+        value, slope = tl.where(w > -p, -p, w), tl.where(w > -p, 0.0, one)
+    elif MAP == "relu":
+        value, slope = tl.where(w <= 0, 0.0, -w), tl.where(w > 0, -one, 0.0)
+    elif MAP == "exp":
+        value, slope = -tl.exp(w), -tl.exp(w)
+    elif MAP == "softplus":
+        small = tl.exp(-tl.abs(w))
+        more = 1.0 + small
+        log1p = tl.where(more == 1.0, small, tl.log(more) * small / tl.where(more == 1.0, one, more - 1.0))
+        value, slope = -(tl.maximum(w, 0.0) + log1p), -tl.where(w > 0, 1.0, small) / more
+    else:  # best: -1 / (p w² + q)
+        size = p * w * w + q
+        value, slope = -1.0 / size, 2.0 * p * w / (size * size)
+    return value, slope
+
+
+@triton.jit
+def _discrete_map(w, p, q, MAP: tl.constexpr):
+    """Return f(w) and f'(w) of a map in discrete time; p and q are its options."""
+    one = tl.full(w.shape, 1.0, tl.float64)
+    if MAP == "direct":
+        value, slope = w, one
+    elif MAP == "clip":
+        low = tl.where(w < p - 1.0, p - 1.0, w)
+        value, slope = tl.where(w > 1.0 - p, 1.0 - p, low), tl.where(tl.abs(w) > 1.0 - p, 0.0, one)
+    elif MAP == "relu":
+        size = tl.exp(-tl.where(w <= 0, 0.0, w))
+        value, slope = size, tl.where(w > 0, -size, 0.0)
+    elif MAP == "exp":
+        rate = tl.exp(tl.where(w > 10.0, 10.0, w))
+        value, slope = tl.exp(-rate), tl.where(w > 10.0, 0.0, -rate * tl.exp(-rate))
+    elif MAP == "softplus":
+        small = tl.exp(-tl.abs(w))
+        size = tl.where(w > 0, small, 1.0) / (1.0 + small)
+        value, slope = size, -size * (1.0 - size)
+    elif MAP == "tanh":
+        small = tl.exp(-2.0 * tl.abs(w))
+        size = (1.0 - small) / (1.0 + small)
+        value, slope = tl.where(w < 0, -size, size), 4.0 * small / ((1.0 + small) * (1.0 + small))
+    else:  # best: 1 - 1 / (p w² + q)
+        size = p * w * w + q
+        value, slope = 1.0 - 1.0 / size, 2.0 * p * w / (size * size)
+    return value, slope
+
+
+@triton.jit
+def _place(rows, N: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+    """Return row and offset of the entries of this program's tile, and which rows and entries exist."""
+    row = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None]).to(tl.int64)
+    column = tl.arange(0, BLOCK)[None, :]
+    return row, row * N + column, row < rows, (row < rows) & (column < N)
+
+
+@triton.jit
+def _gain(size, NORMALIZE: tl.constexpr):
+    """Return g = √(1 - |a|²) and its derivative by |a|, or 1 and 0."""
+    if NORMALIZE:
+        square = (1.0 - tl.abs(size)) * (1.0 + tl.abs(size))
+        g = tl.sqrt(tl.where(square < TINY, TINY, square))
+        slope = tl.where(square < TINY, 0.0, -size / g)
+    else:
+        g, slope = tl.full(size.shape, 1.0, tl.float64), tl.zeros_like(size)
+    return g, slope
+
+
+@triton.jit
+def _wide(pointer, place, inside):
+    return tl.load(pointer + place, inside, 0.0).to(tl.float64)
+
+
+@triton.jit(do_not_specialize=("rows", "dt", "p", "q"))
+def forward_kernel(
+    w, imag, log_dt, decay, gain, rows, dt, p, q,
+    N: tl.constexpr, MAP: tl.constexpr, CONTINUOUS: tl.constexpr, COMPLEX: tl.constexpr, LOG: tl.constexpr,
+    NORMALIZE: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Compute a and g."""
+    row, place, exists, inside = _place(rows, N, ROWS, BLOCK)
+    weight = _wide(w, place, inside)
+    y = _wide(imag, place, inside) if COMPLEX else tl.zeros_like(weight)
+    if CONTINUOUS:
+        x, _ = _map(weight, p, q, MAP)
+        step = tl.exp(_wide(log_dt, row, exists)) if LOG else tl.full([ROWS, 1], 1.0, tl.float64) * dt
+        a, b = _exp(x * step, y * step, COMPLEX)
+        g, h, _, _ = _phi(x * step, y * step, a, b)
+        _store(gain, place, inside, g * step, h * step, COMPLEX)
+    else:
+        x, _ = _discrete_map(weight, p, q, MAP)
+        a, b = x, y
+        if COMPLEX:
+            a, b = x * tl.cos(y), x * tl.sin(y)
+        g, _ = _gain(x, NORMALIZE)
+        _store(gain, place, inside, g, g, False)
+    _store(decay, place, inside, a, b, COMPLEX)
+
+
+@triton.jit(do_not_specialize=("rows", "dt", "p", "q"))
+def backward_kernel(
+    w, imag, log_dt, d_decay, d_gain, d_w, d_imag, d_log_dt, rows, dt, p, q,
+    N: tl.constexpr, MAP: tl.constexpr, CONTINUOUS: tl.constexpr, COMPLEX: tl.constexpr, LOG: tl.constexpr,
+    NORMALIZE: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Compute the gradients of w, of ω or θ, and of log dt (see :mod:`.zero_order_hold` for the hold)."""
+    row, place, exists, inside = _place(rows, N, ROWS, BLOCK)
+    weight = _wide(w, place, inside)
+    y = _wide(imag, place, inside) if COMPLEX else tl.zeros_like(weight)
+    d_a, d_b = _load(d_decay, place, inside, COMPLEX)
+    if CONTINUOUS:
+        d_g, d_h = _load(d_gain, place, inside, COMPLEX)
+        x, slope = _map(weight, p, q, MAP)
+        step = tl.exp(_wide(log_dt, row, exists)) if LOG else tl.full([ROWS, 1], 1.0, tl.float64) * dt
+        a, b = _exp(x * step, y * step, COMPLEX)
+        _, _, s, t = _phi(x * step, y * step, a, b)
+        u, v = a * d_a + b * d_b, a * d_b - b * d_a  # conj(a) d_a
+        s, t = s * step, t * step
+        d_x, d_y = step * (u + s * d_g + t * d_h), step * (v + s * d_h - t * d_g)
+        if LOG:
+            total = tl.sum(tl.where(inside, x * u + y * v + a * d_g + b * d_h, 0.0), 1, keep_dims=True)
+            tl.store(d_log_dt + row, (step * total).to(d_log_dt.dtype.element_ty), exists)
+    else:
+        x, slope = _discrete_map(weight, p, q, MAP)
+        _, d_size = _gain(x, NORMALIZE)
+        d_x = d_a
+        d_y = tl.zeros_like(d_a)
+        if COMPLEX:
+            cos, sin = tl.cos(y), tl.sin(y)
+            d_x, d_y = cos * d_a + sin * d_b, x * (cos * d_b - sin * d_a)
+        d_x += d_size * _wide(d_gain, place, inside)
+    tl.store(d_w + place, (d_x * slope).to(d_w.dtype.element_ty), inside)
+    if COMPLEX:
+        tl.store(d_imag + place, d_y.to(d_imag.dtype.element_ty), inside)
+
+
+def forward(kind: Kind, w: Tensor, imag: Tensor | None, log_dt: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Return a and g, which have the shape of w: (N,), or (H, N) with log_dt (H,)."""
+    is_complex = imag is not None
+    decay = torch.empty(w.shape, dtype=torch.complex64 if is_complex else torch.float32, device=w.device)
+    gain = torch.empty(w.shape, dtype=decay.dtype if kind.continuous else torch.float32, device=w.device)
+    launch, _ = _launches(kind, w.shape, is_complex, log_dt is not None)
+    launch(w, w if imag is None else imag, w if log_dt is None else log_dt, decay, gain)
+    return decay, gain
+
+
+def backward(
+    kind: Kind, w: Tensor, imag: Tensor | None, log_dt: Tensor | None, d_decay: Tensor, d_gain: Tensor
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """Return the gradients of w, imag and log_dt."""
+    d_w, d_imag, d_log_dt = (None if tensor is None else torch.empty_like(tensor) for tensor in (w, imag, log_dt))
+    _, launch = _launches(kind, w.shape, imag is not None, log_dt is not None)
+    given = (w, w if imag is None else imag, w if log_dt is None else log_dt, _whole(d_decay), _whole(d_gain))
+    launch(*given, d_w, *(d_w if tensor is None else tensor for tensor in (d_imag, d_log_dt)))  # type: ignore[arg-type]
+    return d_w, d_imag, d_log_dt  # type: ignore[return-value]
+
+
+@functools.lru_cache(maxsize=1024)
+def _launches(kind: Kind, shape: tuple[int, ...], is_complex: bool, log: bool) -> tuple[Launch, Launch]:
+    rows, states = (shape[0], 1) if len(shape) == 1 else shape
+    block = triton.next_power_of_2(states)
+    height = max(1, TILE // block)
+    constants = {
+        "N": states, "MAP": kind.map, "CONTINUOUS": kind.continuous, "COMPLEX": is_complex, "LOG": log,
+        "NORMALIZE": kind.normalize, "ROWS": height, "BLOCK": block,
+    }  # fmt: skip
+    numbers = (rows, kind.dt, *kind.options)
+    forward, backward = (
+        Launch(kernel, triton.cdiv(rows, height), numbers, constants, warps=WARPS)
+        for kernel in (forward_kernel, backward_kernel)
+    )
+    return forward, backward

@@ -1,0 +1,261 @@
+"""A linear map of few rows on a GPU, with everything around it that one step of a model needs, as one Triton kernel.
+
+y = f(LN(x) ⊙ times) Wᵀ + bias, where the norm, the factor ``times``, the activation f after the bias, a second linear
+map V of another input and a sum with ``onto`` are optional. For a few rows, reading W takes most of the time, so a
+program computes COLUMNS outputs of one row by a plain sum. For more rows, a program computes a tile of ROWS × COLUMNS
+outputs on tensor cores. Sums are in float32.
+
+``advance_kernel`` computes the next states h' = a h + g (x Bᵀ + bias) of a diagonal recurrence in the same way. Complex
+states are pairs of real numbers: the rows of B alternate between real and imaginary parts.
+"""
+
+# mypy: allow-untyped-defs, allow-incomplete-defs
+# (Triton interprets the annotations of a kernel, so kernels have no type hints except tl.constexpr.)
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from stablessm.scan.triton.launch import Launch
+
+FEW = 4
+"""Largest number of rows for which each row is computed by a plain sum."""
+PRODUCTS = 2048
+"""Number of products that a program computes at once, for few rows."""
+TILE = 16, 32, 256
+"""Number of rows, columns and terms of a tile, for more rows."""
+ENTRIES = 16384
+"""Largest number of entries of rows that are loaded at once to compute their moments."""
+
+
+@triton.jit
+def _moments(x, row, inside, K: tl.constexpr, SPAN: tl.constexpr, ROWS: tl.constexpr, EPS: tl.constexpr):
+    """Return the mean and the reciprocal deviation of rows of x, (ROWS, 1) each."""
+    total = tl.zeros([ROWS, SPAN], tl.float32)
+    for first in tl.static_range(0, K, SPAN):
+        k = first + tl.arange(0, SPAN)[None, :]
+        total += tl.load(x + row * K + k, inside & (k < K), 0.0).to(tl.float32)
+    mean = tl.sum(total, 1, keep_dims=True) / K
+    total = tl.zeros([ROWS, SPAN], tl.float32)
+    for first in tl.static_range(0, K, SPAN):
+        k = first + tl.arange(0, SPAN)[None, :]
+        value = tl.load(x + row * K + k, inside & (k < K), 0.0).to(tl.float32)
+        total += tl.where(k < K, (value - mean) * (value - mean), 0.0)
+    return mean, 1.0 / tl.sqrt(tl.sum(total, 1, keep_dims=True) / K + EPS)
+
+
+@triton.jit
+def _input(
+    x, times, scale, shift, mean, deviation, row, k, inside, K: tl.constexpr, NORM: tl.constexpr, TIMES: tl.constexpr,
+    CONJUGATE: tl.constexpr,
+):  # fmt: skip
+    """Return the terms k of some rows of the input, (ROWS, TERMS)."""
+    there = inside & (k < K)
+    value = tl.load(x + row * K + k, there, 0.0).to(tl.float32)
+    if NORM:
+        value = (value - mean) * deviation * tl.load(scale + k, k < K, 0.0).to(tl.float32)
+        value += tl.load(shift + k, k < K, 0.0).to(tl.float32)
+    if TIMES:
+        value *= tl.load(times + row * K + k, there, 0.0).to(tl.float32)
+    if CONJUGATE:  # Re(C h) = Re C · Re h - Im C · Im h
+        value = tl.where(k % 2 == 0, value, -value)
+    return value
+
+
+@triton.jit
+def _added(
+    total, x, times, scale, shift, weight, mean, deviation, row, column, inside, N: tl.constexpr, K: tl.constexpr,
+    NORM: tl.constexpr, TIMES: tl.constexpr, CONJUGATE: tl.constexpr, ROWS: tl.constexpr, TERMS: tl.constexpr,
+    STAGES: tl.constexpr,
+):  # fmt: skip
+    """Return total + input Wᵀ, (ROWS, COLUMNS); for a single row, the transpose of products not yet summed."""
+    if ROWS == 1:
+        for first in tl.static_range(0, K, TERMS):
+            k = first + tl.arange(0, TERMS)[None, :]
+            w = tl.load(weight + tl.trans(column) * K + k, tl.trans(column < N) & (k < K), 0.0).to(tl.float32)
+            total += w * _input(x, times, scale, shift, mean, deviation, row, k, inside, K, NORM, TIMES, CONJUGATE)
+    else:
+        for first in tl.range(0, K, TERMS, num_stages=STAGES):
+            k = first + tl.arange(0, TERMS)[None, :]
+            w = tl.load(weight + tl.trans(column) * K + k, tl.trans(column < N) & (k < K), 0.0)
+            value = _input(x, times, scale, shift, mean, deviation, row, k, inside, K, NORM, TIMES, CONJUGATE)
+            total = tl.dot(value.to(w.dtype), tl.trans(w), total, input_precision="ieee")
+    return total
+
+
+@triton.jit
+def _tile(rows, N: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """Return the rows (ROWS, 1) and columns (1, COLUMNS) of this program, and which rows exist."""
+    columns: tl.constexpr = (N + COLUMNS - 1) // COLUMNS
+    row = (tl.program_id(0) // columns * ROWS + tl.arange(0, ROWS)[:, None]).to(tl.int64)
+    return row, tl.program_id(0) % columns * COLUMNS + tl.arange(0, COLUMNS)[None, :], row < rows
+
+
+@triton.jit
+def _zeros(ROWS: tl.constexpr, COLUMNS: tl.constexpr, TERMS: tl.constexpr):
+    """Return zeros of the shape that ``_added`` takes."""
+    return tl.zeros([COLUMNS, TERMS], tl.float32) if ROWS == 1 else tl.zeros([ROWS, COLUMNS], tl.float32)
+
+
+@triton.jit
+def _summed(total, ROWS: tl.constexpr):
+    if ROWS == 1:
+        total = tl.trans(tl.sum(total, 1, keep_dims=True))
+    return total
+
+
+@triton.jit(do_not_specialize=("rows",))
+def linear_kernel(
+    x, times, scale, shift, weight, bias, second, second_weight, onto, y, rows,
+    K: tl.constexpr, N: tl.constexpr, SECOND: tl.constexpr, NORM: tl.constexpr, EPS: tl.constexpr, SPAN: tl.constexpr,
+    TIMES: tl.constexpr, CONJUGATE: tl.constexpr, BIAS: tl.constexpr, GELU: tl.constexpr, ONTO: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, TERMS: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """Compute y (rows, N) from x (rows, K) and, if SECOND > 0, from ``second`` (rows, SECOND)."""
+    row, column, inside = _tile(rows, N, ROWS, COLUMNS)
+    mean, deviation = 0.0, 1.0
+    if NORM:
+        mean, deviation = _moments(x, row, inside, K, SPAN, ROWS, EPS)
+    total = _added(
+        _zeros(ROWS, COLUMNS, TERMS), x, times, scale, shift, weight, mean, deviation, row, column, inside, N, K,
+        NORM, TIMES, CONJUGATE, ROWS, TERMS, STAGES,
+    )  # fmt: skip
+    if SECOND:
+        total = _added(
+            total, second, times, scale, shift, second_weight, mean, deviation, row, column, inside, N, SECOND,
+            False, False, False, ROWS, TERMS, STAGES,
+        )  # fmt: skip
+    total = _summed(total, ROWS)
+    if BIAS:
+        total += tl.load(bias + column, column < N, 0.0).to(tl.float32)
+    if GELU:
+        total = 0.5 * total * (1.0 + tl.erf(total * 0.7071067811865476))
+    there = inside & (column < N)
+    if ONTO:
+        total += tl.load(onto + row * N + column, there, 0.0).to(tl.float32)
+    tl.store(y + row * N + column, total.to(y.dtype.element_ty), there)
+
+
+@triton.jit(do_not_specialize=("rows",))
+def advance_kernel(
+    x, weight, bias, decay, gain, state, new, rows,
+    K: tl.constexpr, N: tl.constexpr, BIAS: tl.constexpr, COMPLEX: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, TERMS: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """Compute the next states (rows, N), where N counts real numbers, from x (rows, K)."""
+    row, column, inside = _tile(rows, N, ROWS, COLUMNS)
+    total = _added(
+        _zeros(ROWS, COLUMNS, TERMS), x, x, x, x, weight, 0.0, 1.0, row, column, inside, N, K,
+        False, False, False, ROWS, TERMS, STAGES,
+    )  # fmt: skip
+    total = _summed(total, ROWS)
+    exists = column < N
+    if BIAS:
+        total += tl.load(bias + column, exists, 0.0).to(tl.float32)
+    there = inside & exists
+    own = tl.load(state + row * N + column, there, 0.0)
+    if COMPLEX:
+        pair = column // 2
+        own *= tl.load(decay + 2 * pair, exists, 0.0)
+        other = tl.load(state + row * N + column + 1 - 2 * (column % 2), there, 0.0)
+        turn = tl.load(decay + 2 * pair + 1, exists, 0.0)
+        own += tl.where(column % 2 == 0, -turn, turn) * other
+        total *= tl.load(gain + pair, exists, 0.0)
+    else:
+        own *= tl.load(decay + column, exists, 0.0)
+        total *= tl.load(gain + column, exists, 0.0)
+    tl.store(new + row * N + column, own + total, there)
+
+
+def linear(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    *,
+    norm: tuple[Tensor, Tensor, float] | None = None,
+    times: Tensor | None = None,
+    conjugate: bool = False,
+    gelu: bool = False,
+    second: tuple[Tensor, Tensor] | None = None,
+    onto: Tensor | None = None,
+) -> Tensor:
+    """Return onto + f((LN(x) ⊙ times) Wᵀ + second Vᵀ + bias), (B, N), in the dtype of the weight.
+
+    Args:
+        x: (B, K), or complex (B, K / 2).
+        weight: (N, K).
+        bias: (N,).
+        norm: weight and bias (K,) of a layer norm of x, and its epsilon.
+        times: (B, K) factor of the input.
+        conjugate: whether every second number of x changes its sign.
+        gelu: whether f is the GELU; otherwise f is the identity.
+        second: an input (B, M) and its weight V (N, M).
+        onto: (B, N).
+    """
+    rows, (columns, terms) = len(x), weight.shape
+    y = torch.empty((rows, columns), dtype=weight.dtype, device=x.device)
+    scale, shift, eps = (x, x, 0.0) if norm is None else norm
+    other, other_weight = (x, x) if second is None else second
+    launch = _linear_launch(
+        rows, terms, columns, 0 if second is None else other.shape[1], None if norm is None else eps,
+        times is not None, conjugate, bias is not None, gelu, onto is not None,
+    )  # fmt: skip
+    launch(
+        x, x if times is None else times, scale, shift, weight, x if bias is None else bias, other, other_weight,
+        x if onto is None else onto, y,
+    )  # fmt: skip
+    return y
+
+
+def advance(x: Tensor, weight: Tensor, bias: Tensor | None, decay: Tensor, gain: Tensor, state: Tensor) -> Tensor:
+    """Return the next states a h + g (x Bᵀ + bias), (B, N), in float32 or complex64.
+
+    Args:
+        x: (B, K).
+        weight: B, (N, K), or (2 N, K) for complex states.
+        bias: (N,), for real states.
+        decay: a, (N,).
+        gain: g, (N,), real.
+        state: h, (B, N).
+    """
+    new = torch.empty(state.shape, dtype=state.dtype, device=x.device)
+    launch = _advance_launch(len(x), weight.shape[1], len(weight), bias is not None, state.is_complex())
+    launch(x, weight, x if bias is None else bias, decay, gain, state, new)
+    return new
+
+
+@functools.lru_cache(maxsize=1024)
+def _linear_launch(
+    rows: int, terms: int, columns: int, second: int, eps: float | None, times: bool, conjugate: bool, bias: bool,
+    gelu: bool, onto: bool,
+) -> Launch:  # fmt: skip
+    span = min(triton.next_power_of_2(terms), ENTRIES // (1 if rows <= FEW else TILE[0]))
+    flags = {
+        "K": terms, "N": columns, "SECOND": second, "NORM": eps is not None, "EPS": eps or 0.0, "SPAN": span,
+        "TIMES": times, "CONJUGATE": conjugate, "BIAS": bias, "GELU": gelu, "ONTO": onto,
+    }  # fmt: skip
+    return _launch(linear_kernel, rows, terms, columns, flags)
+
+
+@functools.lru_cache(maxsize=1024)
+def _advance_launch(rows: int, terms: int, columns: int, bias: bool, is_complex: bool) -> Launch:
+    flags = {"K": terms, "N": columns, "BIAS": bias, "COMPLEX": is_complex}
+    return _launch(advance_kernel, rows, terms, columns, flags)
+
+
+def _launch(kernel: Any, rows: int, terms: int, columns: int, flags: dict[str, Any]) -> Launch:
+    tall, wide, long = TILE
+    if rows <= FEW:
+        tall, long = 1, 1024
+    across = min(long, max(16, triton.next_power_of_2(terms)))
+    if rows <= FEW:
+        wide = max(1, min(16, PRODUCTS // across))
+    block = {"ROWS": tall, "COLUMNS": wide, "TERMS": across, "STAGES": 3}
+    programs = triton.cdiv(rows, block["ROWS"]) * triton.cdiv(columns, block["COLUMNS"])
+    return Launch(kernel, programs, (rows,), {**flags, **block}, warps=4)
