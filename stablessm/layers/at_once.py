@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -33,7 +35,7 @@ def multiplies_at_once(x_t: Tensor, *parameters: Tensor | None) -> bool:
     return (x_t.dtype != torch.float32 or len(x_t) <= FEW) and runs_at_once(x_t, *parameters)
 
 
-def linear_parameters(*modules: nn.Module | None) -> list[Tensor] | None:
+def linear_parameters(*modules: Any) -> list[Tensor] | None:
     """Return weights and biases of ``nn.Linear`` modules without hooks, in order; None if there are other modules."""
     if any(type(module) is not nn.Linear or _has_hooks(module) for module in modules):
         return None

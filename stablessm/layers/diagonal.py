@@ -51,9 +51,9 @@ class DiagonalLayer(MappedLayer):
         Their shape is (*dt.shape, *state_shape), or state_shape without dt.
         """
 
-    @abstractmethod
-    def _weights_of_factors(self) -> Weights:
-        """Return the parameters from which a kernel computes the result of ``_discretize(None)``."""
+    def _weights_of_factors(self) -> Weights | None:
+        """Return the parameters from which a kernel computes the result of ``_discretize(None)``; None without one."""
+        return None
 
     @abstractmethod
     def _drive(self, x: Tensor, gain: Tensor) -> Tensor:

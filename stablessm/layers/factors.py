@@ -30,12 +30,14 @@ class Weights(NamedTuple):
     """(H,) logarithms of the time steps; None if the time step is constant."""
 
 
-def computed_at_once(weights: Weights) -> tuple[Tensor, Tensor] | None:
+def computed_at_once(weights: Weights | None) -> tuple[Tensor, Tensor] | None:
     """Return a and g from one kernel; None where the kernel does not apply."""
-    kind, map, *tensors = weights
-    w = weights.w
+    if weights is None:
+        return None
+    kind, map, w, imag, log_dt = weights
     if kind is None or resolve("auto", w.device) != "triton" or not quick(w) or forward_mode():
         return None
+    tensors = (w, imag, log_dt)
     for tensor in tensors:
         if tensor is not None and not (
             plain(tensor) and tensor.is_contiguous() and tensor.dtype != torch.float64 and tensor.device == w.device
@@ -85,7 +87,8 @@ class _Factors(torch.autograd.Function):
         if not again and plain(d_decay) and plain(d_gain):
             from stablessm.layers import triton_factors
 
-            return None, None, *triton_factors.backward(ctx.kind, *ctx.saved_tensors, d_decay, d_gain)
+            w, imag, log_dt = ctx.saved_tensors
+            return None, None, *triton_factors.backward(ctx.kind, w, imag, log_dt, d_decay, d_gain)
         with torch.enable_grad():
             outputs = plainly(ctx.kind, ctx.map, *ctx.saved_tensors)
         wanted = [i for i, tensor in enumerate(ctx.saved_tensors) if tensor is not None and ctx.needs_input_grad[2 + i]]

@@ -140,18 +140,22 @@ class Block(nn.Module):
         """Return True for a Hyena block of a language model whose step runs in a few kernels."""
         if not isinstance(self.mixer, Hyena) or not self.prenorm or self.activation != "none" or self.gate is not None:
             return False
-        norms, parameters = (self.norm, self.mlp_norm), linear_parameters(self.wide, self.narrow)
+        norms: Any = (self.norm, self.mlp_norm)
+        parameters = linear_parameters(self.wide, self.narrow)
         if parameters is None or not all(type(norm) is LayerNorm for norm in norms) or self.training:
             return False
-        scales = [tensor for norm in norms for tensor in (norm.weight, norm.bias)]  # type: ignore[union-attr]
+        scales = [tensor for norm in norms for tensor in (norm.weight, norm.bias)]
         return multiplies_at_once(x_t, *scales, *parameters) and self.mixer.steps_at_once(x_t)
 
     def _step_at_once(self, x_t: Tensor, state: Any, dt: Dt) -> tuple[Tensor, Any]:
         from stablessm.layers.triton_linear import linear
 
-        mixer, norm, inner_norm, wide, narrow = self.mixer, self.norm, self.mlp_norm, self.wide, self.narrow
-        x, state = mixer.step_onto(x_t, state, norm, dt=dt)  # type: ignore[operator]
-        y = linear(x, wide.weight, wide.bias, norm=(inner_norm.weight, inner_norm.bias, inner_norm.eps), gelu=True)
+        mixer: Any = self.mixer
+        norm: Any = self.mlp_norm
+        wide: Any = self.wide
+        narrow: Any = self.narrow
+        x, state = mixer.step_onto(x_t, state, self.norm, dt=dt)
+        y = linear(x, wide.weight, wide.bias, norm=(norm.weight, norm.bias, norm.eps), gelu=True)
         return linear(y, narrow.weight, narrow.bias, onto=x), state
 
     def _weight(self, x: Tensor) -> Tensor:

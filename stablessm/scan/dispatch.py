@@ -113,11 +113,11 @@ def exporting() -> bool:
 
 def copy_all(targets: Iterable[Tensor], sources: Iterable[Tensor]) -> None:
     """Copy each source to its target; on a GPU, in few kernels."""
-    pairs = list(zip(targets, sources, strict=True))
-    if _private is not None and pairs:
-        torch._foreach_copy_(*map(list, zip(*pairs, strict=True)))
+    written, read = list(targets), list(sources)
+    if _private is not None and written:
+        torch._foreach_copy_(written, read)
     else:
-        for target, source in pairs:
+        for target, source in zip(written, read, strict=True):
             target.copy_(source)
 
 

@@ -1,4 +1,4 @@
-"""The kernels of one step, and of the factors of a recurrence: on a GPU, or in Triton's interpreter, against PyTorch."""
+"""The kernels of one step and of the factors of a recurrence, on a GPU or in Triton's interpreter, against PyTorch."""
 
 from __future__ import annotations
 
@@ -91,7 +91,8 @@ def test_a_step_of_a_language_model(name, monkeypatch):
 
 def test_hooks_gradients_autocast_and_other_modules_use_plain_operations(monkeypatch):
     use(monkeypatch, "triton")
-    model, token = LanguageModel(9, d_model=4, n_layers=1, d_state=2).to(DEVICE).eval(), torch.tensor([1], device=DEVICE)
+    model = LanguageModel(9, d_model=4, n_layers=1, d_state=2).to(DEVICE).eval()
+    token = torch.tensor([1], device=DEVICE)
     block, x = model.body.blocks[0], torch.randn(1, 4, device=DEVICE)
     with torch.no_grad():
         assert block._runs_at_once(x)

@@ -49,7 +49,7 @@ class Launch:
         self,
         kernel: Any,
         programs: int,
-        numbers: tuple[int, ...],
+        numbers: tuple[float, ...],
         constants: dict[str, Any],
         *,
         offsets: tuple[int, ...] = (),
