@@ -56,13 +56,14 @@ if TYPE_CHECKING:
         MinGRU,
         MinLSTM,
         RealSSM,
+        SelectiveSSM,
         SequenceLayer,
         load,
         save,
     )
     from stablessm.layers.param_groups import param_groups
     from stablessm.models import LanguageModel, SequenceClassifier, SequenceRegressor
-    from stablessm.scan import linear_scan, ssm_scan
+    from stablessm.scan import linear_scan, selective_scan, ssm_scan
     from stablessm.streaming import Streamer, export_sequence, export_step
 
 __version__ = "0.2.0"
@@ -89,6 +90,7 @@ __all__ = [
     "PerturbationFamily",
     "Readback",
     "RealSSM",
+    "SelectiveSSM",
     "SequenceClassifier",
     "SequenceLayer",
     "SequenceRegressor",
@@ -120,6 +122,7 @@ __all__ = [
     "report_modes",
     "save",
     "scan",
+    "selective_scan",
     "ssm_scan",
     "stability_radius",
     "streaming",

@@ -150,6 +150,7 @@ INSTANCES: dict[str, Callable[[], Any]] = {
     "MinLSTM": lambda: ssm.MinLSTM(2, 4),
     "RGLRU": lambda: ssm.RGLRU(2),
     "HGRN": lambda: ssm.HGRN(2),
+    "SelectiveSSM": lambda: ssm.SelectiveSSM(2, 4, map="best"),
     "RealSSM": lambda: ssm.RealSSM(2, 4, 3),
     "ContinuousRNN": lambda: ssm.ContinuousRNN(2, 4, 3),
     "Bidirectional": lambda: ssm.Bidirectional(ssm.LRU(2, 4, 3)),
@@ -322,10 +323,22 @@ GOOD: dict[str, dict[str, Any]] = {
     "StableSSMForCausalLM.forward": {"input_ids": lambda: torch.randint(0, 7, (2, 5))},
     "LRU.forward": {"state": lambda: torch.randn(2, 4) + 0j},
     "LRU.step": {"state": lambda: torch.randn(2, 4) + 0j},
+    "SelectiveSSM.forward": {"state": lambda: torch.randn(2, 2, 4)},
+    "SelectiveSSM.step": {"state": lambda: torch.randn(2, 2, 4)},
+    "selective_scan": {
+        "delta": sequence(2, 5, 2),
+        "A": lambda: -torch.rand(2, 4),
+        "B": sequence(2, 5, 4),
+        "C": sequence(2, 5, 4),
+        "D": None,
+        "z": None,
+        "initial": None,
+        "delta_bias": None,
+    },
     "S4D.forward": {"state": lambda: torch.randn(2, 2, 4) + 0j},
     "S4D.step": {"state": lambda: torch.randn(2, 2, 4) + 0j},
     "bernstein_check": {"model": lambda: ssm.RealSSM(1, 3, 1)},
-    **{name: {"eigenvalues": None} for name in ("S4D", "MinGRU", "MinLSTM", "RGLRU", "HGRN")},
+    **{name: {"eigenvalues": None} for name in ("S4D", "MinGRU", "MinLSTM", "RGLRU", "HGRN", "SelectiveSSM")},
     **{
         f"{name}.{call}": {"state": lambda: torch.randn(2, 2)}
         for name in ("RGLRU", "HGRN")

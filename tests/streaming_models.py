@@ -62,6 +62,7 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "min-gru": lambda: ssm.MinGRU(3, 20),
     "min-lstm": lambda: ssm.MinLSTM(3, 17, 2, map="softplus"),
     "rg-lru": lambda: ssm.RGLRU(6, blocks=2),
+    "selective": lambda: ssm.SelectiveSSM(11, 5),
     "hgrn": lambda: ssm.HGRN(9, map="exp"),
     "mlp": _mlp,
     "volterra": _volterra,

@@ -10,9 +10,10 @@ from stablessm.layers.param_groups import param_groups
 from stablessm.layers.real_ssm import RealSSM
 from stablessm.layers.rg_lru import RGLRU
 from stablessm.layers.s4d import S4D
+from stablessm.layers.selective import SelectiveSSM
 from stablessm.layers.storage import load, save
 
 __all__ = [
-    "HGRN", "LRU", "RGLRU", "S4D", "Bidirectional", "ContinuousRNN", "MinGRU", "MinLSTM", "RealSSM", "SequenceLayer",
-    "load", "param_groups", "save",
+    "HGRN", "LRU", "RGLRU", "S4D", "Bidirectional", "ContinuousRNN", "MinGRU", "MinLSTM", "RealSSM", "SelectiveSSM",
+    "SequenceLayer", "load", "param_groups", "save",
 ]  # fmt: skip

@@ -28,11 +28,13 @@ from stablessm.layers.min_gru import MinGRU, MinLSTM
 from stablessm.layers.real_ssm import RealSSM
 from stablessm.layers.rg_lru import RGLRU
 from stablessm.layers.s4d import S4D
+from stablessm.layers.selective import SelectiveSSM
 from stablessm.reparam import get as get_map
 from stablessm.reparam import matrix
 
 CLASSES: dict[str, type[nn.Module]] = {
-    cls.__name__: cls for cls in (RealSSM, LRU, S4D, ContinuousRNN, Bidirectional, MinGRU, MinLSTM, RGLRU, HGRN)
+    cls.__name__: cls
+    for cls in (RealSSM, LRU, S4D, ContinuousRNN, Bidirectional, MinGRU, MinLSTM, RGLRU, HGRN, SelectiveSSM)
 }
 FORMAT = "stablessm layer"
 WEIGHTS = "model.safetensors"

@@ -13,7 +13,7 @@ from stablessm import _renamed
 from stablessm._checked import checked
 from stablessm._errors import ArgumentError, unknown_name
 from stablessm._typing import Time
-from stablessm.layers import HGRN, LRU, RGLRU, S4D, MinGRU, MinLSTM, RealSSM, initialize
+from stablessm.layers import HGRN, LRU, RGLRU, S4D, MinGRU, MinLSTM, RealSSM, SelectiveSSM, initialize
 from stablessm.layers.rg_lru import SHARPNESS
 from stablessm.models.hyena import Hyena
 from stablessm.reparam import get as get_map
@@ -89,10 +89,16 @@ def _gated(layer: type[nn.Module], factor: float) -> Factory:
     return factory
 
 
-_GATED = {"mingru": MinGRU, "minlstm": MinLSTM, "rglru": RGLRU, "hgrn": HGRN}
+def _selective(d_model: int, d_state: int, map: str, map_options: Mapping[str, float], **options: Any) -> nn.Module:
+    # the fastest of the states decays by e^(-1) in 1 / dt_max steps, the slowest in N / dt_min steps
+    options = _started(options, lambda short, long: {"dt_min": 1 / long, "dt_max": 1 / (d_state * short)})
+    return SelectiveSSM(d_model, d_state, map=get_map(map, time="continuous", **map_options), **options)
+
+
+_GATED = {"mingru": MinGRU, "minlstm": MinLSTM, "rglru": RGLRU, "hgrn": HGRN, "selective": SelectiveSSM}
 _factories: dict[str, Factory] = {
     "s4d": _s4d, "lru": _lru, "real": _real, "mingru": _minimal(MinGRU), "minlstm": _minimal(MinLSTM),
-    "rglru": _gated(RGLRU, SHARPNESS / 2), "hgrn": _gated(HGRN, 1.0),
+    "rglru": _gated(RGLRU, SHARPNESS / 2), "hgrn": _gated(HGRN, 1.0), "selective": _selective,
 }  # fmt: skip
 """Functions that build a mixer. Each takes ``timescales``: the shortest and longest initial time scale, in steps."""
 _START = {"timescales", "eigenvalues", "dt_min", "dt_max", "r_min", "r_max"}

@@ -17,21 +17,21 @@ from stablessm.scan.protocol import Backend
 
 
 def _reference() -> Backend:
-    from stablessm.scan.reference import linear, ssm
+    from stablessm.scan.reference import linear, selective, ssm
 
-    return Backend(linear, ssm)
+    return Backend(linear, ssm, selective)
 
 
 def _cpu() -> Backend:
-    from stablessm.scan.cpu import linear, ssm
+    from stablessm.scan.cpu import linear, selective, ssm
 
-    return Backend(linear, ssm)
+    return Backend(linear, ssm, selective)
 
 
 def _triton() -> Backend:
-    from stablessm.scan.triton import linear, ssm
+    from stablessm.scan.triton import linear, selective, ssm
 
-    return Backend(linear, ssm)
+    return Backend(linear, ssm, selective)
 
 
 class _Row(NamedTuple):

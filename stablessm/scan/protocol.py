@@ -86,8 +86,51 @@ class SSMBackend(Protocol):
         """
 
 
+class Selective(NamedTuple):
+    """A selective state-space layer and its input, all tensors of one real dtype, float32 or better.
+
+    y[t] = Σ_n C_n[t] h_n[t] with h_n[t] = exp(delta[t] A_n) h_n[t-1] + delta[t] B_n[t] x[t], for every channel.
+    """
+
+    x: Tensor
+    """(B, T, H)."""
+    delta: Tensor
+    """(B, T, H), the time step of each channel."""
+    A: Tensor
+    """(H, N), the rates."""
+    B: Tensor
+    """(B, T, N)."""
+    C: Tensor
+    """(B, T, N)."""
+    initial: Tensor | None
+    """(B, H, N), the state before the first step; None means zeros."""
+    reset: Tensor | None
+    """(B, T) bool: True where nothing is carried into a step."""
+    lengths: Tensor | None
+    """(B,) int64, the number of real steps of each sequence."""
+    below_one: bool
+    """Whether delta A is limited to numbers whose exponential is below 1 after rounding."""
+
+    def zero_state(self) -> Tensor:
+        """Return a state (B, H, N) of zeros."""
+        return self.A.new_zeros(len(self.x), *self.A.shape)
+
+
+class SelectiveBackend(Protocol):
+    """Functions that compute the output, final state and gradients of a selective layer."""
+
+    def forward(self, layer: Selective) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the output, the final state, and checkpoints from which ``backward`` recomputes the states."""
+
+    def backward(
+        self, layer: Selective, checkpoints: Tensor, d_y: Tensor, d_final: Tensor | None
+    ) -> tuple[Tensor | None, ...]:
+        """Return the gradients of x, delta, A, B, C and initial (None allowed without ``initial``)."""
+
+
 class Backend(NamedTuple):
     """The operators of one backend. A new operator is one more field here and one more module in each folder."""
 
     linear: LinearBackend
     ssm: SSMBackend
+    selective: SelectiveBackend

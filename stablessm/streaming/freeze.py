@@ -11,7 +11,7 @@ from stablessm._errors import ArgumentError
 from stablessm.constructions.filters.layer import ChannelGroup, RecurrentConvolution
 from stablessm.constructions.pointwise._stack import LayerStack
 from stablessm.constructions.series.model import VolterraSSM
-from stablessm.layers import HGRN, LRU, RGLRU, S4D, Bidirectional, ContinuousRNN, MinGRU, MinLSTM, RealSSM
+from stablessm.layers import HGRN, LRU, RGLRU, S4D, Bidirectional, ContinuousRNN, MinGRU, MinLSTM, RealSSM, SelectiveSSM
 from stablessm.layers.gated import GatedLayer
 from stablessm.layers.rg_lru import SHARPNESS
 from stablessm.models.linear_rnn_mlp import LinearRNNMLP, PointwiseMLP, Units, Whitening
@@ -181,6 +181,23 @@ def _(layer: RGLRU, program: Program, x: int) -> int:
     lost = program.pointwise(program.scale(open_, 2 * exponent, zero), "expm1")
     gain = program.pointwise(program.scale(lost, -torch.ones(1), zero), "sqrt")
     return _gated(layer, program, change, x=program.product(program.product(gain, enter), x), unit=True)
+
+
+@_add.register
+def _(layer: SelectiveSSM, program: Program, x: int) -> int:
+    channels, states = layer.state_shape
+    low, B, C = program.split(program.affine((x, layer.projection)), layer.dt_rank, states, states)
+    delta = program.pointwise(program.affine((low, layer.gate), bias=layer.gate_bias), "softplus")
+    rates, zero = layer._rates(None).flatten(), torch.zeros(1)
+    exponent = program.scale(program.spread(delta, each=states), rates, zero)
+    drive = program.spread(program.product(delta, x), each=states)
+    (h,) = program.state(layer.state_shape)
+    change = program.pointwise(exponent, "expm1")
+    change = program.pointwise(change, "negative") if layer.map.is_stable else change
+    decay = program.scale(change, torch.ones(1), torch.ones(1))
+    program.gate(h, decay, program.product(drive, program.spread(B, whole=channels)))
+    y = program.fold(program.product(h, program.spread(C, whole=channels)), states)
+    return program.scale(x, layer.D, y)
 
 
 def _gated(layer: GatedLayer, program: Program, change: int, x: int, *, unit: bool = False) -> int:

@@ -16,6 +16,8 @@ class Library(NamedTuple):
     """Functions that have different names in NumPy and PyTorch."""
 
     concatenate: Callable[[list[Any], int], Any]
+    repeat: Callable[[Any, int], Any]
+    """Repeat each element of the last dimension."""
     functions: Mapping[str, Callable[[Any], Any]]
     """Functions by the names in ``program.FUNCTIONS``."""
 
@@ -91,6 +93,10 @@ def lowered(operation: ops.Operation, numbers: Mapping[str, Any], library: Libra
             return lambda at: at[left] * at[right]
         case ops.Slice(_, source, start, stop):
             return lambda at: at[source][..., start:stop]
+        case ops.Spread(_, source, each, whole):
+            return lambda at: library.concatenate([library.repeat(at[source], each)] * whole, -1)
+        case ops.Fold(_, source, width):
+            return lambda at: at[source].reshape(*at[source].shape[:-1], -1, width).sum(-1)
         case ops.Pointwise(_, source, name):
             function = library.functions[name]
             return lambda at: function(at[source])

@@ -30,6 +30,10 @@ class Memory:
         states = (value for slot in program.slots for value in slot.values if slot.values[0] not in others)
         self.wide = {value: self._zeros(self.values[value].shape, np.float64) for value in states}
 
+    def size(self, value: int) -> int:
+        """Return the number of elements of a value, without padding."""
+        return self._sizes[value]
+
     def padded(self, size: int) -> int:
         """Return a size rounded up to whole vectors."""
         return -(-size // self.lanes) * self.lanes

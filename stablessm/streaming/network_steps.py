@@ -88,7 +88,7 @@ def _hyena(module: Hyena, program: Program, x: int, add: Add) -> int:
     (past,) = program.state((2, width))
     out, oldest = program.value(width), program.value(width)
     program.operations.append(Taps(out, oldest, z, past, program.array(module.filter[:2].mT), np.arange(width)))
-    q, k, v = program.thirds(program.scale(oldest, module.filter[2], out))
+    q, k, v = program.split(program.scale(oldest, module.filter[2], out), *(module.d_model,) * 3)
     y = add(module.inner, program, program.product(k, v))
     program.structure = [*outer, tuple(program.structure)]
     return add(module.output, program, program.product(q, y))

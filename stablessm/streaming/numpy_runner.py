@@ -12,6 +12,7 @@ from stablessm.streaming.program import Program, Slot
 
 NUMPY = Library(
     np.concatenate,
+    lambda vector, each: np.repeat(vector, each, -1),
     {
         "relu": lambda z: np.maximum(z, 0.0),
         "hardtanh": lambda z: np.clip(z, -1.0, 1.0),

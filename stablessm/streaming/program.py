@@ -108,6 +108,23 @@ class Slice(NamedTuple):
     stop: int
 
 
+class Spread(NamedTuple):
+    """out = source with each element repeated ``each`` times, and the result repeated ``whole`` times."""
+
+    out: int
+    source: int
+    each: int
+    whole: int
+
+
+class Fold(NamedTuple):
+    """out[i] = Σ_j source[i width + j], for ``width`` elements j."""
+
+    out: int
+    source: int
+    width: int
+
+
 class Pointwise(NamedTuple):
     """out = function(source), where ``function`` is a name in ``FUNCTIONS``."""
 
@@ -123,7 +140,9 @@ class Reverse(NamedTuple):
     source: int
 
 
-Operation: TypeAlias = Affine | Scale | Gate | Rotate | Channels | Taps | Product | Slice | Pointwise | Reverse
+Operation: TypeAlias = (
+    Affine | Scale | Gate | Rotate | Channels | Taps | Product | Slice | Spread | Fold | Pointwise | Reverse
+)
 
 FUNCTIONS = (
     "relu", "hardtanh", "tanh", "sigmoid", "gelu", "silu", "phi",
@@ -205,14 +224,26 @@ class Program:
         """Append decay ⊙ state + drive, which replaces the state."""
         self.operations.append(Gate(state, decay, drive))
 
-    def thirds(self, source: int) -> tuple[int, int, int]:
-        """Split a vector into three of the same size."""
-        size = self.sizes[source] // 3
-        first, second, third = (self.value(size) for _ in range(3))
-        self.operations += [
-            Slice(out, source, k * size, (k + 1) * size) for k, out in enumerate((first, second, third))
-        ]
-        return first, second, third
+    def split(self, source: int, *sizes: int) -> list[int]:
+        """Split a vector into vectors of these sizes."""
+        parts, start = [], 0
+        for size in sizes:
+            parts.append(self.value(size))
+            self.operations.append(Slice(parts[-1], source, start, start + size))
+            start += size
+        return parts
+
+    def spread(self, source: int, *, each: int = 1, whole: int = 1) -> int:
+        """Append the repetition of each element or of the whole vector, and return its value."""
+        out = self.value(self.sizes[source] * each * whole)
+        self.operations.append(Spread(out, source, each, whole))
+        return out
+
+    def fold(self, source: int, width: int) -> int:
+        """Append the sums of ``width`` neighbors and return their value."""
+        out = self.value(self.sizes[source] // width)
+        self.operations.append(Fold(out, source, width))
+        return out
 
     def pointwise(self, source: int, function: str) -> int:
         """Append function(source) and return its value; ``linear`` adds no operation."""

@@ -14,10 +14,10 @@ import numpy as np
 from llvmlite import ir
 
 from stablessm.llvm.emitter import I64, Emitter
+from stablessm.llvm.vector_functions import VectorMath
 from stablessm.streaming import program as ops
 from stablessm.streaming.memory import Memory
 from stablessm.streaming.program import Affine, Channels, Operation, Program, Taps
-from stablessm.streaming.vector_functions import VectorMath
 
 TILE_VECTORS = 4
 """Number of output vectors of a product that are accumulated together: enough to hide the latency of an addition, and
@@ -157,6 +157,10 @@ class _Code:
                 self.rows(
                     lambda row: self.copy(self.emit.at(self.at(source, row), start), self.at(out, row), stop - start)
                 )
+            case ops.Spread():
+                self.rows(lambda row: self._spread(operation, row))
+            case ops.Fold():
+                self.rows(lambda row: self._fold(operation, row))
             case ops.Pointwise(out, source, function):
                 self._each([source], [], [out], lambda z: [getattr(self.math, function)(z)])
 
@@ -288,6 +292,32 @@ class _Code:
             self._repeat(self.memory.padded(H) // self.lanes, channels)
 
         self.rows(row)
+
+    def _spread(self, op: ops.Spread, row: ir.Value) -> None:
+        """Emit the copies element by element; in a program of one step these vectors are short."""
+        emit, size = self.emit, self.memory.size(op.source)
+        source, out = self.at(op.source, row), self.at(op.out, row)
+
+        def one(k: ir.Value, i: ir.Value) -> None:
+            value = emit.load(emit.at(source, i), 1)
+            first = emit.at(out, emit.times(emit.sum(emit.times(k, size), i), op.each))
+            self._repeat(op.each, lambda j: emit.store(value, emit.at(first, j)))
+
+        self._repeat(op.whole, lambda k: self._repeat(size, lambda i: one(k, i)))
+
+    def _fold(self, op: ops.Fold, row: ir.Value) -> None:
+        emit, source, out = self.emit, self.at(op.source, row), self.at(op.out, row)
+
+        def one(i: ir.Value) -> None:
+            first = emit.at(source, emit.times(i, op.width))
+
+            def more(j: ir.Value, sums: list[ir.Value]) -> list[ir.Value]:
+                return [self.builder.fadd(sums[0], emit.load(emit.at(first, j), 1))]
+
+            (total,) = emit.loop(I64(op.width), [emit.constant(1, (0.0,))], more)
+            emit.store(total, emit.at(out, i))
+
+        self._repeat(self.memory.size(op.out), one)
 
     def _taps(self, op: Taps) -> None:
         """Emit the loop over vectors of filters: it shifts the delay line by one and sums the weighted inputs."""

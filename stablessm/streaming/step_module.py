@@ -19,6 +19,7 @@ from stablessm.streaming.program import Program
 _ACTIVATIONS = activations.ACTIVATIONS.items()
 TORCH = Library(
     torch.concatenate,
+    lambda vector, each: vector[..., None].expand(*vector.shape, each).flatten(-2),
     {
         **{name: activation.value for name, activation in _ACTIVATIONS},
         **{f"{name}_slope": activation.slope for name, activation in _ACTIVATIONS},

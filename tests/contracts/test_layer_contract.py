@@ -50,6 +50,8 @@ LAYERS: dict[str, Callable[..., ssm.SequenceLayer]] = {
     "rg-lru": lambda **o: ssm.RGLRU(D, **o),
     "rg-lru-blocks": lambda **o: ssm.RGLRU(D, map="best", blocks=D, **o),
     "hgrn": lambda **o: ssm.HGRN(D, **o),
+    "selective": lambda **o: ssm.SelectiveSSM(D, N, **o),
+    "selective-best": lambda **o: ssm.SelectiveSSM(D, N, map="best", dt_rank=2, dt_min=0.01, **o),
 }
 NAMES = list(LAYERS)
 ONE_OF_EACH = ("real-zoh", "lru", "s4d-lin", "rnn-diagonal", "min-gru")
@@ -121,6 +123,11 @@ def gated(
         a = np.exp(8 * lam * sigmoid(R @ x + p["gate_bias"])) ** dt
         h = a * h + np.sqrt(1 - a**2) * sigmoid(enter @ x + p["in_gate_bias"]) * x
         return h, h
+    if isinstance(layer, ssm.SelectiveSSM):
+        low, B, C = np.split(p["projection"] @ x, [layer.dt_rank, layer.dt_rank + N])
+        delta = np.log1p(np.exp(p["gate"] @ low + p["gate_bias"])) * dt
+        h = np.exp(delta[:, None] * lam) * h + (delta * x)[:, None] * B
+        return h @ C + p["D"] * x, h
     if isinstance(layer, ssm.HGRN):
         a = (np.exp(lam) + (1 - np.exp(lam)) * sigmoid(p["gate"] @ x + p["gate_bias"])) ** dt
         u, o = p["B"] @ x + p["bias"], p["out_gate"] @ x

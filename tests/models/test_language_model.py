@@ -13,7 +13,7 @@ from stablessm import ArgumentError, models
 from stablessm.layers.hold import hold
 from stablessm.models import LanguageModel
 
-MIXERS = ("hyena-real", "hyena-lru", "hyena-s4d", "hyena-mingru", "minlstm", "rglru", "hgrn")
+MIXERS = ("hyena-real", "hyena-lru", "hyena-s4d", "hyena-mingru", "minlstm", "rglru", "hgrn", "selective")
 VOCABULARY = 11
 
 

@@ -87,7 +87,9 @@ WAYS: dict[str, Callable[[nn.Module, str], nn.Module]] = {
 @settings(deadline=None, max_examples=15)
 @given(
     way=st.sampled_from(list(WAYS)),
-    mixer=st.sampled_from(["s4d", "lru", "real", "hyena-s4d", "hyena-lru", "hyena-real", "mingru", "rglru", "hgrn"]),
+    mixer=st.sampled_from(
+        ["s4d", "lru", "real", "hyena-s4d", "hyena-lru", "hyena-real", "mingru", "rglru", "hgrn", "selective"]
+    ),
     tied=st.booleans(),
     steps=st.integers(2, 20),
     seed=st.integers(0, 2**16),

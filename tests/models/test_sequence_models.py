@@ -103,7 +103,7 @@ def test_tokens_and_their_embeddings_are_the_same_input():
 
 OWN = {
     "s4d": ("w", "frequency", "log_dt"), "lru": ("w", "phase"), "real": ("w",),
-    **dict.fromkeys(("mingru", "minlstm", "rglru", "hgrn"), ("w", "gate_bias")),
+    **dict.fromkeys(("mingru", "minlstm", "rglru", "hgrn", "selective"), ("w", "gate_bias")),
 }  # fmt: skip
 """The recurrent parameters of each mixer."""
 

@@ -17,10 +17,22 @@ from stablessm.streaming.freeze import freeze
 from stablessm.streaming.step_module import StepModule
 
 STEPS = 200
-EXPORTED = ["real-discrete", "s4d", "rnn-diagonal-sigmoid", "filters-dense", "classifier-last", "long", "rg-lru"]
+EXPORTED = ["real-discrete", "s4d", "rnn-diagonal-sigmoid", "filters-dense", "classifier-last", "long", "selective"]
 """Models with all operations between them; the others are exported by the slow tests."""
 ONNX = ["rnn-diagonal-sigmoid", "filters-dense"]  # and a language model, below
-ONNX_TOO = ["min-lstm", "hgrn", "classifier", "real-discrete", "s4d", "real", "lru", "rnn-tanh", "mlp", "two layers"]
+ONNX_TOO = [
+    "selective",
+    "min-lstm",
+    "hgrn",
+    "classifier",
+    "real-discrete",
+    "s4d",
+    "real",
+    "lru",
+    "rnn-tanh",
+    "mlp",
+    "two layers",
+]
 _DTYPES = {"tensor(float)": "float32", "tensor(double)": "float64"}
 
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from scipy import special
 
 from stablessm.llvm.emitter import Emitter
 
@@ -124,6 +123,10 @@ class VectorMath:
             total = self._emit.multiply_add(total, square, self._all(2 / (2 * k + 1)))
         return self._emit.multiply_add(b.fmul(total, square), s, b.fadd(s, s))
 
+    def exp(self, z: ir.Value) -> ir.Value:
+        """Return e^z."""
+        return self._exp(z)
+
     def _exp(self, z: ir.Value) -> ir.Value:
         small, power = self._reduced(z)
         return self._emit.multiply_add(small, power, power)
@@ -192,6 +195,7 @@ _MAP = 3.75
 @cache
 def _erfc_series(terms: int) -> tuple[float, ...]:
     """Return the Chebyshev coefficients of (1 + 2u) e^{u²} erfc(u) in t."""
+    from scipy import special
 
     def scaled(t: Any) -> Any:
         u = _MAP * (1 + t) / (1 - t)

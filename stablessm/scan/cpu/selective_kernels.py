@@ -1,0 +1,299 @@
+"""CPU kernels of the selective layer: SIMD over channels, states in the cache, only checkpoints in memory.
+
+A *unit* is one sequence and one *tile*, a vector of channels. Its N states are N vectors, which stay in the cache. The
+forward pass writes the state before every *cell* of K steps. The backward pass visits the cells from the last to the
+first: it recomputes the states and decays of a cell from its checkpoint, and then runs the adjoint through it.
+
+The gradients of B and C are sums over channels. A tile sums its channels, for ``lanes`` states at once, by a tree that
+transposes as it adds; the sums over tiles are left to the caller, so that no two units write to the same number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from llvmlite import ir
+
+from stablessm.llvm.emitter import I64, VECTOR_BYTES, Emitter
+from stablessm.llvm.kernel import kernel_entry
+from stablessm.llvm.vector_functions import VectorMath
+
+_SHARED = (
+    "units", "tiles", "states", "padded", "cell", "cells", "ends", "reset", "reset_batch", "reset_time",
+    "x", "x_batch", "x_time", "delta", "delta_batch", "delta_time", "A",
+    "B", "B_batch", "B_time", "C", "C_batch", "C_time", "state", "checkpoints",
+)  # fmt: skip
+FORWARD_FIELDS = (*_SHARED, "y", "y_batch", "y_time")
+BACKWARD_FIELDS = (
+    *_SHARED, "d_y", "d_y_batch", "d_y_time", "d_x", "d_x_batch", "d_x_time",
+    "d_delta", "d_delta_batch", "d_delta_time", "d_A", "d_B", "d_C", "sums_tile", "sums_batch", "sums_time",
+)  # fmt: skip
+"""The arguments of a kernel: counts, addresses, and strides in scalars.
+
+``ends`` (batch,) is the number of real steps of each sequence, and ``reset`` (batch, time) bytes or 0. ``padded`` is
+the number of states rounded up to whole vectors. Arrays of vectors: A (tiles, N), state (batch, tiles, N), checkpoints
+(batch, cells, tiles, N), d_A (batch, tiles, N). d_B and d_C are (tiles, batch, time, padded).
+"""
+
+Body = Callable[[ir.Value], None]
+
+
+class Spec(NamedTuple):
+    """The options of a kernel."""
+
+    backward: bool
+    double: bool
+    below_one: bool
+    complex: bool = False
+    stream: bool = False
+
+    @property
+    def lanes(self) -> int:
+        """Return the number of channels in a vector."""
+        return VECTOR_BYTES // (8 if self.double else 4)
+
+
+class _Unit:
+    """One sequence and one tile: addresses of its numbers, and the recurrence of a step."""
+
+    def __init__(self, builder: ir.IRBuilder, spec: Spec, fields: dict[str, ir.Value], buffers: dict[str, ir.Value]):
+        self.emit, self.builder, self.fields, self.buffers = Emitter(builder, spec), builder, fields, buffers
+        self.lanes, self.math = spec.lanes, VectorMath(Emitter(builder, spec), spec.lanes)
+        self.batch = self.tile = I64(0)
+
+    def repeat(self, count: ir.Value, body: Body) -> None:
+        """Emit ``body(i)`` for i in range(count)."""
+
+        def one(i: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
+            body(i)
+            return []
+
+        self.emit.loop(count, [], one)
+
+    def vector(self, start: ir.Value, *index: ir.Value | int) -> ir.Value:
+        """Return the address of the vector with that index."""
+        return self.emit.at(start, self.emit.times(self.emit.sum(*index), self.lanes))
+
+    def load(self, start: ir.Value, *index: ir.Value | int) -> ir.Value:
+        """Load a vector of an array of vectors."""
+        return self.emit.load(self.vector(start, *index), self.lanes)
+
+    def buffer(self, name: str, *index: ir.Value | int) -> ir.Value:
+        """Return the address of a vector of a buffer."""
+        return self.vector(self.buffers[name], *index)
+
+    def row(self, name: str, t: ir.Value) -> ir.Value:
+        """Return the address of this tile's channels of an array (batch, time, channel) at step t."""
+        return self.emit.at(self._step(name, t), self.emit.times(self.tile, self.lanes))
+
+    def _step(self, name: str, t: ir.Value) -> ir.Value:
+        emit, f = self.emit, self.fields
+        return emit.at(f[name], emit.times(self.batch, f[f"{name}_batch"]), emit.times(t, f[f"{name}_time"]))
+
+    def everywhere(self, name: str, t: ir.Value, n: ir.Value) -> ir.Value:
+        """Return a vector whose elements all equal B[t, n] or C[t, n]."""
+        one = self.emit.load(self.emit.at(self._step(name, t), n), 1)
+        mask = ir.Constant(ir.VectorType(ir.IntType(32), self.lanes), [0] * self.lanes)
+        return self.builder.shuffle_vector(one, one, mask)
+
+    def states_of(self, name: str, *index: ir.Value) -> ir.Value:
+        """Return the address of this tile's N vectors of an array (batch, *index, tiles, N)."""
+        emit, place = self.emit, self.batch
+        for size, number in zip(("cells",) * len(index), index, strict=True):
+            place = emit.sum(emit.times(place, self.fields[size]), number)
+        place = emit.sum(emit.times(place, self.fields["tiles"]), self.tile)
+        return self.vector(self.fields[name], emit.times(place, self.fields["states"]))
+
+    def copy_states(self, source: ir.Value, target: ir.Value) -> None:
+        """Copy N vectors."""
+        self.repeat(self.fields["states"], lambda n: self.emit.store(self.load(source, n), self.vector(target, n)))
+
+    def clear(self, name: str, count: ir.Value) -> None:
+        """Set ``count`` vectors of a buffer to zero."""
+        self.repeat(count, lambda n: self.emit.store(self.zero(), self.buffer(name, n)))
+
+    def restarts(self, t: ir.Value) -> ir.Value:
+        """Return true if nothing is carried into step t."""
+        f, b = self.fields, self.builder
+        given = b.icmp_signed("!=", b.ptrtoint(f["reset"], I64), I64(0))
+        with b.if_else(given) as (yes, no):
+            with yes:
+                at = self.emit.at(
+                    f["reset"], self.emit.times(self.batch, f["reset_batch"]), self.emit.times(t, f["reset_time"])
+                )
+                cut, here = b.icmp_signed("!=", b.load(at), ir.IntType(8)(0)), b.block
+            with no:
+                there = b.block
+        found = b.phi(ir.IntType(1))
+        found.add_incoming(cut, here)
+        found.add_incoming(ir.IntType(1)(0), there)
+        return found
+
+    def zero(self) -> ir.Constant:
+        """Return a vector of zeros."""
+        return self.emit.constant(self.lanes, (0.0,))
+
+    def step(self, t: ir.Value, kept: Callable[[ir.Value, ir.Value, ir.Value], None] | None) -> ir.Value:
+        """Emit h = exp(delta A) h + delta B x in the buffer ``h``, and return Σ_n C h.
+
+        ``kept(n, before, decay)`` is called with the state before the step and its decay.
+        """
+        emit, b = self.emit, self.builder
+        A = self.vector(self.fields["A"], emit.times(self.tile, self.fields["states"]))
+        delta, x = (emit.load(self.row(name, t), self.lanes) for name in ("delta", "x"))
+        drive, cut = b.fmul(delta, x), self.restarts(t)
+
+        def one(n: ir.Value, sums: list[ir.Value]) -> list[ir.Value]:
+            before = b.select(cut, self.zero(), self.load(self.buffers["h"], n))
+            exponent = b.fmul(delta, self.load(A, n))
+            decay = self.math.exp(self.math.negative(exponent) if emit.spec.below_one else exponent)
+            if kept is not None:
+                kept(n, before, decay)
+            after = emit.multiply_add(decay, before, b.fmul(drive, self.everywhere("B", t, n)))
+            emit.store(after, self.buffer("h", n))
+            return [emit.multiply_add(after, self.everywhere("C", t, n), sums[0])] if kept is None else sums
+
+        (total,) = emit.loop(self.fields["states"], [self.zero()], one)
+        return total
+
+
+def _forward(unit: _Unit) -> None:
+    """Emit the forward pass of a unit."""
+    f, b, emit = unit.fields, unit.builder, unit.emit
+    steps = b.load(emit.at(f["ends"], unit.batch))
+    unit.copy_states(unit.states_of("state"), unit.buffers["h"])
+
+    def one(t: ir.Value) -> None:
+        with b.if_then(b.icmp_signed("==", b.srem(t, f["cell"]), I64(0))):
+            unit.copy_states(unit.buffers["h"], unit.states_of("checkpoints", b.sdiv(t, f["cell"])))
+        emit.store(unit.step(t, None), unit.row("y", t))
+
+    unit.repeat(steps, one)
+    unit.copy_states(unit.buffers["h"], unit.states_of("state"))
+
+
+def _backward(unit: _Unit) -> None:
+    """Emit the backward pass of a unit; the buffer ``carry`` holds the adjoint that arrives from the later step."""
+    f, b, emit = unit.fields, unit.builder, unit.emit
+    steps = b.load(emit.at(f["ends"], unit.batch))
+    unit.copy_states(unit.states_of("state"), unit.buffers["carry"])
+    cells = b.sdiv(emit.sum(steps, f["cell"], -1), f["cell"])
+
+    def one_cell(k: ir.Value) -> None:
+        number = b.sub(b.sub(cells, I64(1)), k)
+        first = emit.times(number, f["cell"])
+        rest = b.sub(steps, first)
+        count = b.select(b.icmp_signed("<", rest, f["cell"]), rest, f["cell"])
+        unit.copy_states(unit.states_of("checkpoints", number), unit.buffers["h"])
+
+        def again(i: ir.Value) -> None:
+            def keep(n: ir.Value, before: ir.Value, decay: ir.Value) -> None:
+                place = emit.sum(emit.times(i, f["states"]), n)
+                emit.store(before, unit.buffer("before", place))
+                emit.store(decay, unit.buffer("decay", place))
+
+            unit.step(emit.sum(first, i), keep)
+
+        unit.repeat(count, again)
+        unit.clear("d_A", f["states"])
+        unit.repeat(count, lambda j: _adjoint(unit, first, b.sub(b.sub(count, I64(1)), j)))
+        total = unit.states_of("d_A")
+        unit.repeat(
+            f["states"],
+            lambda n: emit.store(b.fadd(unit.load(total, n), unit.load(unit.buffers["d_A"], n)), unit.vector(total, n)),
+        )
+
+    unit.repeat(cells, one_cell)
+    unit.copy_states(unit.buffers["carry"], unit.states_of("state"))
+
+
+def _adjoint(unit: _Unit, first: ir.Value, i: ir.Value) -> None:
+    """Emit the adjoint of step ``first + i`` of a cell."""
+    f, b, emit = unit.fields, unit.builder, unit.emit
+    t = emit.sum(first, i)
+    delta, x, d_y = (emit.load(unit.row(name, t), unit.lanes) for name in ("delta", "x", "d_y"))
+    drive, cut = b.fmul(delta, x), unit.restarts(t)
+    A = unit.vector(f["A"], emit.times(unit.tile, f["states"]))
+
+    def one(n: ir.Value, sums: list[ir.Value]) -> list[ir.Value]:
+        place = emit.sum(emit.times(i, f["states"]), n)
+        before, decay = unit.load(unit.buffers["before"], place), unit.load(unit.buffers["decay"], place)
+        B, C = unit.everywhere("B", t, n), unit.everywhere("C", t, n)
+        adjoint = emit.multiply_add(d_y, C, unit.load(unit.buffers["carry"], n))
+        after = emit.multiply_add(decay, before, b.fmul(drive, B))
+        emit.store(b.fmul(adjoint, drive), unit.buffer("d_B", n))
+        emit.store(b.fmul(d_y, after), unit.buffer("d_C", n))
+        carried = b.fmul(adjoint, decay)
+        emit.store(b.select(cut, unit.zero(), carried), unit.buffer("carry", n))
+        d_exponent = b.fmul(carried, before)
+        d_A = unit.buffer("d_A", n)
+        emit.store(emit.multiply_add(d_exponent, delta, emit.load(d_A, unit.lanes)), d_A)
+        return [
+            emit.multiply_add(adjoint, B, sums[0]),
+            emit.multiply_add(d_exponent, unit.load(A, n), sums[1]),
+        ]
+
+    d_drive, d_delta = emit.loop(f["states"], [unit.zero(), unit.zero()], one)
+    emit.store(b.fmul(d_drive, delta), unit.row("d_x", t))
+    emit.store(emit.multiply_add(d_drive, x, d_delta), unit.row("d_delta", t))
+    place = emit.sum(emit.times(unit.tile, f["sums_tile"]), emit.times(unit.batch, f["sums_batch"]))
+    place = emit.sum(place, emit.times(t, f["sums_time"]))
+    for name in ("d_B", "d_C"):
+
+        def some(k: ir.Value, name: str = name) -> None:
+            start = emit.times(k, unit.lanes)
+            parts = [unit.load(unit.buffers[name], start, number) for number in range(unit.lanes)]
+            emit.store(_summed(b, parts), emit.at(f[name], place, start))
+
+        unit.repeat(b.sdiv(f["padded"], I64(unit.lanes)), some)
+
+
+def _summed(b: ir.IRBuilder, vectors: list[ir.Value]) -> ir.Value:
+    """Return the vector whose element i is the sum of the elements of ``vectors[i]``; as many vectors as elements.
+
+    A round joins two neighboring vectors: the sums of pairs of the one are followed by the sums of pairs of the other.
+    """
+    lanes = len(vectors)
+    masks = [ir.Constant(ir.VectorType(ir.IntType(32), lanes), list(range(side, 2 * lanes, 2))) for side in (0, 1)]
+    while len(vectors) > 1:
+        vectors = [
+            b.fadd(*(b.shuffle_vector(u, v, mask) for mask in masks))
+            for u, v in zip(vectors[::2], vectors[1::2], strict=True)
+        ]
+    return vectors[0]
+
+
+def _name(spec: Spec) -> str:
+    return "selective_" + "_".join(str(int(option)) for option in spec)
+
+
+def build(spec: Spec) -> ir.Function:
+    """Return the kernel, which computes a range of units."""
+    names = BACKWARD_FIELDS if spec.backward else FORWARD_FIELDS
+    scalar = ir.DoubleType() if spec.double else ir.FloatType()
+    arrays = ("x", "delta", "A", "B", "C", "state", "checkpoints", "y", "d_y", "d_x", "d_delta", "d_A", "d_B", "d_C")
+    pointers = dict.fromkeys(arrays, scalar) | {"ends": I64, "reset": ir.IntType(8)}
+    builder, fields, first, last = kernel_entry(_name(spec), names, pointers)
+    states, padded = fields["states"], fields["padded"]
+    sizes = {"h": states}
+    if spec.backward:
+        steps = builder.mul(states, fields["cell"])
+        sizes |= {"carry": states, "d_A": states, "d_B": padded, "d_C": padded, "before": steps, "decay": steps}
+    buffers = {}
+    for name, size in sizes.items():
+        buffers[name] = builder.alloca(scalar, builder.mul(size, I64(spec.lanes)))
+        buffers[name].align = VECTOR_BYTES
+    unit = _Unit(builder, spec, fields, buffers)
+    if spec.backward:  # states beyond N have no gradient
+        for name in ("d_B", "d_C"):
+            unit.clear(name, padded)
+
+    def one_unit(i: ir.Value) -> None:
+        number = unit.emit.sum(first, i)
+        unit.batch, unit.tile = builder.sdiv(number, fields["tiles"]), builder.srem(number, fields["tiles"])
+        (_backward if spec.backward else _forward)(unit)
+
+    unit.repeat(builder.sub(last, first), one_unit)
+    builder.ret_void()
+    return builder.function

@@ -1,0 +1,116 @@
+"""The public function ``selective_scan``: it checks and normalizes its arguments, and calls the operator."""
+
+from __future__ import annotations
+
+import functools
+
+import torch
+from torch import Tensor
+from torch.nn.functional import silu, softplus
+
+from stablessm._errors import ArgumentError
+from stablessm.scan import backends
+from stablessm.scan.checks import check_kinds, check_reset, check_tensor, checked_lengths
+from stablessm.scan.dispatch import exporting
+from stablessm.scan.padding import without_padding
+from stablessm.scan.protocol import Selective
+from stablessm.scan.selective_op import selective
+from stablessm.scan.selective_states import by_states
+
+
+def selective_scan(
+    x: Tensor,
+    delta: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    D: Tensor | None = None,
+    z: Tensor | None = None,
+    initial: Tensor | None = None,
+    *,
+    delta_bias: Tensor | None = None,
+    delta_softplus: bool = False,
+    reset: Tensor | None = None,
+    lengths: Tensor | None = None,
+    below_one: bool = False,
+    backend: str = "auto",
+) -> tuple[Tensor, Tensor]:
+    """Compute a selective state-space layer (S6 of Mamba, arXiv 2312.00752), from its input to its output.
+
+    For each of H channels with N states, whose time step and readout depend on the input:
+
+    h_n[t] = exp(delta[t] A_n) h_n[t-1] + delta[t] B_n[t] x[t],  y[t] = (Σ_n C_n[t] h_n[t] + D x[t]) · silu(z[t]).
+
+    The CPU backend stores no states except one in about 32 steps, from which the backward pass recomputes the others.
+
+    Args:
+        x: (B, T, H), real.
+        delta: (B, T, H), the time steps, usually positive.
+        A: (H, N), the rates; the recurrence is stable if they are negative and the time steps positive.
+        B, C: (B, T, N), shared by all channels.
+        D: (H,) (default: no direct term).
+        z: (B, T, H), the input of the output gate (default: no gate).
+        initial: (B, H, N), the state before the first step (default: zeros).
+        delta_bias: (H,), added to ``delta`` (default: nothing).
+        delta_softplus: whether softplus is applied to ``delta``, after the bias is added.
+        reset: (T,) or (B, T), bool. True restarts the recurrence: the step takes nothing from the previous state.
+        lengths: (B,) whole numbers: the number of real steps of each right-padded sequence. Padding is ignored, the
+            output at padded steps is zero, and the returned state is the state after the last real step.
+        below_one: whether every decay is kept below 1 where exp(delta A) would be rounded to 1, for A < 0 < delta.
+        backend: ``auto`` (chosen by device), or one of :data:`stablessm.scan.NAMES`.
+
+    Returns:
+        The output (B, T, H) in the dtype of x, and the state (B, H, N) after the last step, in float32 or better.
+
+    float16 and bfloat16 are computed in float32. The result is differentiable in every tensor. The same input gives
+    bitwise identical results.
+
+    >>> one = torch.ones(1, 3, 1)
+    >>> y, final = selective_scan(one, one, A=torch.tensor([[-0.6931472]]), B=one, C=one)
+    >>> y.flatten().tolist()
+    [1.0, 1.5, 1.75]
+    """
+    _check(x, delta=delta, A=A, B=B, C=C, D=D, z=z, initial=initial, delta_bias=delta_bias)
+    batch, steps = x.shape[:2]
+    check_reset(reset, batch, steps)
+    lengths = checked_lengths(lengths, batch, steps)
+    for label, tensor in (("reset", reset), ("lengths", lengths)):
+        if tensor is not None and tensor.device != x.device:
+            raise ArgumentError(label, f"a tensor on {x.device} (as x)", tensor.device)
+    name = backends.resolve(backend, x.device)
+    given = [tensor for tensor in (x, delta, A, B, C, initial) if tensor is not None]
+    wide = functools.reduce(torch.promote_types, (tensor.dtype for tensor in given), torch.float32)
+    signal, step, B, C = (without_padding(tensor.to(wide), lengths) for tensor in (x, delta, B, C))
+    if delta_bias is not None:
+        step = step + delta_bias.to(wide)
+    if delta_softplus:
+        step = softplus(step)
+    reset = None if reset is None else reset.expand(batch, steps)
+    initial = None if initial is None else initial.to(wide)
+    layer = Selective(signal, step, A.to(wide), B, C, initial, reset, lengths, below_one)
+    run = by_states if name == "reference" or exporting() else selective
+    y, final = run(layer, name)
+    if D is not None:
+        y = y + D.to(wide) * signal
+    if z is not None:
+        y = y * silu(without_padding(z.to(wide), lengths))
+    return y.to(x.dtype), final
+
+
+def _check(x: Tensor, **tensors: Tensor | None) -> None:
+    """Check that all tensors are real, on the device of x, and of shapes that go together."""
+    check_tensor("x", x, 3)
+    A = tensors["A"]
+    assert A is not None
+    check_tensor("A", A, 2, "(channel, state)")
+    check_kinds("x", x=x, **tensors)
+    (batch, steps, channels), states = x.shape, A.shape[1]
+    shapes = {
+        "delta": x.shape, "A": (channels, states), "B": (batch, steps, states), "C": (batch, steps, states),
+        "D": (channels,), "z": x.shape, "initial": (batch, channels, states), "delta_bias": (channels,),
+    }  # fmt: skip
+    for name, tensor in {"x": x, **tensors}.items():
+        if tensor is not None and tensor.is_complex():
+            raise ArgumentError(name, "a real dtype", tensor.dtype)
+        if tensor is not None and name != "x" and tensor.shape != shapes[name]:
+            raise ArgumentError(name, f"shape {tuple(shapes[name])} to match x and A", f"shape {tuple(tensor.shape)}")

@@ -1,0 +1,18 @@
+"""The Triton backend of the selective layer: all states by the scan kernels, in memory."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from stablessm.scan.protocol import Selective
+from stablessm.scan.selective_states import by_states, gradients_by_states
+
+
+def forward(layer: Selective) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the output, the final state and no checkpoints."""
+    return (*by_states(layer, "triton"), layer.x.new_empty(0))
+
+
+def backward(layer: Selective, checkpoints: Tensor, d_y: Tensor, d_final: Tensor | None) -> tuple[Tensor, ...]:
+    """Return the gradients of x, delta, A, B, C and initial."""
+    return gradients_by_states(layer, d_y, d_final, "triton")
