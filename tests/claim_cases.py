@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from claim_case import Case
+from claim_cases_lemmas import LEMMAS
 from invented_stages import Changes
 
 from stablessm.experiments.catalog import IDS
@@ -23,15 +25,6 @@ T = np.arange(64.0)
 FAST, EXP, SLOW, POWER = np.exp(-T), np.exp(-T / 5), np.exp(-T / 20), (1 + T) ** -2.0
 UNCLEAR = np.exp(np.random.default_rng(0).normal(size=64))
 GROWS = np.exp(T / 4)
-
-
-@dataclass(frozen=True)
-class Case:
-    """Changed stages and settings, and the verdicts that they must give."""
-
-    verdicts: str
-    changes: Changes = field(default_factory=dict)
-    settings: Mapping[str, Any] = field(default_factory=dict)
 
 
 def above(value: float) -> float:
@@ -1126,7 +1119,7 @@ LANGUAGE = {
     "st-table2": [study("nii", scored(softplus=0.0, exp=0.02, best=0.04, direct=0.06), clear=0.1)],
 }  # fmt: skip
 
-PARTS = (IAT, LRU_UA, SSM_UA, STABLE_SSM, BEYOND, STRICTER, LANGUAGE)
+PARTS = (IAT, LRU_UA, SSM_UA, STABLE_SSM, BEYOND, STRICTER, LANGUAGE, LEMMAS)
 CASES = {id: [case for part in PARTS for case in part.get(id, ())] for id in IDS}
 
 NEVER = {

@@ -10,12 +10,15 @@ from pathlib import Path
 from typing import Any, final
 
 FIGURES: dict[str, tuple[str, ...]] = {
-    "ia": ("fig1", "fig2", "fig3", "fig4", "fig5", "fig6"),
-    "su": ("conv", "fig2", "fig3", "fig4", "fig5", "fig6", "depth", "table1"),
-    "lr": ("fig2", "fig3", "fig4", "fig5", "fig6", "fig7", "fig8", "fig9"),
-    "st": ("fig1", "fig2", "fig3", "fig4", "fig5", "fig6", "table1", "table2", "table3", "table4", "table5", "table6"),
+    "ia": ("fig1", "fig2", "fig3", "fig4", "fig5", "fig6", "lemmas"),
+    "su": ("conv", "fig2", "fig3", "fig4", "fig5", "fig6", "depth", "decay", "table1"),
+    "lr": ("fig2", "fig3", "fig4", "fig5", "fig6", "fig7", "fig8", "fig9", "lemma8"),
+    "st": (
+        "fig1", "fig2", "fig3", "fig4", "fig5", "fig6", "table1", "table2", "table3", "table4", "table5", "table6",
+        "appendix",
+    ),
     "ext": ("precision", "architectures", "activations", "ett", "language"),
-}
+}  # fmt: skip
 """The figures and tables of each paper (and ``ext``, beyond the papers), by the first part of their ids."""
 IDS: tuple[str, ...] = tuple(f"{paper}-{name}" for paper, names in FIGURES.items() for name in names)
 PAPERS: Mapping[str, str] = {

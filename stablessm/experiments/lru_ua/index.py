@@ -10,5 +10,6 @@ from stablessm.experiments.lru_ua.fig6 import experiment as fig6
 from stablessm.experiments.lru_ua.fig7 import experiment as fig7
 from stablessm.experiments.lru_ua.fig8 import experiment as fig8
 from stablessm.experiments.lru_ua.fig9 import experiment as fig9
+from stablessm.experiments.lru_ua.lemma8 import experiment as lemma8
 
-EXPERIMENTS = tuple(figure.EXPERIMENT for figure in (fig2, fig3, fig4, fig5, fig6, fig7, fig8, fig9))
+EXPERIMENTS = tuple(figure.EXPERIMENT for figure in (fig2, fig3, fig4, fig5, fig6, fig7, fig8, fig9, lemma8))

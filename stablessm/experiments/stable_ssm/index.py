@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from stablessm.experiments.stable_ssm.appendix import experiment as appendix
 from stablessm.experiments.stable_ssm.fig1 import experiment as fig1
 from stablessm.experiments.stable_ssm.fig2 import experiment as fig2
 from stablessm.experiments.stable_ssm.fig3 import experiment as fig3
@@ -16,5 +17,6 @@ from stablessm.experiments.stable_ssm.table5 import experiment as table5
 from stablessm.experiments.stable_ssm.table6 import experiment as table6
 
 EXPERIMENTS = tuple(
-    figure.EXPERIMENT for figure in (fig1, fig2, fig3, fig4, fig5, fig6, table1, table2, table3, table4, table5, table6)
+    figure.EXPERIMENT
+    for figure in (fig1, fig2, fig3, fig4, fig5, fig6, table1, table2, table3, table4, table5, table6, appendix)
 )

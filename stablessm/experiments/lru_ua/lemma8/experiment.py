@@ -186,4 +186,4 @@ def claims(config: LemmaConfig, stages: Stages) -> Claims:
 
 run = computing(mapped, clock, reconstruction)
 SMOKE = LemmaConfig(length=8, seeds=1, steps=(1e-2, 1e-3), states=16, functions=4)
-EXPERIMENT = described(__file__, run, figures, claims, smoke=SMOKE, paper=LemmaConfig(), minutes=(0.1, 0.1))
+EXPERIMENT = described(__file__, run, figures, claims, smoke=SMOKE, paper=LemmaConfig(), minutes=(0.05, 0.1))

@@ -172,4 +172,4 @@ def claims(config: DecayConfig, stages: Stages) -> Claims:
 
 run = computing(layer, activated)
 SMOKE = DecayConfig(slowest=(0.25, 1.0), seeds=2, dt=0.1, decades=5.0)
-EXPERIMENT = described(__file__, run, figures, claims, smoke=SMOKE, paper=DecayConfig(), minutes=(0.1, 0.1))
+EXPERIMENT = described(__file__, run, figures, claims, smoke=SMOKE, paper=DecayConfig(), minutes=(0.05, 0.1))
