@@ -13,11 +13,14 @@ from scipy.linalg import hankel as hankel_matrix
 from scipy.optimize import linprog
 
 from stablessm.constructions import ExponentialSum, FitError, exponential_sum
-from stablessm.constructions.sums import _hankel, _modes, _panels, _polish, _sampling, _starts, expression
+from stablessm.constructions.sums import _hankel, _modes, _panels, _sampling, _starts, expression
 from stablessm.constructions.sums._atoms import next_modes
 from stablessm.constructions.sums._evidence import Path
+from stablessm.constructions.sums._graded_hankel import graded_hankel
+from stablessm.constructions.sums._interior_point import minimax_program
 from stablessm.constructions.sums._modes import Domain
 from stablessm.constructions.sums._polish import Fit, Problem, fit_weights, least_squares, minimax
+from stablessm.constructions.sums._samples import Samples
 
 seeds = st.integers(0, 2**31)
 kinds = st.sampled_from(["real", "complex", "continuous"])
@@ -360,14 +363,15 @@ def test_minimax_levels_the_weighted_error(seed: int, kind: str) -> None:
 
 @settings(max_examples=6, deadline=None)
 @given(seeds)
-def test_a_long_program_has_the_solution_of_all_its_rows(seed: int) -> None:
+def test_a_program_has_the_solution_of_the_simplex_method(seed: int) -> None:
     rng = np.random.default_rng(seed)
     rows, variables = 2000, int(rng.integers(2, 6))
     t = np.linspace(0, 1, rows)
     left = np.cos(rng.uniform(2, 9) * t + rng.uniform(0, 6))
     along = np.cos(np.outer(t, np.arange(variables))) * rng.uniform(0.5, 1, rows)[:, None]
     along, left = np.concatenate([along, -along]), np.concatenate([left, -left])
-    found = _polish._solution(along, left, [(-1.0, 1.0)] + [(None, None)] * (variables - 1))
+    high = np.append(1.0, np.full(variables - 1, np.inf))
+    found = minimax_program(along, left, -high, high)
     whole = linprog(
         np.append(np.zeros(variables), 1.0), A_ub=np.pad(-along, ((0, 0), (0, 1)), constant_values=-1.0), b_ub=-left,
         bounds=[(-1.0, 1.0), *[(None, None)] * (variables - 1), (0, None)],
@@ -606,3 +610,31 @@ def test_mittag_leffler_where_it_has_closed_forms() -> None:
         assert np.isnan(mittag_leffler(alpha, np.array([1.0]))).all()
     assert np.isfinite(mittag_leffler(0.05, -x)).all()
     assert np.isnan(mittag_leffler(np.array([0.5, 0.6, 0.5, 0.6]), -x)).all()
+
+
+@settings(max_examples=6, deadline=None)
+@given(seeds, st.booleans(), st.booleans())
+def test_a_graded_hankel_operator_has_the_rates_of_a_sum_over_many_time_scales(
+    seed: int, is_complex: bool, matrix: bool
+) -> None:
+    rng = np.random.default_rng(seed)
+    count, end = int(rng.integers(2, 6)), 10 ** rng.uniform(-2, 3)
+    rates = -(10 ** (np.arange(count) + rng.uniform(0, 0.5, count))) / end
+    rates = rates * np.exp(1j * rng.uniform(-1, 1, count)) if is_complex else rates
+    weights = rng.uniform(0.5, 1, (count, 1, 2 if matrix else 1)) * rng.choice([-1, 1], (count, 1, 1))
+
+    def function(t: np.ndarray) -> np.ndarray:
+        return np.einsum("tm,mq->tq", np.exp(t[:, None] * rates), weights[:, 0])
+
+    panels = _sampling.resolve(function, np.linspace(0, end, 40), end, 1e-13, False, None)
+    times, values = panels.points()
+    samples = Samples(times, values, weights.shape[1:] if matrix else (), end, False, False, None, panels, function)
+    found = graded_hankel(samples, panels)
+    assert (found.singular_values[count:] < 1e-10 * found.singular_values[0]).all()
+    assert np.sort_complex(found.rates(count)) == pytest.approx(np.sort_complex(rates), rel=1e-3)
+
+
+def test_a_complex_kernel_with_a_cusp_needs_few_states() -> None:
+    found = exponential_sum("exp(-sqrt(t) + 1j*t/2)", 60, tol=1e-4, time="continuous")
+    assert found.order <= 13
+    assert found.error <= 1e-4

@@ -56,22 +56,27 @@ class Domain:
         return int(np.where(self.single(rates), 1, 2).sum())
 
     def admit(self, eigenvalues: np.ndarray) -> np.ndarray:
-        """Return rates for eigenvalues λ (conjugate pairs unless the sum is complex), with the same number of states.
+        """Return initial rates for eigenvalues λ (conjugate pairs unless the sum is complex).
 
-        Eigenvalues outside the unit disc are reflected. If oscillation is not allowed, a pair becomes two real rates.
         A negative λ, which is an artifact of sampling, is dropped in continuous time.
         """
         values = np.asarray(eigenvalues, dtype=np.complex128)
-        modulus = np.abs(values)
-        values = np.where(modulus > 1, values / np.maximum(modulus, 1) ** 2, values)
-        if self.is_complex:
-            rates = np.log(values[np.abs(values) > np.finfo(np.float64).tiny]) / self.dt
-            return self.clip(rates[np.argsort(rates.real)])
-        values = values[(np.abs(values) > np.finfo(np.float64).tiny) & (values.imag >= -0.0)]
-        values = np.where(values.imag < _ON_AXIS * np.abs(values), values.real, values)
-        if self.real or not self.discrete:
-            values = values[(values.imag > 0) | (values.real > 0)]
-        rates = np.log(values) / self.dt
+        values = values[np.abs(values) > np.finfo(np.float64).tiny]
+        if not self.is_complex:
+            values = values[values.imag >= 0]
+            values = np.where(values.imag < _ON_AXIS * np.abs(values), values.real, values)
+            if self.real or not self.discrete:
+                values = values[(values.imag > 0) | (values.real > 0)]
+        return self.admit_rates(np.log(values) / self.dt)
+
+    def admit_rates(self, rates: np.ndarray) -> np.ndarray:
+        """Return initial rates with the same number of states (conjugate pairs unless the sum is complex).
+
+        Growing rates are reflected. If oscillation is not allowed, a pair becomes two real rates.
+        """
+        rates = -np.abs(rates.real) + 1j * rates.imag
+        if not self.is_complex:
+            rates = rates[rates.imag >= 0]
         if self.real:
             pairs = rates[rates.imag > 0]
             apart = np.concatenate([np.abs(pairs) * 0.7, np.abs(pairs) / 0.7])

@@ -60,6 +60,20 @@ class Panels:
         values = np.einsum("dn,pnq->pdq", _barycentric(_reference[None], points[None])[0], self.values[:, :_NODES])
         return times, values
 
+    def interpolated(self, times: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the interpolated values (n, q) of continuous time at any times within the panels, and their slopes."""
+        width = self.right - self.left
+        nodes = self.values[:, :_NODES]
+        slopes = np.einsum("dn,pnq->pdq", _slope_matrix(), nodes) * (2 / width)[:, None, None]
+        inside = np.clip(np.searchsorted(self.right, times), 0, len(self) - 1)
+        values, slope = (np.empty((len(times), nodes.shape[2]), dtype=nodes.dtype) for _ in range(2))
+        for panel in np.unique(inside):
+            here = np.flatnonzero(inside == panel)
+            at = 2 * (times[here] - self.left[panel]) / width[panel] - 1
+            matrix = _barycentric(_reference[None], at[None])[0]
+            values[here], slope[here] = matrix @ nodes[panel], matrix @ slopes[panel]
+        return values, slope
+
     def jump(self) -> tuple[float, float]:
         """Return the largest jump (a change within a panel too short to be halved) and its time; 0 without a jump."""
         short = np.flatnonzero(
@@ -139,3 +153,11 @@ def _barycentric(nodes: np.ndarray, at: np.ndarray) -> np.ndarray:
     terms = weights[:, None, :] / np.where(met, 1.0, distance)
     matrix = terms / terms.sum(axis=2, keepdims=True)
     return np.where(met.any(axis=2, keepdims=True), met.astype(float), matrix)
+
+
+def _slope_matrix() -> np.ndarray:
+    """Return the matrix from values at the nodes of [-1, 1] to the slopes of their polynomial there (Trefethen)."""
+    sign = (-1.0) ** np.arange(_NODES)
+    sign[[0, -1]] *= 2
+    matrix = np.outer(sign, 1 / sign) / (_reference[:, None] - _reference + np.eye(_NODES))
+    return matrix - np.diag(matrix.sum(axis=1))

@@ -8,6 +8,7 @@ from typing import final
 
 import numpy as np
 
+from stablessm.constructions.sums._interior_point import minimax_program
 from stablessm.constructions.sums._modes import Domain, non_negative, solve, unit_columns
 
 _ROUNDS = 40
@@ -15,10 +16,6 @@ _LEVELED = 1e-3  # the iteration ends if a round gains less than this part
 _SPREAD = 120  # points of the linear program in addition to the extrema
 _EXTREMA = 500
 _VANISHED = 1e-200  # a column whose entries are all smaller is not scaled
-_LONG_PROGRAM = 1500  # number of rows above which a linear program is solved with a part of them
-_ROWS_PER_VARIABLE = 6  # number of rows at the start of a long program, and of rows added at a time
-_VIOLATED = 1e-7  # of the largest error: allowed violation of rows that were left out
-_STEPS_PER_VARIABLE = 30  # limit of the simplex method; 11 suffice unless the program is ill-conditioned
 _SIDES = np.exp(2j * np.pi * np.arange(8) / 8)  # of the polygon that replaces a circle; one side faces the residual
 
 
@@ -168,15 +165,25 @@ def minimax(problem: Problem, fit: Fit) -> Fit:
 def _program(
     problem: Problem, fit: Fit, columns: np.ndarray, slope: np.ndarray, residual: np.ndarray, radius: float
 ) -> tuple[np.ndarray, np.ndarray] | None:
-    """Return the step (of rates and coefficients) that minimizes the linearized error, or None if there is none."""
+    """Return the step (of rates and coefficients) that minimizes the linearized error, or None if there is none.
+
+    The unknowns of the program are coordinates of the change in an orthonormal basis of the modes, unless coefficients
+    have bounds: nearly dependent modes have huge coefficients, with which the simplex method fails.
+    """
     at = _points(residual)
     entries, order = residual.shape[1], columns.shape[1]
     moves, numbers = slope.shape[2], order * entries
+    modes, slope = columns[at], slope[at]
+    basis, along_basis = modes, np.zeros((order, entries * moves))
+    if not problem.domain.positive:
+        basis = np.linalg.qr(modes)[0]
+        along_basis = basis.conj().T @ slope.reshape(len(at), -1)
+        slope = slope - (basis @ along_basis).reshape(slope.shape)
     rows = []
     for entry in range(entries):
         block = np.zeros((len(at), moves + numbers), dtype=columns.dtype)
-        block[:, :moves] = slope[at, entry]
-        block[:, moves + entry :: entries] = columns[at]
+        block[:, :moves] = slope[:, entry]
+        block[:, moves + entry :: entries] = basis
         rows.append(block)
     A = np.concatenate(rows)
     b = residual[at].T.reshape(-1) / fit.error
@@ -188,57 +195,26 @@ def _program(
     scale = np.abs(A).max(axis=0)
     scale = np.where(scale > _VANISHED, scale, 1.0)
     A /= scale
-    bounds: list[tuple[float | None, float | None]]
-    bounds = [(-radius * s / fit.error, radius * s / fit.error) for s in scale[:moves]]
+    high = np.full(A.shape[1], np.inf)
+    high[:moves] = radius * scale[:moves] / fit.error
+    low = -high
     if problem.domain.positive:
-        bounds += [(low, None) for low in -fit.coefficients.reshape(-1) * scale[moves:] / fit.error]
-    else:
-        bounds += [(None, None)] * (A.shape[1] - moves)
+        low[moves:] = -fit.coefficients.reshape(-1) * scale[moves:] / fit.error
     # the modulus of the residual b - Ax is its largest component along any direction
     along = np.concatenate([(side.conj()[:, None] * A).real for side in sides])
     if not (np.isfinite(along).all() and np.isfinite(b).all()):
         return None
-    found = _solution(along, (sides.conj() * b).real.reshape(-1), bounds)
+    found = minimax_program(along, (sides.conj() * b).real.reshape(-1), low, high)
     if found is None:
         return None
     step = found * fit.error / scale
-    changed = step[moves : moves + numbers]
+    moved, changed = step[:moves], step[moves : moves + numbers]
     if problem.domain.is_complex:
         changed = changed + 1j * step[moves + numbers :]
-    return step[:moves], changed.reshape(order, entries)
-
-
-def _solution(
-    along: np.ndarray, left: np.ndarray, bounds: list[tuple[float | None, float | None]]
-) -> np.ndarray | None:
-    """Return the x within its bounds that minimizes max(left - along @ x), or None if no x brings this below 1.
-
-    Few rows determine the solution. A long program is solved with the rows of the largest ``left`` and some others, and
-    again with the rows that the solution violates.
-    """
-    from scipy.optimize import linprog
-
-    variables = along.shape[1] + 1
-    rows = np.ones(len(left), dtype=bool)
-    few = _ROWS_PER_VARIABLE * variables
-    if len(left) > _LONG_PROGRAM:
-        rows[:] = False
-        rows[np.argsort(-left, kind="stable")[: few // 2]] = True
-        rows[:: max(1, 2 * len(left) // few)] = True
-    while True:
-        found = linprog(
-            np.append(np.zeros(variables - 1), 1.0),
-            A_ub=np.pad(-along[rows], ((0, 0), (0, 1)), constant_values=-1.0), b_ub=-left[rows],
-            bounds=[*bounds, (0, None)], method="highs-ds", options={"maxiter": _STEPS_PER_VARIABLE * variables},
-        )  # fmt: skip
-        if found.x is None or found.x[-1] >= 1:
-            return None
-        x = np.asarray(found.x[:-1])
-        excess = np.where(rows, 0.0, left - along @ x - found.x[-1])
-        violated = np.flatnonzero(excess > _VIOLATED)
-        if not len(violated):
-            return x
-        rows[violated[np.argsort(-excess[violated], kind="stable")[:few]]] = True
+    changed = changed.reshape(order, entries)
+    if not problem.domain.positive:
+        changed = solve(modes, basis @ (changed - along_basis.reshape(order, entries, moves) @ moved))
+    return moved, changed
 
 
 def _points(residual: np.ndarray) -> np.ndarray:

@@ -10,6 +10,7 @@ import numpy as np
 
 from stablessm.constructions.sums import _hankel, _starts
 from stablessm.constructions.sums._evidence import Path
+from stablessm.constructions.sums._graded_hankel import GradedHankel, graded_hankel
 from stablessm.constructions.sums._modes import Domain
 from stablessm.constructions.sums._polish import Fit, Problem, fit_weights, least_squares, minimax
 from stablessm.constructions.sums._samples import Request, Samples
@@ -18,6 +19,8 @@ from stablessm.constructions.sums._supremum import Error, compare
 _POINTS, _POINTS_MONOTONE = 4000, 1600  # number of points at which a longer grid is fitted
 _MOST_LONG = 120  # the highest order tried on a grid whose Hankel matrix is not formed
 _LEAST_SQUARES, _MINIMAX = 64, 150  # highest order for least squares, and number of unknowns for minimax
+_PURSUED = 10  # highest order to which modes are added one by one if the graded Hankel operator suggests rates too
+_RIVALS, _SMALL = 4, 50  # the best start may not give the best result: starts, and largest number of unknowns
 _WITHIN = 40.0  # largest factor that minimax can gain; it is not tried further above the tolerance
 _MONOTONE = 0.02  # a kernel counts as completely monotone if the mixture leaves less than this part
 _CLOSE = 1e-8  # a mixture that leaves less than this part is tried alone
@@ -26,6 +29,7 @@ _HANKEL_TO_SUP, _MIXTURE_TO_SUP = 20.0, 10.0  # approximate ratio of singular va
 _BLOCKS = (12, 48)  # numbers of singular values of a long horizon: the first often suffices
 _REPAIRS = 5
 _ROUNDED = 1e-13  # of the kernel: smaller errors are rounding and are not reduced further
+_HOPEFUL = 30.0  # least squares starts at rates whose error is at most so many times the smallest
 _ALIKE, _ENOUGH = 1.02, 1.2
 _NEARLY = 1.2
 _RISES = 1.2  # a kernel that rises has values in the last tenth so many times larger than all before
@@ -54,12 +58,13 @@ class Search:
             domain: which rates are allowed.
             request: the request of the caller.
             close: if the mixture leaves less than this part of a long kernel, no Hankel matrix is formed.
-            grows: also add modes one by one, as is always done without even samples, unless the kernel is nearly
-                completely monotone.
+            grows: try one order after the other and add modes one by one, as is always done for uneven samples, unless
+                the kernel is nearly completely monotone.
         """
         self.samples, self.domain, self.request, self._closest = samples, domain, request, close
         self.scale = float((np.abs(samples.values).max(axis=1) * samples.weight).max())
         self._fits: dict[int, Fit] = {}
+        self._candidates: dict[int, list[Fit]] = {}
         self._polished: dict[int, Fit] = {}
         self._whole: dict[int, Fit] = {}
         self.problem = self._problem(_POINTS_MONOTONE, monotone=True)
@@ -67,9 +72,12 @@ class Search:
         self.monotone = self.mixture is not None and self.mixture.error < _MONOTONE * self.scale
         if not self.monotone:
             self.problem = self._problem(_POINTS, monotone=False)
-        self.grows = grows or (samples.even is None and not self.monotone)
         self._path: Path | None = None
         self.hankel = self._decompose()
+        self._graded = self._decompose_graded()
+        uneven = samples.even is None and not self.monotone
+        self.grows = grows or (uneven and self._graded is None)
+        self._pursued = _LEAST_SQUARES if self.grows else _PURSUED if uneven else 0
         self._rank = self._numerical_rank()
         self._padded: _hankel.Hankel | None = None
 
@@ -310,39 +318,48 @@ class Search:
         """Return the best fit of this order; it is polished until it meets the goal, unless it is too far away."""
         if order in self._polished:
             return self._polished[order]
-        if order not in self._fits:
-            self._fits[order] = self._candidate(order)
+        if order not in self._candidates:
+            self._candidates[order] = sorted(self._fitted(order, goal), key=lambda fit: fit.error)
+            self._fits[order] = self._candidates[order][0]
         fit = self._fits[order]
         settled = fit.error <= goal or fit.error < _ROUNDED * self.scale or fit.error > _WITHIN * goal > 0
         if settled or not self._polishable(order) or fit.method == "ring":
             return fit
-        fit = minimax(self.problem, fit)
-        if goal < fit.error < _NEARLY * goal:  # a new trust region may gain the rest
-            fit = minimax(self.problem, fit)
+        small = order * (1 + self.problem.values.shape[1]) <= _SMALL
+        for start in self._candidates[order][: _RIVALS if small or self._bound else 1]:
+            polished = start if start.method == "ring" else minimax(self.problem, start)
+            if goal < polished.error < _NEARLY * goal:  # a new trust region may gain the rest
+                polished = minimax(self.problem, polished)
+            fit = min(fit, polished, key=lambda each: each.error)
+            if fit.error <= goal:
+                break
         self._polished[order] = fit
         return fit
 
     def _polishable(self, order: int) -> bool:
         return order * (1 + self.problem.values.shape[1]) <= _MINIMAX
 
-    def _candidate(self, order: int) -> Fit:
+    def _fitted(self, order: int, goal: float) -> list[Fit]:
+        """Return fits of this order from every start. None is improved by least squares if one meets the goal."""
         if order > self._rank:  # more states would fit rounding, unless stability removed some
             exact = self._polish(self._rank, 0.0)
             if exact.error < 1e-10 * self.scale:
-                return exact
-        improve = least_squares if order <= _LEAST_SQUARES else fit_weights
-        found = [improve(self.problem, rates, method) for method, rates in self._starts(order)]
+                return [exact]
+        found = [fit_weights(self.problem, rates, method) for method, rates in self._starts(order)]
+        self._fits[order] = min(found, key=lambda fit: fit.error)  # the result if the search is interrupted
+        least = self._fits[order].error
+        if order <= _LEAST_SQUARES and least > goal:
+            near = [fit for fit in found if fit.error <= _HOPEFUL * least]
+            found += [least_squares(self.problem, fit.rates, fit.method) for fit in near]
         lost = all(self.domain.order(fit.rates) < order for fit in found)  # modes outside the domain were dropped
-        if (self.grows or lost) and order <= _LEAST_SQUARES:
+        if order <= (_LEAST_SQUARES if lost else self._pursued):
             self._path = self._path or Path(self.problem, _LEAST_SQUARES, gap=self.samples.gap)
             found.append(fit_weights(self.problem, self._path.grow(order).rates, "pursuit"))
         beyond = np.abs(self.samples.values[order:]).max(axis=1) * self.samples.weight[order:]
         if self.samples.uniform and all(beyond.max(initial=0.0) < fit.error for fit in found):
             around = _starts.ring(self.domain, self.samples.values, order)
             found += [] if around is None else [replace(around, error=self.error(around).sup)]
-        if self._bound and self._polishable(order):  # the best start may not give the best result
-            found = [fit if fit.method == "ring" else minimax(self.problem, fit) for fit in found]
-        return min(found, key=lambda fit: fit.error)
+        return found
 
     @property
     def _bound(self) -> bool:
@@ -363,6 +380,8 @@ class Search:
                 starts.append(("padded Hankel", rates))
         if self.mixture is not None and (self.monotone or self.domain.real):
             starts.append(("mixture", self.domain.clip(self.mixture.rates(order))))
+        if self._graded is not None:
+            starts.append(("graded Hankel", self.domain.admit_rates(self._graded.rates(order))))
         starts = [(method, rates) for method, rates in starts if len(rates)]
         if not starts or self._bound:  # rates that meet at the margin do not separate again
             starts.append(("spread", self._spread(order)))
@@ -399,6 +418,13 @@ class Search:
                 break
         return decomposition, step
 
+    def _decompose_graded(self) -> GradedHankel | None:
+        """Return the Hankel operator of a function in continuous time; None if the mixture is sufficient."""
+        panels = self.samples.panels
+        if panels is None or self.samples.step is not None or self._near(self._closest):
+            return None
+        return graded_hankel(self.samples, panels)
+
     def _numerical_rank(self) -> int:
         """Return the order above which a sum would fit rounding errors."""
         if not self.dense or self.hankel is None:
@@ -410,6 +436,8 @@ class Search:
         """Return the order at which the search begins."""
         if self.mixture is not None and self.monotone:
             values = self.mixture.singular_values / (_MIXTURE_TO_SUP if self.samples.uniform else 1.0)
+        elif self._graded is not None:
+            values = self._graded.singular_values
         else:
             assert self.hankel is not None
             values = self.hankel[0].singular_values / _HANKEL_TO_SUP * float(np.median(self.samples.weight))
@@ -420,9 +448,11 @@ class Search:
         return self._weighed(self.samples.times[chosen], self.samples.values[chosen], monotone)
 
     def _weighed(self, times: np.ndarray, values: np.ndarray, monotone: bool) -> Problem:
-        # for a monotone kernel every octave of time has the same weight
+        # for a monotone kernel every octave of time has the same weight, and for a function every point, because the
+        # points are where the function changes
         early = 0.0 if times[0] > 0 else self.samples.gap
-        spacing = np.gradient(np.log(times + early) if monotone else times)
+        adapted = self.samples.panels is not None and self.samples.step is None
+        spacing = np.gradient(np.log(times + early) if monotone else np.arange(len(times)) if adapted else times)
         weight = self.samples.weigh(values)
         graded = weight * np.sqrt(spacing / spacing.sum())
         return Problem(times, values, weight, graded, self.domain, self.request.tell)
