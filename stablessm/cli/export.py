@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,7 +17,9 @@ FORMATS = (".onnx", ".pt2")
 
 
 def export(
-    model: Annotated[str, typer.Argument(help="Folder saved by stablessm, or package.module:factory (its code runs).")],
+    model: Annotated[
+        str, typer.Argument(help="Folder of train, fit or save, or package.module:factory (its code runs).")
+    ],
     path: Annotated[Path, typer.Argument(help="File to write; its name ends in .onnx or .pt2 (torch.export).")],
     kind: Annotated[
         str,
@@ -34,12 +37,14 @@ def export(
     The file maps (x, states) to (y, states) and runs without stablessm. The weights are frozen, and complex states
     become pairs of real numbers. The states that one call returns are the states of the next call. A model that was
     trained on standardized data takes standardized inputs, x = (value - mean) / deviation, and forecasts standardized
-    values; means and deviations are in training.json of the run, under task and scale.
+    values. Means and deviations are stored in the file as JSON under the name standardization: in the metadata of ONNX,
+    or as an extra file of torch.export.
 
     Examples:
 
       stablessm export runs/my-layer step.onnx
       stablessm export runs/my-layer sequence.onnx --kind sequence
+      stablessm export runs/fit/my-kernel step.onnx
       stablessm export my_package.models:build step.pt2 --batch-size 4
     """
     import stablessm
@@ -54,14 +59,40 @@ def export(
             raise ArgumentError("--batch-size", expected, batch_size)
         loaded, _ = model_source.load_model(model)
         run = Path(model).parent if Path(model).name == "model" else Path(model)
-        task = stablessm.training.settings_of(run)["task"] if (run / "training.json").is_file() else {}
+        scale = standardization(run) if (run / "training.json").is_file() else {}
+        texts = {"standardization": json.dumps(scale)} if scale else {}
         with waiting(f"exporting {model}, which can take a minute"):
             if kind == "sequence":
-                stablessm.export_sequence(loaded, path)
+                stablessm.export_sequence(loaded, path, metadata=texts)
             else:
-                stablessm.export_step(loaded, path, batch=batch_size)
+                stablessm.export_step(loaded, path, batch=batch_size, metadata=texts)
     note(f"written: {path}")
-    if task.get("scale"):
-        what = f"{'inputs and outputs' if 'horizon' in task['options'] else 'inputs'} are standardized"
-        note(f"{what}: x = (value - mean) / deviation, with task.scale in {run / 'training.json'}", err=True)
-    return {"written": path}
+    if scale:
+        what = " and ".join(scale)
+        note(f"{what} are standardized: (value - mean) / deviation, with the numbers stored in {path}", err=True)
+    return {"written": path, "standardization": scale or None}
+
+
+def standardization(run: Path) -> dict[str, Any]:
+    """Return the mean and the deviation of each input, and of each output of a forecast; empty without them."""
+    from stablessm import training
+    from stablessm.tasks.new_data import SeriesReader
+    from stablessm.training.settings import task_of
+
+    settings = training.settings_of(run)
+    described = settings["task"]
+    if {"window", "horizon"} <= set(described["options"]) and described.get("scale"):
+        reader = SeriesReader.of(described)
+        inputs = {name: described["scale"][name] for name in reader.columns}
+        steps = range(1, reader.horizon + 1)
+        return {
+            "inputs": inputs,
+            "outputs": {f"{name}+{step}": inputs[name] for step in steps for name in reader.targets},
+        }
+    scale = described.get("scale")
+    if scale is None and "task" in settings["origin"]:
+        try:
+            scale = getattr(task_of(settings), "scale", None)  # of images, which are not described with it
+        except ArgumentError as error:
+            note(f"the inputs may be standardized, but the training data cannot be read ({error})", err=True)
+    return {"inputs": scale} if scale else {}

@@ -17,6 +17,7 @@ import typer
 
 from stablessm._errors import ArgumentError, NumericalError
 from stablessm.cli import tables
+from stablessm.cli.model_source import SUM
 from stablessm.cli.options import grouped, refusing, slug
 from stablessm.cli.output import note, waiting
 
@@ -228,7 +229,7 @@ def fit(
         figure = _figure(kernel.name, times, values, es, how.get("tol"), wanted.relative)
         figure.save(folder)
         figure.save_pictures(folder)
-        es.save(folder / "sum.safetensors")
+        es.save(folder / SUM)
         record.write_record(folder, started=started, kind="fit", config=config, results=facts)
     note(f"written: {folder}/record.json, sum.safetensors, sum.csv, fit.json, fit.png, fit.svg")
     parts = {"rates": es.rates, "weights": es.weights}

@@ -102,9 +102,10 @@ def _save(curve: Any, folder: Path) -> None:
     for suffix in ("png", "svg"):
         with record.atomic(folder / f"memory.{suffix}") as path:
             picture.savefig(path, dpi=120)
+    page: Any = curve.plotly()  # outside of atomic, which would take an OSError of the import for one of the disk
     with record.atomic(folder / "memory.html") as path:
         # self-contained, and without plotly's button that sends the data to its makers
-        curve.plotly().write_html(path, include_plotlyjs=True, config={"showSendToCloud": False, "plotlyServerURL": ""})
+        page.write_html(path, include_plotlyjs=True, config={"showSendToCloud": False, "plotlyServerURL": ""})
 
 
 def _tokens(tokenizer: Any, words: str) -> dict[str, str]:

@@ -12,6 +12,8 @@ from stablessm._errors import ArgumentError
 from stablessm._optional import require
 from stablessm.cli.output import note
 
+SUM = "sum.safetensors"
+"""File that ``stablessm fit`` writes into its folder."""
 EXPECTED = "a folder saved by stablessm, a Hugging Face model folder or name, or package.module:factory"
 _LONGEST = 300
 """Number of characters of another library's error message that are passed on."""
@@ -24,6 +26,8 @@ def load_model(source: str, *, trust_remote_code: bool = False) -> tuple[Any, st
         return _from_folder(folder, trust_remote_code)
     if ":" in source:
         return _made("MODEL", source, "model", ("parameters",), EXPECTED), "factory"
+    if folder.name == SUM and folder.is_file():
+        return _from_fit(folder), "fit"
     if folder.is_file():
         raise ArgumentError("MODEL", EXPECTED, f"{source} (a file, not a folder)")
     if _is_path(folder) or source.startswith((".", "/", "~")):
@@ -63,6 +67,8 @@ def _from_folder(folder: Path, trust_remote_code: bool) -> tuple[Any, str]:
 
     if not storage.is_saved_layer(folder) and storage.is_saved_layer(folder / "model"):
         folder = folder / "model"  # the folder of a training run
+    if (folder / SUM).is_file():
+        return _from_fit(folder / SUM), "fit"
     if storage.is_saved_layer(folder):
         try:
             return storage.load(folder), "stablessm folder"
@@ -73,6 +79,19 @@ def _from_folder(folder: Path, trust_remote_code: bool) -> tuple[Any, str]:
     if not list(folder.glob("*.safetensors")):
         raise ArgumentError("MODEL", "weights in a .safetensors file (pickled weights can run code)", str(folder))
     return _from_hugging_face(str(folder), trust_remote_code), "Hugging Face folder"
+
+
+def _from_fit(path: Path) -> Any:
+    """Return the layer of a sum of exponentials that ``stablessm fit`` wrote, in float32."""
+    from stablessm.constructions import ExponentialSum
+
+    try:
+        found = ExponentialSum.load(path)
+    except (ArgumentError, OSError) as error:
+        raise ArgumentError("MODEL", "a complete folder of stablessm fit", f"{path.parent} ({error})") from error
+    layer = found.to_layer()
+    note(f"{path}: {type(layer).__name__} with {found.order} states in float32 (ExponentialSum.to_layer)", err=True)
+    return layer
 
 
 def _from_hugging_face(name: str, trust_remote_code: bool) -> Any:

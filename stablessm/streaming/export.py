@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
@@ -33,6 +33,7 @@ def export_step(
     *,
     format: Format | None = None,
     batch: Size | None = None,
+    metadata: Mapping[str, str] | None = None,
 ) -> Any:
     """Export one step (x_t, *states) -> (y_t, *states) of a model, with constant weights and only real numbers.
 
@@ -47,6 +48,8 @@ def export_step(
         format: ``torch`` (``torch.export``) or ``onnx``, which requires ``pip install 'stablessm[export]'`` (default:
             by the suffix of ``path``, or ``torch``).
         batch: fixes the number of streams that run together (default: the exported step takes any number).
+        metadata: texts to store in the file, by name: in ONNX as ``metadata_props``, otherwise as extra files
+            (``torch.export.load(path, extra_files={name: ""})``).
 
     Returns:
         A ``torch.export.ExportedProgram`` or a ``torch.onnx.ONNXProgram``. Inputs of the latter are called ``x``,
@@ -64,12 +67,16 @@ def export_step(
     module = StepModule(freeze(model)).eval()
     streams = 2 if batch is None else whole_number("batch", batch)  # an example of size 1 would fix the dimension to 1
     dynamic = {0: Dim("batch")} if batch is None else None
-    return _exported(module, path, format, (streams,), dynamic, dynamic)
+    return _exported(module, path, format, (streams,), dynamic, dynamic, metadata=metadata)
 
 
 @checked
 def export_sequence(
-    model: nn.Module, path: str | os.PathLike[str] | None = None, *, format: Format | None = None
+    model: nn.Module,
+    path: str | os.PathLike[str] | None = None,
+    *,
+    format: Format | None = None,
+    metadata: Mapping[str, str] | None = None,
 ) -> Any:
     """Export (x, *states) -> (y, *states) over whole sequences, for any batch size and length.
 
@@ -87,6 +94,7 @@ def export_sequence(
             ``Bidirectional`` comes from the steps after the sequence, so it cannot run in chunks.
         path: the file to write, ``.pt2`` or ``.onnx``; None writes nothing.
         format: ``torch`` or ``onnx``, as in :func:`export_step`.
+        metadata: texts to store in the file, as in :func:`export_step`.
 
     >>> import stablessm as ssm
     >>> layer = ssm.RealSSM(3, 8, 2)
@@ -99,7 +107,7 @@ def export_sequence(
     format = _checked_format(path, format)
     module = SequenceModule(freeze(model, whole=True), loops=format == "onnx").eval()
     batch, time = Dim("batch"), Dim("time")
-    return _exported(module, path, format, (2, 5), {0: batch, 1: time}, {0: batch})
+    return _exported(module, path, format, (2, 5), {0: batch, 1: time}, {0: batch}, metadata=metadata)
 
 
 def _checked_format(path: str | os.PathLike[str] | None, format: Format | None) -> Format:
@@ -119,10 +127,15 @@ def _checked_format(path: str | os.PathLike[str] | None, format: Format | None) 
 
 
 def _exported(
-    module: FrozenModule, path: str | os.PathLike[str] | None, format: Format, shape: tuple[int, ...], *dynamic: Any
+    module: FrozenModule,
+    path: str | os.PathLike[str] | None,
+    format: Format,
+    shape: tuple[int, ...],
+    *dynamic: Any,
+    metadata: Mapping[str, str] | None,
 ) -> Any:
     """Export a module for an input x with these first dimensions; ``dynamic`` names those of x and of each state."""
-    program, (of_input, of_state) = module.program, dynamic
+    program, (of_input, of_state), texts = module.program, dynamic, dict(metadata or {})
     x = torch.zeros(*shape, program.sizes[0], dtype=program.torch_dtype)
     if program.table is not None:
         x = torch.zeros(shape, dtype=torch.int64)
@@ -130,11 +143,15 @@ def _exported(
     shapes = None if of_input is None else (of_input, (of_state,) * len(states))
     if format == "onnx":
         exported = _onnx(module, (x, *states), shapes)
+        exported.model.metadata_props.update(texts)
     else:
         exported = torch.export.export(module, (x, *states), dynamic_shapes=shapes)
     if path is not None:
         with record.atomic(path) as temporary:
-            torch.export.save(exported, temporary) if format == "torch" else exported.save(temporary)
+            if format == "onnx":
+                exported.save(temporary)
+            else:
+                torch.export.save(exported, temporary, extra_files=texts)
     return exported
 
 

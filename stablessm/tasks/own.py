@@ -61,9 +61,8 @@ class ArrayTask(StoredTask):
 
     def describe(self) -> dict[str, Any]:
         """Return the description, with the scale of the inputs, and the number and names of the classes or values."""
-        scale = {name: self._tensors[name].tolist() for name in ("mean", "deviation") if name in self._tensors}
         outputs = {"outputs": self.outputs.size, "names": list(self.outputs.names)}
-        return {**super().describe(), "scale": scale, **outputs}
+        return {**super().describe(), "scale": self.scale, **outputs}
 
     def as_trained(self, description: Mapping[str, Any]) -> Self:
         """Return a copy with the input scale and the classes of a training task, given its ``describe()``."""

@@ -33,6 +33,11 @@ class StoredTask(Task):
         if scale is not None:
             self._tensors |= dict(zip(("mean", "deviation"), scale, strict=True))
 
+    @property
+    def scale(self) -> dict[str, list[float]]:
+        """The mean and the deviation of each input channel, by which batches are standardized; empty without them."""
+        return {name: self._tensors[name].tolist() for name in ("mean", "deviation") if name in self._tensors}
+
     def _examples(self, split: Split, indices: Tensor, seed: int, epoch: int) -> Batch:
         stored, rows = self._tensors, indices.to(self.device, non_blocking=True)
         inputs = stored[f"{split}.inputs"].index_select(0, rows)

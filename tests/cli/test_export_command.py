@@ -2,12 +2,14 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 import torch
 from typer.testing import CliRunner
 
 import stablessm as ssm
 from stablessm.cli import app
+from stablessm.cli.export import standardization
 
 
 def export(*arguments: object, code: int = 0) -> str:
@@ -48,22 +50,71 @@ def test_a_saved_network(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("options", "scale", "what"),
+    ("options", "scale", "what", "stored"),
     [
-        ({"window": 4, "horizon": 1}, {"load": {"mean": 3.0, "deviation": 2.0}}, "inputs and outputs are standardized"),
-        ({}, {"mean": [3.0], "deviation": [2.0]}, "inputs are standardized"),
-        ({}, {}, ""),
+        (
+            {"window": 4, "horizon": 2},
+            {"load": {"mean": 3.0, "deviation": 2.0}},
+            "inputs and outputs are standardized",
+            {
+                "inputs": {"load": {"mean": 3.0, "deviation": 2.0}},
+                "outputs": {f"load+{step}": {"mean": 3.0, "deviation": 2.0} for step in (1, 2)},
+            },
+        ),
+        (
+            {},
+            {"mean": [3.0], "deviation": [2.0]},
+            "inputs are standardized",
+            {"inputs": {"mean": [3.0], "deviation": [2.0]}},
+        ),
+        ({}, {}, "", None),
     ],
 )
-def test_the_units_of_a_run_are_told(tmp_path, options, scale, what):
+def test_the_units_of_a_run_are_told_and_stored(tmp_path, options, scale, what, stored):
     ssm.save(ssm.RealSSM(1, 4, 1), tmp_path / "model")
     task = {"task": "series", "options": options, "scale": scale}
     settings = {"config": {}, "task": task, "model": {}, "origin": {}}
     (tmp_path / "training.json").write_text(json.dumps(settings), encoding="utf-8")
     for folder in (tmp_path, tmp_path / "model"):
-        told = CliRunner().invoke(app, ["export", str(folder), str(tmp_path / "step.pt2")]).stderr
-        assert not what or f"{what}: x = (value - mean) / deviation, with task.scale in" in told
-        assert ("standardized" in told) == bool(what) == (str(tmp_path / "training.json") in told)
+        result = CliRunner().invoke(app, ["export", str(folder), str(tmp_path / "step.pt2"), "--json"])
+        assert json.loads(result.stdout)["standardization"] == stored
+        assert not what or f"{what}: (value - mean) / deviation, with the numbers stored in" in result.stderr
+        assert ("standardized" in result.stderr) == bool(what)
+    found = {"standardization": ""}
+    torch.export.load(tmp_path / "step.pt2", extra_files=found)
+    assert json.loads(found["standardization"] or "null") == stored
+
+
+def test_the_scale_of_images_is_read_from_the_task(tmp_path, monkeypatch, capsys):
+    rng = np.random.default_rng(0)
+    x, y = rng.integers(0, 255, (20, 28, 28), dtype=np.uint8), rng.integers(0, 10, 20)
+    np.savez(tmp_path / "mnist.npz", x_train=x, y_train=y, x_test=x, y_test=y)
+    monkeypatch.setenv("STABLESSM_DATA", str(tmp_path))
+    task = ssm.tasks.get("mnist")
+    settings = {"config": {}, "task": task.describe(), "model": {}, "origin": {"task": "mnist", "options": {}}}
+    (tmp_path / "training.json").write_text(json.dumps(settings), encoding="utf-8")
+    found = standardization(tmp_path)["inputs"]
+    assert (found["mean"][0], found["deviation"][0]) == pytest.approx((x.mean(), x.std()), rel=1e-5)
+    (tmp_path / "mnist.npz").unlink()
+    assert standardization(tmp_path) == {}
+    assert "the inputs may be standardized, but the training data cannot be read" in capsys.readouterr().err
+
+
+def test_the_folder_of_a_fit(tmp_path):
+    es = ssm.constructions.ExponentialSum(np.array([-0.5, -0.1]), np.array([1.0, 0.5]), 1.0, 50)
+    es.save(tmp_path / "fit" / "sum.safetensors")
+    assert "RealSSM with 2 states in float32" in export(tmp_path / "fit", tmp_path / "step.pt2")
+    step, y, state = torch.export.load(tmp_path / "step.pt2").module(), [], torch.zeros(1, 2)
+    for x in [1.0] + 9 * [0.0]:
+        y_t, state = step(torch.tensor([[x]]), state)
+        y.append(y_t.item())
+    np.testing.assert_allclose(y, es(np.arange(10)), atol=1e-6)
+    measured = CliRunner().invoke(
+        app, ["measure", str(tmp_path / "fit" / "sum.safetensors"), "--out", str(tmp_path / "m")]
+    )
+    assert measured.exit_code == 0, measured.output
+    (tmp_path / "fit" / "sum.safetensors").write_bytes(b"damaged")
+    assert "MODEL: expected a complete folder of stablessm fit" in export(tmp_path / "fit", tmp_path / "a.pt2", code=2)
 
 
 def test_whole_sequences(tmp_path):
