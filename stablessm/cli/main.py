@@ -46,11 +46,11 @@ class Commands(TyperGroup):
         except (typer.Exit, BrokenPipeError):  # the command has printed its error; or nothing reads its output
             raise
         except Exception as error:
-            remedy = str(error) if isinstance(error, ArgumentError | OSError) else import_failure(error)
-            if remedy is None:
+            package = import_failure(error)  # first: a package whose library does not load raises an OSError
+            if package is None and not isinstance(error, ArgumentError | OSError):
                 raise
-            typer.secho(printable(remedy), fg="red", err=True)
-            raise typer.Exit(1 if isinstance(error, OSError) else 2) from error
+            typer.secho(printable(package or str(error)), fg="red", err=True)
+            raise typer.Exit(1 if package is None and isinstance(error, OSError) else 2) from error
 
 
 def _show_warning(message: Warning | str, *_: Any) -> None:
