@@ -34,6 +34,11 @@ def polynomial(*errors: float) -> dict[str, Any]:
     return {"sums-polynomial-*": {"errors": np.array(errors)}}
 
 
+def learned(kind: str, *best: float) -> dict[str, Any]:
+    """Scores of ia-epochs after 10, 100 and 300 epochs."""
+    return {f"training-{kind}-{n}": {"score": np.full((2, 4), b)} for n, b in zip((10, 100, 300), best, strict=True)}
+
+
 GROWS = 100 * np.exp(0.3 * np.array([4, 8, 12, 16, 20, 24]))
 LEMMAS = {
     "ia-lemmas": [
@@ -46,6 +51,11 @@ LEMMAS = {
         Case("....rh", bound(1.0, 1.0)),
         Case("....nd", bound(1.1, 1.0)),
         Case("....ph", {**bound(1.1, 1.1), "bound-row": {"value": np.ones(4), "entries": np.ones(4)}}),
+    ],
+    "ia-epochs": [
+        Case("rrh", {**learned("exponential", 1e-3, 1e-3, 1e-3), **learned("polynomial", 1.0, 0.1, 1e-3)}),
+        Case("prh", {**learned("exponential", 0.1, 0.1, 0.1), **learned("polynomial", 1.0, 0.1, 1e-3)}),
+        Case("nnd", {**learned("exponential", 0.11, 0.1, 0.01), **learned("polynomial", 1.0, 1.0, 0.101)}),
     ],
     "su-decay": [
         Case("rrd..", {"layer-*": rates(0.5)}),

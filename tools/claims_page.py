@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 
 from marked import replaced
@@ -24,29 +25,50 @@ COLUMNS = {
     "reproduced or holds": "✓", "partly": "◐", "inconclusive": "?", "not reproduced or does not hold": "✗",
 }  # fmt: skip
 """What each sign of a verdict means."""
+_OWN = re.compile(r"beyond the paper|left open|not (in|tried|treated)|no statement|no number of a paper|— \(ours")
+"""What the field ``paper`` of a claim says if no paper makes the statement."""
+_REDUCED = re.compile(r"Reduced: (.*?)\.(?: |$)")
+_NEEDED = re.compile(r"\*\*What it would take\.\*\* (.*?)(?=\n\n|\Z)", re.DOTALL)
 _INDEX = """# Claims
 
 Each experiment checks statements of a paper against the numbers of a run. This page counts the
-[verdicts](../glossary.md#verdict) of the records in `results/`, all at the published [size](../glossary.md#size). A
-page per paper lists every claim with the paper's value, our value and the reason.
+[verdicts](../glossary.md#verdict) of the records in `results/`. A page per paper lists every claim with the
+paper's value, our value, the reason, and how the run differs from the paper. [What we learned](../learned.md)
+is a summary.
 
 {sentence}
+
+## Statements of the papers
 
 | paper | {columns} |
 |---|{rule}|
 {rows}
 
+## Statements of ours
+
+Statements that no paper makes: controls, ablations and corrected forms.
+
+| experiments on | {columns} |
+|---|{rule}|
+{own}
+
+## Undecided
+
+{undecided}
+
 ## By experiment
 
 ✓ reproduced or holds · ◐ partly · ? inconclusive · ✗ not reproduced or does not hold
 
-| experiment | question | verdicts |
-|---|---|---|
+*reduced*: smaller than in the paper; the page of the paper says by how much.
+
+| experiment | question | size | verdicts |
+|---|---|---|---|
 {experiments}
 """
 
 
-_OF_PAPER = """What the paper [{paper}](../papers.md#{anchor}) states, what our runs at the published size gave, and a
+_OF_PAPER = """What the paper [{paper}](../papers.md#{anchor}) states, what our runs gave, and a
 [verdict](../glossary.md#verdict) that a program computed. [All papers](index.md)"""
 _ABOUT = {
     "beyond the papers": "Statements that go beyond the papers, checked by runs of our own experiments. A program "
@@ -59,33 +81,82 @@ def paper_of(run: Record) -> str:
     return re.split("[,;]", run.source)[0]
 
 
+def is_own(run: Record, claim: Claim) -> bool:
+    """Return True if no paper makes the statement."""
+    if paper_of(run) == "beyond the papers" or claim.verdict in ("holds", "does not hold"):
+        return True
+    return _OWN.search(claim.paper) is not None
+
+
+def is_reduced(run: Record) -> bool:
+    """Return True if the README of the experiment says that the run is smaller than the paper's."""
+    return _REDUCED.search(run.deviations) is not None
+
+
 def sentence(runs: list[Record]) -> str:
-    """Return one sentence with the number of claims by verdict."""
-    claims = [claim for run in runs for claim in run.claims]
-    found = Counter(VERDICTS[claim.verdict] for claim in claims)
+    """Return two sentences with the numbers of claims by verdict."""
+    claims = [(run, claim) for run in runs for claim in run.claims]
+    papers, own = (
+        Counter(VERDICTS[claim.verdict] for run, claim in claims if is_own(run, claim) == ours)
+        for ours in (False, True)
+    )
     return (
-        f"The records of {len(runs)} experiments check {len(claims)} claims at the published sizes: {found['✓']} are "
-        f"reproduced (or, for our own statements, hold), {found['◐']} are partly reproduced, {found['?']} are "
-        f"inconclusive and {found['✗']} are not reproduced."
+        f"The records of {len(runs)} experiments check {papers.total()} statements of the papers: {papers['✓']} "
+        f"reproduced, {papers['◐']} partly reproduced, {papers['✗']} not reproduced and {papers['?']} inconclusive. Of "
+        f"{own.total()} statements of our own, {own['✓']} hold, {own['◐']} hold partly, {own['✗']} do not hold; "
+        f"inconclusive: {own['?']}."
     )
 
 
-def index(runs: list[Record]) -> str:
-    """Return the page that counts the verdicts of every paper and experiment."""
+def _rows(runs: list[Record], *, own: bool) -> str:
+    """Return the rows of a table of counts, one for each paper with claims of this kind."""
     rows = []
     for paper, page in PAGES.items():
-        own = [run for run in runs if paper_of(run) == paper]
-        found = Counter(VERDICTS[claim.verdict] for run in own for claim in run.claims)
-        rows.append(f"| [{paper}]({page}) | {' | '.join(str(found[sign]) for sign in COLUMNS.values())} |")
+        found = Counter(
+            VERDICTS[claim.verdict]
+            for run in runs if paper_of(run) == paper
+            for claim in run.claims if is_own(run, claim) == own
+        )  # fmt: skip
+        if found:
+            rows.append(f"| [{paper}]({page}) | {' | '.join(str(found[sign]) for sign in COLUMNS.values())} |")
+    return "\n".join(rows)
+
+
+def undecided(runs: list[Record], needed: Mapping[str, str]) -> str:
+    """Return the inconclusive claims of each experiment, and what it would take to decide them."""
+    parts = []
+    for run in _ordered(runs):
+        open_claims = [_cell(claim.statement) for claim in run.claims if claim.verdict == "inconclusive"]
+        if open_claims:
+            link = f"[{run.id}]({PAGES[paper_of(run)]}#{run.id})"
+            parts.append(f"- {link}: {'; '.join(open_claims)}. {needed.get(run.id, '')}".rstrip())
+    return "\n".join(parts) or "Nothing."
+
+
+def needs(root: Path) -> dict[str, str]:
+    """Return what it would take to decide the claims of an experiment, from its README, by id."""
+    found = {}
+    for path in sorted((root / "stablessm" / "experiments").rglob("README.md")):
+        text = path.read_text(encoding="utf-8")
+        if match := _NEEDED.search(text):
+            found[text[2:].partition(":")[0]] = "What it would take: " + " ".join(match[1].split())
+    return found
+
+
+def index(runs: list[Record], needed: Mapping[str, str]) -> str:
+    """Return the page that counts the verdicts of every paper and experiment."""
     experiments = [
-        f"| [{run.id}]({PAGES[paper_of(run)]}#{run.id}) | {_cell(run.question)} | {_counts(run)} |"
+        f"| [{run.id}]({PAGES[paper_of(run)]}#{run.id}) | {_cell(run.question)} | "
+        f"{'reduced' if is_reduced(run) else ''} | {_counts(run)} |"
         for run in _ordered(runs)
     ]
     return _INDEX.format(
         sentence=sentence(runs),
         columns=" | ".join(COLUMNS),
         rule="|".join("---:" for _ in COLUMNS),
-        rows="\n".join(rows),
+        rows=_rows(runs, own=False),
+        own=_rows(runs, own=True),
+        undecided=undecided(runs, needed),
         experiments="\n".join(experiments),
     )
 
@@ -101,6 +172,9 @@ def paper_page(paper: str, runs: list[Record]) -> str:
         if paper_of(run) == paper:
             parts.append(f"## {run.id}\n\n**{_cell(run.title)}** ({_cell(run.source)}). {_cell(run.question)}\n")
             parts.append(f"To run it again: `{run.command}`\n")
+            if run.deviations:
+                title = "Limits" if paper == "beyond the papers" else "Differences from the paper"
+                parts.append(f"{title}: {_cell(run.deviations)}\n")
             parts += [_claim(claim) for claim in run.claims]
     return "\n".join(parts).rstrip() + "\n"
 
@@ -108,7 +182,7 @@ def paper_page(paper: str, runs: list[Record]) -> str:
 def pages(root: Path, runs: list[Record]) -> dict[Path, str]:
     """Return every generated page by its path."""
     folder = root / "docs" / "claims"
-    return {folder / "index.md": index(runs)} | {
+    return {folder / "index.md": index(runs, needs(root))} | {
         folder / page: paper_page(paper, runs) for paper, page in PAGES.items()
     }
 
