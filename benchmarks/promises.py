@@ -3,7 +3,8 @@
     python benchmarks/promises.py --workers 16    # writes promises.json, damage.json, fuzz.json, kill-resume-cpu.json
     python benchmarks/promises.py --smoke --out /tmp/smoke.json
 
-A promise is counted by the script that generates its cases, or by its tests, slow tests included.
+A promise is counted by the script that generates its cases, or by its tests, slow tests included. The record is written
+after each promise, and the same command resumes an interrupted count.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from typing import Any, TypeAlias
 
 import _measure
 
+from stablessm.bench.records import rows_so_far
 from stablessm.record import read_json
 
 ROOT = Path(__file__).parent.parent
@@ -145,9 +147,13 @@ def main() -> None:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     with tempfile.TemporaryDirectory() as scratch, ThreadPool(args.workers) as pool:
         how = How(args.smoke, args.workers, Path(scratch))
-        rows = list(pool.imap(lambda job: count(*job, how), jobs()))
-    summary = {each: sum(row[each] for row in rows) for each in ("cases", "failures")}
-    _measure.write_record(args.out, "cpu", rows, summary)
+        wanted = list(jobs())
+        found = {row["promise"]: row for row in rows_so_far(args.out)}
+        for row in pool.imap_unordered(lambda job: count(*job, how), [job for job in wanted if job[0] not in found]):
+            found[row["promise"]] = row
+            rows = [found[promise] for promise, *_ in wanted if promise in found]
+            summary = {each: sum(row[each] for row in rows) for each in ("cases", "failures")}
+            _measure.write_record(args.out, "cpu", rows, summary, complete=len(rows) == len(wanted))
     print(summary)
 
 

@@ -21,7 +21,7 @@ COMMANDS = {
     "env": ["env", "--json"],
     "run": ["run", "ia-fig4"],
     "jobs": ["run", "ia-fig1", "--jobs", "2"],
-    "report": ["report"],
+    "report": ["report", str(ROOT / "results" / "ia-fig4" / "paper"), "--out", "report.html"],
 }
 QUICK = ("help",)
 

@@ -74,7 +74,7 @@ def kernel_distance(model: nn.Module, target: Any, horizon: int, dt: float, like
             raise ArgumentError(name, "a kernel(times) method (norm 'kernel_l1' is for linear maps)", repr(owner))
     discrete = counts_steps(model)
     steps = torch.arange(horizon if discrete else horizon + 1, dtype=torch.float64, device=like.device)
-    weights = torch.full_like(steps, 1.0 if discrete else dt)
+    weights = torch.full_like(steps, 1.0 if discrete else float(dt))
     if not discrete:
         weights[[0, -1]] /= 2
     with torch.no_grad():

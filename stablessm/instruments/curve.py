@@ -69,6 +69,8 @@ class MemoryCurve(Result):
     """The time between samples (default: from ``time``)."""
 
     def __post_init__(self) -> None:
+        if np.ndim(self.time) != 1:
+            raise ArgumentError("time", "times (T,)", self.time)
         if math.isnan(self.dt) and len(self.time) > 1:
             object.__setattr__(self, "dt", float(self.time[1] - self.time[0]))
 

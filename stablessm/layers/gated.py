@@ -17,6 +17,7 @@ from stablessm.layers import initialize
 from stablessm.layers.mapped import MappedLayer
 from stablessm.reparam import Reparameterization
 from stablessm.scan import linear_scan
+from stablessm.scan.checks import check_tensor
 
 FASTEST = -1e4
 """Largest rate per step; the decay is 0 in every precision."""
@@ -61,6 +62,7 @@ class GatedLayer(MappedLayer):
         >>> a.shape, bool((a.abs() < 1).all())
         (torch.Size([2, 5, 8]), True)
         """
+        check_tensor("x", x, 3, "(batch, time, d_input)")
         batch, steps = self._check("x", x, 3, "(batch, time, d_input)")
         return self._decays(x, self._checked_dt(dt, (), (steps,), (batch, steps)))
 
@@ -121,7 +123,7 @@ def gate_bias(count: int, timescales: Sequence[float], unit: Tensor) -> Tensor:
     >>> (1 / torch.nn.functional.softplus(b)).round(decimals=4).tolist()
     [1.0, 10.0, 100.0]
     """
-    shortest, longest = timescales
+    shortest, longest = timescales if len(timescales) == 2 else (0.0, 0.0)
     if not 0 < shortest <= longest:
         raise ArgumentError("timescales", "0 < shortest <= longest", tuple(timescales))
     with torch.device("cpu"):

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from stablessm._arguments import whole_number
 from stablessm._checked import Size, checked
 from stablessm.layers import initialize
 from stablessm.layers.gated import GatedLayer
@@ -39,6 +40,7 @@ class HGRN(GatedLayer):
     def __init__(
         self, d_model: Size, *, map: str | Reparameterization = "best", eigenvalues: Tensor | None = None
     ) -> None:
+        whole_number("d_model", d_model)
         super().__init__(d_model, d_model, (d_model,), map=map)
         self._start = self._given(eigenvalues)
         self.w = nn.Parameter(torch.empty(d_model))

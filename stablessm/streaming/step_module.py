@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import final
@@ -67,7 +68,10 @@ class FrozenModule(nn.Module, ABC):
             values |= {value: part.flatten(1) for value, part in zip(slot.values, parts, strict=True)}
         self._run(values)
         after = []
-        for slot in self.program.slots:
+        for slot, state in zip(self.program.slots, states, strict=True):
+            if not math.prod(slot.shape):  # ONNX cannot reshape an empty state, and nothing replaces it
+                after.append(state.clone())
+                continue
             new = [self._final(values[value]).unflatten(1, slot.shape) for value in slot.values]
             after.append(new[0] if len(new) == 1 else torch.stack(new, -1))
         return values[self.program.output], *after

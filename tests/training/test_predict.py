@@ -285,4 +285,6 @@ def test_eval_scores_in_the_units_of_the_data(run):
         assert told["units"][name]["rmse"] == pytest.approx(np.sqrt((errors[..., i] ** 2).mean()), rel=1e-5)
         assert told["units"][name]["mae"] == pytest.approx(np.abs(errors[..., i]).mean(), rel=1e-5)
     lines = CliRunner().invoke(app, ["eval", str(folder), "--device", "cpu"]).stdout.splitlines()
-    assert f"load: rmse {told['units']['load']['rmse']:.6g}, mae {told['units']['load']['mae']:.6g}" in lines[-2]
+    (load,) = (line for line in lines if line.startswith("load: "))
+    assert f"load: rmse {told['units']['load']['rmse']:.6g}, mae {told['units']['load']['mae']:.6g}" in load
+    assert [line for line in lines if line.startswith("remark: ")] == told["remarks"]
