@@ -21,12 +21,13 @@ from stablessm.reparam.interval import Interval, require
 from stablessm.reparam.spectral import skew_part, symmetric_part
 
 
-def _widened(method: Callable[[Any, Tensor], Tensor]) -> Callable[[Any, Tensor], Tensor]:
+def _widened(method: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """Return a method that computes in float32 or better: PyTorch has no decompositions in float16 and bfloat16."""
 
     @functools.wraps(method)
-    def call(self: Any, M: Tensor) -> Tensor:
-        return method(self, M.to(torch.promote_types(M.dtype, torch.float32))).to(M.dtype)
+    def call(self: Any, *args: Any, **options: Any) -> Tensor:
+        M, *more = *args, *options.values()
+        return method(self, M.to(torch.promote_types(M.dtype, torch.float32)), *more).to(M.dtype)
 
     return call
 
