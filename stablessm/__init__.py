@@ -62,7 +62,7 @@ if TYPE_CHECKING:
         save,
     )
     from stablessm.layers.param_groups import param_groups
-    from stablessm.models import LanguageModel, SequenceClassifier, SequenceRegressor
+    from stablessm.models import LanguageModel, SequenceClassifier, SequenceRegressor, accelerate
     from stablessm.scan import linear_scan, selective_scan, ssm_scan
     from stablessm.streaming import Streamer, export_sequence, export_step
 
@@ -95,6 +95,7 @@ __all__ = [
     "SequenceLayer",
     "SequenceRegressor",
     "Streamer",
+    "accelerate",
     "bernstein_bound",
     "bernstein_check",
     "check_streaming",

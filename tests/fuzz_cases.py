@@ -325,6 +325,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "LRU.step": {"state": lambda: torch.randn(2, 4) + 0j},
     "SelectiveSSM.forward": {"state": lambda: torch.randn(2, 2, 4)},
     "SelectiveSSM.step": {"state": lambda: torch.randn(2, 2, 4)},
+    "short_convolution": {"weight": sequence(2, 3), "bias": None, "initial": None},
     "selective_scan": {
         "delta": sequence(2, 5, 2),
         "A": lambda: -torch.rand(2, 4),

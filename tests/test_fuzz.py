@@ -62,6 +62,7 @@ def test_good_arguments_are_accepted(tmp_path, monkeypatch):
         "TeacherRNN.memory",
         "Task.lanes",
         "timestamp",
+        "accelerate",
         *(f"{name}.kernel" for name in ("MinGRU", "MinLSTM", "RGLRU", "HGRN", "SelectiveSSM")),
     }
     needs_files = (".load", ".of", "load", "settings_of", "TrainedModel", "forecast_errors")  # or a forecasting task

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from stablessm._lazy import public
+from stablessm.models.accelerated import accelerate
 from stablessm.models.block import Block
 from stablessm.models.classifier import SequenceClassifier
 from stablessm.models.config import LanguageConfig, ModelConfig, StackConfig
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
 __all__ = [
     "PRESETS", "Block", "Hyena", "LanguageConfig", "LanguageModel", "LinearRNNMLP", "ModelConfig", "Preset",
     "SequenceClassifier", "SequenceModel", "SequenceRegressor", "SequenceStack", "StableSSMCache", "StableSSMConfig",
-    "StableSSMForCausalLM", "StackConfig", "for_task", "mixer_names", "register_mixer", "sample_tokens", "summary",
+    "StableSSMForCausalLM", "StackConfig", "accelerate", "for_task", "mixer_names", "register_mixer", "sample_tokens",
+    "summary",
 ]  # fmt: skip
 
 

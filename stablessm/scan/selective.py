@@ -53,9 +53,8 @@ def selective_scan(
         initial: (B, H, N), the state before the first step (default: zeros).
         delta_bias: (H,), added to ``delta`` (default: nothing).
         delta_softplus: whether softplus is applied to ``delta``, after the bias is added.
-        reset: (T,) or (B, T), bool. True restarts the recurrence: the step takes nothing from the previous state.
-        lengths: (B,) whole numbers: the number of real steps of each right-padded sequence. Padding is ignored, the
-            output at padded steps is zero, and the returned state is the state after the last real step.
+        reset: (T,) or (B, T), bool. True at a step that takes nothing from the previous state.
+        lengths: (B,): the number of real steps of each right-padded sequence. Padding is ignored, its output is zero.
         below_one: whether every decay is kept below 1 where exp(delta A) would be rounded to 1, for A < 0 < delta.
         backend: ``auto`` (chosen by device), or one of :data:`stablessm.scan.NAMES`.
 
@@ -71,30 +70,34 @@ def selective_scan(
     [1.0, 1.5, 1.75]
     """
     _check(x, delta=delta, A=A, B=B, C=C, D=D, z=z, initial=initial, delta_bias=delta_bias)
-    batch, steps = x.shape[:2]
-    check_reset(reset, batch, steps)
-    lengths = checked_lengths(lengths, batch, steps)
+    layer = _prepared(Selective(x, delta, A, B, C, initial, reset, lengths, below_one))
+    step = layer.delta if delta_bias is None else layer.delta + delta_bias.to(layer.delta.dtype)
+    layer = layer._replace(delta=softplus(step) if delta_softplus else step)
+    y, final = _run(layer, backend)
+    y = y if D is None else y + D.to(y.dtype) * layer.x
+    y = y if z is None else y * silu(without_padding(z.to(y.dtype), layer.lengths))
+    return y.to(x.dtype), final
+
+
+def _prepared(layer: Selective) -> Selective:
+    """Return the layer in one dtype, float32 or better, with zeros in the padding."""
+    x, delta, A, B, C, initial, reset, lengths, below_one = layer
+    check_reset(reset, *x.shape[:2])
+    lengths = checked_lengths(lengths, *x.shape[:2])
     for label, tensor in (("reset", reset), ("lengths", lengths)):
         if tensor is not None and tensor.device != x.device:
             raise ArgumentError(label, f"a tensor on {x.device} (as x)", tensor.device)
-    name = backends.resolve(backend, x.device)
     given = [tensor for tensor in (x, delta, A, B, C, initial) if tensor is not None]
     wide = functools.reduce(torch.promote_types, (tensor.dtype for tensor in given), torch.float32)
-    signal, step, B, C = (without_padding(tensor.to(wide), lengths) for tensor in (x, delta, B, C))
-    if delta_bias is not None:
-        step = step + delta_bias.to(wide)
-    if delta_softplus:
-        step = softplus(step)
-    reset = None if reset is None else reset.expand(batch, steps)
+    x, delta, B, C = (without_padding(tensor.to(wide), lengths) for tensor in (x, delta, B, C))
     initial = None if initial is None else initial.to(wide)
-    layer = Selective(signal, step, A.to(wide), B, C, initial, reset, lengths, below_one)
-    run = by_states if name == "reference" or exporting() else selective
-    y, final = run(layer, name)
-    if D is not None:
-        y = y + D.to(wide) * signal
-    if z is not None:
-        y = y * silu(without_padding(z.to(wide), lengths))
-    return y.to(x.dtype), final
+    reset = None if reset is None else reset.expand(x.shape[:2])
+    return Selective(x, delta, A.to(wide), B, C, initial, reset, lengths, below_one)
+
+
+def _run(layer: Selective, backend: str) -> tuple[Tensor, Tensor]:
+    name = backends.resolve(backend, layer.x.device)
+    return (by_states if name == "reference" or exporting() else selective)(layer, name)
 
 
 def _check(x: Tensor, **tensors: Tensor | None) -> None:

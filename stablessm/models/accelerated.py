@@ -1,0 +1,211 @@
+"""Runs recurrent models of ``transformers`` on the operators of this library, with their own weights."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from stablessm._checked import checked
+from stablessm._errors import ArgumentError
+from stablessm.scan import linear_scan, selective_scan, short_convolution
+
+Model = TypeVar("Model", bound=nn.Module)
+
+
+@checked
+def accelerate(model: Model) -> Model:
+    """Make a model of ``transformers`` run on the operators of this library. The model is changed and returned.
+
+    Supported are Mamba, FalconMamba, Mamba2, Jamba and RecurrentGemma, and every model that contains their mixers. The
+    weights stay where they are; only the computation of the recurrent mixers is replaced. Nothing has to be compiled.
+    Prompts are computed in one pass, and may come in chunks: a call with a cache continues from its state. Padding on
+    either side changes no real token and no state. Generation, caches and training work as before.
+
+    Args:
+        model: a model of ``transformers``, or any module that contains such mixers.
+
+    >>> from transformers import MambaConfig, MambaForCausalLM
+    >>> model = MambaForCausalLM(MambaConfig(vocab_size=50, hidden_size=16, num_hidden_layers=1)).eval()
+    >>> tokens = torch.arange(20)[None]
+    >>> with torch.no_grad():
+    ...     before = model(tokens).logits
+    ...     after = accelerate(model)(tokens).logits
+    >>> torch.allclose(before, after, atol=1e-4)
+    True
+    """
+    found = [(module, _MIXERS[type(module).__name__]) for module in model.modules() if type(module).__name__ in _MIXERS]
+    if not found:
+        expected = "a model of transformers with one of the mixers " + ", ".join(_MIXERS)
+        raise ArgumentError("model", expected, type(model).__name__)
+    for module, forward in found:
+        module.forward = types.MethodType(forward, module)
+    return model
+
+
+class _Padding(NamedTuple):
+    """Real tokens moved to the front of each sequence, and back."""
+
+    order: Tensor
+    """(B, T): the real tokens first, in their order."""
+    lengths: Tensor
+
+    @classmethod
+    def of(cls, mask: Tensor | None, steps: int) -> _Padding | None:
+        """Return the padding of an attention mask (B, at least T), or None if every token is real."""
+        if mask is None or mask.dim() != 2:
+            return None
+        real = mask[:, -steps:].bool()
+        if bool(real.all()):
+            return None
+        return cls(torch.argsort(~real, dim=1, stable=True), real.sum(1))
+
+    def front(self, x: Tensor) -> Tensor:
+        """Return x (B, T, C) with the real tokens first."""
+        return x.gather(1, self.order[..., None].expand(x.shape))
+
+    def back(self, y: Tensor) -> Tensor:
+        """Invert :meth:`front`."""
+        return torch.zeros_like(y).scatter(1, self.order[..., None].expand(y.shape), y)
+
+
+def _moved(x: Tensor, padding: _Padding | None) -> tuple[Tensor, Tensor | None]:
+    return (x, None) if padding is None else (padding.front(x), padding.lengths)
+
+
+def _convolved(mixer: Any, x: Tensor, tail: Tensor | None, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Return the activated short convolution of x (B, T, C), and its last inputs (B, C, K), as caches hold them."""
+    weight = mixer.conv1d.weight[:, 0]
+    before = None if tail is None else tail.mT
+    if x.shape[1] == 1 and before is not None and lengths is None:
+        joined = torch.cat([before[:, 1:], x.to(before.dtype)], 1)
+        y = (joined * weight.mT).sum(1, keepdim=True)
+        y = y if mixer.conv1d.bias is None else y + mixer.conv1d.bias
+        return mixer.act(y).to(x.dtype), joined.mT
+    past = None if before is None else before[:, 1:].to(x.dtype)
+    y, last = short_convolution(x, weight.to(x.dtype), mixer.conv1d.bias, past, lengths=lengths)
+    return mixer.act(y), F.pad(last, (0, 0, 1, 0)).mT  # caches hold one input more than the next step needs
+
+
+class _Cache:
+    """The states of one mixer in a cache of ``transformers``."""
+
+    def __init__(self, mixer: Any, cache: Any) -> None:
+        self.mixer, self.cache, self.index = mixer, cache, mixer.layer_idx
+        self.tail = None if cache is None else cache.get_conv_state(self.index, state_idx=0)
+        self.state = None if cache is None else cache.get_recurrent_state(self.index, state_idx=0)
+
+    def update(self, tail: Tensor, state: Tensor) -> None:
+        """Store the last inputs (B, C, K) and the recurrent state."""
+        if self.cache is None:
+            return
+        if self.tail is None or self.state is None:
+            self.cache.update_conv_state(tail, self.index, conv_kernel_size=tail.shape[-1])
+            self.cache.update_recurrent_state(state, self.index)
+        else:
+            self.tail.copy_(tail)
+            self.state.copy_(state)
+
+
+def _selective_mixer(
+    self: Any, hidden_states: Tensor, cache_params: Any = None, attention_mask: Tensor | None = None, **kwargs: Any
+) -> Tensor:
+    """Compute a mixer of Mamba, FalconMamba or Jamba."""
+    if _recording(self, cache_params):
+        return type(self).forward(self, hidden_states, cache_params, attention_mask, **kwargs)
+    padding, cache = _Padding.of(attention_mask, hidden_states.shape[1]), _Cache(self, cache_params)
+    hidden, lengths = _moved(hidden_states, padding)
+    x, gate = self.in_proj(hidden).chunk(2, -1)
+    x, tail = _convolved(self, x, cache.tail, lengths)
+    sizes = (self.time_step_rank, self.ssm_state_size, self.ssm_state_size)
+    step, B, C = self.x_proj(x).split(sizes, -1)
+    if hasattr(self, "dt_layernorm"):
+        step, B, C = self.dt_layernorm(step), self.b_layernorm(B), self.c_layernorm(C)
+    A, delta = -torch.exp(self.A_log.float()), self.dt_proj(step)
+    if x.shape[1] == 1 and cache.state is not None and lengths is None:
+        y, state = _one_step(x, delta, A, B, C, cache.state)
+        y = (y + self.D * x[:, 0]) * F.silu(gate[:, 0])
+        y = y[:, None]
+    else:
+        y, state = selective_scan(x, delta, A, B, C, self.D, gate, cache.state, delta_softplus=True, lengths=lengths)
+    cache.update(tail, state)
+    y = self.out_proj(y.to(hidden_states.dtype))
+    return y if padding is None else padding.back(y)
+
+
+def _one_step(x: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+    """Return Σ_n C h and the next state, for one step of :func:`selective_scan`."""
+    step = F.softplus(delta[:, 0].float())
+    drive = (step * x[:, 0])[..., None] * B[:, 0, None].float()
+    state = torch.addcmul(drive, torch.exp(step[..., None] * A), state)
+    return torch.einsum("bhn,bn->bh", state, C[:, 0].float()), state
+
+
+def _head_mixer(
+    self: Any, hidden_states: Tensor, cache_params: Any = None, attention_mask: Tensor | None = None, **kwargs: Any
+) -> Tensor:
+    """Compute a mixer of Mamba2, whose channels of one head share their decay: as channels with rates of their own."""
+    if _recording(self, cache_params):
+        return type(self).forward(self, hidden_states, cache_params, attention_mask, **kwargs)
+    padding, cache = _Padding.of(attention_mask, hidden_states.shape[1]), _Cache(self, cache_params)
+    hidden, lengths = _moved(hidden_states, padding)
+    gate, mixed, delta = self.in_proj(hidden).split([self.intermediate_size, self.conv_dim, self.num_heads], -1)
+    mixed, tail = _convolved(self, mixed, cache.tail, lengths)
+    inner = self.n_groups * self.ssm_state_size
+    x, B, C = mixed.split([self.intermediate_size, inner, inner], -1)
+    delta = F.softplus(delta.float() + self.dt_bias).clamp(*self.time_step_limit)
+    each, heads = self.head_dim, self.num_heads // self.n_groups
+    A, D = -torch.exp(self.A_log.float()), self.D.repeat_interleave(each)
+    outputs, states = [], []
+    for group in range(self.n_groups):
+        own, part = slice(group * heads, (group + 1) * heads), slice(group * heads * each, (group + 1) * heads * each)
+        rates = A[own].repeat_interleave(each)[:, None].expand(-1, self.ssm_state_size)
+        columns = slice(group * self.ssm_state_size, (group + 1) * self.ssm_state_size)
+        before = None if cache.state is None else cache.state[:, own].flatten(1, 2)
+        y, state = selective_scan(
+            x[..., part], delta[..., own].repeat_interleave(each, -1), rates, B[..., columns], C[..., columns],
+            D[part], initial=before, lengths=lengths,
+        )  # fmt: skip
+        outputs.append(y)
+        states.append(state.unflatten(1, (heads, each)))
+    cache.update(tail, torch.cat(states, 1))
+    y = self.out_proj(self.norm(torch.cat(outputs, -1), gate).to(hidden_states.dtype))
+    return y if padding is None else padding.back(y)
+
+
+def _recording(mixer: Any, cache: Any) -> bool:
+    """Return True while a cache keeps all states, for assisted generation; the mixer of transformers then runs."""
+    return cache is not None and cache.is_recording_past(mixer.layer_idx)
+
+
+def _scanned(
+    self: Any,
+    hidden_states: Tensor,
+    recurrent_gate: Tensor,
+    reset: Tensor,
+    recurrent_states: Tensor | None,
+    acc_dtype: torch.dtype = torch.float32,
+) -> tuple[Tensor, Tensor]:
+    """Compute ``_rnn_scan`` of RecurrentGemma in one pass."""
+    cut = reset[..., 0].expand(hidden_states.shape[:2])
+    states = linear_scan(recurrent_gate.to(acc_dtype), hidden_states.to(acc_dtype), recurrent_states, reset=cut)
+    return states.to(hidden_states.dtype), states[:, -1]
+
+
+def _recurrent_unit(self: Any, activations: Tensor, position_ids: Tensor) -> Tensor:
+    self._rnn_scan = types.MethodType(_scanned, self)
+    return type(self).forward(self, activations, position_ids)
+
+
+_MIXERS: dict[str, Callable[..., Any]] = {
+    "MambaMixer": _selective_mixer,
+    "FalconMambaMixer": _selective_mixer,
+    "JambaMambaMixer": _selective_mixer,
+    "Mamba2Mixer": _head_mixer,
+    "RecurrentGemmaRglru": _recurrent_unit,
+}
+"""The forward of each class of mixers, by its name in transformers."""

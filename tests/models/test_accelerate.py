@@ -1,0 +1,134 @@
+"""Models of ``transformers`` on our operators: the same logits, and the right state in chunks and with padding."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+from random_parameters import randomized
+from torch import Tensor, nn
+
+import stablessm as ssm
+
+transformers = pytest.importorskip("transformers")
+
+VOCABULARY = 23
+TOLERANCE = 1e-4
+
+
+def config_of(family: str, draw: Any) -> Any:
+    """A random small configuration of a family."""
+    pick = lambda *values: draw(st.sampled_from(values))  # noqa: E731
+    hidden, layers, states = pick(8, 16), pick(1, 2), pick(1, 3, 16)
+    shared = {"vocab_size": VOCABULARY, "hidden_size": hidden, "num_hidden_layers": layers}
+    inner = {"state_size": states, "conv_kernel": pick(2, 4), "use_conv_bias": pick(True, False)}
+    if family == "mamba":
+        return transformers.MambaConfig(
+            **shared, **inner, expand=pick(1, 2), time_step_rank=pick(1, 3), use_bias=pick(True, False)
+        )
+    if family == "falcon":
+        return transformers.FalconMambaConfig(**shared, **inner, expand=pick(1, 2), time_step_rank=pick(1, 3))
+    if family == "mamba2":
+        heads = pick(2, 4)
+        return transformers.Mamba2Config(
+            **shared, **inner, expand=2, num_heads=heads, head_dim=2 * hidden // heads, n_groups=pick(1, 2),
+            chunk_size=pick(4, 8), use_bias=pick(True, False), time_step_limit=pick((0.0, float("inf")), (0.01, 0.5)),
+        )  # fmt: skip
+    if family == "jamba":
+        return transformers.JambaConfig(
+            vocab_size=VOCABULARY, hidden_size=hidden, intermediate_size=12, num_hidden_layers=4, num_attention_heads=2,
+            num_key_value_heads=2, attn_layer_period=4, attn_layer_offset=2, num_experts=2, num_experts_per_tok=1,
+            mamba_d_state=states, mamba_d_conv=4, mamba_dt_rank=pick(1, 3), mamba_expand=2, use_mamba_kernels=False,
+            pad_token_id=0,
+        )  # fmt: skip
+    return transformers.RecurrentGemmaConfig(
+        vocab_size=VOCABULARY, hidden_size=hidden, lru_width=hidden, num_hidden_layers=3, num_attention_heads=2,
+        intermediate_size=12, conv1d_width=pick(2, 4), attention_window_size=64,
+    )  # fmt: skip
+
+
+FAMILIES = ("mamba", "falcon", "mamba2", "jamba", "recurrent gemma")
+
+
+def pair(family: str, draw: Any, seed: int) -> tuple[nn.Module, nn.Module]:
+    """A model with random weights, and its accelerated copy."""
+    torch.manual_seed(seed)
+    model = transformers.AutoModelForCausalLM.from_config(config_of(family, draw))
+    model = randomized(model).eval()
+    return model, ssm.accelerate(copy.deepcopy(model))
+
+
+def tokens(batch: int, steps: int) -> Tensor:
+    return torch.randint(3, VOCABULARY, (batch, steps))  # special tokens would mean padding
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@settings(max_examples=4, deadline=None, phases=[Phase.generate])
+@given(data=st.data(), steps=st.integers(1, 12), seed=st.integers(0, 999))
+def test_logits_gradients_and_texts_are_those_of_transformers(
+    family: str, data: st.DataObject, steps: int, seed: int
+) -> None:
+    model, ours = pair(family, data.draw, seed)
+    x = tokens(2, steps)
+    options = {"use_cache": False}
+    truth, result = model(x, **options).logits, ours(x, **options).logits
+    assert (result - truth).abs().max() <= TOLERANCE * truth.abs().max().clamp(min=1)
+    weights = dict(model.named_parameters())
+    expected = torch.autograd.grad(truth.square().sum(), list(weights.values()), allow_unused=True)
+    found = torch.autograd.grad(result.square().sum(), list(ours.parameters()), allow_unused=True)
+    for name, u, v in zip(weights, found, expected, strict=True):
+        assert (u is None) == (v is None), name
+        if u is not None and v is not None:
+            assert (u - v).abs().max() <= 1e-3 * v.abs().max().clamp(min=1e-2), name
+    with torch.no_grad():
+        length = {"max_new_tokens": 5, "min_new_tokens": 5, "do_sample": False}
+        text, other = model.generate(x, **length, use_cache=False), ours.generate(x, **length)
+    assert torch.equal(text, other)  # without a cache, since the steps of transformers' Mamba2 ignore time_step_limit
+
+
+CHUNKED = ("mamba", "falcon", "mamba2", "jamba")
+
+
+@pytest.mark.parametrize("family", CHUNKED)
+@settings(max_examples=3, deadline=None, phases=[Phase.generate])
+@given(data=st.data(), cut=st.integers(1, 9), seed=st.integers(0, 999))
+@torch.no_grad()
+def test_chunks_continue_from_the_state(family: str, data: st.DataObject, cut: int, seed: int) -> None:
+    _, ours = pair(family, data.draw, seed)
+    x = tokens(2, 10)
+    whole = ours(x, use_cache=False).logits
+    name = "past_key_values" if family == "jamba" else "cache_params"
+    first = ours(x[:, :cut], use_cache=True)
+    second = ours(x[:, cut:], use_cache=True, **{name: getattr(first, name)})
+    joined = torch.cat([first.logits, second.logits], 1)
+    assert (joined - whole).abs().max() <= TOLERANCE * whole.abs().max().clamp(min=1)
+
+
+@pytest.mark.parametrize("family", CHUNKED[:3])
+@pytest.mark.parametrize("side", ["left", "right"])
+@settings(max_examples=3, deadline=None, phases=[Phase.generate])
+@given(data=st.data(), length=st.integers(1, 9), seed=st.integers(0, 999))
+@torch.no_grad()
+def test_padding_changes_no_real_token_and_no_state(
+    family: str, side: str, data: st.DataObject, length: int, seed: int
+) -> None:
+    _, ours = pair(family, data.draw, seed)
+    x, mask = tokens(2, 10), torch.ones(2, 10, dtype=torch.long)
+    real = slice(10 - length, 10) if side == "left" else slice(0, length)
+    mask[0] = 0
+    mask[0, real] = 1
+    padded, alone = ours(x, attention_mask=mask, use_cache=True), ours(x[:1, real], use_cache=True)
+    size = TOLERANCE * alone.logits.abs().max().clamp(min=1)
+    assert (padded.logits[:1, real] - alone.logits).abs().max() <= size
+    again = tokens(2, 3)
+    after = ours(again, cache_params=padded.cache_params).logits[:1]
+    assert (after - ours(again[:1], cache_params=alone.cache_params).logits).abs().max() <= size
+
+
+def test_a_model_without_such_mixers_is_refused() -> None:
+    with pytest.raises(ssm.ArgumentError, match=r"^model: expected a model of transformers with one of the mixers"):
+        ssm.accelerate(nn.Linear(2, 2))
