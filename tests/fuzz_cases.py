@@ -349,6 +349,12 @@ GOOD: dict[str, dict[str, Any]] = {
     "MemoryCurve": {"time": np.arange(20.0)},
     "perturbation_error": {"model": lambda: ssm.RealSSM(1, 4, 1), "samples": 2, "steps": 1, "horizon": 20},
     "lyapunov_spectrum": {"model": lambda: ssm.LRU(2, 4, 3), "inputs": sequence(9, 2), "state": None},
+    "effective_state_size": {"model": lambda: ssm.LRU(2, 4, 3), "inputs": sequence(9, 2), "tol": 1e-9},
+    "receptive_field": {"model": lambda: ssm.LRU(2, 4, 3), "inputs": sequence(9, 2)},
+    "information_processing_capacity": {
+        "states": lambda: np.random.default_rng(0).normal(size=(90, 2)),
+        "inputs": lambda: np.arange(90.0) % 7,
+    },
     "readback": {"model": lambda: ssm.LRU(2, 4, 3), "lags": 4},
     "trace_divergence": {"model": lambda: ssm.LRU(2, 4, 3)},
     "stability_radius": {"x": lambda: -torch.eye(3)},

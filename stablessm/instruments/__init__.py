@@ -5,7 +5,16 @@ from stablessm.instruments.certificate import LyapunovCertificate, lyapunov_cert
 from stablessm.instruments.curve import MemoryCurve
 from stablessm.instruments.decay import DecayFit, fit_decay
 from stablessm.instruments.divergence import Divergence, DivergenceError, trace_divergence
-from stablessm.instruments.dynamics import LyapunovSpectrum, lyapunov_spectrum
+from stablessm.instruments.dynamics import (
+    EffectiveStateSize,
+    InformationCapacity,
+    LyapunovSpectrum,
+    ReceptiveField,
+    effective_state_size,
+    information_processing_capacity,
+    lyapunov_spectrum,
+    receptive_field,
+)
 from stablessm.instruments.fading import fading_function
 from stablessm.instruments.family import PerturbationFamily
 from stablessm.instruments.gradients import GradientOverWeight, GradientTracker, gradient_over_weight
@@ -21,8 +30,10 @@ __all__ = [
     "DecayFit",
     "Divergence",
     "DivergenceError",
+    "EffectiveStateSize",
     "GradientOverWeight",
     "GradientTracker",
+    "InformationCapacity",
     "LyapunovCertificate",
     "LyapunovSpectrum",
     "MemoryCurve",
@@ -31,19 +42,23 @@ __all__ = [
     "PerturbationCurve",
     "PerturbationFamily",
     "Readback",
+    "ReceptiveField",
     "StreamingReport",
     "bernstein_bound",
     "bernstein_check",
     "check_streaming",
+    "effective_state_size",
     "fading_function",
     "fit_decay",
     "gradient_over_weight",
+    "information_processing_capacity",
     "lyapunov_certificate",
     "lyapunov_spectrum",
     "memory_function",
     "nearest_boundary",
     "perturbation_error",
     "readback",
+    "receptive_field",
     "report_modes",
     "stability_radius",
     "trace_divergence",

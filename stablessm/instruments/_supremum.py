@@ -54,9 +54,16 @@ LEADERS = 4
 
 
 class Search:
-    """The best input so far for each time."""
+    """The best input so far for each time.
 
-    def __init__(self, system: System, horizon: int, dt: float, norm: str, bound: float, warm_up: int) -> None:
+    The input is constant from time 0 on; with ``brief`` it lasts one step, and the response itself is measured instead
+    of its derivative, which is the same for a linear model.
+    """
+
+    def __init__(
+        self, system: System, horizon: int, dt: float, norm: str, bound: float, warm_up: int, brief: bool = False
+    ) -> None:
+        self.brief = brief
         self.system, self.horizon, self.dt, self.norm, self.bound = system, horizon, dt, norm, bound
         self.warm_up = warm_up
         self.reach, self.limit = reach(norm, bound), min(horizon, SEARCHED)
@@ -192,6 +199,8 @@ class Search:
 
         def drive(start: int, stop: int) -> Tensor:
             held = x[:, None].expand(-1, max(0, stop - max(start, 0)), -1)
+            if self.brief:
+                held = held * (torch.arange(max(start, 0), max(stop, 0), device=x.device) == 0)[:, None]
             before = x.new_zeros(len(x), max(0, min(stop, 0) - start), x.shape[1])
             return torch.cat([before, held], 1) if before.shape[1] else held
 
@@ -203,7 +212,10 @@ class Search:
                 self._largest_output = max(self._largest_output, float(_length(y.detach()).nan_to_num().max()))
                 self._eps = max(self._eps, torch.finfo(y.dtype).eps)  # some models leave double precision on the way
             moved = y[1:] - y[:1]
-            change = moved.diff(dim=1, prepend=torch.zeros_like(moved[:, :1]) if last is None else last)[:, skip:]
+            change = moved
+            if not self.brief:
+                change = moved.diff(dim=1, prepend=torch.zeros_like(moved[:, :1]) if last is None else last)
+            change = change[:, skip:]
             last, skip = moved[:, -1:], max(0, skip - y.shape[1])
             if change.shape[1]:
                 yield change / self.dt

@@ -26,7 +26,7 @@ _WHEN = {
     "prefix": "None without tokens, since the model is not one of Hugging Face's",
     "suffix": "None without tokens",
     "amplitudes": "None without directions",
-    **dict.fromkeys(("dt", "unit", "directions", "warm_up"), "None with tokens, which are counted one by one"),
+    **dict.fromkeys(("dt", "unit", "directions", "warm_up", "around"), "None with tokens, which are counted singly"),
 }
 
 ROUNDING = 8
@@ -49,6 +49,7 @@ def memory_function(
     suffix: Sequence[int] | None = None,
     output: huggingface.Output | None = None,
     warm_up: int | None = None,
+    around: Tensor | np.ndarray | None = None,
     linear: bool | None = None,
     samples: Size = 64,
     ascent: int = 8,
@@ -99,6 +100,9 @@ def memory_function(
         output: Output of a Hugging Face model: ``logits``, ``hidden``, or a function of the model's output.
         warm_up: Number of steps without input before time 0 (default: 0; 1 if the model looks ahead, since its output
             then moves before time 0; 16 in embedding space).
+        around: Inputs (time, d_input) around which the memory is measured, instead of around rest. They start
+            ``warm_up`` steps before time 0. The input x is then added at time 0 only, and M(t) dt is the change of the
+            output: for a linear model the same as above, for any other the effect of one input on the outputs after it.
         linear: Whether the model is linear and time-invariant (default: found by a test).
         samples: Number of random inputs that the search tries over all steps. Four times as many run until the
             response has decayed, and eight times as many for 16 steps. With several input channels the negative of
@@ -120,7 +124,7 @@ def memory_function(
     transformer = huggingface.is_transformer(model)
     unused: dict[str, Any] = {"suffix": suffix} if transformer else {"prefix": prefix, "suffix": suffix}
     if tokens is not None:
-        unused = {"dt": dt, "unit": unit, "directions": directions, "warm_up": warm_up}
+        unused = {"dt": dt, "unit": unit, "directions": directions, "warm_up": warm_up, "around": around}
     _refuse(unused if directions is not None else unused | {"amplitudes": amplitudes})
     if tokens is not None:
         return _of_tokens(model, horizon, tokens, prefix, suffix, output, progress)
@@ -136,7 +140,7 @@ def memory_function(
     time, searched = np.arange(horizon) * step, directions is None
     with evaluating(model), torch.no_grad(), working("memory_function", progress) as tell:
         system = system.telling(tell)
-        if searched and linear is not False:
+        if searched and linear is not False and around is None:
             gain = _linear.gain(system, horizon, step, norm, bound, warm_up, assume=linear is True)
             if gain is not None:
                 floor = 4 * torch.finfo(gain.dtype).eps * float(gain.value.max())
@@ -144,7 +148,8 @@ def memory_function(
                 return finite_curve(time, gain.value, gain.maximizer, floor, **facts)
         found: dict[str, Any] = {"ahead": system.ahead, "streams": system.streams}
         system = in_double(system, lambda copied: replace(run_by(copied).telling(tell), **found))
-        search = _supremum.Search(system, horizon, step, norm, bound, warm_up)
+        system = system if around is None else _around(system, around, horizon + warm_up + system.ahead)
+        search = _supremum.Search(system, horizon, step, norm, bound, warm_up, brief=around is not None)
         if directions is not None:
             points = _given(directions, amplitudes, system, norm, bound)
             facts["by_input"] = search.rows(points).numpy()
@@ -155,6 +160,22 @@ def memory_function(
             search.run(samples, ascent, seed)
     facts |= {"exact": norm == "unit" and searched, "note": search.note}
     return finite_curve(time, search.value, search.maximizer, ROUNDING * search.rounding, **facts)
+
+
+def _around(system: System, inputs: Tensor | np.ndarray, steps: int) -> System:
+    """Return the system with its input added to given inputs."""
+    base = torch.as_tensor(inputs).detach().to(system.device, system.dtype)
+    base = base[:, None] if base.dim() == 1 else base
+    if base.dim() != 2 or base.shape[1] != system.d_input or len(base) < steps or not bool(base.isfinite().all()):
+        expected = f"finite numbers, at least {steps} steps (horizon and warm_up), {system.d_input} channels"
+        raise ArgumentError("around", expected, f"shape {tuple(base.shape)}")
+
+    def call(x: Tensor, state: Any) -> tuple[Tensor, Any]:
+        at, held = (0, None) if state is None else state
+        y, held = system.call(x + base[at : at + x.shape[1]], held)
+        return y, (at + x.shape[1], held)
+
+    return replace(system, call=call)
 
 
 def _refuse(unused: dict[str, Any]) -> None:

@@ -194,6 +194,28 @@ def lyapunov_spectrum(case: Case) -> None:
     assert found.merged == pytest.approx(case.a.max() ** 20, rel=3)
 
 
+def effective_state_size(case: Case) -> None:
+    x = torch.from_numpy(np.random.default_rng(case.seed).standard_normal((30, 2)))
+    assert ssm.effective_state_size(case.model, x, 1e-4).size == 3
+
+
+def receptive_field(case: Case) -> None:
+    x = torch.from_numpy(np.random.default_rng(case.seed).standard_normal((40, 2)))
+    found = ssm.receptive_field(case.model, x, lags=12)
+    case.close(found.gradient, np.linalg.norm(case.kernel(12), axis=(1, 2)), 10)
+    assert found.ablation[0] > found.ablation[11] > 0
+
+
+def information_processing_capacity(case: Case) -> None:
+    """Three independent modes keep three numbers of the past, all of them linear functions of it."""
+    u = np.random.default_rng(case.seed).uniform(-1, 1, (2500, 1))
+    one = Case.drawn(case.seed, case.form, case.dtype, case.device, size=1)
+    states = _states(one, torch.from_numpy(u))
+    found = ssm.information_processing_capacity(states.numpy() if case.form == "layer" else states, u[:, 0])
+    assert (found.total, found.by_degree[1]) == pytest.approx((3, 3), rel=0.02)
+    assert (found.rank, found.total <= 3) == (3, True)
+
+
 def _trained(case: Case) -> tuple[nn.Module, np.ndarray]:
     """The module with the gradients of the sum of its response to an impulse, and |gradient / a| from the formula."""
     module, impulse = case.module, torch.zeros(1, 12, 2, device=case.device, dtype=case.dtype)
@@ -338,7 +360,8 @@ CHECKS: dict[str, Callable[[Case], None]] = {
     **{
         check.__name__: check
         for check in (
-            bernstein_bound, bernstein_check, check_streaming, fading_function, fit_decay, gradient_over_weight,
+            bernstein_bound, bernstein_check, check_streaming, effective_state_size, information_processing_capacity,
+            receptive_field, fading_function, fit_decay, gradient_over_weight,
             lyapunov_certificate, lyapunov_spectrum, memory_function, nearest_boundary, perturbation_error, readback,
             report_modes, stability_radius, trace_divergence,
         )
@@ -349,14 +372,8 @@ SEEDS = {name: 100 * i for i, name in enumerate(CHECKS)}
 
 def test_every_instrument_has_a_check():
     results = {"BernsteinCheck", "DecayFit", "Divergence", "DivergenceError", "GradientOverWeight", "MemoryCurve"}
-    results |= {
-        "LyapunovCertificate",
-        "LyapunovSpectrum",
-        "ModeReport",
-        "NearestBoundary",
-        "PerturbationCurve",
-        "Readback",
-    }
+    results |= {"LyapunovCertificate", "ModeReport", "NearestBoundary", "PerturbationCurve", "Readback"}
+    results |= {"EffectiveStateSize", "InformationCapacity", "LyapunovSpectrum", "ReceptiveField"}
     assert set(CHECKS) == set(instruments.__all__) - results - {"StreamingReport"}
 
 
@@ -378,6 +395,8 @@ def test_the_answer_is_the_closed_form(name, form, dtype, device):
         lambda model: ssm.readback(model, torch.ones(6, 60, 2) + torch.arange(60.0)[:, None].sin(), lags=3),
         lambda model: ssm.check_streaming(model, length=8),
         lambda model: ssm.lyapunov_spectrum(model, torch.ones(9, 2)),
+        lambda model: ssm.effective_state_size(model, torch.ones(9, 2)),
+        lambda model: ssm.receptive_field(model, torch.ones(9, 2)),
         lambda model: ssm.perturbation_error(model, model, [0.1], horizon=8, samples=2, norm="mse", progress=False),
         ssm.stability_radius,
         ssm.report_modes,

@@ -103,6 +103,9 @@ def instruments() -> Iterator[Any]:
     yield from (report, report[3], report.intact(), Initialization(("the eigenvalues of 'a' are other ones",) * 30))
     yield ssm.lyapunov_certificate(-torch.eye(40))
     yield ssm.lyapunov_spectrum(layer, torch.randn(30, 2))
+    yield ssm.effective_state_size(layer, torch.randn(30, 2))
+    yield ssm.receptive_field(layer, torch.randn(90, 2, dtype=torch.float64))
+    yield ssm.information_processing_capacity(np.random.default_rng(0).normal(size=(300, 2)), np.arange(300) % 7)
     yield ssm.bernstein_check(small, np.arange(500) * 0.1)
     yield ssm.check_streaming(nn.LSTM(3, 8))
     yield ssm.check_streaming(nn.LSTM(3, 8)).differences[0]
@@ -189,7 +192,8 @@ def test_notebooks_get_a_small_escaped_table() -> None:
 
 def test_curves_are_drawn() -> None:
     drawn = [example for example in examples() if example._drawn]
-    assert {type(example).__name__ for example in drawn} == {"MemoryCurve", "PerturbationCurve", "Readback"}
+    names = {"MemoryCurve", "PerturbationCurve", "Readback", "ReceptiveField"}
+    assert {type(example).__name__ for example in drawn} == names
     assert all("<polyline" in example._repr_html_() for example in drawn)
 
 

@@ -1,5 +1,17 @@
 """Is a model chaotic, and what does its state keep?"""
 
+from stablessm.instruments.dynamics.capacity import InformationCapacity, information_processing_capacity
 from stablessm.instruments.dynamics.lyapunov import LyapunovSpectrum, lyapunov_spectrum
+from stablessm.instruments.dynamics.receptive import ReceptiveField, receptive_field
+from stablessm.instruments.dynamics.state_size import EffectiveStateSize, effective_state_size
 
-__all__ = ["LyapunovSpectrum", "lyapunov_spectrum"]
+__all__ = [
+    "EffectiveStateSize",
+    "InformationCapacity",
+    "LyapunovSpectrum",
+    "ReceptiveField",
+    "effective_state_size",
+    "information_processing_capacity",
+    "lyapunov_spectrum",
+    "receptive_field",
+]

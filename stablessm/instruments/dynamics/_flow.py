@@ -1,0 +1,204 @@
+"""Whole sequences through any causal model, with derivatives with respect to inputs and states."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeAlias, final
+
+import torch
+from torch import Tensor, nn
+from torch.autograd import forward_ad
+
+from stablessm._errors import ArgumentError
+from stablessm.instruments import huggingface, systems
+from stablessm.instruments._precision import MOST_WEIGHTS
+from stablessm.instruments._tangent import tangents
+from stablessm.instruments.adapters import as_stateful
+from stablessm.instruments.dynamics._layout import Layout, Place, layout_of
+
+Run: TypeAlias = Callable[[Tensor, Any], tuple[Tensor, Any]]
+"""(inputs (R, T, d), state or None) -> (outputs (R, T, d_output), state or None)."""
+
+
+class Pushed(NamedTuple):
+    """Outputs and states after some steps, and their first-order changes."""
+
+    y: Tensor
+    dy: Tensor
+    state: Tensor | None
+    dstate: Tensor | None
+    frame: Any
+
+
+@final
+@dataclass
+class Flow:
+    """A causal model on sequences of real inputs; tokens are represented by their embeddings."""
+
+    run: Run
+    x: Tensor
+    """(B, T, d) the inputs, or the embeddings of the tokens."""
+    place: Place
+    carries: bool
+    """Whether the model returns a state."""
+    differences: bool = False
+    """Whether derivatives are finite differences."""
+    change: float | None = None
+    """Size of a finite difference (default: from the precision)."""
+    layout: Layout | None = None
+
+    def push(self, x: Tensor, dx: Tensor, state: Tensor | None, dstate: Tensor | None, frame: Any) -> Pushed:
+        """Run R sequences x (R, T, d) from states (R, n), with changes dx and dstate."""
+        if self.differences:
+            return self._difference(x, dx, state, dstate, frame)
+        with tangents():
+            held = None
+            if state is not None and self.layout is not None:
+                held = self.layout.unpack(forward_ad.make_dual(state, dstate), frame, self.place)
+            y, after = self.run(forward_ad.make_dual(x.contiguous(), dx), held)
+            rows = self._packed(after)
+            value, change = (None, None) if rows is None else _parts(rows)
+            return Pushed(*_parts(y), value, change, after)
+
+    def _difference(self, x: Tensor, dx: Tensor, state: Tensor | None, dstate: Tensor | None, frame: Any) -> Pushed:
+        h = (self.change or torch.finfo(x.dtype).eps ** (1 / 3)) * (float(self.x.abs().max()) or 1.0)
+        ends = []
+        for sign in (h, -h):
+            held = None
+            if state is not None and dstate is not None and self.layout is not None:
+                held = self.layout.unpack(state + sign * dstate, frame, self.place)
+            y, after = self.run(x + sign * dx, held)
+            ends.append((y, self._packed(after), after))
+        (y, rows, after), (y_behind, rows_behind, _) = ends
+        if rows is None or rows_behind is None:
+            return Pushed(y, (y - y_behind) / (2 * h), None, None, after)
+        return Pushed(y, (y - y_behind) / (2 * h), (rows + rows_behind) / 2, (rows - rows_behind) / (2 * h), after)
+
+    def _packed(self, state: Any) -> Tensor | None:
+        if not self.carries:
+            return None
+        if self.layout is None:
+            self.layout = layout_of(state, self.place, precise=False)
+        return self.layout.pack(state, self.place)
+
+
+def _parts(dual: Tensor) -> tuple[Tensor, Tensor]:
+    value, tangent = forward_ad.unpack_dual(dual)
+    return value.detach(), torch.zeros_like(value) if tangent is None else tangent.detach()
+
+
+@contextmanager
+def flow(model: Any, inputs: Any, *, precise: bool) -> Iterator[Flow]:
+    """Yield the flow of a model along inputs (time,), (time, d_input), (batch, time, d_input), or tokens.
+
+    With ``precise``, a copy of a module runs in float64 if that is possible.
+    """
+    x = torch.as_tensor(inputs).detach()
+    tokens = not x.is_floating_point()
+    if not x.numel() or x.dim() not in ((1, 2) if tokens else (1, 2, 3)):
+        expected = "(time,), (time, d_input) or (batch, time, d_input), or tokens (time,) or (batch, time)"
+        raise ArgumentError("inputs", expected, f"shape {tuple(x.shape)}")
+    x = x[:, None] if not tokens and x.dim() == 1 else x
+    x = x[None] if x.dim() == (1 if tokens else 2) else x
+    model = _in_double(model) if precise else model
+    with systems.evaluating(model):
+        found, hook = _of_tokens(model, x) if tokens else (_of_values(model, x), None)
+        try:
+            found.differences = _needs_differences(found)
+            yield found
+        finally:
+            if hook is not None:
+                hook.remove()
+
+
+def _in_double(model: Any) -> Any:
+    if not isinstance(model, nn.Module) or sum(weight.numel() for weight in model.parameters()) > MOST_WEIGHTS:
+        return model
+    try:
+        return copy.deepcopy(model).double()
+    except Exception:  # whatever it raised, it cannot be copied
+        return model
+
+
+def _of_values(model: Any, x: Tensor) -> Flow:
+    axis: Place = "axis 1" if isinstance(model, nn.RNNBase) else "axis 0"
+    if huggingface.is_transformer(model):
+        run: Run = huggingface.embedding_call(model)
+        return _tested(Flow(run, systems.like(model, x), axis, huggingface.state_name(model) is not None))
+    try:
+        adapter = as_stateful(model, d_input=x.shape[-1])
+    except ArgumentError as reason:
+        try:
+            system = systems.as_system(model, d_input=x.shape[-1])
+        except ArgumentError:
+            raise reason from None
+        if system.pooled:
+            raise ArgumentError("model", "an output at every step", "one output per sequence") from None
+        return Flow(lambda u, _: (system.call(u, None)[0], None), x.to(system.device, system.dtype), axis, False)
+    return _tested(Flow(adapter.run, x.to(adapter.device, adapter.dtype), axis, True))
+
+
+def _of_tokens(model: Any, tokens: Tensor) -> tuple[Flow, Any]:
+    """Return the flow on embeddings: a hook replaces what the first embedding of the model returns."""
+    parts = model.modules() if isinstance(model, nn.Module) else ()
+    tables = [part for part in parts if isinstance(part, nn.Embedding)]
+    if huggingface.is_transformer(model):
+        tables = [model.get_input_embeddings()]
+    if not tables:
+        raise ArgumentError("inputs", "real numbers, since the model has no embedding of tokens", "whole numbers")
+    given: list[Tensor] = []
+    with torch.no_grad():
+        x = tables[0](tokens.to(tables[0].weight.device)).detach()
+    hook = tables[0].register_forward_hook(lambda module, args, output: given[-1] if given else output)
+    call = huggingface.token_call(model) if huggingface.is_transformer(model) else systems.by_step(model)
+
+    def run(embedded: Tensor, state: Any) -> tuple[Tensor, Any]:
+        given.append(embedded)
+        try:
+            ids = torch.zeros(embedded.shape[:2], dtype=torch.long, device=embedded.device)
+            return call(ids, state)
+        finally:
+            given.clear()
+
+    return _tested(Flow(run, x, "axis 0", True)), hook
+
+
+def _tested(found: Flow) -> Flow:
+    """Return the flow; it does not carry a state that is not made of numbers of one size."""
+    with torch.no_grad():
+        y, state = found.run(found.x[:1, :3], None)
+        if y.dim() != 3 or y.shape[1] != min(3, found.x.shape[1]):
+            raise ArgumentError("model", "outputs (batch, time, d_output)", f"shape {tuple(y.shape)}")
+        try:
+            before = layout_of(state, found.place, precise=False)
+            _, state = found.run(found.x[:1, :2], state)
+            found.carries = before.size > 0 and layout_of(state, found.place, precise=False) == before
+        except ArgumentError:
+            found.carries = False
+    return found
+
+
+def _needs_differences(found: Flow) -> bool:
+    """Return whether the model cannot be differentiated forward, or gives something else than finite differences."""
+    x = found.x[:1, :4].clone()
+    dx = torch.ones_like(x)
+    with torch.no_grad():
+        try:
+            exact = found.push(x, dx, None, None, None)
+        except (RuntimeError, TypeError, ValueError, NotImplementedError):  # an operation without a derivative
+            return True
+        finite = [
+            Flow(found.run, found.x, found.place, False, differences=True, change=change)
+            .push(x, dx, None, None, None)
+            .dy
+            for change in (1e-5, 1e-3)
+        ]
+    agree = any(_near(exact.dy, each) for each in finite)
+    return not agree and _near(*finite)  # a model that rounds to float32 internally has no accurate differences
+
+
+def _near(a: Tensor, b: Tensor) -> bool:
+    return bool((a - b).norm() <= 1e-2 * b.norm() + 1e-12)

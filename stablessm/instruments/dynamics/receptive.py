@@ -1,0 +1,166 @@
+"""Receptive field: which past inputs the outputs of a model depend on, on given inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from stablessm._arguments import one_of, real_number, whole_number
+from stablessm._checked import Seed, Size, checked
+from stablessm._display import Result
+from stablessm._errors import ArgumentError
+from stablessm._progress import working
+from stablessm.instruments import _axes
+from stablessm.instruments.dynamics._flow import Flow, flow
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+ROWS = 64
+"""Number of sequences that run at a time."""
+
+POSITIONS = 16
+"""Number of positions of each sequence whose outputs are differentiated."""
+
+REPLACED = 128
+"""Number of inputs of each sequence that are replaced, one at a time."""
+
+PROBES = 8
+"""Number of outputs, or of random combinations of more outputs, that are differentiated."""
+
+
+@final
+@checked
+@dataclass(frozen=True, eq=False, repr=False)
+class ReceptiveField(Result):
+    """The influence of past inputs on outputs, from :func:`receptive_field`."""
+
+    _drawn = ("lag", "ablation")
+    lag: np.ndarray
+    """(K,) how many steps ago: 0 is the present input."""
+    gradient: np.ndarray | None
+    """(K,) root mean square of |∂y[t] / ∂x[t - lag]|; None for a model that PyTorch cannot differentiate."""
+    ablation: np.ndarray
+    """(K,) root mean square change of y[t] if x[t - lag] is replaced by an input of another step, relative to the
+    standard deviation of the outputs."""
+    positions: int
+    """Number of outputs that were averaged for the first lag."""
+
+    def reach(self, level: float = 0.01, by: Literal["gradient", "ablation"] = "ablation") -> int:
+        """Return the number of latest inputs with all lags whose influence is above ``level`` of the largest.
+
+        >>> ReceptiveField(np.arange(4), None, np.array([1.0, 0.5, 0.25, 0.0]), 1).reach()
+        3
+        """
+        real_number("level", level, 0, 1, include_low=True)
+        values = getattr(self, one_of("by", by, ("gradient", "ablation")))
+        if values is None:
+            raise ArgumentError("by", "'ablation', since the model has no gradient", repr(by))
+        above = np.flatnonzero(values > level * values.max())
+        return int(above[-1]) + 1 if len(above) else 0
+
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Draw both influences, relative to their largest values."""
+        ax = _axes.on(ax)
+        for name, values in (("gradient", self.gradient), ("ablation", self.ablation)):
+            if values is not None and values.max() > 0:
+                ax.semilogy(self.lag, np.where(values > 0, values, np.nan) / values.max(), label=name)
+        ax.set(xlabel="lag in steps", ylabel="influence, relative")
+        ax.legend()
+        return ax
+
+    def __str__(self) -> str:
+        by = "" if self.gradient is None else f", {self.reach(by='gradient')} by gradients"
+        return f"the latest {self.reach()} inputs by ablation{by} (influence above 1 % of the largest)"
+
+
+@checked
+def receptive_field(
+    model: Any, inputs: Any, *, lags: Size | None = None, seed: Seed = 0, progress: bool = True
+) -> ReceptiveField:
+    """Measure which past inputs the outputs of a causal model depend on, along given inputs.
+
+    Two measures are returned. Gradients show the effect of small changes: the Jacobian matrix of y[t] with respect to
+    x[t - k], averaged over t. Ablation shows the effect of real changes: x[t - k] is replaced by the input of another
+    step, which also works for models without gradients. A saturated gate has no gradient but a large effect.
+
+    Args:
+        model, inputs: as for :func:`stablessm.effective_state_size`.
+        lags: Number of lags, beginning with 0 (default: half of the time).
+        seed: Seed of the replaced steps and of random combinations of outputs.
+        progress: Whether a long computation shows a progress bar.
+
+    >>> mean = torch.nn.AvgPool1d(3, 1)
+    >>> found = receptive_field(lambda x: mean(torch.nn.functional.pad(x.mT, (2, 0))).mT, torch.randn(50))
+    >>> found.reach(), found.reach(by="gradient")
+    (3, 3)
+    """
+    generator = torch.Generator().manual_seed(seed)
+    with flow(model, inputs, precise=False) as found, working("receptive_field", progress) as tell:
+        length = found.x.shape[1]
+        count = max(1, length // 2) if lags is None else whole_number("lags", lags, 1, length + 1)
+        with torch.no_grad():
+            ablation = _ablation(found, count, generator, tell)
+        gradient = _gradient(found, count, generator, tell)
+    return ReceptiveField(np.arange(count), gradient, ablation, len(found.x) * min(length, REPLACED))
+
+
+def _ablation(found: Flow, count: int, generator: torch.Generator, tell: Callable[[], object]) -> np.ndarray:
+    """Return the change of outputs by the number of steps since the input that is replaced."""
+    length = found.x.shape[1]
+    squares, numbers = np.zeros(count), np.zeros(count)
+    spread = 0.0
+    for x in found.x:
+        y = found.run(x[None], None)[0][0].double()
+        spread += float((y - y.mean(0)).square().sum(-1).mean()) / len(found.x)
+        chosen = torch.randperm(length, generator=generator)[:REPLACED].sort().values
+        for steps in chosen.split(ROWS):
+            others = torch.randint(0, length, (len(steps),), generator=generator)
+            rows = x.repeat(len(steps), 1, 1)
+            rows[torch.arange(len(steps)), steps] = x[others]
+            changed = (found.run(rows, None)[0].double() - y).square().sum(-1)
+            for row, start in zip(changed.cpu().numpy(), steps.tolist(), strict=True):
+                stop = min(count, length - start)
+                squares[:stop] += row[start : start + stop]
+                numbers[:stop] += 1
+            tell()
+    return np.sqrt(squares / np.maximum(numbers, 1) / (spread or 1.0))
+
+
+def _gradient(found: Flow, count: int, generator: torch.Generator, tell: Callable[[], object]) -> np.ndarray | None:
+    """Return the derivative of outputs by lag, or None if the model has none."""
+    length = found.x.shape[1]
+    positions = torch.linspace(min(count, length) - 1, length - 1, POSITIONS).long().unique()
+    squares = np.zeros(count)
+    for sequence in found.x:
+        x = sequence[None].detach().clone().requires_grad_()
+        with torch.enable_grad():
+            try:
+                y = found.run(x, None)[0]
+            except (RuntimeError, TypeError):  # a function of arrays
+                return None
+        if not y.requires_grad:
+            return None
+        probes = _probes(y.shape[-1], generator).to(y)
+        for t in positions.tolist():
+            for probe in probes:
+                try:
+                    (slope,) = torch.autograd.grad(y[0, t] @ probe, x, retain_graph=True, materialize_grads=True)
+                except RuntimeError:  # an operation without a derivative
+                    return None
+                size = slope[0].double().square().sum(-1).cpu().numpy()[: t + 1][::-1][:count]
+                squares[: len(size)] += size / (len(positions) * len(found.x))
+            tell()
+    return np.sqrt(squares)
+
+
+def _probes(width: int, generator: torch.Generator) -> Tensor:
+    """Return the outputs, or random combinations whose squares have the same expected sum."""
+    if width <= PROBES:
+        return torch.eye(width)
+    return torch.randn(PROBES, width, generator=generator) / PROBES**0.5

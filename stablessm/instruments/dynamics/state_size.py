@@ -1,0 +1,242 @@
+"""Effective state size: how many numbers of the past the future of a model depends on."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from stablessm._arguments import real_number
+from stablessm._checked import Seed, Size, checked
+from stablessm._display import Result
+from stablessm._errors import ArgumentError
+from stablessm._progress import working
+from stablessm.instruments import _axes
+from stablessm.instruments.dynamics._flow import Flow, flow
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+CHANNELS = 8
+"""Number of directions of an input, and of an output, that are followed; wider ones are projected at random."""
+
+
+@final
+@checked
+@dataclass(frozen=True, eq=False, repr=False)
+class EffectiveStateSize(Result):
+    """The rank of the past-to-future operator of a model, from :func:`effective_state_size`."""
+
+    size: int
+    """The largest rank over steps and sequences."""
+    step: np.ndarray
+    """(S,) steps at which past and future are separated."""
+    by_step: np.ndarray
+    """(S,) rank at each step, the largest over sequences."""
+    entropy: np.ndarray
+    """(S,) exponential of the entropy of the normalized singular values: a size without a threshold."""
+    by_layer: np.ndarray
+    """(L, S) rank of what passes through each part of the state alone; L is 0 without a state."""
+    layers: tuple[str, ...]
+    """Name and shape of each part of the state."""
+    singular_values: np.ndarray
+    """Singular values at the step with the largest rank, relative to the largest."""
+    tol: float
+    """Singular values up to this share of the largest do not count; at least the rounding of the model."""
+    state_size: int | None
+    """Number of values in the state; complex values count once, as in ``size``. None without a state."""
+
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Draw the singular values and the tolerance."""
+        ax = _axes.on(ax)
+        ax.semilogy(np.arange(1, len(self.singular_values) + 1), np.maximum(self.singular_values, 1e-18), "o", ms=3)
+        ax.axhline(self.tol, color="0.6", linewidth=0.8)
+        ax.set(xlabel="index", ylabel="singular value, relative", title=f"effective state size {self.size}")
+        return ax
+
+    def __str__(self) -> str:
+        held = "" if self.state_size is None else f" of {self.state_size} in the state"
+        return (
+            f"{self.size}{held} (singular values above {self.tol:.1g} of the largest); "
+            f"entropy {self.entropy.max():.4g}, {len(self.step)} steps"
+        )
+
+
+@checked
+def effective_state_size(
+    model: Any,
+    inputs: Any,
+    tol: float = 1e-9,
+    *,
+    steps: Size = 3,
+    seed: Seed = 0,
+    progress: bool = True,
+) -> EffectiveStateSize:
+    """Count the numbers through which the past of a model acts on its future, along given inputs.
+
+    At a step t the operator is the derivative of the outputs y[t], y[t+1], … with respect to the inputs x[t], x[t-1],
+    …. Its rank is the number of independent values that a state must hold at t (effective state size). For a linear
+    model it is the Hankel matrix of the kernel: a model with N modes has rank N, and a window over W inputs rank W. The
+    effect of x[t] on y[t] is not memory; it is replaced by the value that gives the smallest rank. If y[t] does not
+    depend on x[t] at all, the future starts at y[t+1]: a delay of D steps has rank D. If the state has complex numbers,
+    the operator is taken over complex numbers, from x[t] to y[t+1] on: N complex modes have rank N.
+
+    Args:
+        model: One of our layers or models, a ``torch.nn`` recurrence, ``(x, state) -> (y, state)``, a Hugging Face
+            model, or any causal callable from (batch, time, d_input) to (batch, time, d_output). A copy of a module
+            runs in float64 if that is possible.
+        inputs: (time,), (time, d_input), (batch, time, d_input), or tokens (time,) or (batch, time). The rank cannot be
+            larger than the number of steps before or after t: give at least twice the expected size.
+        tol: Singular values up to this share of the largest do not count.
+        steps: Number of steps at which past and future are separated, around the middle.
+        seed: Seed of random projections of inputs and outputs with more than 8 channels.
+        progress: Whether a long computation shows a progress bar.
+
+    >>> window = lambda x: (x.cumsum(1) - torch.nn.functional.pad(x, (0, 0, 5, 0))[:, :-5].cumsum(1)) / 5
+    >>> effective_state_size(window, torch.randn(40)).size
+    5
+    """
+    tol = real_number("tol", tol, 0, 1)
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad(), flow(model, inputs, precise=True) as found, working("effective_state_size", progress) as tell:
+        length = found.x.shape[1]
+        if length < 4:
+            raise ArgumentError("inputs", "at least 4 steps", length)
+        middle, reach = length // 2, length // 8 if steps > 1 else 0
+        chosen = sorted({round(t) for t in np.linspace(middle - reach, middle + reach, steps)})
+        rows = []
+        for row in range(len(found.x)):
+            for t in chosen:
+                rows.append(_at(found, row, min(max(t, 1), length - 2), tol, generator))
+                tell()
+    return _result(found, chosen, rows, tol)
+
+
+@final
+@dataclass(frozen=True)
+class _Spectrum:
+    """Singular values of the operator at one step, and ranks through each part of the state."""
+
+    values: Tensor
+    noise: float
+    parts: tuple[int, ...] = ()
+
+    def rank(self, tol: float) -> int:
+        return int((self.values > max(tol, self.noise) * self.values.max()).sum()) if self.values.max() > 0 else 0
+
+    @property
+    def entropy(self) -> float:
+        share = self.values / self.values.sum() if self.values.sum() > 0 else self.values
+        return float(torch.exp(-torch.special.xlogy(share, share).sum())) if self.values.sum() > 0 else 0.0
+
+
+def _result(found: Flow, chosen: list[int], rows: list[_Spectrum], tol: float) -> EffectiveStateSize:
+    layout, count = found.layout if found.carries else None, len(chosen)
+    ranks = np.array([row.rank(tol) for row in rows]).reshape(-1, count)
+    parts = np.array([row.parts for row in rows]).reshape(len(rows) // count, count, len(rows[0].parts)).max(0).T
+    best = rows[int(ranks.argmax())]
+    values = (best.values / (best.values.max() or 1.0)).numpy()
+    leaves = layout.leaves if layout is not None else ()
+    return EffectiveStateSize(
+        size=int(ranks.max()), step=np.array(chosen), by_step=ranks.max(0),
+        entropy=np.array([row.entropy for row in rows]).reshape(-1, count).max(0), by_layer=parts,
+        layers=tuple(f"part {i}, shape {leaf.shape}" for i, leaf in enumerate(leaves)), singular_values=values,
+        tol=max(tol, *(row.noise for row in rows)),
+        state_size=sum(math.prod(leaf.shape) for leaf in leaves) if leaves else None,
+    )  # fmt: skip
+
+
+def _at(found: Flow, row: int, t: int, tol: float, generator: torch.Generator) -> _Spectrum:
+    """Return the singular values of the operator from x[: t + 1] to y[t:] of one sequence."""
+    x = found.x[row]
+    into = _directions(x.shape[1], generator).to(x)
+    columns = (t + 1) * len(into)
+    dx = torch.zeros(columns + 1, t + 1, x.shape[1]).to(x)
+    dx[:columns] = torch.einsum("st,id->sitd", torch.eye(t + 1).to(x), into).reshape(columns, t + 1, -1)
+    weights = torch.randn(columns, generator=generator, dtype=torch.float64)
+    dx[columns] = torch.einsum("c,ctd->td", weights.to(x), dx[:columns])  # a sum, which shows the rounding
+    now = x.expand(columns + 1, -1, -1)
+    if not found.carries:
+        dx = torch.cat([dx, torch.zeros(columns + 1, len(x) - t - 1, x.shape[1]).to(x)], 1)
+        dy = found.push(now, dx, None, None, None).dy[:, t:]
+        return _spectrum(_operator(dy, generator), weights, tol, _corner(dy, into))
+    past = found.push(now[:, : t + 1], dx, None, None, None)
+    assert past.dstate is not None
+    ahead, none = now[:, t + 1 :], torch.zeros_like(now[:, t + 1 :])
+
+    def future(change: Tensor) -> Tensor:
+        return found.push(ahead, none, past.state, change, past.frame).dy
+
+    assert found.layout is not None
+    sizes = [leaf.size for leaf in found.layout.leaves]
+    parts = []
+    masks = torch.eye(len(sizes), dtype=past.dstate.dtype).repeat_interleave(torch.tensor(sizes), 1)
+    state = generator.get_state()
+    for mask in masks if len(sizes) > 1 else ():
+        operator = _operator(_over_complex(found, past.dstate * mask, future), generator)
+        generator.set_state(state)
+        parts.append(_spectrum(operator, weights, tol).rank(tol))
+    if len(found.layout.complex_parts()):
+        whole = _spectrum(_operator(_over_complex(found, past.dstate, future), generator), weights, tol)
+    else:
+        dy = torch.cat([past.dy[:, -1:], future(past.dstate)], 1)
+        whole = _spectrum(_operator(dy, generator), weights, tol, _corner(dy, into))
+    return _Spectrum(whole.values, whole.noise, tuple(parts) or (whole.rank(tol),))
+
+
+def _corner(dy: Tensor, into: Tensor) -> tuple[int, int]:
+    """Return the numbers of rows and columns of the operator that belong to y[t] and x[t]."""
+    return min(CHANNELS, dy.shape[-1]), len(into)
+
+
+def _over_complex(found: Flow, change: Tensor, future: Any) -> Tensor:
+    """Return the operator on a state with complex numbers: of a real-linear map Re(O h), the complex matrix O."""
+    assert found.layout is not None
+    real = found.layout.complex_parts()
+    along = future(change)
+    if not len(real):
+        return along
+    turned = torch.zeros_like(change)
+    turned[:, real], turned[:, real + 1] = -change[:, real + 1], change[:, real]
+    return torch.complex(along, -future(turned))
+
+
+def _directions(width: int, generator: torch.Generator) -> Tensor:
+    """Return directions (n, width): the channels, or a few random orthonormal ones."""
+    if width <= CHANNELS:
+        return torch.eye(width, dtype=torch.float64)
+    return torch.linalg.qr(torch.randn(width, CHANNELS, generator=generator, dtype=torch.float64))[0].mT
+
+
+def _operator(dy: Tensor, generator: torch.Generator) -> Tensor:
+    """Return the matrix (steps · channels, columns) of changes (columns, steps, d_output) of the outputs."""
+    wide = dy.to(torch.complex128 if dy.is_complex() else torch.float64).cpu()
+    out = _directions(dy.shape[-1], generator).to(wide.dtype)
+    return torch.einsum("csd,od->soc", wide, out).flatten(0, 1)
+
+
+def _spectrum(operator: Tensor, weights: Tensor, tol: float, corner: tuple[int, int] | None = None) -> _Spectrum:
+    """Return singular values. The last column is a sum of the others, ``corner`` the size of the direct effect."""
+    matrix, combined = operator[:, :-1], operator[:, -1]
+    expected = matrix @ weights.to(matrix.dtype)
+    size = float(torch.linalg.vector_norm(expected))
+    noise = 30 * float(torch.linalg.vector_norm(combined - expected)) / size if size else 0.0
+    if corner is not None:
+        matrix = _without_direct_effect(matrix, *corner, max(tol, noise))
+    return _Spectrum(torch.linalg.svdvals(matrix), noise)
+
+
+def _without_direct_effect(matrix: Tensor, outputs: int, width: int, tol: float) -> Tensor:
+    """Return the matrix with the effect of x[t] on y[t] replaced by the value that gives the smallest rank."""
+    corner = matrix[:outputs, -width:]
+    if float(corner.abs().max()) <= 1e-12 * float(matrix.abs().max()):
+        return matrix[outputs:]
+    completed = matrix.clone()
+    inverse = torch.linalg.pinv(matrix[outputs:, :-width], rtol=tol)
+    completed[:outputs, -width:] = matrix[:outputs, :-width] @ inverse @ matrix[outputs:, -width:]
+    ranks = [int(torch.linalg.matrix_rank(each, rtol=tol)) for each in (matrix, completed)]
+    return completed if ranks[1] < ranks[0] else matrix
