@@ -5,9 +5,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
-from stablessm.report.figure import Figure
+from stablessm.report.figure import Figure, Panel
 
 PICTURES = {
     "perturbation": "st-fig1/paper/perturbation-1000.json",
@@ -19,9 +20,19 @@ PICTURES = {
 def pictures(root: Path) -> dict[Path, bytes]:
     """Return the pictures by their path."""
     return {
-        root / "docs" / "assets" / f"learned-{name}.svg": Figure.load(root / "results" / path).pictures("svg")["svg"]
+        root / "docs" / "assets" / f"learned-{name}.svg": lines(Figure.load(root / "results" / path))
         for name, path in PICTURES.items()
     }
+
+
+def lines(figure: Figure) -> bytes:
+    """Return the figure without its points, which are in the report."""
+    panels = [
+        replace(panel, series=[one for one in panel.series if one.style != "points"])
+        for panel in figure.panels
+        if isinstance(panel, Panel)
+    ]
+    return replace(figure, panels=panels).pictures("svg")["svg"]
 
 
 def main(root: Path = Path()) -> None:

@@ -108,12 +108,12 @@ def training(config: RatesConfig, run: Run, set: str, map: str) -> Mapping[str, 
 
 
 def _over_rates(config: RatesConfig, table: Mapping[str, np.ndarray]) -> list[Series]:
-    """Return one line per map (the median over seeds) and points for the seeds."""
+    """Return for each map a line, the median over the seeds, and points, their smallest and largest value."""
     found = []
     for map, values in table.items():
+        ends = np.concatenate([np.fmin.reduce(values, 1), np.fmax.reduce(values, 1)])
         found.append(Series(map, config.rates, np.median(values, 1), "solid", map))
-        for seed in range(config.seeds):
-            found.append(Series(f"{map}, seed {seed}", config.rates, values[:, seed], "points", map))
+        found.append(Series(f"{map}, range", [*config.rates, *config.rates], ends, "points", map))
     return found
 
 
@@ -129,7 +129,7 @@ def figures(config: RatesConfig, stages: Stages) -> Figures:
 
     yield Figure(
         "losses",
-        "Training loss over the last tenth of the steps: median of the seeds (lines) and every seed (points). A "
+        "Training loss over the last tenth of the steps: median of the seeds (lines), and their range (points). A "
         "training that diverged has no point; above the dashed line a model has learned nothing but the token "
         "frequencies.",
         [
