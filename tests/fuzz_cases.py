@@ -312,6 +312,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "SequenceStack": {"config": INSTANCES["StackConfig"]},
     "StableSSMForCausalLM": {"config": hf_config},
     "sample_tokens": {"model": language},
+    "check_state": {"model": lambda: nn.GRU(2, 3), "cases": ["chunks"], "length": 12, "batch": 2},
     "check_streaming": {"batch": 2},
     "Task.steps": {"split": "train"},
     "LanguageModel.forward": {"x": lambda: torch.randint(0, 7, (2, 5))},

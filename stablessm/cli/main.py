@@ -12,6 +12,7 @@ from stablessm._errors import ArgumentError, printable
 from stablessm._optional import import_failure
 from stablessm.cli import (
     bench,
+    check,
     demo,
     env,
     eval,
@@ -68,6 +69,7 @@ COMMANDS: dict[str, Any] = {
     "env": env.env,
     "demo": demo.demo,
     "measure": measure.measure,
+    "check": check.check,
     "train": train.train,
     "eval": eval.evaluate,
     "predict": predict.predict,
@@ -106,6 +108,7 @@ def main(
       stablessm env --check             installed versions; tries every scan
       stablessm demo                    train and compare four models (2 min)
       stablessm measure my_package.models:build --d-input 3 --horizon 1000
+      stablessm check state-spaces/mamba-130m-hf    is its state right?
       stablessm train --data load.csv --target temperature --out runs/load
       stablessm eval runs/load
       stablessm predict runs/load --out forecast.csv
@@ -128,7 +131,8 @@ def main(
 
       0    success
       1    the computation failed: a training diverged, no sum reached the
-           tolerance, a job failed, or a file could not be read or written
+           tolerance, a state is wrong, a job failed, or a file could not be
+           read or written
       2    the command cannot be carried out: a wrong argument or option, or a
            package that is not installed
       130  interrupted with Ctrl-C; 143 by SIGTERM (the same command resumes)

@@ -1,5 +1,6 @@
 """How far does a model remember, and how robust is that memory? For any callable or module, ours or not."""
 
+from stablessm.instruments.adapters import NotSupportedError, Stateful
 from stablessm.instruments.bernstein import BernsteinCheck, bernstein_bound, bernstein_check
 from stablessm.instruments.certificate import LyapunovCertificate, lyapunov_certificate
 from stablessm.instruments.curve import MemoryCurve
@@ -23,6 +24,8 @@ from stablessm.instruments.modes import ModeReport, report_modes
 from stablessm.instruments.perturbation import PerturbationCurve, perturbation_error
 from stablessm.instruments.radius import NearestBoundary, nearest_boundary, stability_radius
 from stablessm.instruments.readback import Readback, readback
+from stablessm.instruments.state import check_state
+from stablessm.instruments.state_report import StateCase, StateReport
 from stablessm.instruments.streaming import StreamingReport, check_streaming
 
 __all__ = [
@@ -39,13 +42,18 @@ __all__ = [
     "MemoryCurve",
     "ModeReport",
     "NearestBoundary",
+    "NotSupportedError",
     "PerturbationCurve",
     "PerturbationFamily",
     "Readback",
     "ReceptiveField",
+    "StateCase",
+    "StateReport",
+    "Stateful",
     "StreamingReport",
     "bernstein_bound",
     "bernstein_check",
+    "check_state",
     "check_streaming",
     "effective_state_size",
     "fading_function",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -10,8 +11,12 @@ import torch
 from torch import Tensor
 
 from stablessm._errors import ArgumentError
+from stablessm.instruments._states import leaves
 from stablessm.instruments.adapters import STATEFUL, NotSupportedError, Result, Stateful, in_dtype, name_of
 from stablessm.instruments.huggingface import state_name
+
+_KEYS = re.compile(r"(keys|values|key_cache|value_cache)(\[\d+\])?$")
+"""Names of the parts of a cache that belong to attention."""
 
 
 @final
@@ -32,13 +37,16 @@ class HuggingFace(Stateful):
 
     in_place = True
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, positions: bool = True) -> None:
+        """Wrap a model; with ``positions=False`` the model itself must find out the positions of the tokens."""
+        self.positions = positions
         table = model.get_input_embeddings().weight
         super().__init__(model, 1, table.dtype, table.device)
         self.vocabulary = table.shape[0]
         self._key = state_name(model)
         if self._key is None or getattr(model.config, "is_encoder_decoder", False):
             raise ArgumentError("model", STATEFUL, f"{name_of(model)}, whose forward takes no cache")
+        self._needs_cache = False
         self._accepted = inspect.signature(model.forward).parameters
 
     @property
@@ -48,6 +56,11 @@ class HuggingFace(Stateful):
         named = (getattr(config, name) for name in dir(type(config)) + list(vars(config)) if name.endswith("token_id"))
         flat = [token for value in named for token in (value if isinstance(value, list) else [value])]
         return {token for token in flat if isinstance(token, int)}
+
+    @property
+    def never_generated(self) -> frozenset[int]:  # type: ignore[override]
+        ends = getattr(getattr(self.model, "generation_config", None), "eos_token_id", None)
+        return frozenset(ends if isinstance(ends, list) else () if ends is None else (ends,))
 
     def inputs(self, rows: int, steps: int, generator: torch.Generator) -> Tensor:
         """Return random tokens that are not special."""
@@ -84,24 +97,36 @@ class HuggingFace(Stateful):
                 options["attention_mask"] = real.long()
             elif not bool(real[:, seen:].all()):  # a recurrence without attention takes the mask of the new tokens
                 options["attention_mask"] = real[:, seen:].long()
-            if "position_ids" in self._accepted:
-                options["position_ids"] = (real.cumsum(1) - 1).clamp(min=0)[:, seen:]
+        if self.positions and "position_ids" in self._accepted:
+            every = torch.ones(len(x), seen + x.shape[1], device=x.device) if real is None else real
+            options["position_ids"] = (every.long().cumsum(1) - 1).clamp(min=0)[:, seen:]
         if "cache_position" in self._accepted and self._key == "cache_params" and state is not None:
             options["cache_position"] = torch.arange(seen, seen + x.shape[1], device=x.device)
+        if state is None and self._needs_cache:
+            options[str(self._key)] = _new_cache(self.model)
         out = self.model(input_ids=x, use_cache=True, return_dict=True, **options)
-        cache = getattr(out, str(self._key), None)
+        cache = getattr(out, str(self._key), options.get(str(self._key)))
+        if cache is None and not self._needs_cache and self._key == "past_key_values":
+            self._needs_cache = True  # the model does not return the cache that it makes
+            return self._run(x, state, None if real is None else real[:, seen:])
         if cache is None:
             raise ArgumentError("model", STATEFUL, f"{name_of(self.model)}, which returns no {self._key}")
         return self._outputs(out), Memory(cache, seen + x.shape[1], real)
 
     def packed(self, x: Tensor, starts: Tensor) -> Tensor:
         if "reset" in self._accepted:
-            options: dict[str, Any] = {"reset": starts}
+            options = {"reset": starts}
         elif "position_ids" in self._accepted:
-            steps = torch.arange(x.shape[1], device=x.device).expand_as(x)
-            options = {"position_ids": steps - torch.where(starts, steps, 0).cummax(1).values}
+            options = {"position_ids": _positions(starts)}
         else:
             raise NotSupportedError("forward takes no position_ids that could mark the start of a sequence")
+        return self._outputs(self.model(input_ids=x, use_cache=False, return_dict=True, **options))
+
+    def unseparated(self, x: Tensor, starts: Tensor) -> Tensor | None:
+        if "position_ids" not in self._accepted or "attention_mask" not in self._accepted:
+            return None
+        # with a mask, transformers does not look for packed sequences
+        options = {"position_ids": _positions(starts), "attention_mask": torch.ones_like(x)}
         return self._outputs(self.model(input_ids=x, use_cache=False, return_dict=True, **options))
 
     def reset(self, state: Memory) -> Memory:
@@ -110,6 +135,16 @@ class HuggingFace(Stateful):
         state.cache.reset()
         return Memory(state.cache, 0, None)
 
+    def record(self, state: Memory) -> Memory:
+        if not getattr(state.cache, "is_croppable", False):
+            raise NotSupportedError("the cache cannot be cropped, and says so (is_croppable); copies of it can be kept")
+        state.cache.activate_past_recording()
+        return state
+
+    def crop(self, state: Memory, steps: int) -> Memory:
+        state.cache.crop(-steps)
+        return Memory(state.cache, state.seen - steps, None if state.real is None else state.real[:, :-steps])
+
     def generate(self, x: Tensor, steps: int) -> Tensor:
         if not self.model.can_generate():
             raise NotSupportedError("the model has no head that predicts tokens")
@@ -117,9 +152,34 @@ class HuggingFace(Stateful):
             x, attention_mask=torch.ones_like(x), do_sample=False, max_new_tokens=steps, min_new_tokens=steps
         )
 
+    def only_attends(self) -> bool:
+        memory = self.run(self.inputs(1, 2, torch.Generator().manual_seed(0)))[1]
+        numbers = [path for path, leaf in leaves(memory.cache) if isinstance(leaf, Tensor) and leaf.is_floating_point()]
+        return not self._needs_cache and all(_KEYS.search(path) for path in numbers)
+
+    def without_positions(self) -> Stateful:
+        if "position_ids" not in self._accepted:
+            return super().without_positions()
+        return HuggingFace(self.model, positions=False)
+
     def cast(self, dtype: torch.dtype) -> Stateful:
-        return HuggingFace(in_dtype(self.model, dtype))
+        model = in_dtype(self.model, dtype)
+        if dtype == torch.float64 and hasattr(model, "set_experts_implementation"):
+            model.set_experts_implementation("eager")  # type: ignore[operator]  # grouped ones lack float64
+        return HuggingFace(model)
 
     @staticmethod
     def _outputs(out: Any) -> Tensor:
         return out.logits if "logits" in out else out.last_hidden_state
+
+
+def _positions(starts: Tensor) -> Tensor:
+    """Return positions (B, T) that start again at 0 with every sequence."""
+    steps = torch.arange(starts.shape[1], device=starts.device).expand(starts.shape)
+    return steps - torch.where(starts, steps, 0).cummax(1).values
+
+
+def _new_cache(model: Any) -> Any:
+    from transformers import DynamicCache
+
+    return DynamicCache(config=model.config)

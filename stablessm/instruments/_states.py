@@ -83,16 +83,12 @@ def _read(array: np.ndarray) -> np.ndarray:
 
 
 def moved(state: Any) -> Any:
-    """Return the state after its tensors were moved to another device and back; without a GPU, to other memory.
-
-    The tensors that come back have other strides, because a model must not rely on the memory layout of its state.
-    """
+    """Return the state after its tensors were moved to a GPU (without one, to other memory) and back."""
     other = "cuda" if torch.cuda.is_available() else "cpu"
 
     def change(array: Any) -> Any:
-        if not isinstance(array, Tensor) or array.dim() < 2:
-            return copy.deepcopy(array) if not isinstance(array, Tensor) else array.detach().clone()
-        away = array.detach().to(other).transpose(0, -1).clone(memory_format=torch.contiguous_format)
-        return away.to(array.device).transpose(0, -1)
+        if not isinstance(array, Tensor):
+            return copy.deepcopy(array)
+        return array.detach().to(other, copy=True).to(array.device)
 
     return mapped(state, change)

@@ -34,6 +34,8 @@ class Stateful(ABC):
 
     vocabulary: int | None = None
     """Number of token ids; None for a model with real inputs."""
+    never_generated: frozenset[int] = frozenset()
+    """Tokens that :meth:`generate` does not choose even if they are the most likely."""
     in_place = False
     """Whether the state that is passed to the model is updated in place, by design."""
 
@@ -61,13 +63,33 @@ class Stateful(ABC):
         """Return the outputs of sequences that follow each other in a row; ``starts`` (B, T) marks first steps."""
         raise NotSupportedError("the model takes no resets")
 
+    def unseparated(self, x: Tensor, starts: Tensor) -> Tensor | None:
+        """Return the outputs of the call of :meth:`packed` if the model ignored the starts; None if that is unknown."""
+        return None
+
     def reset(self, state: Any) -> Any:
         """Return the state object as it was before the first step, to be used again."""
         raise NotSupportedError("the state has no reset method")
 
+    def record(self, state: Any) -> Any:
+        """Return the state, prepared for :meth:`crop`."""
+        raise NotSupportedError("the state cannot remove steps; copy it to return to it")
+
+    def crop(self, state: Any, steps: int) -> Any:
+        """Return the state without its last ``steps`` steps."""
+        raise NotSupportedError("the state cannot remove steps; copy it to return to it")
+
     def generate(self, x: Tensor, steps: int) -> Tensor:
         """Return tokens (B, T + steps): those of x, continued greedily."""
         raise NotSupportedError("the model has no generate method")
+
+    def only_attends(self) -> bool:
+        """Return whether the state holds the keys and values of attention and nothing else."""
+        return False
+
+    def without_positions(self) -> Stateful:
+        """Return the adapter that leaves it to the model to know the positions of inputs that continue from a state."""
+        raise NotSupportedError("the model takes no positions")
 
     def cast(self, dtype: torch.dtype) -> Stateful:
         """Return the adapter of a copy of the model in another dtype."""
@@ -267,7 +289,10 @@ def as_stateful(model: Any, *, d_input: int | None = None) -> Stateful:
 
 def in_dtype(model: nn.Module, dtype: torch.dtype) -> nn.Module:
     """Return a copy of a module with floating-point weights in another dtype."""
-    return copy.deepcopy(model).to(dtype)
+    try:
+        return copy.deepcopy(model).to(dtype)
+    except Exception as error:  # quantized weights, hooks that cannot be copied
+        raise NotSupportedError(f"the model cannot be copied to {dtype}: {said(error)}") from error
 
 
 def _lengths(real: Tensor) -> Tensor:

@@ -311,6 +311,21 @@ def check_streaming(case: Case) -> None:
     assert not report.ok
 
 
+def check_state(case: Case) -> None:
+    if case.form == "function":
+        with pytest.raises(ArgumentError, match="carries a state"):
+            ssm.check_state(case.model, d_input=2)
+        return
+    module = case.module
+    assert ssm.check_state(module, length=12).passed
+    forward = module.forward
+    module.forward = lambda x, state=None, **options: forward(x, None if state is None else 1.01 * state, **options)
+    report = ssm.check_state(module, length=12, cases=["chunks", "batch"])
+    assert [(found.name, found.passed, found.first) for found in report.cases] == [
+        ("chunks", False, 2), ("batch", True, None),
+    ]  # fmt: skip
+
+
 def trace_divergence(case: Case) -> None:
     """An eigenvalue beyond 1: the mode is named, and the first step at which the output passes the limit."""
     growing, limit = float(1.2 + case.a[1] / 10), 100.0
@@ -360,8 +375,8 @@ CHECKS: dict[str, Callable[[Case], None]] = {
     **{
         check.__name__: check
         for check in (
-            bernstein_bound, bernstein_check, check_streaming, effective_state_size, information_processing_capacity,
-            receptive_field, fading_function, fit_decay, gradient_over_weight,
+            bernstein_bound, bernstein_check, check_state, check_streaming, effective_state_size,
+            information_processing_capacity, receptive_field, fading_function, fit_decay, gradient_over_weight,
             lyapunov_certificate, lyapunov_spectrum, memory_function, nearest_boundary, perturbation_error, readback,
             report_modes, stability_radius, trace_divergence,
         )
@@ -393,6 +408,7 @@ def test_the_answer_is_the_closed_form(name, form, dtype, device):
         lambda model: ssm.memory_function(model, 12),
         lambda model: ssm.fading_function(model, 12, samples=2),
         lambda model: ssm.readback(model, torch.ones(6, 60, 2) + torch.arange(60.0)[:, None].sin(), lags=3),
+        lambda model: ssm.check_state(model, length=12),
         lambda model: ssm.check_streaming(model, length=8),
         lambda model: ssm.lyapunov_spectrum(model, torch.ones(9, 2)),
         lambda model: ssm.effective_state_size(model, torch.ones(9, 2)),

@@ -107,6 +107,7 @@ def instruments() -> Iterator[Any]:
     yield ssm.receptive_field(layer, torch.randn(90, 2, dtype=torch.float64))
     yield ssm.information_processing_capacity(np.random.default_rng(0).normal(size=(300, 2)), np.arange(300) % 7)
     yield ssm.bernstein_check(small, np.arange(500) * 0.1)
+    yield from (ssm.check_state(nn.LSTM(3, 8)), ssm.check_state(nn.LSTM(3, 8), cases=["chunks"]).cases[0])
     yield ssm.check_streaming(nn.LSTM(3, 8))
     yield ssm.check_streaming(nn.LSTM(3, 8)).differences[0]
     yield ssm.nearest_boundary(small)

@@ -1,0 +1,136 @@
+"""``stablessm check``: whether the state of a model is right."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any
+
+import typer
+
+from stablessm import _progress
+from stablessm._errors import ArgumentError, NumericalError, printable
+from stablessm.cli import model_source
+from stablessm.cli.options import TrustRemoteCode, refusing
+from stablessm.cli.output import Unsuccessful
+
+
+def check(
+    model: Annotated[
+        str | None,
+        typer.Argument(
+            help="Folder saved by stablessm, Hugging Face folder or name, or module:factory (its code runs).",
+            show_default=False,
+        ),
+    ] = None,
+    *,
+    family: Annotated[
+        list[str] | None,
+        typer.Option(help="Family of the installed transformers, such as mamba: checks a small random model."),
+    ] = None,
+    families: Annotated[bool, typer.Option("--families", help="Check every recurrent and hybrid family.")] = False,
+    case: Annotated[list[str] | None, typer.Option(help="Case to run, such as chunks (default: all cases).")] = None,
+    d_input: Annotated[
+        int | None, typer.Option(min=1, help="Number of input channels (default: asked of the model).")
+    ] = None,
+    length: Annotated[int, typer.Option(min=12, help="Number of steps of the random sequences.")] = 24,
+    batch: Annotated[int, typer.Option(min=2, help="Number of random sequences.")] = 3,
+    tol: Annotated[
+        float | None, typer.Option(help="Largest error relative to the largest output (default: by dtype).")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the sequences, and of the weights of a family.")] = 0,
+    trust_remote_code: TrustRemoteCode = False,
+) -> dict[str, Any]:
+    """Check that a model gives the same outputs however its state is carried.
+
+    Random sequences run in one pass, and again step by step, in chunks, with padding, alone, packed, from copied and
+    saved states, in bfloat16, and in generate. The table says for each case whether the outputs are the same, the
+    largest error, the step at which it starts and the layer that differs first. The exit code is 1 if a case fails.
+
+    Examples:
+
+      stablessm check runs/my-layer
+      stablessm check state-spaces/mamba-130m-hf
+      stablessm check my_package.models:build --d-input 3
+      stablessm check --family mamba --family mamba2 --case chunks
+      stablessm check --families --json > states.json
+    """
+    options: dict[str, Any] = {"cases": case or None, "length": length, "batch": batch, "tol": tol, "seed": seed}
+    given = [name for name, value in (("MODEL", model), ("--family", family), ("--families", families)) if value]
+    with refusing(NumericalError, cannot="check"), _quiet_transformers():
+        if len(given) != 1:
+            raise ArgumentError("MODEL", "one of MODEL, --family and --families", " and ".join(given) or "none of them")
+        if model is None:
+            result = _families(family, options)
+        else:
+            from stablessm import check_state
+
+            loaded, kind = model_source.load_model(model, trust_remote_code=trust_remote_code)
+            report = check_state(loaded, d_input=d_input, **options)
+            _show(f"{model} ({kind})", report)
+            result = {"source": model, **report.as_dict()}
+    if not result["passed"]:
+        raise Unsuccessful(result)
+    return result
+
+
+def _families(names: list[str] | None, options: dict[str, Any]) -> dict[str, Any]:
+    """Check small random models of families; of all families if ``names`` is None."""
+    from stablessm import check_state
+    from stablessm._optional import require
+    from stablessm.instruments import families
+
+    version = require("transformers", "--family").__version__
+    reports: dict[str, Any] = {}
+    with _progress.working("check", True) as tell:
+        for name in names or families.names():
+            try:
+                reports[name] = check_state(
+                    families.random_model(name, seed=options["seed"]), progress=False, **options
+                )
+            except Exception as error:
+                if names is not None:
+                    raise
+                reports[name] = f"cannot be checked: {error}"  # of all families, the others can be
+            tell()
+    found = {name: report for name, report in reports.items() if not isinstance(report, str)}
+    for name, report in reports.items():
+        if names is not None:
+            _show(f"{name} (small random model, transformers {version})", report)
+        else:
+            typer.echo(f"{name}: {_summary(report)}")
+    wrong = [name for name, report in found.items() if not report.passed]
+    typer.echo(f"transformers {version}: {len(wrong)} of {len(reports)} families have a case that fails")
+    return {
+        "transformers": version,
+        "passed": not wrong,
+        "families": {name: report.as_dict() for name, report in found.items()},
+        "errors": {name: report for name, report in reports.items() if name not in found},
+    }
+
+
+def _show(title: str, report: Any) -> None:
+    typer.echo(printable(f"{title}: {report}"))
+
+
+def _summary(report: Any) -> str:
+    """Return the cases of a family that fail, with their errors."""
+    if isinstance(report, str):
+        return report
+    failed = [f"{case.name} ({_error(case)})" for case in report.cases if not case.passed]
+    return ", ".join(failed) if failed else "right"
+
+
+def _error(case: Any) -> str:
+    return "raises an error" if case.error is None else f"{case.error:.0e}"
+
+
+@contextmanager
+def _quiet_transformers() -> Iterator[None]:
+    """Leave out the hints of ``transformers`` on faster kernels."""
+    logging.disable(logging.WARNING)
+    try:
+        yield
+    finally:
+        logging.disable(logging.NOTSET)

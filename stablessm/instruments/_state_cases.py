@@ -1,0 +1,220 @@
+"""The cases of a check of states."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+from stablessm._errors import ArgumentError
+from stablessm.instruments import _state_plans as plans
+from stablessm.instruments import _states
+from stablessm.instruments._state_check import Check
+from stablessm.instruments._state_runs import distance, inputs, largest, outputs, starts
+from stablessm.instruments.adapters import NotSupportedError, said
+from stablessm.instruments.state_report import FAIL, PASS, UNSUPPORTED, StateCase
+
+Make: TypeAlias = Callable[[plans.Shape], list[plans.Plan]]
+Case: TypeAlias = Callable[[Check, str], StateCase]
+
+
+def _of(make: Make) -> Case:
+    """Return the case of some plans. If a batch fails, the note says whether a single sequence is right."""
+
+    def case(check: Check, name: str) -> StateCase:
+        found = check.run(name, make(check.shape))
+        if found.status == FAIL and check.run(name, make(replace(check.shape, rows=1))).passed:
+            return replace(found, note=f"{found.note}; a single sequence is right")
+        return found
+
+    return case
+
+
+def _against(make: Make, truth: Make) -> Case:
+    """Return the case of plans that are compared with other plans, so that it does not fail where these fail, too."""
+    return lambda check, name: check.run(name, make(check.shape), truth=check.carried(truth(check.shape)))
+
+
+def _right_padding(check: Check, name: str) -> StateCase:
+    """Run right-padded prompts and steps after them.
+
+    For attention the padding stays in the cache, where sliding windows and position biases count it: ``transformers``
+    asks for padding on the left before generation. A recurrent state has no such excuse.
+    """
+    (plan,) = plans.padding(check.shape, side="right")
+    truth = check.carried(plans.unpadded(check.shape))
+    case = check.run(name, [plan], truth=truth)
+    if case.status == FAIL and check.adapter.only_attends() and check.run(name, [plan[:1]], truth=truth).passed:
+        raise NotSupportedError("the padded pass is right; to continue from it, attention needs padding on the left")
+    return case
+
+
+def _converted(change: plans.Change) -> Case:
+    return _against(partial(plans.converted, change=change), plans.carried)
+
+
+def _packing(check: Check, name: str) -> StateCase:
+    """Run packed rows. A model that does not separate them at all does not support packing."""
+    (plan,) = plans.packing(check.shape)
+    case = check.run(name, [plan])
+    if case.status == FAIL and case.error is not None:
+        given = inputs(check.x, plan[0])
+        apart = check.adapter.unseparated(given, starts(plan[0], given))
+        if apart is not None and largest(check.adapter.packed(given, starts(plan[0], given)), apart) <= check.tol:
+            raise NotSupportedError("position_ids that start again do not separate sequences")
+    return case
+
+
+def _rollback(check: Check, name: str) -> StateCase:
+    adapter, truth = check.adapter, check.carried(plans.carried(check.shape))
+    case = check.run(name, plans.rollback(check.shape), "copied", truth)
+    crop = plans.undo(check.shape, adapter.record, partial(adapter.crop, steps=1))
+    return _both(case, lambda: check.run(name, crop, "copied, cropped", truth))
+
+
+def _reuse(check: Check, name: str) -> StateCase:
+    truth = check.carried(plans.carried(check.shape))
+    case = check.run(name, plans.interleaved(check.shape), "two batches in turn", truth)
+    reset = plans.reused(check.shape, check.adapter.reset)
+    return _both(case, lambda: check.run(name, reset, "two batches in turn, reset", truth))
+
+
+def _both(case: StateCase, other: Callable[[], StateCase]) -> StateCase:
+    """Return a case if it failed, else the other one if it is supported."""
+    if case.status == FAIL:
+        return case
+    try:
+        return other()
+    except NotSupportedError:
+        return case
+
+
+def _positions(check: Check, name: str) -> StateCase:
+    """Run a prompt, a chunk and single steps without telling the model the positions."""
+    ways, adapter = plans.carried(check.shape), check.adapter
+    truth = check.carried(ways)
+    check.adapter = adapter.without_positions()
+    try:
+        return check.run(name, ways, truth=truth)
+    finally:
+        check.adapter = adapter
+
+
+def _mutation(check: Check, name: str) -> StateCase:
+    if check.adapter.in_place:
+        raise NotSupportedError("the cache is updated in place, as documented; copy.deepcopy keeps one")
+    return check.run(name, plans.mutation(check.shape), truth=check.carried(plans.carried(check.shape)))
+
+
+def _dtype(dtype: torch.dtype) -> Case:
+    """Return the case of another dtype: step by step, the error against float64 must not exceed that of one pass.
+
+    The median over steps is compared, because rounding can change the choice of an expert at single steps.
+    """
+
+    def case(check: Check, name: str) -> StateCase:
+        try:
+            lower = check.adapter.cast(dtype)
+        except ArgumentError as error:
+            raise NotSupportedError(str(error)) from error
+        x = check.x if check.adapter.vocabulary is not None else check.x.to(dtype)
+        truth = _exact(check, x)
+        scale = float(truth.abs().max()) or 1.0
+
+        def median(parts: Sequence[tuple[Tensor, Tensor]]) -> float:
+            return float(torch.cat([distance(a, b) for a, b in parts]).median()) / scale
+
+        try:
+            rounding = median(list(zip(lower.whole(x), truth, strict=True)))
+        except Exception as error:  # whatever a foreign model raises
+            raise NotSupportedError(f"the whole pass raised {said(error)}") from error
+        plan = plans.step_by_step(check.shape)[1]
+        try:
+            pairs = [(feed, y) for feed, y in outputs(lower, x, plan)]
+        except Exception as error:
+            return StateCase(name, FAIL, None, note=f"raised {said(error)}")
+        cut = [
+            (y[row], truth[pieces[0].sequence, pieces[0].start : pieces[0].stop])
+            for feed, y in pairs
+            for row, pieces in enumerate(feed.rows)
+        ]
+        apart, tol = median(cut), 4 * rounding + 8 * torch.finfo(dtype).eps
+        note = f"median over steps; one pass {rounding:.0e}"
+        return StateCase(name, PASS if apart <= tol else FAIL, apart, tol, note=note)
+
+    return case
+
+
+def _exact(check: Check, x: Tensor) -> Tensor:
+    """Return the outputs of the whole pass in float64, or in the model's own dtype if it does not run in float64."""
+    try:
+        return check.adapter.cast(torch.float64).whole(x.double() if x.is_floating_point() else x)
+    except Exception:  # whatever a foreign model raises
+        return check.adapter.whole(x.to(check.adapter.dtype) if x.is_floating_point() else x)
+
+
+def _generate(check: Check, name: str) -> StateCase:
+    """Compare greedy tokens with the largest logits of a pass over all of them."""
+    half, steps = check.shape.half, check.shape.steps
+    if check.adapter.vocabulary is None:
+        raise NotSupportedError("the model does not generate tokens")
+    try:
+        tokens = check.adapter.generate(check.x[:, :half], steps - half)
+    except NotSupportedError:
+        raise
+    except Exception as error:
+        return StateCase(name, FAIL, None, check.tol, note=f"raised {said(error)}")
+    logits = check.adapter.whole(tokens)[:, half - 1 : -1].double()
+    logits[..., list(check.adapter.never_generated)] = -torch.inf
+    chosen = logits.gather(2, tokens[:, half:, None])[..., 0]
+    short = (logits.amax(2) - chosen) / (float(check.whole.abs().max()) or 1.0)
+    late = (short > check.tol).any(0).nonzero()
+    lack, first = float(short.max()), half + int(late[0]) if len(late) else None
+    return StateCase(name, FAIL if first is not None else PASS, lack, check.tol, first)
+
+
+def _causal(check: Check, name: str) -> StateCase:
+    """Change the second half of the inputs, which must not change the first half of the outputs."""
+    half = check.shape.half
+    other = torch.cat([check.x[:, :half], check.x[:, half:].roll(1, 0)], 1)
+    apart = torch.stack([distance(a, b) for a, b in zip(check.adapter.whole(other), check.whole, strict=True)])
+    apart = apart[:, :half].amax(0) / (float(check.whole.abs().max()) or 1.0)
+    late = (apart > check.tol).nonzero()
+    if not len(late):
+        return StateCase(name, PASS, float(apart.max()), check.tol)
+    note = f"outputs before step {half} change with the input after it"
+    return StateCase(name, FAIL, float(apart.max()), check.tol, int(late[0]), note=note)
+
+
+CASES: dict[str, Case] = {
+    "causal": _causal,
+    "step by step": _of(plans.step_by_step),
+    "chunks": _of(plans.chunks),
+    "left padding": _against(partial(plans.padding, side="left"), plans.unpadded),
+    "right padding": _right_padding,
+    "batch": _of(plans.single),
+    "packing": _packing,
+    "default positions": _positions,
+    "rollback": _rollback,
+    "state copied": _converted(_states.copied),
+    "state saved": _converted(_states.saved),
+    "state moved": _converted(_states.moved),
+    "float32": _dtype(torch.float32),
+    "bfloat16": _dtype(torch.bfloat16),
+    "cache reuse": _reuse,
+    "cache mutation": _mutation,
+    "generate": _generate,
+}
+"""The cases by name, in the order in which they run."""
+
+
+def run_case(check: Check, name: str) -> StateCase:
+    """Return the result of the case of this name."""
+    try:
+        return CASES[name](check, name)
+    except NotSupportedError as reason:
+        return StateCase(name, UNSUPPORTED, note=str(reason))

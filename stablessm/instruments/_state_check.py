@@ -1,0 +1,132 @@
+"""A model with its true outputs, against which plans are compared."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import final
+
+import torch
+from torch import Tensor
+
+from stablessm._errors import ArgumentError
+from stablessm.instruments import _state_plans as plans
+from stablessm.instruments import _states
+from stablessm.instruments._state_runs import assembled, compare, first_layer, largest, outputs
+from stablessm.instruments.adapters import NotSupportedError, Stateful, name_of, said
+from stablessm.instruments.state_report import FAIL, PASS, UNCLEAR, StateCase
+
+TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}
+"""Default tolerance relative to the largest output; 5e-2 in other dtypes."""
+ROUNDING = 20
+"""The tolerance is at least this many times the change of the outputs when every weight changes by rounding."""
+VAGUE = 0.05
+"""Tolerance above which a case that does not fail is inconclusive."""
+
+
+@final
+class Check:
+    """A model, its inputs, its true outputs and the tolerance."""
+
+    def __init__(self, adapter: Stateful, shape: plans.Shape, seed: int, tol: float | None) -> None:
+        self.adapter, self.shape, self.seed = adapter, shape, seed
+        self.x = adapter.inputs(shape.rows, shape.steps, torch.Generator().manual_seed(seed))
+        self.whole = _whole(adapter, self.x)
+        self._require_repeatable()
+        self.tol = self._tolerance() if tol is None else tol
+
+    def _tolerance(self) -> float:
+        """Return the tolerance of the coarsest dtype that the model computes in, or what rounding needs."""
+        dtypes = [dtype.to_real() for dtype in (self.whole.dtype, *self._state_dtypes())]
+        coarse = max((dtype for dtype in dtypes if dtype.is_floating_point), key=_eps, default=torch.float32)
+        return max(TOLERANCE.get(coarse, 5e-2), ROUNDING * self._sensitivity(_eps(coarse)))
+
+    def _state_dtypes(self) -> list[torch.dtype]:
+        try:
+            state = self.adapter.run(self.x)[1]
+        except Exception:  # every case will say so
+            return []
+        return [leaf.dtype for _, leaf in _states.leaves(state) if isinstance(leaf, Tensor)]
+
+    def _sensitivity(self, eps: float) -> float:
+        """Return the relative change of the outputs when all weights, or the inputs, change by about ``eps``."""
+        generator = torch.Generator().manual_seed(self.seed)
+
+        def shaken(tensor: Tensor) -> Tensor:
+            signs = torch.randint(0, 2, tensor.shape, generator=generator).to(tensor.device) * 2 - 1
+            return tensor * (1 + eps * signs)
+
+        if not isinstance(self.adapter.model, torch.nn.Module):
+            return self._apart(self.adapter.whole(shaken(self.x)))
+        weights = [weight for weight in self.adapter.model.parameters() if weight.is_floating_point()]
+        kept = [weight.detach().clone() for weight in weights]
+        try:
+            for weight in weights:
+                weight.copy_(shaken(weight))
+            return self._apart(self.adapter.whole(self.x))
+        finally:
+            for weight, before in zip(weights, kept, strict=True):
+                weight.copy_(before)
+
+    def _apart(self, y: Tensor) -> float:
+        return largest(y, self.whole)
+
+    def _require_repeatable(self) -> None:
+        if self._apart(self.adapter.whole(self.x)) > TOLERANCE.get(self.whole.dtype, 5e-2):
+            got = f"{name_of(self.adapter.model)}, whose output changes from call to call"
+            raise ArgumentError("model", "the same output for the same input", got)
+
+    def run(self, name: str, ways: Sequence[plans.Plan], note: str = "", truth: Tensor | None = None) -> StateCase:
+        """Return the worst of some plans, compared with ``truth`` (default: the whole pass)."""
+        found = []
+        for plan in ways:
+            found.append(self._plan(name, plan, note, self.whole if truth is None else truth))
+            if found[-1].status == FAIL and found[-1].error is None:  # the model raised an error
+                break
+        return max(found, key=lambda case: (case.status == FAIL, case.error is None, case.error or 0.0))
+
+    def carried(self, ways: Sequence[plans.Plan]) -> Tensor:
+        """Return the outputs of plans that other cases are compared with; of the whole pass if these plans fail."""
+        try:
+            return assembled(self.adapter, self.x, ways, self.whole)
+        except Exception:  # other cases say so
+            return self.whole
+
+    def _plan(self, name: str, plan: plans.Plan, note: str, truth: Tensor) -> StateCase:
+        adapter, x = self.adapter, self.x
+        adapter.whole(x[:1, :1])  # some models keep their state in themselves; a pass without a state clears it
+        try:
+            found = compare(outputs(adapter, x, plan), truth, self.tol)
+        except NotSupportedError:
+            raise
+        except Exception as error:  # whatever a foreign model raises is the result
+            layer = first_layer(adapter, x, plan, self.tol)
+            return StateCase(name, FAIL, None, self.tol, None, layer, f"raised {said(error)}")
+        if found.error <= self.tol:
+            return self._passed(name, found.error, note)
+        layer = first_layer(adapter, x, plan, self.tol)
+        return StateCase(name, FAIL, found.error, self.tol, found.first, layer, found.note or _lengths(plan))
+
+    def _passed(self, name: str, error: float, note: str) -> StateCase:
+        if self.tol <= VAGUE:
+            return StateCase(name, PASS, error, self.tol, note=note)
+        vague = f"rounding alone changes the outputs by {self.tol / ROUNDING:.0e}; use float64, or smaller weights"
+        return StateCase(name, UNCLEAR, error, self.tol, note=vague)
+
+
+def _eps(dtype: torch.dtype) -> float:
+    return torch.finfo(dtype).eps
+
+
+def _whole(adapter: Stateful, x: Tensor) -> Tensor:
+    y = adapter.whole(x)
+    if y.dim() < 2 or y.shape[:2] != x.shape[:2]:
+        steps = f"an output with {x.shape[1]} time steps, as its input"
+        raise ArgumentError("model", steps, f"{name_of(adapter.model)}, whose output has shape {tuple(y.shape)}")
+    return y
+
+
+def _lengths(plan: plans.Plan) -> str:
+    """Return the lengths of the calls of a plan."""
+    lengths = [sum(map(len, feed.rows[0])) for feed in plan]
+    shown = list(map(str, lengths))
+    return f"calls of {', '.join(shown if len(shown) <= 5 else [*shown[:3], '…', shown[-1]])} steps"

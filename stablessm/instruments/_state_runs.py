@@ -1,0 +1,187 @@
+"""Runs a model by a plan, and compares its outputs, and those of its parts, with one pass over whole sequences."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+
+from stablessm.instruments import _states
+from stablessm.instruments._state_plans import PADDING, Feed, Plan
+from stablessm.instruments.adapters import Stateful
+
+
+@final
+@dataclass(frozen=True)
+class Difference:
+    """The largest difference of some outputs, and where they start to differ."""
+
+    error: float
+    """Relative to the largest |output|; infinite where an output is not a number."""
+    first: int | None = None
+    """First step of a sequence with a difference above the tolerance."""
+    note: str = ""
+    """What is wrong with the outputs other than their values."""
+
+
+def outputs(adapter: Stateful, x: Tensor, plan: Plan) -> Iterator[tuple[Feed, Tensor]]:
+    """Yield the outputs of every call of a plan."""
+    states: dict[str, Any] = {}
+    for feed in plan:
+        state = None if feed.source is None else states[feed.source]
+        if feed.keep is not None:
+            states[feed.keep] = _states.copied(state)
+        if feed.via is not None:
+            state = feed.via(state)
+        given = inputs(x, feed)
+        if feed.how == "packed":
+            yield feed, adapter.packed(given, starts(feed, given))
+            continue
+        if feed.how == "padded":
+            y, states[feed.into] = adapter.padded(given, _real(feed, given), state)
+        else:
+            y, states[feed.into] = (adapter.step if feed.how == "step" else adapter.run)(given, state)
+        yield feed, y
+
+
+def compare(pairs: Iterator[tuple[Feed, Tensor]], whole: Tensor, tol: float) -> Difference:
+    """Return the difference of the outputs of a plan from those of whole sequences, (S, T, ...)."""
+    scale = float(whole.abs().max()) or 1.0
+    worst, first = 0.0, None
+    for feed, y in pairs:
+        if not feed.compared:
+            continue
+        steps = sum(map(len, feed.rows[0]))
+        if y.shape[:2] != (len(feed.rows), steps) or y.shape[2:] != whole.shape[2:]:
+            start = min(piece.start for _, _, piece in _pieces(feed))
+            return Difference(math.inf, start, f"returned shape {tuple(y.shape)} for {len(feed.rows)} x {steps} inputs")
+        for row, at, piece in _pieces(feed):
+            apart = distance(y[row, at : at + len(piece)], whole[piece.sequence, piece.start : piece.stop]) / scale
+            worst = max(worst, float(apart.max()))
+            late = (apart > tol).nonzero()
+            if len(late):
+                begin = piece.start + int(late[0])
+                first = begin if first is None else min(first, begin)
+    return Difference(worst, first)
+
+
+def assembled(adapter: Stateful, x: Tensor, ways: Sequence[Plan], whole: Tensor) -> Tensor:
+    """Return outputs like ``whole`` with the outputs of some plans in their places."""
+    result = whole.clone()
+    for plan in ways:
+        for feed, y in outputs(adapter, x, plan):
+            for row, at, piece in _pieces(feed):
+                result[piece.sequence, piece.start : piece.stop] = y[row, at : at + len(piece)]
+    return result
+
+
+def distance(u: Tensor, v: Tensor) -> Tensor:
+    """Return the largest |u - v| of each step, (T,); infinite where an entry is not a number."""
+    wide = torch.complex128 if u.is_complex() else torch.float64
+    apart = (u.to(wide) - v.to(wide)).abs().nan_to_num(nan=math.inf, posinf=math.inf)
+    return apart.flatten(1).amax(1) if apart.numel() else apart.new_zeros(len(u))
+
+
+def largest(y: Tensor, whole: Tensor) -> float:
+    """Return the largest difference relative to the largest |output|."""
+    scale = float(whole.abs().max()) or 1.0
+    return max(float(distance(a, b).max()) for a, b in zip(y, whole, strict=True)) / scale
+
+
+def first_layer(adapter: Stateful, x: Tensor, plan: Plan, tol: float) -> str | None:
+    """Return the first part of the model whose output differs; None if the model has no parts or none differs."""
+    model = adapter.model
+    if not isinstance(model, nn.Module):
+        return None
+    with _recording(model) as seen:
+        adapter.whole(x)
+        expected = dict(seen)
+    kept: dict[tuple[str, int], list[tuple[Feed, Tensor]]] = {key: [] for key in expected}
+    runs = outputs(adapter, x, plan)
+    while True:
+        with _recording(model) as seen:
+            try:
+                feed, _ = next(runs)
+            except StopIteration:
+                break
+            except Exception:  # the call that failed has no outputs; the calls before it have
+                break
+        for key in kept:
+            if key in seen:
+                kept[key].append((feed, seen[key]))
+    for key, whole in expected.items():
+        last = whole.dim() == 3 and whole.shape[1] != x.shape[1] == whole.shape[2]  # (B, channel, T) of convolutions
+        whole = whole.mT if last else whole
+        if whole.dim() < 3 or whole.shape[:2] != x.shape[:2]:
+            continue
+        found = [(feed, y.mT if last and y.dim() == 3 else y) for feed, y in kept[key]]
+        pairs = [(feed, y) for feed, y in found if y.shape[2:] == whole.shape[2:] and _fits(feed, y)]
+        if pairs and compare(iter(pairs), whole, tol).first is not None:
+            return key[0]
+    return None
+
+
+def _fits(feed: Feed, y: Tensor) -> bool:
+    return y.dim() >= 3 and tuple(y.shape[:2]) == (len(feed.rows), sum(map(len, feed.rows[0])))
+
+
+@contextmanager
+def _recording(model: nn.Module) -> Iterator[dict[tuple[str, int], Tensor]]:
+    """Collect the outputs of all parts of a model by name and number of the call, in the order in which they end."""
+    seen: dict[tuple[str, int], Tensor] = {}
+    calls: dict[str, int] = {}
+
+    def hook(name: str) -> Any:
+        def keep(_: nn.Module, __: Any, result: Any) -> None:
+            first = result[0] if isinstance(result, tuple | list) and result else result
+            if isinstance(first, Tensor) and first.is_floating_point():
+                calls[name] = calls.get(name, 0) + 1
+                seen[name, calls[name]] = first.detach().clone()
+
+        return keep
+
+    handles = [part.register_forward_hook(hook(name)) for name, part in model.named_modules() if name]
+    try:
+        yield seen
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _pieces(feed: Feed) -> Iterator[tuple[int, int, Any]]:
+    """Yield row, first step in the row, and piece, of every piece that is not padding."""
+    for row, pieces in enumerate(feed.rows):
+        at = 0
+        for piece in pieces:
+            if piece.sequence != PADDING:
+                yield row, at, piece
+            at += len(piece)
+
+
+def inputs(x: Tensor, feed: Feed) -> Tensor:
+    """Return the batch of a call; padding is noise that must not matter."""
+    steps = sum(map(len, feed.rows[0]))
+    given = x[:1, :1].expand(len(feed.rows), steps, *x.shape[2:]).clone()
+    for row, at, piece in _pieces(feed):
+        given[row, at : at + len(piece)] = x[piece.sequence, piece.start : piece.stop]
+    return given
+
+
+def _real(feed: Feed, given: Tensor) -> Tensor:
+    real = torch.zeros(given.shape[:2], dtype=torch.bool, device=given.device)
+    for row, at, piece in _pieces(feed):
+        real[row, at : at + len(piece)] = True
+    return real
+
+
+def starts(feed: Feed, given: Tensor) -> Tensor:
+    """Return (B, T), True at the first step of every piece."""
+    first = torch.zeros(given.shape[:2], dtype=torch.bool, device=given.device)
+    for row, at, _ in _pieces(feed):
+        first[row, at] = True
+    return first

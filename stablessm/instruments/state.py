@@ -1,0 +1,81 @@
+"""Checks that the state of a model is right: the outputs are the same, however the state is carried."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from stablessm._checked import Seed, Size, checked
+from stablessm._errors import ArgumentError
+from stablessm._progress import working
+from stablessm.instruments._state_cases import CASES, run_case
+from stablessm.instruments._state_check import Check
+from stablessm.instruments._state_plans import Shape
+from stablessm.instruments.adapters import Stateful, as_stateful, name_of
+from stablessm.instruments.state_report import StateReport
+from stablessm.instruments.systems import evaluating
+
+
+@torch.no_grad()
+@checked
+def check_state(
+    model: Any,
+    *,
+    d_input: Size | None = None,
+    cases: Sequence[str] | None = None,
+    length: Size = 24,
+    batch: Size = 3,
+    seed: Seed = 0,
+    tol: float | None = None,
+    progress: bool = True,
+) -> StateReport:
+    """Check that a model with a state gives the same outputs however its state is carried.
+
+    Random sequences run once in whole; the outputs are the truth for all cases. Then the model gets the same
+    sequences step by step, in chunks, with padding, alone, packed into rows, from copied, saved and moved states, and
+    so on, and must return the same outputs. ``StateReport.cases`` says for each case whether it does; if not, how
+    large the error is, at which step it starts and which layer differs first.
+
+    The model is a layer or model of this library, ``nn.RNN``, ``nn.GRU``, ``nn.LSTM`` or one of their cells, any
+    ``(x, state) -> (y, state)`` of tensors or NumPy arrays with x (B, T, d_input) and None as the initial state, a
+    causal Hugging Face model, a reservoirpy node, or a :class:`stablessm.instruments.Stateful` of your own. Modules run
+    in evaluation mode; a model in half precision, and a Hugging Face model in float64, as a copy in float32.
+
+    Args:
+        model: The model.
+        d_input: Number of input channels (default: asked of the model).
+        cases: Names of the cases to run (default: all).
+        length, batch: Length and number of the sequences, at least 12 and 2.
+        seed: Seed of the inputs.
+        tol: Largest error relative to the largest output (default: 1e-9 in float64, 1e-4 in float32, or 20 times the
+            change of the outputs when the weights change by rounding, if that is larger).
+        progress: Whether to show a progress bar.
+
+    Raises:
+        ArgumentError: The model has no state, or draws random numbers.
+
+    >>> import stablessm as ssm
+    >>> check_state(ssm.LRU(3, 8, 2)).passed, check_state(torch.nn.GRU(3, 8)).passed
+    (True, True)
+    """
+    if length < 12 or batch < 2:
+        raise ArgumentError("length, batch", "at least 12 steps and 2 sequences", (length, batch))
+    unknown = [name for name in cases or () if name not in CASES]
+    if unknown:
+        raise ArgumentError("cases", f"some of {', '.join(CASES)}", unknown[0])
+    with evaluating(model.model if isinstance(model, Stateful) else model), working("check_state", progress) as tell:
+        adapter = as_stateful(model, d_input=d_input)
+        check = Check(_in_full_precision(adapter), Shape(batch, length), seed, tol)
+        found = []
+        for name in cases or CASES:
+            found.append(run_case(check, name))
+            tell()
+    return StateReport(name_of(adapter.model), tuple(found))
+
+
+def _in_full_precision(adapter: Stateful) -> Stateful:
+    # transformers computes in float32 at most: masks for float64 overflow in some models
+    wanted = (torch.float32,) if adapter.vocabulary is not None else (torch.float32, torch.float64)
+    return adapter if adapter.dtype in wanted else adapter.cast(torch.float32)
