@@ -27,7 +27,8 @@ def cell(case: dict[str, Any]) -> str:
         return SIGNS[case["status"]]
     if case["error"] is None or case["error"] == "inf":
         return "**error**" if case["error"] is None else "**shape**"
-    return f"**{100 * case['error']:.2g} %**"
+    percent = 100 * case["error"]
+    return f"**{percent:.0f} %**" if percent >= 10 else f"**{percent:.2g} %**"
 
 
 def table(rows: list[dict[str, Any]], columns: list[str]) -> list[str]:
