@@ -13,6 +13,7 @@ from stablessm.report.figure import Figure, Panel
 PICTURES = {
     "perturbation": "st-fig1/paper/perturbation-1000.json",
     "descent": "st-appendix/paper/appendix.json",
+    "rates": "st-rates/paper/losses.json",
 }
 """Figures of records, by the name of the picture."""
 

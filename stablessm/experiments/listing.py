@@ -15,7 +15,7 @@ FIGURES: dict[str, tuple[str, ...]] = {
     "lr": ("fig2", "fig3", "fig4", "fig5", "fig6", "fig7", "fig8", "fig9", "lemma8"),
     "st": (
         "fig1", "fig2", "fig3", "fig4", "fig5", "fig6", "table1", "table2", "table3", "table4", "table5", "table6",
-        "appendix",
+        "appendix", "rates",
     ),
     "ext": ("precision", "architectures", "activations", "ett", "language"),
 }  # fmt: skip
