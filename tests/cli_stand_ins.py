@@ -280,6 +280,27 @@ def measure(arrivals: Arrivals) -> None:
     tables(arrivals)
 
 
+class Report:
+    passed, cases = True, ()
+
+    def __str__(self) -> str:
+        return "the report"
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"passed": True}
+
+
+@stage
+def check(arrivals: Arrivals) -> None:
+    import transformers
+
+    arrivals.monkeypatch.setattr(transformers, "__version__", "9.9")
+    arrivals.replace("stablessm.cli.model_source.load_model", (nn.Linear(2, 3), "a factory"))
+    arrivals.replace("stablessm.check_state", Report())
+    arrivals.replace("stablessm.instruments.families.names", ["one", "two"])
+    arrivals.replace("stablessm.instruments.families.random_model", nn.Linear(2, 3))
+
+
 class Result:
     diverged = None
 

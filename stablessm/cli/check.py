@@ -54,7 +54,7 @@ def check(
       stablessm check state-spaces/mamba-130m-hf
       stablessm check my_package.models:build --d-input 3
       stablessm check --family mamba --family mamba2 --case chunks
-      stablessm check --families --json > states.json
+      stablessm check --families --json
     """
     options: dict[str, Any] = {"cases": case or None, "length": length, "batch": batch, "tol": tol, "seed": seed}
     given = [name for name, value in (("MODEL", model), ("--family", family), ("--families", families)) if value]
