@@ -66,7 +66,7 @@ if TYPE_CHECKING:
         save,
     )
     from stablessm.layers.param_groups import param_groups
-    from stablessm.models import LanguageModel, SequenceClassifier, SequenceRegressor, accelerate
+    from stablessm.models import LanguageModel, SequenceClassifier, SequenceRegressor, accelerate, warm_up
     from stablessm.scan import linear_scan, selective_scan, ssm_scan
     from stablessm.streaming import Streamer, export_sequence, export_step
 
@@ -139,6 +139,7 @@ __all__ = [
     "tasks",
     "trace_divergence",
     "training",
+    "warm_up",
 ]
 
 

@@ -169,6 +169,43 @@ def language_table(record: Record) -> str:
     return "\n\n".join(_markdown(heads[what], found) for what, found in lines.items() if found)
 
 
+def generation_table(record: Record) -> str:
+    """Return a table of times per generated token, one row per loop, dtype, batch and way to draw."""
+    lines = [
+        [
+            f"`{row['loop']}`", row["dtype"], str(row["batch"]), row["draw"],
+            milliseconds(row["ms"], row["quartiles_ms"]), times(row["times_reading_the_weights"]),
+            f"{row['tokens_per_second']:,.0f}",
+        ]
+        for row in record["rows"]
+    ]  # fmt: skip
+    size = record["summary"]["parameters"] / 1e6
+    said = (
+        f"{size:.1f} million parameters. The time to read the weights is their size divided by the bandwidth of a copy."
+    )
+    head = ["loop", "dtype", "batch", "draw", "ms per step", "× reading the weights", "tokens/s"]
+    return "\n\n".join([said, _markdown(head, lines)])
+
+
+def calls_table(record: Record) -> str:
+    """Return a table of times per call, one row per layer and shape."""
+    lines = []
+    for row in record["rows"]:
+        low, high = row["quartiles_us"]
+        shape = "×".join(map(str, row["shape"])) if isinstance(row["shape"], list) else f"batch {row['shape']}"
+        lines.append([row["what"], row["layer"], shape, f"{row['us']:.0f} ({low:.0f} to {high:.0f})"])
+    return _markdown(["call", "layer", "input", "µs"], lines)
+
+
+def first_call_table(record: Record) -> str:
+    """Return a table of the times of first calls with empty caches."""
+    lines = [
+        [row["case"], row["first"].replace("_", r"\_"), f"{row['first_s']:.2f}", f"{1e3 * row['second_s']:.1f}"]
+        for row in record["rows"]
+    ]
+    return _markdown(["operation", "first call", "first call, s", "second call, ms"], lines)
+
+
 def section(root: Path) -> str:
     """Return the text between the two marks of the page."""
     parts = []
@@ -311,6 +348,9 @@ _SECTIONS: dict[str, tuple[str, Callable[[Record], str]]] = {
     "stream": ("Streaming", stream_table),
     "accuracy": ("Accuracy", accuracy_table),
     "language": ("Language models", language_table),
+    "generation": ("Generated tokens", generation_table),
+    "calls": ("Small calls from Python", calls_table),
+    "first-call": ("First calls, without compiled kernels", first_call_table),
 }
 _CHARTS: dict[Callable[[Record], str], tuple[Callable[[Record], str], str]] = {
     contest_table: (contest_chart, "× floor"),

@@ -12,7 +12,9 @@ from stablessm.scan.checks import autocast_enabled
 from stablessm.scan.dispatch import forward_mode, quick
 
 FEW = 4
-"""Largest number of rows in float32 that the kernels multiply as fast as cuBLAS."""
+"""Largest number of rows that the kernels multiply at least as fast as cuBLAS in every dtype."""
+PRODUCTS = 2**23
+"""Largest number of products in float32, which the kernels compute without tensor cores."""
 
 
 def runs_at_once(x_t: Tensor, *parameters: Tensor | None) -> bool:
@@ -22,17 +24,23 @@ def runs_at_once(x_t: Tensor, *parameters: Tensor | None) -> bool:
     """
     if torch.is_grad_enabled() or not quick(x_t) or forward_mode() or resolve("auto", x_t.device) != "triton":
         return False
-    if x_t.dtype == torch.float64 or not x_t.numel():
+    dtype = x_t.dtype
+    if dtype == torch.float64 or not x_t.numel() or autocast_enabled(x_t.device.type) or not x_t.is_contiguous():
         return False
-    given = (x_t, *(parameter for parameter in parameters if parameter is not None))
-    return not autocast_enabled(x_t.device.type) and all(
-        tensor.dtype == x_t.dtype and tensor.is_contiguous() and not tensor.is_neg() for tensor in given
-    )
+    for tensor in parameters:
+        if tensor is not None and (tensor.dtype != dtype or not tensor.is_contiguous()):
+            return False
+    return not x_t.is_neg()
 
 
 def multiplies_at_once(x_t: Tensor, *parameters: Tensor | None) -> bool:
     """Return True if the kernels can compute with these tensors, and matrix products in them are fast."""
-    return (x_t.dtype != torch.float32 or len(x_t) <= FEW) and runs_at_once(x_t, *parameters)
+    rows = x_t.shape[0]  # len() of a tensor takes longer
+    if x_t.dtype == torch.float32 and rows > FEW:
+        for tensor in parameters:
+            if tensor is not None and rows * tensor.numel() > PRODUCTS:
+                return False
+    return runs_at_once(x_t, *parameters)
 
 
 def linear_parameters(*modules: Any) -> list[Tensor] | None:

@@ -70,6 +70,13 @@ class DiagonalLayer(MappedLayer):
             return self._held
         return computed_at_once(self._weights_of_factors()) or self._discretize(None)
 
+    def _step_factors(self) -> tuple[Tensor, Tensor] | Weights:
+        """Return the factors, or the weights from which a kernel computes them in a step without gradients."""
+        if self._held is not None:
+            return self._held
+        weights = self._weights_of_factors()
+        return weights if weights is not None and weights.fit_kernels() else self._discretize(None)
+
     def _states(self, x: Tensor, state: Tensor | None, reset: Tensor | None, dt: Tensor | None) -> Tensor:
         decay, gain = self._factors(dt)
         drive = self._drive(x, gain).flatten(2)

@@ -40,3 +40,7 @@ class Kind(NamedTuple):
             return None
         first, second, *_ = (*vars(map).values(), 0.0, 0.0)
         return cls(map.name, (float(first), float(second)), map.time == "continuous", dt, normalize)
+
+
+NO_KIND = Kind("direct", (0.0, 0.0), True, 1.0, False)
+"""In the place of a kind, for kernels that are given the factors themselves."""

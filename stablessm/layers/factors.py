@@ -29,26 +29,35 @@ class Weights(NamedTuple):
     log_dt: Tensor | None
     """(H,) logarithms of the time steps; None if the time step is constant."""
 
+    def fit_kernels(self) -> bool:
+        """Return True if the kernels compute the map, and the parameters are contiguous and not float64."""
+        w = self.w
+        return (
+            self.kind is not None
+            and 0 < w.shape[-1] <= MOST
+            and w.numel() > 0
+            and all(
+                tensor is None
+                or (tensor.is_contiguous() and tensor.dtype != torch.float64 and tensor.device == w.device)
+                for tensor in self[2:]
+            )
+        )
+
 
 def computed_at_once(weights: Weights | None) -> tuple[Tensor, Tensor] | None:
     """Return a and g from one kernel; None where the kernel does not apply."""
     if weights is None:
         return None
-    kind, map, w, imag, log_dt = weights
+    kind, map, *tensors = weights
+    w = weights.w
     if kind is None or resolve("auto", w.device) != "triton" or not quick(w) or forward_mode():
         return None
-    tensors = (w, imag, log_dt)
-    for tensor in tensors:
-        if tensor is not None and not (
-            plain(tensor) and tensor.is_contiguous() and tensor.dtype != torch.float64 and tensor.device == w.device
-        ):
-            return None
-    if not w.numel() or w.shape[-1] > MOST:
+    if not weights.fit_kernels() or not all(plain(tensor) for tensor in tensors if tensor is not None):
         return None
     if not (torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors)):
         from stablessm.layers import triton_factors
 
-        return triton_factors.forward(kind, *tensors)
+        return triton_factors.forward(kind, w, weights.imag, weights.log_dt)
     decay, gain = _Factors.apply(kind, map, *tensors)
     return decay, gain
 
@@ -79,7 +88,7 @@ class _Factors(torch.autograd.Function):
 
         ctx.kind, ctx.map = kind, map
         ctx.save_for_backward(w, imag, log_dt)
-        return triton_factors.forward(kind, w, imag, log_dt)
+        return triton_factors.forward(kind, w, imag, log_dt, differentiated=True)
 
     @staticmethod
     def backward(ctx: Any, d_decay: Tensor, d_gain: Tensor) -> tuple[Tensor | None, ...]:

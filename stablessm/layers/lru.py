@@ -131,9 +131,9 @@ class LRU(DiagonalLayer):
         from stablessm.layers import triton_linear
 
         held = state.resolve_conj().resolve_neg().contiguous()
-        new = triton_linear.advance(x_t, self.B.flatten(0, 1), None, *self._factors(None), held)
+        new = triton_linear.advance(x_t, self.B, None, self._step_factors(), held)
         direct = None if self.D is None else (x_t, self.D)
-        return triton_linear.linear(new, self.C.flatten(1), conjugate=True, second=direct), new
+        return triton_linear.linear(new, self.C, conjugate=True, second=direct), new
 
     def extra_repr(self) -> str:
         """Return the options, for ``print(model)``."""

@@ -158,7 +158,7 @@ class RealSSM(DiagonalLayer):
             return None
         from stablessm.layers import triton_linear
 
-        new = triton_linear.advance(x_t, self.B, self.bias, *self._factors(None), state.contiguous())
+        new = triton_linear.advance(x_t, self.B, self.bias, self._step_factors(), state.contiguous())
         direct = None if self.D is None else (x_t, self.D)
         return triton_linear.linear(self._activate(new), self.C, second=direct), new
 

@@ -150,7 +150,8 @@ class S4D(DiagonalLayer):
             return None
         from stablessm.layers import triton_channels
 
-        return triton_channels.step(x_t, *self._factors(None), self.C, self.D, state.resolve_conj().resolve_neg())
+        held = state.resolve_conj().resolve_neg().contiguous()
+        return triton_channels.step(x_t, self._step_factors(), self.C, self.D, held)
 
     def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
         """Load as usual; copy a C that ``assign`` left at an address that is not aligned for complex numbers."""

@@ -16,18 +16,25 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from stablessm.layers.factor_kind import NO_KIND, Kind
+from stablessm.layers.factors import Weights
+from stablessm.layers.triton_factors import computed, constants_of
 from stablessm.scan.triton.launch import Launch
 
 TILE, WARPS = 512, 4
 """Number of states of a tile, and warps per program."""
 
 
-@triton.jit
+@triton.jit(do_not_specialize=("dt", "p", "q"))
 def step_kernel(
-    x, decay, gain, C, D, state, y, new,
-    H: tl.constexpr, N: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    x, decay, gain, log_dt, C, D, state, y, new, dt, p, q,
+    H: tl.constexpr, N: tl.constexpr, HELD: tl.constexpr, MAP: tl.constexpr, CONTINUOUS: tl.constexpr,
+    COMPLEX: tl.constexpr, LOG: tl.constexpr, NORMALIZE: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Compute the next states and the output of ROWS channels of one sequence."""
+    """Compute the next states and the output of ROWS channels of one sequence.
+
+    With HELD, ``decay`` and ``gain`` point to a and g. Otherwise they point to w and the frequencies.
+    """
     tiles: tl.constexpr = (H + ROWS - 1) // ROWS
     channel = tl.program_id(0) % tiles * ROWS + tl.arange(0, ROWS)[:, None]
     exists = channel < H
@@ -36,10 +43,17 @@ def step_kernel(
     inside = exists & (n < N)
     of, at = 2 * (channel * N + n), 2 * (place * N + n)
     signal = tl.load(x + place, exists, 0.0).to(tl.float32)
-    a, b = tl.load(decay + of, inside, 0.0), tl.load(decay + of + 1, inside, 0.0)
+    if HELD:
+        a, b = tl.load(decay + of, inside, 0.0), tl.load(decay + of + 1, inside, 0.0)
+        g, e = tl.load(gain + of, inside, 0.0), tl.load(gain + of + 1, inside, 0.0)
+    else:
+        a, b, g, e = computed(
+            decay, gain, log_dt, channel, channel * N + n, exists, inside, dt, p, q, MAP, CONTINUOUS, COMPLEX, LOG,
+            NORMALIZE,
+        )  # fmt: skip
+        a, b, g, e = a.to(tl.float32), b.to(tl.float32), g.to(tl.float32), e.to(tl.float32)
     h, i = tl.load(state + at, inside, 0.0), tl.load(state + at + 1, inside, 0.0)
-    re = a * h - b * i + tl.load(gain + of, inside, 0.0) * signal
-    im = a * i + b * h + tl.load(gain + of + 1, inside, 0.0) * signal
+    re, im = a * h - b * i + g * signal, a * i + b * h + e * signal
     tl.store(new + at, re, inside)
     tl.store(new + at + 1, im, inside)
     c, d = tl.load(C + of, inside, 0.0).to(tl.float32), tl.load(C + of + 1, inside, 0.0).to(tl.float32)
@@ -48,25 +62,33 @@ def step_kernel(
     tl.store(y + place, total.to(y.dtype.element_ty), exists)
 
 
-def step(x: Tensor, decay: Tensor, gain: Tensor, C: Tensor, D: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+def step(
+    x: Tensor, factors: tuple[Tensor, Tensor] | Weights, C: Tensor, D: Tensor, state: Tensor
+) -> tuple[Tensor, Tensor]:
     """Return the output (B, H) in the dtype of x and the next states (B, H, N), complex64.
 
     Args:
         x: (B, H).
-        decay, gain: a and g, (H, N) complex64.
+        factors: a and g, (H, N) complex64, or the weights that determine them.
         C: (H, N, 2).
         D: (H,).
         state: h, (B, H, N) complex64.
     """
-    batch, channels, states = state.shape
     y, new = torch.empty_like(x), torch.empty(state.shape, dtype=state.dtype, device=x.device)
-    _launch(batch, channels, states)(x, decay.contiguous(), gain.contiguous(), C, D, state.contiguous(), y, new)
+    if isinstance(factors, Weights):
+        _launch(*state.shape, factors.kind)(x, factors.w, factors.imag, factors.log_dt, C, D, state, y, new)  # type: ignore[arg-type]
+    else:
+        decay, gain = (factor.contiguous() for factor in factors)
+        _launch(*state.shape, None)(x, decay, gain, x, C, D, state, y, new)
     return y, new
 
 
 @functools.lru_cache(maxsize=1024)
-def _launch(batch: int, channels: int, states: int) -> Launch:
+def _launch(batch: int, channels: int, states: int, kind: Kind | None) -> Launch:
     block = triton.next_power_of_2(states)
     height = min(max(1, TILE // block), triton.next_power_of_2(channels))
-    constants = {"H": channels, "N": states, "ROWS": height, "BLOCK": block}
-    return Launch(step_kernel, batch * triton.cdiv(channels, height), (), constants, warps=WARPS)
+    known = kind or NO_KIND
+    sizes, tile = {"H": channels, "N": states, "HELD": kind is None}, {"ROWS": height, "BLOCK": block}
+    constants = {**sizes, **constants_of(known, True, True), **tile}
+    numbers = (known.dt, *known.options)
+    return Launch(step_kernel, batch * triton.cdiv(channels, height), numbers, constants, warps=WARPS)

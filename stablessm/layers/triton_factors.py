@@ -11,6 +11,7 @@ computes in float64, so that no formula loses digits of float32. The backward pa
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import torch
 import triton
@@ -19,6 +20,7 @@ from torch import Tensor
 
 from stablessm.layers.factor_kind import Kind
 from stablessm.layers.triton_hold import _exp, _load, _phi, _store, _whole
+from stablessm.scan.triton import ahead
 from stablessm.scan.triton.launch import Launch
 
 TILE, WARPS = 256, 4
@@ -104,6 +106,30 @@ def _wide(pointer, place, inside):
     return tl.load(pointer + place, inside, 0.0).to(tl.float64)
 
 
+@triton.jit
+def computed(
+    w, imag, log_dt, row, place, exists, inside, dt, p, q,
+    MAP: tl.constexpr, CONTINUOUS: tl.constexpr, COMPLEX: tl.constexpr, LOG: tl.constexpr, NORMALIZE: tl.constexpr,
+):  # fmt: skip
+    """Return the real and imaginary parts of a and g; in discrete time, the imaginary part of g is 0."""
+    weight = _wide(w, place, inside)
+    y = _wide(imag, place, inside) if COMPLEX else tl.zeros_like(weight)
+    if CONTINUOUS:
+        x, _ = _map(weight, p, q, MAP)
+        step = tl.exp(_wide(log_dt, row, exists)) if LOG else tl.full([1, 1], 1.0, tl.float64) * dt
+        a, b = _exp(x * step, y * step, COMPLEX)
+        g, h, _, _ = _phi(x * step, y * step, a, b)
+        g, h = g * step, h * step
+    else:
+        x, _ = _discrete_map(weight, p, q, MAP)
+        a, b = x, y
+        if COMPLEX:
+            a, b = x * tl.cos(y), x * tl.sin(y)
+        g, _ = _gain(x, NORMALIZE)
+        h = tl.zeros_like(g)
+    return a, b, g, h
+
+
 @triton.jit(do_not_specialize=("rows", "dt", "p", "q"))
 def forward_kernel(
     w, imag, log_dt, decay, gain, rows, dt, p, q,
@@ -112,22 +138,11 @@ def forward_kernel(
 ):  # fmt: skip
     """Compute a and g."""
     row, place, exists, inside = _place(rows, N, ROWS, BLOCK)
-    weight = _wide(w, place, inside)
-    y = _wide(imag, place, inside) if COMPLEX else tl.zeros_like(weight)
-    if CONTINUOUS:
-        x, _ = _map(weight, p, q, MAP)
-        step = tl.exp(_wide(log_dt, row, exists)) if LOG else tl.full([ROWS, 1], 1.0, tl.float64) * dt
-        a, b = _exp(x * step, y * step, COMPLEX)
-        g, h, _, _ = _phi(x * step, y * step, a, b)
-        _store(gain, place, inside, g * step, h * step, COMPLEX)
-    else:
-        x, _ = _discrete_map(weight, p, q, MAP)
-        a, b = x, y
-        if COMPLEX:
-            a, b = x * tl.cos(y), x * tl.sin(y)
-        g, _ = _gain(x, NORMALIZE)
-        _store(gain, place, inside, g, g, False)
+    a, b, g, h = computed(
+        w, imag, log_dt, row, place, exists, inside, dt, p, q, MAP, CONTINUOUS, COMPLEX, LOG, NORMALIZE
+    )
     _store(decay, place, inside, a, b, COMPLEX)
+    _store(gain, place, inside, g, h, COMPLEX and CONTINUOUS)
 
 
 @triton.jit(do_not_specialize=("rows", "dt", "p", "q"))
@@ -144,7 +159,7 @@ def backward_kernel(
     if CONTINUOUS:
         d_g, d_h = _load(d_gain, place, inside, COMPLEX)
         x, slope = _map(weight, p, q, MAP)
-        step = tl.exp(_wide(log_dt, row, exists)) if LOG else tl.full([ROWS, 1], 1.0, tl.float64) * dt
+        step = tl.exp(_wide(log_dt, row, exists)) if LOG else tl.full([1, 1], 1.0, tl.float64) * dt
         a, b = _exp(x * step, y * step, COMPLEX)
         _, _, s, t = _phi(x * step, y * step, a, b)
         u, v = a * d_a + b * d_b, a * d_b - b * d_a  # conj(a) d_a
@@ -167,14 +182,27 @@ def backward_kernel(
         tl.store(d_imag + place, d_y.to(d_imag.dtype.element_ty), inside)
 
 
-def forward(kind: Kind, w: Tensor, imag: Tensor | None, log_dt: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Return a and g, which have the shape of w: (N,), or (H, N) with log_dt (H,)."""
+def forward(
+    kind: Kind, w: Tensor, imag: Tensor | None, log_dt: Tensor | None, *, differentiated: bool = False
+) -> tuple[Tensor, Tensor]:
+    """Return a and g, which have the shape of w: (N,), or (H, N) with log_dt (H,).
+
+    With ``differentiated``, the first call also starts to compile the backward pass.
+    """
+    if differentiated:
+        ahead.running(functools.partial(_both_ways, kind, w, imag, log_dt))
     is_complex = imag is not None
     decay = torch.empty(w.shape, dtype=torch.complex64 if is_complex else torch.float32, device=w.device)
     gain = torch.empty(w.shape, dtype=decay.dtype if kind.continuous else torch.float32, device=w.device)
     launch, _ = _launches(kind, w.shape, is_complex, log_dt is not None)
     launch(w, w if imag is None else imag, w if log_dt is None else log_dt, decay, gain)
+    ahead.running(None)
     return decay, gain
+
+
+def _both_ways(kind: Kind, *tensors: Tensor | None) -> None:
+    w, imag, log_dt = map(ahead.meta, tensors)
+    backward(kind, w, imag, log_dt, *forward(kind, w, imag, log_dt))
 
 
 def backward(
@@ -188,15 +216,19 @@ def backward(
     return d_w, d_imag, d_log_dt  # type: ignore[return-value]
 
 
+def constants_of(kind: Kind, is_complex: bool, log: bool) -> dict[str, Any]:
+    """Return the compile-time arguments of :func:`computed`."""
+    return {
+        "MAP": kind.map, "CONTINUOUS": kind.continuous, "COMPLEX": is_complex, "LOG": log, "NORMALIZE": kind.normalize
+    }  # fmt: skip
+
+
 @functools.lru_cache(maxsize=1024)
 def _launches(kind: Kind, shape: tuple[int, ...], is_complex: bool, log: bool) -> tuple[Launch, Launch]:
     rows, states = (shape[0], 1) if len(shape) == 1 else shape
     block = triton.next_power_of_2(states)
     height = max(1, TILE // block)
-    constants = {
-        "N": states, "MAP": kind.map, "CONTINUOUS": kind.continuous, "COMPLEX": is_complex, "LOG": log,
-        "NORMALIZE": kind.normalize, "ROWS": height, "BLOCK": block,
-    }  # fmt: skip
+    constants = {"N": states, **constants_of(kind, is_complex, log), "ROWS": height, "BLOCK": block}
     numbers = (rows, kind.dt, *kind.options)
     forward, backward = (
         Launch(kernel, triton.cdiv(rows, height), numbers, constants, warps=WARPS)

@@ -22,6 +22,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from stablessm.layers.factor_kind import NO_KIND, Kind
+from stablessm.layers.factors import Weights
+from stablessm.layers.triton_factors import computed, constants_of
 from stablessm.scan.triton.launch import Launch
 
 FEW = 4
@@ -30,8 +33,8 @@ PRODUCTS = 2048
 """Number of products that a program computes at once, for few rows."""
 TILE = 16, 32, 256
 """Number of rows, columns and terms of a tile, for more rows."""
-ENTRIES = 16384
-"""Largest number of entries of rows that are loaded at once to compute their moments."""
+ENTRIES = 4096
+"""Largest number of entries that are loaded at once to compute moments of rows; more take too many registers."""
 
 
 @triton.jit
@@ -142,13 +145,17 @@ def linear_kernel(
     tl.store(y + row * N + column, total.to(y.dtype.element_ty), there)
 
 
-@triton.jit(do_not_specialize=("rows",))
+@triton.jit(do_not_specialize=("rows", "dt", "p", "q"))
 def advance_kernel(
-    x, weight, bias, decay, gain, state, new, rows,
-    K: tl.constexpr, N: tl.constexpr, BIAS: tl.constexpr, COMPLEX: tl.constexpr,
+    x, weight, bias, decay, gain, state, new, rows, dt, p, q,
+    K: tl.constexpr, N: tl.constexpr, BIAS: tl.constexpr, HELD: tl.constexpr, MAP: tl.constexpr,
+    CONTINUOUS: tl.constexpr, COMPLEX: tl.constexpr, LOG: tl.constexpr, NORMALIZE: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, TERMS: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """Compute the next states (rows, N), where N counts real numbers, from x (rows, K)."""
+    """Compute the next states (rows, N), where N counts real numbers, from x (rows, K).
+
+    With HELD, ``decay`` and ``gain`` point to a and g. Otherwise they point to w and the phases.
+    """
     row, column, inside = _tile(rows, N, ROWS, COLUMNS)
     total = _added(
         _zeros(ROWS, COLUMNS, TERMS), x, x, x, x, weight, 0.0, 1.0, row, column, inside, N, K,
@@ -159,18 +166,21 @@ def advance_kernel(
     if BIAS:
         total += tl.load(bias + column, exists, 0.0).to(tl.float32)
     there = inside & exists
-    own = tl.load(state + row * N + column, there, 0.0)
-    if COMPLEX:
-        pair = column // 2
-        own *= tl.load(decay + 2 * pair, exists, 0.0)
-        other = tl.load(state + row * N + column + 1 - 2 * (column % 2), there, 0.0)
-        turn = tl.load(decay + 2 * pair + 1, exists, 0.0)
-        own += tl.where(column % 2 == 0, -turn, turn) * other
-        total *= tl.load(gain + pair, exists, 0.0)
+    entry = column // 2 if COMPLEX else column
+    if HELD:
+        a = tl.load(decay + (2 * entry if COMPLEX else entry), exists, 0.0)
+        b = tl.load(decay + 2 * entry + 1, exists, 0.0) if COMPLEX else tl.zeros_like(a)
+        g = tl.load(gain + entry, exists, 0.0)
     else:
-        own *= tl.load(decay + column, exists, 0.0)
-        total *= tl.load(gain + column, exists, 0.0)
-    tl.store(new + row * N + column, own + total, there)
+        a, b, g, _ = computed(
+            decay, gain, x, entry, entry, exists, exists, dt, p, q, MAP, CONTINUOUS, COMPLEX, LOG, NORMALIZE
+        )
+        a, b, g = a.to(tl.float32), b.to(tl.float32), g.to(tl.float32)
+    total = g * total + a * tl.load(state + row * N + column, there, 0.0)
+    if COMPLEX:
+        other = tl.load(state + row * N + column + 1 - 2 * (column % 2), there, 0.0)
+        total += tl.where(column % 2 == 0, -b, b) * other
+    tl.store(new + row * N + column, total, there)
 
 
 def linear(
@@ -189,7 +199,7 @@ def linear(
 
     Args:
         x: (B, K), or complex (B, K / 2).
-        weight: (N, K).
+        weight: (N, K), in any shape.
         bias: (N,).
         norm: weight and bias (K,) of a layer norm of x, and its epsilon.
         times: (B, K) factor of the input.
@@ -198,7 +208,10 @@ def linear(
         second: an input (B, M) and its weight V (N, M).
         onto: (B, N).
     """
-    rows, (columns, terms) = len(x), weight.shape
+    rows, terms = x.shape
+    if x.is_complex():
+        terms *= 2
+    columns = weight.numel() // terms
     y = torch.empty((rows, columns), dtype=weight.dtype, device=x.device)
     scale, shift, eps = (x, x, 0.0) if norm is None else norm
     other, other_weight = (x, x) if second is None else second
@@ -213,19 +226,24 @@ def linear(
     return y
 
 
-def advance(x: Tensor, weight: Tensor, bias: Tensor | None, decay: Tensor, gain: Tensor, state: Tensor) -> Tensor:
+def advance(
+    x: Tensor, weight: Tensor, bias: Tensor | None, factors: tuple[Tensor, Tensor] | Weights, state: Tensor
+) -> Tensor:
     """Return the next states a h + g (x Bᵀ + bias), (B, N), in float32 or complex64.
 
     Args:
         x: (B, K).
-        weight: B, (N, K), or (2 N, K) for complex states.
+        weight: B, (N, K), or for complex states (2 N, K), in any shape.
         bias: (N,), for real states.
-        decay: a, (N,).
-        gain: g, (N,), real.
+        factors: a and g, (N,), where g is real, or the weights that determine them.
         state: h, (B, N).
     """
     new = torch.empty(state.shape, dtype=state.dtype, device=x.device)
-    launch = _advance_launch(len(x), weight.shape[1], len(weight), bias is not None, state.is_complex())
+    if isinstance(factors, Weights):
+        kind, decay, gain = factors.kind, factors.w, x if factors.imag is None else factors.imag
+    else:
+        kind, (decay, gain) = None, factors
+    launch = _advance_launch(*state.shape, x.shape[1], bias is not None, state.is_complex(), kind)
     launch(x, weight, x if bias is None else bias, decay, gain, state, new)
     return new
 
@@ -244,12 +262,15 @@ def _linear_launch(
 
 
 @functools.lru_cache(maxsize=1024)
-def _advance_launch(rows: int, terms: int, columns: int, bias: bool, is_complex: bool) -> Launch:
-    flags = {"K": terms, "N": columns, "BIAS": bias, "COMPLEX": is_complex}
-    return _launch(advance_kernel, rows, terms, columns, flags)
+def _advance_launch(rows: int, states: int, terms: int, bias: bool, is_complex: bool, kind: Kind | None) -> Launch:
+    columns, known = states * (2 if is_complex else 1), kind or NO_KIND
+    flags = {"K": terms, "N": columns, "BIAS": bias, "HELD": kind is None, **constants_of(known, is_complex, False)}
+    return _launch(advance_kernel, rows, terms, columns, flags, (known.dt, *known.options))
 
 
-def _launch(kernel: Any, rows: int, terms: int, columns: int, flags: dict[str, Any]) -> Launch:
+def _launch(
+    kernel: Any, rows: int, terms: int, columns: int, flags: dict[str, Any], numbers: tuple[float, ...] = ()
+) -> Launch:
     tall, wide, long = TILE
     if rows <= FEW:
         tall, long = 1, 1024
@@ -258,4 +279,4 @@ def _launch(kernel: Any, rows: int, terms: int, columns: int, flags: dict[str, A
         wide = max(1, min(16, PRODUCTS // across))
     block = {"ROWS": tall, "COLUMNS": wide, "TERMS": across, "STAGES": 3}
     programs = triton.cdiv(rows, block["ROWS"]) * triton.cdiv(columns, block["COLUMNS"])
-    return Launch(kernel, programs, (rows,), {**flags, **block}, warps=4)
+    return Launch(kernel, programs, (rows, *numbers), {**flags, **block}, warps=4)

@@ -17,6 +17,7 @@ from stablessm.models.sampling import sample_tokens
 from stablessm.models.sequence_model import SequenceModel
 from stablessm.models.stack import SequenceStack
 from stablessm.models.summary import summary
+from stablessm.models.warming import warm_up
 
 if TYPE_CHECKING:
     from stablessm.models.hf_cache import StableSSMCache
@@ -27,7 +28,7 @@ __all__ = [
     "PRESETS", "Block", "Hyena", "LanguageConfig", "LanguageModel", "LinearRNNMLP", "ModelConfig", "Preset",
     "SequenceClassifier", "SequenceModel", "SequenceRegressor", "SequenceStack", "StableSSMCache", "StableSSMConfig",
     "StableSSMForCausalLM", "StackConfig", "accelerate", "for_task", "mixer_names", "register_mixer", "sample_tokens",
-    "summary",
+    "summary", "warm_up",
 ]  # fmt: skip
 
 

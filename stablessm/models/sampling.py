@@ -99,7 +99,6 @@ class Draw:
 
     def __call__(self, logits: Tensor) -> Tensor:
         """Return a token for each row, (B,)."""
-        logits = logits.double()
         if self.never is not None:
             logits = logits.index_fill(-1, self.never, -torch.inf)
         if self.temperature == 0:
@@ -107,6 +106,7 @@ class Draw:
         if self.top_k is not None and self.top_k < logits.shape[-1]:
             least = logits.topk(self.top_k).values[:, -1:]
             logits = logits.masked_fill(logits < least, -torch.inf)
+        logits = logits.double()
         top = logits.amax(-1, keepdim=True)
         chances = ((logits - top) / self.temperature).softmax(-1)  # avoids overflow at small temperatures
         return (chances / torch.empty_like(chances).exponential_(generator=self.generator)).argmax(-1)

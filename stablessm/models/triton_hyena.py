@@ -210,7 +210,7 @@ def step_kernel(z, tail, weight, q, u, new, channels: tl.constexpr, BLOCK: tl.co
 
 def step(z: Tensor, tail: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return q and k v, (B, C) each, and the next tail, for one step z (B, 3 C) and a tail (B, 2, 3 C) in float32."""
-    batch, channels = len(z), z.shape[1] // 3
+    batch, channels = z.shape[0], z.shape[1] // 3
     q, u = (torch.empty((batch, channels), dtype=z.dtype, device=z.device) for _ in range(2))
     new = torch.empty(tail.shape, dtype=tail.dtype, device=z.device)
     _step_launch(batch, channels)(z, tail, weight, q, u, new)

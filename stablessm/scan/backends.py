@@ -29,9 +29,10 @@ def _cpu() -> Backend:
 
 
 def _triton() -> Backend:
-    from stablessm.scan.triton import linear, selective, ssm
+    from stablessm.scan.triton import selective
+    from stablessm.scan.triton.operators import SSM, Linear
 
-    return Backend(linear, ssm, selective)
+    return Backend(Linear(), SSM(), selective)
 
 
 class _Row(NamedTuple):

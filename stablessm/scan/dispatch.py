@@ -75,6 +75,12 @@ raw_stream: Callable[[int], int] = _public_stream if _private is None else _priv
 """Return the handle of the current CUDA stream of a device."""
 
 
+current_device: Callable[[], int] = (
+    torch.cuda.current_device if _private is None else getattr(torch._C, "_cuda_getDevice", torch.cuda.current_device)
+)
+"""Return the index of the current CUDA device; CUDA must have been started."""
+
+
 def plain(tensor: Tensor) -> bool:
     """Return True if a backend may be called directly for this tensor.
 

@@ -17,7 +17,8 @@ import torch
 import triton
 from torch import Tensor
 
-from stablessm.scan.dispatch import raw_stream
+from stablessm.scan.dispatch import current_device, raw_stream
+from stablessm.scan.triton import ahead
 
 OLDEST, NEWEST = (3, 6), (3, 9)
 """Oldest and newest release of Triton for which the internal launch function has been tested."""
@@ -63,11 +64,14 @@ class Launch:
     def __call__(self, *tensors: Tensor) -> None:
         """Launch the kernel with pointers to these tensors."""
         device = tensors[0].device
-        if device.type != "cuda":  # Triton's interpreter runs on the CPU.
-            self._launch(tensors)
+        if device.type != "cuda":
+            if device.type == "meta":
+                self._record(tensors)
+            else:  # Triton's interpreter runs on the CPU.
+                self._launch(tensors)
             return
         index = device.index
-        if index != torch.cuda.current_device():  # Triton launches on the current device.
+        if index != current_device():  # Triton launches on the current device.
             with torch.cuda.device(device):
                 self(*tensors)
             return
@@ -77,7 +81,12 @@ class Launch:
         pointers = [tensor.data_ptr() for tensor in tensors]
         if self._offsets:
             pointers = [pointer + offset for pointer, offset in zip(pointers, self._offsets, strict=True)]
-        key = (index, *[tensor.dtype for tensor in tensors], *[not pointer % 16 for pointer in pointers])
+        key: tuple[Any, ...] = (index, *[tensor.dtype for tensor in tensors])
+        bits = 0
+        for pointer in pointers:
+            bits |= pointer
+        if bits & 15:
+            key += (*[not pointer & 15 for pointer in pointers],)
         run, function, metadata = self._compiled.get(key) or self._compile(key, tensors)
         run(self._programs, 1, 1, raw_stream(index), function, metadata, None, None, None, *pointers, *self._rest)
 
@@ -89,10 +98,31 @@ class Launch:
         """Return the kernel as Triton compiles it for the dtypes and alignment of these tensors."""
         return self._kernel.warmup(*self._places(tensors), *self._numbers, grid=(self._programs,), **self._options())
 
+    def _record(self, tensors: tuple[Tensor, ...]) -> None:
+        """Record a launch of tensors without memory, whose storages are assumed to be aligned."""
+        launches = ahead.recorded.get()
+        if launches is None:
+            raise RuntimeError("a kernel cannot be launched with meta tensors")
+        offsets = self._offsets or (0,) * len(tensors)
+        places = [
+            tensor.storage_offset() * tensor.element_size() + offset
+            for tensor, offset in zip(tensors, offsets, strict=True)
+        ]
+        aligned = [not place & 15 for place in places]
+        key = (*[tensor.dtype for tensor in tensors], *([] if all(aligned) else aligned))
+        launches.append((self._signature(key), lambda: self._build(tensors)))
+
+    def _signature(self, key: tuple[Any, ...]) -> tuple[Any, ...]:
+        return self._kernel, self._warps, *self._constants.values(), *key
+
     def _compile(self, key: tuple[Any, ...], tensors: tuple[Tensor, ...]) -> tuple[Any, Any, Any]:
-        made = self.compile(tensors)
-        self._compiled[key] = made.run, made.function, made.packed_metadata  # Reading .run first loads the kernel.
+        self._compiled[key] = ahead.compiled(self._signature(key[1:]), lambda: self._build(tensors), tensors[0].device)
         return self._compiled[key]
+
+    def _build(self, tensors: tuple[Tensor, ...]) -> tuple[Any, Any, Any]:
+        """Return the launch function, the kernel and its metadata. Reading .run compiles the former and loads both."""
+        made = self.compile(tensors)
+        return made.run, made.function, made.packed_metadata
 
     def _options(self) -> dict[str, Any]:
         return {**self._constants, "num_warps": self._warps}

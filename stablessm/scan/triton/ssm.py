@@ -33,7 +33,7 @@ STAGES = 3
 LAGS = 32
 """Number of diagonals that a program of ``diagonals_kernel`` sums."""
 LARGE = 2**23
-"""Number of input elements from which saving memory is preferred to saving launches."""
+"""Number of input elements above which saving memory is preferred to saving launches."""
 PARTS = 2
 """Number of parts into which the channels of a large layer with many states are divided, to save memory."""
 
@@ -78,7 +78,8 @@ def _forward(
     kept, entering = layer.split(checkpoints)
     made, inputs, both = layer.generate(*parameters), layer.turned(x, kept), layer.rows(layer.width, x.device)
     multiply(inputs, made.M, both)
-    layer.enter(both, layer.tail_added(inputs, made.M), initial, made.jumps, entering, final)
+    tail = None if layer.rest == layer.length else layer.tail_added(inputs, made.M)
+    layer.enter(both, tail, initial, made.jumps, entering, final)
     multiply(entering, made.W.mT, both[..., : layer.length], add=True)
     layer.turn_back(both, y)
 
@@ -232,15 +233,16 @@ class _Layer:
         return Launch(kernels.transpose_kernel, programs, numbers, constants, warps=4)
 
     def enter(
-        self, both: Tensor, tail: Tensor, initial: Tensor | None, jumps: Tensor, entering: Tensor, final: Tensor
+        self, both: Tensor, tail: Tensor | None, initial: Tensor | None, jumps: Tensor, entering: Tensor, final: Tensor
     ) -> None:
         """Fill ``entering``, the states at chunk starts, and ``final``, the final states.
 
-        The last R columns of ``both`` hold the contribution of each chunk to the state after it.
+        The last R columns of ``both`` hold the contribution of each chunk to the state after it; ``tail`` is the
+        contribution of a last chunk that is not complete.
         """
-        given, offsets = initial is not None, (self._after_T, *[0] * 5)
-        launch = self._walk(kernels.enter_kernel, entering.stride(1), final.stride(0), offsets, INITIAL=given)
-        launch(both, tail, tail if initial is None else initial, jumps, entering, final)
+        flags, offsets = {"INITIAL": initial is not None, "WHOLE": tail is None}, (self._after_T, *[0] * 5)
+        launch = self._walk(kernels.enter_kernel, entering.stride(1), final.stride(0), offsets, **flags)
+        launch(both, both if tail is None else tail, both if initial is None else initial, jumps, entering, final)
 
     def leave(
         self,
@@ -318,7 +320,7 @@ def _length(states: int) -> int:
 
 def _kept(x: Tensor, decay: Tensor) -> int:
     """Return the number of columns of the checkpoints that hold the input; 0 for a large input."""
-    return _length(decay.shape[1]) if x.numel() < LARGE else 0
+    return _length(decay.shape[1]) if x.numel() <= LARGE else 0
 
 
 def _parts(x: Tensor, decay: Tensor) -> list[tuple[_Layer, slice | None]]:
@@ -329,7 +331,7 @@ def _parts(x: Tensor, decay: Tensor) -> list[tuple[_Layer, slice | None]]:
     """
     batch, steps, channels = x.shape
     kind = (decay.shape[1], decay.is_complex())
-    if decay.shape[1] <= 32 or x.numel() < LARGE or channels == 1:
+    if decay.shape[1] <= 32 or x.numel() <= LARGE or channels == 1:
         return [(_layer(batch, steps, channels, *kind), None)]
     size = -(-channels // PARTS)
     slices = [slice(start, min(start + size, channels)) for start in range(0, channels, size)]

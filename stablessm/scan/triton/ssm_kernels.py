@@ -138,11 +138,12 @@ def _column(batch, chunks, states, BLOCK: tl.constexpr):
 @triton.jit(do_not_specialize=NUMBERS)
 def enter_kernel(
     added, tail, initial, jumps, entering, final, batch, channels, chunks, states, per_row, held, per_batch,
-    INITIAL: tl.constexpr, IS_COMPLEX: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, SPREAD: tl.constexpr,
-    STAGES: tl.constexpr,
+    INITIAL: tl.constexpr, WHOLE: tl.constexpr, IS_COMPLEX: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    SPREAD: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """Compute s[c] = decay^LENGTH s[c-1] + added[c-1] from s[0] = initial, and final = decay^rest s[chunks-1] + tail.
 
+    WHOLE means that the last chunk is complete, so that ``added`` contains the tail.
     ``entering`` receives s. Rows of ``added`` are ``per_row`` numbers apart, and rows of ``entering`` are ``held``
     numbers apart, also in ``leave_kernel``.
     """
@@ -165,7 +166,10 @@ def enter_kernel(
         y_re, y_im, s_re, s_im = walk(a_re, a_im, x_re, x_im, 0, s_re, s_im, False, IS_COMPLEX)
         store(y_re, y_im, entering, rows_at(first * held + n, c, held, 1), (c < chunks) & mask, True, IS_COMPLEX, 1)
     r_re, r_im = load(jumps, channels * states + at, mask, 0.0, True, IS_COMPLEX, tl.float64, 1)
-    x_re, x_im = load(tail, (channel * batch + sequence) * states + n, mask, 0.0, True, IS_COMPLEX, tl.float64, 1)
+    if WHOLE:
+        x_re, x_im = load(added, (first + chunks - 1) * per_row + n, mask, 0.0, True, IS_COMPLEX, tl.float64, 1)
+    else:
+        x_re, x_im = load(tail, (channel * batch + sequence) * states + n, mask, 0.0, True, IS_COMPLEX, tl.float64, 1)
     s_re, s_im = product(last(s_re)[None], last(s_im)[None], r_re, r_im, IS_COMPLEX)
     store(s_re + x_re, s_im + x_im, final, ends, mask, True, IS_COMPLEX, 1)
 
