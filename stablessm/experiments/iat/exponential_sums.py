@@ -8,6 +8,7 @@ from itertools import product
 from typing import Literal, TypeAlias
 
 import torch
+from torch import Tensor
 
 from stablessm._typing import Time
 from stablessm.experiments.frame import Panel, Run, Stages, families, kept
@@ -41,12 +42,13 @@ class SumConfig:
 
 
 def fitted_layer(
-    target: LinearFunctional, width: int, longest: float, horizon: int, map: str, time: Time = "continuous"
-) -> RealSSM:
+    target: LinearFunctional, width: int, longest: float, horizon: int, map: str, time: Time = "continuous",
+    scales: Tensor | None = None,
+) -> RealSSM:  # fmt: skip
     """Return the non-negative least-squares fit to a kernel on t = 0, 1, …, with logarithmically spaced time scales.
 
     IAT appendix C fits coefficients on a grid and leaves the rates open. Positive weights keep Σ |c_i/λ_i|
-    bounded, which StableSSM (eq. 57) asks of a well-defined family.
+    bounded, which StableSSM (eq. 57) asks of a well-defined family. ``scales`` gives other time scales.
 
     >>> layer = fitted_layer(TARGETS["exponential"], 8, 30.0, 100, "exp")
     >>> float((layer.kernel(torch.arange(100.0))[:, 0, 0] - 0.9 ** torch.arange(100)).abs().max()) < 0.02
@@ -54,7 +56,8 @@ def fitted_layer(
     """
     from scipy.optimize import nnls
 
-    rates, times = -1 / timescales(width, SHORTEST, longest), torch.arange(horizon + 1, dtype=torch.float64)
+    scales = timescales(width, SHORTEST, longest) if scales is None else scales
+    rates, times = -1 / scales, torch.arange(horizon + 1, dtype=torch.float64)
     eigenvalues = rates if time == "continuous" else rates.exp()
     with torch.random.fork_rng(devices=[]):  # the random weights are replaced below
         layer = RealSSM(1, width, 1, map=map, time=time, bias=False, eigenvalues=eigenvalues).double()

@@ -1,0 +1,1 @@
+"""Figure 1 of IAT for random families of rates."""

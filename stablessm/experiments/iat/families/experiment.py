@@ -1,0 +1,150 @@
+"""Stability of approximations by exponential sums with random time scales."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+import numpy as np
+import torch
+
+from stablessm.experiments.frame import (
+    Claim,
+    Claims,
+    Figures,
+    Run,
+    Stages,
+    computing,
+    described,
+    families,
+    rules,
+    stage,
+)
+from stablessm.experiments.frame.lines import lines
+from stablessm.experiments.iat.exponential_sums import SHORTEST, TARGETS, fitted_layer, longest_time
+from stablessm.instruments import PerturbationCurve, PerturbationFamily, perturbation_error
+from stablessm.report.figure import Figure, Panel
+
+WORDS = {True: "stable", False: "unstable", None: "undecided"}
+EXPECTED = {"exponential": "stable", "polynomial": "unstable"}
+
+
+@dataclass(frozen=True)
+class FamiliesConfig:
+    """Sizes of the experiment."""
+
+    families: int = 20
+    widths: tuple[int, ...] = (4, 8, 16)
+    horizon: int = 1000
+    radii: tuple[float, ...] = (0.0, *(5e-4 * 4.0**k for k in range(11)))
+    steps: int = 20
+    """Number of steps of gradient ascent."""
+
+
+def scales(kind: str, width: int, seed: int) -> torch.Tensor:
+    """Return random time scales, log-uniform, with the longest one.
+
+    >>> scales("exponential", 3, 0).max().item()
+    30.0
+    """
+    longest = longest_time(kind, width)
+    drawn = np.random.default_rng([seed, width]).uniform(np.log(SHORTEST), np.log(longest), width - 1)
+    return torch.from_numpy(np.append(np.sort(np.exp(drawn)), longest))
+
+
+@stage("{kind}-{seed}", over=lambda config: product(TARGETS, range(config.families)))
+def errors(config: FamiliesConfig, run: Run, kind: str, seed: int) -> Mapping[str, np.ndarray]:
+    """Return E_m(β), (widths, radii), of one family."""
+    rows = []
+    for width in config.widths:
+        target, longest = TARGETS[kind], longest_time(kind, width)
+        layer = fitted_layer(target, width, longest, config.horizon, "direct", scales=scales(kind, width, seed))
+        curve = perturbation_error(
+            layer, target, config.radii, norm="kernel_l1", parameters="recurrent", search="ascent", samples=1,
+            steps=config.steps, horizon=config.horizon, seed=seed, progress=False,
+        )  # fmt: skip
+        rows.append(curve.lower)
+    return {"errors": np.stack(rows)}
+
+
+def family(config: FamiliesConfig, found: np.ndarray) -> PerturbationFamily:
+    """Return the curves of a family up to the width that still improves."""
+    how = {
+        "norm": "kernel_l1",
+        "weight_norm": "tensor_max",
+        "search": "ascent",
+        "parameters": ("w",),
+        "samples": 1,
+        "dt": 1.0,
+    }
+    facts: dict[str, Any] = {**how, "steps": config.steps, "horizon": config.horizon, "seed": 0, "evaluations": 0}
+    radii = np.array(config.radii)
+    curves = {
+        m: PerturbationCurve(radii, row, upper=None, theorem=None, **facts)
+        for m, row in zip(config.widths, found, strict=True)
+    }
+    return families.improving(PerturbationFamily(curves))
+
+
+def radius(config: FamiliesConfig, found: np.ndarray) -> float:
+    """Return the smallest β at which the widest model has lost half of the narrowest model's error; inf if none."""
+    lost = found[-1] - found[-1, 0] >= 0.5 * found[0, 0]
+    return float(np.array(config.radii)[lost][0]) if lost.any() else np.inf
+
+
+def figures(config: FamiliesConfig, stages: Stages) -> Figures:
+    """Yield the medians of E_m(β) over the families."""
+    found = errors.all(config, stages)
+    panels = []
+    for kind in TARGETS:
+        table = np.stack([found[kind, seed]["errors"] for seed in range(config.families)])
+        rows = dict(zip(config.widths, np.median(table, 0)[:, 1:], strict=True))
+        panels.append(
+            Panel(
+                f"{kind} memory",
+                "β",
+                "E_m(β), L¹ of the kernel",
+                lines(config.radii[1:], rows, name="m = {}"),
+                "log",
+                "log",
+            )
+        )
+    yield Figure(
+        "families",
+        f"Perturbation error of sums of exponentials with random rates: medians over {config.families} families.",
+        panels,
+    )
+
+
+def claims(config: FamiliesConfig, stages: Stages) -> Claims:
+    """Check the stability of all families."""
+    found, middle = errors.all(config, stages), {}
+    for kind, expected in EXPECTED.items():
+        own = [found[kind, seed]["errors"] for seed in range(config.families)]
+        kinds = Counter(WORDS[family(config, one).verdict().stable] for one in own)
+        middle[kind] = float(np.median([radius(config, one) for one in own]))
+        yield Claim(
+            f"{kind} memory has {'a' if expected == 'stable' else 'no'} stable approximation, for random rates",
+            f"figure 1: {expected}",
+            ", ".join(f"{count} {word}" for word, count in sorted(kinds.items())),
+            rules.most_seen(kinds, expected),
+            f"Of {config.families} families of random time scales, {config.horizon} steps, widths up to "
+            f"{config.widths[-1]}, by gradient ascent.",
+        )
+    yield Claim(
+        "polynomial memory tolerates smaller perturbations than exponential memory",
+        "beyond the paper",
+        f"median radius {middle['polynomial']:.3g} against {middle['exponential']:.3g}",
+        rules.ours(rules.graded(middle["polynomial"] < middle["exponential"])),
+        "The smallest β at which the widest model has lost half of the narrowest model's error.",
+    )
+
+
+run = computing(errors)
+SMOKE = FamiliesConfig(families=2, widths=(2, 4), horizon=50, radii=(0.0, 1e-3, 1e-2, 0.1), steps=3)
+EXPERIMENT = described(
+    __file__, run, figures, claims, smoke=SMOKE, paper=FamiliesConfig(), minutes=(0.1, 5.0), jobs=errors.jobs
+)
