@@ -4,15 +4,19 @@ Random curves of all kinds and sums of interfering waves (tests/random_decays.py
 seen), and random RNN, GRU and LSTM stacks (tests/random_stacks.py). Seeds that nothing was tuned on.
 
 python benchmarks/decay.py        # writes benchmarks/results/decay-cpu.json
+python benchmarks/decay.py --workers 8
 python benchmarks/decay.py --smoke --out /tmp/smoke.json
 """
 
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 import _measure
@@ -26,38 +30,54 @@ import random_stacks
 CHUNK = 1000
 
 
+def curves(seed: int, size: int) -> dict[str, object]:
+    """Return the rates of random curves of all kinds, and the time of a fit."""
+    rng = np.random.default_rng(seed)
+    drawn = [random_decays.draw(rng) for _ in range(size)]
+    start = time.process_time()
+    found = random_decays.rates(drawn)
+    return {"seed": seed, **asdict(found), "ms_per_curve": (time.process_time() - start) / size * 1e3}
+
+
+def waves(seed: int, size: int) -> dict[str, object]:
+    """Return the rates of interfering waves."""
+    rng = np.random.default_rng(seed)
+    return {"seed": seed, **asdict(random_decays.rates(random_decays.draw_interfering(rng) for _ in range(size)))}
+
+
+def stacks(seed: int, size: int) -> dict[str, object]:
+    """Return the coverage of random recurrent stacks."""
+    rng = np.random.default_rng(seed)
+    return {"seed": seed, **asdict(random_stacks.coverage(random_stacks.draw(rng) for _ in range(size)))}
+
+
+def row(task: Callable[[], dict[str, object]]) -> dict[str, object]:
+    """Run one task and print its row."""
+    found = task()
+    print(found, flush=True)
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--smoke", action="store_true", help="a few curves and models, to see that it runs")
+    parser.add_argument("--workers", type=int, default=1, help="number of processes (default: 1)")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "decay-cpu.json")
     args = parser.parse_args()
     chunks, size, models = (1, 40, 2) if args.smoke else (10, CHUNK, 300)
-    rows: list[dict[str, object]] = []
-    for seed in range(9001, 9001 + chunks):
-        rng = np.random.default_rng(seed)
-        curves = [random_decays.draw(rng) for _ in range(size)]
-        start = time.process_time()
-        found = random_decays.rates(curves)
-        rows.append({"seed": seed, **asdict(found), "ms_per_curve": (time.process_time() - start) / size * 1e3})
-        print(rows[-1])
-    parts = list(rows)
-    rng = np.random.default_rng(9201)
-    waves = asdict(random_decays.rates(random_decays.draw_interfering(rng) for _ in range(size)))
-    rows.append({"seed": 9201, **waves})
-    print(rows[-1])
-    rng = np.random.default_rng(9101)
-    stacks = asdict(random_stacks.coverage(random_stacks.draw(rng) for _ in range(models)))
-    rows.append({"seed": 9101, **stacks})
-    print(rows[-1])
+    tasks = [partial(stacks, 9101, models), partial(waves, 9201, size)]
+    tasks += [partial(curves, seed, size) for seed in range(9001, 9001 + chunks)]
+    with multiprocessing.Pool(args.workers) as pool:
+        of_stacks, of_waves, *parts = pool.map(row, tasks, chunksize=1)
     summary = {
-        "wrong": float(np.mean([row["wrong"] for row in parts])),
-        "missed": float(np.average([row["missed"] for row in parts], weights=[row["seen"] for row in parts])),
-        "covered": float(np.mean([row["covered"] for row in parts])),
-        "covered in stacks": stacks["covered"],
-        "covered in interfering waves": waves["covered"],
-        "wrong in interfering waves": waves["wrong"],
+        "wrong": float(np.mean([part["wrong"] for part in parts])),
+        "missed": float(np.average([part["missed"] for part in parts], weights=[part["seen"] for part in parts])),
+        "covered": float(np.mean([part["covered"] for part in parts])),
+        "covered in stacks": of_stacks["covered"],
+        "covered in interfering waves": of_waves["covered"],
+        "wrong in interfering waves": of_waves["wrong"],
     }
-    _measure.write_record(args.out, "cpu", rows, summary)
+    _measure.write_record(args.out, "cpu", [*parts, of_waves, of_stacks], summary)
     print(f"\nwritten: {args.out}")
 
 

@@ -46,19 +46,19 @@ _NAMES: dict[LawName, str] = {
 }
 _MORE = "a longer horizon, less noise or float64 may decide"
 _PARAMETERS = {"exponential": "rate", "polynomial": "exponent", "stretched": "stretch"}
-_SEEN = math.log(3)  # a law is claimed only for a fall that it explains by itself, by this factor at least
-_STRETCHED_SEEN = math.log(5)  # the same of a stretched exponential, which imitates others on a level
-_FLAT = 0.05  # a fall by 5 % over everything seen is none
-_SURELY_FLAT = 0.25  # the most that it may be within its interval
-_REACH = 2.5  # a power of s + t0 shows only where s goes well beyond t0
-_SIMILAR = 0.03  # a stretch this close to 1 is an exponential
-_FOLLOWS = 3.0  # standard deviations in the mean: a law that misses the points by more is not followed
-_CLOSELY = 5e-5  # a root mean square of the logarithm that is as good
-_NOISY = 0.1  # points that scatter by more decide nothing but an exponential
-_SCATTER = 0.02  # unless that is a smaller part of the fall
-_CORRELATED = 8  # points: what a law misses by more than the noise is smooth and counts for this many
-_SPENT = 5  # points that the parameters use up
-_FLOOR = 0.3  # bounds the reward for a fit that is better than the noise
+_SEEN = math.log(3)  # smallest fall, as a logarithm, for which a law is claimed: the law itself falls threefold
+_STRETCHED_SEEN = math.log(5)  # the same for a stretched exponential, which above a constant resembles other laws
+_FLAT = 0.05  # a fall of the logarithm by less over the whole curve counts as no decay
+_SURELY_FLAT = 0.25  # upper end of the interval of a fall that counts as no decay
+_REACH = 2.5  # a power law (t + t0)^-p is claimed only if the last time is at least this many times t0
+_SIMILAR = 0.03  # a stretch closer to 1 than this is an exponential
+_FOLLOWS = 3.0  # a law fits if its residuals are at most this many standard deviations of the noise (root mean square)
+_CLOSELY = 5e-5  # a law also fits if the root mean square residual of the logarithm is at most this
+_NOISY = 0.1  # if the logarithm scatters by more than this, only an exponential is claimed,
+_SCATTER = 0.02  # unless the scatter is at most this part of the fall
+_CORRELATED = 8  # if no law fits, residuals are smooth; the points count as this many independent ones
+_SPENT = 5  # number of points that the parameters of a law use up
+_FLOOR = 0.3  # added to the squared misfit: limits the reward of a law that fits better than the noise
 _REQUIRED: dict[LawName, float] = {
     "mode": 0.0,
     "level": 0.0,
@@ -70,26 +70,26 @@ _REQUIRED: dict[LawName, float] = {
     "two modes": 12.0,
     "cut power": 12.0,
 }
-"""Least evidence by the law that fits best: laws of many parameters imitate others, waves among them."""
-_CLEARLY = 5.0  # evidence of one window that contradicts another, or that decides without being followed closely
-_STEEP = 3.5  # a power of time up to 5 falls by less than e^3.5 in the last half of the time
-_RESTS = 0.3  # the most that a level may vary by
-_CONSISTENT = 0.05  # relative difference of a power between windows
-_EVEN = 0.75  # ratio of the rates in the two halves of a window, or its inverse, where a law is followed
-_EVEN_ALONE = 0.78  # the same where none is
-_EVEN_UNSTRETCHED = 0.82  # the same of an envelope whose windows agree on a stretch
-_BENT = 0.1  # the most that an envelope may leave its straight line by, as a part of its fall
-_WAVES = 0.15  # relative error of the slope of an envelope
-_FEWEST_ALONE = 12  # points of the first window: with fewer all windows are much the same
-_STRAIGHT_FALL = 2.5  # a fall in the last half of the time that is enough if it is straight
-_STRAIGHT = 0.9  # ratio of rates everywhere that is straight
-_SAME = 0.2  # logarithm of a stretch that is clearly not one, and the most by which it may change
-_MODERATE = 2.0  # the largest power of time that goes with a mode where no law is followed
-_UNKNOWN = 0.06  # relative error of the rate where no law is followed
-_HIDDEN = 0.02  # a slower mode may hide behind the one that is seen: relative error of the rate of several modes
-_VAGUE = 0.3  # relative half width from which a law of another window says nothing
-_INEXACT = 0.004  # relative error of a power: few curves are exactly powers of t + t0
-_EQUAL = 60.0  # laws whose criteria differ by less take part in the interval
+"""Smallest evidence (difference of logarithmic likelihoods) for each law. Laws with many parameters resemble others."""
+_CLEARLY = 5.0  # evidence with which one window contradicts another, or decides although no law fits
+_STEEP = 3.5  # powers of time up to 5 fall by less than e^3.5 in the last half of the time; a larger fall excludes them
+_RESTS = 0.3  # largest variation of the logarithm at the end of a curve that does not decay
+_CONSISTENT = 0.05  # largest relative difference between the exponents of two windows
+_EVEN = 0.75  # smallest ratio of the decay rates in the two halves of a window in which an exponential fits
+_EVEN_ALONE = 0.78  # the same if no law fits
+_EVEN_UNSTRETCHED = 0.82  # the same if the windows agree on a stretched exponential
+_BENT = 0.1  # largest distance of an envelope from its straight line, as a part of its fall
+_WAVES = 0.15  # relative uncertainty of the slope of an envelope
+_FEWEST_ALONE = 12  # smallest number of points if no law fits: with fewer, all windows contain the same points
+_STRAIGHT_FALL = 2.5  # fall in the last half of the time that suffices if the logarithm is straight
+_STRAIGHT = 0.9  # smallest ratio of decay rates over all windows that counts as straight
+_SAME = 0.2  # |log(stretch)| above which a stretch differs from 1, and the largest difference between windows
+_MODERATE = 2.0  # if no law fits: largest power of time that may multiply an exponential
+_UNKNOWN = 0.06  # relative uncertainty of the rate if no law fits
+_HIDDEN = 0.02  # relative uncertainty of the rate of several modes, because a slower mode may not show yet
+_VAGUE = 0.3  # intervals with a larger relative half width do not contribute to the interval of the verdict
+_INEXACT = 0.004  # relative uncertainty of an exponent, because few curves are exact powers of t + t0
+_EQUAL = 60.0  # laws whose criteria (BIC) differ by less than this contribute to the interval
 
 
 @final

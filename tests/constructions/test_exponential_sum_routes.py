@@ -72,7 +72,7 @@ FOUND: dict[str, tuple[int, str, float, float, float, int]] = {
     "complex": (4, "Hankel, minimax", 0.001441, 8.382, 0.01193, 64),
     "long": (3, "Hankel", 9.803e-14, 1.747, 0, 1),
     "longest": (4, "mixture, minimax", 0.0006366, 8.262, math.nan, 41),
-    "margin": (2, "Hankel, minimax", 0.05747, 2.257, 0.1515, 84),
+    "margin": (2, "Hankel, minimax", 0.05747, 2.257, 0.1515, 72),
     "float32": (4, "mixture, minimax", 0.005869, 2.331, 0.4209, 74),
     "max_order": (4, "mixture, minimax", 0.001916, 4.676, 0.02422, 19),
     "noise": (1, "Hankel, minimax", 0.02345, 1, 0.1158, 10),

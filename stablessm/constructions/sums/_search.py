@@ -21,6 +21,7 @@ _MOST_LONG = 120  # the highest order tried on a grid whose Hankel matrix is not
 _LEAST_SQUARES, _MINIMAX = 64, 150  # highest order for least squares, and number of unknowns for minimax
 _PURSUED = 10  # highest order to which modes are added one by one if the graded Hankel operator suggests rates too
 _RIVALS, _SMALL = 4, 50  # the best start may not give the best result: starts, and largest number of unknowns
+_SAME = 1e-4  # of the error: fits whose errors differ by less are the same local minimum
 _WITHIN = 40.0  # largest factor that minimax can gain; it is not tried further above the tolerance
 _MONOTONE = 0.02  # a kernel counts as completely monotone if the mixture leaves less than this part
 _CLOSE = 1e-8  # a mixture that leaves less than this part is tried alone
@@ -319,7 +320,7 @@ class Search:
         if order in self._polished:
             return self._polished[order]
         if order not in self._candidates:
-            self._candidates[order] = sorted(self._fitted(order, goal), key=lambda fit: fit.error)
+            self._candidates[order] = _distinct(self._fitted(order, goal))
             self._fits[order] = self._candidates[order][0]
         fit = self._fits[order]
         settled = fit.error <= goal or fit.error < _ROUNDED * self.scale or fit.error > _WITHIN * goal > 0
@@ -456,6 +457,15 @@ class Search:
         weight = self.samples.weigh(values)
         graded = weight * np.sqrt(spacing / spacing.sum())
         return Problem(times, values, weight, graded, self.domain, self.request.tell)
+
+
+def _distinct(fits: list[Fit]) -> list[Fit]:
+    """Return the fits in the order of their errors, without those whose error equals another one's to four digits."""
+    kept: list[Fit] = []
+    for fit in sorted(fits, key=lambda fit: fit.error):
+        if not kept or fit.error > (1 + _SAME) * kept[-1].error:
+            kept.append(fit)
+    return kept
 
 
 def subset(n: int, count: int) -> np.ndarray:
