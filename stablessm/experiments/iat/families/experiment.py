@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
@@ -37,31 +37,38 @@ class FamiliesConfig:
     """Sizes of the experiment."""
 
     families: int = 20
-    widths: tuple[int, ...] = (4, 8, 16)
+    widths: tuple[int, ...] = (4, 8, 16, 32)
     horizon: int = 1000
     radii: tuple[float, ...] = (0.0, *(5e-4 * 4.0**k for k in range(11)))
     steps: int = 20
     """Number of steps of gradient ascent."""
 
 
-def scales(kind: str, width: int, seed: int) -> torch.Tensor:
-    """Return random time scales, log-uniform, with the longest one.
+def scales(kind: str, widths: Sequence[int], seed: int) -> torch.Tensor:
+    """Return the time scales of the last width, log-uniform, which contain the time scales of the narrower models.
 
-    >>> scales("exponential", 3, 0).max().item()
-    30.0
+    >>> narrow, wide = scales("polynomial", (4,), 0), scales("polynomial", (4, 8), 0)
+    >>> len(wide), bool(torch.isin(narrow, wide).all()), wide.max().item() == longest_time("polynomial", 8)
+    (8, True, True)
     """
-    longest = longest_time(kind, width)
-    drawn = np.random.default_rng([seed, width]).uniform(np.log(SHORTEST), np.log(longest), width - 1)
-    return torch.from_numpy(np.append(np.sort(np.exp(drawn)), longest))
+    rng, found = np.random.default_rng(seed), np.zeros(0)
+    for width in widths:
+        longest = longest_time(kind, width)
+        drawn = np.exp(rng.uniform(np.log(SHORTEST), np.log(longest), width - len(found)))
+        if longest not in found:
+            drawn[-1] = longest
+        found = np.append(found, drawn)
+    return torch.from_numpy(np.sort(found))
 
 
 @stage("{kind}-{seed}", over=lambda config: product(TARGETS, range(config.families)))
 def errors(config: FamiliesConfig, run: Run, kind: str, seed: int) -> Mapping[str, np.ndarray]:
     """Return E_m(β), (widths, radii), of one family."""
     rows = []
-    for width in config.widths:
+    for i, width in enumerate(config.widths):
         target, longest = TARGETS[kind], longest_time(kind, width)
-        layer = fitted_layer(target, width, longest, config.horizon, "direct", scales=scales(kind, width, seed))
+        drawn = scales(kind, config.widths[: i + 1], seed)
+        layer = fitted_layer(target, width, longest, config.horizon, "direct", scales=drawn)
         curve = perturbation_error(
             layer, target, config.radii, norm="kernel_l1", parameters="recurrent", search="ascent", samples=1,
             steps=config.steps, horizon=config.horizon, seed=seed, progress=False,
