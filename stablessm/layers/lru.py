@@ -128,12 +128,10 @@ class LRU(DiagonalLayer):
     def _step_at_once(self, x_t: Tensor, state: Tensor) -> tuple[Tensor, Tensor] | None:
         if not multiplies_at_once(x_t, self.B, self.C, self.D):
             return None
-        from stablessm.layers import triton_linear
+        from stablessm.layers import triton_dense
 
         held = state.resolve_conj().resolve_neg().contiguous()
-        new = triton_linear.advance(x_t, self.B, None, self._step_factors(), held)
-        direct = None if self.D is None else (x_t, self.D)
-        return triton_linear.linear(new, self.C, conjugate=True, second=direct), new
+        return triton_dense.step(x_t, self.B, None, self._step_factors(), self.C, self.D, held)
 
     def extra_repr(self) -> str:
         """Return the options, for ``print(model)``."""

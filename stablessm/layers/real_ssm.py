@@ -156,9 +156,12 @@ class RealSSM(DiagonalLayer):
     def _step_at_once(self, x_t: Tensor, state: Tensor) -> tuple[Tensor, Tensor] | None:
         if not multiplies_at_once(x_t, self.B, self.bias, self.C, self.D):
             return None
-        from stablessm.layers import triton_linear
+        from stablessm.layers import triton_dense, triton_linear
 
-        new = triton_linear.advance(x_t, self.B, self.bias, self._step_factors(), state.contiguous())
+        factors, held = self._step_factors(), state.contiguous()
+        if self.activation == "linear":
+            return triton_dense.step(x_t, self.B, self.bias, factors, self.C, self.D, held)
+        new = triton_linear.advance(x_t, self.B, self.bias, factors, held)
         direct = None if self.D is None else (x_t, self.D)
         return triton_linear.linear(self._activate(new), self.C, second=direct), new
 

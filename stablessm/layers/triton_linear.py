@@ -33,6 +33,8 @@ PRODUCTS = 2048
 """Number of products that a program computes at once, for few rows."""
 TILE = 16, 32, 256
 """Number of rows, columns and terms of a tile, for more rows."""
+SINGLE = 16, 32, 32
+"""The same in float32, which is multiplied without tensor cores: more terms would not fit into registers."""
 ENTRIES = 4096
 """Largest number of entries that are loaded at once to compute moments of rows; more take too many registers."""
 
@@ -145,6 +147,33 @@ def linear_kernel(
     tl.store(y + row * N + column, total.to(y.dtype.element_ty), there)
 
 
+@triton.jit
+def advanced(
+    total, decay, gain, state, place, column, exists, there, dt, p, q,
+    HELD: tl.constexpr, MAP: tl.constexpr, CONTINUOUS: tl.constexpr, COMPLEX: tl.constexpr, LOG: tl.constexpr,
+    NORMALIZE: tl.constexpr,
+):  # fmt: skip
+    """Return a h + g total for the states h at ``place``; ``column`` counts real numbers.
+
+    With HELD, ``decay`` and ``gain`` point to a and g. Otherwise they point to w and the phases.
+    """
+    entry = column // 2 if COMPLEX else column
+    if HELD:
+        a = tl.load(decay + (2 * entry if COMPLEX else entry), exists, 0.0)
+        b = tl.load(decay + 2 * entry + 1, exists, 0.0) if COMPLEX else tl.zeros_like(a)
+        g = tl.load(gain + entry, exists, 0.0)
+    else:
+        a, b, g, _ = computed(
+            decay, gain, state, entry, entry, exists, exists, dt, p, q, MAP, CONTINUOUS, COMPLEX, LOG, NORMALIZE
+        )
+        a, b, g = a.to(tl.float32), b.to(tl.float32), g.to(tl.float32)
+    total = g * total + a * tl.load(state + place, there, 0.0)
+    if COMPLEX:
+        other = tl.load(state + place + 1 - 2 * (column % 2), there, 0.0)
+        total += tl.where(column % 2 == 0, -b, b) * other
+    return total
+
+
 @triton.jit(do_not_specialize=("rows", "dt", "p", "q"))
 def advance_kernel(
     x, weight, bias, decay, gain, state, new, rows, dt, p, q,
@@ -152,10 +181,7 @@ def advance_kernel(
     CONTINUOUS: tl.constexpr, COMPLEX: tl.constexpr, LOG: tl.constexpr, NORMALIZE: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, TERMS: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """Compute the next states (rows, N), where N counts real numbers, from x (rows, K).
-
-    With HELD, ``decay`` and ``gain`` point to a and g. Otherwise they point to w and the phases.
-    """
+    """Compute the next states (rows, N), where N counts real numbers, from x (rows, K)."""
     row, column, inside = _tile(rows, N, ROWS, COLUMNS)
     total = _added(
         _zeros(ROWS, COLUMNS, TERMS), x, x, x, x, weight, 0.0, 1.0, row, column, inside, N, K,
@@ -166,20 +192,10 @@ def advance_kernel(
     if BIAS:
         total += tl.load(bias + column, exists, 0.0).to(tl.float32)
     there = inside & exists
-    entry = column // 2 if COMPLEX else column
-    if HELD:
-        a = tl.load(decay + (2 * entry if COMPLEX else entry), exists, 0.0)
-        b = tl.load(decay + 2 * entry + 1, exists, 0.0) if COMPLEX else tl.zeros_like(a)
-        g = tl.load(gain + entry, exists, 0.0)
-    else:
-        a, b, g, _ = computed(
-            decay, gain, x, entry, entry, exists, exists, dt, p, q, MAP, CONTINUOUS, COMPLEX, LOG, NORMALIZE
-        )
-        a, b, g = a.to(tl.float32), b.to(tl.float32), g.to(tl.float32)
-    total = g * total + a * tl.load(state + row * N + column, there, 0.0)
-    if COMPLEX:
-        other = tl.load(state + row * N + column + 1 - 2 * (column % 2), there, 0.0)
-        total += tl.where(column % 2 == 0, -b, b) * other
+    total = advanced(
+        total, decay, gain, state, row * N + column, column, exists, there, dt, p, q,
+        HELD, MAP, CONTINUOUS, COMPLEX, LOG, NORMALIZE,
+    )  # fmt: skip
     tl.store(new + row * N + column, total, there)
 
 
@@ -216,7 +232,7 @@ def linear(
     scale, shift, eps = (x, x, 0.0) if norm is None else norm
     other, other_weight = (x, x) if second is None else second
     launch = _linear_launch(
-        rows, terms, columns, 0 if second is None else other.shape[1], None if norm is None else eps,
+        weight.dtype, rows, terms, columns, 0 if second is None else other.shape[1], None if norm is None else eps,
         times is not None, conjugate, bias is not None, gelu, onto is not None,
     )  # fmt: skip
     launch(
@@ -243,35 +259,43 @@ def advance(
         kind, decay, gain = factors.kind, factors.w, x if factors.imag is None else factors.imag
     else:
         kind, (decay, gain) = None, factors
-    launch = _advance_launch(*state.shape, x.shape[1], bias is not None, state.is_complex(), kind)
+    launch = _advance_launch(weight.dtype, *state.shape, x.shape[1], bias is not None, state.is_complex(), kind)
     launch(x, weight, x if bias is None else bias, decay, gain, state, new)
     return new
 
 
 @functools.lru_cache(maxsize=1024)
 def _linear_launch(
-    rows: int, terms: int, columns: int, second: int, eps: float | None, times: bool, conjugate: bool, bias: bool,
-    gelu: bool, onto: bool,
+    dtype: torch.dtype, rows: int, terms: int, columns: int, second: int, eps: float | None, times: bool,
+    conjugate: bool, bias: bool, gelu: bool, onto: bool,
 ) -> Launch:  # fmt: skip
     span = min(triton.next_power_of_2(terms), ENTRIES // (1 if rows <= FEW else TILE[0]))
     flags = {
         "K": terms, "N": columns, "SECOND": second, "NORM": eps is not None, "EPS": eps or 0.0, "SPAN": span,
         "TIMES": times, "CONJUGATE": conjugate, "BIAS": bias, "GELU": gelu, "ONTO": onto,
     }  # fmt: skip
-    return _launch(linear_kernel, rows, terms, columns, flags)
+    return _launch(linear_kernel, dtype, rows, terms, columns, flags)
 
 
 @functools.lru_cache(maxsize=1024)
-def _advance_launch(rows: int, states: int, terms: int, bias: bool, is_complex: bool, kind: Kind | None) -> Launch:
+def _advance_launch(
+    dtype: torch.dtype, rows: int, states: int, terms: int, bias: bool, is_complex: bool, kind: Kind | None
+) -> Launch:
     columns, known = states * (2 if is_complex else 1), kind or NO_KIND
     flags = {"K": terms, "N": columns, "BIAS": bias, "HELD": kind is None, **constants_of(known, is_complex, False)}
-    return _launch(advance_kernel, rows, terms, columns, flags, (known.dt, *known.options))
+    return _launch(advance_kernel, dtype, rows, terms, columns, flags, (known.dt, *known.options))
 
 
 def _launch(
-    kernel: Any, rows: int, terms: int, columns: int, flags: dict[str, Any], numbers: tuple[float, ...] = ()
+    kernel: Any,
+    dtype: torch.dtype,
+    rows: int,
+    terms: int,
+    columns: int,
+    flags: dict[str, Any],
+    numbers: tuple[float, ...] = (),
 ) -> Launch:
-    tall, wide, long = TILE
+    tall, wide, long = TILE if dtype.itemsize == 2 else SINGLE
     if rows <= FEW:
         tall, long = 1, 1024
     across = min(long, max(16, triton.next_power_of_2(terms)))

@@ -25,6 +25,8 @@ LAYERS = {
     "s4d-bilinear": lambda: ssm.S4D(3, 9, discretization="bilinear"),
     "real": lambda: ssm.RealSSM(4, 6, 3, skip=True, activation="tanh"),
     "real-discrete": lambda: ssm.RealSSM(4, 6, 3, time="discrete", bias=False),
+    "real-large": lambda: ssm.RealSSM(65, 70, 130),
+    "lru-large": lambda: ssm.LRU(65, 40, 130),
     "lru": lambda: ssm.LRU(4, 6, 3),
     "lru-bare": lambda: ssm.LRU(4, 6, 3, skip=False, normalize=False, map="exp"),
 }
