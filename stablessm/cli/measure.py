@@ -10,7 +10,7 @@ from typing import Annotated, Any, final
 import typer
 
 from stablessm._errors import ArgumentError, NumericalError
-from stablessm.cli import model_source, tables
+from stablessm.cli import comparison, model_source, tables
 from stablessm.cli.options import TrustRemoteCode, grouped, refusing, slug
 from stablessm.cli.output import note
 
@@ -39,9 +39,10 @@ class MemoryOptions:
 @grouped
 def measure(
     model: Annotated[
-        str,
+        list[str],
         typer.Argument(
-            help="Folder saved by stablessm, Hugging Face folder or name, or module:factory (its code runs)."
+            help="Folder saved by stablessm, Hugging Face folder or name, or module:factory (its code runs). Several "
+            "models are compared, and so are the models in a folder of checkpoints.",
         ),
     ],
     *,
@@ -60,37 +61,61 @@ def measure(
 ) -> dict[str, Any]:
     """Measure how long a model remembers.
 
-    The result is the kind of decay, its time scales, and the distance to instability (the stability radius).
+    The result is the kind of decay, its time scales, and the distance to instability (the stability radius). Several
+    models, or the checkpoints of a training, are measured with the same options and drawn on one page.
 
     Examples:
 
       stablessm measure runs/my-layer --horizon 2000 --unit s
       stablessm measure state-spaces/mamba-130m-hf --words good,bad
       stablessm measure my_package.models:build --d-input 3 --dt 0.01
+      stablessm measure runs/small runs/large --horizon 2000
+      stablessm measure my-training     its folders checkpoint-100, checkpoint-200
     """
-    from stablessm import memory_function, record
+    from stablessm import record
 
     started = time.perf_counter()
-    folder = out or Path("runs") / "measure" / slug(model, "model")
-    config: dict[str, Any] = vars(memory)
-    with refusing(NumericalError, cannot=f"measure {model}"):
+    name = slug("-".join(model), "model")[:80]
+    folder = out or Path("runs") / "measure" / name
+    curves: dict[str, Any] = {}
+    facts: dict[str, dict[str, Any]] = {}
+    with refusing(NumericalError, cannot=f"measure {', '.join(model)}"):
         if folder.exists() and not folder.is_dir():
             raise ArgumentError("--out", "a folder", f"{folder}, a file")
-        loaded, kind = model_source.load_model(model, trust_remote_code=trust_remote_code)
-        names: dict[str, str] = {}
-        if words is not None:
-            tokenizer = model_source.load_tokenizer(model, "--words", trust_remote_code=trust_remote_code)
-            names = _tokens(tokenizer, words)
-            config = {**config, "tokens": [int(token) for token in names]}
-        curve = memory_function(loaded, **config)
-        facts = _facts(loaded, curve, names)
-    tables.show((), facts.items(), title=f"memory of {model} ({kind})")
-    _save(curve, folder)
-    config = {"model": model, "source": kind, **config, "words": words, "trust_remote_code": trust_remote_code}
-    record.write_record(folder, started=started, kind="measure", config=config, results=facts)
-    files = "record.json, memory.npz, memory.png, memory.svg, memory.html"
-    note(f"written: {folder}/{files}")
-    return {"folder": folder, **facts}
+        sources = [source for given in model for source in model_source.checkpoints(given)]
+        for source in dict.fromkeys(sources):
+            curves[source], facts[source], config = _measured(source, memory, words, trust_remote_code)
+    if len(curves) == 1:
+        ((source, curve),) = curves.items()
+        tables.show((), facts[source].items(), title=f"memory of {source} ({config['source']})")
+        _save(curve, folder)
+        record.write_record(folder, started=started, kind="measure", config=config, results=facts[source])
+        note(f"written: {folder}/record.json, memory.npz, memory.png, memory.svg, memory.html")
+        return {"folder": folder, **facts[source]}
+    comparison.show(facts)
+    files = comparison.save(curves, folder)
+    config = {**config, "model": list(curves), "source": "several"}
+    record.write_record(folder, started=started, kind="measure", config=config, results={"models": facts})
+    note(f"written: {folder}/{', '.join(files[:4])} and {len(curves)} .npz files")
+    return {"folder": folder, "models": facts}
+
+
+def _measured(
+    source: str, memory: MemoryOptions, words: str | None, trust_remote_code: bool
+) -> tuple[Any, dict[str, Any], dict[str, Any]]:
+    """Return the curve, the facts and the settings of one model."""
+    from stablessm import memory_function
+
+    config: dict[str, Any] = vars(memory)
+    loaded, kind = model_source.load_model(source, trust_remote_code=trust_remote_code)
+    names: dict[str, str] = {}
+    if words is not None:
+        tokenizer = model_source.load_tokenizer(source, "--words", trust_remote_code=trust_remote_code)
+        names = _tokens(tokenizer, words)
+        config = {**config, "tokens": [int(token) for token in names]}
+    curve = memory_function(loaded, **config)
+    config = {"model": source, "source": kind, **config, "words": words, "trust_remote_code": trust_remote_code}
+    return curve, _facts(loaded, curve, names), config
 
 
 def _save(curve: Any, folder: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import re
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,23 @@ def load_model(source: str, *, trust_remote_code: bool = False) -> tuple[Any, st
         raise ArgumentError("MODEL", EXPECTED, f"{source} (no such folder{_similar(folder)})")
     note(f"there is no folder {source}; looking for a model of this name on the Hugging Face hub", err=True)
     return _from_hugging_face(source, trust_remote_code), "Hugging Face hub"
+
+
+def checkpoints(source: str) -> list[str]:
+    """Return the models in a folder of checkpoints, by the numbers in their names; of anything else, ``[source]``."""
+    folder = Path(source)
+    if not folder.is_dir() or _is_model(folder):
+        return [source]
+    found = [path for path in folder.iterdir() if path.is_dir() and _is_model(path)]
+    order = sorted(found, key=lambda path: ([int(number) for number in re.findall(r"\d+", path.name)], path.name))
+    return [str(path) for path in order] or [source]
+
+
+def _is_model(folder: Path) -> bool:
+    from stablessm.layers import storage
+
+    saved = storage.is_saved_layer(folder) or storage.is_saved_layer(folder / "model")
+    return saved or (folder / "config.json").is_file()
 
 
 def _is_path(folder: Path) -> bool:

@@ -120,7 +120,7 @@ def _dtype(dtype: torch.dtype) -> Case:
         try:
             lower = check.adapter.cast(dtype)
         except ArgumentError as error:
-            raise NotSupportedError(str(error)) from error
+            raise NotSupportedError(f"the model does not run in {str(dtype).removeprefix('torch.')}") from error
         x = check.x if check.adapter.vocabulary is not None else check.x.to(dtype)
         truth = _exact(check, x)
         scale = float(truth.abs().max()) or 1.0

@@ -145,3 +145,23 @@ def test_remote_code_is_off(tmp_path):
     (folder / "mine.py").write_text("raise SystemExit('remote code ran')\n", encoding="utf-8")
     (folder / "model.safetensors").write_bytes(b"")
     assert "read its code, then add --trust-remote-code" in measure(folder, code=2)
+
+
+def test_several_models_and_a_folder_of_checkpoints_are_compared(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for step in (2, 10):
+        ssm.save(ssm.LRU(1, 4, 1), tmp_path / "run" / f"checkpoint-{step}")
+    ssm.save(ssm.RealSSM(1, 4, 1), tmp_path / "other")
+    result = CliRunner().invoke(app, ["measure", "run", "other", "--horizon", "12", "--json"])
+    assert result.exit_code == 0, result.stderr
+    data = json.loads(result.stdout)
+    assert list(data["models"]) == ["run/checkpoint-2", "run/checkpoint-10", "other"]
+    assert all("half-life" in facts for facts in data["models"].values())
+    folder = tmp_path / data["folder"]
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "000-run-checkpoint-2.npz", "001-run-checkpoint-10.npz", "002-other.npz",
+        "memory.html", "memory.png", "memory.svg", "record.json",
+    ]  # fmt: skip
+    page = (folder / "memory.html").read_text(encoding="utf-8").replace("\\u002f", "/")
+    assert all(name in page for name in data["models"])
+    assert json.loads((folder / "record.json").read_text())["config"]["model"] == list(data["models"])

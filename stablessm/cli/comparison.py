@@ -1,0 +1,40 @@
+"""Several memory curves side by side: a table, pictures, and one page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from stablessm.cli import tables
+
+SHOWN = ("decay", "half-life", "effective length", "last time above 1%", "stability radius")
+"""Facts that the table has a column for."""
+
+
+def show(facts: dict[str, dict[str, Any]]) -> None:
+    """Print a table with one row per model."""
+    rows = [(name, *(each.get(fact, "") for fact in SHOWN)) for name, each in facts.items()]
+    tables.show(("model", *SHOWN), rows, title=f"memory of {len(rows)} models")
+
+
+def save(curves: dict[str, Any], folder: Path) -> list[str]:
+    """Write the numbers of each curve, two pictures and an interactive page; return the names of the files."""
+    from stablessm import record
+    from stablessm.cli.options import slug
+    from stablessm.instruments import _axes
+
+    names = [f"{number:03d}-{slug(name, 'model')}.npz" for number, name in enumerate(curves)]
+    ax = _axes.on(None, 8)
+    figure: Any = None
+    for file, (name, curve) in zip(names, curves.items(), strict=True):
+        curve.save(folder / file)
+        curve.plot(ax, fit=False, label=name)
+        drawn = curve.plotly(fit=False, label=name)
+        figure = drawn if figure is None else figure.add_traces(drawn.data[:1])  # the rounding level once
+    picture: Any = ax.figure
+    for suffix in ("png", "svg"):
+        with record.atomic(folder / f"memory.{suffix}") as path:
+            picture.savefig(path, dpi=120)
+    with record.atomic(folder / "memory.html") as path:
+        figure.write_html(path, include_plotlyjs=True, config={"showSendToCloud": False, "plotlyServerURL": ""})
+    return ["record.json", "memory.png", "memory.svg", "memory.html", *names]
