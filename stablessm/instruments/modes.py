@@ -232,7 +232,8 @@ def report_modes(model: nn.Module, dt: float | None = None) -> ModeReport:
     """Return a table of every mode of a layer or of all layers in a model.
 
     A recurrent module lists ``recurrent_parameters`` and has ``eigenvalues()``; G(w) needs a scalar ``map`` too. With
-    an activation these are the eigenvalues of W, the linear part, not those of the whole recurrence.
+    an activation these are the eigenvalues of W, the linear part, not those of the whole recurrence. Where the input
+    sets the decay, the time scale is that of a zero input.
 
     Args:
         model: Any module.
@@ -274,7 +275,10 @@ def _columns(module: Any, dt: float | None) -> tuple[np.ndarray, ...]:
         scale = relative = torch.full_like(distance, math.nan)
     own = getattr(module, "dt", 1.0)
     step = module.log_dt.detach().cpu().double().exp()[:, None] if hasattr(module, "log_dt") else own
-    decay = distance * step if continuous else -torch.log1p(-distance)
+    if hasattr(module, "decays"):  # the input sets the decay: the time scale is that of a zero input
+        decay = -module.decays(module.gate.new_zeros(1, 1, module.d_input))[0, 0].cpu().double().log()
+    else:
+        decay = distance * step if continuous else -torch.log1p(-distance)
     time_scale = torch.where(decay <= 0, math.inf, (own if dt is None else dt) / decay)
     growth = (1 + step * lam).abs().log() if getattr(module, "solver", None) == "euler" else -decay
     return tuple(column.numpy() for column in (lam, time_scale, scale, relative, distance, growth))

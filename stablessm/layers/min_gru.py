@@ -13,6 +13,8 @@ from torch.nn import functional as F
 from stablessm._checked import Size, checked
 from stablessm.layers.gated import GatedLayer, gate_bias, softplus
 from stablessm.reparam import Reparameterization
+from stablessm.scan.gated import gated_scan, gates
+from stablessm.scan.protocol import Gated
 
 START = -0.5
 """Initial λ of every state, for which the decay is the gate that was published."""
@@ -67,9 +69,17 @@ class _MinimalUnit(GatedLayer):
         """Return z for the values of all gates before their activation."""
 
     def _gates(self, x: Tensor, dt: Tensor | None) -> tuple[Tensor, Tensor]:
-        z = self._combined(self._projected(x, self.gate, self.gate_bias))
-        decay, forgotten = self._decayed(torch.expm1(2 * self._rates(dt) * softplus(z)))
-        return decay, forgotten * self._projected(x, self.B, self.bias)
+        z, candidate = self._inputs(x)
+        change = gates(z, 2 * self._rates(dt), self.map.is_stable)
+        return 1 + change, -change * candidate
+
+    def _inputs(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return z and the candidate of each step."""
+        return self._combined(self._projected(x, self.gate, self.gate_bias)), self._projected(x, self.B, self.bias)
+
+    def _states(self, x: Tensor, state: Tensor | None, reset: Tensor | None, dt: Tensor | None) -> Tensor:
+        reset = None if reset is None else reset.expand(x.shape[:2])
+        return gated_scan(Gated(*self._inputs(x), 2 * self._rates(dt), state, reset, self.map.is_stable))
 
     def _readout(self, states: Tensor, x: Tensor) -> Tensor:
         return states.to(x.dtype) if self.C is None else F.linear(states.to(self.C.dtype), self.C)

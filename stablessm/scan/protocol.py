@@ -116,6 +116,26 @@ class Selective(NamedTuple):
         return self.A.new_zeros(len(self.x), *self.A.shape)
 
 
+class Gated(NamedTuple):
+    """The recurrence h[t] = a[t] h[t-1] + (1 - a[t]) candidate[t] with a[t] = exp(rate softplus(z[t])), and its input.
+
+    All tensors have one real dtype, float32 or better.
+    """
+
+    z: Tensor
+    """(B, T, C)."""
+    candidate: Tensor
+    """(B, T, C)."""
+    rate: Tensor
+    """(C,), or (B or 1, T or 1, C) if it varies in time."""
+    initial: Tensor | None
+    """(B, C), the state before the first step; None means zeros."""
+    reset: Tensor | None
+    """(B, T) bool: True where nothing is carried into a step."""
+    below_one: bool
+    """Whether every decay is kept below 1 where it would be rounded to 1."""
+
+
 class SelectiveBackend(Protocol):
     """Functions that compute the output, final state and gradients of a selective layer."""
 

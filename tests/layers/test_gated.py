@@ -82,3 +82,27 @@ def test_blocks_divide_the_width() -> None:
         ssm.RGLRU(6, blocks=4)
     with pytest.raises(ssm.ArgumentError, match=r"^timescales: expected 0 < shortest <= longest"):
         ssm.MinGRU(2, 3, timescales=(5.0, 1.0))
+
+
+@pytest.mark.parametrize("name", ["min-gru", "min-lstm"])
+def test_modes_have_the_time_scales_of_a_zero_input(name: str) -> None:
+    report = ssm.report_modes(LAYERS[name](timescales=(2.0, 250.0)))
+    torch.testing.assert_close(
+        torch.tensor(report.time_scale), torch.tensor([2.0, 10.0, 50.0, 250.0]).double(), rtol=1e-3, atol=0
+    )
+    assert report.intact()
+
+
+@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("reset", [False, True])
+def test_the_transition_of_a_sequence_is_affine_in_the_state(name: str, reset: bool) -> None:
+    """What joins the parts of a sequence that several devices computed."""
+    torch.manual_seed(0)
+    layer, x = LAYERS[name]().double(), torch.randn(3, 9, 4, dtype=torch.float64)
+    state = torch.randn_like(layer.initial_state(3))
+    options = {"lengths": torch.tensor([9, 4, 0]), "dt": torch.rand(3, 9, dtype=torch.float64)}
+    cut = torch.zeros(3, 9, dtype=torch.bool)
+    cut[0, 5] = True
+    options["reset"] = cut if reset else None
+    factor, offset = layer.transition(x, **options)
+    torch.testing.assert_close(factor * state + offset, layer(x, state, **options)[1])

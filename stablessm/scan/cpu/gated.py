@@ -1,0 +1,69 @@
+"""The CPU backend of the gated recurrence: prepares arrays for the kernels of :mod:`.gated_kernels`."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from stablessm.llvm.kernel import compiled
+from stablessm.scan.cpu import results
+from stablessm.scan.cpu.gated_kernels import BACKWARD_FIELDS, FORWARD_FIELDS, Spec, build
+from stablessm.scan.protocol import Gated
+
+SERIAL_STATES = 1 << 15
+"""Below this number of states (of all steps) one thread takes less time than waking a second one."""
+MOST_CHANNELS = 1 << 15
+MANY = 16
+"""From this number of sequences on, a unit computes all channels of a sequence."""
+
+
+def supports(layer: Gated) -> bool:
+    """Return True if the kernels support a layer: its channels must fill a vector, and the stack must hold them."""
+    lanes = _spec(layer, backward=False).lanes
+    return lanes <= layer.z.shape[2] <= MOST_CHANNELS and layer.z.dtype in (torch.float32, torch.float64)
+
+
+def forward(layer: Gated) -> Tensor:
+    """Return all states (B, T, C)."""
+    states = results.empty(layer.z.shape, layer.z.dtype)
+    _run(_spec(layer, backward=False), FORWARD_FIELDS, layer, {"states": states})
+    return states
+
+
+def backward(layer: Gated, states: Tensor, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return the gradients of z, candidate, rate and initial."""
+    spec, dtype, (batch, _, channels) = _spec(layer, backward=True), layer.z.dtype, layer.z.shape
+    tiles = -(-channels // spec.lanes)
+    d_z, d_c = (results.empty(layer.z.shape, dtype) for _ in range(2))
+    d_rate, d_initial = torch.zeros(batch, tiles, spec.lanes, dtype=dtype), torch.zeros(batch, channels, dtype=dtype)
+    arrays = {"states": states, "grad": results.rows(grad, dtype), "d_z": d_z, "d_c": d_c}
+    _run(spec, BACKWARD_FIELDS, layer, arrays | {"d_rate": d_rate, "d_initial": d_initial})
+    sums = d_rate.double().sum(0)
+    overlap = tiles * spec.lanes - channels  # channels of the last tile that the tile before it has, too
+    total = torch.cat([sums[:-1].flatten(), sums[-1, overlap:]]).to(dtype)
+    return d_z, d_c, total, d_initial
+
+
+def _spec(layer: Gated, *, backward: bool) -> Spec:
+    return Spec(backward, layer.z.dtype == torch.float64, layer.below_one)
+
+
+def _run(spec: Spec, names: tuple[str, ...], layer: Gated, arrays: dict[str, Tensor]) -> None:
+    batch, steps, channels = layer.z.shape
+    initial = layer.z.new_zeros(batch, channels) if layer.initial is None else layer.initial.contiguous()
+    arrays = arrays | {
+        "z": results.rows(layer.z, layer.z.dtype), "c": results.rows(layer.candidate, layer.z.dtype),
+        "rate": layer.rate.contiguous(), "initial": initial,
+    }  # fmt: skip
+    if layer.reset is not None:
+        arrays["reset"] = layer.reset.view(torch.uint8)
+    tiles = -(-channels // spec.lanes)
+    groups = 1 if batch >= MANY else tiles
+    values = {"units": batch * groups, "groups": groups, "tiles": tiles, "channels": channels, "steps": steps}
+    for name, array in arrays.items():
+        values[name] = array.data_ptr()
+        if f"{name}_batch" in names:
+            values[f"{name}_batch"], values[f"{name}_time"] = array.stride()[:2]
+    workers = 1 if batch * steps * channels < SERIAL_STATES else torch.get_num_threads()
+    if batch:
+        compiled(build, spec)(names, values, batch * groups, workers)
