@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from contextvars import ContextVar
 from typing import Any
 
@@ -60,11 +61,15 @@ def compiled(signature: Any, compile: Callable[[], Any], device: torch.device) -
 
 
 def _begin(operation: Callable[[], object], device: torch.device) -> None:
-    """Start threads that compile all kernels of an operation."""
+    """Start threads that compile all kernels of an operation.
+
+    If the operation cannot run with meta tensors, nothing is started beyond the point where it fails: its kernels are
+    then compiled one by one, and an error of the operation itself is raised where it runs with its own tensors.
+    """
     launches: list[tuple[Any, Callable[[], Any]]] = []
     token = recorded.set(launches)
     try:
-        with torch.no_grad():
+        with torch.no_grad(), suppress(Exception):
             operation()
     finally:
         recorded.reset(token)

@@ -77,6 +77,14 @@ def test_kernels_are_compiled_once_and_at_the_same_time(monkeypatch):
     assert ahead.compiled("fourth", compiling("fourth", alone=True), DEVICE) == "fourth"  # type: ignore[arg-type]
 
 
+def test_an_operation_that_needs_memory_is_compiled_kernel_by_kernel():
+    def operation() -> None:
+        raise NotImplementedError("meta tensors have no values")
+
+    ahead.running(operation)
+    assert ahead.compiled("alone", lambda: "made", DEVICE) == "made"
+
+
 def test_an_error_of_the_compiler_is_raised_where_the_kernel_is_launched():
     def fails() -> None:
         raise RuntimeError("no such instruction")
