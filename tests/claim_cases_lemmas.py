@@ -39,6 +39,17 @@ def learned(kind: str, *best: float) -> dict[str, Any]:
     return {f"training-{kind}-{n}": {"score": np.full((2, 4), b)} for n, b in zip((10, 100, 300), best, strict=True)}
 
 
+def family(kind: str, growth: float) -> dict[str, Any]:
+    """Families of ia-families whose errors grow with β, the faster the wider the model if ``growth`` is positive."""
+    radii, widths = np.array((0.0, *(5e-4 * 4.0**k for k in range(11)))), (4, 8, 16, 32)
+    return {f"{kind}-*": {"errors": np.stack([1 / m + radii * m**growth for m in widths])}}
+
+
+def useless(kind: str) -> dict[str, Any]:
+    """Families in which width is of no use."""
+    return {f"{kind}-*": {"errors": np.ones((4, 12))}}
+
+
 GROWS = 100 * np.exp(0.3 * np.array([4, 8, 12, 16, 20, 24]))
 LEMMAS = {
     "ia-lemmas": [
@@ -51,6 +62,11 @@ LEMMAS = {
         Case("....rh", bound(1.0, 1.0)),
         Case("....nd", bound(1.1, 1.0)),
         Case("....ph", {**bound(1.1, 1.1), "bound-row": {"value": np.ones(4), "entries": np.ones(4)}}),
+    ],
+    "ia-families": [
+        Case("rrh", {**family("exponential", 0.0), **family("polynomial", 1.0)}),
+        Case("nnd", {**family("exponential", 1.0), **family("polynomial", 0.0)}),
+        Case("iid", {**useless("exponential"), **useless("polynomial")}),
     ],
     "ia-epochs": [
         Case("rrh", {**learned("exponential", 1e-3, 1e-3, 1e-3), **learned("polynomial", 1.0, 0.1, 1e-3)}),

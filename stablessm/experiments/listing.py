@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, final
 
 FIGURES: dict[str, tuple[str, ...]] = {
-    "ia": ("fig1", "fig2", "fig3", "fig4", "fig5", "fig6", "epochs", "lemmas"),
+    "ia": ("fig1", "fig2", "fig3", "fig4", "fig5", "fig6", "families", "epochs", "lemmas"),
     "su": ("conv", "fig2", "fig3", "fig4", "fig5", "fig6", "depth", "decay", "table1"),
     "lr": ("fig2", "fig3", "fig4", "fig5", "fig6", "fig7", "fig8", "fig9", "lemma8"),
     "st": (
