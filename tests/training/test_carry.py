@@ -127,6 +127,9 @@ def test_gradients_end_where_a_window_begins(tmp_path: Path) -> None:
         ("hyena-real", {"accumulate": 2, "autocast": True}),
         ("hyena-lru", {}),
         ("s4d", {"evaluate_every": 4, "select": "best"}),
+        ("mingru", {}),
+        ("selective", {"autocast": True}),
+        *(pytest.param(mixer, {}, marks=pytest.mark.slow) for mixer in ("minlstm", "rglru", "hgrn")),
     ],
 )
 def test_stopped_and_gone_on_it_ends_in_the_same_bits(tmp_path: Path, mixer: str, changes: dict[str, Any]) -> None:
