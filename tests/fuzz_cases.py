@@ -358,6 +358,8 @@ GOOD: dict[str, dict[str, Any]] = {
         "states": lambda: np.random.default_rng(0).normal(size=(90, 2)),
         "inputs": lambda: np.arange(90.0) % 7,
     },
+    "length_curve": {"model": language, "inputs": lambda: torch.randint(0, 7, (2, 9)), "targets": None},
+    "effective_remembrance": {"model": language, "inputs": lambda: torch.randint(0, 7, (2, 9)), "contexts": [1, 2]},
     "readback": {"model": lambda: ssm.LRU(2, 4, 3), "lags": 4},
     "trace_divergence": {"model": lambda: ssm.LRU(2, 4, 3)},
     "stability_radius": {"x": lambda: -torch.eye(3)},

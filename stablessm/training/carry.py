@@ -27,6 +27,7 @@ class Carry:
     Args:
         rows: Number of rows of a batch, over all ranks. Each rank keeps the state of its own rows.
         ranks: The processes that train together (default: one).
+        noise: Standard deviation of the noise that is added to the state before each batch, relative to its own.
 
     >>> def sums(x: Tensor, state: Tensor | None, **_: object) -> tuple[Tensor, Tensor]:
     ...     y = x.cumsum(1) + (0 if state is None else state[:, None])
@@ -40,8 +41,8 @@ class Carry:
     ([4.0, 5.0, 6.0], [[6.0]])
     """
 
-    def __init__(self, rows: int, ranks: Ranks | None = None) -> None:
-        self.rows, self.ranks = rows, ranks or Ranks()
+    def __init__(self, rows: int, ranks: Ranks | None = None, noise: float | None = None) -> None:
+        self.rows, self.ranks, self.noise = rows, ranks or Ranks(), noise
         self.state: State = None
         """The state of this rank's rows before the current step."""
         self._after: State = None
@@ -52,7 +53,8 @@ class Carry:
 
     def run(self, call: Any, batch: Batch, *, autocast: bool = False) -> Tensor:
         """Return the outputs of ``call(x, state, reset=…) -> (outputs, state)`` for the next batch."""
-        output, state = apply_from(call, batch, self._after, autocast=autocast)
+        start = self._after if self.noise is None else nested.mapped(self._noisy, self._after)
+        output, state = apply_from(call, batch, start, autocast=autocast)
         self._after = nested.mapped(Tensor.detach, state)
         if self.ranks.size > 1:
             nested.mapped(self._checked, self._after)
@@ -72,7 +74,7 @@ class Carry:
 
     def of_rank(self, everyone: State, rank: int, device: torch.device) -> Carry:
         """Return the carry of a rank from the state of all rows, so that one process can repeat the step of another."""
-        found = Carry(self.rows)
+        found = Carry(self.rows, noise=self.noise)
         found.state = nested.mapped(lambda whole: self._own(whole, rank).to(device), everyone)
         return found
 
@@ -99,6 +101,12 @@ class Carry:
         whole[nth_part(self.rows, *self.ranks.part)] = own
         total = self.ranks.sum(whole.flatten().view(torch.uint8))  # each byte is zero on all ranks but one
         return total.view(own.dtype).view(whole.shape)
+
+    def _noisy(self, state: Tensor) -> Tensor:
+        if not (state.is_floating_point() or state.is_complex()):
+            return state
+        size = state.abs().square().mean().sqrt()
+        return state + (self.noise or 0.0) * size * torch.randn_like(state)
 
     def _checked(self, own: Tensor) -> Tensor:
         mine = nth_part(self.rows, *self.ranks.part)

@@ -19,7 +19,7 @@ FREE = ("device", "graph", "checkpoint_every", "parallel")
 """Settings that may differ when a run is resumed. Results depend on them only through the rounding of the device."""
 EXTENDS = ("epochs", "steps", "lr", "recurrent_lr", "schedule", "warmup", "cooldown", "patience")
 """Settings that may differ when a run is extended."""
-_LATER = ("replicas", "schedule", "cooldown", "ema", "patience", "init_from")
+_LATER = ("replicas", "schedule", "cooldown", "state_noise", "ema", "patience", "init_from")
 """Settings that earlier versions did not have. They are stored only if they differ from their default."""
 
 
@@ -64,6 +64,10 @@ class TrainingConfig:
     """Run the model through ``torch.compile``."""
     graph: bool = False
     """Capture the forward and backward pass of a step as a CUDA graph. Requires one GPU and sequences of one length."""
+    state_noise: float | None = None
+    """Standard deviation of noise that is added to the state that a batch starts from, relative to the standard
+    deviation of that state. Requires a task that carries the state. A model then learns to continue from states that it
+    has not seen, which helps on texts longer than those of training."""
     seed: int = 0
     """Seed of the order of the data and of dropout. The caller initializes the model."""
     select: Literal["best", "last"] = "best"
@@ -107,6 +111,10 @@ class TrainingConfig:
             real_number(name, getattr(self, name), 0, 1, include_low=True)
         if self.schedule == "wsd" and not self.warmup + self.cooldown <= 1:
             raise ArgumentError("cooldown", f"at most 1 - warmup = {1 - self.warmup:g}", self.cooldown)
+        if self.state_noise is not None:
+            real_number("state_noise", self.state_noise, 0)
+            if self.replicas > 1:
+                raise ArgumentError("replicas", "1 with state_noise", self.replicas)
         if self.ema is not None:
             real_number("ema", self.ema, 0, 1)
         real_number("weight_decay", self.weight_decay, 0, include_low=True)

@@ -119,10 +119,13 @@ class Gradient(Strategy):
         require_parts(task, config, ranks.size)
         if config.graph and ranks.size > 1:
             raise ArgumentError("graph", "one process", ranks.size)
+        if config.state_noise is not None and not task.carries:
+            raise ArgumentError("state_noise", "None for a task that carries no state (carry=True)", config.state_noise)
         if config.graph and task.carries:
             raise ArgumentError("graph", "a task that carries no state", task.name)
         self.trainee, self.task, self.config, self.ranks = trainee, task, config, ranks
-        self.epoch, self.watch, self.carry = epoch, watch, Carry(config.batch_size, ranks)
+        self.epoch, self.watch = epoch, watch
+        self.carry = Carry(config.batch_size, ranks, config.state_noise)
         self._graph: Replayed[Passes] | None = None
 
     def compute(self, step: int) -> Tensor:

@@ -7,6 +7,7 @@ joins ``CHECKS``.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -216,6 +217,33 @@ def information_processing_capacity(case: Case) -> None:
     assert (found.rank, found.total <= 3) == (3, True)
 
 
+def length_curve(case: Case) -> None:
+    x = torch.from_numpy(np.random.default_rng(case.seed).standard_normal((2, 30, 2))).to(case.device, case.dtype)
+    with torch.no_grad():
+        y = case.module(x)[0] + torch.arange(1, 31, device=case.device)[:, None]
+    found = ssm.length_curve(case.model, x, y)
+    edges = np.array([0, *found.position])
+    case.close(found.loss, [np.mean(np.arange(a + 1, b + 1) ** 2.0) for a, b in itertools.pairwise(edges)])
+    assert found.carried == (case.form != "function")
+
+
+def effective_remembrance(case: Case) -> None:
+    """Two logits, one of them the state of a recurrence on tokens 0 and 1: the distance of two logistic functions."""
+    a, tokens = float(case.a[0]), torch.randint(0, 2, (1, 40), generator=torch.Generator().manual_seed(case.seed))
+
+    def logits(tokens: Tensor) -> Tensor:
+        state, rows = torch.zeros(len(tokens), dtype=torch.float64), []
+        for now in tokens.unbind(1):
+            state = a * state + now
+            rows.append(state)
+        return torch.stack([torch.stack(rows, 1), torch.zeros(tokens.shape)], -1)
+
+    found = ssm.effective_remembrance(logits, tokens, contexts=[1, 10], samples=50)
+    p = torch.sigmoid(logits(tokens)[0, 19:, 0])
+    q = torch.sigmoid(tokens[0, 19:].double())
+    assert 0 < found.distance[1] < found.distance[0] <= float((p - q).abs().max())
+
+
 def _trained(case: Case) -> tuple[nn.Module, np.ndarray]:
     """The module with the gradients of the sum of its response to an impulse, and |gradient / a| from the formula."""
     module, impulse = case.module, torch.zeros(1, 12, 2, device=case.device, dtype=case.dtype)
@@ -375,8 +403,9 @@ CHECKS: dict[str, Callable[[Case], None]] = {
     **{
         check.__name__: check
         for check in (
-            bernstein_bound, bernstein_check, check_state, check_streaming, effective_state_size,
-            information_processing_capacity, receptive_field, fading_function, fit_decay, gradient_over_weight,
+            bernstein_bound, bernstein_check, check_state, check_streaming, effective_remembrance, effective_state_size,
+            fading_function, fit_decay, gradient_over_weight, information_processing_capacity, length_curve,
+            receptive_field,
             lyapunov_certificate, lyapunov_spectrum, memory_function, nearest_boundary, perturbation_error, readback,
             report_modes, stability_radius, trace_divergence,
         )
@@ -388,8 +417,8 @@ SEEDS = {name: 100 * i for i, name in enumerate(CHECKS)}
 def test_every_instrument_has_a_check():
     results = {"BernsteinCheck", "DecayFit", "Divergence", "DivergenceError", "GradientOverWeight", "MemoryCurve"}
     results |= {"LyapunovCertificate", "ModeReport", "NearestBoundary", "PerturbationCurve", "Readback"}
-    results |= {"EffectiveStateSize", "InformationCapacity", "LyapunovSpectrum", "ReceptiveField"}
-    results |= {"NotSupportedError", "StateCase", "StateReport", "Stateful", "StreamingReport"}
+    results |= {"EffectiveStateSize", "InformationCapacity", "LengthCurve", "LyapunovSpectrum", "ReceptiveField"}
+    results |= {"NotSupportedError", "Remembrance", "StateCase", "StateReport", "Stateful", "StreamingReport"}
     assert set(CHECKS) == set(instruments.__all__) - results
 
 

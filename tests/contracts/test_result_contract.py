@@ -104,6 +104,8 @@ def instruments() -> Iterator[Any]:
     yield ssm.lyapunov_certificate(-torch.eye(40))
     yield ssm.lyapunov_spectrum(layer, torch.randn(30, 2))
     yield ssm.effective_state_size(layer, torch.randn(30, 2))
+    yield ssm.length_curve(lambda tokens: torch.randn(*tokens.shape, 9), torch.arange(99) % 9, window=7)
+    yield ssm.effective_remembrance(lambda tokens: torch.randn(*tokens.shape, 9), torch.arange(99) % 9)
     yield ssm.receptive_field(layer, torch.randn(90, 2, dtype=torch.float64))
     yield ssm.information_processing_capacity(np.random.default_rng(0).normal(size=(300, 2)), np.arange(300) % 7)
     yield ssm.bernstein_check(small, np.arange(500) * 0.1)
@@ -193,7 +195,7 @@ def test_notebooks_get_a_small_escaped_table() -> None:
 
 def test_curves_are_drawn() -> None:
     drawn = [example for example in examples() if example._drawn]
-    names = {"MemoryCurve", "PerturbationCurve", "Readback", "ReceptiveField"}
+    names = {"MemoryCurve", "PerturbationCurve", "Readback", "ReceptiveField", "LengthCurve", "Remembrance"}
     assert {type(example).__name__ for example in drawn} == names
     assert all("<polyline" in example._repr_html_() for example in drawn)
 

@@ -275,6 +275,7 @@ def test_what_a_resumed_run_may_change():
     free = {"device": "cpu", "graph": True, "checkpoint_every": 3, "parallel": "fsdp"}
     assert TrainingConfig(**free).binding() == TrainingConfig().binding()
     later = {"replicas": 2, "schedule": "wsd", "cooldown": 0.3, "ema": 0.9, "patience": 3, "init_from": "there"}
+    later["state_noise"] = 0.1
     for name, value in later.items():
         assert name not in TrainingConfig().binding()
         assert TrainingConfig(**{name: value}).binding() == TrainingConfig().binding() | {name: value}

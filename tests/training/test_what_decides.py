@@ -37,7 +37,7 @@ def test_the_defaults_are_these():
         "epochs": 10, "steps": None, "batch_size": 64, "accumulate": 1, "lr": 0.004, "recurrent_lr": None,
         "weight_decay": 0.01, "schedule": "cosine", "warmup": 0.05, "cooldown": 0.2, "clip": 1.0,
         "autocast": False, "compile": False, "graph": False,
-        "seed": 0, "select": "best", "ema": None, "patience": None, "init_from": None,
+        "state_noise": None, "seed": 0, "select": "best", "ema": None, "patience": None, "init_from": None,
         "evaluate_every": None, "checkpoint_every": None, "log_every": 20,
         "explode": 10.0, "device": "auto", "replicas": 1, "parallel": "ddp",
     }  # fmt: skip

@@ -249,7 +249,7 @@ class _Search:
         found = []
         for start in range(0, len(chosen), BLOCK):
             columns = self.polynomials.columns(chosen[start : start + BLOCK])
-            shifts = self.rng.integers(low, steps - low, columns.shape[1]).tolist()
+            shifts: Any = self.rng.integers(low, steps - low, columns.shape[1])
             shifted = np.stack([np.roll(column, shift) for column, shift in zip(columns.T, shifts, strict=True)], 1)
             found.append(np.square(self.basis.T @ shifted).sum(0))
         sample = np.concatenate(found)

@@ -1,0 +1,340 @@
+"""Length: how the loss of a causal model depends on the position and on the number of inputs that it has seen."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias, final
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from stablessm._arguments import whole_number
+from stablessm._checked import Seed, Size, checked
+from stablessm._display import Result
+from stablessm._errors import ArgumentError
+from stablessm._progress import working
+from stablessm.instruments import _axes
+from stablessm.instruments.adapters import as_stateful
+from stablessm.instruments.systems import evaluating, weight_of
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+Loss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
+"""(outputs (B, T, …), targets (B, T, …)) -> loss of each step (B, T)."""
+
+Run: TypeAlias = Callable[[Tensor, Any], tuple[Tensor, Any]]
+
+CHUNK = 1024
+"""Number of steps that run at a time if the state is carried."""
+
+PER_OCTAVE = 2
+"""Number of bins of positions per factor of two."""
+
+
+@final
+@checked
+@dataclass(frozen=True, eq=False, repr=False)
+class LengthCurve(Result):
+    """Loss by position, from :func:`length_curve`."""
+
+    _drawn = ("position", "loss")
+    position: np.ndarray
+    """(N,) last position of each bin, counted from 1."""
+    loss: np.ndarray
+    """(N,) mean loss in each bin, with the state carried from the first input on."""
+    error: np.ndarray
+    """(N,) two standard errors of the mean over sequences; nan for a single sequence."""
+    restarted: np.ndarray | None
+    """(N,) mean loss at the same positions if the model starts again every ``window`` steps; None without a window."""
+    window: int | None
+    carried: bool
+    """Whether the model carried a state; otherwise it ran over whole sequences."""
+
+    @property
+    def perplexity(self) -> np.ndarray:
+        """Return exp(loss), for a loss in nats."""
+        return np.exp(self.loss)
+
+    def rise(self, after: int) -> float:
+        """Return the largest loss after a position minus the loss in the bin that contains the position.
+
+        >>> curve = LengthCurve(np.array([1, 2, 4, 8]), np.array([4.0, 3.0, 2.5, 2.75]), np.zeros(4), None, None, True)
+        >>> curve.rise(after=3)
+        0.25
+        """
+        first = int(np.searchsorted(self.position, whole_number("after", after)))
+        if first >= len(self.position) - 1:
+            raise ArgumentError("after", f"at most {int(self.position[-2]) if len(self.position) > 1 else 0}", after)
+        return float(self.loss[first + 1 :].max() - self.loss[first])
+
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Draw the losses by position."""
+        ax = _axes.on(ax)
+        ax.semilogx(self.position, self.loss, label="state carried")
+        if self.restarted is not None:
+            ax.semilogx(self.position, self.restarted, label=f"started again every {self.window} steps")
+        ax.set(xlabel="position", ylabel="loss")
+        ax.legend()
+        return ax
+
+    def __str__(self) -> str:
+        best = int(np.argmin(self.loss))
+        return (
+            f"loss {self.loss[0]:.4g} at first, smallest {self.loss[best]:.4g} up to position {self.position[best]}, "
+            f"{self.loss[-1]:.4g} at the end ({self.position[-1]})"
+        )
+
+
+@final
+@checked
+@dataclass(frozen=True, eq=False, repr=False)
+class Remembrance(Result):
+    """Predictions with a truncated past compared with the whole past, from :func:`effective_remembrance`."""
+
+    _drawn = ("context", "distance")
+    context: np.ndarray
+    """(N,) number of latest inputs that the model saw."""
+    distance: np.ndarray
+    """(N,) mean total variation, from 0 to 1, between the predictions with these inputs and with all inputs."""
+    loss: np.ndarray
+    """(N,) mean loss with these inputs."""
+    full_loss: float
+    """Mean loss with all inputs."""
+    samples: int
+    """Number of predictions."""
+
+    def reach(self, level: float = 0.05) -> int | None:
+        """Return the smallest context from which on the distance stays below ``level``; None if there is none."""
+        below = self.distance < level
+        start = len(below) - int(np.argmin(below[::-1])) if not below.all() else 0
+        return int(self.context[start]) if start < len(below) else None
+
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Draw the distance by context."""
+        ax = _axes.on(ax)
+        ax.loglog(self.context, self.distance, "o-", markersize=3)
+        ax.set(xlabel="number of latest inputs", ylabel="total variation from the whole past")
+        return ax
+
+    def __str__(self) -> str:
+        found = self.reach()
+        where = f"from {found} inputs on" if found is not None else f"not with {int(self.context[-1])} inputs"
+        return f"predictions within 0.05 of those with the whole past {where} ({self.samples} predictions)"
+
+
+@torch.no_grad()
+@checked
+def length_curve(
+    model: Any,
+    inputs: Any,
+    targets: Any = None,
+    *,
+    window: Size | None = None,
+    loss: Loss | None = None,
+    progress: bool = True,
+) -> LengthCurve:
+    """Measure the loss of a causal model as a function of the position, with the state carried and without.
+
+    A model that was trained on short sequences may fail on longer ones. With the state carried, the curve of a model
+    that extends does not rise after the training length. With ``window``, the loss of the same positions is also
+    measured from a fresh state every ``window`` steps.
+
+    Args:
+        model: One of our models or layers, a ``torch.nn`` recurrence, a Hugging Face model, or
+            ``(x, state) -> (y, state)``; its state is carried. Any other callable runs over whole sequences.
+        inputs: Tokens (batch, time) or (time,), or real inputs (batch, time, d_input).
+        targets: Targets of each step (default: the next token).
+        window: Number of steps after which the model starts again, for comparison.
+        loss: Function from outputs and targets to the loss of each step (default: cross-entropy for whole numbers, mean
+            square for real ones).
+        progress: Whether a long computation shows a progress bar.
+
+    >>> import stablessm as ssm
+    >>> model = ssm.LanguageModel(20, d_model=8, n_layers=1, d_state=4)
+    >>> curve = length_curve(model, torch.arange(400).view(2, 200) % 20, window=16)
+    >>> curve.position[-1], curve.loss.shape == curve.restarted.shape
+    (np.int64(199), True)
+    """
+    x, y, loss = _prepared(inputs, targets, loss)
+    with evaluating(model), working("length_curve", progress) as tell:
+        run, carries = _runner(model, x)
+        place = _placed(model)
+        whole = _losses(run, carries, place(x), place(y), loss, None, tell)
+        again = None if window is None else _losses(run, carries, place(x), place(y), loss, window, tell)
+    edges = _edges(x.shape[1])
+    means = _binned(whole, edges)
+    spread = 2 * means.std(0, ddof=1) / math.sqrt(len(means)) if len(means) > 1 else np.full(len(edges) - 1, math.nan)
+    return LengthCurve(
+        position=edges[1:], loss=means.mean(0), error=spread, window=window, carried=carries,
+        restarted=None if again is None else _binned(again, edges).mean(0),
+    )  # fmt: skip
+
+
+@torch.no_grad()
+@checked
+def effective_remembrance(
+    model: Any,
+    inputs: Any,
+    *,
+    contexts: Sequence[int] | None = None,
+    samples: Size = 64,
+    seed: Seed = 0,
+    progress: bool = True,
+) -> Remembrance:
+    """Compare the predictions of a model with the whole past and with a truncated past (effective remembrance).
+
+    At random positions of the inputs, the total variation ½ Σ |p - q| between the probabilities of the next token given
+    all inputs so far (p) and given the last c inputs from a fresh state (q).
+
+    Args:
+        model: A causal model from tokens to logits, as for :func:`stablessm.length_curve`.
+        inputs: Tokens (batch, time) or (time,).
+        contexts: Numbers of latest inputs (default: powers of two up to half of the time).
+        samples: Number of positions.
+        seed: Seed of the positions, which are in the second half of the inputs.
+        progress: Whether a long computation shows a progress bar.
+
+    >>> import stablessm as ssm
+    >>> found = effective_remembrance(ssm.LanguageModel(20, d_model=8, n_layers=1), torch.arange(100) % 20)
+    >>> bool((found.distance >= 0).all()), found.context.tolist()
+    (True, [1, 2, 4, 8, 16, 32])
+    """
+    x, y, loss = _prepared(inputs, None, None)
+    length = x.shape[1]
+    most = max(1, length // 2)
+    chosen = [2**n for n in range(int(math.log2(most)) + 1)] if contexts is None else list(contexts)
+    for each in chosen:
+        if not 1 <= whole_number("contexts", each) <= most:
+            raise ArgumentError("contexts", f"numbers from 1 to {most} (half of the inputs)", each)
+    generator = torch.Generator().manual_seed(seed)
+    rows = torch.randint(0, len(x), (samples,), generator=generator)
+    ends = torch.randint(most - 1, length, (samples,), generator=generator)
+    with evaluating(model), working("effective_remembrance", progress) as tell:
+        run, carries = _runner(model, x)
+        place = _placed(model)
+        full = _at(run, carries, place(x), rows, ends, tell)
+        distances, losses = [], []
+        for count in chosen:
+            pieces = torch.stack([x[row, end + 1 - count : end + 1] for row, end in zip(rows, ends, strict=True)])
+            parts = [run(place(piece), None)[0][:, -1].double().cpu() for piece in pieces.split(8)]
+            tell()
+            logits = torch.cat(parts)
+            distances.append(0.5 * (logits.softmax(-1) - full.softmax(-1)).abs().sum(-1).mean())
+            losses.append(loss(logits[:, None], y[rows, ends][:, None]).mean())
+    target = loss(full[:, None], y[rows, ends][:, None]).mean()
+    distance, mean = (np.array([float(value) for value in part]) for part in (distances, losses))
+    return Remembrance(np.array(chosen), distance, mean, float(target), samples)
+
+
+def _prepared(inputs: Any, targets: Any, loss: Loss | None) -> tuple[Tensor, Tensor, Loss]:
+    x = torch.as_tensor(inputs).detach()
+    tokens = not x.is_floating_point()
+    x = x[None] if x.dim() == (1 if tokens else 2) else x
+    if x.dim() != (2 if tokens else 3) or x.shape[1] < 4:
+        raise ArgumentError("inputs", "tokens (batch, time) or (batch, time, d_input), time > 3", tuple(x.shape))
+    if targets is None:
+        if not tokens:
+            raise ArgumentError("targets", "a target for every step, since the inputs are not tokens", None)
+        x, y = x[:, :-1], x[:, 1:]
+    else:
+        y = torch.as_tensor(targets).detach()
+        y = y[None] if y.shape[:1] == x.shape[1:2] and y.shape[:2] != x.shape[:2] else y
+        if y.shape[:2] != x.shape[:2]:
+            raise ArgumentError("targets", f"shape {tuple(x.shape[:2])} or with channels", tuple(y.shape))
+    return x, y, loss or (_square if y.is_floating_point() else _cross_entropy)
+
+
+def _cross_entropy(output: Tensor, target: Tensor) -> Tensor:
+    return F.cross_entropy(output.float().flatten(0, 1), target.flatten().long(), reduction="none").view(target.shape)
+
+
+def _square(output: Tensor, target: Tensor) -> Tensor:
+    target = target.reshape(*output.shape[:2], -1).to(output)
+    return (output.reshape(target.shape) - target).square().mean(-1)
+
+
+def _placed(model: Any) -> Callable[[Tensor], Tensor]:
+    weight = weight_of(model)
+
+    def placed(x: Tensor) -> Tensor:
+        if weight is None:
+            return x
+        return x.to(weight.device, weight.dtype if x.is_floating_point() else x.dtype)
+
+    return placed
+
+
+def _runner(model: Any, x: Tensor) -> tuple[Run, bool]:
+    """Return how the model runs, and whether it carries a state."""
+    width = 1 if x.dim() == 2 else x.shape[-1]
+    own = getattr(model, "d_input", getattr(model, "input_size", None))
+    try:
+        adapter = as_stateful(model, d_input=None if isinstance(own, int) else width)
+        adapter.run(_placed(model)(x[:1, :2]), None)
+    except ArgumentError as reason:
+        if not callable(model):
+            raise
+        first = _placed(model)(x[:1, :3])
+
+        def whole(x: Tensor, state: Any) -> tuple[Tensor, Any]:
+            found = model(x)
+            found = getattr(found, "logits", found)
+            return (found[0] if isinstance(found, tuple) else found), None
+
+        try:
+            whole(first, None)
+        except Exception as error:  # neither way of calling works
+            raise reason from error
+        return whole, False
+    return adapter.run, True
+
+
+def _losses(
+    run: Run, carries: bool, x: Tensor, y: Tensor, loss: Loss, window: int | None, tell: Callable[[], object]
+) -> Tensor:
+    """Return the loss of each step (B, T); the model starts again every ``window`` steps."""
+    length = x.shape[1]
+    size = window or (CHUNK if carries else length)
+    state, found = None, []
+    for start in range(0, length, size):
+        output, state = run(x[:, start : start + size], state if window is None else None)
+        found.append(loss(output, y[:, start : start + size]).double().cpu())
+        tell()
+    result = torch.cat(found, 1)
+    if result.shape != x.shape[:2]:
+        raise ArgumentError("loss", f"one value per step, shape {tuple(x.shape[:2])}", f"shape {tuple(result.shape)}")
+    return result
+
+
+def _at(run: Run, carries: bool, x: Tensor, rows: Tensor, ends: Tensor, tell: Callable[[], object]) -> Tensor:
+    """Return the outputs at positions ``ends`` of sequences ``rows``, with the whole past, in float64."""
+    found: dict[int, Tensor] = {}
+    state, size = None, CHUNK if carries else x.shape[1]
+    for start in range(0, x.shape[1], size):
+        output, state = run(x[:, start : start + size], state)
+        for i in ((ends >= start) & (ends < start + size)).nonzero()[:, 0].tolist():
+            found[i] = output[int(rows[i]), int(ends[i]) - start].double().cpu()
+        tell()
+    return torch.stack([found[i] for i in range(len(ends))])
+
+
+def _edges(length: int) -> np.ndarray:
+    """Return the bounds of bins that grow with the position.
+
+    >>> _edges(20).tolist()
+    [0, 1, 2, 3, 4, 6, 8, 11, 16, 20]
+    """
+    count = int(PER_OCTAVE * math.log2(length)) + 1
+    inner = np.floor(2 ** (np.arange(count) / PER_OCTAVE)).astype(int)
+    return np.unique(np.concatenate([[0], inner[inner < length], [length]]))
+
+
+def _binned(losses: Tensor, edges: np.ndarray) -> np.ndarray:
+    """Return the means (B, N) of losses (B, T) between edges."""
+    sums = np.concatenate([np.zeros((len(losses), 1)), losses.numpy().cumsum(1)], 1)[:, edges]
+    return np.diff(sums, axis=1) / np.diff(edges)

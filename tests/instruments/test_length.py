@@ -1,0 +1,115 @@
+"""Loss by position and by context, of models whose answers are known."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import stablessm as ssm
+from stablessm import ArgumentError, effective_remembrance, length_curve
+
+
+class Counter(nn.Module):
+    """Predicts the next number of a row that counts up to 9; after ``limit`` steps it predicts nothing."""
+
+    d_input = 1
+
+    def __init__(self, limit: int) -> None:
+        super().__init__()
+        self.limit = limit
+
+    def initial_state(self, batch):
+        return torch.zeros(batch)
+
+    def forward(self, tokens, state=None):
+        state = self.initial_state(len(tokens)) if state is None else state
+        steps = state[:, None] + torch.arange(1, tokens.shape[1] + 1)
+        sure = 20.0 * (steps <= self.limit)
+        return sure[..., None] * F.one_hot((tokens + 1) % 10, 10), steps[:, -1]
+
+
+def test_the_loss_rises_after_the_length_that_a_model_can_count():
+    tokens = torch.arange(3000).view(2, 1500) % 10
+    curve = length_curve(Counter(256), tokens, window=200)
+    assert curve.carried
+    np.testing.assert_allclose(curve.loss[curve.position <= 256], 0, atol=1e-6)
+    np.testing.assert_allclose(curve.loss[-1], math.log(10), rtol=1e-6)
+    np.testing.assert_allclose(curve.restarted, 0, atol=1e-6)
+    np.testing.assert_allclose(curve.perplexity[-1], 10, rtol=1e-6)
+    assert curve.rise(after=128) == pytest.approx(math.log(10), rel=1e-6)
+    assert length_curve(Counter(10**6), tokens).rise(after=128) < 1e-6
+    with pytest.raises(ArgumentError, match="after: expected at most"):
+        curve.rise(after=1499)
+    assert curve.plot().get_xlabel() == "position"
+
+
+def test_bins_are_means_of_all_positions():
+    """The mean over all positions, weighted by the bins, is the loss of the whole pass."""
+    model = ssm.LanguageModel(12, d_model=4, n_layers=1, d_state=2).eval()
+    tokens = torch.randint(0, 12, (3, 100), generator=torch.Generator().manual_seed(0))
+    curve = length_curve(model, tokens)
+    with torch.no_grad():
+        whole = F.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
+    assert np.average(curve.loss, weights=np.diff([0, *curve.position])) == pytest.approx(float(whole), rel=1e-5)
+    stateless = length_curve(lambda tokens: model(tokens), tokens)
+    assert not stateless.carried
+    np.testing.assert_allclose(stateless.loss, curve.loss, rtol=1e-5)
+
+
+def test_real_inputs_and_a_loss_of_ones_own():
+    x = torch.randn(2, 50, 3, generator=torch.Generator().manual_seed(0))
+    gru = nn.GRU(3, 2, batch_first=True)
+    y = gru(x)[0].detach()
+    assert length_curve(gru, x, y).loss.max() < 1e-10
+    far = length_curve(gru, x, y, loss=lambda output, target: (output - target - 1).abs().sum(-1))
+    np.testing.assert_allclose(far.loss, 2, rtol=1e-5)
+    with pytest.raises(ArgumentError, match="targets: expected a target"):
+        length_curve(gru, x)
+
+
+def test_remembrance_of_a_model_that_sees_three_tokens():
+    """Logits that depend on the last three tokens: contexts of three and more make no difference."""
+    table = 2 * torch.randn(3, 8, 8, generator=torch.Generator().manual_seed(0))
+
+    def model(tokens):
+        padded = F.pad(tokens, (2, 0))
+        seen = torch.arange(tokens.shape[1])
+        terms = [table[lag][padded[:, 2 - lag : padded.shape[1] - lag]] * (seen >= lag)[:, None] for lag in range(3)]
+        return sum(terms)
+
+    tokens = torch.randint(0, 8, (2, 80), generator=torch.Generator().manual_seed(1))
+    found = effective_remembrance(model, tokens, contexts=[1, 2, 3, 4, 8])
+    assert found.distance[0] > found.distance[1] > 0.05
+    np.testing.assert_allclose(found.distance[2:], 0, atol=1e-6)
+    assert found.reach() == 3
+    assert found.loss[-1] == pytest.approx(found.full_loss)
+    assert found.plot().get_xlabel() == "number of latest inputs"
+    with pytest.raises(ArgumentError, match="contexts: expected numbers from 1"):
+        effective_remembrance(model, tokens, contexts=[100])
+
+
+def test_noise_on_the_carried_state(tmp_path):
+    from stablessm.training import TrainingConfig, train
+
+    path = tmp_path / "mine.txt"
+    path.write_text("to be or not to be. " * 60)
+    results = {}
+    for noise in (None, 1e-30, 0.5, 0.5):
+        task = ssm.tasks.get("lm", text=str(path), level="char", length=16, carry=True)
+        torch.manual_seed(0)
+        model = ssm.LanguageModel(task.inputs.size, d_model=4, n_layers=1, d_state=2)
+        config = TrainingConfig(steps=4, batch_size=4, state_noise=noise, device="cpu")
+        train(model, task, config, tmp_path / f"run{len(results)}{noise}", progress=False)
+        weights = torch.cat([weight.detach().flatten() for weight in model.parameters()])
+        assert noise not in results or torch.equal(results[noise], weights)  # the same seed draws the same noise
+        results[noise] = weights
+    torch.testing.assert_close(results[None], results[1e-30])
+    assert not torch.allclose(results[None], results[0.5])
+    task = ssm.tasks.get("lm", text=str(path), level="char", length=16)
+    with pytest.raises(ArgumentError, match="state_noise: expected None"):
+        train(model, task, TrainingConfig(steps=1, state_noise=0.1, device="cpu"), tmp_path / "other", progress=False)
