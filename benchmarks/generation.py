@@ -12,13 +12,16 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import _language_models as peers
 import _measure
+import numpy as np
 import torch
 
+from stablessm import Streamer
 from stablessm.models import PRESETS, LanguageModel, StableSSMForCausalLM, decoding, sample_tokens
 
 BATCHES: dict[str, dict[torch.dtype, tuple[int, ...]]] = {
@@ -79,6 +82,25 @@ def row(loop: str, dtype: torch.dtype, batch: int, draw: str, quartiles: tuple[f
     return found | {"quartiles_ms": (low, high), "tokens_per_second": rate}
 
 
+def streaming(model: LanguageModel) -> Callable[[int], list[int]]:
+    """Return a loop around a Streamer, checked to draw the tokens of ``generate``."""
+    streamer, prompt = Streamer(model), torch.randint(0, 8192, (1, 5))
+
+    def run(count: int) -> list[int]:
+        streamer.reset()
+        logits, drawn = streamer.run(prompt.numpy())[:, -1], []
+        for i in range(count):
+            drawn.append(int(logits.argmax(-1)[0]))
+            if i + 1 < count:
+                logits = streamer(np.array(drawn[-1:]))
+        return drawn
+
+    expected = model.generate(prompt, 10, temperature=0)[0].tolist()
+    if run(10) != expected:
+        raise SystemExit("the Streamer draws other tokens")
+    return run
+
+
 def rows(preset: str, device: str, count: int, turns: int, batches: dict[Any, Any]) -> list[dict[str, Any]]:
     found = []
     for dtype, sizes_of_batches in batches.items():
@@ -92,6 +114,9 @@ def rows(preset: str, device: str, count: int, turns: int, batches: dict[Any, An
         for name, how in SETTINGS.items():
             taken = timed(lambda n, m=model, p=prompt, h=how: list(sample_tokens(m, p, count=n, **h)), *sizes, turns)
             found.append(row("sample_tokens", dtype, 1, name, taken))
+        if device == "cpu":
+            taken = timed(streaming(model), *sizes, turns)
+            found.append(row("Streamer", dtype, 1, "greedy", taken))
         wrapped = StableSSMForCausalLM.of(model)
         for batch in {1, 64} & set(sizes_of_batches):
             prompt = torch.randint(0, 8192, (batch, 100), device=device)
@@ -108,6 +133,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="record to write (default: benchmarks/results/generation-DEVICE.json)")
     args = parser.parse_args()
     preset, count, turns = ("lm-tiny", 16, 2) if args.smoke else ("lm-paper", 256, args.turns)
+    if args.device == "cpu":
+        count = min(count, 32)
     correct = compared(preset, args.device)
     print(correct, flush=True)
     if not all(each["same_without_a_graph"] for each in correct.values()):
