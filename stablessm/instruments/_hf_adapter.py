@@ -60,7 +60,8 @@ class HuggingFace(Stateful):
     @property
     def never_generated(self) -> frozenset[int]:  # type: ignore[override]
         ends = getattr(getattr(self.model, "generation_config", None), "eos_token_id", None)
-        return frozenset(ends if isinstance(ends, list) else () if ends is None else (ends,))
+        given = ends if isinstance(ends, list) else [ends]
+        return frozenset(token for token in given if token is not None and token < (self.vocabulary or 1))
 
     def inputs(self, rows: int, steps: int, generator: torch.Generator) -> Tensor:
         """Return random tokens that are not special."""
@@ -163,6 +164,8 @@ class HuggingFace(Stateful):
         return HuggingFace(self.model, positions=False)
 
     def cast(self, dtype: torch.dtype) -> Stateful:
+        if dtype == self.dtype:
+            return self
         model = in_dtype(self.model, dtype)
         if dtype == torch.float64 and hasattr(model, "set_experts_implementation"):
             model.set_experts_implementation("eager")  # type: ignore[operator]  # grouped ones lack float64

@@ -118,7 +118,13 @@ def _eps(dtype: torch.dtype) -> float:
 
 
 def _whole(adapter: Stateful, x: Tensor) -> Tensor:
-    y = adapter.whole(x)
+    try:
+        y = adapter.whole(x)
+    except ArgumentError:
+        raise
+    except Exception as error:  # whatever a foreign model raises
+        expected = f"a model that runs on {x.shape[0]} sequences of {x.shape[1]} steps (length)"
+        raise ArgumentError("model", expected, f"{name_of(adapter.model)}, which raised {said(error)}") from error
     if y.dim() < 2 or y.shape[:2] != x.shape[:2]:
         steps = f"an output with {x.shape[1]} time steps, as its input"
         raise ArgumentError("model", steps, f"{name_of(adapter.model)}, whose output has shape {tuple(y.shape)}")

@@ -112,7 +112,7 @@ class _Module(Stateful):
         super().__init__(model, d_input, dtype or own, None if weight is None else weight.device)
 
     def cast(self, dtype: torch.dtype) -> Stateful:
-        return type(self)(in_dtype(self.model, dtype), self.d_input)
+        return self if dtype == self.dtype else type(self)(in_dtype(self.model, dtype), self.d_input)
 
 
 @final

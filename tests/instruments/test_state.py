@@ -331,3 +331,13 @@ def test_the_adapter_does_not_change_the_model():
     ssm.check_state(model)
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert as_stateful(model).model is model
+
+
+def test_a_model_with_too_few_positions_says_so():
+    import transformers
+
+    config = transformers.GPT2Config(vocab_size=40, n_embd=8, n_layer=1, n_head=2, n_positions=16)
+    model = transformers.GPT2LMHeadModel(config).eval()
+    with pytest.raises(ArgumentError, match=r"runs on 3 sequences of 24 steps \(length\)"):
+        ssm.check_state(model)
+    assert ssm.check_state(model, length=14, cases=["chunks", "generate"]).passed
