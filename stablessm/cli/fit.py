@@ -18,7 +18,7 @@ import typer
 from stablessm._errors import ArgumentError, NumericalError
 from stablessm.cli import tables
 from stablessm.cli.model_source import SUM
-from stablessm.cli.options import grouped, refusing, slug
+from stablessm.cli.options import grouped, in_options, refusing, slug
 from stablessm.cli.output import note, waiting
 
 if TYPE_CHECKING:
@@ -238,7 +238,7 @@ def fit(
 
 def _refuse(error: ArgumentError | NumericalError, name: str, wanted: SumOptions) -> NoReturn:
     """Print why there is no fit and the best fit that was found, and exit."""
-    typer.secho(f"cannot fit {name}: {error}", fg="red", err=True)
+    typer.secho(f"cannot fit {name}: {in_options(error)}", fg="red", err=True)
     best: ExponentialSum | None = getattr(error, "best", None)
     if best is not None:
         tables.show((), _told(_facts(best)), title="best fit that was found")

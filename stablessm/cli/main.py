@@ -131,10 +131,10 @@ def main(
 
       0    success
       1    the computation failed: a training diverged, no sum reached the
-           tolerance, a state is wrong, a job failed, or a file could not be
-           read or written
-      2    the command cannot be carried out: a wrong argument or option, or a
-           package that is not installed
+           tolerance, a state is wrong, a job failed, or the disk failed (full,
+           no permission)
+      2    the command cannot be carried out: a wrong argument or option, a
+           damaged file, or a package that is not installed
       130  interrupted with Ctrl-C; 143 by SIGTERM (the same command resumes)
     """
 

@@ -91,21 +91,37 @@ def pairs(flag: str, texts: Sequence[str] | None) -> dict[str, str]:
     return found
 
 
+_PYTHON = {"extend=True": "--extend", "'last-good'": "--last-good"}
+"""Words of Python in errors, and the options that do the same."""
+of_command: dict[str, str] = {}
+"""Options of the present command, by the names of their parameters."""
+
+
+def in_options(error: Exception) -> str:
+    """Return the message of an error with the options of the present command in place of names in Python."""
+    text = str(error)
+    for word, option in _PYTHON.items():
+        text = text.replace(word, option)
+    if isinstance(error, ArgumentError) and error.argument in of_command:
+        return of_command[error.argument] + text.removeprefix(error.argument)
+    return text
+
+
 @contextmanager
 def refusing(*kinds: type[Exception], cannot: str | None = None, interrupted: str | None = None) -> Iterator[None]:
-    """Turn errors into one line and exit code 2, and Ctrl-C into one line and exit code 130.
+    """Turn errors into one line and exit code 2 (OSError: 1), and Ctrl-C into one line and exit code 130.
 
     Args:
         kinds: Kinds of errors that are caught in addition to ArgumentError.
         cannot: What could not be done; printed before the error's message.
         interrupted: Line that is printed after Ctrl-C; by default, Ctrl-C is not caught.
     """
-    told: tuple[type[Exception], ...] = (ArgumentError, *kinds)
     try:
         yield
-    except told as error:
-        typer.secho(printable(str(error) if cannot is None else f"cannot {cannot}: {error}"), fg="red", err=True)
-        raise typer.Exit(2) from error
+    except (ArgumentError, *kinds) as error:
+        told = in_options(error)
+        typer.secho(printable(told if cannot is None else f"cannot {cannot}: {told}"), fg="red", err=True)
+        raise typer.Exit(1 if isinstance(error, OSError) else 2) from error
     except KeyboardInterrupt:
         if interrupted is None:
             raise

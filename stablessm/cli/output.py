@@ -13,9 +13,11 @@ from contextlib import AbstractContextManager, contextmanager, redirect_stderr, 
 from typing import Annotated, Any, TextIO
 
 import typer
+from typer.models import OptionInfo
 
 from stablessm import _progress
 from stablessm._errors import printable
+from stablessm.cli import options
 
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON, and nothing else, on standard output.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print no progress, notes or warnings.")]
@@ -37,7 +39,11 @@ def with_output(command: Callable[..., Any]) -> Callable[..., None]:
     """
     given = inspect.signature(command, eval_str=True)
 
+    known = _option_names(given)
+
     def run(**values: Any) -> None:
+        options.of_command.clear()
+        options.of_command.update(known)
         as_json, quiet = (values.pop(name) for name in _SHARED)
         with _silence() if quiet else warnings.catch_warnings():
             if not as_json:
@@ -64,6 +70,17 @@ def with_output(command: Callable[..., Any]) -> Callable[..., None]:
     run.__signature__ = given.replace(parameters=parameters, return_annotation=None)  # type: ignore[attr-defined]
     run.__annotations__ = {each.name: each.annotation for each in parameters}
     return run
+
+
+def _option_names(signature: inspect.Signature) -> dict[str, str]:
+    """Return the options of a command, such as ``--batch-size``, by the names of their parameters."""
+    found = {}
+    for parameter in signature.parameters.values():
+        for info in getattr(parameter.annotation, "__metadata__", ()):
+            if isinstance(info, OptionInfo):
+                long = [name for name in info.param_decls or () if name.startswith("--")]
+                found[parameter.name] = long[0] if long else f"--{parameter.name.replace('_', '-')}"
+    return found
 
 
 def note(text: str, *, err: bool = False) -> None:

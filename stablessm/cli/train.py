@@ -13,7 +13,7 @@ import typer
 from stablessm._arguments import real_number
 from stablessm._errors import ArgumentError, printable, unknown_name
 from stablessm.cli.model_source import from_factory
-from stablessm.cli.options import Device, grouped, pairs
+from stablessm.cli.options import Device, grouped, in_options, pairs
 from stablessm.cli.output import Unsuccessful
 from stablessm.cli.text_scores import columns, text_scores
 
@@ -214,7 +214,7 @@ def train(*, source: DataOptions, wanted: ModelOptions, training: TrainingOption
             return {"options": [option.name for option in tasks.listing(name)]}
         result, scores, remarks = _run(name, options, wanted, training.config(), run)
     except ArgumentError as error:
-        for line in (f"cannot train: {error}", *_remedies(error.argument, name)):
+        for line in (f"cannot train: {in_options(error)}", *_remedies(error.argument, name)):
             typer.secho(printable(line if ranks.main else f"rank {ranks.rank}: {line}"), fg="red", err=True)
         raise typer.Exit(2) from error
     except Interrupted as interruption:

@@ -166,7 +166,7 @@ def test_what_cannot_be_written_says_so(monkeypatch):
         raise OSError("no space left")
 
     monkeypatch.setattr(ExponentialSum, "save", full)
-    assert "cannot write to here: no space left" in fit("exp(-t)", "--horizon", 9, "--out", "here", code=2)
+    assert "cannot write to here: no space left" in fit("exp(-t)", "--horizon", 9, "--out", "here", code=1)
 
 
 def test_no_fit_takes_the_folder_of_another():

@@ -75,7 +75,7 @@ def test_a_factory(tmp_path, monkeypatch):
     assert (tmp_path / "runs" / "measure" / "my_models-zoo.build" / "record.json").exists()
     assert "none" in measure("my_models:smooth", "--d-input", "1", "--horizon", "50")
     assert "Mine" in measure("my_models:Mine", "--d-input", "2", "--horizon", "20")
-    assert "d_input: expected" in measure("my_models:smooth", code=2)
+    assert ": --d-input: expected" in measure("my_models:smooth", code=2)
     assert "a function that returns a model" in measure("my_models:size", code=2)
     assert "MODEL: expected a folder" in measure("my_models:absent", code=2)
     assert "MODEL: expected a folder" in measure("no_such_module:build", code=2)

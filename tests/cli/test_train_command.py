@@ -44,8 +44,10 @@ def test_a_csv_file_trains_is_evaluated_and_reported(load, monkeypatch):
     told = json.loads(call("eval", "runs/load", "--json", "--batch-size", "32", "--device", "cpu"))
     assert told["mse"] == scores["mse"]
     assert (told["task"], told["split"], told["examples"]) == ("series", "test", 100)
-    assert told["remarks"] == []
-    assert told["naive"] > 0
+    assert told["naive"] < scores["mse"]
+    assert told["remarks"] == [
+        f"remark: mse {scores['mse']:.4g} is no better than repeating the last row ({told['naive']:.4g})"
+    ]
     told_valid = call("eval", "runs/load", "--split", "valid", "--device", "cpu")
     assert "chance" in told_valid
     assert "remark" not in told_valid
@@ -54,6 +56,17 @@ def test_a_csv_file_trains_is_evaluated_and_reported(load, monkeypatch):
     Path("elsewhere").mkdir()
     monkeypatch.chdir("elsewhere")
     assert json.loads(call("eval", "../runs/load", "--json", "--batch-size", "32", "--device", "cpu")) == told
+
+
+def test_errors_name_options_and_not_python(load):
+    call("train", *load, *QUICK, "--steps", "2", "--out", "run")
+    told = call("train", *load, *QUICK, "--steps", "4", "--out", "run", code=2)
+    assert "--resume: expected the settings the run began with (config.steps = 2) or --extend, got" in told
+    told = call("train", *load, *QUICK, "--steps", "2", "--out", "run", "--fresh", "--init-from", "run", code=2)
+    assert "--init-from: expected the folder of another run (--extend continues a run)" in told
+    told = call("train", *load, "--batch-size", "4000", "--out", "other", code=2)
+    assert "--batch-size: expected at most" in told
+    assert "--level: expected a number between 0 and 1" in call("predict", "run", "--level", "2", code=2)
 
 
 def test_clip_may_be_0_but_not_less(load):
@@ -186,7 +199,7 @@ def test_going_on_starting_again_and_damage(load):
     weights = Path("run/model/model.safetensors").read_bytes()
     refused = call(*command, "--lr", "0.1", code=2)
     expected = (
-        "resume: expected the settings the run began with (config.lr = 0.004) or extend=True, got config.lr = 0.1"
+        "--resume: expected the settings the run began with (config.lr = 0.004) or --extend, got config.lr = 0.1"
     )
     assert f"cannot train: {expected}" in refused
     assert "--extend allows other steps, learning rates and schedules" in refused
@@ -339,5 +352,5 @@ def test_too_little_text_is_refused_before_a_model_is_built(tmp_path, monkeypatc
     path = tmp_path / "short.txt"
     path.write_text("the cat sat on the mat. " * 400, encoding="utf-8")
     told = " ".join(call("train", "lm", "-o", f"text={path}", "-o", "level=char", code=2).split())
-    assert "batch_size: expected at most the 8 training examples of lm, got 64" in told
+    assert "--batch-size: expected at most the 8 training examples of lm, got 64" in told
     assert "--batch-size N sets it; a smaller -o length=N cuts the text into more examples" in told
