@@ -198,9 +198,7 @@ def test_going_on_starting_again_and_damage(load):
     first = call(*command)
     weights = Path("run/model/model.safetensors").read_bytes()
     refused = call(*command, "--lr", "0.1", code=2)
-    expected = (
-        "--resume: expected the settings the run began with (config.lr = 0.004) or --extend, got config.lr = 0.1"
-    )
+    expected = "--resume: expected the settings the run began with (config.lr = 0.004) or --extend, got config.lr = 0.1"
     assert f"cannot train: {expected}" in refused
     assert "--extend allows other steps, learning rates and schedules" in refused
     again = call(*command).splitlines()
