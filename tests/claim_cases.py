@@ -162,11 +162,11 @@ IAT = {
         Case("....nn", sums("polynomial-*", cost(above(1.1)))),
     ],
     "ia-fig5": [
-        Case("rrrrrr", {"memory-*": inputs(EXP, EXP, SLOW)}),
-        Case("pnpnpn", {"memory-*": inputs(EXP, POWER, EXP)}),
-        Case("nnnnnn", {"memory-*": inputs(POWER, POWER, FAST)}),
-        Case("inrrrr", {"memory-*": inputs(EXP, EXP, SLOW), "memory-lstm-*": inputs(UNCLEAR, UNCLEAR, EXP)}),
-        Case("rprnrr", {
+        Case("hhrrrr", {"memory-*": inputs(EXP, EXP, SLOW)}),
+        Case("pdpnpn", {"memory-*": inputs(EXP, POWER, EXP)}),
+        Case("ddnnnn", {"memory-*": inputs(POWER, POWER, FAST)}),
+        Case("idrrrr", {"memory-*": inputs(EXP, EXP, SLOW), "memory-lstm-*": inputs(UNCLEAR, UNCLEAR, EXP)}),
+        Case("hprnrr", {
             "memory-*": inputs(EXP, EXP, SLOW), "memory-lstm-2": inputs(EXP, EXP, EXP),
             "memory-bilstm-[12]": inputs(EXP, EXP, EXP),
         }),
@@ -1003,8 +1003,8 @@ STRICTER = {
     "ia-fig2": [Case("p.", losses(1e-4, 1e-5, 1e-6, 1e-7, 1e-8), {"goal": 1e-9})],
     "ia-fig4": [Case("....nn", sums("polynomial-*", cost(1.1)), {"slack": 1.0})],
     "ia-fig5": [
-        Case(".r.r.r", {"memory-*": inputs(EXP, EXP, np.where(T > 0, 0.1 * SLOW, 1.0))}),
-        Case(".n.n.n", {"memory-*": inputs(EXP, EXP, np.where(T > 0, 0.1 * SLOW, 1.0))}, {"left": 0.5}),
+        Case(".h.r.r", {"memory-*": inputs(EXP, EXP, np.where(T > 0, 0.1 * SLOW, 1.0))}),
+        Case(".d.n.n", {"memory-*": inputs(EXP, EXP, np.where(T > 0, 0.1 * SLOW, 1.0))}, {"left": 0.5}),
     ],
     "lr-fig2": [
         Case("npp.", {**ENERGY, DISK: read(1.0, 548), RING: read(1e-3)}, {"recent": (0.8, 0.9), "perfect": 1e-4}),
