@@ -101,7 +101,7 @@ def claims(config: EpochsConfig, stages: Stages) -> Claims:
 
 run = computing(scores)
 SMOKE = EpochsConfig(
-    widths=(2, 4), seeds=2, length=8, epochs=(1, 2), training=Training(samples=64, batch=16, epochs=1, device="cpu")
+    widths=(2, 4), seeds=2, length=4, epochs=(1, 2), training=Training(samples=32, batch=16, epochs=1, device="cpu")
 )
 EXPERIMENT = described(
     __file__, run, figures, claims, smoke=SMOKE, paper=EpochsConfig(), minutes=(0.1, 150.0), jobs=scores.jobs

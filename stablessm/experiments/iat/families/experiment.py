@@ -151,7 +151,7 @@ def claims(config: FamiliesConfig, stages: Stages) -> Claims:
 
 
 run = computing(errors)
-SMOKE = FamiliesConfig(families=2, widths=(2, 4), horizon=50, radii=(0.0, 1e-3, 1e-2, 0.1), steps=3)
+SMOKE = FamiliesConfig(families=1, widths=(2, 4), horizon=30, radii=(0.0, 1e-2, 0.1), steps=2)
 EXPERIMENT = described(
     __file__, run, figures, claims, smoke=SMOKE, paper=FamiliesConfig(), minutes=(0.1, 5.0), jobs=errors.jobs
 )
