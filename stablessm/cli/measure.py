@@ -72,8 +72,6 @@ def measure(
       stablessm measure runs/small runs/large --horizon 2000
       stablessm measure my-training     its folders checkpoint-100, checkpoint-200
     """
-    from stablessm import record
-
     started = time.perf_counter()
     name = slug("-".join(model), "model")[:80]
     folder = out or Path("runs") / "measure" / name
@@ -85,6 +83,15 @@ def measure(
         sources = [source for given in model for source in model_source.checkpoints(given)]
         for source in dict.fromkeys(sources):
             curves[source], facts[source], config = _measured(source, memory, words, trust_remote_code)
+    return _told(curves, facts, config, folder, started)
+
+
+def _told(
+    curves: dict[str, Any], facts: dict[str, dict[str, Any]], config: dict[str, Any], folder: Path, started: float
+) -> dict[str, Any]:
+    """Print a table, write the files and return the result, of one model or of several."""
+    from stablessm import record
+
     if len(curves) == 1:
         ((source, curve),) = curves.items()
         tables.show((), facts[source].items(), title=f"memory of {source} ({config['source']})")
