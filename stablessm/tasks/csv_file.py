@@ -210,6 +210,8 @@ def read(path: Path, expected: str = _EXPECTED) -> Table:
     names = _distinct(body[0] if named else [""] * len(kept))
     first = named + (named and _units(body[1:], commas))
     notes = [*above, *([f"line {lines[1]} is dropped as a line of units"] if first > named else [])]
+    if not named:
+        notes.append(f"line {lines[0]} is read as data, since it looks like the lines after it; columns have no names")
     if either:
         column = next(name for place, name in enumerate(names) if any(row[place] == either for row in body))
         notes.append(f"{column}: {_cells.reading(either, commas)}")

@@ -40,7 +40,13 @@ class WindowTask(Task):
         window, horizon = whole_number("window", window), whole_number("horizon", horizon)
         self.content, self.unscaled = sources.content_digest(series), series
         seen = series[: parts["train"]]
-        self.mean, deviation = seen.mean(0), seen.std(0)
+        with np.errstate(over="ignore", invalid="ignore"):
+            self.mean, deviation = seen.mean(0), seen.std(0)
+        if not np.isfinite(deviation).all():
+            name = columns[int(np.argmin(np.isfinite(deviation)))]
+            raise ArgumentError(
+                f"column {name}", "numbers with a finite standard deviation", f"up to {abs(seen).max():g}"
+            )
         self.deviation = np.where(deviation > 0, deviation, 1.0)
         self.columns, self.targets = tuple(columns), tuple(targets)
         self._tensors = {

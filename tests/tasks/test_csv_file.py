@@ -92,6 +92,17 @@ def test_dates_and_titles_in_samples(tmp_path):
     assert csv_file.read(path).notes == (f"{path}: {samples.notes[0]}",)
 
 
+def test_names_that_are_numbers_and_numbers_that_are_too_large(tmp_path):
+    path = write(tmp_path / "n.csv", "2019,2020", *["1,2"] * 30)
+    (note,) = csv_file.read(path).notes
+    assert note == f"{path}: line 1 is read as data, since it looks like the lines after it; columns have no names"
+    path = write(tmp_path / "n.csv", "a,b", *(f"{i},{(-1) ** i}e300" for i in range(40)))
+    with pytest.raises(
+        ArgumentError, match=r"^column b: expected numbers with a finite standard deviation, got up to 1e\+300"
+    ):
+        tasks.get("series", file=str(path), window=4)
+
+
 DAYS = [1, 2, 3, 5, 9, 10]
 
 
