@@ -198,12 +198,14 @@ class Reparameterization(ABC):
     def _boundary_distance(self, w: Tensor) -> Tensor:
         """Return ``boundary_distance`` of a map that is not stable; by default a search over weights of up to 1e6.
 
-        A grid of about 1200 points finds the unstable stretches, bisection their ends; minima of the distance
-        between the points are followed to the boundary. Nothing is known beyond the grid, so the result is at most the
-        distance to its ends.
+        A grid of about 1200 points, and points around each weight, find the unstable stretches, and bisection finds
+        their ends; minima of the distance between the points are followed to the boundary. A stretch at which the
+        distance jumps is found if it is wider than a tenth of its distance from the weight. Nothing is known beyond the
+        grid, so the result is at most the distance to its ends.
         """
         interval = self.search_interval
-        points = torch.cat([modulus.grid(*interval), modulus.far_grid(*interval)]).unique()
+        points = torch.cat([modulus.grid(*interval), modulus.far_grid(*interval)])
+        points = torch.cat([points, modulus.close_grid(w, float(points.min()), float(points.max()))]).unique()
         unstable = ~(self.distance(points) > 0)  # NaN counts as unstable
         crossed = unstable[1:] != unstable[:-1]
         bad = torch.where(unstable[1:], points[1:], points[:-1])[crossed]

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 TOLERANCE = 1e-6
 """Relative tolerance the search reaches on maps that vary on scales above a millionth of the interval."""
 
+_CLOSE = 500  # number of weights around which the search is finer
 _FAR = 1e6
 
 _TOUCH = 1e-14
@@ -72,6 +73,15 @@ def far_grid(low: float, high: float) -> Tensor:
     """Return 800 float64 points beyond [low, high], at logarithmic distances, the last of them at ±1e6."""
     steps = torch.logspace(-6, 0, 400, dtype=torch.float64)
     return torch.cat([low - (low + _FAR) * steps, high + (_FAR - high) * steps])
+
+
+def close_grid(w: Tensor, low: float, high: float) -> Tensor:
+    """Return float64 points of [low, high] at logarithmic distances around the weights, around 500 of them if more."""
+    weights = w.detach().double().cpu().flatten().unique()
+    weights = weights[weights.isfinite()]
+    some = torch.linspace(0, max(len(weights) - 1, 0), min(len(weights), _CLOSE)).long()
+    steps = torch.logspace(-6, 6, 300, dtype=torch.float64)
+    return (weights[some, None] + torch.cat([steps, -steps])).flatten().clamp(low, high)
 
 
 def touching(map: Reparameterization, interval: tuple[float, float], *, beyond: bool = False) -> Tensor:

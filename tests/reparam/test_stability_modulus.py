@@ -169,3 +169,25 @@ def test_a_map_whose_modulus_grows_without_bound_is_not_stable(power: float, sid
             raise NotImplementedError
 
     assert not Growing().is_stable
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.floats(-3, 5), st.floats(-2, 2), st.floats(0.12, 1), st.sampled_from([-1, 1]))
+def test_a_narrow_stretch_in_which_a_map_jumps_to_instability_is_found(
+    power: float, away: float, share: float, side: int
+) -> None:
+    distance = 10**away
+    near, weight = side * (10**power + distance), side * 10**power
+
+    class Jumping(Reparameterization):
+        name, time = "jumping", "continuous"
+
+        def __call__(self, w):
+            beyond = side * (w - near)
+            return torch.where((beyond >= 0) & (beyond < share * distance), 1.0, -1.0).to(w.dtype)
+
+        def inverse(self, eigenvalues):
+            return eigenvalues
+
+    found = Jumping().boundary_distance(torch.tensor([weight], dtype=torch.float64))
+    assert float(found) == pytest.approx(distance, rel=1e-6)
