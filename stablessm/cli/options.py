@@ -116,9 +116,10 @@ def refusing(*kinds: type[Exception], cannot: str | None = None, interrupted: st
         cannot: What could not be done; printed before the error's message.
         interrupted: Line that is printed after Ctrl-C; by default, Ctrl-C is not caught.
     """
+    expected: tuple[type[Exception], ...] = (ArgumentError, *kinds)
     try:
         yield
-    except (ArgumentError, *kinds) as error:
+    except expected as error:
         told = in_options(error)
         typer.secho(printable(told if cannot is None else f"cannot {cannot}: {told}"), fg="red", err=True)
         raise typer.Exit(1 if isinstance(error, OSError) else 2) from error
