@@ -1,12 +1,14 @@
 """The scan at shapes drawn at random, compared with other packages and with the copy bandwidth of the machine.
 
 python benchmarks/scan_grid.py --device cpu --seed 0     # writes benchmarks/results/scan-grid-cpu.json
+python benchmarks/scan_grid.py --device cuda --seed 0 1 2
 python benchmarks/scan_grid.py --shapes 1x131072x64,8x4096x512 --out benchmarks/results/scan-large-cpu.json
 python benchmarks/scan_grid.py --smoke --out /tmp/smoke.json
 
 The decay is per step, the dtype is float32, and memory is allocated as the process is started: no environment variable
 is set and glibc keeps its defaults. A contender whose result is wrong gets no time. The traffic of a shape is the
-number of bytes that a forward pass must move.
+number of bytes that a forward pass must move. On a GPU all times are those of a CUDA graph, and the floor has 5 µs for
+each launch (``_scan_grid_gpu.py``). Peers take long to compile there: ``--peers`` limits at how many shapes they run.
 """
 
 from __future__ import annotations
@@ -62,28 +64,39 @@ def traffic(shape: Sequence[int]) -> int:
 
 
 def one_case(shape: Shape, peers: dict[str, str], bandwidth: float, options: Options) -> list[dict[str, Any]]:
+    """Return the rows of all contenders."""
+    facts = {"size": "x".join(map(str, shape)), "traffic_megabytes": traffic(shape) / 2**20}
+    if options.device == "cuda":
+        import _scan_grid_gpu  # needs Triton
+
+        return [facts | row for row in _scan_grid_gpu.one_case(shape, peers, bandwidth)]
+    return [facts | row for row in _one_cpu_case(shape, peers, bandwidth, options)]
+
+
+def _one_cpu_case(shape: Shape, peers: dict[str, str], bandwidth: float, options: Options) -> list[dict[str, Any]]:
     inputs = scan.draw(shape, "float32", "step")
     gate = Gate(scan.truth(*inputs), scan.some_channels, scan.TOLERANCE["float32"])
-    inputs = tuple(tensor.to(options.device) for tensor in inputs)
     makers = scan_peers.contenders([inputs], peers)
     makers = {name: maker for name, maker in makers.items() if name not in LEFT_OUT}
     floors = {phase: scan.SCALARS[phase]["step"] * inputs[1].nbytes / bandwidth * 1e3 for phase in PHASES}
-    facts = {"size": "x".join(map(str, shape)), "traffic_megabytes": traffic(shape) / 2**20}
-    return [facts | row for row in contest(makers, gate, floors, options)]
+    return contest(makers, gate, floors, options)
 
 
 def summarize(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Return, by phase, the quantiles of the multiple of the floor by traffic, and the shapes where a peer is ahead."""
     found: dict[str, Any] = {}
+    seeds = sorted({row["seed"] for row in rows if row.get("seed") is not None})
     for phase in PHASES:
         ours = [row for row in rows if row["phase"] == phase and row["contender"] == OURS and row["ms"] is not None]
         low = 0.0
         for name, high in BINS.items():
-            inside = [row["times_floor"] for row in ours if low <= row["traffic_megabytes"] * 2**20 < high]
-            if inside:
-                ninety = sorted(inside)[math.ceil(0.9 * len(inside)) - 1]
-                quantiles = {"shapes": len(inside), "median": statistics.median(inside), "in_90_percent": ninety}
-                found[f"{phase}, {name}: times floor"] = quantiles | {"largest": max(inside)}
+            inside = [row for row in ours if low <= row["traffic_megabytes"] * 2**20 < high]
+            parts = {f"{phase}, {name}": inside}
+            if len(seeds) > 1:
+                parts |= {
+                    f"{phase}, {name}, seed {seed}": [row for row in inside if row["seed"] == seed] for seed in seeds
+                }
+            found |= {f"{part}: times floor": _quantiles(members) for part, members in parts.items() if members}
             low = high
         ahead = {row["size"]: row["best_peer_over_this"] for row in ours if row["best_peer_over_this"]}
         if ahead:
@@ -92,12 +105,21 @@ def summarize(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return found
 
 
+def _quantiles(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
+    ratios = sorted(row["times_floor"] for row in rows)
+    ninety = ratios[math.ceil(0.9 * len(ratios)) - 1]
+    return {
+        "shapes": len(ratios), "median": statistics.median(ratios), "in_90_percent": ninety, "largest": ratios[-1],
+    }  # fmt: skip
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
-    parser.add_argument("--seed", type=int, default=0, help="seed of the shapes (default: 0)")
+    parser.add_argument("--seed", type=int, nargs="+", default=[0], help="seeds of the shapes (default: 0)")
     parser.add_argument("--shapes", help="shapes BATCHxTIMExCHANNELS, separated by commas, instead of random ones")
-    parser.add_argument("--count", type=int, default=40, help="number of shapes (default: 40)")
+    parser.add_argument("--count", type=int, default=40, help="number of shapes per seed (default: 40)")
+    parser.add_argument("--peers", type=int, help="number of shapes per seed at which peers run (default: all)")
     parser.add_argument("--seconds", type=float, default=0.5, help="time limit per contender and shape (default: 0.5)")
     parser.add_argument("--smoke", action="store_true", help="two small shapes, to see that it runs")
     parser.add_argument("--out", type=Path, help="record to write (default: benchmarks/results/scan-grid-DEVICE.json)")
@@ -106,18 +128,25 @@ def main() -> None:
     count, (least, most) = args.count, TRAFFIC[args.device]
     if args.smoke:
         count, most = SMOKE["count"], SMOKE["most"]
-    shapes = options.pick_sizes(draw_shapes(args.seed, count, least, most), "BATCHxTIMExCHANNELS")
+    named = options.pick_sizes([], "BATCHxTIMExCHANNELS")
+    cases = [(None, number, shape) for number, shape in enumerate(named)] or [
+        (seed, number, shape)
+        for seed in args.seed
+        for number, shape in enumerate(draw_shapes(seed, count, least, most))
+    ]
     peers = scan_peers.available(args.device)
     limits = announce(options)
     rows: list[dict[str, Any]] = []
     out = args.out or _measure.RESULTS / f"scan-grid-{args.device}.json"
-    for number, shape in enumerate(shapes, 1):
-        found = one_case(shape, peers, limits["copy_gigabytes_per_second"] * 1e9, options)
+    for done, (seed, number, shape) in enumerate(cases, 1):
+        running = peers if args.peers is None or number < args.peers else {}
+        found = one_case(shape, running, limits["copy_gigabytes_per_second"] * 1e9, options)
+        found = [{"seed": seed} | row for row in found]
         table.say("\n" + show("{size}, {traffic_megabytes:.1f} MB", found))
         rows += found
         summary = limits | summarize(rows)
-        more = {"seed": None if args.shapes else args.seed, "shapes": len(shapes), "peers": peers}
-        _measure.write_record(out, args.device, rows, summary, complete=number == len(shapes), **more)
+        more = {"seed": None if named else args.seed, "shapes": len(cases), "peers": peers}
+        _measure.write_record(out, args.device, rows, summary, complete=done == len(cases), **more)
     table.say("\n" + table.facts(summary) + f"\n\nwritten: {out}")
 
 

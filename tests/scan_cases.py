@@ -5,6 +5,10 @@ Without pytest or hypothesis, so that ``benchmarks/scan_check.py`` can run it on
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from unittest.mock import patch
+
 import torch
 from torch import Tensor
 
@@ -108,3 +112,16 @@ def forget_plans() -> None:
 
     linear._forward.cache_clear()
     linear._backward.cache_clear()
+
+
+@contextmanager
+def chained(row_bytes: int = 32, rows: int = 8, window: int = 4) -> Iterator[None]:
+    """Let the GPU backend chain tiles of these sizes, whatever that costs."""
+    from stablessm.scan.triton import linear
+    from stablessm.scan.triton.forms import Form, Tile
+
+    form = Form(Tile(16, row_bytes, rows, 1, 1), window)
+    with patch.object(linear, "choose", lambda task: form):
+        forget_plans()
+        yield
+    forget_plans()

@@ -60,13 +60,13 @@ def contenders(sets: Sequence[Inputs], peers: Mapping[str, str]) -> dict[str, Ca
     if "jax" in here:
         if not x.is_cuda:  # on a GPU lax.scan launches one kernel per step and takes hundreds of milliseconds
             makers["jax lax.scan"] = partial(jax_contender, _lax_scan, sets)
-        makers["jax associative_scan"] = partial(jax_contender, _associative_scan, sets)
+        makers["jax associative_scan"] = partial(jax_contender, associative_scan, sets)
     if "mambapy" in here:
         makers["mambapy pscan"] = partial(torch_contender, _mambapy, sets)
     if "accelerated-scan" in here:
-        makers["accelerated-scan"] = partial(_accelerated_contender, sets)
+        makers["accelerated-scan"] = partial(accelerated_contender, sets)
     if "flash-linear-attention" in here and not x.is_complex():
-        makers["flash-linear-attention"] = partial(_hgrn_contender, sets)
+        makers["flash-linear-attention"] = partial(hgrn_contender, sets, "chunk_hgrn")
     if a.dim() == 1 and x.dtype != torch.bfloat16:  # cuFFT has no bfloat16
         makers["torch FFT convolution"] = partial(torch_contender, _fft, sets)
     return makers
@@ -86,13 +86,24 @@ def _mambapy(a: Tensor, x: Tensor) -> Tensor:
     return pscan(a.expand(x.shape).unsqueeze(-1), x.unsqueeze(-1)).squeeze(-1)
 
 
-def _accelerated_contender(sets: Sequence[Inputs]) -> Contender:
+def accelerated_contender(sets: Sequence[Inputs], *, transpose: bool = True) -> Contender:
     """Return accelerated-scan, without the real backward pass if the last block is not full.
 
     In that case ``scalar.backward_scan`` of version 0.3.1 reads past the end of its array (its mask is only t > 0).
     This can be an illegal memory access, after which all CUDA calls of the process fail.
+
+    Args:
+        sets: Inputs in our layout.
+        transpose: Transpose to its contiguous layout (batch, channel, time) and back in every call. Otherwise
+            transposes are not timed.
     """
-    contender, x = torch_contender(_accelerated, sets), sets[0][1]
+    x = sets[0][1]
+    if transpose:
+        contender = torch_contender(_accelerated, sets)
+    else:
+        own = [tuple(tensor.expand(x.shape).mT.contiguous() for tensor in inputs) for inputs in sets]
+        turned = torch_contender(_accelerated_own_layout, own)
+        contender = replace(turned, answer=lambda parts: tuple(part.mT for part in parts))
     if x.is_complex() or x.shape[1] % _ACCELERATED_BLOCK == 0:
         return contender
     forward, both = PHASES
@@ -101,19 +112,23 @@ def _accelerated_contender(sets: Sequence[Inputs]) -> Contender:
 
 
 def _accelerated(a: Tensor, x: Tensor) -> Tensor:
-    """Transpose to its contiguous layout (batch, channel, time) and back."""
+    return _accelerated_own_layout(a.expand(x.shape).mT.contiguous(), x.mT.contiguous()).mT.contiguous()
+
+
+def _accelerated_own_layout(a: Tensor, x: Tensor) -> Tensor:
     from accelerated_scan import complex, scalar
 
-    scan = (complex if x.is_complex() else scalar).scan
-    return scan(a.expand(x.shape).mT.contiguous(), x.mT.contiguous()).mT.contiguous()
+    return (complex if x.is_complex() else scalar).scan(a, x)
 
 
-def _hgrn_contender(sets: Sequence[Inputs]) -> Contender:
-    """Return a contender that takes log a and returns its gradient; computing the logarithm is not timed."""
-    from fla.ops.hgrn import chunk_hgrn
+def hgrn_contender(sets: Sequence[Inputs], function: str) -> Contender:
+    """Return a function of fla that takes log a and returns its gradient; computing the logarithm is not timed."""
+    from fla.ops import hgrn
+
+    scan = getattr(hgrn, function)
 
     def run(log_a: Tensor, x: Tensor) -> Tensor:
-        return chunk_hgrn(x, log_a.expand(x.shape).contiguous())[0]
+        return scan(x, log_a.expand(x.shape).contiguous())[0]
 
     def answer(parts: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         return parts if len(parts) == 1 else (parts[0], parts[1] / sets[0][0], parts[2])
@@ -165,7 +180,8 @@ def _lax_scan(a: Any, x: Any) -> Any:
     return jnp.swapaxes(states, 0, 1)
 
 
-def _associative_scan(a: Any, x: Any) -> Any:
+def associative_scan(a: Any, x: Any) -> Any:
+    """Return the states by ``jax.lax.associative_scan``."""
     import jax
     import jax.numpy as jnp
 

@@ -13,19 +13,16 @@ from scan_cases import (
     DIFFERENTIATED,
     LENGTHS,
     TOLERANCE,
+    chained,
     check_against_reference,
     device_of,
     draw,
     draw_decay,
-    forget_plans,
 )
 from torch import Tensor
 
 from stablessm import linear_scan, scan
 from stablessm.scan.cpu import linear as cpu_linear
-
-if scan.why_not("triton") is None:
-    from stablessm.scan.triton import linear as triton_linear
 
 NATIVE = [name for name in scan.NAMES if name not in ("reference", "triton")]
 """The backends that are fast enough for every case; Triton runs in its interpreter and has smaller cases below."""
@@ -105,13 +102,10 @@ def test_triton_matches_reference_over_many_tiles(dtype: torch.dtype, length: in
 
 @pytest.mark.parametrize(("place", "channels"), list(enumerate([1, 3, 16])))
 @pytest.mark.parametrize("dtype", INTERPRETED, ids=str)
-def test_triton_matches_reference_with_time_cut(dtype: torch.dtype, place: int, channels: int) -> None:
-    """Chunk by chunk, with a last one that is not full."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(triton_linear, "SHORT", 0)
-        forget_plans()
+def test_triton_matches_reference_in_a_chain(dtype: torch.dtype, place: int, channels: int) -> None:
+    """Groups of tiles, of which the last is not full."""
+    with chained(rows=16):
         check_against_reference("triton", dtype, 203, **small_case(dtype, place, channels))
-    forget_plans()
 
 
 @pytest.mark.slow

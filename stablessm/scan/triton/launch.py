@@ -42,9 +42,10 @@ class Launch:
         constants: Values of the ``tl.constexpr`` arguments by name, in the order of the kernel's signature.
         offsets: Distance in bytes from the start of each tensor to the address that is passed (default: 0).
         warps: Number of warps per program.
+        registers: Largest number of registers per thread (default: chosen by the compiler).
     """
 
-    __slots__ = ("_compiled", "_constants", "_kernel", "_numbers", "_offsets", "_programs", "_rest", "_warps")
+    __slots__ = ("_compiled", "_constants", "_kernel", "_limit", "_numbers", "_offsets", "_programs", "_rest", "_warps")
 
     def __init__(
         self,
@@ -55,9 +56,11 @@ class Launch:
         *,
         offsets: tuple[int, ...] = (),
         warps: int,
+        registers: int | None = None,
     ) -> None:
         self._kernel, self._programs, self._warps = kernel, programs, warps
         self._numbers, self._constants, self._offsets = numbers, constants, offsets
+        self._limit = {} if registers is None else {"maxnreg": registers}
         self._rest = (*numbers, *constants.values())
         self._compiled: dict[tuple[Any, ...], tuple[Any, Any, Any]] = {}
 
@@ -125,7 +128,7 @@ class Launch:
         return made.run, made.function, made.packed_metadata
 
     def _options(self) -> dict[str, Any]:
-        return {**self._constants, "num_warps": self._warps}
+        return {**self._constants, "num_warps": self._warps, **self._limit}
 
     def _places(self, tensors: tuple[Tensor, ...]) -> list[Tensor]:
         """Return real tensors whose first element is at the address to pass."""

@@ -127,7 +127,7 @@ def compose(a_re, a_im, x_re, x_im, cut, SPREAD: tl.constexpr, CUTS: tl.constexp
 
 
 @triton.jit
-def _after(a_re, a_im, x_re, x_im, cut, y_re, y_im, CUTS: tl.constexpr, IS_COMPLEX: tl.constexpr):
+def after(a_re, a_im, x_re, x_im, cut, y_re, y_im, CUTS: tl.constexpr, IS_COMPLEX: tl.constexpr):
     """a y + x, or x alone after a cut."""
     re, im = product(a_re, a_im, y_re, y_im, IS_COMPLEX)
     re += x_re
@@ -139,7 +139,7 @@ def _after(a_re, a_im, x_re, x_im, cut, y_re, y_im, CUTS: tl.constexpr, IS_COMPL
 
 
 @triton.jit
-def _exchange(first, ends):
+def exchange(first, ends):
     """What enters every stretch, the first with ``first``, the others with the end of the one before; and the last."""
     stretch = tl.arange(0, ends.shape[0])[:, None]
     before = tl.gather(ends, tl.broadcast_to(tl.maximum(stretch - 1, 0), ends.shape), 0)
@@ -157,19 +157,35 @@ def walk(a_re, a_im, x_re, x_im, cut, y_re, y_im, CUTS: tl.constexpr, IS_COMPLEX
     a_re, a_im, x_re, x_im, cut, A_re, A_im, X_re, X_im, any_cut = compose(
         a_re, a_im, x_re, x_im, cut, SPREAD, CUTS, IS_COMPLEX
     )
-    end_re, end_im = _after(A_re, A_im, X_re, X_im, any_cut, y_re, y_im, CUTS, IS_COMPLEX)
+    end_re, end_im = after(A_re, A_im, X_re, X_im, any_cut, y_re, y_im, CUTS, IS_COMPLEX)
     if SPREAD > 1:
-        y_re, end_re = _exchange(y_re, end_re)
+        y_re, end_re = exchange(y_re, end_re)
         if IS_COMPLEX:
-            y_im, end_im = _exchange(y_im, end_im)
-    re, im = _after(a_re, a_im, x_re, x_im, cut, y_re[None], y_im[None], CUTS, IS_COMPLEX)
+            y_im, end_im = exchange(y_im, end_im)
+    re, im = after(a_re, a_im, x_re, x_im, cut, y_re[None], y_im[None], CUTS, IS_COMPLEX)
     return re.reshape(rows), im.reshape(rows), end_re, end_im
 
 
 @triton.jit
+def walk_from(a_re, a_im, x_re, x_im, cut, y_re, y_im, CUTS: tl.constexpr, IS_COMPLEX: tl.constexpr):
+    """The same from the y before every stretch, (SPREAD, BLOCK). All of y."""
+    SPREAD: tl.constexpr = y_re.shape[0]
+    rows: tl.constexpr = x_re.shape
+    a_re, x_re = stretches(a_re, SPREAD), stretches(x_re, SPREAD)
+    a_im, x_im = stretches(a_im, SPREAD), stretches(x_im, SPREAD)
+    if CUTS:
+        cut = stretches(cut, SPREAD)
+    re, im = after(a_re, a_im, x_re, x_im, cut, y_re[None], y_im[None], CUTS, IS_COMPLEX)
+    begins = tl.arange(0, rows[0] // SPREAD)[:, None, None] == 0
+    x_re, x_im = tl.where(begins, re, x_re), tl.where(begins, im, x_im)
+    _, _, re, im, _ = scan(a_re, a_im, x_re, x_im, cut, CUTS, IS_COMPLEX)
+    return re.reshape(rows), im.reshape(rows)
+
+
+@triton.jit
 def base(batch, step, channel, per_batch, per_step, per_channel):
-    """Where a column begins, at ``step``: (1, BLOCK)."""
-    return batch * per_batch + step.to(tl.int64) * per_step + channel * per_channel
+    """Where channels begin, at ``step`` (64 bits wide): (1, BLOCK)."""
+    return batch * per_batch + step * per_step + channel * per_channel
 
 
 @triton.jit
@@ -197,19 +213,24 @@ def _twice(mask, offset):
 
 
 @triton.jit
-def load(
-    start, offset, mask, OTHER: tl.constexpr, MASKED: tl.constexpr, IS_COMPLEX: tl.constexpr, WIDE: tl.constexpr,
-    LANE: tl.constexpr,
-):  # fmt: skip
-    """Numbers, OTHER where masked."""
+def fetch(start, offset, mask, OTHER: tl.constexpr, MASKED: tl.constexpr, IS_COMPLEX: tl.constexpr, LANE: tl.constexpr):
+    """Return numbers as they are in memory, OTHER where masked; of complex numbers the parts, 0 where masked."""
     if IS_COMPLEX:
         at = start + _pairs(offset, LANE)
         raw = tl.load(at, _twice(mask, offset), 0.0) if MASKED else tl.load(at)
-        re, im = tl.split(raw.to(WIDE).reshape(offset.shape[0], offset.shape[1], 2))
+    else:
+        raw = tl.load(start + offset, mask, OTHER) if MASKED else tl.load(start + offset)
+    return raw
+
+
+@triton.jit
+def widen(raw, mask, OTHER: tl.constexpr, MASKED: tl.constexpr, IS_COMPLEX: tl.constexpr, WIDE: tl.constexpr):
+    """Return the numbers that :func:`fetch` has read."""
+    if IS_COMPLEX:
+        re, im = tl.split(raw.to(WIDE).reshape(raw.shape[0], raw.shape[1] // 2, 2))
         if MASKED and OTHER != 0.0:
             re = tl.where(mask, re, OTHER)
     else:
-        raw = tl.load(start + offset, mask, OTHER) if MASKED else tl.load(start + offset)
         if raw.dtype.primitive_bitwidth == 16:  # which the interpreter widens in two steps only
             raw = raw.to(tl.float32)
         re = raw.to(WIDE)
@@ -218,13 +239,21 @@ def load(
 
 
 @triton.jit
-def store(
-    re, im, start, offset, mask, MASKED: tl.constexpr, IS_COMPLEX: tl.constexpr, LANE: tl.constexpr,
-    LEAVES: tl.constexpr = False,
+def load(
+    start, offset, mask, OTHER: tl.constexpr, MASKED: tl.constexpr, IS_COMPLEX: tl.constexpr, WIDE: tl.constexpr,
+    LANE: tl.constexpr,
 ):  # fmt: skip
-    """Numbers to where the mask says, rounded to what the array holds; LEAVES: the cache is for what is read."""
+    """Numbers, OTHER where masked."""
+    raw = fetch(start, offset, mask, OTHER, MASKED, IS_COMPLEX, LANE)
+    return widen(raw, mask, OTHER, MASKED, IS_COMPLEX, WIDE)
+
+
+@triton.jit
+def store(
+    re, im, start, offset, mask, MASKED: tl.constexpr, IS_COMPLEX: tl.constexpr, LANE: tl.constexpr
+):  # fmt: skip
+    """Numbers to where the mask says, rounded to what the array holds."""
     DTYPE: tl.constexpr = start.dtype.element_ty
-    POLICY: tl.constexpr = "evict_first" if LEAVES else ""
     if IS_COMPLEX:
         at = start + _pairs(offset, LANE)
         value, mask = tl.join(re, im).to(DTYPE).reshape(at.shape), _twice(mask, offset)
@@ -232,6 +261,6 @@ def store(
         at = start + offset
         value = (re.to(tl.float32) if DTYPE.primitive_bitwidth == 16 else re).to(DTYPE)
     if MASKED:
-        tl.store(at, value, mask, eviction_policy=POLICY)
+        tl.store(at, value, mask)
     else:
-        tl.store(at, value, eviction_policy=POLICY)
+        tl.store(at, value)

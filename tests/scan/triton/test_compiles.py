@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("triton")
 
-from stablessm.scan.triton import linear_kernels, matmul, ssm_kernels
+from stablessm.scan.triton import chain_kernels, linear_kernels, matmul, ssm_kernels
 
 SCRIPT = Path(__file__).parents[2] / "triton_without_gpu.py"
 SHARED_BYTES = 163 * 1024
@@ -30,11 +30,11 @@ def test_kernels_compile_without_a_gpu(architecture: int, cases: list[str], tmp_
     result = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     assert result.returncode == 0, result.stderr
     made = json.loads(result.stdout)
-    modules = (linear_kernels, matmul, ssm_kernels)
+    modules = (chain_kernels, linear_kernels, matmul, ssm_kernels)
     names = {name for module in modules for name in vars(module) if name.endswith("_kernel")}
     assert {line["kernel"] for line in made} == names
     for line in made:
         assert line["target"].startswith(f"sm_{architecture}")
         assert line["shared_bytes"] <= SHARED_BYTES, line
-        # One small pass may, and so may sizes that are multiples of nothing; elsewhere a few registers at most.
-        assert line["spilled_bytes"] <= 64 or line["kernel"] == "carry_kernel" or "77" in line["case"], line
+        # Sizes that are multiples of nothing may spill; elsewhere a few registers at most.
+        assert line["spilled_bytes"] <= 64 or "77" in line["case"], line

@@ -9,10 +9,11 @@ from __future__ import annotations
 import mmap
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 
 import pytest
 import torch
-from scan_cases import draw_decay, forget_plans
+from scan_cases import chained, draw_decay
 from torch import Tensor
 
 pytest.importorskip("triton")
@@ -35,21 +36,19 @@ def far_apart(tensor: Tensor, dimension: int) -> Tensor:
     return torch.frombuffer(pages, dtype=tensor.dtype).as_strided(tensor.shape, strides).copy_(tensor)
 
 
-@pytest.fixture
-def _cut(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Time is cut however short it is."""
-    monkeypatch.setattr(linear, "SHORT", 0)
-    forget_plans()
-    yield
-    forget_plans()
+@pytest.fixture(params=[False, True], ids=["walk", "chain"])
+def _form(request: pytest.FixtureRequest) -> Iterator[None]:
+    """One program for all of time, or a chain of tiles."""
+    with chained(rows=64) if request.param else nullcontext():
+        yield
 
 
-@pytest.mark.usefixtures("_cut")
+@pytest.mark.usefixtures("_form")
 @pytest.mark.skipif(torch.cuda.is_available(), reason="looks at the arithmetic in Triton's interpreter")
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize(
     ("shape", "dimension"),
-    [((4, 3, 2), 0), ((2, 4, 3), 1), ((1, 128, 2), 1), ((2, 3, 4), 2)],  # 128 steps are walked in two chunks
+    [((4, 3, 2), 0), ((2, 4, 3), 1), ((1, 128, 2), 1), ((2, 3, 4), 2)],  # 128 steps are two tiles of the chain
     ids=str,
 )
 def test_scan(shape: tuple[int, int, int], dimension: int, reverse: bool) -> None:

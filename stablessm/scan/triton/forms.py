@@ -1,0 +1,149 @@
+"""How a scan is divided among the programs of a GPU: the forms that are considered, and a model of the time of each.
+
+A program walks a strip of channels over all of time (:mod:`.linear_kernels`), or has one tile of a chain
+(:mod:`.chain_kernels`). The constants of the model are microseconds, fitted to forward passes on an H200. They matter
+only in proportion: the fastest form is chosen.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import NamedTuple, TypeAlias
+
+import torch
+
+
+class Tile(NamedTuple):
+    """What a program holds at once."""
+
+    lane_bytes: int
+    """What a lane reads at once where the array allows it."""
+    row_bytes: int
+    rows: int
+    stages: int
+    """Tiles in flight: the next ones are fetched while this one is computed."""
+    warps: int
+    """Of the program."""
+
+
+class Form(NamedTuple):
+    """A way to divide a scan."""
+
+    tile: Tile
+    window: int = 0
+    """Number of levels in a group of a chain; 0: each program walks over all of time."""
+    registers: int | None = None
+    """Most registers per thread (default: chosen by the compiler)."""
+
+
+Costs: TypeAlias = dict[Tile, tuple[float, float]]
+"""For programs that walk over all of time: how long a multiprocessor works on a tile, and how long a tile takes."""
+
+_HALF, _FLOAT, _DOUBLE = torch.float16, torch.float32, torch.float64
+_COMPLEX, _COMPLEX_DOUBLE = torch.complex64, torch.complex128
+WHOLE: dict[torch.dtype, Costs] = {
+    _HALF: {Tile(16, 256, 64, 3, 4): (1.5, 1.5), Tile(16, 32, 256, 3, 4): (1.21, 1.4)},
+    _FLOAT: {
+        Tile(16, 256, 32, 3, 2): (0.81, 1.2),
+        Tile(16, 128, 64, 3, 4): (0.92, 1.13),
+        Tile(16, 128, 32, 3, 2): (0.45, 1.05),
+        Tile(16, 64, 64, 3, 2): (0.5, 1.03),
+    },
+    _DOUBLE: {Tile(16, 256, 32, 3, 2): (0.78, 1.13), Tile(16, 64, 64, 3, 2): (0.5, 1.06)},
+    _COMPLEX: {Tile(16, 256, 8, 4, 1): (0.19, 0.5), Tile(16, 64, 128, 3, 4): (1.47, 1.7)},
+    _COMPLEX_DOUBLE: {Tile(16, 128, 16, 4, 1): (0.2, 0.6), Tile(16, 64, 64, 3, 2): (0.6, 1.3)},
+}
+"""By dtype; bfloat16 is as float16."""
+LIGHT: dict[torch.dtype, Costs] = {
+    _HALF: {Tile(16, 128, 64, 4, 2): (0.56, 1.0), Tile(16, 32, 256, 3, 4): (1.21, 1.4)},
+    _FLOAT: {Tile(16, 256, 32, 4, 2): (0.53, 1.0), Tile(16, 64, 64, 3, 2): (0.4, 1.0)},
+    _DOUBLE: {Tile(16, 256, 32, 4, 2): (0.53, 1.0), Tile(16, 64, 64, 3, 2): (0.4, 1.0)},
+    _COMPLEX: {Tile(16, 512, 16, 4, 2): (0.52, 1.0), Tile(16, 64, 128, 3, 4): (1.25, 1.7)},
+    _COMPLEX_DOUBLE: {Tile(16, 128, 16, 4, 1): (0.2, 0.6), Tile(16, 64, 64, 3, 2): (0.6, 1.3)},
+}
+"""The same where one array alone is read: more of it has to be in flight."""
+CHAIN: dict[Tile, dict[int, float]] = {
+    Tile(16, 128, 128, 1, 4): {1: 1.69, 2: 1.87, 4: 1.9, 8: 2.1, 16: 2.35},
+    Tile(16, 64, 256, 1, 4): {1: 1.87, 2: 1.96, 4: 1.97, 8: 2.05, 16: 2.15},
+    Tile(16, 64, 128, 1, 2): {1: 1.02, 2: 1.06, 4: 1.07, 8: 1.12, 16: 1.22},
+}
+"""For a chain of float32 tiles: how long a multiprocessor works on a tile, by the number of levels in a group."""
+CHAIN_FACTOR = {_HALF: 1.1, _FLOAT: 1.0, _DOUBLE: 1.0, _COMPLEX: 1.2, _COMPLEX_DOUBLE: 1.2}
+"""The work on a tile of a chain compared with float32."""
+HOP = {1: 0.57, 2: 0.65, 4: 0.72, 8: 0.72, 16: 0.85}
+"""How long a state takes from a group to the next, by the number of levels in a group."""
+START, CHAIN_START = 3.0, 6.5
+"""How long a launch takes apart from that, without and with a chain."""
+BACKWARD = 1.5
+"""The time for a tile in a backward pass compared with a forward pass."""
+REGISTERS = 128
+"""Most registers per thread in a chain: four programs of four warps fit on a multiprocessor."""
+MOST = 1 << 24
+"""A chain has fewer tiles: so many tickets can be counted."""
+PROCESSORS = 132
+"""Number of multiprocessors where there is no GPU to ask: that of an H200."""
+
+
+class Task(NamedTuple):
+    """What the choice depends on."""
+
+    shape: tuple[int, int, int]
+    dtype: torch.dtype
+    per_step: bool
+    backward: bool
+    device: torch.device
+
+
+def choose(task: Task) -> Form:
+    """Return the form that is expected to be fastest."""
+    times = {Form(tile): _walk_time(task, tile, *cost) for tile, cost in _costs(task).items()}
+    if chains(task.device):
+        for tile, costs in CHAIN.items():
+            if task.shape[1] > tile.rows:
+                times |= {
+                    Form(tile, window, REGISTERS): _chain_time(task, tile, window, cost)
+                    for window, cost in costs.items()
+                }
+    return min(times, key=lambda form: times[form])
+
+
+@functools.cache
+def processors(device: torch.device) -> int:
+    """Return the number of multiprocessors of a device."""
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else PROCESSORS
+
+
+def chains(device: torch.device) -> bool:
+    """Return True unless the GPU is made by AMD: a chain contains instructions of NVIDIA's GPUs."""
+    return device.type != "cuda" or torch.version.hip is None
+
+
+def kind(dtype: torch.dtype) -> torch.dtype:
+    """Return the dtype under which the tables list a dtype."""
+    return _HALF if dtype.itemsize == 2 else dtype
+
+
+def block(tile: Tile, dtype: torch.dtype, channels: int) -> int:
+    """Return the number of channels of a strip: no lanes for channels that are not there."""
+    return min(tile.row_bytes // dtype.itemsize, max(8, 1 << (channels - 1).bit_length()))
+
+
+def _costs(task: Task) -> Costs:
+    return (WHOLE if task.backward or task.per_step else LIGHT)[kind(task.dtype)]
+
+
+def _walk_time(task: Task, tile: Tile, work: float, wait: float) -> float:
+    batch, steps, channels = task.shape
+    strips = batch * -(-channels // block(tile, task.dtype, channels))
+    each = -(-strips // processors(task.device))  # programs on the fullest multiprocessor
+    return START + -(-steps // tile.rows) * max(wait, each * work) * (BACKWARD if task.backward else 1.0)
+
+
+def _chain_time(task: Task, tile: Tile, window: int, work: float) -> float:
+    batch, steps, channels = task.shape
+    levels, strips = -(-steps // tile.rows), batch * -(-channels // block(tile, task.dtype, channels))
+    if levels * strips >= MOST:
+        return float("inf")
+    work *= CHAIN_FACTOR[kind(task.dtype)] * (BACKWARD if task.backward else 1.0) * levels * strips
+    less, more = sorted((work / processors(task.device), -(-levels // window) * HOP[window]))
+    return CHAIN_START + more + 0.25 * less  # states pass on while tiles are computed
