@@ -8,7 +8,8 @@ python benchmarks/scan_grid.py --smoke --out /tmp/smoke.json
 The decay is per step, the dtype is float32, and memory is allocated as the process is started: no environment variable
 is set and glibc keeps its defaults. A contender whose result is wrong gets no time. The traffic of a shape is the
 number of bytes that a forward pass must move. On a GPU all times are those of a CUDA graph, and the floor has 5 µs for
-each launch (``_scan_grid_gpu.py``). Peers take long to compile there: ``--peers`` limits at how many shapes they run.
+each launch (``_scan_grid_gpu.py``). JAX and fla take long to compile there: ``--peers`` limits at how many shapes they
+run.
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ BINS = {"1 to 8 MB": 8 << 20, "8 to 64 MB": 64 << 20, "64 MB and more": math.inf
 """Upper limits of the traffic in each part of the summary."""
 LEFT_OUT = {"torch loop", "mambapy pscan"}
 """Contenders that take seconds or tens of gigabytes at the longest sequences."""
+QUICK = {"accelerated-scan"}
+"""Peers that compile nothing for a new shape."""
 SMOKE = {"count": 2, "most": 2 << 20}
 
 
@@ -119,7 +122,11 @@ def main() -> None:
     parser.add_argument("--seed", type=int, nargs="+", default=[0], help="seeds of the shapes (default: 0)")
     parser.add_argument("--shapes", help="shapes BATCHxTIMExCHANNELS, separated by commas, instead of random ones")
     parser.add_argument("--count", type=int, default=40, help="number of shapes per seed (default: 40)")
-    parser.add_argument("--peers", type=int, help="number of shapes per seed at which peers run (default: all)")
+    parser.add_argument(
+        "--peers",
+        type=int,
+        help="number of shapes per seed at which peers run that compile for each shape (default: all)",
+    )
     parser.add_argument("--seconds", type=float, default=0.5, help="time limit per contender and shape (default: 0.5)")
     parser.add_argument("--smoke", action="store_true", help="two small shapes, to see that it runs")
     parser.add_argument("--out", type=Path, help="record to write (default: benchmarks/results/scan-grid-DEVICE.json)")
@@ -139,7 +146,9 @@ def main() -> None:
     rows: list[dict[str, Any]] = []
     out = args.out or _measure.RESULTS / f"scan-grid-{args.device}.json"
     for done, (seed, number, shape) in enumerate(cases, 1):
-        running = peers if args.peers is None or number < args.peers else {}
+        running = (
+            peers if args.peers is None or number < args.peers else {name: peers[name] for name in QUICK & set(peers)}
+        )
         found = one_case(shape, running, limits["copy_gigabytes_per_second"] * 1e9, options)
         found = [{"seed": seed} | row for row in found]
         table.say("\n" + show("{size}, {traffic_megabytes:.1f} MB", found))
