@@ -145,8 +145,6 @@ def main() -> None:
     out = args.out or _measure.RESULTS / f"generation-{args.device}.json"
     batches = {torch.float32: (1, 2)} if args.smoke else BATCHES[args.device]
     found = rows(preset, args.device, count, turns, batches)
-    for each in found:
-        each["times_reading_the_weights"] = each["ms"] * 1e6 * rate / weights / getattr(torch, each["dtype"]).itemsize
     _measure.write_record(out, args.device, found, summary)
 
 

@@ -171,17 +171,15 @@ def language_table(record: Record) -> str:
 
 def generation_table(record: Record) -> str:
     """Return a table of times per generated token, one row per loop, dtype, batch and way to draw."""
-    lines = [
-        [
-            f"`{row['loop']}`", row["dtype"], str(row["batch"]), row["draw"],
-            milliseconds(row["ms"], row["quartiles_ms"]), times(row["times_reading_the_weights"]),
-            f"{row['tokens_per_second']:,.0f}",
-        ]
-        for row in record["rows"]
-    ]  # fmt: skip
-    size = record["summary"]["parameters"] / 1e6
+    size, rate = record["summary"]["parameters"], record["summary"]["copy_gigabytes_per_second"]
+    lines = []
+    for row in record["rows"]:
+        read = (2 if row["dtype"] == "bfloat16" else 4) * size / rate / 1e6
+        took = [milliseconds(row["ms"], row["quartiles_ms"]), times(row["ms"] / read)]
+        rest = [row["dtype"], str(row["batch"]), row["draw"], *took, f"{row['tokens_per_second']:,.0f}"]
+        lines.append([f"`{row['loop']}`", *rest])
     said = (
-        f"{size:.1f} million parameters. The time to read the weights is their size divided by the bandwidth of a copy."
+        f"{size / 1e6:.1f} million parameters. Reading the weights takes their size divided by the bandwidth of a copy."
     )
     head = ["loop", "dtype", "batch", "draw", "ms per step", "× reading the weights", "tokens/s"]
     return "\n\n".join([said, _markdown(head, lines)])
