@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
+from typing import Any
 
 import torch
 import triton
@@ -73,9 +75,15 @@ def _tensors(layer: Selective) -> tuple[list[Tensor], Tensor, Tensor]:
     return tensors, reset, ends.contiguous()
 
 
-def _launch(kernel: object, layer: Selective, *tensors: Tensor) -> None:
+def _launch(kernel: Any, layer: Selective, *tensors: Tensor) -> None:
     (batch, steps, channels), (block, padded) = layer.x.shape, _tile(layer)
     limit = -torch.finfo(layer.A.dtype).eps / 2 if layer.below_one else math.inf
     numbers = (batch, steps, channels, layer.A.shape[1], -(-steps // CELL), limit)
-    constants = {"RESET": layer.reset is not None, "CELL": CELL, "BLOCK": block, "STATES": padded}
-    Launch(kernel, batch * -(-channels // block), numbers, constants, warps=2)(*tensors)
+    _launcher(kernel, numbers, layer.reset is not None, block, padded)(*tensors)
+
+
+@functools.lru_cache(maxsize=256)
+def _launcher(kernel: Any, numbers: tuple[float, ...], reset: bool, block: int, padded: int) -> Launch:
+    """Return the launch of a kernel, whose arguments except its pointers are processed once."""
+    constants = {"RESET": reset, "CELL": CELL, "BLOCK": block, "STATES": padded}
+    return Launch(kernel, int(numbers[0] * -(-numbers[2] // block)), numbers, constants, warps=2)
