@@ -92,7 +92,8 @@ def test_bools_and_text_are_no_numbers(tmp_path, monkeypatch):
                 assert outcome == "named error", (name, given, text)
                 cases += 1
     assert cases > 200
-    for dt in (True, torch.tensor(True), torch.ones(5, dtype=torch.bool), "1"):
+    quantized = torch.quantize_per_tensor(torch.ones(5), 0.1, 0, torch.quint8)
+    for dt in (True, torch.tensor(True), torch.ones(5, dtype=torch.bool), "1", 10**400, quantized):
         with pytest.raises(ssm.ArgumentError, match=r"^dt: expected"):
             ssm.LRU(2, 4, 3)(torch.randn(2, 5, 2), dt=dt)
 

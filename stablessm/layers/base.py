@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
-from stablessm._arguments import whole_number
+from stablessm._arguments import MOST, whole_number
 from stablessm._checked import require, rule_of
 from stablessm._errors import ArgumentError
 from stablessm._typing import Dt, Lengths, Reset, Sequence, State, Times
@@ -172,13 +172,18 @@ class SequenceLayer(nn.Module, ABC):
         return dt
 
     def _tensor_of(self, dt: float | Tensor) -> Tensor:
-        if isinstance(dt, Tensor) and (dt.is_complex() or dt.is_meta != self._parameter().is_meta or dt.is_sparse):
+        like = self._parameter()
+        if isinstance(dt, Tensor) and (
+            dt.is_complex() or dt.is_meta != like.is_meta or dt.is_sparse or dt.is_quantized
+        ):
             raise ArgumentError("dt", "a real dtype and a dense layout", f"{dt.dtype}, {dt.layout}, on {dt.device}")
         if isinstance(dt, bool) or (isinstance(dt, Tensor) and dt.dtype == torch.bool):
             raise ArgumentError("dt", "numbers", "bool")
+        if isinstance(dt, int) and abs(dt) >= MOST:
+            raise ArgumentError("dt", f"a number below {MOST}", "a larger one")
         if not isinstance(dt, Tensor | float | int):
             require("dt", dt, rule_of(ArrayLike))
-        return torch.as_tensor(dt, dtype=self._parameter_dtype(), device=self._parameter().device)
+        return torch.as_tensor(dt, dtype=self._parameter_dtype(), device=like.device)
 
     def _parameter(self) -> Tensor:
         """Return one parameter, from which dtype and device are read."""
