@@ -41,7 +41,7 @@ def selective_scan(
 
     h_n[t] = exp(delta[t] A_n) h_n[t-1] + delta[t] B_n[t] x[t],  y[t] = (Σ_n C_n[t] h_n[t] + D x[t]) · silu(z[t]).
 
-    The CPU backend stores no states except one in about 32 steps, from which the backward pass recomputes the others.
+    Only one state in 16 to 64 steps is stored, from which the backward pass recomputes the others.
 
     Args:
         x: (B, T, H), real.
