@@ -71,7 +71,7 @@ class _Fused(torch.autograd.Function):
             given = [tensor for tensor in layer[:4] if tensor is not None]
 
             def run(*parts: Tensor) -> Tensor:
-                return _by_scan(layer._replace(**dict(zip(("z", "candidate", "rate", "initial"), parts, strict=False))))
+                return _by_scan(Gated._make((*parts, *layer[len(parts) :])))
 
             found = torch.func.vjp(run, *given)[1](grad)
         else:

@@ -57,7 +57,8 @@ def backward(layer: Selective, checkpoints: Tensor, d_y: Tensor, d_final: Tensor
 
 
 def _supported(layer: Selective) -> bool:
-    return layer.A.shape[1] <= MOST_STATES and layer.x.numel() > 0
+    """Return whether the kernels compute this layer. They have run in Triton's interpreter only, not yet on a GPU."""
+    return not layer.x.is_cuda and layer.A.shape[1] <= MOST_STATES and layer.x.numel() > 0
 
 
 def _tile(layer: Selective) -> tuple[int, int]:
