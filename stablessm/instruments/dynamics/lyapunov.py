@@ -31,10 +31,10 @@ MOST_EXPONENTS = 512
 FEW_EXPONENTS = 16
 """Default number of exponents of a larger state."""
 
-ROWS = 256
-"""Number of rows up to which parallel trajectories cost little."""
+TOGETHER = 2**14
+"""Number of values of directions up to which parallel trajectories cost little."""
 
-MOST_TRAJECTORIES = 64
+MOST_TRAJECTORIES = 512
 """Largest number of parallel trajectories."""
 
 MORE = 4
@@ -152,7 +152,7 @@ def lyapunov_spectrum(
     separately (a diagonal recurrence has the averages of log |a_t|); a state that is reached at a fixed point has the
     eigenvalues there.
 
-    Without inputs the first tenth of the steps is left out, and up to 64 shorter trajectories that start at points of
+    Without inputs the first tenth of the steps is left out, and up to 512 shorter trajectories that start at points of
     the first one run in parallel, if the model can run them in one call. With inputs the first tenth of the inputs
     only aligns the directions.
 
@@ -198,11 +198,11 @@ class _Measurement:
         if run.alone:
             steps = steps or (1000 if isinstance(run.module, torch.nn.Module) else 10_000)
             many = not (run.place == "single" and not run.vectorized)
-            count = min(max(1, ROWS // self.tangents), MOST_TRAJECTORIES) if many else 1
+            count = min(max(1, TOGETHER // (self.tangents * run.size)), MOST_TRAJECTORIES) if many else 1
             shorter = max(MORE * steps // count, min(steps // 4, LONG_ENOUGH), 1)
             self.length = min(steps, shorter) if count > 1 else steps
-            self.start = self._on_the_attractor(min(steps, max(steps // 10, SETTLING)), count)
             self.skip = min(1000, self.length // 5)
+            self.start = self._on_the_attractor(min(steps, max(steps // 10, SETTLING)), count)
         else:
             assert run.inputs is not None
             here = run.inputs.shape[1] - run.taken
@@ -227,7 +227,16 @@ class _Measurement:
         visited = torch.cat(found)
         chosen = visited[torch.linspace(0, len(visited) - 1, count).long()]
         noise = torch.randn(chosen.shape, generator=self.generator, dtype=chosen.dtype)
-        return chosen + APART * (visited.std(0) if len(visited) > 1 else 0.0) * noise
+        moved = chosen + APART * (visited.std(0) if len(visited) > 1 else 0.0) * noise
+        moved = moved.clamp(visited.amin(0), visited.amax(0))
+        return torch.where(self._stays(moved, min(steps, self.skip)), moved, chosen)
+
+    def _stays(self, rows: Tensor, steps: int) -> Tensor:
+        """Return whether each state stays finite, (R, 1): a state beside an attractor may lead away from it."""
+        after, frame = rows, self.run.framed(len(rows))
+        for t in range(steps):
+            after, frame = self.run.advance(after, self.run.at(t, len(rows)), frame)
+        return after.isfinite().all(1, keepdim=True)
 
     def _checked(self, rows: Tensor, t: int) -> None:
         if not bool(rows.isfinite().all()):
@@ -281,10 +290,12 @@ class _Measurement:
             pattern = pattern | walked
 
     def _matrix(self) -> Tensor:
-        """Return the Jacobian matrices of the first step, (R, n, n)."""
+        """Return the Jacobian matrices of the first step, (R, n, n), or (1, n, n) if only their products are needed."""
         count = len(self.start)
-        frame = self.run.framed(count * self.run.size)
-        return self.way.matrices(self.start, self.run.at(0, count), frame, self.scale)[1]
+        rows, x = self.start, self.run.at(0, count)
+        if not self.full:
+            rows, x = rows[:1], None if x is None else x[:1]
+        return self.way.matrices(rows, x, self.run.framed(len(rows) * self.run.size), self.scale)[1]
 
     def _pushed(self, rows: Tensor, directions: Tensor, t: int, frame: Any) -> tuple[Tensor, Tensor, Any]:
         """Return the states after step t, J times the directions (R, n, k), and the frame."""
