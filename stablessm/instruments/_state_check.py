@@ -31,14 +31,20 @@ class Check:
         self.adapter, self.shape, self.seed = adapter, shape, seed
         self.x = adapter.inputs(shape.rows, shape.steps, torch.Generator().manual_seed(seed))
         self.whole = _whole(adapter, self.x)
+        self._require_state()
         self._require_repeatable()
-        self.tol = self._tolerance() if tol is None else tol
+        self.tol, self.channel_tol = self._tolerances() if tol is None else (tol, tol)
 
-    def _tolerance(self) -> float:
-        """Return the tolerance of the coarsest dtype that the model computes in, or what rounding needs."""
+    def _tolerances(self) -> tuple[float, float]:
+        """Return the tolerance of the coarsest dtype that the model computes in, or what rounding needs.
+
+        The second number is for errors relative to the largest output of a channel instead of all channels.
+        """
         dtypes = [dtype.to_real() for dtype in (self.whole.dtype, *self._state_dtypes())]
         coarse = max((dtype for dtype in dtypes if dtype.is_floating_point), key=_eps, default=torch.float32)
-        return max(TOLERANCE.get(coarse, 5e-2), ROUNDING * self._sensitivity(_eps(coarse)))
+        least, shaken = TOLERANCE.get(coarse, 5e-2), self._shaken(_eps(coarse))
+        overall, of_channel = (ROUNDING * largest(shaken, self.whole, of_channel=of) for of in (False, True))
+        return max(least, overall), max(least, of_channel)
 
     def _state_dtypes(self) -> list[torch.dtype]:
         try:
@@ -47,8 +53,8 @@ class Check:
             return []
         return [leaf.dtype for _, leaf in _states.leaves(state) if isinstance(leaf, Tensor)]
 
-    def _sensitivity(self, eps: float) -> float:
-        """Return the relative change of the outputs when all weights, or the inputs, change by about ``eps``."""
+    def _shaken(self, eps: float) -> Tensor:
+        """Return the outputs when all weights, or the inputs of a function, change by about ``eps``."""
         generator = torch.Generator().manual_seed(self.seed)
 
         def shaken(tensor: Tensor) -> Tensor:
@@ -56,22 +62,27 @@ class Check:
             return tensor * (1 + eps * signs)
 
         if not isinstance(self.adapter.model, torch.nn.Module):
-            return self._apart(self.adapter.whole(shaken(self.x)))
+            return self.adapter.whole(shaken(self.x))
         weights = [weight for weight in self.adapter.model.parameters() if weight.is_floating_point()]
         kept = [weight.detach().clone() for weight in weights]
         try:
             for weight in weights:
                 weight.copy_(shaken(weight))
-            return self._apart(self.adapter.whole(self.x))
+            return self.adapter.whole(self.x)
         finally:
             for weight, before in zip(weights, kept, strict=True):
                 weight.copy_(before)
 
-    def _apart(self, y: Tensor) -> float:
-        return largest(y, self.whole)
+    def _require_state(self) -> None:
+        try:
+            state = self.adapter.run(self.x)[1]
+        except Exception:  # every case will say so
+            return
+        if state is None:
+            raise ArgumentError("model", "a model that returns a state", f"{name_of(self.adapter.model)}, with None")
 
     def _require_repeatable(self) -> None:
-        if self._apart(self.adapter.whole(self.x)) > TOLERANCE.get(self.whole.dtype, 5e-2):
+        if largest(self.adapter.whole(self.x), self.whole) > TOLERANCE.get(self.whole.dtype, 5e-2):
             got = f"{name_of(self.adapter.model)}, whose output changes from call to call"
             raise ArgumentError("model", "the same output for the same input", got)
 
@@ -102,6 +113,9 @@ class Check:
             layer = first_layer(adapter, x, plan, self.tol)
             return StateCase(name, FAIL, None, self.tol, None, layer, f"raised {said(error)}")
         if found.error <= self.tol:
+            if found.of_channel > self.channel_tol and self.channel_tol <= VAGUE:
+                note = f"in a small channel, relative to its own largest output; {_lengths(plan)}"
+                return StateCase(name, FAIL, found.of_channel, self.channel_tol, note=note)
             return self._passed(name, found.error, note)
         layer = first_layer(adapter, x, plan, self.tol)
         return StateCase(name, FAIL, found.error, self.tol, found.first, layer, found.note or _lengths(plan))
@@ -128,6 +142,9 @@ def _whole(adapter: Stateful, x: Tensor) -> Tensor:
     if y.dim() < 2 or y.shape[:2] != x.shape[:2]:
         steps = f"an output with {x.shape[1]} time steps, as its input"
         raise ArgumentError("model", steps, f"{name_of(adapter.model)}, whose output has shape {tuple(y.shape)}")
+    if not y.isfinite().all():
+        step = int((~y.isfinite()).flatten(2).any(2).any(0).nonzero()[0])
+        raise ArgumentError("model", "finite outputs", f"{name_of(adapter.model)}, whose output at step {step} is not")
     return y
 
 

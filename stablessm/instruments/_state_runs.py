@@ -23,6 +23,8 @@ class Difference:
 
     error: float
     """Relative to the largest |output|; infinite where an output is not a number."""
+    of_channel: float = 0.0
+    """Largest difference of a channel relative to the largest |output| of that channel."""
     first: int | None = None
     """First step of a sequence with a difference above the tolerance."""
     note: str = ""
@@ -51,23 +53,27 @@ def outputs(adapter: Stateful, x: Tensor, plan: Plan) -> Iterator[tuple[Feed, Te
 
 def compare(pairs: Iterator[tuple[Feed, Tensor]], whole: Tensor, tol: float) -> Difference:
     """Return the difference of the outputs of a plan from those of whole sequences, (S, T, ...)."""
-    scale = float(whole.abs().max()) or 1.0
-    worst, first = 0.0, None
+    scale, channels = float(whole.abs().max()) or 1.0, _channel_scales(whole)
+    worst, of_channel, first = 0.0, 0.0, None
     for feed, y in pairs:
         if not feed.compared:
             continue
         steps = sum(map(len, feed.rows[0]))
         if y.shape[:2] != (len(feed.rows), steps) or y.shape[2:] != whole.shape[2:]:
             start = min(piece.start for _, _, piece in _pieces(feed))
-            return Difference(math.inf, start, f"returned shape {tuple(y.shape)} for {len(feed.rows)} x {steps} inputs")
+            return Difference(
+                math.inf, math.inf, start, f"returned shape {tuple(y.shape)} for {len(feed.rows)} x {steps} inputs"
+            )
         for row, at, piece in _pieces(feed):
-            apart = distance(y[row, at : at + len(piece)], whole[piece.sequence, piece.start : piece.stop]) / scale
+            got, expected = y[row, at : at + len(piece)], whole[piece.sequence, piece.start : piece.stop]
+            apart = distance(got, expected) / scale
             worst = max(worst, float(apart.max()))
+            of_channel = max(of_channel, float(distance(got / channels, expected / channels).max()))
             late = (apart > tol).nonzero()
             if len(late):
                 begin = piece.start + int(late[0])
                 first = begin if first is None else min(first, begin)
-    return Difference(worst, first)
+    return Difference(worst, of_channel, first)
 
 
 def assembled(adapter: Stateful, x: Tensor, ways: Sequence[Plan], whole: Tensor) -> Tensor:
@@ -87,10 +93,19 @@ def distance(u: Tensor, v: Tensor) -> Tensor:
     return apart.flatten(1).amax(1) if apart.numel() else apart.new_zeros(len(u))
 
 
-def largest(y: Tensor, whole: Tensor) -> float:
-    """Return the largest difference relative to the largest |output|."""
-    scale = float(whole.abs().max()) or 1.0
-    return max(float(distance(a, b).max()) for a, b in zip(y, whole, strict=True)) / scale
+def _channel_scales(whole: Tensor) -> Tensor:
+    """Return the largest |output| of each channel; of all channels for a channel that is only rounding."""
+    size = (whole if whole.is_floating_point() or whole.is_complex() else whole.double()).abs().flatten(0, 1).amax(0)
+    if not size.numel():
+        return size
+    rounding = torch.finfo(size.dtype)
+    return torch.where(size > 16 * rounding.eps * size.max(), size, size.max()).clamp_min(rounding.tiny)
+
+
+def largest(y: Tensor, whole: Tensor, *, of_channel: bool = False) -> float:
+    """Return the largest difference relative to the largest |output|, or with ``of_channel`` to that of its channel."""
+    scale = _channel_scales(whole) if of_channel else float(whole.abs().max()) or 1.0
+    return max(float(distance(a / scale, b / scale).max()) for a, b in zip(y, whole, strict=True))
 
 
 def first_layer(adapter: Stateful, x: Tensor, plan: Plan, tol: float) -> str | None:

@@ -57,7 +57,7 @@ class Stateful(ABC):
 
     def padded(self, x: Tensor, real: Tensor, state: Any = None) -> Result:
         """Run a batch with padding; ``real`` (B, T) is False at padding, whose outputs mean nothing."""
-        raise NotSupportedError("the model takes no mask and no lengths")
+        raise NotSupportedError("how the model takes padding is not known; a Stateful of your own can define padded")
 
     def packed(self, x: Tensor, starts: Tensor) -> Tensor:
         """Return the outputs of sequences that follow each other in a row; ``starts`` (B, T) marks first steps."""

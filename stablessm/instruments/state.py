@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -49,12 +50,13 @@ def check_state(
         cases: Names of the cases to run (default: all).
         length, batch: Length and number of the sequences, at least 12 and 2.
         seed: Seed of the inputs.
-        tol: Largest error relative to the largest output (default: 1e-9 in float64, 1e-4 in float32, or 20 times the
-            change of the outputs when the weights change by rounding, if that is larger).
+        tol: Largest error relative to the largest output, and for each channel relative to the largest output of that
+            channel (default: 1e-9 in float64, 1e-4 in float32, or 20 times the change of the outputs when the weights
+            change by rounding, if that is larger).
         progress: Whether to show a progress bar.
 
     Raises:
-        ArgumentError: The model has no state, or draws random numbers.
+        ArgumentError: The model has no state, draws random numbers, or returns numbers that are not finite.
 
     >>> import stablessm as ssm
     >>> check_state(ssm.LRU(3, 8, 2)).passed, check_state(torch.nn.GRU(3, 8)).passed
@@ -62,6 +64,10 @@ def check_state(
     """
     if length < 12 or batch < 2:
         raise ArgumentError("length, batch", "at least 12 steps and 2 sequences", (length, batch))
+    if tol is not None and not 0 < tol < math.inf:
+        raise ArgumentError("tol", "a finite number above 0", tol)
+    if cases is not None and (isinstance(cases, str) or not cases):
+        raise ArgumentError("cases", f"a list with some of {', '.join(CASES)}", cases)
     unknown = [name for name in cases or () if name not in CASES]
     if unknown:
         raise ArgumentError("cases", f"some of {', '.join(CASES)}", unknown[0])

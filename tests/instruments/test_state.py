@@ -341,3 +341,40 @@ def test_a_model_with_too_few_positions_says_so():
     with pytest.raises(ArgumentError, match=r"runs on 3 sequences of 24 steps \(length\)"):
         ssm.check_state(model)
     assert ssm.check_state(model, length=14, cases=["chunks", "generate"]).passed
+
+
+class _Averages(torch.nn.Module):
+    """Two moving averages, one of them scaled; ``kept`` multiplies the returned state."""
+
+    def __init__(self, kept: list[float]) -> None:
+        super().__init__()
+        self.decay = torch.nn.Parameter(torch.tensor([0.9, 0.8]))
+        self.scale, self.kept = torch.tensor([1e5, 1.0]), torch.tensor(kept)
+
+    def forward(self, x, state=None):
+        h, outputs = torch.zeros(len(x), 2) if state is None else state, []
+        for t in range(x.shape[1]):
+            h = self.decay * h + x[:, t]
+            outputs.append(h * self.scale)
+        return torch.stack(outputs, 1), h * self.kept
+
+
+def test_an_error_in_a_small_channel_beside_a_large_one_is_found():
+    report = ssm.check_state(_Averages([1.0, 0.0]), d_input=2, cases=["chunks"], progress=False)
+    assert not report.passed and report["chunks"].error > 0.1 and "small channel" in report["chunks"].note
+    assert ssm.check_state(_Averages([1.0, 1.0]), d_input=2, cases=["chunks"], progress=False).passed
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "expected"),
+    [
+        (lambda x, state: (x * float("nan"), torch.zeros(1)), {}, "finite outputs"),
+        (lambda x, state: (2 * x, None), {}, "returns a state"),
+        (torch.nn.GRU(3, 4), {"tol": float("nan")}, "above 0"),
+        (torch.nn.GRU(3, 4), {"cases": "chunks"}, "a list with"),
+        (torch.nn.GRU(3, 4), {"cases": []}, "a list with"),
+    ],
+)
+def test_models_and_options_that_can_show_nothing_are_refused(model, options, expected):
+    with pytest.raises(ssm.ArgumentError, match=expected):
+        ssm.check_state(model, d_input=3, progress=False, **options)
