@@ -361,7 +361,9 @@ class _Averages(torch.nn.Module):
 
 def test_an_error_in_a_small_channel_beside_a_large_one_is_found():
     report = ssm.check_state(_Averages([1.0, 0.0]), d_input=2, cases=["chunks"], progress=False)
-    assert not report.passed and report["chunks"].error > 0.1 and "small channel" in report["chunks"].note
+    assert not report.passed
+    assert report["chunks"].error > 0.1
+    assert "small channel" in report["chunks"].note
     assert ssm.check_state(_Averages([1.0, 1.0]), d_input=2, cases=["chunks"], progress=False).passed
 
 
