@@ -196,6 +196,8 @@ def rule_of(annotation: Any) -> Rule:
         return _any_of([rule_of(part) for part in parts])
     if origin in _CONTAINERS:
         return _CONTAINERS[origin](*parts)
+    if isinstance(annotation, TypeVar) and annotation.__bound__ is not None:
+        return rule_of(annotation.__bound__)
     if isinstance(annotation, type):
         return _instance(annotation)
     return Rule(_anything, "anything")

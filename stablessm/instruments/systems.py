@@ -254,6 +254,29 @@ def _sees(system: System, outputs: int, start: int, stop: int) -> bool:
     return not all(_alike(y[0], other, y) for other in y[1:])
 
 
+def require_causal(name: str, run: Callable[[Tensor], Tensor], x: Tensor, y: Tensor, tol: float) -> None:
+    """Raise an ArgumentError if a model, whose outputs y are run(x), reads the future or is random.
+
+    The future of x (B, T, d) is scaled, and replaced by large noise, from the middle and from one step later: a model
+    of blocks may be causal at the edges of its blocks.
+
+    >>> x = torch.randn(1, 8, 1)
+    >>> require_causal("cumsum", lambda x: x.cumsum(1), x, x.cumsum(1), 1e-4)
+    """
+    if not float((run(x) - y).abs().max()) <= tol * float(y.abs().max()):
+        raise ArgumentError("model", "the same output for the same input", f"{name}, which gives another one")
+    noise = torch.randn(x.shape, generator=torch.Generator().manual_seed(1)).to(x)
+    noise = 3 * (x.abs().max() if bool(x.any()) else 1) * noise
+    half = x.shape[1] // 2
+    for start in {half, half + 1} & set(range(1, x.shape[1])):
+        for future in (1.5 * x, noise):
+            z = run(torch.cat([x[:, :start], future[:, start:]], 1))
+            scale = max(float(y.abs().max()), float(z.nan_to_num(0, 0, 0).abs().max()))
+            if not float((z - y)[:, :start].abs().max()) <= tol * scale:
+                got = f"{name}, whose outputs before step {start} change with the inputs from that step on"
+                raise ArgumentError("model", "a causal model", got)
+
+
 def _require_repeatable(system: System) -> None:
     """Raise an error that names the cause if the same input gives a different output in a second call."""
     x, before = _probe(system, 6), (torch.random.get_rng_state(), _numpy_state())

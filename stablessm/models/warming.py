@@ -51,10 +51,17 @@ def warm_up(model: nn.Module, shapes: Sequence[Any]) -> None:
 
 def _each(shapes: Sequence[Any]) -> Iterator[tuple[int, ...]]:
     """Yield the shapes, or the shape."""
+    expected = "a shape such as (8, 1024, 64), of positive whole numbers, or several shapes"
+    if not isinstance(shapes, Sequence) or isinstance(shapes, str) or not shapes:
+        raise ArgumentError("shapes", expected, repr(shapes))
     single = all(isinstance(size, int) and not isinstance(size, bool) for size in shapes)
     for shape in [shapes] if single else shapes:
-        if not isinstance(shape, Sequence) or not all(isinstance(size, int) and size > 0 for size in shape):
-            raise ArgumentError("shapes", "shapes such as (8, 1024, 64), of positive whole numbers", repr(shape))
+        if (
+            not isinstance(shape, Sequence)
+            or not shape
+            or not all(isinstance(size, int) and size > 0 for size in shape)
+        ):
+            raise ArgumentError("shapes", expected, repr(shape))
         yield tuple(shape)
 
 

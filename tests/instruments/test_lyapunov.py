@@ -178,6 +178,7 @@ def test_modules_along_inputs(model, size):
     assert found.exponents.sum() == pytest.approx((one + other).sum() / 2, rel=1e-3)
 
 
+@pytest.mark.slow
 def test_tokens_and_hugging_face():
     transformers = pytest.importorskip("transformers")
     config = transformers.MambaConfig(vocab_size=20, hidden_size=8, num_hidden_layers=2, state_size=4)
@@ -242,8 +243,41 @@ def test_errors():
         lyapunov_spectrum(nn.GRU(2, 2, bidirectional=True), torch.ones(9, 2))
     with pytest.raises(ArgumentError, match="one size"):
         lyapunov_spectrum(lambda x, s: (s, torch.cat([s, s])), state=torch.ones(2))
-    with pytest.raises(NumericalError, match="not finite after"):
-        lyapunov_spectrum(lambda x, s: (s, s**2), state=torch.full((1,), 3.0))
+    with pytest.raises(ArgumentError, match="inputs: expected a tensor or array of numbers, got 'abc'"):
+        lyapunov_spectrum(identity, "abc", state=torch.ones(2))
+    with pytest.raises(ArgumentError, match="state: expected a first state of finite numbers"):
+        lyapunov_spectrum(identity, state=torch.tensor([1.0, math.nan]))
+    for inputs in (None, torch.ones(9, 2)):
+        with pytest.raises(ArgumentError, match="steps: expected a whole number, at least 1, got 0"):
+            lyapunov_spectrum(identity, inputs, state=torch.ones(2), steps=0)
+
+
+@pytest.mark.parametrize("steps", [600, 1023, 1024, 2000])
+def test_a_linear_map_that_overflows_is_exact(steps):
+    matrix = torch.tensor([[2.0, 5.0], [0.0, 3.0]], dtype=torch.float64)
+    found = lyapunov_spectrum(lambda x, s: (None, matrix @ s), state=torch.ones(2), steps=steps)
+    np.testing.assert_allclose(found.exponents, np.log([3, 2]), rtol=1e-12)
+    x = torch.ones(steps, 2)
+    found = lyapunov_spectrum(lambda u, s: (None, matrix @ s + u), x, state=torch.ones(2))
+    np.testing.assert_allclose(found.exponents, np.log([3, 2]), rtol=1e-12)
+    assert 0 < found.steps <= 650
+
+
+def test_a_state_that_is_not_finite_is_refused_at_its_step():
+    square = lambda x, s: (None, s**2)  # noqa: E731
+    with pytest.raises(NumericalError, match=r"not finite after step 11\. Remedy: give at most 4 steps"):
+        lyapunov_spectrum(square, state=torch.full((1,), 1.5))
+    assert lyapunov_spectrum(square, state=torch.full((1,), 1.5), steps=4).verdict == "expanding"
+    with pytest.raises(NumericalError, match=r"not finite after step 3\. Remedy: give at most 2 steps"):
+        lyapunov_spectrum(lambda u, s: (None, s**2 / u), torch.tensor([1.0, 1, 0, 1]), state=torch.ones(1))
+    with pytest.raises(NumericalError, match=r"not finite after step 1\. Remedy: start"):
+        lyapunov_spectrum(lambda x, s: (None, s * math.nan), state=torch.ones(1))
+
+
+@pytest.mark.parametrize("start", [0.2, 0.31])
+def test_parallel_trajectories_stay_on_the_attractor(start):
+    found = lyapunov_spectrum(lambda x, s: (None, 4 * s * (1 - s)), state=torch.tensor(start), steps=400)
+    assert found.largest == pytest.approx(math.log(2), abs=0.005)
 
 
 def test_results_say_what_was_found():

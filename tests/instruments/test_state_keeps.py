@@ -13,7 +13,13 @@ from torch import nn
 from torch.nn import functional as F
 
 import stablessm as ssm
-from stablessm import ArgumentError, effective_state_size, information_processing_capacity, receptive_field
+from stablessm import (
+    ArgumentError,
+    NumericalError,
+    effective_state_size,
+    information_processing_capacity,
+    receptive_field,
+)
 
 SEEDS = st.integers(0, 10**6)
 
@@ -250,3 +256,58 @@ def test_errors():
         information_processing_capacity(np.ones((300, 2)), np.arange(300.0))
     with pytest.raises(ArgumentError, match="inputs: expected numbers that vary"):
         information_processing_capacity(np.random.default_rng(0).normal(size=(300, 2)), np.ones(300))
+
+
+def with_the_last(x):
+    return torch.cat([x[:, :-1] + x[:, -1:] ** 2, x[:, -1:]], 1)
+
+
+@pytest.mark.parametrize("measure", [effective_state_size, receptive_field])
+@pytest.mark.parametrize(
+    "model",
+    [
+        lambda x: x.flip(1).cumsum(1).flip(1),
+        lambda x: nn.functional.conv1d(x.mT, torch.ones(1, 1, 3).to(x), padding=1).mT,
+        lambda x: torch.cat([x[:, 1:], x[:, :1]], 1),
+        lambda x: x - x.amax(1, keepdim=True),
+        lambda x: x + x.exp().log1p().sum(1, keepdim=True),
+        with_the_last,
+        nn.GRU(1, 3, bidirectional=True),
+    ],
+    ids=["reversed", "padded", "shifted", "largest", "sum", "last", "bidirectional"],
+)  # fmt: skip
+def test_models_that_look_ahead_are_refused(measure, model):
+    for x in (torch.randn(21, generator=torch.Generator().manual_seed(0)), torch.zeros(20)):
+        with pytest.raises(ArgumentError, match=r"model: expected a causal model, got .* before step 1[01] change"):
+            measure(model, x)
+
+
+@pytest.mark.parametrize("measure", [effective_state_size, receptive_field])
+def test_blocks_are_not_causal_even_if_the_middle_is_an_edge(measure):
+    def blocks(x):
+        return x.new_zeros(x.shape) if x.shape[1] % 4 else x.unflatten(1, (-1, 4)).flip(2).flatten(1, 2)
+
+    with pytest.raises(ArgumentError, match="before step 9 change"):
+        measure(blocks, torch.randn(16, generator=torch.Generator().manual_seed(0)))
+
+
+@pytest.mark.parametrize("measure", [effective_state_size, receptive_field])
+@pytest.mark.parametrize(
+    ("inputs", "expected"),
+    [
+        (torch.full((20,), float("nan")), "finite numbers"),
+        ([1.0, 2.0, float("inf"), 4.0], "finite numbers"),
+        ("abc", "a tensor or array of numbers"),
+        (None, "a tensor or array of numbers"),
+        (torch.ones(20, dtype=torch.complex64), "real numbers or tokens"),
+    ],
+)
+def test_inputs_that_are_not_finite_numbers_are_refused(measure, inputs, expected):
+    with pytest.raises(ArgumentError, match=f"inputs: expected {expected}"):
+        measure(lambda x: x.cumsum(1), inputs)
+
+
+@pytest.mark.parametrize("measure", [effective_state_size, receptive_field])
+def test_outputs_that_are_not_finite_are_refused(measure):
+    with pytest.raises(NumericalError, match="outputs of the model on these inputs are not finite"):
+        measure(lambda x: (1000 * x).exp().cumsum(1), torch.ones(20))

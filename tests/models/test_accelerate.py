@@ -132,3 +132,9 @@ def test_padding_changes_no_real_token_and_no_state(
 def test_a_model_without_such_mixers_is_refused() -> None:
     with pytest.raises(ssm.ArgumentError, match=r"^model: expected a model of transformers with one of the mixers"):
         ssm.accelerate(nn.Linear(2, 2))
+
+
+@pytest.mark.parametrize("model", [None, "name", 5])
+def test_only_modules_are_accelerated(model):
+    with pytest.raises(ssm.ArgumentError, match=r"model: expected an nn\.Module"):
+        ssm.accelerate(model)

@@ -35,7 +35,7 @@ def test_nothing_changes(make, shapes):
     assert calls == [tuple(shape) for shape in ([shapes] if isinstance(shapes[0], int) else shapes)]
 
 
-@pytest.mark.parametrize("shapes", [[(2, 0, 4)], ["ab"], [(2, 1.5, 4)], (2, True, 4)])
+@pytest.mark.parametrize("shapes", [[(2, 0, 4)], ["ab"], [(2, 1.5, 4)], (2, True, 4), [], 5, None, "ab", [()]])
 def test_shapes_are_checked(shapes):
     with pytest.raises(ArgumentError, match="shapes"):
         ssm.warm_up(ssm.S4D(4, 3), shapes)

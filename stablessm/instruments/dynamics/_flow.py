@@ -12,15 +12,19 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import forward_ad
 
-from stablessm._errors import ArgumentError
+from stablessm._errors import ArgumentError, NumericalError
 from stablessm.instruments import huggingface, systems
 from stablessm.instruments._precision import MOST_WEIGHTS
 from stablessm.instruments._tangent import tangents
 from stablessm.instruments.adapters import as_stateful
 from stablessm.instruments.dynamics._layout import Layout, Place, layout_of
+from stablessm.instruments.dynamics._stepping import sequences
 
 Run: TypeAlias = Callable[[Tensor, Any], tuple[Tensor, Any]]
 """(inputs (R, T, d), state or None) -> (outputs (R, T, d_output), state or None)."""
+
+CAUSAL = 1e-5
+"""Change of earlier outputs, relative to the largest output, above which a model is not causal."""
 
 
 class Pushed(NamedTuple):
@@ -96,22 +100,33 @@ def flow(model: Any, inputs: Any, *, precise: bool) -> Iterator[Flow]:
 
     With ``precise``, a copy of a module runs in float64 if that is possible.
     """
-    x = torch.as_tensor(inputs).detach()
+    x = sequences(inputs)
+    if x.is_complex():
+        raise ArgumentError("inputs", "real numbers or tokens", x.dtype)
     tokens = not x.is_floating_point()
-    if not x.numel() or x.dim() not in ((1, 2) if tokens else (1, 2, 3)):
-        expected = "(time,), (time, d_input) or (batch, time, d_input), or tokens (time,) or (batch, time)"
-        raise ArgumentError("inputs", expected, f"shape {tuple(x.shape)}")
-    x = x[:, None] if not tokens and x.dim() == 1 else x
-    x = x[None] if x.dim() == (1 if tokens else 2) else x
+    x = x[..., None] if not tokens and x.dim() == 2 else x
     model = _in_double(model) if precise else model
     with systems.evaluating(model):
         found, hook = _of_tokens(model, x) if tokens else (_of_values(model, x), None)
         try:
+            _require_causal(model, found)
             found.differences = _needs_differences(found)
             yield found
         finally:
             if hook is not None:
                 hook.remove()
+
+
+def _require_causal(model: Any, found: Flow) -> None:
+    """Raise an error if the outputs on the inputs are not finite, differ between calls, or depend on later inputs."""
+    with torch.no_grad():
+        y = found.run(found.x[:1], None)[0]
+        if not bool(y.isfinite().all()):
+            raise NumericalError("the outputs of the model on these inputs are not finite", "give smaller inputs")
+        name = getattr(model, "__name__", type(model).__name__)
+        # a float64 function may round to float32 internally
+        tol = CAUSAL if torch.finfo(y.dtype).eps < 1e-5 else 5e-2
+        systems.require_causal(name, lambda x: found.run(x, None)[0], found.x[:1], y, tol)
 
 
 def _in_double(model: Any) -> Any:

@@ -88,14 +88,18 @@ def stepper(model: Any, inputs: Any, state: Any) -> Stepper:
     """Find out how to run a model step by step, or raise an ArgumentError."""
     if not callable(model):
         raise ArgumentError("model", "a callable or module", type(model).__name__)
-    x = None if inputs is None else _sequences(inputs)
+    x = None if inputs is None else sequences(inputs)
     known = _known(model, x, state)
     return _function(model, x, state) if known is None else known
 
 
-def _sequences(inputs: Any) -> Tensor:
+def sequences(inputs: Any) -> Tensor:
     """Return inputs as (B, T, …), with at least one axis of channels unless they are tokens or a single series."""
-    x = torch.as_tensor(inputs).detach()
+    try:
+        x = torch.as_tensor(inputs).detach()
+    except (TypeError, ValueError, RuntimeError) as error:
+        got = repr(inputs) if isinstance(inputs, str) else type(inputs).__name__
+        raise ArgumentError("inputs", "a tensor or array of numbers", got) from error
     whole = not (x.is_floating_point() or x.is_complex())
     if not x.numel() or x.dim() not in ((1, 2) if whole else (1, 2, 3)):
         expected = "(time,), (time, d_input) or (batch, time, d_input), or tokens (time,) or (batch, time)"
@@ -225,6 +229,8 @@ def _of_form(model: Any, x: Tensor | None, shape: tuple[int, ...], first: Any, p
     if not layout.size:
         raise ArgumentError("state" if taken == 0 else "model", "a state of real numbers", type(first).__name__)
     row = layout.pack(first, "single")
+    if not bool(row.isfinite().all()):
+        raise ArgumentError("state" if taken == 0 else "model", "a first state of finite numbers", "NaN or infinity")
     made = Stepper(model, layout, "single", first, row, x, taken, shape, alone=x is None, module=model)
     after = _tried(model, now, layout.unpack(row, first, "single"))
     layout.pack(after, "single")
@@ -253,7 +259,7 @@ def _for_many_rows(single: Stepper) -> Stepper:
         except Exception:  # whatever it raised, the function does not take rows in this way
             continue
         close = 100 * max(torch.finfo(leaf.dtype).eps for leaf in single.layout.leaves)
-        size = close * (1e-30 + float(wanted.abs().max()))
+        size = close * (1e-30 + float(wanted.nan_to_num().abs().max()))
         if found.shape == wanted.shape and torch.allclose(found, wanted, rtol=close, atol=size, equal_nan=True):
             return way
     return single

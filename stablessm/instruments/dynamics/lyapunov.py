@@ -52,6 +52,9 @@ APART = 1e-3
 SAME = 1000
 """Difference up to which two Jacobian matrices are equal, in units of their rounding."""
 
+COMPARED = 2
+"""Number of steps whose Jacobian matrices must be equal if the state is not finite after them."""
+
 TRANSIENT = 1000
 """Number of steps in which transient growth is measured."""
 
@@ -150,7 +153,7 @@ def lyapunov_spectrum(
     them at every step (QR, in float64). Three cases are exact up to rounding: if all J_t are equal, the exponents are
     log |λ| of the eigenvalues; state variables that do not influence each other in both directions are treated
     separately (a diagonal recurrence has the averages of log |a_t|); a state that is reached at a fixed point has the
-    eigenvalues there.
+    eigenvalues there. A state that becomes infinite is an error, unless it grows and all J_t before are equal.
 
     Without inputs the first tenth of the steps is left out, and up to 512 shorter trajectories that start at points of
     the first one run in parallel, if the model can run them in one call. With inputs the first tenth of the inputs
@@ -195,6 +198,8 @@ class _Measurement:
         self.tangents = run.size if self.full else self.k
         self.generator = torch.Generator().manual_seed(seed)
         self.scale = float(run.start.abs().max()) or 1.0
+        self.settled, self.escaped = 0, 0  # steps from the first state to ``start``, and until it is not finite
+        steps = None if steps is None else whole_number("steps", steps)
         if run.alone:
             steps = steps or (1000 if isinstance(run.module, torch.nn.Module) else 10_000)
             many = not (run.place == "single" and not run.vectorized)
@@ -206,22 +211,32 @@ class _Measurement:
         else:
             assert run.inputs is not None
             here = run.inputs.shape[1] - run.taken
-            steps = here if steps is None else whole_number("steps", steps)
-            if not 1 <= steps <= here:
+            steps = here if steps is None else steps
+            if steps > here:
                 raise ArgumentError("steps", f"at most {here} (the inputs)", steps)
             self.skip = steps // 10
             self.length, self.start = steps - self.skip, run.start
 
     def _on_the_attractor(self, steps: int, count: int) -> Tensor:
-        """Return ``count`` states near the second half of a trajectory of ``steps`` steps, slightly apart from it."""
+        """Return ``count`` states near the second half of a trajectory of ``steps`` steps, slightly apart from it.
+
+        A trajectory that grows without bounds has no attractor: the first state is returned.
+        """
         rows, frame = self.run.start, self.run.framed(1)
         found = []
         for t in range(steps):
             rows, frame = self.run.advance(rows, self.run.at(t, 1), frame)
-            self._checked(rows, t)
+            if not bool(rows.isfinite().all()):
+                self.escaped = t + 1
+                break
+            self._rescale(rows)
             if t >= steps // 2:
                 found.append(rows)
             self.tell()
+        if self.escaped or _is_huge(rows):
+            self.scale = float(self.run.start.abs().max()) or 1.0
+            return self.run.start
+        self.settled = steps
         if count == 1:
             return rows
         visited = torch.cat(found)
@@ -238,11 +253,15 @@ class _Measurement:
             after, frame = self.run.advance(after, self.run.at(t, len(rows)), frame)
         return after.isfinite().all(1, keepdim=True)
 
-    def _checked(self, rows: Tensor, t: int) -> None:
-        if not bool(rows.isfinite().all()):
-            remedy = "start from another state, or give fewer steps or smaller inputs"
-            raise NumericalError(f"the state is not finite after {t + 1} steps", remedy)
+    def _rescale(self, rows: Tensor) -> None:
         self.scale = max(float(rows.abs().max()), 0.999 * self.scale)
+
+    def _not_finite(self, step: int) -> NumericalError:
+        """Return the error of a state that is not finite after so many steps from the first state."""
+        most = (step - 1) * 5 // 11 if self.run.alone else step - 1  # trajectories are up to 2.2 times as long
+        fewer = f"give at most {most} steps, " if most else ""
+        remedy = f"{fewer}start from another state or give smaller inputs"
+        return NumericalError(f"the state or its derivative is not finite after step {step}", remedy)
 
     def result(self) -> LyapunovSpectrum:
         """Run the trajectories and read the exponents."""
@@ -265,8 +284,8 @@ class _Measurement:
             exponents=rates, error=error.numpy() / self.dt, verdict=verdict,
             evidence=_evidence(rates[0], slack, merged), dimension=_dimension(rates, self.run.size),
             growth=largest, growth_time=when, merged=merged, history=history.numpy() / self.dt,
-            state_size=self.run.size, steps=self.length * len(self.start), trajectories=len(self.start), dt=self.dt,
-            method=f"{how}; {self.way.mode}",
+            state_size=self.run.size, steps=sum(cocycle.counts) * len(self.start), trajectories=len(self.start),
+            dt=self.dt, method=f"{how}; {self.way.mode}",
         )  # fmt: skip
 
     def _slack(self, error: float, exact: bool) -> float:
@@ -312,15 +331,19 @@ class _Measurement:
         cocycle = Cocycle(orthonormal(count, size, k, parts, self.generator), self.length, parts)
         growth = Growth(torch.eye(k, dtype=torch.float64))
         rows, frame, same = self.start, self.run.framed(count * k), first is not None
+        escaped = self.escaped
         for t in range(self.skip + self.length):
             if t == self.skip:
                 cocycle.forget()
-            held = cocycle.directions
+            held, before = cocycle.directions, rows
             if parts is None:
                 rows, moved, frame = self._pushed(rows, held, t, frame)
             else:
                 rows, moved, frame = self.way.matrices(rows, self.run.at(t, count), frame, self.scale)
-            self._checked(rows, t)
+            if not bool(rows.isfinite().all() & moved.isfinite().all()):
+                escaped, same = escaped or self.settled + t + 1, same and t >= COMPARED and _is_huge(before)
+                break
+            self._rescale(rows)
             if parts is not None:
                 assert covered is not None
                 if len(parts) > 1 and bool(((moved != 0).any(0) & ~covered).any()):
@@ -335,6 +358,8 @@ class _Measurement:
                 growth.add(moved[0] if parts is not None else cocycle.directions[0].mT @ moved[0])
             self.tell()
         constant = first is not None and same and bool(((first - first[:1]).abs() <= SAME * self.way.eps).all())
+        if escaped and not constant:
+            raise self._not_finite(escaped)
         return cocycle, growth, first[0] if constant and first is not None else None
 
     def _merged(self) -> float | None:
@@ -360,6 +385,11 @@ def _number_of_exponents(k: int | None, size: int) -> int:
     if k > size:
         raise ArgumentError("k", f"at most {size} (the size of the state)", k)
     return k
+
+
+def _is_huge(rows: Tensor) -> bool:
+    """Return whether a number is near overflow, on a logarithmic scale."""
+    return bool((rows.abs() > torch.finfo(rows.dtype).max ** 0.5).any())
 
 
 def _spread(rows: Tensor, others: int) -> Tensor:
