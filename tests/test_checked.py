@@ -105,7 +105,7 @@ def test_calls_that_work_are_not_refused():
 @pytest.mark.parametrize("error", [ArgumentError("a", "b", "c"), NumericalError("what", "remedy"), OSError("disk")])
 def test_errors_of_our_own_pass(error):
     with pytest.raises(type(error)) as caught:
-        failing("wrong", error=error)
+        failing(1, ["wrong"], error=error)
     assert caught.value is error
 
 

@@ -35,14 +35,14 @@ def check(
         int | None, typer.Option(min=1, help="Number of input channels (default: asked of the model).")
     ] = None,
     length: Annotated[int, typer.Option(min=12, help="Number of steps of the random sequences.")] = 24,
-    batch: Annotated[int, typer.Option(min=2, help="Number of random sequences.")] = 3,
+    batch_size: Annotated[int, typer.Option(min=2, help="Number of random sequences.")] = 3,
     tol: Annotated[
         float | None, typer.Option(help="Largest error relative to the largest output (default: by dtype).")
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the sequences, and of the weights of a family.")] = 0,
     trust_remote_code: TrustRemoteCode = False,
 ) -> dict[str, Any]:
-    """Check that a model gives the same outputs however its state is carried.
+    """Check that the state of a model is right.
 
     Random sequences run in one pass, and again step by step, in chunks, with padding, alone, packed, from copied and
     saved states, in bfloat16, and in generate. The table says for each case whether the outputs are the same, the
@@ -56,7 +56,7 @@ def check(
       stablessm check --family mamba --family mamba2 --case chunks
       stablessm check --families --json
     """
-    options: dict[str, Any] = {"cases": case or None, "length": length, "batch": batch, "tol": tol, "seed": seed}
+    options: dict[str, Any] = {"cases": case or None, "length": length, "batch": batch_size, "tol": tol, "seed": seed}
     given = [name for name, value in (("MODEL", model), ("--family", family), ("--families", families)) if value]
     with refusing(NumericalError, cannot="check"), _quiet_transformers():
         if len(given) != 1:

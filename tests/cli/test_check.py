@@ -28,7 +28,7 @@ class Wrong(torch.nn.Module):
 @pytest.fixture
 def run(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "check_models.py").write_text(MODULE)
+    (tmp_path / "check_models.py").write_text(MODULE, encoding="utf-8")
     return lambda *arguments: CliRunner().invoke(app, ["check", *arguments])
 
 

@@ -164,4 +164,4 @@ def test_several_models_and_a_folder_of_checkpoints_are_compared(tmp_path, monke
     ]  # fmt: skip
     page = (folder / "memory.html").read_text(encoding="utf-8").replace("\\u002f", "/")
     assert all(name in page for name in data["models"])
-    assert json.loads((folder / "record.json").read_text())["config"]["model"] == list(data["models"])
+    assert json.loads((folder / "record.json").read_text(encoding="utf-8"))["config"]["model"] == list(data["models"])

@@ -126,7 +126,7 @@ def test_only_six_kinds_of_node_are_read(kind: type[ast.expr]) -> None:
     node = kind.__new__(kind)
     node.col_offset, node.end_col_offset = 0, 1
     with pytest.raises(ArgumentError, match="numbers, t, operators"):
-        expression._Reader("t").read(node, 1)
+        expression._Reader("t", "kernel").read(node, 1)
 
 
 def test_errors_point_at_the_place() -> None:

@@ -61,8 +61,8 @@ DEFAULTS = {
     "demo": "--size=paper --seed=0>=0 --out=runs --fresh=False --open=False",
     "measure": "MODEL=required --horizon=256>=1 --d-input=None>=1 --dt=None --unit=None --norm=ball --bound=1.0 "
     "--words=None --output=None --samples=64>=1 --ascent=8>=0 --seed=0>=0 --out=None --trust-remote-code=False",
-    "check": "MODEL=None --family=None --families=False --case=None --d-input=None>=1 --length=24>=12 --batch=3>=2 "
-    "--tol=None --seed=0>=0 --trust-remote-code=False",
+    "check": "MODEL=None --family=None --families=False --case=None --d-input=None>=1 --length=24>=12 "
+    "--batch-size=3>=2 --tol=None --seed=0>=0 --trust-remote-code=False",
     "train": "TASK=None --model=None --map=None --set=None --option=None --data=None --target=None --label=None "
     "--epochs=None>=1 --steps=None>=1 --batch-size=64>=1 --accumulate=1>=1 --lr=0.004 --recurrent-lr=None "
     "--weight-decay=0.01 --schedule=cosine --warmup=0.05 --cooldown=0.2 --clip=1.0 --select=best --ema=None "

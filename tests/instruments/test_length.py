@@ -97,7 +97,7 @@ def test_noise_on_the_carried_state(tmp_path):
     from stablessm.training import TrainingConfig, train
 
     path = tmp_path / "mine.txt"
-    path.write_text("to be or not to be. " * 60)
+    path.write_text("to be or not to be. " * 60, encoding="utf-8")
     results = {}
     for noise in (None, 1e-30, 0.5, 0.5):
         task = ssm.tasks.get("lm", text=str(path), level="char", length=16, carry=True)

@@ -124,7 +124,7 @@ def test_a_kernel_is_launched_as_triton_documents_it(monkeypatch: pytest.MonkeyP
     class OnGPU(Tensor):
         device = torch.device("cuda", 0)
 
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(launch, "current_device", lambda: 0)
     monkeypatch.setattr(launch, "_direct", False)
     tensor = torch.ones(3).as_subclass(OnGPU)
     launch.Launch(Kernel(), 5, (7,), {"N": 2}, warps=1)(tensor)

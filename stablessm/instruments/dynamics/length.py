@@ -327,7 +327,7 @@ def _edges(length: int) -> np.ndarray:
     """Return the bounds of bins that grow with the position.
 
     >>> _edges(20).tolist()
-    [0, 1, 2, 3, 4, 6, 8, 11, 16, 20]
+    [0, 1, 2, 4, 5, 8, 11, 16, 20]
     """
     count = int(PER_OCTAVE * math.log2(length)) + 1
     inner = np.floor(2 ** (np.arange(count) / PER_OCTAVE)).astype(int)
