@@ -1,9 +1,9 @@
-"""Times of small calls from Python on a GPU, most of which the host takes: a step of a layer, and a layer in training.
+"""Time small calls from Python on a GPU, which spend most of their time on the host: a step, and a layer in training.
 
 python benchmarks/calls.py --device cuda
 
-Results are compared with the same layer on the CPU before they are timed. A time is that of one call in a row of many,
-with a wait at the end, and the median of several rows.
+Results are compared with the same layer on the CPU before they are timed. Many calls are
+timed in a row, with one wait at the end; the script reports the median time per call over several rows.
 """
 
 from __future__ import annotations

@@ -7,9 +7,9 @@ python benchmarks/scan_grid.py --smoke --out /tmp/smoke.json
 
 The decay is per step, the dtype is float32, and memory is allocated as the process is started: no environment variable
 is set and glibc keeps its defaults. A contender whose result is wrong gets no time. The traffic of a shape is the
-number of bytes that a forward pass must move. On a GPU all times are those of a CUDA graph, and the floor has 5 µs for
-each launch (``_scan_grid_gpu.py``). JAX and fla take long to compile there: ``--peers`` limits at how many shapes they
-run.
+number of bytes that a forward pass must move. On a GPU every contender but JAX runs as a CUDA graph, and the floor has
+5 µs for each launch (``_scan_grid_gpu.py``). JAX and fla take long to compile there: ``--peers`` limits the number of
+shapes at which they run.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Which layers solve selective copying at its published size (4096 tokens, 16 of them to copy), and how fast?
 
 A model of two blocks of width 64 is trained with each mixer, with AdamW, batches of 64 and a learning rate that falls
-to zero over the given time; every step has new examples. The accuracy is that of the copied tokens in 512 test
-examples. Published (Gu and Dao 2023, table 1; 400,000 steps): S4 without a gate 18.3 %, S6 97.0 %, Mamba 99.8 %.
+to zero over the given time; every step has new examples. The accuracy is the share of copied tokens that are
+right in 512 test examples. Published (Gu and Dao 2023, table 1; 400,000 steps): S4 without a gate 18.3 %,
+S6 97.0 %, Mamba 99.8 %.
 
 python benchmarks/selective_tasks.py        # on a GPU; writes benchmarks/results/selective-tasks-cuda.json
 python benchmarks/selective_tasks.py --smoke --out /tmp/smoke.json

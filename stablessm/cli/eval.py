@@ -30,7 +30,7 @@ def evaluate(
     standardized and their labels numbered as in training.
 
     A forecast is also scored in the units of the data: root mean square and mean absolute error of each target. The
-    score "chance" is that of the best constant prediction, "naive" that of repeating the last row. A remark is printed
+    row "chance" scores the best constant prediction, "naive" scores a repetition of the last row. A remark is printed
     for each of them that the model does not beat on the test split.
 
     A language model has two columns of perplexities per token, per word (between white space) and per byte. For
