@@ -44,7 +44,7 @@ def check_tensor(name: str, value: Tensor, rank: int | None = None, letters: str
 
 
 def check_dtype(name: str, value: Tensor, parameters: Iterable[Tensor | None]) -> None:
-    """Check that a value has the dtype of a parameter; under autocast, any dtype but float64 is accepted."""
+    """Check that a value has the dtype of the parameters; under autocast, any dtype except float64 is accepted."""
     dtypes = {parameter.dtype for parameter in parameters if parameter is not None and parameter.is_floating_point()}
     if value.dtype in dtypes or not dtypes:
         return
@@ -72,7 +72,7 @@ def check_signal(
 
 
 def check_state(state: Tensor, shape: tuple[int, ...], like: Tensor, *, complex: bool = False) -> None:
-    """Check that a state is a dense tensor of that shape, real or complex, on the device of ``like``."""
+    """Check that a state is a dense tensor of the given shape, real or complex, on the device of ``like``."""
     check_tensor("state", state)
     if state.shape != shape:
         raise ArgumentError("state", f"shape {shape}", f"shape {tuple(state.shape)}")
@@ -186,7 +186,7 @@ def check_layer(layer: DiagonalSSM) -> bool:
 
 
 def check_like(name: str, tensor: Tensor, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> None:
-    """Check that a tensor is dense and has that shape, dtype and device."""
+    """Check that a tensor is dense and has the given shape, dtype and device."""
     check_tensor(name, tensor)
     if (tensor.shape, tensor.dtype, tensor.device) != (shape, dtype, device):
         got = f"shape {tuple(tensor.shape)}, {tensor.dtype}, on {tensor.device}"

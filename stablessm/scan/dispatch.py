@@ -187,7 +187,7 @@ _uncompiled_loop: Any = None
 
 @constant_result
 def _made_uncompiled_loop() -> bool:
-    """Create ``_uncompiled_loop`` during the first compilation, since marking a function imports the compiler."""
+    """Create ``_uncompiled_loop`` during the first compilation, because marking a function imports the compiler."""
     global _uncompiled_loop
     if _uncompiled_loop is None:
         _uncompiled_loop = torch.compiler.disable(_eager_loop)

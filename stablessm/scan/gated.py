@@ -1,4 +1,4 @@
-"""The gated recurrence of minimal recurrent units: gates and states together on a CPU, otherwise gates and a scan."""
+"""The gated recurrence of minimal recurrent units: one kernel on a CPU, otherwise PyTorch operations and a scan."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def gated_scan(layer: Gated) -> Tensor:
 
 
 def gates(z: Tensor, rate: Tensor, below_one: bool) -> Tensor:
-    """Return a - 1 = exp(rate softplus(z)) - 1, with ``below_one`` limited to numbers that keep a below 1."""
+    """Return a - 1 = exp(rate softplus(z)) - 1; with ``below_one``, limited so that a stays below 1."""
     change = torch.expm1(rate * softplus(z, threshold=50.0))
     return change.clamp(max=-torch.finfo(change.dtype).eps / 2) if below_one else change
 
@@ -54,7 +54,7 @@ def _cpu() -> Any:
 
 
 class _Fused(torch.autograd.Function):
-    """The kernels, for plain tensors and reverse mode."""
+    """Autograd function of the CPU kernels, for plain tensors and reverse mode."""
 
     @staticmethod
     def forward(ctx: Any, *args: Any) -> Tensor:

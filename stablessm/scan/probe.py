@@ -14,7 +14,7 @@ from stablessm.scan.linear import linear_scan
 
 @dataclass(frozen=True)
 class Probe:
-    """The result of :func:`probe`: whether a backend works on this machine, and its errors or the reason."""
+    """The result of :func:`probe`: whether a backend works on this machine, and its error or why it does not run."""
 
     ran: bool
     detail: str

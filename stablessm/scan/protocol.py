@@ -24,7 +24,7 @@ class Recurrence(NamedTuple):
     reset: Tensor | None
     """(B, T) bool: True where nothing is carried into a step."""
     reverse: bool
-    """Whether the recurrence runs from the last step to the first."""
+    """True if the recurrence runs from the last step to the first."""
 
 
 class LinearBackend(Protocol):

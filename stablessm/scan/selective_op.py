@@ -17,7 +17,7 @@ from stablessm.scan.selective_states import by_states, gradients_by_states
 
 
 class _Eager(torch.autograd.Function):
-    """The kernels of a backend, for plain tensors and reverse mode."""
+    """Autograd function of a backend's kernels, for plain tensors and reverse mode."""
 
     @staticmethod
     def forward(ctx: Any, *args: Any) -> tuple[Tensor, Tensor]:

@@ -1,4 +1,4 @@
-"""The selective layer by all its states (B, T, H, N) in memory, for any backend of ``linear_scan``."""
+"""The selective layer computed with all its states (B, T, H, N) in memory, for any backend of ``linear_scan``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def by_states(layer: Selective, backend: str) -> tuple[Tensor, Tensor]:
     """Return output and final state; a backend of ``linear_scan`` computes all states (B, T, H, N) in memory."""
     x, delta, A, B, C, initial, reset, lengths, below_one = layer
     exponent = delta[..., None] * A
-    if below_one:  # the gradient is that of the exponent without its limit
+    if below_one:  # the limit changes the value but not the gradient
         exponent = exponent + (exponent.clamp(max=-torch.finfo(exponent.dtype).eps / 2) - exponent).detach()
     decay = torch.exp(exponent)
     drive = (delta * x)[..., None] * B[:, :, None]

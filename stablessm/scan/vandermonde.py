@@ -90,6 +90,6 @@ def _levels(length: int) -> tuple[int, int]:
 
 def _two_levels(decay: Tensor, inner: int, outer: int) -> tuple[Tensor, Tensor]:
     """Return decay**s for s < inner and decay**(j inner) for j < outer, each (…, time, N)."""
-    exact = decay.to(torch.promote_types(decay.dtype, torch.float64))  # its error grows when it is raised to powers
+    exact = decay.to(torch.promote_types(decay.dtype, torch.float64))  # raising to powers increases the rounding error
     jump = powers(exact, inner + 1)[-1]
     return powers(decay, inner).movedim(0, -2), powers(jump, outer).to(decay.dtype).movedim(0, -2)

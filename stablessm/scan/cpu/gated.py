@@ -39,7 +39,7 @@ def backward(layer: Gated, states: Tensor, grad: Tensor) -> tuple[Tensor, Tensor
     arrays = {"states": states, "grad": results.rows(grad, dtype), "d_z": d_z, "d_c": d_c}
     _run(spec, BACKWARD_FIELDS, layer, arrays | {"d_rate": d_rate, "d_initial": d_initial})
     sums = d_rate.double().sum(0)
-    overlap = tiles * spec.lanes - channels  # channels of the last tile that the tile before it has, too
+    overlap = tiles * spec.lanes - channels  # number of channels in both of the last two tiles
     total = torch.cat([sums[:-1].flatten(), sums[-1, overlap:]]).to(dtype)
     return d_z, d_c, total, d_initial
 

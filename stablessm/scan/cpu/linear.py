@@ -62,7 +62,7 @@ def backward(recurrence: Recurrence, states: Tensor, grad: Tensor) -> tuple[Tens
 
 
 def _sum_over_batch(array: Tensor) -> Tensor:
-    """Return (1, time, channel). Sums of parts: PyTorch splits one long sum according to its number of threads."""
+    """Return the sum over the batch, (1, time, channel), in an order that does not depend on the number of threads."""
     return torch.stack([part.sum(0, keepdim=True) for part in array.split(1 << 14)]).sum(0)
 
 

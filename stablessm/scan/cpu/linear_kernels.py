@@ -93,7 +93,7 @@ class _Tile:
         prefetch = builder.module.declare_intrinsic("llvm.prefetch", (byte,), signature)
         for vector in self.vectors(array, builder.add(step, I64(PREFETCH_STEPS))):
             line = builder.bitcast(vector, byte)
-            builder.call(prefetch, [line, i32(0), i32(3), i32(1)])  # to read, into every cache, data
+            builder.call(prefetch, [line, i32(0), i32(3), i32(1)])  # a read of data, into all cache levels
 
     def store(self, row: list[ir.Value], array: str, step: ir.Value | None = None) -> None:
         """Store a row, rounded to the dtype of the array."""

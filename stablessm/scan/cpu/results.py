@@ -1,4 +1,4 @@
-"""Memory of large results: mapped in huge pages, and used again when a result no longer exists.
+"""Memory for large results: mapped in huge pages, and reused after a result is deleted.
 
 By default, glibc returns a block above 32 MB to the system as soon as it is freed. The next result of that size then
 pays for one page fault per 4 KB, which takes several times longer than the scan itself. Here every large result has a
@@ -121,8 +121,7 @@ def converted(array: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def rows(array: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return the array in a kernel's dtype, with the numbers of a row adjacent. What an expanded array repeats is
-    copied once."""
+    """Return the array in a kernel's dtype, with the numbers of a row adjacent. An expanded dimension is copied once."""
     adjacent = array.stride(-1) == 1 or array.shape[-1] <= 1
     if adjacent and array.dtype == dtype and not array.is_conj() and not array.is_neg():
         return array

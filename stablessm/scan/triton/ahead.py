@@ -1,9 +1,9 @@
-"""Compiles the kernels of a whole operation in parallel, when the first of them is needed.
+"""Compiles all kernels of an operation in parallel when the first kernel is needed.
 
-Triton compiles a kernel when it is first launched, one after the other, which takes seconds for an operation of many
-kernels. Here the first launch that has to be compiled runs the operation once more, forward and backward, with tensors
-that have shapes and no memory (``meta``). Their launches are recorded, and threads compile all of them. Triton releases
-Python's lock while it compiles.
+Triton compiles each kernel when it is first launched, one after the other, which takes seconds for an operation with
+many kernels. Here, the first launch that requires a compilation runs the whole operation, forward and backward, with
+``meta`` tensors, which have a shape but no memory. The launches of this run are recorded, and threads compile their
+kernels. Triton releases Python's global interpreter lock (GIL) while it compiles.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ THREADS = 16
 """Largest number of kernels that are compiled at the same time."""
 
 recorded: ContextVar[list[tuple[Any, Callable[[], Any]]] | None] = ContextVar("recorded", default=None)
-"""While an operation is recorded, its launches: what a compiled kernel depends on, and a function that compiles it."""
+"""While an operation is recorded: its launches, each as a signature and a function that compiles the kernel."""
 _started: dict[Any, Future[None]] = {}
-"""The kernels whose compilation has begun, by everything that it depends on."""
+"""The kernels whose compilation has begun, by signature."""
 _operation: Callable[[], object] | None = None
-"""Runs the present operation with meta tensors. Operations of several threads may replace each other's; then fewer
-kernels are compiled ahead."""
+"""Function that runs the current operation with meta tensors. Another thread may replace it by its own operation; then
+fewer kernels are compiled in advance."""
 
 
 def running(operation: Callable[[], object] | None) -> None:
-    """Set the function that launches all kernels of the present operation with meta tensors; None at its end."""
+    """Set the function that runs the current operation with meta tensors; None after the operation."""
     global _operation
     _operation = operation
 
@@ -44,12 +44,14 @@ def meta(tensor: Any) -> Any:
 
 
 def compiled(signature: Any, compile: Callable[[], Any], device: torch.device) -> Any:
-    """Return ``compile()``, after starting the other kernels of the operation; wait if another thread compiles it.
+    """Return the compiled kernel, after starting the compilation of the operation's other kernels.
+
+    If another thread is compiling the kernel, wait for it.
 
     Args:
         signature: everything that the compiled kernel depends on.
-        compile: compiles the kernel, or finds it in Triton's cache.
-        device: the GPU that it is compiled for.
+        compile: function that compiles the kernel or finds it in Triton's cache.
+        device: the GPU for which the kernel is compiled.
     """
     global _operation
     operation, _operation = _operation, None
@@ -63,8 +65,8 @@ def compiled(signature: Any, compile: Callable[[], Any], device: torch.device) -
 def _begin(operation: Callable[[], object], device: torch.device) -> None:
     """Start threads that compile all kernels of an operation.
 
-    If the operation cannot run with meta tensors, nothing is started beyond the point where it fails: its kernels are
-    then compiled one by one, and an error of the operation itself is raised where it runs with its own tensors.
+    If the operation fails with meta tensors, only the kernels before the failure are compiled here; the others are
+    compiled when they are launched, and the operation raises its error when it runs with its own tensors.
     """
     launches: list[tuple[Any, Callable[[], Any]]] = []
     token = recorded.set(launches)

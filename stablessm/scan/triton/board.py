@@ -1,10 +1,10 @@
-"""Memory in which the programs of one launch tell each other how far they are (:mod:`.chain_kernels`).
+"""Boards: memory in which the programs of one launch of :mod:`.chain_kernels` exchange states.
 
-A board starts as zeros and is never cleared, but two launches on one board must not overlap. Every stream of a device
-has a board of its own, and so has every call that a CUDA graph captures, because graphs can be replayed on any stream.
-These boards live as long as the process, because nobody says when a graph will not be replayed again. Boards of
-captured calls are parts of one array per device. A launch that needs a larger board, or finds the array used up, clears
-a board first, which takes about two microseconds.
+A board is an array of 64-bit words. It starts as zeros and is never cleared; two launches on one board must not
+overlap. Therefore every stream of a device has its own board, and so has every call that is captured in a CUDA graph,
+because graphs can be replayed on any stream. The boards of captured calls are parts of one array per device. They are
+never freed, because a graph may be replayed at any later time. A launch that needs a larger board, or for which the
+array has no space left, uses a new array of zeros, which takes about two microseconds to clear.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from torch import Tensor
 from stablessm.scan.dispatch import raw_stream
 
 SMALLEST, LARGEST = 1 << 14, 1 << 20
-"""Number of words in the smallest and in the largest board of a stream."""
+"""Smallest and largest number of words of a stream's board."""
 CAPTURED, LARGEST_CAPTURED = 1 << 22, 1 << 18
-"""Number of words for all captured calls of a device, and for one."""
+"""Number of words for all captured calls of a device, and the largest number for one call."""
 
 _lock = threading.Lock()
 _boards: dict[tuple[torch.device, int], list[Tensor]] = {}
-"""Boards by device and stream, the last one the largest: a launch on a smaller one may still be running."""
+"""Boards by device and stream. The last one is used; earlier, smaller boards are kept for launches still running."""
 _left: dict[torch.device, Tensor] = {}
-"""The words for captured calls that have not been given away."""
+"""The words that no captured call uses yet."""
 
 
 def board(device: torch.device, words: int) -> Tensor:
-    """Return at least this many words for one launch on the current stream of a device."""
+    """Return a board of at least ``words`` words for one launch on the current stream of a device."""
     if device.type != "cuda":
         return _zeros(device, words)
     if device.index != torch.cuda.current_device():
@@ -53,7 +53,7 @@ def board(device: torch.device, words: int) -> Tensor:
 
 
 def _board_of_captured_call(device: torch.device, words: int) -> Tensor:
-    size = -(-words // 16) * 16  # boards do not share a line of the cache
+    size = -(-words // 16) * 16  # boards do not share a cache line
     with _lock:
         left = _left.get(device)
         if size > LARGEST_CAPTURED or left is None or left.numel() < size:
@@ -67,7 +67,7 @@ def _zeros(device: torch.device, words: int) -> Tensor:
 
 
 def _kept(device: torch.device, words: int) -> Tensor:
-    """Return zeros, allocated by a new thread: the caller's may have to allocate from the memory pool of a graph."""
+    """Return zeros that outlive a graph, allocated by a new thread, which does not use the memory pool of a graph."""
 
     def allocate() -> Tensor:
         with torch.cuda.device(device):

@@ -1,23 +1,27 @@
 """GPU scan kernels for few channels: time is split into tiles, and states pass from program to program in one launch.
 
-A *strip* is BLOCK neighboring channels of one sequence, a *level* BLOCK_T steps of all strips. Every program takes a
-ticket, which names its level and its strip. It reads its tile once, finds what the tile does to an incoming state
-(h ↦ A h + X), learns the incoming state from the programs before it, and scans its tile from there.
+A *strip* is BLOCK neighboring channels of one sequence, a *level* is BLOCK_T steps of all strips, and a *tile* is where
+a strip and a level meet. Every program takes a *ticket*, a number that determines the level and strip of its tile. It
+loads its tile once, composes the tile's steps to one map of the incoming state (h ↦ A h + X), receives the incoming
+state from the programs of earlier levels, and computes the states of its tile.
 
-Levels form groups of WINDOW. The last tile of a group publishes the state after the group, two products after it has
-the state before. The other tiles publish A and X, for the tiles after them in the group to compose. A state
-thus passes levels / WINDOW programs in sequence. The order of all operations depends on the shape alone, so results are
-bitwise reproducible.
+Every WINDOW levels form a group. The last tile of a group publishes the state after the group as soon as it has
+received the state before the group. The other tiles publish A and X, which the later tiles of the group compose. A
+state thus passes through levels / WINDOW programs in sequence. The order of all operations depends only on the shape,
+so results are bitwise reproducible.
 
-A program waits only for programs with lower tickets. These have started, so they finish: there is no deadlock, whatever
-else the GPU runs. Word 0 of ``board`` counts tickets in its lower 24 bits and launches in the other bits. From word
-FIRST on, programs publish numbers: half of a word is half of a float64, the other half is the number of the launch. A
-reader waits until it sees that, so there are no flags, no word has to be cleared, and the order in which words arrive
-does not matter. Launches that share a board must not overlap.
+A program waits only for programs with lower tickets. Those programs have started and will finish, so there is no
+deadlock, whatever else the GPU runs.
+
+Programs exchange numbers in the array ``board`` of 64-bit words (:mod:`.board`). Word 0 counts tickets in its lower 24
+bits and launches in the other bits. Published numbers start at word FIRST. A float64 takes two words: the upper half of
+each holds half of the float64, and the lower half holds the number of the launch. A reader waits until it finds the
+number of its own launch, so no flags are needed, no word has to be cleared, and words may arrive in any order. Launches
+that share a board must not overlap.
 """
 
 # mypy: allow-untyped-defs
-# (Triton reads a kernel's annotations as its own; tl.constexpr is the one it knows.)
+# (Triton interprets the annotations of a kernel, so kernels have no type hints except tl.constexpr.)
 
 from __future__ import annotations
 
@@ -48,12 +52,12 @@ from stablessm.scan.triton.tiles import (
 )
 
 FIRST = 16
-"""Word of a board at which published numbers begin."""
+"""Index of the first word of a board that holds published numbers."""
 
 
 @triton.jit
 def _ticket(board):
-    """Return the place of this program in the order of all programs, and the number of the launch, from 1."""
+    """Return the ticket of this program (0, 1, …), and the number of this launch (1, 2, …)."""
     taken = tl.atomic_add(board, 1, sem="relaxed", scope="gpu")
     programs = tl.num_programs(0)
     ticket = (taken & 0xFFFFFF).to(tl.int32)
@@ -63,8 +67,12 @@ def _ticket(board):
 
 
 @triton.jit
-def _again(raw, zero):
-    """Return the same bits; the compiler cannot know that, so it keeps short numbers instead of their wide form."""
+def _opaque(raw, zero):
+    """Return ``raw``, computed so that the compiler cannot tell that the bits are the same.
+
+    It then keeps the numbers in their short dtype until they are used again, instead of in float64, which saves
+    registers.
+    """
     BITS: tl.constexpr = raw.dtype.primitive_bitwidth
     if BITS == 64:
         again = (raw.to(tl.int64, bitcast=True) ^ zero).to(raw.dtype, bitcast=True)
@@ -77,7 +85,7 @@ def _again(raw, zero):
 
 @triton.jit
 def _arrived(word, at, number, COMPILED: tl.constexpr):
-    """Return words whose lower half is ``number``: a lane reads its word again until it is."""
+    """Load each word again until its lower half is ``number``, and return the words."""
     if COMPILED:
         word = tl.inline_asm_elementwise(
             """{
@@ -99,8 +107,8 @@ def _arrived(word, at, number, COMPILED: tl.constexpr):
 
 
 @triton.jit
-def _tell(at, plane, value, launch):
-    """Publish float64 numbers, each as two words."""
+def _publish(at, plane, value, launch):
+    """Write float64 numbers to the board, each as two words that are ``plane`` words apart."""
     bits, number = value.to(tl.float64).to(tl.int64, bitcast=True), launch & 0xFFFFFFFF
     tl.atomic_xchg(at, (bits >> 32 << 32) | number, sem="relaxed", scope="gpu")
     tl.atomic_xchg(at + plane, (bits << 32) | number, sem="relaxed", scope="gpu")
@@ -108,14 +116,14 @@ def _tell(at, plane, value, launch):
 
 @triton.jit
 def _read(at, plane, there, launch):
-    """Return the words of numbers, whether or not they have arrived."""
+    """Return the two words of each number without waiting for their arrival."""
     number = launch & 0xFFFFFFFF
     return tl.load(at, there, number, volatile=True), tl.load(at + plane, there, number, volatile=True)
 
 
 @triton.jit
-def _hear(high, low, at, plane, launch, COMPILED: tl.constexpr):
-    """Wait for numbers, and return them; of those that are not waited for, 0."""
+def _wait_for(high, low, at, plane, launch, COMPILED: tl.constexpr):
+    """Wait until both words of each number have arrived, and return the numbers; 0 where ``_read`` was masked."""
     number = launch & 0xFFFFFFFF
     high = _arrived(high, at, number, COMPILED)
     low = _arrived(low, at + plane, number, COMPILED)
@@ -123,13 +131,13 @@ def _hear(high, low, at, plane, launch, COMPILED: tl.constexpr):
 
 
 @triton.jit
-def _hear_state(
+def _wait_for_state(
     at, plane, launch, BLOCK: tl.constexpr, LANES: tl.constexpr, IS_COMPLEX: tl.constexpr, COMPILED: tl.constexpr
 ):
-    """Wait for the state after a group, and return its parts, (1, BLOCK).
+    """Wait for the state after a group, and return its real and imaginary parts, (1, BLOCK) each.
 
-    There are as many places as lanes. With fewer, the compiler would give every lane several words, and a lane waits
-    for one word after the other.
+    The array of words has at least one entry per lane. In a smaller array, the compiler would assign several words to
+    every lane, which would wait for one word after the other.
     """
     WORDS: tl.constexpr = 4 if IS_COMPLEX else 2
     row = tl.arange(0, max(WORDS, LANES // BLOCK))[:, None]
@@ -150,9 +158,9 @@ def _group(
     WINDOW: tl.constexpr, BLOCK: tl.constexpr, LANES: tl.constexpr, CUTS: tl.constexpr, IS_COMPLEX: tl.constexpr,
     COMPILED: tl.constexpr,
 ):  # fmt: skip
-    """Return what the tiles before this one in its group do together, (1, BLOCK) each.
+    """Return the composed map (a, x, cut) of the tiles before this one in its group, (1, BLOCK) each.
 
-    ``at`` is where the first of them publishes, and ``step`` the distance from one to the next.
+    ``at`` is the address at which the first of these tiles publishes, and ``step`` the distance to the next tile's.
     """
     ROWS: tl.constexpr = max(WINDOW, LANES // BLOCK)
     row = tl.arange(0, ROWS)[:, None]
@@ -163,12 +171,12 @@ def _group(
     if IS_COMPLEX:
         b_high, b_low = _read(at + 4 * plane, plane, there, launch)
         z_high, z_low = _read(at + 6 * plane, plane, there, launch)
-    a_re = tl.where(there, _hear(a_high, a_low, at, plane, launch, COMPILED), 1.0)
-    x_re = _hear(x_high, x_low, at + 2 * plane, plane, launch, COMPILED)
+    a_re = tl.where(there, _wait_for(a_high, a_low, at, plane, launch, COMPILED), 1.0)
+    x_re = _wait_for(x_high, x_low, at + 2 * plane, plane, launch, COMPILED)
     a_im, x_im, cut = tl.zeros_like(a_re), tl.zeros_like(a_re), tl.zeros([ROWS, BLOCK], tl.int32)
     if IS_COMPLEX:
-        a_im = _hear(b_high, b_low, at + 4 * plane, plane, launch, COMPILED)
-        x_im = _hear(z_high, z_low, at + 6 * plane, plane, launch, COMPILED)
+        a_im = _wait_for(b_high, b_low, at + 4 * plane, plane, launch, COMPILED)
+        x_im = _wait_for(z_high, z_low, at + 6 * plane, plane, launch, COMPILED)
     if CUTS:
         FLAG: tl.constexpr = 8 if IS_COMPLEX else 4
         flag = tl.load(at + FLAG * plane, there, launch & 0xFFFFFFFF, volatile=True)
@@ -187,7 +195,7 @@ def _chain(
     """Return the state before every stretch of this program's tile, (SPREAD, BLOCK)."""
     WIDE: tl.constexpr = x_re.dtype
     BLOCK: tl.constexpr = x_re.shape[1]
-    step = strips.to(tl.int64) * BLOCK  # from a level to the next, and from a group to the next
+    step = strips.to(tl.int64) * BLOCK  # distance between levels, and between groups
     plane, states_plane = step * levels, step * ((levels - 1) // WINDOW)
     first_state = board + 16 + strip.to(tl.int64) * BLOCK
     states = first_state + tl.arange(0, BLOCK)[None, :]
@@ -204,11 +212,11 @@ def _chain(
         totals = states + (4 if IS_COMPLEX else 2) * states_plane + (level - within) * step
         if (within < WINDOW - 1) & (level < levels - 1):
             own = totals + within * step
-            _tell(own, plane, a_re, launch)
-            _tell(own + 2 * plane, plane, x_re, launch)
+            _publish(own, plane, a_re, launch)
+            _publish(own + 2 * plane, plane, x_re, launch)
             if IS_COMPLEX:
-                _tell(own + 4 * plane, plane, a_im, launch)
-                _tell(own + 6 * plane, plane, x_im, launch)
+                _publish(own + 4 * plane, plane, a_im, launch)
+                _publish(own + 6 * plane, plane, x_im, launch)
             if CUTS:
                 FLAG: tl.constexpr = 8 if IS_COMPLEX else 4
                 word = (has_cut.to(tl.int64) << 32) | (launch & 0xFFFFFFFF)
@@ -219,7 +227,7 @@ def _chain(
             )
     s_re, s_im = first_re.to(tl.float64), first_im.to(tl.float64)
     if group > 0:
-        s_re, s_im = _hear_state(
+        s_re, s_im = _wait_for_state(
             first_state + (group - 1) * step, states_plane, launch, BLOCK, LANES, IS_COMPLEX, COMPILED
         )
     y_re, y_im = s_re, s_im
@@ -228,9 +236,9 @@ def _chain(
     y_re, y_im = y_re.to(WIDE), y_im.to(WIDE)
     if (within == WINDOW - 1) & (level < levels - 1):
         e_re, e_im = after(a_re, a_im, x_re, x_im, has_cut, y_re, y_im, CUTS, IS_COMPLEX)
-        _tell(states + group * step, states_plane, e_re, launch)
+        _publish(states + group * step, states_plane, e_re, launch)
         if IS_COMPLEX:
-            _tell(states + group * step + 2 * states_plane, states_plane, e_im, launch)
+            _publish(states + group * step + 2 * states_plane, states_plane, e_im, launch)
     y_re, y_im = tl.broadcast_to(y_re, [SPREAD, BLOCK]), tl.broadcast_to(y_im, [SPREAD, BLOCK])
     if SPREAD > 1:
         end_re, end_im = after(A_re, A_im, X_re, X_im, any_cut, y_re, y_im, CUTS, IS_COMPLEX)
@@ -249,7 +257,7 @@ def forward_chain_kernel(
     LANE: tl.constexpr, EVEN: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK: tl.constexpr, SPREAD: tl.constexpr,
     WINDOW: tl.constexpr, LANES: tl.constexpr, COMPILED: tl.constexpr,
 ):  # fmt: skip
-    """h[t] = a[t] h[t-1] + x[t] from ``initial``, or from zero."""
+    """Compute h[t] = a[t] h[t-1] + x[t] from ``initial``, or from zero."""
     WIDE: tl.constexpr = tl.float64 if DOUBLE else tl.float32
     ticket, launch = _ticket(board)
     level, strip = ticket // strips, ticket % strips
@@ -277,7 +285,7 @@ def forward_chain_kernel(
     )  # fmt: skip
     zero = launch >> 40
     a_re, a_im, x_re, x_im, cut = widen_tile(
-        _again(a, zero), _again(x, zero), there, _again(every_re, zero), _again(every_im, zero),
+        _opaque(a, zero), _opaque(x, zero), there, _opaque(every_re, zero), _opaque(every_im, zero),
         reset, reset_at, reset_t, row, count,
         0, CUTS, PER_STEP, IS_COMPLEX, WIDE, EVEN,
     )  # fmt: skip
@@ -294,9 +302,9 @@ def backward_chain_kernel(
     LANE: tl.constexpr, EVEN: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK: tl.constexpr, SPREAD: tl.constexpr,
     WINDOW: tl.constexpr, LANES: tl.constexpr, COMPILED: tl.constexpr,
 ):  # fmt: skip
-    """λ[t] = g[t] + conj(a[t+1]) λ[t+1]; rows and results as in ``linear_kernels.backward_kernel``.
+    """Compute λ[t] = g[t] + conj(a[t+1]) λ[t+1]; rows and results are those of ``linear_kernels.backward_kernel``.
 
-    A per-channel decay sums its gradient over each tile; ``reduce_kernel`` adds the tiles and the sequences.
+    The gradient of a decay per channel is summed over each tile; ``reduce_kernel`` sums it over tiles and sequences.
     """
     WIDE: tl.constexpr = tl.float64 if DOUBLE else tl.float32
     ticket, launch = _ticket(board)
@@ -326,7 +334,7 @@ def backward_chain_kernel(
     )  # fmt: skip
     zero = launch >> 40
     a_re, a_im, x_re, x_im, cut = widen_tile(
-        _again(a, zero), _again(x, zero), there, _again(every_re, zero), _again(every_im, zero),
+        _opaque(a, zero), _opaque(x, zero), there, _opaque(every_re, zero), _opaque(every_im, zero),
         reset, reset_at, reset_t, row, count,
         1, CUTS, PER_STEP, IS_COMPLEX, WIDE, EVEN,
     )  # fmt: skip

@@ -1,8 +1,8 @@
-"""How a scan is divided among the programs of a GPU: the forms that are considered, and a model of the time of each.
+"""Chooses how a scan is divided among the programs of a GPU, by a model of the time that each division takes.
 
-A program walks a strip of channels over all of time (:mod:`.linear_kernels`), or has one tile of a chain
-(:mod:`.chain_kernels`). The constants of the model are microseconds, fitted to forward passes on an H200. They matter
-only in proportion: the fastest form is chosen.
+A program computes either a strip of channels over all time steps (a *walk*, :mod:`.linear_kernels`), or one tile of a
+chain (:mod:`.chain_kernels`). The constants of the model are in microseconds, fitted to forward passes on an H200. Only
+their ratios matter, because the division with the shortest estimated time is chosen.
 """
 
 from __future__ import annotations
@@ -14,30 +14,30 @@ import torch
 
 
 class Tile(NamedTuple):
-    """What a program holds at once."""
+    """Size of the tile that a program computes at once, and how the program loads it."""
 
     lane_bytes: int
-    """What a lane reads at once where the array allows it."""
+    """Number of bytes that a lane (thread) loads with one instruction, if the array is aligned to it."""
     row_bytes: int
     rows: int
     stages: int
-    """Tiles in flight: the next ones are fetched while this one is computed."""
+    """Number of pipeline stages: the next tiles are loaded while one is computed."""
     warps: int
-    """Of the program."""
+    """Number of warps per program."""
 
 
 class Form(NamedTuple):
-    """A way to divide a scan."""
+    """One division of a scan: a walk or a chain, with its tile."""
 
     tile: Tile
     window: int = 0
-    """Number of levels in a group of a chain; 0: each program walks over all of time."""
+    """Number of levels in a group of a chain; 0 for a walk."""
     registers: int | None = None
-    """Most registers per thread (default: chosen by the compiler)."""
+    """Largest number of registers per thread (default: chosen by the compiler)."""
 
 
 Costs: TypeAlias = dict[Tile, tuple[float, float]]
-"""For programs that walk over all of time: how long a multiprocessor works on a tile, and how long a tile takes."""
+"""For each tile of a walk: the time a multiprocessor is busy with one tile, and the latency of one tile."""
 
 _HALF, _FLOAT, _DOUBLE = torch.float16, torch.float32, torch.float64
 _COMPLEX, _COMPLEX_DOUBLE = torch.complex64, torch.complex128
@@ -53,7 +53,7 @@ WHOLE: dict[torch.dtype, Costs] = {
     _COMPLEX: {Tile(16, 256, 8, 4, 1): (0.19, 0.5), Tile(16, 64, 128, 3, 4): (1.47, 1.7)},
     _COMPLEX_DOUBLE: {Tile(16, 128, 16, 4, 1): (0.2, 0.6), Tile(16, 64, 64, 3, 2): (0.6, 1.3)},
 }
-"""By dtype; bfloat16 is as float16."""
+"""Costs of walks that read more than one array, by dtype; bfloat16 uses the entry of float16."""
 LIGHT: dict[torch.dtype, Costs] = {
     _HALF: {Tile(16, 128, 64, 4, 2): (0.56, 1.0), Tile(16, 32, 256, 3, 4): (1.21, 1.4)},
     _FLOAT: {Tile(16, 256, 32, 4, 2): (0.53, 1.0), Tile(16, 64, 64, 3, 2): (0.4, 1.0)},
@@ -61,31 +61,31 @@ LIGHT: dict[torch.dtype, Costs] = {
     _COMPLEX: {Tile(16, 512, 16, 4, 2): (0.52, 1.0), Tile(16, 64, 128, 3, 4): (1.25, 1.7)},
     _COMPLEX_DOUBLE: {Tile(16, 128, 16, 4, 1): (0.2, 0.6), Tile(16, 64, 64, 3, 2): (0.6, 1.3)},
 }
-"""The same where one array alone is read: more of it has to be in flight."""
+"""Costs of walks that read a single array, which need more tiles in flight, by dtype."""
 CHAIN: dict[Tile, dict[int, float]] = {
     Tile(16, 128, 128, 1, 4): {1: 1.69, 2: 1.87, 4: 1.9, 8: 2.1, 16: 2.35},
     Tile(16, 64, 256, 1, 4): {1: 1.87, 2: 1.96, 4: 1.97, 8: 2.05, 16: 2.15},
     Tile(16, 64, 128, 1, 2): {1: 1.02, 2: 1.06, 4: 1.07, 8: 1.12, 16: 1.22},
 }
-"""For a chain of float32 tiles: how long a multiprocessor works on a tile, by the number of levels in a group."""
+"""Time that a multiprocessor is busy with one float32 tile of a chain, by the number of levels in a group."""
 CHAIN_FACTOR = {_HALF: 1.1, _FLOAT: 1.0, _DOUBLE: 1.0, _COMPLEX: 1.2, _COMPLEX_DOUBLE: 1.2}
-"""The work on a tile of a chain compared with float32."""
+"""Time for a tile of a chain relative to a float32 tile."""
 HOP = {1: 0.57, 2: 0.65, 4: 0.72, 8: 0.72, 16: 0.85}
-"""How long a state takes from a group to the next, by the number of levels in a group."""
+"""Time that a state takes from one group to the next, by the number of levels in a group."""
 START, CHAIN_START = 3.0, 6.5
-"""How long a launch takes apart from that, without and with a chain."""
+"""Fixed time of a launch, for a walk and for a chain."""
 BACKWARD = 1.5
-"""The time for a tile in a backward pass compared with a forward pass."""
+"""Time for a tile in a backward pass relative to a forward pass."""
 REGISTERS = 128
-"""Most registers per thread in a chain: four programs of four warps fit on a multiprocessor."""
+"""Largest number of registers per thread in a chain, so that four programs of four warps fit on a multiprocessor."""
 MOST = 1 << 24
-"""A chain has fewer tiles: so many tickets can be counted."""
+"""Number of tickets that a board can count; a chain must have fewer tiles."""
 PROCESSORS = 132
-"""Number of multiprocessors where there is no GPU to ask: that of an H200."""
+"""Number of multiprocessors of an H200, assumed where there is no GPU."""
 
 
 class Task(NamedTuple):
-    """What the choice depends on."""
+    """The properties of a scan on which the choice depends."""
 
     shape: tuple[int, int, int]
     dtype: torch.dtype
@@ -114,17 +114,17 @@ def processors(device: torch.device) -> int:
 
 
 def chains(device: torch.device) -> bool:
-    """Return True unless the GPU is made by AMD: a chain contains instructions of NVIDIA's GPUs."""
+    """Return True unless the GPU is from AMD, because the chain kernels contain NVIDIA assembly."""
     return device.type != "cuda" or torch.version.hip is None
 
 
 def kind(dtype: torch.dtype) -> torch.dtype:
-    """Return the dtype under which the tables list a dtype."""
+    """Return the key of a dtype in the tables of costs."""
     return _HALF if dtype.itemsize == 2 else dtype
 
 
 def block(tile: Tile, dtype: torch.dtype, channels: int) -> int:
-    """Return the number of channels of a strip: no lanes for channels that are not there."""
+    """Return the number of channels of a strip: the width of the tile, or a smaller power of two for few channels."""
     return min(tile.row_bytes // dtype.itemsize, max(8, 1 << (channels - 1).bit_length()))
 
 
@@ -135,7 +135,7 @@ def _costs(task: Task) -> Costs:
 def _walk_time(task: Task, tile: Tile, work: float, wait: float) -> float:
     batch, steps, channels = task.shape
     strips = batch * -(-channels // block(tile, task.dtype, channels))
-    each = -(-strips // processors(task.device))  # programs on the fullest multiprocessor
+    each = -(-strips // processors(task.device))  # programs on the busiest multiprocessor
     return START + -(-steps // tile.rows) * max(wait, each * work) * (BACKWARD if task.backward else 1.0)
 
 
@@ -146,4 +146,4 @@ def _chain_time(task: Task, tile: Tile, window: int, work: float) -> float:
         return float("inf")
     work *= CHAIN_FACTOR[kind(task.dtype)] * (BACKWARD if task.backward else 1.0) * levels * strips
     less, more = sorted((work / processors(task.device), -(-levels // window) * HOP[window]))
-    return CHAIN_START + more + 0.25 * less  # states pass on while tiles are computed
+    return CHAIN_START + more + 0.25 * less  # tiles are computed while states are passed on

@@ -102,7 +102,7 @@ class Launch:
         return self._kernel.warmup(*self._places(tensors), *self._numbers, grid=(self._programs,), **self._options())
 
     def _record(self, tensors: tuple[Tensor, ...]) -> None:
-        """Record a launch of tensors without memory, whose storages are assumed to be aligned."""
+        """Record a launch with meta tensors, whose storages are assumed to be aligned."""
         launches = ahead.recorded.get()
         if launches is None:
             raise RuntimeError("a kernel cannot be launched with meta tensors")
@@ -123,7 +123,7 @@ class Launch:
         return self._compiled[key]
 
     def _build(self, tensors: tuple[Tensor, ...]) -> tuple[Any, Any, Any]:
-        """Return the launch function, the kernel and its metadata. Reading .run compiles the former and loads both."""
+        """Return the launch function, the kernel and its metadata. Reading ``.run`` compiles the launch function."""
         made = self.compile(tensors)
         return made.run, made.function, made.packed_metadata
 

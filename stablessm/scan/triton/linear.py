@@ -1,7 +1,7 @@
-"""The GPU backend: hands PyTorch tensors to the kernels of :mod:`.linear_kernels`.
+"""The GPU backend of the linear scan: passes PyTorch tensors to the kernels of :mod:`.linear_kernels`.
 
-A call first describes its arrays; everything that follows from that (how time is cut, which kernels are launched with
-which numbers) is made once and kept.
+A call first collects the layouts of its arrays in a ``_Plan``. Everything that depends only on the plan (the division
+of time into tiles, the kernels, and their arguments except the pointers) is computed once and cached.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from stablessm.scan.triton.forms import Task, block, choose
 from stablessm.scan.triton.launch import Launch
 
 COMPILED = isinstance(chain_kernels.forward_chain_kernel, triton.JITFunction)
-"""False in Triton's interpreter, which has no assembler and runs one program after the other."""
+"""False in Triton's interpreter, which supports no inline assembly and runs one program after the other."""
 LARGEST_LANE = 64
-"""No lane reads more bytes of any array at once."""
+"""Largest number of bytes that a lane loads with one instruction."""
 
 Layout: TypeAlias = tuple[tuple[int, ...], tuple[int, ...], torch.dtype, int]
-"""Shape, strides and dtype of an array, and how many bytes past a multiple of LARGEST_LANE it starts."""
+"""Shape, strides and dtype of an array, and its address modulo LARGEST_LANE."""
 
 
 def forward(recurrence: Recurrence, drive: Tensor) -> Tensor:
@@ -74,14 +74,14 @@ def backward(recurrence: Recurrence, states: Tensor, grad: Tensor) -> tuple[Tens
 
 
 class _Plan(NamedTuple):
-    """What the launches of a call depend on."""
+    """The properties of a call's arguments on which its launches depend; the key of the cache."""
 
     decay: Layout
     drive: Layout
-    """Of the drive, or of the gradient that comes in."""
+    """Layout of the drive; in a backward pass, of the gradient of the states."""
     states: Layout
     cuts: tuple[int, ...] | None
-    """Strides of the resets."""
+    """Strides of the resets; None without resets."""
     initial: bool
     reverse: bool
     device: torch.device
@@ -93,7 +93,7 @@ def _plan(decay: Tensor, drive: Tensor, states: Tensor, reset: Tensor | None, in
 
 
 class _Grid(NamedTuple):
-    """The programs of a scan, and what all kernels are told last."""
+    """The division of a scan into programs, and the constants of its kernels."""
 
     window: int
     registers: int | None
@@ -106,7 +106,7 @@ class _Grid(NamedTuple):
 
     def launch(self, kernels: tuple[Any, Any], strides: tuple[int, ...], initial: bool, cuts: bool,
                offsets: tuple[int, ...]) -> Launch:  # fmt: skip
-        """Return a launch of the first kernel, or of the second for a chain."""
+        """Return the launch of the first kernel, which is for walks, or of the second kernel, which is for chains."""
         flags, sizes = {"INITIAL": initial, "CUTS": cuts}, (self.steps, self.channels)
         if not self.window:
             constants = {**flags, **self.constants}
@@ -119,7 +119,7 @@ class _Grid(NamedTuple):
         )
 
     def words(self, cuts: bool) -> int:
-        """Return the number of words in which the programs of a chain publish, or 0 without a chain."""
+        """Return the number of words of the board of a chain, or 0 without a chain."""
         if not self.window:
             return 0
         parts, step = 2 if self.constants["IS_COMPLEX"] else 1, self.strips * self.constants["BLOCK"]
@@ -132,13 +132,13 @@ class _Walk(NamedTuple):
 
     launch: Launch
     words: int
-    """Number of words in which the programs of a chain publish."""
+    """Number of words of the board of a chain; 0 without a chain."""
     reduce: Launch | None = None
     d_decay_shape: tuple[int, ...] = ()
     d_decay_dtype: torch.dtype = torch.float64
 
     def __call__(self, *arrays: Tensor) -> None:
-        """Launch, with the memory that a chain needs."""
+        """Launch the kernel with these arrays and, for a chain, a board."""
         if self.words:
             self.launch(*arrays, board(arrays[0].device, self.words))
         else:
@@ -187,7 +187,7 @@ def _grid(plan: _Plan, *, backward: bool) -> _Grid:
     tile, window, registers = choose(Task((batch, steps, channels), dtype, per_step, backward, plan.device))
     size, width = dtype.itemsize, block(tile, dtype, channels)
     rows, lane = tile.rows, tile.lane_bytes // size
-    if plan.cuts is not None and rows > 16 and (window or size == 2 or dtype.is_complex):  # registers
+    if plan.cuts is not None and rows > 16 and (window or size == 2 or dtype.is_complex):  # saves registers
         rows //= 2
     if not all(_reads_at_once(lane, array) for array in plan[:3]):
         lane = 1
@@ -210,7 +210,7 @@ def _grid(plan: _Plan, *, backward: bool) -> _Grid:
 
 
 def _reads_at_once(lane: int, array: Layout) -> bool:
-    """Return True if a lane can read so many neighboring channels of an array at once."""
+    """Return True if a lane can load ``lane`` neighboring channels of an array with one instruction."""
     shape, stride, dtype, start = array
     rows = zip(shape[:2], stride, strict=False)
     contiguous = shape[2] % lane == 0 and (stride[2] == 1 or shape[2] == 1)
@@ -219,9 +219,10 @@ def _reads_at_once(lane: int, array: Layout) -> bool:
 
 
 def _rows(reverse: bool, *arrays: Layout) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """(batch, time, channel) arrays as the kernels walk them: bytes to the first row, and the strides of all.
+    """Return the offset in bytes of the row that is computed first, for each array, and the strides of all arrays.
 
-    In reverse the first row is the last, and the stride of time is negative. A stride where there is one place is 0.
+    The arrays are (batch, time, channel). In reverse, the last row is computed first and the stride of time is
+    negative. The stride of a dimension of size 1 is 0.
     """
     offsets, strides = [], []
     for shape, stride, dtype, _ in arrays:
@@ -232,7 +233,7 @@ def _rows(reverse: bool, *arrays: Layout) -> tuple[tuple[int, ...], tuple[int, .
 
 
 def _reset(cuts: tuple[int, ...] | None, states: Layout) -> Layout:
-    """The layout of the resets, with a channel; without resets, of something that is not read."""
+    """Return the layout of the resets with a dimension for channels; without resets, a layout with strides of 0."""
     batch, steps, _ = states[0]
     return (batch, steps, 1), (0, 0, 0) if cuts is None else (*cuts, 0), torch.uint8, 0
 
@@ -246,7 +247,7 @@ def _layout(array: Tensor) -> Layout:
 
 
 def _readable(tensor: Tensor, drive: Tensor) -> Tensor:
-    """As the kernels read it: complex beside a complex drive, and nothing left to be conjugated or negated."""
+    """Return the tensor as kernels read it: complex if the drive is, without lazy conjugation or negation."""
     if tensor.dtype != drive.dtype and tensor.is_complex() != drive.is_complex():
         tensor = tensor.to(drive.dtype)
     return tensor.resolve_conj().resolve_neg() if tensor.is_conj() or tensor.is_neg() else tensor

@@ -1,18 +1,18 @@
-"""GPU scan kernels: a program walks time tile by tile and carries the state from each to the next.
+"""GPU scan kernels: a program computes tile after tile and carries the state from each tile to the next.
 
-Each program has a *strip*, BLOCK neighboring channels of one sequence, over all of time; :mod:`.chain_kernels` is for
-scans that have too few strips to fill a GPU, and shares what is here.
+Each program computes a *strip* (BLOCK neighboring channels of one sequence) over all time steps. If there are too few
+strips to fill a GPU, the kernels of :mod:`.chain_kernels` are used, which call the functions of this module.
+:mod:`.tiles` defines tiles, lanes, stretches and cuts, and the operations on a tile.
 
-SPREAD lanes share a channel, as follows from the bytes a lane reads at once and the width of a row: each walks a
-stretch of a tile's time, and they exchange where they ended. Everything is accumulated in float64 (short floats in
-float32), so that a memory of a million steps adds up no rounding. :mod:`.tiles` has what is done with a tile.
+States are accumulated in float64 (float16 and bfloat16 in float32), so that rounding errors do not add up over long
+sequences.
 
-An array comes as a pointer to its first row in the order of the walk and three strides (batch, time, channel), counted
-in numbers; offsets are 64 bits wide. EVEN says that every tile is full.
+An array is passed as a pointer to the row that is computed first and three strides (batch, time, channel), counted in
+elements. Offsets have 64 bits. EVEN means that every tile is full.
 """
 
 # mypy: allow-untyped-defs
-# (Triton reads a kernel's annotations as its own; tl.constexpr is the one it knows.)
+# (Triton interprets the annotations of a kernel, so kernels have no type hints except tl.constexpr.)
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ NUMBERS = (
     ),
     *("steps", "channels", "levels", "rows"),
 )
-"""Arguments whose values no compiled form depends on."""
+"""Arguments on whose values Triton must not specialize the compiled kernels."""
 
 
 @triton.jit
 def place(strip, steps, channels, BLOCK: tl.constexpr, LANE: tl.constexpr):
-    """Return the sequence and the channels of a strip, and the number of steps of each channel: 0 past the last."""
+    """Return the sequence and the channels of a strip, and each channel's number of steps (0 past the last channel)."""
     blocks = tl.cdiv(channels, BLOCK)
     channel = (strip % blocks) * BLOCK + tl.arange(0, BLOCK)[None, :]
     inside = tl.max_constancy(channel < channels, (1, LANE))
@@ -60,7 +60,7 @@ def every_step(
     decay, decay_b, decay_c, batch, channel, count,
     SHIFT: tl.constexpr, SPREAD: tl.constexpr, IS_COMPLEX: tl.constexpr, WIDE: tl.constexpr, LANE: tl.constexpr,
 ):  # fmt: skip
-    """The decay of a channel (at the first step), conjugated for the adjoint: (SPREAD, BLOCK), as lanes hold a tile."""
+    """Return the decay of each channel at the first step, (SPREAD, BLOCK); with SHIFT, its complex conjugate."""
     offset = rows_at(batch * decay_b + channel * decay_c, tl.zeros([SPREAD, 1], tl.int32), 0, LANE)
     a_re, a_im = load(decay, offset, count > 0, 1.0, True, IS_COMPLEX, WIDE, LANE)
     if SHIFT:
@@ -73,10 +73,10 @@ def fetch_tile(
     decay, decay_at, decay_t, drive, drive_at, drive_t, within, begins, count,
     SHIFT: tl.constexpr, PER_STEP: tl.constexpr, IS_COMPLEX: tl.constexpr, LANE: tl.constexpr, EVEN: tl.constexpr,
 ):  # fmt: skip
-    """Return a tile of a and x as they are in memory, and where there is an a.
+    """Return a tile of a and x in the dtype of their arrays, and a mask of the rows that have an a.
 
-    SHIFT is 0, or 1 for the adjoint, in which a and the cuts are those of the step before in the order of the walk.
-    ``begins`` says at which row there is none.
+    SHIFT is 0 in a forward pass and 1 in a backward pass, in which a row uses the a and the cut of the row before it.
+    ``begins`` is True at the first row, which then has no a.
     """
     mask = within < count
     there = mask
@@ -99,7 +99,7 @@ def widen_tile(
     SHIFT: tl.constexpr, CUTS: tl.constexpr, PER_STEP: tl.constexpr, IS_COMPLEX: tl.constexpr, WIDE: tl.constexpr,
     EVEN: tl.constexpr,
 ):  # fmt: skip
-    """Return the numbers of a tile and its cuts; where there is no a, a = 1 and x = 0 hand on what came."""
+    """Return a tile in the dtype WIDE, and its cuts. Rows without an a get a = 1 and x = 0, which keep the state."""
     if PER_STEP:
         a_re, a_im = widen(a, there, 1.0, (not EVEN) or SHIFT, IS_COMPLEX, WIDE)
         if SHIFT:
@@ -125,7 +125,7 @@ def forward_kernel(
     LANE: tl.constexpr, EVEN: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK: tl.constexpr, SPREAD: tl.constexpr,
     STAGES: tl.constexpr,
 ):  # fmt: skip
-    """h[t] = a[t] h[t-1] + x[t] from ``initial``, or from zero."""
+    """Compute h[t] = a[t] h[t-1] + x[t] from ``initial``, or from zero."""
     WIDE: tl.constexpr = tl.float64 if DOUBLE else tl.float32
     batch, channel, count = place(tl.program_id(0), steps, channels, BLOCK, LANE)
     decay_at = base(batch, 0, channel, decay_b, decay_t, decay_c)
@@ -163,7 +163,7 @@ def store_gradients(
 ):  # fmt: skip
     """Store dx = λ and, for a decay per step, da[t] = λ[t] conj(h[t-1]); return da.
 
-    ``ends`` says which row is the last of the walk: before it stands the initial state.
+    Rows run from the last step to the first. ``ends`` is True at the last row, whose h[t-1] is the initial state.
     """
     mask = within < count
     store(y_re, y_im, d_drive, rows_at(d_drive_at, within, d_drive_t, LANE), mask, not EVEN, IS_COMPLEX, LANE)
@@ -190,7 +190,7 @@ def store_initial_gradient(
     y_re, y_im, decay, decay_at, decay_t, every_re, every_im, reset, reset_at, reset_t, d_initial, at, final, there,
     CUTS: tl.constexpr, PER_STEP: tl.constexpr, IS_COMPLEX: tl.constexpr, WIDE: tl.constexpr, LANE: tl.constexpr,
 ):  # fmt: skip
-    """Store dh[-1] = conj(a[0]) λ[0], from the y and the decay of row ``final``: (1, BLOCK)."""
+    """Store dh[-1] = conj(a[0]) λ[0], where λ[0] is y, (1, BLOCK), and a[0] is the decay at row ``final``."""
     if PER_STEP:
         offset = rows_at(decay_at, final, decay_t, LANE)
         a_re, a_im = load(decay, offset, there, 0.0, True, IS_COMPLEX, WIDE, LANE)
@@ -213,10 +213,10 @@ def backward_kernel(
     LANE: tl.constexpr, EVEN: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK: tl.constexpr, SPREAD: tl.constexpr,
     STAGES: tl.constexpr,
 ):  # fmt: skip
-    """λ[t] = g[t] + conj(a[t+1]) λ[t+1] from the last step to the first; dx = λ; da[t] = λ[t] conj(h[t-1]).
+    """Compute λ[t] = g[t] + conj(a[t+1]) λ[t+1], dx = λ, da[t] = λ[t] conj(h[t-1]) and dh[-1] = conj(a[0]) λ[0].
 
-    All rows are in the order of this walk: row i is step ``steps - 1 - i``. dh[-1] = conj(a[0]) λ[0]. A per-channel
-    decay sums its gradient over time, in float64; ``reduce_kernel`` adds the sequences.
+    Time runs backward: row i is step ``steps - 1 - i``. The gradient of a decay per channel is summed over time in
+    float64; ``reduce_kernel`` sums it over the sequences.
     """
     WIDE: tl.constexpr = tl.float64 if DOUBLE else tl.float32
     batch, channel, count = place(tl.program_id(0), steps, channels, BLOCK, LANE)
@@ -266,7 +266,7 @@ def backward_kernel(
 
 @triton.jit(do_not_specialize=NUMBERS)
 def reduce_kernel(parts, total, rows, channels, ROWS: tl.constexpr, BLOCK: tl.constexpr):
-    """The sum of a (rows, channels) array over its rows, in one order."""
+    """Compute the sum of a (rows, channels) array over its rows, always in the same order."""
     channel = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)[None, :]
     inside = channel < channels
     row = tl.arange(0, ROWS)[:, None].to(tl.int64)
@@ -275,6 +275,6 @@ def reduce_kernel(parts, total, rows, channels, ROWS: tl.constexpr, BLOCK: tl.co
         there = inside & (begin + row < rows)
         partial += tl.load(parts + ((begin + row) * channels + channel), there, 0.0)
     found = tl.sum(partial, 0, keep_dims=True)
-    if total.dtype.element_ty.primitive_bitwidth == 16:  # to which the interpreter rounds in two steps only
+    if total.dtype.element_ty.primitive_bitwidth == 16:  # Triton's interpreter has no direct conversion
         found = found.to(tl.float32)
     tl.store(total + channel, found.to(total.dtype.element_ty), inside)

@@ -1,4 +1,4 @@
-"""The operators of this backend, whose kernels are compiled in parallel at the first call (:mod:`.ahead`)."""
+"""The operators of the Triton backend. Their kernels are compiled in parallel at the first call (:mod:`.ahead`)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from stablessm.scan.triton import ahead, linear, ssm
 
 @final
 class Linear:
-    """The scan; :mod:`.linear` computes it."""
+    """The linear scan, which :mod:`.linear` computes."""
 
     backward = staticmethod(linear.backward)
 
@@ -28,7 +28,7 @@ class Linear:
 
 @final
 class SSM:
-    """The fused layer; :mod:`.ssm` computes it."""
+    """The fused layer, which :mod:`.ssm` computes."""
 
     backward, checkpoint_shape = staticmethod(ssm.backward), staticmethod(ssm.checkpoint_shape)
 

@@ -57,7 +57,7 @@ def backward(layer: Selective, checkpoints: Tensor, d_y: Tensor, d_final: Tensor
 
 
 def _supported(layer: Selective) -> bool:
-    """Return whether the kernels compute this layer. They have run in Triton's interpreter only, not yet on a GPU."""
+    """Return True if the kernels support this layer. Not yet on a GPU: only Triton's interpreter has run them."""
     return not layer.x.is_cuda and layer.A.shape[1] <= MOST_STATES and layer.x.numel() > 0
 
 

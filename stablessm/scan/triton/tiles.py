@@ -1,14 +1,17 @@
-"""What the GPU kernels do with a tile of numbers: read, write, walk, and compose its rows.
+"""Operations of the GPU kernels on a tile: load and store it, and compute the recurrence along its rows.
 
-Numbers are pairs (re, im), so that real and complex share the code; of a real number ``im`` is never looked at. LANE
-neighboring channels belong to a lane, and the caller vouches that they can be read at once.
+A *tile* has ROWS rows (steps) and BLOCK columns (channels). Numbers are pairs (re, im), so that real and complex
+numbers share the code; ``im`` of a real number is not used. A *lane* is one thread of a warp. It holds LANE neighboring
+channels; the caller ensures that one instruction can load them.
 
-A reset *cuts* the recurrence: what stands before it is dropped by a choice, not by a product with zero, because
-0 · NaN is NaN.
+SPREAD lanes share a column. Each computes a *stretch*, which is ROWS / SPREAD successive steps of the tile.
+
+A *cut* is a step with a reset: nothing is carried into it. Cuts are applied by ``tl.where`` instead of a product with
+zero, because 0 · NaN is NaN. CUTS is false if a call has no resets.
 """
 
 # mypy: allow-untyped-defs
-# (Triton reads a kernel's annotations as its own; tl.constexpr is the one it knows.)
+# (Triton interprets the annotations of a kernel, so kernels have no type hints except tl.constexpr.)
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ import triton.language as tl
 
 @triton.jit
 def product(u_re, u_im, v_re, v_im, IS_COMPLEX: tl.constexpr):
-    """u v."""
+    """Return the product u v."""
     re, im = u_re * v_re, u_im
     if IS_COMPLEX:
         re, im = re - u_im * v_im, u_re * v_im + u_im * v_re
@@ -27,13 +30,13 @@ def product(u_re, u_im, v_re, v_im, IS_COMPLEX: tl.constexpr):
 
 @triton.jit
 def join(a1, x1, a2, x2):
-    """(a₂ a₁, a₂ x₁ + x₂)."""
+    """Return (a₂ a₁, a₂ x₁ + x₂): the map y ↦ a₁ y + x₁ followed by y ↦ a₂ y + x₂, both real."""
     return a2 * a1, a2 * x1 + x2
 
 
 @triton.jit
 def join_complex(a1_re, a1_im, x1_re, x1_im, a2_re, a2_im, x2_re, x2_im):
-    """(a₂ a₁, a₂ x₁ + x₂)."""
+    """Return the same composition as :func:`join`, for complex numbers."""
     a_re, a_im = product(a2_re, a2_im, a1_re, a1_im, True)
     x_re, x_im = product(a2_re, a2_im, x1_re, x1_im, True)
     return a_re, a_im, x_re + x2_re, x_im + x2_im
@@ -41,7 +44,7 @@ def join_complex(a1_re, a1_im, x1_re, x1_im, a2_re, a2_im, x2_re, x2_im):
 
 @triton.jit
 def join_cut(a1, x1, cut1, a2, x2, cut2):
-    """The same, but nothing passes a part that holds a cut; its ``a`` is then never looked at."""
+    """Return the composition of :func:`join`, or the second map's x alone if the second map contains a cut."""
     a, x = join(a1, x1, a2, x2)
     return a, tl.where(cut2 != 0, x2, x), cut1 | cut2
 
@@ -50,7 +53,7 @@ def join_cut(a1, x1, cut1, a2, x2, cut2):
 def join_complex_cut(
     a1_re, a1_im, x1_re, x1_im, cut1, a2_re, a2_im, x2_re, x2_im, cut2
 ):  # fmt: skip
-    """The same, but nothing passes a part that holds a cut; its ``a`` is then never looked at."""
+    """Return the same composition as :func:`join_cut`, for complex numbers."""
     a_re, a_im, x_re, x_im = join_complex(a1_re, a1_im, x1_re, x1_im, a2_re, a2_im, x2_re, x2_im)
     keep = cut2 == 0
     return a_re, a_im, tl.where(keep, x_re, x2_re), tl.where(keep, x_im, x2_im), cut1 | cut2
@@ -58,7 +61,7 @@ def join_complex_cut(
 
 @triton.jit
 def scan(a_re, a_im, x_re, x_im, cut, CUTS: tl.constexpr, IS_COMPLEX: tl.constexpr):
-    """The maps y ↦ a y + x composed along the first dimension: (a, x) of every beginning, and whether it has a cut."""
+    """Return the compositions of the first 1, 2, … maps y ↦ a y + x along dimension 0, and which contain a cut."""
     if CUTS:
         if IS_COMPLEX:
             parts = (a_re, a_im, x_re, x_im, cut)
@@ -74,9 +77,10 @@ def scan(a_re, a_im, x_re, x_im, cut, CUTS: tl.constexpr, IS_COMPLEX: tl.constex
 
 @triton.jit
 def order(ROWS: tl.constexpr, SPREAD: tl.constexpr):
-    """When the rows of a tile are, (ROWS, 1): every SPREAD-th row belongs to the same stretch of time.
+    """Return the step of each row of a tile, (ROWS, 1).
 
-    Where SPREAD lanes share a column, each has a stretch to itself, and they exchange no more than its end.
+    Row r belongs to stretch r % SPREAD, so that the lanes of a column compute one stretch each and exchange only the
+    states at its ends.
     """
     row = tl.arange(0, ROWS)[:, None]
     return row % SPREAD * (ROWS // SPREAD) + row // SPREAD
@@ -84,13 +88,13 @@ def order(ROWS: tl.constexpr, SPREAD: tl.constexpr):
 
 @triton.jit
 def stretches(tile, SPREAD: tl.constexpr):
-    """The rows of a tile as (time in a stretch, stretch)."""
+    """Return a tile (ROWS, BLOCK) in the shape (step of a stretch, stretch, channel)."""
     return tile.reshape(tile.shape[0] // SPREAD, SPREAD, tile.shape[1])
 
 
 @triton.jit
 def all_rows(value, ROWS: tl.constexpr):
-    """(SPREAD, BLOCK) at every time of a stretch: a tile."""
+    """Return a tile whose rows of each stretch all equal the row of ``value`` (SPREAD, BLOCK) for that stretch."""
     SPREAD: tl.constexpr = value.shape[0]
     BLOCK: tl.constexpr = value.shape[1]
     return tl.broadcast_to(value[None], [ROWS // SPREAD, SPREAD, BLOCK]).reshape(ROWS, BLOCK)
@@ -98,7 +102,7 @@ def all_rows(value, ROWS: tl.constexpr):
 
 @triton.jit
 def last(value):
-    """The last of the first dimension: the sum of it and of negative zeros, which change nothing."""
+    """Return the last entry along dimension 0, as the sum of this entry and negative zeros (which do not change it)."""
     count: tl.constexpr = value.shape[0]
     place = tl.arange(0, count)[:, None]
     if len(value.shape) == 3:
@@ -108,10 +112,10 @@ def last(value):
 
 @triton.jit
 def compose(a_re, a_im, x_re, x_im, cut, SPREAD: tl.constexpr, CUTS: tl.constexpr, IS_COMPLEX: tl.constexpr):
-    """What a tile does to a state that enters it, (a, x, cut) up to every row, and up to the end of every stretch.
+    """Return the maps (a, x, cut) that take a state before some steps of a tile to the state after them.
 
-    The first five are (time in a stretch, stretch, BLOCK) and begin with their stretch, the others (stretch, BLOCK) and
-    begin with the tile.
+    The first five results, (step of a stretch, stretch, BLOCK), start at the beginning of each stretch and end at each
+    step. The other five, (stretch, BLOCK), start at the beginning of the tile and end at the end of each stretch.
     """
     a_re, x_re = stretches(a_re, SPREAD), stretches(x_re, SPREAD)
     a_im, x_im = stretches(a_im, SPREAD), stretches(x_im, SPREAD)
@@ -128,7 +132,7 @@ def compose(a_re, a_im, x_re, x_im, cut, SPREAD: tl.constexpr, CUTS: tl.constexp
 
 @triton.jit
 def after(a_re, a_im, x_re, x_im, cut, y_re, y_im, CUTS: tl.constexpr, IS_COMPLEX: tl.constexpr):
-    """a y + x, or x alone after a cut."""
+    """Return a y + x, the state after a map that is applied to y, or x alone if the map contains a cut."""
     re, im = product(a_re, a_im, y_re, y_im, IS_COMPLEX)
     re += x_re
     if IS_COMPLEX:
@@ -140,7 +144,10 @@ def after(a_re, a_im, x_re, x_im, cut, y_re, y_im, CUTS: tl.constexpr, IS_COMPLE
 
 @triton.jit
 def exchange(first, ends):
-    """What enters every stretch, the first with ``first``, the others with the end of the one before; and the last."""
+    """Return the state before each stretch, and the state after the last stretch once per stretch.
+
+    ``first`` is the state before the first stretch, and ``ends`` are the states after each stretch.
+    """
     stretch = tl.arange(0, ends.shape[0])[:, None]
     before = tl.gather(ends, tl.broadcast_to(tl.maximum(stretch - 1, 0), ends.shape), 0)
     return tl.where(stretch == 0, first, before), tl.broadcast_to(last(ends)[None], ends.shape)
@@ -148,9 +155,9 @@ def exchange(first, ends):
 
 @triton.jit
 def walk(a_re, a_im, x_re, x_im, cut, y_re, y_im, CUTS: tl.constexpr, IS_COMPLEX: tl.constexpr):
-    """y[t] = a[t] y[t-1] + x[t] over a tile; where ``cut`` is not 0, y[t] = x[t]. All of y, and its last.
+    """Return y[t] = a[t] y[t-1] + x[t] for all steps of a tile, and the last y; at a cut, y[t] = x[t].
 
-    The y before the tile, as the last one after it, is (SPREAD, BLOCK): each stretch has it.
+    The argument y (before the tile) and the last y (after it) have the shape (SPREAD, BLOCK): a copy for each stretch.
     """
     SPREAD: tl.constexpr = y_re.shape[0]
     rows: tl.constexpr = x_re.shape
@@ -168,7 +175,7 @@ def walk(a_re, a_im, x_re, x_im, cut, y_re, y_im, CUTS: tl.constexpr, IS_COMPLEX
 
 @triton.jit
 def walk_from(a_re, a_im, x_re, x_im, cut, y_re, y_im, CUTS: tl.constexpr, IS_COMPLEX: tl.constexpr):
-    """The same from the y before every stretch, (SPREAD, BLOCK). All of y."""
+    """Return y as :func:`walk` does, given the y before each stretch, (SPREAD, BLOCK)."""
     SPREAD: tl.constexpr = y_re.shape[0]
     rows: tl.constexpr = x_re.shape
     a_re, x_re = stretches(a_re, SPREAD), stretches(x_re, SPREAD)
@@ -184,20 +191,23 @@ def walk_from(a_re, a_im, x_re, x_im, cut, y_re, y_im, CUTS: tl.constexpr, IS_CO
 
 @triton.jit
 def base(batch, step, channel, per_batch, per_step, per_channel):
-    """Where channels begin, at ``step`` (64 bits wide): (1, BLOCK)."""
+    """Return the offsets (1, BLOCK), in elements, of the given channels of a sequence at a step."""
     return batch * per_batch + step * per_step + channel * per_channel
 
 
 @triton.jit
 def rows_at(base, within, per_step, LANE: tl.constexpr):
-    """Where the rows ``within`` of a column are. Lanes lie along channels (2 says so), and LANE can be read at once."""
-    offset = base + within.to(tl.int64) * per_step  # made here: the compiler takes hints where a value is made
+    """Return the offsets of the rows ``within``, with a hint to the compiler that LANE channels can be loaded at once.
+
+    The hint is at least 2, because the compiler then assigns neighboring channels to neighboring lanes.
+    """
+    offset = base + within.to(tl.int64) * per_step  # computed here, because hints only apply where a value is computed
     return tl.max_contiguous(tl.multiple_of(offset, (1, LANE)), (1, max(2, LANE)))
 
 
 @triton.jit
 def _pairs(offset, LANE: tl.constexpr):
-    """Where the parts of complex numbers are: (rows, 2 BLOCK)."""
+    """Return the offsets (rows, 2 BLOCK) of the real and imaginary parts of complex numbers."""
     parts = 2 * offset[:, :, None] + tl.arange(0, 2)[None, None, :]
     parts = parts.reshape(offset.shape[0], 2 * offset.shape[1])
     return tl.max_contiguous(tl.multiple_of(parts, (1, 2 * LANE)), (1, 2 * LANE))
@@ -205,7 +215,7 @@ def _pairs(offset, LANE: tl.constexpr):
 
 @triton.jit
 def _twice(mask, offset):
-    """The mask of numbers as that of their parts."""
+    """Return the mask of complex numbers as a mask of their real and imaginary parts."""
     rows: tl.constexpr = offset.shape[0]
     columns: tl.constexpr = offset.shape[1]
     both = tl.broadcast_to(tl.broadcast_to(mask, [rows, columns])[:, :, None], [rows, columns, 2])
@@ -214,7 +224,10 @@ def _twice(mask, offset):
 
 @triton.jit
 def fetch(start, offset, mask, OTHER: tl.constexpr, MASKED: tl.constexpr, IS_COMPLEX: tl.constexpr, LANE: tl.constexpr):
-    """Return numbers as they are in memory, OTHER where masked; of complex numbers the parts, 0 where masked."""
+    """Return elements in the dtype of the array, and OTHER where the mask is False.
+
+    Complex numbers are returned as real and imaginary parts side by side, which are 0 where the mask is False.
+    """
     if IS_COMPLEX:
         at = start + _pairs(offset, LANE)
         raw = tl.load(at, _twice(mask, offset), 0.0) if MASKED else tl.load(at)
@@ -225,13 +238,13 @@ def fetch(start, offset, mask, OTHER: tl.constexpr, MASKED: tl.constexpr, IS_COM
 
 @triton.jit
 def widen(raw, mask, OTHER: tl.constexpr, MASKED: tl.constexpr, IS_COMPLEX: tl.constexpr, WIDE: tl.constexpr):
-    """Return the numbers that :func:`fetch` has read."""
+    """Return the real and imaginary parts, in the dtype WIDE, of elements from :func:`fetch`."""
     if IS_COMPLEX:
         re, im = tl.split(raw.to(WIDE).reshape(raw.shape[0], raw.shape[1] // 2, 2))
         if MASKED and OTHER != 0.0:
             re = tl.where(mask, re, OTHER)
     else:
-        if raw.dtype.primitive_bitwidth == 16:  # which the interpreter widens in two steps only
+        if raw.dtype.primitive_bitwidth == 16:  # Triton's interpreter has no direct conversion
             raw = raw.to(tl.float32)
         re = raw.to(WIDE)
         im = tl.zeros_like(re)
@@ -243,7 +256,7 @@ def load(
     start, offset, mask, OTHER: tl.constexpr, MASKED: tl.constexpr, IS_COMPLEX: tl.constexpr, WIDE: tl.constexpr,
     LANE: tl.constexpr,
 ):  # fmt: skip
-    """Numbers, OTHER where masked."""
+    """Load numbers and return their real and imaginary parts in the dtype WIDE; OTHER where the mask is False."""
     raw = fetch(start, offset, mask, OTHER, MASKED, IS_COMPLEX, LANE)
     return widen(raw, mask, OTHER, MASKED, IS_COMPLEX, WIDE)
 
@@ -252,7 +265,7 @@ def load(
 def store(
     re, im, start, offset, mask, MASKED: tl.constexpr, IS_COMPLEX: tl.constexpr, LANE: tl.constexpr
 ):  # fmt: skip
-    """Numbers to where the mask says, rounded to what the array holds."""
+    """Store numbers where the mask is True, rounded to the dtype of the array."""
     DTYPE: tl.constexpr = start.dtype.element_ty
     if IS_COMPLEX:
         at = start + _pairs(offset, LANE)
