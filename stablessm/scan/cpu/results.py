@@ -121,7 +121,7 @@ def converted(array: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def rows(array: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return the array in a kernel's dtype, with the numbers of a row adjacent. An expanded dimension is copied once."""
+    """Return the array in a kernel's dtype, with adjacent numbers in a row. An expanded dimension is copied once."""
     adjacent = array.stride(-1) == 1 or array.shape[-1] <= 1
     if adjacent and array.dtype == dtype and not array.is_conj() and not array.is_neg():
         return array
