@@ -1,4 +1,4 @@
-"""The table of scan backends: what each requires, the choice that ``auto`` makes, and names that have changed."""
+"""The table of scan backends: what each requires, which one ``auto`` chooses, and which names have changed."""
 
 from __future__ import annotations
 
@@ -55,9 +55,9 @@ NAMES = tuple(_TABLE)
 """The names of all backends."""
 
 
-@constant_result  # a warning cannot be traced
+@constant_result  # torch.compile cannot trace a warning
 def current_name(name: str) -> str:
-    """Return the present name of a backend; an old name gives a DeprecationWarning.
+    """Return the present name of a backend, given its present or old name; an old name gives a DeprecationWarning.
 
     >>> current_name("cpu")
     'cpu'
@@ -71,7 +71,9 @@ def current_name(name: str) -> str:
 
 
 def why_not(name: str) -> str | None:
-    """Return why a backend cannot be loaded here, or None if it can. The first call imports the package it requires.
+    """Return the reason why a backend cannot be loaded here, or None if it can be loaded.
+
+    The first call for a backend imports the package that the backend requires.
 
     >>> why_not("reference") is None
     True
@@ -82,7 +84,7 @@ def why_not(name: str) -> str | None:
     return _why_not(name)
 
 
-@constant_result  # the import of a package cannot be traced
+@constant_result  # torch.compile cannot trace the import of a package
 def _why_not(name: str) -> str | None:
     package = _TABLE[name].package
     if name not in _reasons:
@@ -92,7 +94,10 @@ def _why_not(name: str) -> str | None:
 
 
 def load(name: str) -> Backend:
-    """Return the operators of a backend. Old names are accepted, because exported programs contain them."""
+    """Return the operators (a :class:`Backend`) of a backend with a given name.
+
+    Old names are accepted, because exported programs contain them.
+    """
     return _load(name if name in _TABLE else current_name(name))
 
 
@@ -123,7 +128,7 @@ def resolve(backend: str, device: torch.device) -> str:
         raise BackendUnavailableError(f"backend: {backend!r} was requested, but {reason}")
     needed = _TABLE[backend].device or device.type
     if backend == "triton" and os.environ.get("TRITON_INTERPRET") == "1":
-        needed = device.type  # the interpreter runs anywhere
+        needed = device.type  # Triton's interpreter runs on any device
     if device.type != needed:
         raise ArgumentError("backend", f"a backend for {device.type} tensors", f"{backend!r}, which requires {needed}")
     return backend

@@ -24,17 +24,17 @@ DTYPES = (*LOW_PRECISION, *REAL_DTYPE)
 
 
 def autocast_enabled(device: str) -> bool:
-    """Return True if autocast is enabled for a type of device; meta tensors have no autocast."""
+    """Return True if autocast is enabled for a type of device, such as "cuda"; meta tensors have no autocast."""
     return device != "meta" and torch.is_autocast_enabled(device)
 
 
 def without_autocast(device: str) -> AbstractContextManager[Any]:
-    """Return a context without autocast, in which matrix products keep the precision that recurrences require."""
+    """Return a context manager that turns autocast off, so that matrix products keep full precision."""
     return torch.autocast(device, enabled=False) if autocast_enabled(device) else nullcontext()
 
 
 def check_tensor(name: str, value: Tensor, rank: int | None = None, letters: str = "(batch, time, channel)") -> None:
-    """Check that a value is a dense tensor with ``rank`` dimensions, which ``letters`` name."""
+    """Raise an error unless a value is a dense tensor with ``rank`` dimensions, whose names are ``letters``."""
     if not isinstance(value, Tensor):
         raise ArgumentError(name, "a tensor", type(value).__name__)
     if value.layout != torch.strided or value.is_quantized:
@@ -44,7 +44,7 @@ def check_tensor(name: str, value: Tensor, rank: int | None = None, letters: str
 
 
 def check_dtype(name: str, value: Tensor, parameters: Iterable[Tensor | None]) -> None:
-    """Check that a value has the dtype of the parameters; under autocast, any dtype except float64 is accepted."""
+    """Raise an error unless a value has the parameters' dtype; autocast allows every dtype except float64."""
     dtypes = {parameter.dtype for parameter in parameters if parameter is not None and parameter.is_floating_point()}
     if value.dtype in dtypes or not dtypes:
         return
@@ -58,7 +58,7 @@ def check_dtype(name: str, value: Tensor, parameters: Iterable[Tensor | None]) -
 def check_signal(
     name: str, x: Tensor, letters: Sequence[str], channels: int, like: Tensor, projection: Tensor | None = None
 ) -> None:
-    """Check that x is a dense real tensor on the device of ``like``; ``letters`` name its dimensions.
+    """Raise an error unless x is a dense real tensor on the device of ``like``; ``letters`` name its dimensions.
 
     If the matrix ``projection``, which multiplies x, is given, x must have its dtype.
     """
@@ -72,7 +72,7 @@ def check_signal(
 
 
 def check_state(state: Tensor, shape: tuple[int, ...], like: Tensor, *, complex: bool = False) -> None:
-    """Check that a state is a dense tensor of the given shape, real or complex, on the device of ``like``."""
+    """Raise an error unless a state is a dense real or complex tensor of a given shape on the device of ``like``."""
     check_tensor("state", state)
     if state.shape != shape:
         raise ArgumentError("state", f"shape {shape}", f"shape {tuple(state.shape)}")
@@ -83,20 +83,23 @@ def check_state(state: Tensor, shape: tuple[int, ...], like: Tensor, *, complex:
 
 
 def check_pair(state: Any) -> tuple[Any, Any]:
-    """Check that a state has two parts, and return them."""
+    """Return a state that must be a pair of two parts; raise an error if it is not."""
     if not isinstance(state, tuple | list) or len(state) != 2:
         raise ArgumentError("state", "the pair that forward or step returned", type(state).__name__)
     return state[0], state[1]
 
 
 def check_device(name: str, value: Tensor, like: Tensor) -> None:
-    """Check that a value is on the device of the weights."""
+    """Raise an error unless a tensor is on the same device as the weights."""
     if value.device != like.device:
         raise ArgumentError(name, f"a tensor on {like.device} (as the weights)", value.device)
 
 
 def check_kinds(like: str, **tensors: Tensor | None) -> None:
-    """Check that tensors are floating point or complex, and on the device of the first one, whose name is ``like``."""
+    """Raise an error unless all tensors are floating point or complex, and on the device of the first tensor.
+
+    ``like`` is the name of the first tensor, which the error states.
+    """
     device = None
     for name, tensor in tensors.items():
         if tensor is None:
@@ -110,7 +113,7 @@ def check_kinds(like: str, **tensors: Tensor | None) -> None:
 
 
 def check_arguments(decay: Tensor, drive: Tensor, initial: Tensor | None, reset: Tensor | None) -> None:
-    """Check that the ranks, sizes, dtypes and devices of a scan's arguments agree."""
+    """Raise an error unless the ranks, sizes, dtypes and devices of a scan's arguments agree."""
     batch, steps, channels = _check_recurrence("drive", decay, drive, initial)
     allowed = {1: (channels,), 2: (steps, channels), 3: (batch, steps, channels)}
     if decay.shape != allowed.get(decay.dim()):
@@ -122,7 +125,10 @@ def check_arguments(decay: Tensor, drive: Tensor, initial: Tensor | None, reset:
 
 
 def check_raw_recurrence(recurrence: Recurrence, **signals: Tensor) -> None:
-    """Check the arguments of the raw operator; all ``signals`` have one shape (B, T, C)."""
+    """Raise an error unless the arguments of the operator ``stablessm::scan`` are valid.
+
+    All ``signals`` (drive, gradient, states) must have one shape (B, T, C).
+    """
     decay, initial, reset, _ = recurrence
     (name, first), *others = signals.items()
     batch, steps, channels = _check_recurrence(name, decay, first, initial)
@@ -138,7 +144,7 @@ def check_raw_recurrence(recurrence: Recurrence, **signals: Tensor) -> None:
 
 
 def check_raw_layer(layer: DiagonalSSM) -> None:
-    """Check the arguments of the raw operator of a layer."""
+    """Raise an error unless the arguments of the operator ``stablessm::ssm_scan`` are valid."""
     if check_layer(layer):
         raise ArgumentError("decay", f"shape ({layer.x.shape[2]}, N)", f"shape {tuple(layer.decay.shape)}")
     dtype = layer.decay.dtype
@@ -159,7 +165,10 @@ def check_raw_layer(layer: DiagonalSSM) -> None:
 
 
 def check_layer(layer: DiagonalSSM) -> bool:
-    """Check all tensors of a layer except reset and lengths; return True for the dense form of :func:`ssm_scan`."""
+    """Check the tensors of a layer; return True if the layer has the dense form (LRU) of :func:`ssm_scan`.
+
+    Resets and lengths are checked elsewhere.
+    """
     x, decay, C, tensors = layer.x, layer.decay, layer.C, layer._asdict()
     check_tensor("x", x, 3)
     for name in ("decay", "B", "C"):
@@ -186,7 +195,7 @@ def check_layer(layer: DiagonalSSM) -> bool:
 
 
 def check_like(name: str, tensor: Tensor, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> None:
-    """Check that a tensor is dense and has the given shape, dtype and device."""
+    """Raise an error unless a tensor is dense and has a given shape, dtype and device."""
     check_tensor(name, tensor)
     if (tensor.shape, tensor.dtype, tensor.device) != (shape, dtype, device):
         got = f"shape {tuple(tensor.shape)}, {tensor.dtype}, on {tensor.device}"
@@ -218,7 +227,7 @@ def _check_raw_reset(reset: Tensor | None, signal: Tensor) -> None:
 
 
 def check_reset(reset: Tensor | None, batch: int, steps: int) -> None:
-    """Check that resets are bool, (T,) or (B, T)."""
+    """Raise an error unless ``reset`` is None or a bool tensor of shape (T,) or (B, T)."""
     if reset is None:
         return
     check_tensor("reset", reset)
@@ -229,7 +238,7 @@ def check_reset(reset: Tensor | None, batch: int, steps: int) -> None:
 
 
 def checked_lengths(lengths: Tensor | None, batch: int, steps: int) -> Tensor | None:
-    """Check that lengths are whole numbers (B,) from 0 to T, and return them as int64."""
+    """Return the lengths of B sequences as int64; raise an error unless all are whole numbers from 0 to T."""
     if lengths is None:
         return None
     check_tensor("lengths", lengths)
@@ -244,7 +253,10 @@ def checked_lengths(lengths: Tensor | None, batch: int, steps: int) -> Tensor | 
 
 
 def extremes(values: Tensor) -> tuple[int, int] | None:
-    """Return the smallest and the largest of some whole numbers.
+    """Return the smallest and the largest entry of an integer tensor, or None.
+
+    The result is None if there are no entries, or if their values are unknown, as inside ``torch.compile`` and
+    ``torch.vmap``.
 
     Return None if there are none, or if their values are unknown, as inside ``torch.compile`` and ``torch.vmap``.
     """
@@ -257,7 +269,7 @@ def extremes(values: Tensor) -> tuple[int, int] | None:
 
 
 def check_all_finite(**tensors: Tensor | None) -> None:
-    """Check that no tensor contains NaN or infinity."""
+    """Raise an error that names the first NaN or infinity, if one of the tensors contains any."""
     for name, tensor in tensors.items():
         if tensor is not None and not bool(torch.isfinite(tensor).all()):
             where = (~torch.isfinite(tensor)).nonzero()[0].tolist()

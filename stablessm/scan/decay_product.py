@@ -1,4 +1,4 @@
-"""The product of the decays of a sequence, which is the factor of the initial state in the final state."""
+"""The product of all decays of a sequence, by which the scan multiplies the initial state."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from stablessm.scan.padding import real_steps
 def decay_product(
     decay: Tensor, batch: int, steps: int, *, dims: int = 1, reset: Tensor | None = None, lengths: Tensor | None = None
 ) -> Tensor:
-    """Return Π_t decay[t] over the real steps, (B, …), or zero if one of these steps is a reset.
+    """Compute Π_t decay[t] of each sequence, the factor by which its initial state is multiplied, (B, …).
+
+    The product is over the real (not padded) steps. It is zero if one of these steps is a reset.
 
     Without input, a recurrence multiplies its state by this product over ``steps`` steps.
 
@@ -41,7 +43,9 @@ def decay_product(
 
 
 def power(decay: Tensor, steps: Tensor) -> Tensor:
-    """Return decay**steps, computed in float64 (complex64 loses 1e-4 in 10,000 steps), with 0**0 = 1 (PyTorch: NaN).
+    """Compute decay**steps in float64, with 0**0 = 1.
+
+    In complex64 the error would reach 1e-4 after 10,000 steps, and PyTorch's 0**0 is NaN for complex numbers.
 
     >>> power(torch.tensor([0.0, 2.0]), torch.tensor([[0], [3]])).tolist()
     [[1.0, 1.0], [0.0, 8.0]]

@@ -1,4 +1,4 @@
-"""Chooses how a call runs: directly, through an autograd function, or through a PyTorch operator.
+"""Chooses how a scan is called: directly, through an autograd function, or as a PyTorch operator.
 
 The dispatch of an operator costs more than a small scan, so calls outside ``torch.compile``, ``torch.func`` transforms
 and dispatch modes call a backend directly. PyTorch has no public function that detects the last two. Only this module
@@ -20,7 +20,7 @@ R = TypeVar("R")
 Tensors: TypeAlias = tuple[Tensor, ...]
 
 OLDEST, NEWEST = (2, 11), (2, 13)
-"""The releases of PyTorch with which the private functions have been tested."""
+"""Oldest and newest release of PyTorch with which its private functions have been tested."""
 
 
 class _Private(NamedTuple):
@@ -31,9 +31,9 @@ class _Private(NamedTuple):
     is_wrapped: Callable[[Tensor], bool]
     """Return True for a tensor that a ``torch.func`` transform has wrapped."""
     is_batched: Callable[[Tensor], bool]
-    """Return True for a tensor of ``torch.autograd.functional``'s older vmap."""
+    """Return True for a tensor that the older vmap of ``torch.autograd.functional`` has batched."""
     forward_level: Callable[[], int]
-    """Return the number of nested forward-mode levels, less one."""
+    """Return the number of nested levels of forward-mode differentiation, minus one."""
     raw_stream: Callable[[int], int]
     """Return the handle of the current CUDA stream."""
     mode: type
@@ -41,7 +41,7 @@ class _Private(NamedTuple):
 
 
 def private_functions(version: str) -> _Private | None:
-    """Return PyTorch's private functions, or None in a release with which they have not been tested.
+    """Return the private PyTorch functions used here, or None in a release with which they are not tested.
 
     >>> private_functions("1.0.0") is None
     True
@@ -82,7 +82,9 @@ current_device: Callable[[], int] = (
 
 
 def plain(tensor: Tensor) -> bool:
-    """Return True if a backend may be called directly for this tensor.
+    """Return True if a backend may be called with this tensor directly, without PyTorch's dispatcher.
+
+    Return False for tensors that vmap has batched, for subclasses of Tensor, and inside a dispatch mode.
 
     Return False for tensors that vmap has batched, for subclasses of Tensor, and inside a dispatch mode.
     """
@@ -96,19 +98,22 @@ def plain(tensor: Tensor) -> bool:
 
 
 def quick(signal: Tensor) -> bool:
-    """Return True outside ``torch.compile``, ``torch.func`` transforms and dispatch modes."""
+    """Return True if a signal is a plain tensor, outside of ``torch.compile``, ``torch.func`` and dispatch modes.
+
+    Then a scan may call its backend directly.
+    """
     if torch.compiler.is_compiling() or _private is None:
         return False
     return not _private.transforms_active() and plain(signal)
 
 
 def forward_mode() -> bool:
-    """Return True inside forward-mode differentiation, or if this is unknown."""
+    """Return True inside forward-mode differentiation, and also if PyTorch's release does not allow to tell."""
     return _private is None or _private.forward_level() >= 0
 
 
 def exporting() -> bool:
-    """Return True inside ``torch.export``.
+    """Return True while ``torch.export`` traces a program.
 
     In PyTorch 2.11, ``torch.compiler.is_exporting()`` is True inside ``torch.compile`` too, but its flag is not.
     """
@@ -118,7 +123,7 @@ def exporting() -> bool:
 
 
 def copy_all(targets: Iterable[Tensor], sources: Iterable[Tensor]) -> None:
-    """Copy each source to its target; on a GPU, in few kernels."""
+    """Copy each source tensor to its target tensor; on a GPU, few kernels copy all of them."""
     written, read = list(targets), list(sources)
     if _private is not None and written:
         torch._foreach_copy_(written, read)
@@ -128,7 +133,7 @@ def copy_all(targets: Iterable[Tensor], sources: Iterable[Tensor]) -> None:
 
 
 def constant_result(function: Callable[..., R]) -> Callable[..., R]:
-    """Mark a function that ``torch.compile`` calls once instead of tracing it.
+    """Mark a function so that ``torch.compile`` calls it once and uses its result as a constant.
 
     The public decorator, ``torch.compiler.assume_constant_result``, imports the whole compiler to set this attribute,
     which takes as long as the import of PyTorch.
@@ -140,7 +145,9 @@ def constant_result(function: Callable[..., R]) -> Callable[..., R]:
 
 
 def loop(step: Callable[[Tensors, Tensors], tuple[Tensors, Tensors]], states: Tensors, inputs: Tensors) -> Any:
-    """Repeat states, outputs = step(states, inputs of one step); return the last states and all outputs (B, T, …).
+    """Apply (states, outputs) = step(states, inputs) at every time step; return the last states and all outputs.
+
+    Outputs have the shape (B, T, …).
 
     ``torch.export`` records one operator that contains the step, for any number of steps. ``torch.compile`` leaves the
     loop out of its graphs, because 100 unrolled steps took minutes to compile.
@@ -187,7 +194,10 @@ _uncompiled_loop: Any = None
 
 @constant_result
 def _made_uncompiled_loop() -> bool:
-    """Create ``_uncompiled_loop`` during the first compilation, because marking a function imports the compiler."""
+    """Create ``_uncompiled_loop`` if it does not exist; always return True.
+
+    This is done during the first compilation, because marking a function imports the compiler.
+    """
     global _uncompiled_loop
     if _uncompiled_loop is None:
         _uncompiled_loop = torch.compiler.disable(_eager_loop)
@@ -195,7 +205,9 @@ def _made_uncompiled_loop() -> bool:
 
 
 def eager(function: Any) -> Any:
-    """Return an autograd function in the older form (without ``setup_context``), for ``plain`` tensors.
+    """Return an autograd function rewritten in the older form, without ``setup_context``, which is faster to call.
+
+    The result is only for ``plain`` tensors.
 
     PyTorch calls the older form without binding arguments by name, which saves a third of the time of a small call.
     ``torch.func`` requires the newer form.
@@ -215,7 +227,7 @@ def eager(function: Any) -> Any:
 
 
 class Forms(NamedTuple):
-    """The three ways to call one operator."""
+    """Three ways to call one operator: as an operator, as an autograd function, and as a faster autograd function."""
 
     operator: Any
     """The operator, for ``torch.compile``, which cannot trace an autograd function that has a ``jvp``."""
@@ -226,23 +238,25 @@ class Forms(NamedTuple):
     """The autograd function in the form of :func:`eager`, for plain tensors."""
 
     def choose(self, at_once: bool, *tensors: Tensor | None) -> Any:
-        """Return the function to call for these tensors; ``at_once`` is the result of :func:`quick`."""
+        """Return the way to call the operator for these tensors; ``at_once`` is the result of :func:`quick`."""
         if at_once:
             return self.eager.apply if _differentiated(*tensors) else self.function.at_once
         return self.operator if torch.compiler.is_compiling() else self.function.apply
 
 
 def _differentiated(*tensors: Tensor | None) -> bool:
-    """Return True if a derivative in forward or reverse mode may be requested."""
+    """Return True if a forward-mode or reverse-mode derivative by one of the tensors may be requested."""
     recorded = torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors)
     return recorded or forward_mode()
 
 
 def operation_mode(private: _Private | None = _private) -> type:
-    """Return a context manager class whose ``operation(name, function, args, kwargs)`` runs in place of operations.
+    """Return a base class of context managers that intercept every PyTorch operation.
 
-    It intercepts every operation that PyTorch dispatches. In a release of PyTorch whose private functions have not been
-    tested, it intercepts every call of a PyTorch function.
+    A subclass defines ``operation(name, function, args, kwargs)``, which runs instead of each operation.
+
+    Every operation that PyTorch dispatches is intercepted. In a release of PyTorch whose private functions have not
+    been tested, every call of a PyTorch function is intercepted.
     """
     base = TorchFunctionMode if private is None else private.mode
 

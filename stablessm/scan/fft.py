@@ -1,4 +1,4 @@
-"""Convolution by FFT, which computes a recurrence whose decay is constant in time."""
+"""Convolution by FFT, which computes a recurrence whose decay is the same at every step."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def causal_convolution(signal: Tensor, kernel: Tensor) -> Tensor:
 
 
 def fft_scan(decay: Tensor, drive: Tensor, initial: Tensor | None = None) -> Tensor:
-    """Compute the states of :func:`stablessm.linear_scan` by FFT, for a decay (C,) that is constant in time.
+    """Compute all states of :func:`stablessm.linear_scan` by FFT, for a decay (C,) that is the same at every step.
 
     >>> fft_scan(torch.tensor([0.5]), torch.ones(1, 3, 1)).flatten().round(decimals=4).tolist()
     [1.0, 1.5, 1.75]
@@ -55,5 +55,5 @@ def fft_scan(decay: Tensor, drive: Tensor, initial: Tensor | None = None) -> Ten
 
 
 def _fast_length(least: int) -> int:
-    """Return the smallest number from ``least`` on that has only small prime factors, for which FFTs are fast."""
+    """Return the smallest length of at least ``least`` for which FFTs are fast (it has only small prime factors)."""
     return min(odd << max(0, (-(-least // odd) - 1).bit_length()) for odd in (1, 3, 5, 9, 15))

@@ -1,4 +1,4 @@
-"""The gated recurrence of minimal recurrent units: one kernel on a CPU, otherwise PyTorch operations and a scan."""
+"""The gated recurrence of minGRU and similar layers: one kernel on a CPU, otherwise PyTorch operations and a scan."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from stablessm.scan.protocol import Gated
 
 
 def gated_scan(layer: Gated) -> Tensor:
-    """Return all states of h[t] = a[t] h[t-1] + (1 - a[t]) candidate[t] with a[t] = exp(rate softplus(z[t])).
+    """Compute all states of h[t] = a[t] h[t-1] + (1 - a[t]) candidate[t] with a[t] = exp(rate softplus(z[t])).
 
     >>> half = torch.log(torch.ones(1, 3, 1).exp() - 1)
     >>> gated_scan(Gated(half, torch.ones(1, 3, 1), torch.tensor([-0.6931472]), None, None, False)).flatten().tolist()
@@ -30,7 +30,7 @@ def gated_scan(layer: Gated) -> Tensor:
 
 
 def gates(z: Tensor, rate: Tensor, below_one: bool) -> Tensor:
-    """Return a - 1 = exp(rate softplus(z)) - 1; with ``below_one``, limited so that a stays below 1."""
+    """Compute a - 1 for the decay a = exp(rate softplus(z)); with ``below_one``, a stays below 1 after rounding."""
     change = torch.expm1(rate * softplus(z, threshold=50.0))
     return change.clamp(max=-torch.finfo(change.dtype).eps / 2) if below_one else change
 
@@ -41,7 +41,7 @@ def _by_scan(layer: Gated) -> Tensor:
 
 
 def _fused(layer: Gated) -> bool:
-    """Return True if the kernels run: plain tensors on a CPU, without forward-mode derivatives."""
+    """Return True if the CPU kernels can compute a layer: plain tensors, and no forward-mode derivatives."""
     if layer.rate.dim() != 1 or not layer.z.numel() or not quick(layer.z) or forward_mode():
         return False
     return backends.resolve("auto", layer.z.device) == "cpu" and _cpu().supports(layer)
@@ -54,7 +54,7 @@ def _cpu() -> Any:
 
 
 class _Fused(torch.autograd.Function):
-    """Autograd function of the CPU kernels, for plain tensors and reverse mode."""
+    """The autograd function of the gated scan's CPU kernels, for plain tensors and reverse mode."""
 
     @staticmethod
     def forward(ctx: Any, *args: Any) -> Tensor:
@@ -67,7 +67,7 @@ class _Fused(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         *tensors, states = ctx.saved_tensors
         layer = Gated._make((*tensors, ctx.below_one))
-        if torch.is_grad_enabled() or not plain(grad):  # the gradient itself is differentiated
+        if torch.is_grad_enabled() or not plain(grad):  # the gradient itself will be differentiated
             given = [tensor for tensor in layer[:4] if tensor is not None]
 
             def run(*parts: Tensor) -> Tensor:

@@ -53,7 +53,7 @@ def linear_scan(
     name = backends.resolve(backend, drive.device)
     if drive.dtype in LOW_PRECISION and autocast_enabled(drive.device.type):
         drive = drive.float()
-    if name != "triton":  # its kernels convert to float32 as they read
+    if name != "triton":  # the kernels of this backend convert to float32 as they read
         wide = torch.promote_types(drive.dtype, torch.float32)
         decay, initial = decay.to(wide), None if initial is None else initial.to(wide)
     if reset is not None:

@@ -1,4 +1,4 @@
-"""The scan as a PyTorch operator: autograd, ``torch.compile``, ``torch.func.grad`` and ``vmap``.
+"""The linear scan as a PyTorch operator with autograd, ``torch.compile``, ``torch.func.grad`` and ``vmap``.
 
 Arguments have the form of :class:`stablessm.scan.protocol.Recurrence`, which :func:`stablessm.scan.linear_scan`
 prepares. An operator cannot take a NamedTuple, so the fields are separate arguments here.
@@ -23,7 +23,7 @@ from stablessm.scan.reference.linear import before, gradients
 def scan_op(
     decay: Tensor, drive: Tensor, initial: Tensor | None, reset: Tensor | None, reverse: bool, backend: str
 ) -> Tensor:
-    """Return all states of h[t] = decay[t] h[t-1] + drive[t]."""
+    """Compute all states of h[t] = decay[t] h[t-1] + drive[t]: the operator ``stablessm::scan``."""
     recurrence = Recurrence(decay, initial, reset, reverse)
     check_raw_recurrence(recurrence, drive=drive)
     return backends.load(backends.resolve(backend, drive.device)).linear.forward(recurrence, drive)
@@ -39,7 +39,7 @@ def scan_backward_op(
     reverse: bool,
     backend: str,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the gradients of decay, drive and initial, computed in one pass over time."""
+    """Compute the gradients of decay, drive and initial: the operator ``stablessm::scan_backward``."""
     recurrence = Recurrence(decay, initial, reset, reverse)
     check_raw_recurrence(recurrence, states=states, grad=grad)
     linear = backends.load(backends.resolve(backend, states.device)).linear
@@ -59,21 +59,21 @@ def _(grad: Tensor, decay: Tensor, states: Tensor, *rest: Any) -> tuple[Tensor, 
 
 
 def in_three(decay: Tensor) -> Tensor:
-    """Return a decay (C,), (T, C) or (B, T, C) in three dimensions."""
+    """Return a decay of shape (C,), (T, C) or (B, T, C) as a view with three dimensions."""
     return decay if decay.dim() == 3 else decay[None, None] if decay.dim() == 1 else decay[None]
 
 
 class Scan(torch.autograd.Function):
-    """Autograd function of the operator: reverse mode, forward mode and vmap."""
+    """The autograd function of the linear scan, with reverse mode, forward mode and vmap."""
 
     @staticmethod
     def forward(*args: Any) -> Tensor:
-        """Return all states."""
+        """Compute all states h[t] of the scan by the operator :func:`scan_op`."""
         return Scan.at_once(*args) if plain(args[1]) else scan_op(*args)
 
     @staticmethod
     def at_once(decay: Tensor, *args: Any) -> Tensor:
-        """Return all states without going through the operator."""
+        """Compute all states h[t] of the scan by calling the backend directly, without the operator."""
         drive, *rest, backend = args
         return backends.load(backend).linear.forward(Recurrence(in_three(decay), *rest), drive)
 
@@ -100,7 +100,7 @@ class Scan(torch.autograd.Function):
 
     @staticmethod
     def jvp(ctx: Any, d_decay: Tensor | None, d_drive: Tensor | None, d_initial: Tensor | None, *_: None) -> Tensor:
-        """Return dh[t] = a[t] dh[t-1] + (da[t] h[t-1] + dx[t])."""
+        """Compute the forward-mode derivative, the scan dh[t] = a[t] dh[t-1] + (da[t] h[t-1] + dx[t])."""
         given, initial, reset, states = ctx.saved_tensors
         decay, d_decay = in_three(given), None if d_decay is None else in_three(d_decay)
         drive = torch.zeros_like(states) if d_drive is None else d_drive
@@ -111,7 +111,7 @@ class Scan(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Tensor, int]:
-        """Merge the mapped dimension with the batch, or with the channels if only a shared decay is mapped."""
+        """Run all mapped scans as one with a larger batch, or with more channels if only a shared decay is mapped."""
         decay, drive, initial, reset, *rest = args
         size = info.batch_size
 
@@ -141,7 +141,9 @@ _FORMS = Forms(scan_op, Scan, eager(Scan))
 def scan(
     decay: Tensor, drive: Tensor, initial: Tensor | None, reset: Tensor | None, reverse: bool, backend: str
 ) -> Tensor:
-    """Call the scan in the form that supports the requested derivatives.
+    """Compute all states of the linear scan in the way that supports the requested derivatives.
+
+    The decay may have fewer than three dimensions, which saves a view and its derivative in small calls.
 
     The decay may have fewer than three dimensions, which saves a view and its derivative in small calls.
     """
@@ -158,7 +160,7 @@ def _gradients_at_once(grad: Tensor, decay: Tensor, states: Tensor, *args: Any) 
 
 
 def _gradients_by_scan(grad: Tensor, decay: Tensor, states: Tensor, *args: Any) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the gradients, computed with differentiable operations."""
+    """Compute the gradients of decay, drive and initial by operations that can be differentiated again."""
     *rest, backend = args
 
     def adjoint(recurrence: Recurrence, drive: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Applies resets and the lengths of right-padded sequences to signals and states (:mod:`.checks` checks them)."""
+"""Applies resets, and the lengths of right-padded sequences, to signals and states."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def real_steps(lengths: Tensor, steps: int) -> Tensor:
-    """Return (B, T) bool: True at the real steps of right-padded sequences.
+    """Return a bool mask (B, T) that is True at the real (not padded) steps of right-padded sequences.
 
     >>> real_steps(torch.tensor([0, 2]), 3).tolist()
     [[False, False, False], [True, True, False]]
@@ -16,7 +16,7 @@ def real_steps(lengths: Tensor, steps: int) -> Tensor:
 
 
 def without_padding(values: Tensor, lengths: Tensor | None) -> Tensor:
-    """Return values (B, T, …) with zeros in place of the padding, even where the padding is NaN."""
+    """Return values (B, T, …) with zeros at padded steps, even where the padding is NaN."""
     if lengths is None:
         return values
     real = real_steps(lengths, values.shape[1])
@@ -24,17 +24,20 @@ def without_padding(values: Tensor, lengths: Tensor | None) -> Tensor:
 
 
 def without_resets(values: Tensor, reset: Tensor | None) -> Tensor:
-    """Return values (B, T, …) with zeros at resets; uses ``where``, because NaN times zero is NaN."""
+    """Return values (B, T, …) with zeros at the steps of resets, even where the values are NaN."""
     if reset is None:
         return values
     return torch.where(reset.view(*reset.shape, *(1,) * (values.dim() - 2)), torch.zeros_like(values), values)
 
 
 def last_state(states: Tensor, before: Tensor, lengths: Tensor | None) -> Tensor:
-    """Return the state (B, …) after the last real step of states (B, T, …), or ``before`` if there is no real step."""
+    """Return the state (B, …) after each sequence's last real step, or ``before`` if a sequence has no real step.
+
+    ``states`` (B, T, …) are the states after every step; ``before`` is the state before the first step.
+    """
     before = before.to(states.dtype)
     if not states.shape[1]:
-        return torch.cat([before[:, None], states], 1)[:, 0]  # concatenated, so that ``before`` has a gradient
+        return torch.cat([before[:, None], states], 1)[:, 0]  # concatenated so that ``before`` has a gradient
     if lengths is None:
         return states[:, -1].clone()  # a view would keep all states in memory
     ends = lengths.view(-1, *(1,) * (states.dim() - 1))

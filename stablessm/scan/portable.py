@@ -1,4 +1,4 @@
-"""The scan in standard operations of PyTorch, for programs that run without this package (``torch.export``).
+"""The scan in standard PyTorch operations, for exported programs that run without this package (``torch.export``).
 
 The length may be unknown when a program is exported, so there is no loop over steps and no branch on a shape. States
 are computed by doubling: after the round with reach s, h[t] includes the drives of the steps t-2s+1 … t. Rounds with a
@@ -16,14 +16,14 @@ from torch import Tensor
 from stablessm.scan.protocol import Recurrence
 
 BLOCK, LONGEST = 32, 2**30
-"""Steps per block, and the largest number of steps."""
+"""Number of steps per block, and the largest number of steps of a sequence."""
 
 Parts: TypeAlias = tuple[Tensor, ...]
-"""One real tensor, or the real and the imaginary part."""
+"""A real tensor as a tuple of one, or a complex tensor as its real and imaginary parts."""
 
 
 def forward(recurrence: Recurrence, drive: Tensor) -> Tensor:
-    """Return all states of h[t] = a[t] h[t-1] + x[t], like the ``forward`` of a backend, for at most 2³⁰ steps."""
+    """Compute all states of h[t] = a[t] h[t-1] + x[t], like a backend's ``forward``, for at most 2³⁰ steps."""
     decay, initial, reset, reverse = recurrence
     if reverse:
         turned = Recurrence(decay.flip(1), initial, None if reset is None else reset.flip(1), False)
@@ -35,17 +35,17 @@ def forward(recurrence: Recurrence, drive: Tensor) -> Tensor:
 
 
 def in_parts(tensor: Tensor) -> Parts:
-    """Return the parts of a tensor."""
+    """Return a real tensor in a tuple of one, or the real and imaginary parts of a complex tensor."""
     return torch.view_as_real(tensor.resolve_conj()).unbind(-1) if tensor.is_complex() else (tensor,)
 
 
 def joined(parts: Parts) -> Tensor:
-    """Return the tensor with these parts."""
+    """Return the real or complex tensor whose parts are given; the inverse of :func:`in_parts`."""
     return torch.complex(*parts) if len(parts) == 2 else parts[0]
 
 
 def scan_parts(decay: Parts, drive: Parts, initial: Parts, reset: Tensor | None = None) -> Parts:
-    """Return all states (B, T, C).
+    """Compute all states (B, T, C) of h[t] = decay[t] h[t-1] + drive[t], with complex numbers as pairs of real tensors.
 
     Args:
         decay: (1 or B, 1 or T, C). Products of decays are computed in float64, because they have many factors.
@@ -64,7 +64,7 @@ def scan_parts(decay: Parts, drive: Parts, initial: Parts, reset: Tensor | None 
     place = torch.arange(h[0].shape[1], device=h[0].device)
     start = torch.zeros_like(place) if reset is None else _episode_starts(place, reset)
     h, factor, a = _within_blocks(h, a, place, start)
-    # Two more blocks than are full, because torch.export would fix a dimension that may be 1 to 1.
+    # Two more than the number of full blocks, because torch.export would fix a dimension that can be 1 at 1.
     ends = (torch.arange(h[0].shape[1] // BLOCK + 2, device=place.device) + 1) * BLOCK - 1
     existing = ends.clamp(max=h[0].shape[1] - 1)
     at_ends = tuple(part.index_select(1, existing) for part in h)
@@ -78,7 +78,7 @@ def scan_parts(decay: Parts, drive: Parts, initial: Parts, reset: Tensor | None 
 
 
 def _within_blocks(h: Parts, a: Parts, place: Tensor, start: Tensor) -> tuple[Parts, Parts, Parts]:
-    """Return the states of each block started from zero, the decays from its start, and the decay of a whole block."""
+    """Compute the states of each block started from zero, the decays from its start, and its total decay."""
     constant, reach, powers = _constant(a), 1, a
     first = torch.maximum(start, place // BLOCK * BLOCK)
     while reach < BLOCK:
@@ -90,7 +90,7 @@ def _within_blocks(h: Parts, a: Parts, place: Tensor, start: Tensor) -> tuple[Pa
 
 
 def _across_blocks(h: Parts, a: Parts, ends: Tensor, start: Tensor) -> Parts:
-    """Return the states at the ends of the blocks, given the states of each block started from zero."""
+    """Compute the states at the ends of all blocks from the states of each block started from zero."""
     place, reach = torch.arange(h[0].shape[1], device=ends.device), 1
     while reach * BLOCK < LONGEST:
         h, a = _doubled(h, a, (place - reach).clamp(min=0), ends - reach * BLOCK >= start)
@@ -99,7 +99,10 @@ def _across_blocks(h: Parts, a: Parts, ends: Tensor, start: Tensor) -> Parts:
 
 
 def _doubled(h: Parts, a: Parts, source: Tensor, exists: Tensor) -> tuple[Parts, Parts]:
-    """Return h + a h[source] and the decay over twice the distance; positions without a source keep both.
+    """Compute one round of doubling: the states h + a h[source], and the decays over twice the distance.
+
+    Positions without a source keep their state and decay. ``where`` comes after the product, because a power of an
+    unstable decay may be infinite, and ∞ times zero is NaN.
 
     ``where`` comes after the product, because a power of an unstable decay may be infinite, and ∞ times zero is NaN.
     """
@@ -117,24 +120,30 @@ def _plus_where(exists: Tensor, h: Parts, more: Parts) -> Parts:
 
 
 def _episode_starts(place: Tensor, reset: Tensor) -> Tensor:
-    """Return (B, T + 1): for the initial state and each step, the position of the last reset up to it, or 0."""
+    """Return the position of the last reset at or before each step, or 0 without one, (B, T + 1).
+
+    Position 0 is the initial state, and position t + 1 is step t.
+    """
     return torch.nn.functional.pad(torch.where(reset, place[1:], 0), (1, 0)).cummax(1).values
 
 
 def _constant(decay: Parts) -> bool:
-    """Return True if all steps share one decay; an unknown number of steps is not an ``int``."""
+    """Return True if all steps share one decay.
+
+    Inside ``torch.export`` an unknown number of steps is not an ``int``.
+    """
     steps = decay[0].shape[1]
     return isinstance(steps, int) and steps == 1
 
 
 def _ones(parts: Parts) -> Parts:
-    """Return 1 as a factor of each sequence and channel, (B, 1, C)."""
+    """Return a decay of 1 for each sequence and channel, (B, 1, C), in the parts of ``parts``."""
     shape = (parts[0].shape[0], 1, parts[0].shape[2])
     return tuple(part.new_full(shape, float(number == 0)) for number, part in enumerate(parts))
 
 
 def _times(a: Parts, h: Parts) -> Parts:
-    """Return the product, in the dtype of ``h``."""
+    """Compute the product a h of two real or complex numbers in parts, in the dtype of ``h``."""
     real, *imag = (part.to(h[0].dtype) for part in a)
     if not imag:
         return (real * h[0],)

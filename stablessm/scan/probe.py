@@ -1,4 +1,4 @@
-"""Tests whether a backend works on this machine by running it."""
+"""Runs a small scan to test whether a backend works on this machine."""
 
 from __future__ import annotations
 

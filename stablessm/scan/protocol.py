@@ -15,7 +15,7 @@ from torch import Tensor
 
 
 class Recurrence(NamedTuple):
-    """The recurrence h[t] = decay[t] h[t-1] + drive[t], without its drive (B, T, C)."""
+    """The recurrence h[t] = decay[t] h[t-1] + drive[t] without its drive, which backends receive separately."""
 
     decay: Tensor
     """(B or 1, T or 1, C)."""
@@ -28,13 +28,16 @@ class Recurrence(NamedTuple):
 
 
 class LinearBackend(Protocol):
-    """Functions that compute all states of a recurrence, and its gradients."""
+    """Functions of a backend that compute all states of a linear recurrence and its gradients."""
 
     def forward(self, recurrence: Recurrence, drive: Tensor) -> Tensor:
-        """Return all states, with the shape and dtype of ``drive``."""
+        """Compute all states of the recurrence, with the shape (B, T, C) and dtype of ``drive``."""
 
     def backward(self, recurrence: Recurrence, states: Tensor, grad: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Return the gradients of decay (in its own shape), drive and initial (None allowed without ``initial``)."""
+        """Return the gradients of decay (in its own shape), drive and initial.
+
+        The last may be None if there is no initial state. ``grad`` is the gradient of ``states``.
+        """
 
 
 class DiagonalSSM(NamedTuple):
@@ -60,34 +63,36 @@ class DiagonalSSM(NamedTuple):
 
     @property
     def real_dtype(self) -> torch.dtype:
-        """Return the dtype of the real part of the states."""
+        """Return the real dtype of the states: of their real parts if they are complex."""
         return self.decay.dtype.to_real()
 
     def zero_state(self) -> Tensor:
-        """Return a state (B, H, N) of zeros."""
+        """Return a state (B, H, N) of zeros, in the dtype of the decay."""
         return self.decay.new_zeros(len(self.x), *self.decay.shape)
 
 
 class SSMBackend(Protocol):
-    """Functions that compute the output, final state and gradients of a layer."""
+    """Functions of a backend that compute the output, final state and gradients of a diagonal state-space layer."""
 
     def checkpoint_shape(self, layer: DiagonalSSM) -> tuple[tuple[int, ...], torch.dtype]:
-        """Return the shape and dtype of the checkpoints, without a run."""
+        """Return the shape and dtype of the checkpoints that ``forward`` would return, without running the layer."""
 
     def forward(self, layer: DiagonalSSM) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the output, the final state, and checkpoints from which ``backward`` recomputes the states."""
+        """Return the output, the final state, and the checkpoints from which ``backward`` recomputes the states."""
 
     def backward(
         self, layer: DiagonalSSM, checkpoints: Tensor, d_y: Tensor, d_final: Tensor | None
     ) -> tuple[Tensor | None, ...]:
-        """Return the gradients of x, decay, B, C, D and initial (None allowed for arguments that were not given).
+        """Return the gradients of x, decay, B, C, D and initial, or None for an argument that was not given.
+
+        ``d_y`` and ``d_final`` are the gradients of the output and of the final state; ``d_final=None`` means zeros.
 
         ``d_final=None`` means zeros.
         """
 
 
 class Selective(NamedTuple):
-    """A selective state-space layer and its input, all tensors of one real dtype, float32 or better.
+    """A selective state-space layer (S6 of Mamba) and its input, all tensors of one real dtype, float32 or better.
 
     y[t] = Σ_n C_n[t] h_n[t] with h_n[t] = exp(delta[t] A_n) h_n[t-1] + delta[t] B_n[t] x[t], for every channel.
     """
@@ -109,15 +114,15 @@ class Selective(NamedTuple):
     lengths: Tensor | None
     """(B,) int64, the number of real steps of each sequence."""
     below_one: bool
-    """Whether delta A is limited to numbers whose exponential is below 1 after rounding."""
+    """Whether delta A is limited so that every decay exp(delta A) is below 1 after rounding."""
 
     def zero_state(self) -> Tensor:
-        """Return a state (B, H, N) of zeros."""
+        """Return a state (B, H, N) of zeros, in the dtype of x."""
         return self.A.new_zeros(len(self.x), *self.A.shape)
 
 
 class Gated(NamedTuple):
-    """The recurrence h[t] = a[t] h[t-1] + (1 - a[t]) candidate[t] with a[t] = exp(rate softplus(z[t])), and its input.
+    """A gated recurrence and its input: h[t] = a[t] h[t-1] + (1 - a[t]) candidate[t], a[t] = exp(rate softplus(z[t])).
 
     All tensors have one real dtype, float32 or better.
     """
@@ -137,19 +142,25 @@ class Gated(NamedTuple):
 
 
 class SelectiveBackend(Protocol):
-    """Functions that compute the output, final state and gradients of a selective layer."""
+    """Functions of a backend that compute the output, final state and gradients of a selective layer."""
 
     def forward(self, layer: Selective) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the output, the final state, and checkpoints from which ``backward`` recomputes the states."""
+        """Return the output, the final state, and the checkpoints from which ``backward`` recomputes the states."""
 
     def backward(
         self, layer: Selective, checkpoints: Tensor, d_y: Tensor, d_final: Tensor | None
     ) -> tuple[Tensor | None, ...]:
-        """Return the gradients of x, delta, A, B, C and initial (None allowed without ``initial``)."""
+        """Return the gradients of x, delta, A, B, C and initial (None allowed without ``initial``).
+
+        ``d_y`` and ``d_final`` are the gradients of the output and of the final state; ``d_final=None`` means zeros.
+        """
 
 
 class Backend(NamedTuple):
-    """The operators of one backend. A new operator is one more field here and one more module in each folder."""
+    """The operators of one scan backend.
+
+    A new operator is one more field here and one more module in each backend's folder.
+    """
 
     linear: LinearBackend
     ssm: SSMBackend

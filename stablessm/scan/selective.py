@@ -80,7 +80,7 @@ def selective_scan(
 
 
 def _prepared(layer: Selective) -> Selective:
-    """Return the layer in one dtype, float32 or better, with zeros in the padding."""
+    """Return the layer with all tensors in one dtype, float32 or better, and zeros in place of padding."""
     x, delta, A, B, C, initial, reset, lengths, below_one = layer
     check_reset(reset, *x.shape[:2])
     lengths = checked_lengths(lengths, *x.shape[:2])
@@ -101,7 +101,7 @@ def _run(layer: Selective, backend: str) -> tuple[Tensor, Tensor]:
 
 
 def _check(x: Tensor, **tensors: Tensor | None) -> None:
-    """Check that all tensors are real, on the device of x, and of shapes that go together."""
+    """Raise an error unless all tensors are real, on the device of x, and of matching shapes."""
     check_tensor("x", x, 3)
     A = tensors["A"]
     assert A is not None

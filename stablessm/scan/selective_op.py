@@ -1,4 +1,4 @@
-"""The selective layer with derivatives: kernels for plain tensors, all states in memory for transforms and compilation.
+"""The selective layer with derivatives: a backend's kernels, or all states in memory for transforms and compilation.
 
 Arguments have the form of :class:`stablessm.scan.protocol.Selective`, followed by the name of the backend.
 """
@@ -17,7 +17,7 @@ from stablessm.scan.selective_states import by_states, gradients_by_states
 
 
 class _Eager(torch.autograd.Function):
-    """Autograd function of a backend's kernels, for plain tensors and reverse mode."""
+    """The autograd function that calls a backend's kernels, for plain tensors and reverse mode."""
 
     @staticmethod
     def forward(ctx: Any, *args: Any) -> tuple[Tensor, Tensor]:
@@ -35,7 +35,7 @@ class _Eager(torch.autograd.Function):
         d_y = torch.zeros_like(layer.x) if d_y is None else d_y
         found: tuple[Tensor | None, ...]
         if torch.is_grad_enabled() or not (plain(d_y) and (d_final is None or plain(d_final))):
-            found = gradients_by_states(layer, d_y, d_final, ctx.backend)  # differentiable again
+            found = gradients_by_states(layer, d_y, d_final, ctx.backend)  # these gradients can be differentiated again
         else:
             found = backends.load(ctx.backend).selective.backward(layer, checkpoints, d_y, d_final)
         *rest, d_initial = found
@@ -43,7 +43,7 @@ class _Eager(torch.autograd.Function):
 
 
 def selective(layer: Selective, backend: str) -> tuple[Tensor, Tensor]:
-    """Return output and final state, in the form that supports the requested derivatives."""
+    """Compute a layer's output and final state in the way that supports the requested derivatives."""
     if not quick(layer.x) or forward_mode():
         return by_states(layer, backend)
     if torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in layer[:6]):

@@ -13,7 +13,10 @@ from stablessm.scan.protocol import Selective
 
 
 def by_states(layer: Selective, backend: str) -> tuple[Tensor, Tensor]:
-    """Return output and final state; a backend of ``linear_scan`` computes all states (B, T, H, N) in memory."""
+    """Compute a selective layer's output and final state with all states (B, T, H, N) in memory.
+
+    The states are computed by a backend of ``linear_scan``.
+    """
     x, delta, A, B, C, initial, reset, lengths, below_one = layer
     exponent = delta[..., None] * A
     if below_one:  # the limit changes the value but not the gradient
@@ -28,7 +31,7 @@ def by_states(layer: Selective, backend: str) -> tuple[Tensor, Tensor]:
 
 
 def gradients_by_states(layer: Selective, d_y: Tensor, d_final: Tensor | None, backend: str) -> tuple[Tensor, ...]:
-    """Return the gradients of x, delta, A, B, C and initial, computed with differentiable operations."""
+    """Compute the gradients of x, delta, A, B, C and initial by operations that can be differentiated again."""
     zero = layer.zero_state()
     initial = zero if layer.initial is None else layer.initial
 

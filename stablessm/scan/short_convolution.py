@@ -1,4 +1,4 @@
-"""The short causal convolution of each channel, with its last inputs as a state."""
+"""A causal convolution over a few steps of each channel, whose state is its last inputs."""
 
 from __future__ import annotations
 
@@ -63,7 +63,10 @@ def short_convolution(
 
 
 def _last_inputs(joined: Tensor, taps: int, episode: Tensor | None, lengths: Tensor | None) -> Tensor:
-    """Return the last K - 1 inputs (B, K - 1, H) that belong to the last episode."""
+    """Return the last K - 1 inputs (B, K - 1, H) of each sequence, with zeros for inputs before the last reset.
+
+    ``joined`` are the inputs with the K - 1 inputs before the first step; ``taps`` is K.
+    """
     batch, total, channels = joined.shape
     steps = total - taps + 1
     if lengths is None and episode is None:

@@ -80,7 +80,10 @@ def ssm_scan(
 
 
 def _dense(layer: DiagonalSSM, backend: str) -> tuple[Tensor, Tensor]:
-    """Compute the form with matrix products around the scan; a complex product is a real product of twice the size."""
+    """Compute the form in which all states share inputs and outputs: matrix products before and after a scan.
+
+    A complex matrix product is computed as a real product of twice the size.
+    """
     x, decay, B, C, D, initial, reset, lengths = layer
     signal = without_padding(x.to(REAL_DTYPE[decay.dtype]), lengths)
     if decay.is_complex():

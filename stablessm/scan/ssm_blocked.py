@@ -1,4 +1,4 @@
-"""The fused layer for any backend of ``linear_scan``: it holds the states of one block of time at once.
+"""The fused layer for any backend of ``linear_scan``; only the states of one block of time are in memory at once.
 
 The state before each block is stored; the backward pass recomputes the others, from the last block to the first. The
 states of a block take about as much memory as x, so the memory of the layer is a small multiple of its input for any
@@ -19,12 +19,12 @@ LEAST_STEPS = 64
 
 
 def checkpoint_shape(layer: DiagonalSSM) -> tuple[tuple[int, ...], torch.dtype]:
-    """Return the shape and dtype of the checkpoints: the state before every block of steps."""
+    """Return the shape and dtype of the checkpoints, which are the states before every block of steps."""
     return (len(layer.x), len(_blocks(layer)), *layer.decay.shape), layer.decay.dtype
 
 
 def forward(layer: DiagonalSSM, backend: str) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the output, the final state and checkpoints."""
+    """Return the output, the final state, and the checkpoints for ``backward``."""
     x, _, _, C, D, initial, _, lengths = layer
     signal = without_padding(x.to(layer.real_dtype), lengths)
     y = torch.zeros_like(signal) if D is None else D * signal
@@ -51,7 +51,7 @@ def forward(layer: DiagonalSSM, backend: str) -> tuple[Tensor, Tensor, Tensor]:
 def backward(
     layer: DiagonalSSM, checkpoints: Tensor, d_y: Tensor, d_final: Tensor | None, backend: str
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Return the gradients of x, decay, B, C, D and initial.
+    """Compute the gradients of x, decay, B, C, D and initial, from the last block of time to the first.
 
     λ[t] = conj(C) g[t] + conj(a) λ[t+1];  dx = Re Σ conj(B) λ;  da = Σ λ[t] conj(h[t-1]);  dB = Σ λ x;
     dC = Σ g conj(h).
@@ -92,14 +92,14 @@ def backward(
 
 
 def _blocks(layer: DiagonalSSM) -> list[slice]:
-    """Return the blocks of time as slices."""
+    """Return the blocks into which the time steps are divided, as slices."""
     steps, numbers = layer.x.shape[1], layer.decay.shape[1] * (2 if layer.decay.is_complex() else 1)
     size = max(LEAST_STEPS, -(-steps // max(1, numbers)))
     return [slice(start, min(start + size, steps)) for start in range(0, steps, size)]
 
 
 def _states(layer: DiagonalSSM, before: Tensor, block: slice, backend: str) -> Tensor:
-    """Return the states of a block, from the state before it."""
+    """Compute the states of a block of time from the state before the block."""
     drive = (layer.x[:, block, :, None] * layer.B).flatten(2)
     cut = None if layer.reset is None else layer.reset[:, block]
     states = linear_scan(layer.decay.flatten(), drive, before.flatten(1), reset=cut, backend=backend)

@@ -1,4 +1,4 @@
-"""The fused layer as a PyTorch operator: autograd, ``torch.compile``, ``torch.func.grad``, ``vmap`` and ``jvp``.
+"""The fused layer as a PyTorch operator with autograd, ``torch.compile``, ``torch.func.grad``, ``vmap`` and ``jvp``.
 
 Arguments have the form of :class:`stablessm.scan.protocol.DiagonalSSM`, which :func:`stablessm.scan.ssm_scan` prepares.
 An operator cannot take a NamedTuple, so its fields are separate arguments, followed by the name of the backend.
@@ -24,7 +24,7 @@ _LAYER = f"{_TENSORS}, str backend"
 
 
 def _run(backend: str, direction: str, layer: DiagonalSSM, *rest: Any) -> Any:
-    """Call a backend's ``forward`` or ``backward`` without autocast, which would reduce the precision of products."""
+    """Call a backend's ``forward`` or ``backward`` without autocast, which would make matrix products less accurate."""
     function, device = getattr(backends.load(backend).ssm, direction), layer.x.device.type
     if not autocast_enabled(device):
         return function(layer, *rest)
@@ -33,7 +33,10 @@ def _run(backend: str, direction: str, layer: DiagonalSSM, *rest: Any) -> Any:
 
 
 def _sound(*args: Any) -> tuple[str, str, DiagonalSSM]:
-    """Return the backend, "forward" and the checked layer, with lengths that are safe for kernels.
+    """Return the arguments of :func:`_run` for a forward pass, after checking the layer of the raw operator.
+
+    A user may call the operator directly, and during compilation the values of ``lengths`` are unknown. On a GPU, where
+    a check would have to wait, lengths are clamped to the number of steps.
 
     A user may call the operator directly, and during compilation the values of ``lengths`` are unknown. On a GPU, where
     a check would have to wait, lengths are clamped to the number of steps.
@@ -49,7 +52,10 @@ def _sound(*args: Any) -> tuple[str, str, DiagonalSSM]:
 
 @torch.library.custom_op("stablessm::ssm_scan", mutates_args=(), schema=f"({_LAYER}) -> (Tensor, Tensor, Tensor)")
 def ssm_op(*args: Any) -> tuple[Tensor, Tensor, Tensor]:
-    """Return y[t] = Re Σ_n C h[t] + D x[t] with h[t] = decay h[t-1] + B x[t]; the final state; checkpoints."""
+    """Compute a diagonal layer's output, final state and checkpoints: the operator ``stablessm::ssm_scan``.
+
+    y[t] = Re Σ_n C h[t] + D x[t] with h[t] = decay h[t-1] + B x[t].
+    """
     return _run(*_sound(*args))
 
 
@@ -59,7 +65,7 @@ def ssm_op(*args: Any) -> tuple[Tensor, Tensor, Tensor]:
     schema=f"(Tensor d_y, Tensor? d_final, Tensor checkpoints, {_LAYER}) -> ({', '.join(['Tensor'] * 6)})",
 )
 def ssm_backward_op(d_y: Tensor, d_final: Tensor | None, checkpoints: Tensor, *args: Any) -> tuple[Tensor, ...]:
-    """Return the gradients of x, decay, B, C, D and initial (or nothing)."""
+    """Return the gradients of x, decay, B, C, D and initial; an empty tensor if there is no initial state."""
     backend, _, layer = _sound(*args)
     x, shape_and_dtype = layer.x, backends.load(backend).ssm.checkpoint_shape(layer)
     check_like("checkpoints", checkpoints, *shape_and_dtype, x.device)
@@ -89,22 +95,22 @@ def _(d_y: Tensor, d_final: Tensor | None, checkpoints: Tensor, *args: Any) -> t
 
 
 class SSM(torch.autograd.Function):
-    """Autograd function of the operator: reverse mode, forward mode and vmap."""
+    """The autograd function of the diagonal layer, with reverse mode, forward mode and vmap."""
 
     @staticmethod
     def forward(*args: Any) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the output, the final state and the checkpoints."""
+        """Return the layer's output, final state and checkpoints, computed by the operator :func:`ssm_op`."""
         return SSM.at_once(*args) if plain(args[0]) else ssm_op(*args)
 
     @staticmethod
     def at_once(*args: Any) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the output, the final state and the checkpoints without going through the operator."""
+        """Return the layer's output, final state and checkpoints by calling the backend, without the operator."""
         *layer, backend = args
         return _run(backend, "forward", DiagonalSSM(*layer))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
-        """Save the inputs and the checkpoints, but no array of all states."""
+        """Save the inputs and the checkpoints for ``backward``, but not all states."""
         *tensors, ctx.backend = inputs
         checkpoints = output[2]
         ctx.mark_non_differentiable(checkpoints)
@@ -127,7 +133,7 @@ class SSM(torch.autograd.Function):
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Tensor | None) -> tuple[Tensor, Tensor, None]:
-        """Return dy[t] = Re Σ (dC h[t] + C dh[t]) + dD x + D dx, and the last dh.
+        """Compute the forward-mode derivatives dy[t] = Re Σ (dC h[t] + C dh[t]) + dD x + D dx and the last dh.
 
         dh[t] = a dh[t-1] + (da h[t-1] + dB x[t] + B dx[t]).
         """
@@ -158,11 +164,11 @@ class SSM(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[tuple[Tensor, ...], tuple[Any, ...]]:
-        """Run the mapped layers as more channels of one layer; if resets or lengths are mapped, compute all states."""
-        if in_dims[6] is not None or in_dims[7] is not None:  # reset and lengths belong to a row, not to a channel
+        """Run all mapped layers as one with more channels; if resets or lengths are mapped, compute all states."""
+        if in_dims[6] is not None or in_dims[7] is not None:  # reset and lengths belong to a sequence, not to a channel
             y, final = torch.vmap(lambda *args: by_states(DiagonalSSM(*args[:-1]), args[-1]), in_dims=in_dims)(*args)
             return (y, final, y.new_empty(0)), (0, 0, None)
-        size, axes = info.batch_size, (2, 0, 0, 0, 0, 1)  # of the channels
+        size, axes = info.batch_size, (2, 0, 0, 0, 0, 1)  # dimension of the channels in each argument
 
         def joined(tensor: Tensor | None, dim: int | None, axis: int) -> Any:
             if tensor is None:
@@ -181,7 +187,7 @@ _FORMS = Forms(ssm_op, SSM, eager(SSM))
 
 
 def ssm(layer: DiagonalSSM, backend: str) -> tuple[Tensor, Tensor]:
-    """Return output and final state, in the form that supports the requested derivatives."""
+    """Compute a diagonal layer's output and final state in the way that supports the requested derivatives."""
     run = _FORMS.choose(quick(layer.x), *layer[:6])
     y, final, _ = run(*layer, backend)
     return y, final
@@ -193,7 +199,7 @@ def _gradients_at_once(d_y: Tensor, d_final: Tensor | None, checkpoints: Tensor,
 
 
 def _gradients_by_states(d_y: Tensor, d_final: Tensor | None, _: Tensor, *args: Any) -> tuple[Tensor, ...]:
-    """Return the gradients, computed with differentiable operations."""
+    """Compute the gradients of all arguments by operations that can be differentiated again."""
     *layer, backend = args
     return gradients_by_states(DiagonalSSM(*layer), d_y, d_final, backend)
 

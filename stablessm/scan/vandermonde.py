@@ -1,4 +1,4 @@
-"""Powers of a decay for a range of times, without the error of repeated multiplication.
+"""Powers of a decay for a range of times, and sums of them, without the error of repeated multiplication.
 
 Repeated products in float32 have an error of T·1e-7; these powers are computed in double precision and rounded once.
 Sums over states use two levels (t = j L + s), so that no array (T, states) is needed.
@@ -17,7 +17,7 @@ from stablessm.scan.checks import check_kinds, check_tensor
 
 
 def powers(decay: Tensor, length: int) -> Tensor:
-    """Return decay**t for t = 0 … length-1, of shape (length, *decay.shape), computed by doubling.
+    """Compute decay**t for t = 0 … length-1, of shape (length, *decay.shape), by doubling.
 
     >>> powers(torch.tensor([2.0]), 5).flatten().tolist()
     [1.0, 2.0, 4.0, 8.0, 16.0]
@@ -33,7 +33,7 @@ def powers(decay: Tensor, length: int) -> Tensor:
 
 
 def evaluate(weights: Tensor, decay: Tensor, length: int) -> Tensor:
-    """Return Σ_n weights[…, n] · decay[…, n]**t for t = 0 … length-1, of shape (…, length).
+    """Compute Σ_n weights[…, n] · decay[…, n]**t for t = 0 … length-1, of shape (…, length).
 
     >>> evaluate(torch.tensor([1.0, 1.0]), torch.tensor([1.0, 2.0]), 4).tolist()
     [2.0, 3.0, 5.0, 9.0]
@@ -50,7 +50,7 @@ def evaluate(weights: Tensor, decay: Tensor, length: int) -> Tensor:
 
 
 def accumulate(signal: Tensor, decay: Tensor) -> Tensor:
-    """Return Σ_t decay[…, n]**(T-1-t) · signal[…, t], the state (…, N) after a signal (…, T).
+    """Compute Σ_t decay[…, n]**(T-1-t) · signal[…, t], the state (…, N) of a recurrence after a signal (…, T).
 
     This is the transpose of :func:`evaluate`, with time reversed.
 
@@ -72,7 +72,7 @@ def accumulate(signal: Tensor, decay: Tensor) -> Tensor:
 
 
 def _check_batches(**given: Tensor) -> None:
-    """Check that the shapes can be broadcast, apart from the last dimension."""
+    """Raise an error unless the shapes can be broadcast, apart from the last dimension."""
     if torch.compiler.is_compiling():
         return
     try:
@@ -89,7 +89,7 @@ def _levels(length: int) -> tuple[int, int]:
 
 
 def _two_levels(decay: Tensor, inner: int, outer: int) -> tuple[Tensor, Tensor]:
-    """Return decay**s for s < inner and decay**(j inner) for j < outer, each (…, time, N)."""
+    """Compute decay**s for s < inner and decay**(j inner) for j < outer, both (…, time, N)."""
     exact = decay.to(torch.promote_types(decay.dtype, torch.float64))  # raising to powers increases the rounding error
     jump = powers(exact, inner + 1)[-1]
     return powers(decay, inner).movedim(0, -2), powers(jump, outer).to(decay.dtype).movedim(0, -2)

@@ -1,4 +1,4 @@
-"""Instructions of the fused layer's CPU kernels: products of small matrices, one per channel of a vector."""
+"""Instructions of the fused layer's CPU kernels: products of small matrices, for a vector of channels at once."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from stablessm.llvm.emitter import I64, VECTOR_BYTES, Emitter
 PARTS = 4
 """Number of real numbers in an entry of a table: two complex or four real states."""
 CHUNKS = 4
-"""Number of chunks in a block. CHUNKS × PARTS running sums fill half of the vector registers."""
+"""Number of chunks in a block. With this number, CHUNKS × PARTS running sums fill half of the vector registers."""
 
 Row: TypeAlias = list[ir.Value]
 
 
 class Spec(NamedTuple):
-    """The options of a kernel, which are constants in its code."""
+    """The options of a CPU kernel of the fused layer, which are constants in its code."""
 
     backward: bool
     double: bool
@@ -31,7 +31,7 @@ class Spec(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """Rows of an array of the caller, from the first channel of a tile on."""
+    """The rows of an array outside of the kernel, restricted to one tile (a vector of neighboring channels)."""
 
     start: ir.Value
     """Address of the first scalar."""
@@ -44,7 +44,7 @@ class Rows(NamedTuple):
 
 
 class Types(NamedTuple):
-    """The element types of a kernel's arrays."""
+    """The LLVM element types of a kernel's arrays."""
 
     scalar: ir.Type
     vector: ir.VectorType
@@ -54,14 +54,14 @@ class Types(NamedTuple):
 
 
 def types(spec: Spec) -> Types:
-    """Return the element types of a kernel's arrays."""
+    """Return the LLVM element types of a kernel's arrays."""
     scalar = ir.DoubleType() if spec.double else ir.FloatType()
     lanes = VECTOR_BYTES // (8 if spec.double else 4)
     return Types(scalar, ir.VectorType(scalar, lanes), ir.VectorType(ir.DoubleType(), lanes))
 
 
 class ChunkEmitter:
-    """A builder of one kernel, for vectors of channels, states of PARTS numbers and chunks of L steps."""
+    """Emits the code of one kernel, for vectors of channels, states of PARTS numbers and chunks of L time steps."""
 
     def __init__(self, builder: ir.IRBuilder, spec: Spec, fields: dict[str, ir.Value]) -> None:
         self.builder, self.spec, self.fields = builder, spec, fields
@@ -76,22 +76,25 @@ class ChunkEmitter:
         self._suffix = f"v{self.lanes}f{8 * self.emit.size}.p0"
 
     def buffer(self, vectors: int, element: ir.VectorType | None = None) -> ir.Value:
-        """Return the address of a buffer on the stack. The stack grows at every execution: do not call in a loop."""
+        """Emit a buffer on the stack and return its address.
+
+        The stack grows every time the code runs, so the code must not be in a loop.
+        """
         room = self.builder.alloca(element or self.types.vector, I64(vectors))
         room.align = VECTOR_BYTES
         return room
 
     def entry(self, name: str, index: ir.Value, rows: int = 1, row: ir.Value | int = 0) -> ir.Value:
-        """Return the address of row ``row`` of entry ``index`` in the array (…, rows, PARTS) of a field."""
+        """Return the address of row ``row`` of entry ``index`` of the field ``name``, an array (…, rows, PARTS)."""
         return self.at(self.fields[name], self.times(index, PARTS * rows), self.times(row, PARTS))
 
     def load(self, pointer: ir.Value, count: int = 1) -> Row:
-        """Load consecutive vectors, of the kernel's scalar or of float64 according to the pointer."""
+        """Emit the load of ``count`` consecutive vectors, whose dtype is the dtype of the pointer."""
         emit = self._emitter(pointer)
         return [emit.load(self.at(pointer, i), self.lanes) for i in range(count)]
 
     def store(self, row: Row, pointer: ir.Value) -> None:
-        """Store consecutive vectors."""
+        """Emit the store of consecutive vectors."""
         for i, value in enumerate(row):
             self._emitter(pointer).store(value, self.at(pointer, i))
 
@@ -99,24 +102,24 @@ class ChunkEmitter:
         return self._wide if pointer.type.pointee == self.types.wide else self.emit
 
     def widen(self, row: Row) -> Row:
-        """Return the vectors converted to float64."""
+        """Return vectors converted to float64."""
         return row if self.spec.double else [self.builder.fpext(u, self.types.wide) for u in row]
 
     def round(self, row: Row) -> Row:
-        """Return the vectors rounded to the kernel's scalar."""
+        """Return float64 vectors rounded to the dtype of the kernel."""
         return row if self.spec.double else [self.builder.fptrunc(u, self.types.vector) for u in row]
 
     def zeros(self, count: int) -> Row:
-        """Return vectors of zeros."""
+        """Return ``count`` vectors of zeros."""
         return [self.emit.constant(self.lanes, (0.0,))] * count
 
     def add(self, row: Row, pointer: ir.Value) -> None:
-        """Add vectors to sums in float64."""
+        """Add vectors to float64 sums in memory."""
         sums = self.load(pointer, len(row))
         self.store([self.builder.fadd(u, v) for u, v in zip(sums, self.widen(row), strict=True)], pointer)
 
     def product(self, u: Row, v: Row, plus: Row, *, conjugate: bool = False) -> Row:
-        """Return u v + plus, or conj(u) v + plus, for the parts of a state."""
+        """Return u v + plus, or conj(u) v + plus, for PARTS real or complex numbers per channel."""
         fma, minus = self.emit.multiply_add, self.builder.fneg
         if not self.spec.complex:
             return [fma(*parts) for parts in zip(u, v, plus, strict=True)]
@@ -128,24 +131,24 @@ class ChunkEmitter:
         return result
 
     def conjugate(self, state: Row) -> Row:
-        """Return the complex conjugate of the parts of a state."""
+        """Return the complex conjugate of a state of PARTS numbers."""
         return [self.builder.fneg(u) if self.spec.complex and i % 2 else u for i, u in enumerate(state)]
 
     def real(self, state: Row) -> Row:
-        """Return the real parts of a state."""
+        """Return the real parts of a state of PARTS numbers."""
         return state[::2] if self.spec.complex else state
 
     def as_state(self, value: ir.Value) -> Row:
-        """Return the parts of a state in which every number is ``value``."""
+        """Return a state of PARTS numbers in which every number is ``value``."""
         zero = ir.Constant(value.type, None)
         return [zero if self.spec.complex and i % 2 else value for i in range(PARTS)]
 
     def one(self) -> Row:
-        """Return the parts of a state of ones in float64."""
+        """Return a float64 state whose numbers are all 1."""
         return self.as_state(self._wide.constant(self.lanes, (1.0,)))
 
     def scaled(self, state: Row, count: ir.Value) -> Row:
-        """Return a float64 state multiplied by a whole number."""
+        """Return a float64 state multiplied by the whole number ``count``."""
         number = self.builder.sitofp(count, ir.DoubleType())
         factor = self._everywhere(number, self.types.wide)
         return [self.builder.fmul(u, factor) for u in state]
@@ -153,7 +156,7 @@ class ChunkEmitter:
     # The three products of small matrices. ``table`` is (steps, PARTS); step s of chunk c is row c L + s of ``rows``.
 
     def project(self, rows: ir.Value, table: ir.Value, count: ir.Value, chunks: int) -> list[Row]:
-        """Return Σ_s table[s] rows[c, s], one state per chunk."""
+        """Compute Σ_s table[s] rows[c, s], one state for each chunk c."""
 
         def step(s: ir.Value, sums: Row) -> Row:
             entry = self.load(self.at(table, self.times(s, PARTS)), PARTS)
@@ -167,7 +170,7 @@ class ChunkEmitter:
         return [sums[c * PARTS : (c + 1) * PARTS] for c in range(chunks)]
 
     def expand(self, states: list[Row], table: ir.Value, count: ir.Value, rows: ir.Value) -> None:
-        """Compute rows[c, s] += Σ_i table[s, i] states[c, i]."""
+        """Add Σ_i table[s, i] states[c, i] to rows[c, s]."""
 
         def step(s: ir.Value, _: Row) -> Row:
             entry = self.load(self.at(table, self.times(s, PARTS)), PARTS)
@@ -181,7 +184,7 @@ class ChunkEmitter:
         self.emit.loop(count, [], step)
 
     def gather(self, states: list[Row], rows: ir.Value, count: ir.Value, table: ir.Value) -> None:
-        """Compute table[s, i] += Σ_c states[c, i] rows[c, s]."""
+        """Add Σ_c states[c, i] rows[c, s] to table[s, i]."""
 
         def step(s: ir.Value, _: Row) -> Row:
             place = self.at(table, self.times(s, PARTS))
@@ -229,7 +232,10 @@ class ChunkEmitter:
         self.emit.loop(count, [], result)
 
     def correlate(self, early: ir.Value, late: ir.Value, sums: Row) -> Row:
-        """Return sums[j] + Σ_t late[t] early[t-j]. Rows past the end of a sequence must be zeros."""
+        """Return sums[j] + Σ_t late[t] early[t-j] for every lag j.
+
+        Rows past the end of a sequence must be zeros.
+        """
         for t in range(self.spec.length):
             (value,) = self.load(self.at(late, t))
             for j in range(t + 1):
@@ -240,7 +246,7 @@ class ChunkEmitter:
     # Copies of a tile's rows between an array and a buffer. The last tile may have fewer channels than lanes.
 
     def read(self, rows: Rows, buffer: ir.Value) -> None:
-        """Copy rows of an array into a buffer and prefetch the rows of the next block.
+        """Copy rows of an array into a buffer, and prefetch the rows of the next block.
 
         The rows are far apart in memory, so the processor does not predict their addresses.
         """
@@ -302,7 +308,7 @@ class ChunkEmitter:
         return self.builder.shuffle_vector(first, nothing, order)
 
     def _whole(self, scalars: ir.Value) -> ir.Value:
-        """Return a pointer to scalars as a pointer to a vector."""
+        """Return a pointer to a vector, given a pointer to its first scalar."""
         return self.builder.bitcast(scalars, self._pointer)
 
     def _intrinsic(self, name: str, result: ir.Type, arguments: list[ir.Type]) -> ir.Function:

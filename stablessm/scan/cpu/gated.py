@@ -14,24 +14,24 @@ SERIAL_STATES = 1 << 15
 """Below this number of states (of all steps) one thread takes less time than waking a second one."""
 MOST_CHANNELS = 1 << 15
 MANY = 16
-"""From this number of sequences on, a unit computes all channels of a sequence."""
+"""Smallest batch size at which each unit of work is one whole sequence with all of its channels."""
 
 
 def supports(layer: Gated) -> bool:
-    """Return True if the kernels support a layer: its channels must fill a vector, and the stack must hold them."""
+    """Return True if the CPU kernels support a gated layer: its channels must fill a vector and fit on the stack."""
     lanes = _spec(layer, backward=False).lanes
     return lanes <= layer.z.shape[2] <= MOST_CHANNELS and layer.z.dtype in (torch.float32, torch.float64)
 
 
 def forward(layer: Gated) -> Tensor:
-    """Return all states (B, T, C)."""
+    """Compute all states (B, T, C) of a gated recurrence."""
     states = results.empty(layer.z.shape, layer.z.dtype)
     _run(_spec(layer, backward=False), FORWARD_FIELDS, layer, {"states": states})
     return states
 
 
 def backward(layer: Gated, states: Tensor, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return the gradients of z, candidate, rate and initial."""
+    """Compute the gradients of z, candidate, rate and initial."""
     spec, dtype, (batch, _, channels) = _spec(layer, backward=True), layer.z.dtype, layer.z.shape
     tiles = -(-channels // spec.lanes)
     d_z, d_c = (results.empty(layer.z.shape, dtype) for _ in range(2))

@@ -1,4 +1,4 @@
-"""CPU kernels of the gated recurrence: gates and states in one pass over the inputs, SIMD over channels.
+"""CPU kernels of the gated recurrence: gates and states in one pass over the inputs, with channels in SIMD vectors.
 
 h[t] = h[t-1] + f (h[t-1] - c[t]) with f = exp(rate softplus(z[t])) - 1, which is a h[t-1] + (1 - a) c[t] for a = 1 + f.
 A *unit* is one sequence and one group of tiles (vectors of channels); its time steps are the outer loop, so that memory
@@ -31,7 +31,7 @@ BACKWARD_FIELDS = (
 
 
 class Spec(NamedTuple):
-    """The options of a kernel."""
+    """The options of a CPU kernel of the gated recurrence."""
 
     backward: bool
     double: bool
@@ -41,12 +41,12 @@ class Spec(NamedTuple):
 
     @property
     def lanes(self) -> int:
-        """Return the number of channels in a vector."""
+        """Return the number of channels in a SIMD vector."""
         return VECTOR_BYTES // (8 if self.double else 4)
 
 
 class _Code:
-    """Addresses and the gate of one tile at one step."""
+    """Emits the address computations and the gate of one tile (vector of channels) at one time step."""
 
     def __init__(self, builder: ir.IRBuilder, spec: Spec, fields: dict[str, ir.Value], buffer: ir.Value) -> None:
         self.emit, self.b, self.fields, self.buffer = Emitter(builder, spec), builder, fields, buffer
@@ -54,7 +54,7 @@ class _Code:
         self.batch = I64(0)
 
     def repeat(self, count: ir.Value, body: Callable[[ir.Value], None]) -> None:
-        """Emit ``body(i)`` for i in range(count)."""
+        """Emit a loop whose body is ``body(i)``, for i in range(count)."""
 
         def one(i: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
             body(i)
@@ -63,32 +63,32 @@ class _Code:
         self.emit.loop(count, [], one)
 
     def channel(self, tile: ir.Value) -> ir.Value:
-        """Return the first channel of a tile; the last tile ends at the last channel."""
+        """Return the index of the first channel of a tile; the last tile ends at the last channel."""
         first, last = self.emit.times(tile, self.lanes), self.b.sub(self.fields["channels"], I64(self.lanes))
         return self.b.select(self.b.icmp_signed("<", first, last), first, last)
 
     def at(self, name: str, t: ir.Value, tile: ir.Value) -> ir.Value:
-        """Return the address of a tile of an array (batch, time, channel)."""
+        """Return the address of a tile's channels at step t, in an array (batch, time, channel)."""
         f, emit = self.fields, self.emit
         start = emit.at(f[name], emit.times(self.batch, f[f"{name}_batch"]), emit.times(t, f[f"{name}_time"]))
         return emit.at(start, self.channel(tile))
 
     def of_batch(self, name: str, tile: ir.Value) -> ir.Value:
-        """Return the address of a tile of an array (batch, channel)."""
+        """Return the address of a tile's channels in an array (batch, channel)."""
         row = self.emit.times(self.batch, self.fields["channels"])
         return self.emit.at(self.fields[name], row, self.channel(tile))
 
     def load(self, pointer: ir.Value) -> ir.Value:
-        """Load a vector."""
+        """Emit the load of one vector of channels."""
         return self.emit.load(pointer, self.lanes)
 
     def carry(self, tile: ir.Value, which: int = 0) -> ir.Value:
-        """Return the address of a vector that a tile keeps from step to step."""
+        """Return the address of a vector that a tile keeps from one time step to the next."""
         place = self.emit.sum(self.emit.times(tile, 2), which)
         return self.emit.at(self.buffer, self.emit.times(place, self.lanes))
 
     def restarts(self, t: ir.Value) -> ir.Value:
-        """Return true if nothing is carried into step t."""
+        """Return a condition that is true if a reset makes the state before step t zero."""
         f, b = self.fields, self.b
         given = b.icmp_signed("!=", b.ptrtoint(f["reset"], I64), I64(0))
         with b.if_else(given) as (yes, no):
@@ -105,7 +105,7 @@ class _Code:
         return found
 
     def gate(self, z: ir.Value, tile: ir.Value) -> tuple[ir.Value, ir.Value, ir.Value]:
-        """Return rate, softplus(z) and f = exp(rate softplus(z)) - 1."""
+        """Emit the computation of rate, softplus(z) and f = exp(rate softplus(z)) - 1, and return the three."""
         rate, opened = self.load(self.emit.at(self.fields["rate"], self.channel(tile))), self.math.softplus(z)
         change = self.math.expm1(self.b.fmul(rate, opened))
         return rate, opened, self.math.negative(change) if self.spec.below_one else change
@@ -142,7 +142,7 @@ def _clear(code: _Code, tiles: ir.Value, which: int) -> None:
 
 def _backward(code: _Code, tile_of: Callable[[ir.Value], ir.Value], tiles: ir.Value) -> None:
     b, emit, f = code.b, code.emit, code.fields
-    _clear(code, tiles, 0)  # the adjoint from the later step
+    _clear(code, tiles, 0)  # the gradient of the state, from the later step
     _clear(code, tiles, 1)  # the sum for the gradient of the rate
 
     def one(k: ir.Value) -> None:
@@ -179,7 +179,7 @@ def _backward(code: _Code, tile_of: Callable[[ir.Value], ir.Value], tiles: ir.Va
 
 
 def build(spec: Spec) -> ir.Function:
-    """Return the kernel, which computes a range of units."""
+    """Return the LLVM function of the kernel, which computes a range of units."""
     names = BACKWARD_FIELDS if spec.backward else FORWARD_FIELDS
     scalar = ir.DoubleType() if spec.double else ir.FloatType()
     arrays = ("rate", "initial", "z", "c", "states", "grad", "d_z", "d_c", "d_rate", "d_initial")

@@ -12,15 +12,15 @@ from stablessm.scan.cpu.linear_kernels import BACKWARD_FIELDS, FORWARD_FIELDS, T
 from stablessm.scan.protocol import Recurrence
 
 STREAM_BYTES = 8 << 20
-"""States from this size on bypass the cache, because they would not stay in the cache until they are read."""
+"""Size of the states above which stores bypass the cache, because states would leave the cache before they are read."""
 PREFETCH_BYTES = 1 << 10
-"""Rows from this size on are prefetched, because processors do not predict such strides."""
+"""Size of a row above which rows are prefetched, because processors do not predict strides of this length."""
 SERIAL_BYTES = 64 << 10
-"""States below this size are computed on one thread, which takes less time than waking a second one."""
+"""Size of the states below which one thread computes them, because waking a second thread would take longer."""
 
 
 def forward(recurrence: Recurrence, drive: Tensor) -> Tensor:
-    """Return all states."""
+    """Compute all states (B, T, C) of the linear recurrence."""
     decay, initial, reset, reverse = recurrence
     dtype = torch.promote_types(drive.dtype, torch.float32)
     states = results.empty(drive.shape, dtype)
@@ -34,7 +34,7 @@ def forward(recurrence: Recurrence, drive: Tensor) -> Tensor:
 
 
 def backward(recurrence: Recurrence, states: Tensor, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the gradients of decay, drive and initial."""
+    """Compute the gradients of decay, drive and initial of the linear recurrence."""
     decay, initial, reset, reverse = recurrence
     dtype = torch.promote_types(states.dtype, torch.float32)
     batch, steps, channels = states.shape
@@ -62,12 +62,15 @@ def backward(recurrence: Recurrence, states: Tensor, grad: Tensor) -> tuple[Tens
 
 
 def _sum_over_batch(array: Tensor) -> Tensor:
-    """Return the sum over the batch, (1, time, channel), in an order that does not depend on the number of threads."""
+    """Compute the sum of an array over its batch, (1, time, channel), in the same order for any number of threads."""
     return torch.stack([part.sum(0, keepdim=True) for part in array.split(1 << 14)]).sum(0)
 
 
 def _rows(array: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return (batch, time, scalar) or (batch, scalar) in the kernel's dtype, with the scalars of a row adjacent."""
+    """Return an array as real numbers in the kernel's dtype, (batch, time, scalar) or (batch, scalar).
+
+    The numbers of a row are adjacent in memory. A complex number is two real numbers.
+    """
     array = results.rows(array, dtype)
     return torch.view_as_real(array).flatten(-2) if array.is_complex() else array
 

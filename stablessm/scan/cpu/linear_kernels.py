@@ -1,4 +1,4 @@
-"""CPU scan kernels: serial in time, SIMD over channels, states kept in registers.
+"""CPU kernels of the linear scan: a loop over time, channels in SIMD vectors, states in registers.
 
 The kernels are written as LLVM instructions and compiled by llvmlite, because Python cannot express two things that
 determine their speed: vectors that stay in registers from one time step to the next, and stores that bypass the cache.
@@ -29,7 +29,7 @@ PREFETCH_STEPS = 16
 
 
 class Spec(NamedTuple):
-    """The options of a kernel, which are constants in its code."""
+    """The options of a CPU kernel of the linear scan, which are constants in its code."""
 
     backward: bool
     double: bool
@@ -59,7 +59,7 @@ BACKWARD_FIELDS = (
 
 
 class _Tile:
-    """One tile of one sequence: the addresses of its rows, and the vectors of a row."""
+    """A tile (128 bytes of neighboring channels) of one sequence: addresses of its rows, and operations on a row."""
 
     def __init__(
         self, emit: Emitter[Spec], fields: dict[str, ir.Value], batch: ir.Value, column: ir.Value, widths: list[int]
@@ -68,7 +68,7 @@ class _Tile:
         self._batch, self._column = batch, column
 
     def row(self, array: str, step: ir.Value | None = None, column: ir.Value | int = 0) -> ir.Value:
-        """Return the address of a column in the sequence's row of ``array`` at ``step``, counted in scan order."""
+        """Return the address of a column in the sequence's row of ``array`` at a step, counted in scan order."""
         emit, fields = self.emit, self.fields
         terms = [emit.times(self._batch, fields[f"{array}_batch"]), column]
         if step is not None:
@@ -76,18 +76,21 @@ class _Tile:
         return emit.at(fields[array], *terms)
 
     def vectors(self, array: str, step: ir.Value | None = None) -> list[ir.Value]:
-        """Return the addresses of the vectors of the tile's row."""
+        """Return the addresses of the vectors that make up the tile's row of an array."""
         row = self.row(array, step, self._column)
         return [self.emit.at(row, start) for start in itertools.accumulate([0, *self.widths[:-1]])]
 
     def load(self, array: str, step: ir.Value | None = None) -> list[ir.Value]:
-        """Load a row as float64."""
+        """Emit the load of the tile's row of an array, converted to float64."""
         vectors = zip(self.vectors(array, step), self.widths, strict=True)
         row = [self.emit.load(place, lanes) for place, lanes in vectors]
         return row if self.emit.spec.double else [self.emit.builder.fpext(u, _wide(u.type.count)) for u in row]
 
     def prefetch(self, array: str, step: ir.Value) -> None:
-        """Prefetch the row PREFETCH_STEPS later. A prefetch past the last row has no effect."""
+        """Emit a prefetch of the row that is PREFETCH_STEPS steps later.
+
+        A prefetch past the last row has no effect.
+        """
         builder, byte, i32 = self.emit.builder, ir.IntType(8).as_pointer(), ir.IntType(32)
         signature = ir.FunctionType(ir.VoidType(), [byte, i32, i32, i32])
         prefetch = builder.module.declare_intrinsic("llvm.prefetch", (byte,), signature)
@@ -96,7 +99,7 @@ class _Tile:
             builder.call(prefetch, [line, i32(0), i32(3), i32(1)])  # a read of data, into all cache levels
 
     def store(self, row: list[ir.Value], array: str, step: ir.Value | None = None) -> None:
-        """Store a row, rounded to the dtype of the array."""
+        """Emit the store of a row, rounded to the dtype of the array."""
         places = self.vectors(array, step)
         for value, place in zip(row, places, strict=True):
             narrow = self.emit.vector(value.type.count)
@@ -104,11 +107,11 @@ class _Tile:
             self.emit.store(value if wide else self.emit.builder.fptrunc(value, narrow), place)
 
     def zeros(self) -> list[ir.Value]:
-        """Return a row of zeros in float64."""
+        """Return a row of float64 zeros."""
         return [ir.Constant(_wide(lanes), None) for lanes in self.widths]
 
     def unless_reset(self, row: list[ir.Value], step: ir.Value) -> list[ir.Value]:
-        """Return the row, or zeros if the scan restarts at ``step`` (by selection, since 0 · NaN is NaN)."""
+        """Return the row, or zeros if there is a reset at ``step`` (by selection, since 0 · NaN is NaN)."""
         if not self.emit.spec.reset:
             return row
         builder = self.emit.builder
@@ -121,7 +124,7 @@ def _wide(lanes: int) -> ir.VectorType:
 
 
 def _forward(tile: _Tile) -> None:
-    """Emit h = a h + x for all steps."""
+    """Emit the loop h = a h + x over all steps."""
     emit = tile.emit
     constant = None if emit.spec.per_step else tile.load("decay")
 
@@ -139,7 +142,7 @@ def _forward(tile: _Tile) -> None:
 
 
 def _backward(tile: _Tile) -> None:
-    """Emit λ = g + carry; dx = λ; da += λ conj(h[t-1]); carry = conj(a) λ, from the last step to the first."""
+    """Emit the backward loop λ = g + carry; dx = λ; da += λ conj(h[t-1]); carry = conj(a) λ."""
     emit, builder, rows = tile.emit, tile.emit.builder, len(tile.widths)
     constant = None if emit.spec.per_step else tile.load("decay")
 
@@ -172,7 +175,10 @@ def _backward(tile: _Tile) -> None:
 
 
 def _pointers(spec: Spec) -> dict[str, ir.Type]:
-    """Return the element types of the arrays. Sums over time are float64, since the sum over the batch may cancel."""
+    """Return the LLVM element type of each array.
+
+    Sums over time are float64, because their sum over the batch may cancel.
+    """
     scalar = ir.DoubleType() if spec.double else ir.FloatType()
     arrays = ("decay", "drive", "grad", "initial", "states", "d_drive", "d_initial")
     return dict.fromkeys(arrays, scalar) | {
@@ -182,7 +188,7 @@ def _pointers(spec: Spec) -> dict[str, ir.Type]:
 
 
 def build(spec: Spec) -> ir.Function:
-    """Return the kernel, which computes a range of tiles."""
+    """Return the LLVM function of the kernel, which computes a range of tiles."""
     names = BACKWARD_FIELDS if spec.backward else FORWARD_FIELDS
     name = "scan_" + "".join(str(int(flag)) for flag in spec)
     builder, fields, first, last = kernel_entry(name, names, _pointers(spec))

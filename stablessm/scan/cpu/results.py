@@ -1,4 +1,4 @@
-"""Memory for large results: mapped in huge pages, and reused after a result is deleted.
+"""Memory for large result tensors: mapped in huge pages, and reused after a result is deleted.
 
 By default, glibc returns a block above 32 MB to the system as soon as it is freed. The next result of that size then
 pays for one page fault per 4 KB, which takes several times longer than the scan itself. Here every large result has a
@@ -30,12 +30,12 @@ from stablessm._errors import ArgumentError
 VARIABLE = "STABLESSM_POOL"
 DEFAULT_MEGABYTES = "1024"
 LARGE_BYTES = 4 << 20
-"""Results from this size on have a mapping of their own."""
+"""Smallest size of a result that has a memory mapping of its own."""
 
 
 @final
 class Pool:
-    """Mappings that no tensor uses at the moment.
+    """Memory mappings that no tensor uses at the moment, kept for later results.
 
     No method waits for the lock: where it is taken, memory is mapped and freed without the pool. So neither a garbage
     collection or a signal handler inside a locked section nor a process forked during one can hang.
@@ -49,12 +49,12 @@ class Pool:
     def __init__(self, limit: int) -> None:
         self.limit = limit
         """Largest number of idle bytes; 0 turns the pool off."""
-        self._idle: list[mmap.mmap] = []  # the oldest first
+        self._idle: list[mmap.mmap] = []  # the mapping that became idle first comes first
         self._lock = threading.Lock()
 
     @property
     def idle_bytes(self) -> int:
-        """Return the number of bytes of all idle mappings."""
+        """Return the total size of all idle mappings, in bytes."""
         return sum(map(len, self._idle))
 
     def take(self, size: int) -> mmap.mmap:
@@ -75,7 +75,7 @@ class Pool:
         return mapping
 
     def give_back(self, mapping: mmap.mmap) -> None:
-        """Keep a mapping for the next result of its size. Above the limit, the oldest idle mappings are freed."""
+        """Keep a mapping for the next result of its size; above the limit, free the oldest idle mappings."""
         if self._lock.acquire(blocking=False):
             try:
                 self._idle.append(mapping)
@@ -96,7 +96,7 @@ pool = Pool(_limit())
 
 
 def empty(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-    """Return a new tensor with undefined content."""
+    """Return a new tensor with undefined content; large tensors take their memory from the pool."""
     size = math.prod(shape) * dtype.itemsize
     if size < LARGE_BYTES or not pool.limit:
         return torch.empty(shape, dtype=dtype, device="cpu")
@@ -111,17 +111,20 @@ def empty(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
 
 
 def zeros(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-    """Return a new tensor of zeros."""
+    """Return a new tensor of zeros; large tensors take their memory from the pool."""
     return empty(shape, dtype).zero_()
 
 
 def converted(array: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return the array in another dtype, or the array itself."""
+    """Return the array in another dtype, or the array itself if it has this dtype."""
     return array if array.dtype == dtype else empty(array.shape, dtype).copy_(array)
 
 
 def rows(array: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return the array in a kernel's dtype, with adjacent numbers in a row. An expanded dimension is copied once."""
+    """Return the array in a kernel's dtype, with the numbers of each row adjacent in memory.
+
+    An expanded dimension is copied once.
+    """
     adjacent = array.stride(-1) == 1 or array.shape[-1] <= 1
     if adjacent and array.dtype == dtype and not array.is_conj() and not array.is_neg():
         return array

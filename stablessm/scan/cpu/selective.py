@@ -20,7 +20,7 @@ LEAST_STEPS, MOST_STEPS = 8, 64
 
 
 def forward(layer: Selective) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the output, the final state and checkpoints."""
+    """Compute the output, the final state, and the checkpoints for ``backward``."""
     spec = Spec(False, layer.A.dtype == torch.float64, layer.below_one)
     state = _packed(layer.zero_state() if layer.initial is None else layer.initial, spec)
     arrays = _arrays(layer, spec) | {"state": state}
@@ -34,7 +34,7 @@ def forward(layer: Selective) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def backward(layer: Selective, checkpoints: Tensor, d_y: Tensor, d_final: Tensor | None) -> tuple[Tensor | None, ...]:
-    """Return the gradients of x, delta, A, B, C and initial (None if there is no initial state)."""
+    """Compute the gradients of x, delta, A, B, C and initial (None if there is no initial state)."""
     spec = Spec(True, layer.A.dtype == torch.float64, layer.below_one)
     carry = _packed(layer.zero_state() if d_final is None else d_final, spec)
     arrays = _arrays(layer, spec) | {"checkpoints": checkpoints, "state": carry, "d_y": _rows(d_y, spec)}
@@ -53,7 +53,7 @@ def backward(layer: Selective, checkpoints: Tensor, d_y: Tensor, d_final: Tensor
 
 
 def _cell(states: int) -> int:
-    """Return the number of steps per cell."""
+    """Return the number of time steps from one checkpoint to the next, given the number of states per channel."""
     return max(LEAST_STEPS, min(MOST_STEPS, CELL_STATES // max(1, states)))
 
 
@@ -67,20 +67,23 @@ def _arrays(layer: Selective, spec: Spec) -> dict[str, Tensor]:
 
 
 def _rows(signal: Tensor, spec: Spec) -> Tensor:
-    """Return (B, T, channels) with adjacent channels, padded with zeros to whole vectors."""
+    """Return a signal as (B, T, channels), with adjacent channels that zeros pad to a multiple of the vector size."""
     lack = -signal.shape[2] % spec.lanes
     return results.rows(pad(signal, (0, lack)) if lack else signal, signal.dtype)
 
 
 def _packed(states: Tensor, spec: Spec) -> Tensor:
-    """Return a copy of (B, H, N) as (B, tiles, N, lanes)."""
+    """Return a copy of states (B, H, N) as (B, tiles, N, lanes), in which a tile's channels are adjacent."""
     lack = -states.shape[1] % spec.lanes
     states = pad(states, (0, 0, 0, lack)) if lack else states
     return states.unflatten(1, (-1, spec.lanes)).transpose(2, 3).clone(memory_format=torch.contiguous_format)
 
 
 def _unpacked(packed: Tensor, layer: Selective) -> Tensor:
-    """Invert :func:`_packed`. The result is never a view."""
+    """Return packed states as (B, H, N), the inverse of :func:`_packed`.
+
+    The result is never a view.
+    """
     return packed.transpose(2, 3).flatten(1, 2)[:, : layer.A.shape[0]].clone(memory_format=torch.contiguous_format)
 
 

@@ -1,4 +1,4 @@
-"""CPU kernels of the selective layer: SIMD over channels, states in the cache, only checkpoints in memory.
+"""CPU kernels of the selective layer: channels in SIMD vectors, states in the cache, only checkpoints in memory.
 
 A *unit* is one sequence and one *tile*, a vector of channels. Its N states are N vectors, which stay in the cache. The
 forward pass writes the state before every *cell* of K steps. The backward pass visits the cells from the last to the
@@ -40,7 +40,7 @@ Body = Callable[[ir.Value], None]
 
 
 class Spec(NamedTuple):
-    """The options of a kernel."""
+    """The options of a CPU kernel of the selective layer."""
 
     backward: bool
     double: bool
@@ -50,12 +50,12 @@ class Spec(NamedTuple):
 
     @property
     def lanes(self) -> int:
-        """Return the number of channels in a vector."""
+        """Return the number of channels in a SIMD vector."""
         return VECTOR_BYTES // (8 if self.double else 4)
 
 
 class _Unit:
-    """One sequence and one tile: addresses of its numbers, and the recurrence of a step."""
+    """Emits addresses and the recurrence for one unit: one sequence and one tile (vector of channels)."""
 
     def __init__(self, builder: ir.IRBuilder, spec: Spec, fields: dict[str, ir.Value], buffers: dict[str, ir.Value]):
         self.emit, self.builder, self.fields, self.buffers = Emitter(builder, spec), builder, fields, buffers
@@ -63,7 +63,7 @@ class _Unit:
         self.batch = self.tile = I64(0)
 
     def repeat(self, count: ir.Value, body: Body) -> None:
-        """Emit ``body(i)`` for i in range(count)."""
+        """Emit a loop whose body is ``body(i)``, for i in range(count)."""
 
         def one(i: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
             body(i)
@@ -72,19 +72,19 @@ class _Unit:
         self.emit.loop(count, [], one)
 
     def vector(self, start: ir.Value, *index: ir.Value | int) -> ir.Value:
-        """Return the address of the vector with that index."""
+        """Return the address of the vector with a given index in an array of vectors."""
         return self.emit.at(start, self.emit.times(self.emit.sum(*index), self.lanes))
 
     def load(self, start: ir.Value, *index: ir.Value | int) -> ir.Value:
-        """Load a vector of an array of vectors."""
+        """Emit the load of the vector with a given index in an array of vectors."""
         return self.emit.load(self.vector(start, *index), self.lanes)
 
     def buffer(self, name: str, *index: ir.Value | int) -> ir.Value:
-        """Return the address of a vector of a buffer."""
+        """Return the address of the vector with a given index in the buffer ``name``."""
         return self.vector(self.buffers[name], *index)
 
     def row(self, name: str, t: ir.Value) -> ir.Value:
-        """Return the address of this tile's channels of an array (batch, time, channel) at step t."""
+        """Return the address of this tile's channels at step t, in an array (batch, time, channel)."""
         return self.emit.at(self._step(name, t), self.emit.times(self.tile, self.lanes))
 
     def _step(self, name: str, t: ir.Value) -> ir.Value:
@@ -92,13 +92,13 @@ class _Unit:
         return emit.at(f[name], emit.times(self.batch, f[f"{name}_batch"]), emit.times(t, f[f"{name}_time"]))
 
     def everywhere(self, name: str, t: ir.Value, n: ir.Value) -> ir.Value:
-        """Return a vector whose elements all equal B[t, n] or C[t, n]."""
+        """Return a vector whose elements all equal B[t, n] or C[t, n]; ``name`` is "B" or "C"."""
         one = self.emit.load(self.emit.at(self._step(name, t), n), 1)
         mask = ir.Constant(ir.VectorType(ir.IntType(32), self.lanes), [0] * self.lanes)
         return self.builder.shuffle_vector(one, one, mask)
 
     def states_of(self, name: str, *index: ir.Value) -> ir.Value:
-        """Return the address of this tile's N vectors of an array (batch, *index, tiles, N)."""
+        """Return the address of this tile's N state vectors in an array (batch, *index, tiles, N)."""
         emit, place = self.emit, self.batch
         for size, number in zip(("cells",) * len(index), index, strict=True):
             place = emit.sum(emit.times(place, self.fields[size]), number)
@@ -106,15 +106,15 @@ class _Unit:
         return self.vector(self.fields[name], emit.times(place, self.fields["states"]))
 
     def copy_states(self, source: ir.Value, target: ir.Value) -> None:
-        """Copy N vectors."""
+        """Emit a copy of N state vectors from one address to another."""
         self.repeat(self.fields["states"], lambda n: self.emit.store(self.load(source, n), self.vector(target, n)))
 
     def clear(self, name: str, count: ir.Value) -> None:
-        """Set ``count`` vectors of a buffer to zero."""
+        """Set the first ``count`` vectors of the buffer ``name`` to zero."""
         self.repeat(count, lambda n: self.emit.store(self.zero(), self.buffer(name, n)))
 
     def restarts(self, t: ir.Value) -> ir.Value:
-        """Return true if nothing is carried into step t."""
+        """Return a condition that is true if a reset makes the state before step t zero."""
         f, b = self.fields, self.builder
         given = b.icmp_signed("!=", b.ptrtoint(f["reset"], I64), I64(0))
         with b.if_else(given) as (yes, no):
@@ -135,7 +135,7 @@ class _Unit:
         return self.emit.constant(self.lanes, (0.0,))
 
     def step(self, t: ir.Value, kept: Callable[[ir.Value, ir.Value, ir.Value], None] | None) -> ir.Value:
-        """Emit h = exp(delta A) h + delta B x in the buffer ``h``, and return Σ_n C h.
+        """Emit h = exp(delta A) h + delta B x for the states in the buffer ``h``, and return Σ_n C h.
 
         ``kept(n, before, decay)`` is called with the state before the step and its decay.
         """
@@ -174,7 +174,10 @@ def _forward(unit: _Unit) -> None:
 
 
 def _backward(unit: _Unit) -> None:
-    """Emit the backward pass of a unit; the buffer ``carry`` holds the adjoint that arrives from the later step."""
+    """Emit the backward pass of a unit.
+
+    The buffer ``carry`` holds the gradient of the state that arrives from the later step.
+    """
     f, b, emit = unit.fields, unit.builder, unit.emit
     steps = b.load(emit.at(f["ends"], unit.batch))
     unit.copy_states(unit.states_of("state"), unit.buffers["carry"])
@@ -209,7 +212,7 @@ def _backward(unit: _Unit) -> None:
 
 
 def _adjoint(unit: _Unit, first: ir.Value, i: ir.Value) -> None:
-    """Emit the adjoint of step ``first + i`` of a cell."""
+    """Emit the backward pass of one step, the step ``first + i`` of a sequence."""
     f, b, emit = unit.fields, unit.builder, unit.emit
     t = emit.sum(first, i)
     delta, x, d_y = (emit.load(unit.row(name, t), unit.lanes) for name in ("delta", "x", "d_y"))
@@ -250,9 +253,10 @@ def _adjoint(unit: _Unit, first: ir.Value, i: ir.Value) -> None:
 
 
 def _summed(b: ir.IRBuilder, vectors: list[ir.Value]) -> ir.Value:
-    """Return the vector whose element i is the sum of the elements of ``vectors[i]``; as many vectors as elements.
+    """Return a vector whose element i is the sum of all elements of ``vectors[i]``.
 
-    A round joins two neighboring vectors: the sums of pairs of the one are followed by the sums of pairs of the other.
+    There are as many vectors as elements. A round joins two neighboring vectors: the sums of pairs of the first vector
+    are followed by the sums of pairs of the second.
     """
     lanes = len(vectors)
     masks = [ir.Constant(ir.VectorType(ir.IntType(32), lanes), list(range(side, 2 * lanes, 2))) for side in (0, 1)]
@@ -269,7 +273,7 @@ def _name(spec: Spec) -> str:
 
 
 def build(spec: Spec) -> ir.Function:
-    """Return the kernel, which computes a range of units."""
+    """Return the LLVM function of the kernel, which computes a range of units."""
     names = BACKWARD_FIELDS if spec.backward else FORWARD_FIELDS
     scalar = ir.DoubleType() if spec.double else ir.FloatType()
     arrays = ("x", "delta", "A", "B", "C", "state", "checkpoints", "y", "d_y", "d_x", "d_delta", "d_A", "d_B", "d_C")

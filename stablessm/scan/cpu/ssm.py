@@ -1,4 +1,4 @@
-"""The CPU backend of the fused layer: prepares arrays for the kernels of :mod:`.ssm_kernels`, unpacks results."""
+"""The CPU backend of the fused layer: prepares arrays for the kernels of :mod:`.ssm_kernels` and unpacks results."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from stablessm.scan.cpu.ssm_tables import GRADIENT_FIELDS, MAKE_FIELDS
 from stablessm.scan.protocol import DiagonalSSM
 
 STREAM_BYTES = 8 << 20
-"""Results from this size on bypass the cache, because they would not stay in the cache until they are read."""
+"""Smallest size of results that bypass the cache; they would leave the cache before they are read."""
 SERIAL_STATES = 1 << 16
 """Below this number of states (of all steps) one thread takes less time than waking a second one."""
 UNITS = 16
-"""Largest number of units of a backward pass. The gradients of a group of sequences are summed together."""
+"""Largest number of parallel units of a backward pass. Each unit sums the gradients of one group of sequences."""
 CORES = os.cpu_count() or 1
 """Number of cores of the machine, which limits the number of groups. PyTorch's number of threads does not: results do
 not depend on it."""
 GROUP_STEPS = 1024
-"""Least number of steps in a group. The sums of a group have as many numbers as 2 L steps of states."""
+"""Smallest number of steps in a group of sequences, because its sums take as much memory as the states of 2 L steps."""
 
 
 class Layout(NamedTuple):
-    """The division of channels and states into vectors."""
+    """The layout of states in memory: how channels and states are divided into vectors and padded."""
 
     dtype: torch.dtype
     """float32 or float64, the dtype of a kernel's vectors."""
@@ -48,21 +48,24 @@ class Layout(NamedTuple):
 
     @property
     def tiles(self) -> int:
-        """Return the number of vectors of channels."""
+        """Return the number of vectors that hold all channels."""
         return -(-self.channels // self.lanes)
 
     @property
     def groups(self) -> int:
-        """Return the number of groups of PARTS real numbers in a state."""
+        """Return the number of groups of PARTS real numbers that make up all states of a channel."""
         return -(-self.states * (2 if self.complex else 1) // PARTS)
 
     @property
     def length(self) -> int:
-        """Return L, the number of steps in a chunk. Longer chunks carry states less often but convolve longer rows."""
+        """Return L, the number of steps in a chunk.
+
+        Longer chunks carry states less often but convolve longer rows.
+        """
         return 16
 
     def spec(self, *, backward: bool) -> Spec:
-        """Return the options of a kernel for this layout."""
+        """Return the options of a kernel that uses this layout."""
         return Spec(backward, self.dtype == torch.float64, self.complex, self.length)
 
     def pack(self, values: Tensor) -> Tensor:
@@ -76,7 +79,10 @@ class Layout(NamedTuple):
         return parts.unflatten(2, (self.groups, PARTS)).unflatten(1, (self.tiles, self.lanes)).permute(0, 1, 3, 4, 2)
 
     def unpack(self, packed: Tensor) -> Tensor:
-        """Invert :meth:`pack`, in the layout's dtype. The result is never a view, which an operator must not return."""
+        """Rearrange (R, tiles, groups, PARTS, lanes) as (R, H, N): the inverse of :meth:`pack`.
+
+        The result has the layout's dtype. It is never a view, because an operator must not return a view.
+        """
         parts = packed.permute(0, 1, 4, 2, 3).flatten(3).flatten(1, 2)[:, : self.channels]
         dtype = self.dtype.to_complex() if self.complex else self.dtype
         found = results.empty((len(packed), self.channels, self.states), dtype)
@@ -88,14 +94,14 @@ class Layout(NamedTuple):
 
 
 def checkpoint_shape(layer: DiagonalSSM) -> tuple[tuple[int, ...], torch.dtype]:
-    """Return the shape and dtype of the checkpoints: the state before every block of steps."""
+    """Return the shape and dtype of the checkpoints, which are the states before every block of steps."""
     layout, (batch, steps, _) = _layout(layer.decay), layer.x.shape
     cells = -(-steps // (CHUNKS * layout.length))
     return (batch, cells, layout.tiles, layout.groups, PARTS, layout.lanes), layout.dtype
 
 
 def forward(layer: DiagonalSSM) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the output, the final state and checkpoints."""
+    """Compute the output, the final state, and the checkpoints for ``backward``."""
     x, layout = layer.x, _layout(layer.decay)
     shape, dtype = checkpoint_shape(layer)
     checkpoints = results.empty(shape, dtype)
@@ -110,14 +116,14 @@ def forward(layer: DiagonalSSM) -> tuple[Tensor, Tensor, Tensor]:
 def backward(
     layer: DiagonalSSM, checkpoints: Tensor, d_y: Tensor, d_final: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor | None]:
-    """Return the gradients of x, decay, B, C, D and initial (None if there is no initial state)."""
+    """Compute the gradients of x, decay, B, C, D and initial (None if there is no initial state)."""
     x, layout, dtype, wide = layer.x, _layout(layer.decay), checkpoints.dtype, torch.float64
     tiles, groups, length, lanes = layout.tiles, layout.groups, layout.length, layout.lanes
     d_x = _results(layer, dtype)
     carry = _carry(d_final, x, layout)
     batches = _groups(tiles, *x.shape[:2])
     units = batches * tiles
-    room = results.empty if d_x.numel() else results.zeros  # a kernel that runs clears its sums
+    room = results.empty if d_x.numel() else results.zeros  # without data, no kernel sets its sums to zero
     sums = room((units, 2, groups, length, PARTS, lanes), wide)
     arrays = _tables(layer, layout) | {
         "x": results.rows(x, dtype), "d_y": results.rows(d_y, dtype), "d_x": d_x, "carry": carry,
@@ -152,12 +158,12 @@ def _layout(decay: Tensor) -> Layout:
 
 
 def _results(layer: DiagonalSSM, dtype: torch.dtype) -> Tensor:
-    """Return an array of the shape of x for results, filled with zeros if kernels will skip the padding."""
+    """Return an array of the shape of x for results, filled with zeros if the kernels will skip padded steps."""
     return (results.empty if layer.lengths is None else results.zeros)(layer.x.shape, dtype)
 
 
 def _tables(layer: DiagonalSSM, layout: Layout) -> dict[str, Tensor]:
-    """Compute the tables that the kernels multiply with (see :mod:`.ssm_tables`)."""
+    """Compute the tables of powers of the decay by which the kernels multiply (see :mod:`.ssm_tables`)."""
     tiles, lanes, length, wide = layout.tiles, layout.lanes, layout.length, torch.float64
     table = (tiles, layout.groups, length, PARTS, lanes)
     skip = torch.zeros(tiles * lanes, dtype=wide)
@@ -178,7 +184,7 @@ def _tables(layer: DiagonalSSM, layout: Layout) -> dict[str, Tensor]:
 
 
 def _carry(state: Tensor | None, x: Tensor, layout: Layout) -> Tensor:
-    """Return a copy of the state (B, H, N), or zeros, in the layout in which kernels carry it."""
+    """Return a copy of the state (B, H, N), or zeros for None, in the layout and dtype that the kernels use."""
     shape = (len(x), layout.tiles, layout.groups, PARTS, layout.lanes)
     if state is None:
         return results.zeros(shape, torch.float64)
@@ -186,7 +192,9 @@ def _carry(state: Tensor | None, x: Tensor, layout: Layout) -> Tensor:
 
 
 def _blocks(batch: int, steps: int, size: int, reset: Tensor | None, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Return (first step, number of steps, 1 if the scan restarts) of every block, and each sequence's first index.
+    """Divide all sequences into blocks of at most ``size`` steps; return the blocks and each sequence's first block.
+
+    A block is described by its first step, its number of steps, and 1 if the scan restarts at its first step.
 
     A block begins at every multiple of ``size`` and at every reset.
     """
@@ -214,7 +222,10 @@ def _even_blocks(batch: int, steps: int, size: int) -> tuple[Tensor, Tensor]:
 
 
 def _run(layout: Layout, names: tuple[str, ...], arrays: dict[str, Tensor], layer: DiagonalSSM, groups: int) -> None:
-    """Run a kernel over every block of every sequence. A unit is one tile of one of ``groups`` groups of sequences."""
+    """Run a forward or backward kernel over all blocks of all sequences.
+
+    A unit is one tile (vector of channels) of one of ``groups`` groups of sequences.
+    """
     batch, steps, channels = arrays["x"].shape
     blocks, rows = _blocks(batch, steps, CHUNKS * layout.length, layer.reset, layer.lengths)
     arrays = arrays | {"blocks": blocks, "rows": rows}

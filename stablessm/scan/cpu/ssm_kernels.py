@@ -1,4 +1,4 @@
-"""CPU kernels of the fused layer: chunks of time, SIMD over channels, no stored states.
+"""CPU kernels of the fused layer: time in chunks, channels in SIMD vectors, no stored states.
 
 With tables of the powers of the decay, L steps (a *chunk*) that start from the state h need no recurrence:
 
@@ -55,7 +55,7 @@ sequence b start at ``rows[b]``. The arrays consist of vectors of channels; the 
 
 
 class _Block:
-    """One block of one tile: the addresses of its rows and tables."""
+    """One block of time steps of one tile (vector of channels): the addresses of its rows and tables."""
 
     def __init__(self, code: ChunkEmitter, unit: ir.Value, tile: ir.Value, batch: ir.Value, block: ir.Value) -> None:
         self.code, self.unit, self.tile, self.batch = code, unit, tile, batch
@@ -70,14 +70,14 @@ class _Block:
         self.kernel = code.at(code.fields["kernel"], code.times(tile, length))
 
     def steps_of(self, chunk: ir.Value) -> tuple[ir.Value, ir.Value]:
-        """Return the number of steps of a chunk, and the number of table vectors of its missing steps."""
+        """Return the number of steps of a chunk, and the number of table vectors that its missing steps would use."""
         builder, length = self.code.builder, self.code.spec.length
         left = builder.sub(self.steps, self.code.times(chunk, length))
         steps = builder.select(builder.icmp_signed("<", left, I64(length)), left, I64(length))
         return steps, self.code.times(builder.sub(I64(length), steps), PARTS)
 
     def rows(self, array: str) -> Rows:
-        """Return the rows of the block in an array of the caller."""
+        """Return the rows of this block in one of the arrays x, y, d_x and d_y."""
         code, fields = self.code, self.code.fields
         stride, column = fields[f"{array}_time"], code.times(self.tile, code.lanes)
         sequence = code.times(self.batch, fields[f"{array}_batch"])
@@ -85,14 +85,14 @@ class _Block:
         return Rows(start, stride, code.builder.sub(fields["channels"], column), self.steps)
 
     def clear(self, buffer: ir.Value) -> None:
-        """Fill the last chunk with zeros, because it may be longer than the rest of the sequence."""
+        """Fill the last chunk of a buffer with zeros, because the sequence may end before this chunk does."""
         length = self.code.spec.length
         last = self.code.times(self.code.builder.sub(self.chunks, I64(1)), length)
         self.code.store(self.code.zeros(length), self.code.at(buffer, last))
 
 
 class _State:
-    """PARTS states of a block: their rows of the tables, and the carried state."""
+    """PARTS states of one block: their rows of the tables, and their values before the block."""
 
     def __init__(self, block: _Block, state: ir.Value) -> None:
         code, fields, length = block.code, block.code.fields, block.code.spec.length
@@ -112,16 +112,16 @@ class _State:
             self._d_powers = code.entry("d_powers", unit, length + 1)
 
     def power(self, exponent: ir.Value | int) -> Row:
-        """Return a**exponent in float64; the exponent L + 1 stands for CHUNKS L."""
+        """Return a**exponent in float64, for the decay a; the exponent L + 1 stands for CHUNKS L."""
         return self.code.load(self.code.at(self._powers, self.code.times(exponent, PARTS)), PARTS)
 
     def add_to_power(self, gradient: Row, exponent: ir.Value | int) -> None:
-        """Add to the gradient of a**exponent."""
+        """Add to the gradient of a**exponent, for the decay a."""
         self.code.add(gradient, self.code.at(self._d_powers, self.code.times(exponent, PARTS)))
 
 
 def _running(code: ChunkEmitter, step: Row, start: Row, inputs: list[Row], *, conjugate: bool = False) -> list[Row]:
-    """Return the state before each chunk: ``start``, then h = step h + input for every input but the last."""
+    """Return the state before each chunk of a block, from h = step h + input, which starts at ``start``."""
     states = [start]
     for given in inputs[:-1]:
         states.append(code.product(step, states[-1], given, conjugate=conjugate))
@@ -129,7 +129,10 @@ def _running(code: ChunkEmitter, step: Row, start: Row, inputs: list[Row], *, co
 
 
 def _jump(code: ChunkEmitter, state: _State, before: Row, inputs: list[Row], *, conjugate: bool = False) -> None:
-    """Carry the state over a whole block in float64; only the contribution of the inputs is summed in float32."""
+    """Emit the step of the carried state over a whole block, in float64.
+
+    Only the contribution of the inputs is summed in float32.
+    """
     length = code.spec.length
     step = code.round(state.power(length))
     added = inputs[0]
@@ -140,7 +143,7 @@ def _jump(code: ChunkEmitter, state: _State, before: Row, inputs: list[Row], *, 
 
 
 class _Buffers(NamedTuple):
-    """Buffers on the stack for the rows of a block: inputs, results, and the state before each chunk."""
+    """Addresses of buffers on the stack for one block: inputs, results, and the state before each chunk."""
 
     x: ir.Value
     result: ir.Value
@@ -217,7 +220,7 @@ def _backward(block: _Block, rows: _Buffers) -> None:
 
 
 def _inside_back(block: _Block, rows: _Buffers) -> None:
-    """Emit the gradients of x and of the kernel that arise inside chunks."""
+    """Emit the gradients of x and of the kernel k, for outputs that depend on inputs of the same chunk."""
     code, builder, length = block.code, block.code.builder, block.code.spec.length
 
     def inside(c: ir.Value, sums: Row) -> Row:
@@ -235,7 +238,7 @@ def _inside_back(block: _Block, rows: _Buffers) -> None:
 
 
 def _whole_back(code: ChunkEmitter, rows: _Buffers, state: _State, before: Row) -> None:
-    """Emit the gradients across the chunks of a whole block, for all chunks at once."""
+    """Emit the gradients that pass through the states between the chunks of a full block, all chunks at once."""
     length = code.spec.length
     step = code.round(state.power(length))
     states = _running(code, step, before, code.project(rows.x, state.into, I64(length), CHUNKS))
@@ -253,14 +256,14 @@ def _whole_back(code: ChunkEmitter, rows: _Buffers, state: _State, before: Row) 
 
 
 def _chunks_back(block: _Block, rows: _Buffers, state: _State, before: Row) -> None:
-    """Emit the gradients across chunks one chunk at a time, for a block with fewer steps."""
+    """Emit the gradients that pass through the states between chunks, one chunk at a time, for a short block."""
     code, builder, length = block.code, block.code.builder, block.code.spec.length
 
     def kept(c: ir.Value) -> ir.Value:
         return code.at(rows.kept, code.times(c, PARTS))
 
     def again(c: ir.Value, now: Row) -> Row:
-        """Store the state before a chunk, and return the state after it."""
+        """Store the state before chunk c, and return the state after the chunk."""
         code.store(code.round(now), kept(c))
         steps, missing = block.steps_of(c)
         (given,) = code.project(code.at(rows.x, code.times(c, length)), code.at(state.into, missing), steps, 1)
@@ -285,7 +288,7 @@ def _chunks_back(block: _Block, rows: _Buffers, state: _State, before: Row) -> N
 
 
 def _clear(code: ChunkEmitter, unit: ir.Value) -> None:
-    """Fill all sums of a unit with zeros, on the thread that will use them, so that they are in its cache."""
+    """Emit code that sets all gradient sums of a unit to zero, on the thread that will use them (for its cache)."""
     length, states = code.spec.length, code.fields["states"]
     table = code.times(states, 2 * length * PARTS)
     vectors = {"d_tables": table, "d_tables_wide": table, "d_kernel": I64(length)}
@@ -302,7 +305,7 @@ def _clear(code: ChunkEmitter, unit: ir.Value) -> None:
 
 
 def _flush(code: ChunkEmitter, unit: ir.Value) -> None:
-    """Add the sums in float32 to the sums in float64, and set the former to zero."""
+    """Emit code that adds the float32 sums to the float64 sums, and sets the float32 sums to zero."""
     count = code.times(code.fields["states"], 2 * code.spec.length * PARTS)
 
     def one(i: ir.Value, _: Row) -> Row:
@@ -317,7 +320,7 @@ def _flush(code: ChunkEmitter, unit: ir.Value) -> None:
 
 
 def _pointers(spec: Spec) -> dict[str, ir.Type]:
-    """Return the element types of the arrays."""
+    """Return the LLVM element type of each array."""
     kinds = types(spec)
     scalars, counts = ("x", "y", "d_y", "d_x"), ("rows", "blocks")
     vectors = ("into", "out", "kernel", "checkpoints", "d_tables")
@@ -327,7 +330,7 @@ def _pointers(spec: Spec) -> dict[str, ir.Type]:
 
 
 def build(spec: Spec) -> ir.Function:
-    """Return the kernel, which computes all blocks of a range of units (backward: from the last block on)."""
+    """Return the LLVM function of the kernel, which computes all blocks of a range of units."""
     name = "ssm_" + "_".join(str(int(option)) for option in spec)
     names = BACKWARD_FIELDS if spec.backward else FORWARD_FIELDS
     builder, fields, first, last = kernel_entry(name, names, _pointers(spec))

@@ -1,4 +1,4 @@
-"""CPU kernels that compute the tables for :mod:`.ssm_kernels`, and the gradients of a layer from those of the tables.
+"""CPU kernels that compute the tables for :mod:`.ssm_kernels`, and the gradients of a layer from the tables' gradients.
 
 The tables of a state with decay a and weights B and C, computed in float64 and rounded once, are
 
@@ -25,7 +25,7 @@ over ``groups`` of sequences."""
 
 
 class _Parameters:
-    """decay, B and C of PARTS states of a tile, and the addresses of their tables."""
+    """The parameters decay, B and C of PARTS states of a tile, and the addresses of their tables."""
 
     def __init__(self, code: ChunkEmitter, tile: ir.Value, state: ir.Value) -> None:
         self.code, fields, length = code, code.fields, code.spec.length
@@ -36,12 +36,12 @@ class _Parameters:
         self._powers = code.entry("powers", self.index, length + 2)
 
     def power(self, *exponent: ir.Value | int) -> ir.Value:
-        """Return the address of a**exponent."""
+        """Return the address of a**exponent, for the decay a."""
         return self.code.at(self._powers, self.code.times(self.code.sum(*exponent), PARTS))
 
 
 def _make(code: ChunkEmitter, tile: ir.Value, wide_kernel: ir.Value) -> None:
-    """Emit the computation of the tables; ``wide_kernel`` is a buffer of L float64 vectors."""
+    """Emit the computation of a tile's tables; ``wide_kernel`` is a buffer of L float64 vectors."""
     fields, length = code.fields, code.spec.length
     none = code.widen(code.zeros(PARTS))
     for j in range(length):
@@ -80,12 +80,12 @@ def _make(code: ChunkEmitter, tile: ir.Value, wide_kernel: ir.Value) -> None:
 
 
 def _gradients(code: ChunkEmitter, tile: ir.Value) -> None:
-    """Emit dB = Σ_j conj(a^j) d(B a^j), likewise dC, and da = Σ_j j conj(a^(j-1)) d(a^j), where d is the gradient."""
+    """Emit da = Σ_j j conj(a^(j-1)) d(a^j), dB = Σ_j conj(a^j) d(B a^j), and dC, where d means gradient."""
     fields, length = code.fields, code.spec.length
     none = code.widen(code.zeros(PARTS))
 
     def summed(place: Callable[[ir.Value], ir.Value], width: int = PARTS) -> Row:
-        """Return the sum over the groups of sequences, in their order."""
+        """Return the sum of an array of gradients over the groups of sequences, in a fixed order."""
 
         def one_group(group: ir.Value, total: Row) -> Row:
             unit = code.sum(code.times(group, fields["units"]), tile)
@@ -132,7 +132,7 @@ def _gradients(code: ChunkEmitter, tile: ir.Value) -> None:
 
 
 def build(spec: Spec) -> ir.Function:
-    """Return the kernel, which computes a range of tiles."""
+    """Return the LLVM function of the kernel, which computes a range of tiles."""
     name = "ssm_tables_" + "_".join(str(int(option)) for option in spec)
     names, kinds = GRADIENT_FIELDS if spec.backward else MAKE_FIELDS, types(spec)
     pointers = dict.fromkeys(names[2:], kinds.wide) | dict.fromkeys(("into", "out", "kernel"), kinds.vector)

@@ -12,11 +12,11 @@ from stablessm.scan.protocol import Recurrence
 
 
 def forward(recurrence: Recurrence, drive: Tensor) -> Tensor:
-    """Return all states."""
+    """Compute all states (B, T, C) of the linear recurrence."""
     decay, initial, reset, reverse = recurrence
     dtype = torch.promote_types(drive.dtype, torch.float32)
     batch, steps, channels = drive.shape
-    if not steps:  # empty, but connected to the arguments in the graph
+    if not steps:  # empty, but connected to the arguments in the autograd graph
         parts = [decay.expand(drive.shape), *([] if initial is None else [initial[:, None].expand(drive.shape)])]
         return sum(parts, drive).to(drive.dtype)
     # unbind instead of indexing, because the gradient of each index would be as large as the whole array
@@ -33,14 +33,16 @@ def forward(recurrence: Recurrence, drive: Tensor) -> Tensor:
 
 
 def backward(recurrence: Recurrence, states: Tensor, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the gradients of decay, drive and initial."""
+    """Compute the gradients of decay, drive and initial."""
     return gradients(recurrence, states, grad, forward)
 
 
 def gradients(
     recurrence: Recurrence, states: Tensor, grad: Tensor, scan: Callable[[Recurrence, Tensor], Tensor]
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the gradients of decay, drive and initial, computed with differentiable operations and a given scan.
+    """Compute the gradients of decay, drive and initial, by operations that can be differentiated again.
+
+    ``scan`` computes a recurrence from its arguments and its drive.
 
     The adjoint of a scan is a scan in the other direction: λ[t] = g[t] + conj(a[t+1]) λ[t+1];  dx = λ;
     da[t] = λ[t] conj(h[t-1]);  dh[-1] = conj(a[0]) λ[0].
@@ -57,7 +59,7 @@ def gradients(
 
 
 def before(states: Tensor, initial: Tensor | None, reverse: bool) -> Tensor:
-    """Return h[t-1] at every t: ``initial``, followed by all states except the last in scan order."""
+    """Return the previous state h[t-1] of every step: ``initial``, then all states but the last in scan order."""
     first = torch.zeros_like(states[:, :1]) if initial is None else initial.to(states.dtype)[:, None]
     parts = (states[:, 1:], first) if reverse else (first, states[:, :-1])
     return torch.cat(parts, 1)[:, : states.shape[1]]

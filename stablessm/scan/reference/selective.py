@@ -1,4 +1,4 @@
-"""The reference of the selective layer: all states by a scan, then the readout, differentiable to any order."""
+"""The reference of the selective layer: a scan for all states, then the readout, differentiable to any order."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from stablessm.scan.selective_states import by_states, gradients_by_states
 
 
 def forward(layer: Selective) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the output, the final state and no checkpoints."""
+    """Return the layer's output and final state, and an empty tensor, because the reference has no checkpoints."""
     return (*by_states(layer, "reference"), layer.x.new_empty(0))
 
 
 def backward(layer: Selective, checkpoints: Tensor, d_y: Tensor, d_final: Tensor | None) -> tuple[Tensor, ...]:
-    """Return the gradients of x, delta, A, B, C and initial."""
+    """Compute the gradients of x, delta, A, B, C and initial."""
     return gradients_by_states(layer, d_y, d_final, "reference")

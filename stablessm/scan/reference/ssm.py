@@ -13,22 +13,25 @@ from stablessm.scan.protocol import DiagonalSSM
 
 
 def checkpoint_shape(layer: DiagonalSSM) -> tuple[tuple[int, ...], torch.dtype]:
-    """Return the shape and dtype of an empty tensor, because the reference has no checkpoints."""
+    """Return the shape and dtype of the empty tensor that ``forward`` returns in place of checkpoints."""
     return (0,), layer.x.dtype
 
 
 def forward(layer: DiagonalSSM) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the output, the final state and no checkpoints."""
+    """Return the layer's output and final state, and an empty tensor, because the reference has no checkpoints."""
     return (*by_states(layer, "reference"), layer.x.new_empty(0))
 
 
 def backward(layer: DiagonalSSM, checkpoints: Tensor, d_y: Tensor, d_final: Tensor | None) -> tuple[Tensor, ...]:
-    """Return the gradients of x, decay, B, C, D and initial."""
+    """Compute the gradients of x, decay, B, C, D and initial."""
     return gradients_by_states(layer, d_y, d_final, "reference")
 
 
 def by_states(layer: DiagonalSSM, backend: str) -> tuple[Tensor, Tensor]:
-    """Return output and final state; a backend of ``linear_scan`` computes all states (B, T, H, N) in memory."""
+    """Compute a diagonal layer's output and final state with all states (B, T, H, N) in memory.
+
+    The states are computed by a backend of ``linear_scan``.
+    """
     x, decay, B, C, D, initial, reset, lengths = layer
     signal = without_padding(x.to(decay.real.dtype), lengths)
     before = x.new_zeros(x.shape[0], *decay.shape, dtype=decay.dtype) if initial is None else initial
@@ -43,7 +46,7 @@ def by_states(layer: DiagonalSSM, backend: str) -> tuple[Tensor, Tensor]:
 
 
 def gradients_by_states(layer: DiagonalSSM, d_y: Tensor, d_final: Tensor | None, backend: str) -> tuple[Tensor, ...]:
-    """Return the gradients of x, decay, B, C, D and initial, computed with differentiable operations."""
+    """Compute the gradients of x, decay, B, C, D and initial by operations that can be differentiated again."""
     zero = layer.zero_state()
     D = layer.x.new_zeros(len(layer.decay), dtype=layer.decay.real.dtype) if layer.D is None else layer.D
     initial = zero if layer.initial is None else layer.initial

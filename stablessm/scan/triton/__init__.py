@@ -1,1 +1,1 @@
-"""Kernels for NVIDIA GPUs, written in Triton."""
+"""Scan kernels for NVIDIA GPUs, written in Triton."""

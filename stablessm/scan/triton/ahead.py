@@ -1,4 +1,4 @@
-"""Compiles all kernels of an operation in parallel when the first kernel is needed.
+"""Compiles all Triton kernels of an operation in parallel when the first of them is needed.
 
 Triton compiles each kernel when it is first launched, one after the other, which takes seconds for an operation with
 many kernels. Here, the first launch that requires a compilation runs the whole operation, forward and backward, with
@@ -31,20 +31,20 @@ fewer kernels are compiled in advance."""
 
 
 def running(operation: Callable[[], object] | None) -> None:
-    """Set the function that runs the current operation with meta tensors; None after the operation."""
+    """Set the current operation, a function that runs it with meta tensors; None means that the operation is over."""
     global _operation
     _operation = operation
 
 
 def meta(tensor: Any) -> Any:
-    """Return a tensor of the same shape, strides and dtype without memory; other values are returned unchanged."""
+    """Return a tensor on the meta device with the same shape, strides and dtype; return any other value unchanged."""
     if not isinstance(tensor, Tensor):
         return tensor
     return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
 
 
 def compiled(signature: Any, compile: Callable[[], Any], device: torch.device) -> Any:
-    """Return the compiled kernel, after starting the compilation of the operation's other kernels.
+    """Return a compiled kernel, after starting the compilation of all other kernels of the current operation.
 
     If another thread is compiling the kernel, wait for it.
 
@@ -63,7 +63,7 @@ def compiled(signature: Any, compile: Callable[[], Any], device: torch.device) -
 
 
 def _begin(operation: Callable[[], object], device: torch.device) -> None:
-    """Start threads that compile all kernels of an operation.
+    """Start threads that compile all kernels of an operation, which ``operation`` runs with meta tensors.
 
     If the operation fails with meta tensors, only the kernels before the failure are compiled here; the others are
     compiled when they are launched, and the operation raises its error when it runs with its own tensors.

@@ -1,4 +1,4 @@
-"""Boards: memory in which the programs of one launch of :mod:`.chain_kernels` exchange states.
+"""Boards: arrays in GPU memory by which the programs of one launch of :mod:`.chain_kernels` exchange states.
 
 A board is an array of 64-bit words. It starts as zeros and is never cleared; two launches on one board must not
 overlap. Therefore every stream of a device has its own board, and so has every call that is captured in a CUDA graph,
@@ -30,7 +30,7 @@ _left: dict[torch.device, Tensor] = {}
 
 
 def board(device: torch.device, words: int) -> Tensor:
-    """Return a board of at least ``words`` words for one launch on the current stream of a device."""
+    """Return a board of at least ``words`` 64-bit words for one launch on the current stream of a device."""
     if device.type != "cuda":
         return _zeros(device, words)
     if device.index != torch.cuda.current_device():
@@ -67,7 +67,10 @@ def _zeros(device: torch.device, words: int) -> Tensor:
 
 
 def _kept(device: torch.device, words: int) -> Tensor:
-    """Return zeros that outlive a graph, allocated by a new thread, which does not use the memory pool of a graph."""
+    """Return an array of zeros that is never part of a CUDA graph's memory pool, so that it outlives the graph.
+
+    A new thread allocates the array, because it does not use the memory pool of the graph that is being captured.
+    """
 
     def allocate() -> Tensor:
         with torch.cuda.device(device):

@@ -1,4 +1,4 @@
-"""GPU scan kernels for few channels: time is split into tiles, and states pass from program to program in one launch.
+"""GPU scan kernels for few channels: time is divided among programs, which pass states to each other in one launch.
 
 A *strip* is BLOCK neighboring channels of one sequence, a *level* is BLOCK_T steps of all strips, and a *tile* is where
 a strip and a level meet. Every program takes a *ticket*, a number that determines the level and strip of its tile. It
@@ -38,15 +38,15 @@ from stablessm.scan.triton.linear_kernels import (
     widen_tile,
 )
 from stablessm.scan.triton.tiles import (
-    after,
+    apply_map,
     base,
     compose,
     exchange,
     last,
     load,
-    order,
     rows_at,
     scan,
+    step_of_row,
     store,
     walk_from,
 )
@@ -57,7 +57,7 @@ FIRST = 16
 
 @triton.jit
 def _ticket(board):
-    """Return the ticket of this program (0, 1, …), and the number of this launch (1, 2, …)."""
+    """Take the next ticket; return it as this program's number (0, 1, …), with the number of this launch (1, 2, …)."""
     taken = tl.atomic_add(board, 1, sem="relaxed", scope="gpu")
     programs = tl.num_programs(0)
     ticket = (taken & 0xFFFFFF).to(tl.int32)
@@ -68,10 +68,10 @@ def _ticket(board):
 
 @triton.jit
 def _opaque(raw, zero):
-    """Return ``raw``, computed so that the compiler cannot tell that the bits are the same.
+    """Return ``raw`` unchanged, in a way that the compiler cannot recognize as a copy.
 
-    It then keeps the numbers in their short dtype until they are used again, instead of in float64, which saves
-    registers.
+    Otherwise the compiler would keep the numbers in float64 until they are used again, which takes more registers than
+    their short dtype.
     """
     BITS: tl.constexpr = raw.dtype.primitive_bitwidth
     if BITS == 64:
@@ -85,7 +85,10 @@ def _opaque(raw, zero):
 
 @triton.jit
 def _arrived(word, at, number, COMPILED: tl.constexpr):
-    """Load each word again until its lower half is ``number``, and return the words."""
+    """Wait until the lower half of every word is ``number``, and return the words.
+
+    ``word`` are the words already read at the addresses ``at``; they are loaded again until they have arrived.
+    """
     if COMPILED:
         word = tl.inline_asm_elementwise(
             """{
@@ -116,14 +119,17 @@ def _publish(at, plane, value, launch):
 
 @triton.jit
 def _read(at, plane, there, launch):
-    """Return the two words of each number without waiting for their arrival."""
+    """Return the two words of each published number, without waiting until they have been written."""
     number = launch & 0xFFFFFFFF
     return tl.load(at, there, number, volatile=True), tl.load(at + plane, there, number, volatile=True)
 
 
 @triton.jit
 def _wait_for(high, low, at, plane, launch, COMPILED: tl.constexpr):
-    """Wait until both words of each number have arrived, and return the numbers; 0 where ``_read`` was masked."""
+    """Wait until both words of each published number are written, and return the numbers as float64.
+
+    Numbers that the mask of ``_read`` left out are 0.
+    """
     number = launch & 0xFFFFFFFF
     high = _arrived(high, at, number, COMPILED)
     low = _arrived(low, at + plane, number, COMPILED)
@@ -134,7 +140,7 @@ def _wait_for(high, low, at, plane, launch, COMPILED: tl.constexpr):
 def _wait_for_state(
     at, plane, launch, BLOCK: tl.constexpr, LANES: tl.constexpr, IS_COMPLEX: tl.constexpr, COMPILED: tl.constexpr
 ):
-    """Wait for the state after a group, and return its real and imaginary parts, (1, BLOCK) each.
+    """Wait for the published state after a group, and return its real and imaginary parts, (1, BLOCK) each.
 
     The array of words has at least one entry per lane. In a smaller array, the compiler would assign several words to
     every lane, which would wait for one word after the other.
@@ -158,7 +164,7 @@ def _group(
     WINDOW: tl.constexpr, BLOCK: tl.constexpr, LANES: tl.constexpr, CUTS: tl.constexpr, IS_COMPLEX: tl.constexpr,
     COMPILED: tl.constexpr,
 ):  # fmt: skip
-    """Return the composed map (a, x, cut) of the tiles before this one in its group, (1, BLOCK) each.
+    """Wait for all earlier tiles of this tile's group, and return their composed map (a, x, cut), (1, BLOCK) each.
 
     ``at`` is the address at which the first of these tiles publishes, and ``step`` the distance to the next tile's.
     """
@@ -192,7 +198,7 @@ def _chain(
     SPREAD: tl.constexpr, WINDOW: tl.constexpr, LANES: tl.constexpr, CUTS: tl.constexpr, IS_COMPLEX: tl.constexpr,
     COMPILED: tl.constexpr,
 ):  # fmt: skip
-    """Return the state before every stretch of this program's tile, (SPREAD, BLOCK)."""
+    """Receive the state before this tile, publish this tile's result, and return the state before each stretch."""
     WIDE: tl.constexpr = x_re.dtype
     BLOCK: tl.constexpr = x_re.shape[1]
     step = strips.to(tl.int64) * BLOCK  # distance between levels, and between groups
@@ -232,16 +238,16 @@ def _chain(
         )
     y_re, y_im = s_re, s_im
     if WINDOW > 1:
-        y_re, y_im = after(b_re, b_im, z_re, z_im, before_cut, s_re, s_im, CUTS, IS_COMPLEX)
+        y_re, y_im = apply_map(b_re, b_im, z_re, z_im, before_cut, s_re, s_im, CUTS, IS_COMPLEX)
     y_re, y_im = y_re.to(WIDE), y_im.to(WIDE)
     if (within == WINDOW - 1) & (level < levels - 1):
-        e_re, e_im = after(a_re, a_im, x_re, x_im, has_cut, y_re, y_im, CUTS, IS_COMPLEX)
+        e_re, e_im = apply_map(a_re, a_im, x_re, x_im, has_cut, y_re, y_im, CUTS, IS_COMPLEX)
         _publish(states + group * step, states_plane, e_re, launch)
         if IS_COMPLEX:
             _publish(states + group * step + 2 * states_plane, states_plane, e_im, launch)
     y_re, y_im = tl.broadcast_to(y_re, [SPREAD, BLOCK]), tl.broadcast_to(y_im, [SPREAD, BLOCK])
     if SPREAD > 1:
-        end_re, end_im = after(A_re, A_im, X_re, X_im, any_cut, y_re, y_im, CUTS, IS_COMPLEX)
+        end_re, end_im = apply_map(A_re, A_im, X_re, X_im, any_cut, y_re, y_im, CUTS, IS_COMPLEX)
         y_re, _ = exchange(y_re, end_re)
         if IS_COMPLEX:
             y_im, _ = exchange(y_im, end_im)
@@ -257,7 +263,7 @@ def forward_chain_kernel(
     LANE: tl.constexpr, EVEN: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK: tl.constexpr, SPREAD: tl.constexpr,
     WINDOW: tl.constexpr, LANES: tl.constexpr, COMPILED: tl.constexpr,
 ):  # fmt: skip
-    """Compute h[t] = a[t] h[t-1] + x[t] from ``initial``, or from zero."""
+    """Compute one tile of h[t] = a[t] h[t-1] + x[t], whose first state is ``initial`` or zero."""
     WIDE: tl.constexpr = tl.float64 if DOUBLE else tl.float32
     ticket, launch = _ticket(board)
     level, strip = ticket // strips, ticket % strips
@@ -267,7 +273,7 @@ def forward_chain_kernel(
     drive_at = base(batch, begin, channel, drive_b, drive_t, drive_c)
     reset_at = base(batch, begin, channel, reset_b, reset_t, 0)
     states_at = base(batch, begin, channel, states_b, states_t, states_c)
-    row = order(BLOCK_T, SPREAD)
+    row = step_of_row(BLOCK_T, SPREAD)
     a, x, there = fetch_tile(
         decay, decay_at, decay_t, drive, drive_at, drive_t, row, row < 0, count, 0, PER_STEP, IS_COMPLEX, LANE, EVEN
     )
@@ -302,7 +308,9 @@ def backward_chain_kernel(
     LANE: tl.constexpr, EVEN: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK: tl.constexpr, SPREAD: tl.constexpr,
     WINDOW: tl.constexpr, LANES: tl.constexpr, COMPILED: tl.constexpr,
 ):  # fmt: skip
-    """Compute λ[t] = g[t] + conj(a[t+1]) λ[t+1]; rows and results are those of ``linear_kernels.backward_kernel``.
+    """Compute one tile of λ[t] = g[t] + conj(a[t+1]) λ[t+1], and the gradients that depend on it.
+
+    Rows and results are those of ``linear_kernels.backward_kernel``.
 
     The gradient of a decay per channel is summed over each tile; ``reduce_kernel`` sums it over tiles and sequences.
     """
@@ -317,7 +325,7 @@ def backward_chain_kernel(
     states_at = base(batch, begin, channel, states_b, states_t, states_c)
     d_decay_at = base(batch, begin, channel, d_decay_b, d_decay_t, d_decay_c)
     d_drive_at = base(batch, begin, channel, d_drive_b, d_drive_t, d_drive_c)
-    row = order(BLOCK_T, SPREAD)
+    row = step_of_row(BLOCK_T, SPREAD)
     begins = (row == 0) & (level == 0)
     a, x, there = fetch_tile(
         decay, decay_at, decay_t, grad, grad_at, grad_t, row, begins, count, 1, PER_STEP, IS_COMPLEX, LANE, EVEN

@@ -1,4 +1,4 @@
-"""Chooses how a scan is divided among the programs of a GPU, by a model of the time that each division takes.
+"""Chooses how a scan is divided among the programs of a GPU, by estimating the time that each division takes.
 
 A program computes either a strip of channels over all time steps (a *walk*, :mod:`.linear_kernels`), or one tile of a
 chain (:mod:`.chain_kernels`). The constants of the model are in microseconds, fitted to forward passes on an H200. Only
@@ -14,7 +14,7 @@ import torch
 
 
 class Tile(NamedTuple):
-    """Size of the tile that a program computes at once, and how the program loads it."""
+    """Size of the tile that a program computes at once, and how the program loads the tile."""
 
     lane_bytes: int
     """Number of bytes that a lane (thread) loads with one instruction, if the array is aligned to it."""
@@ -85,7 +85,7 @@ PROCESSORS = 132
 
 
 class Task(NamedTuple):
-    """The properties of a scan on which the choice depends."""
+    """The properties of a scan on which the choice of a form depends."""
 
     shape: tuple[int, int, int]
     dtype: torch.dtype
@@ -95,7 +95,7 @@ class Task(NamedTuple):
 
 
 def choose(task: Task) -> Form:
-    """Return the form that is expected to be fastest."""
+    """Return the form with the shortest estimated time for a scan."""
     times = {Form(tile): _walk_time(task, tile, *cost) for tile, cost in _costs(task).items()}
     if chains(task.device):
         for tile, costs in CHAIN.items():
@@ -114,12 +114,12 @@ def processors(device: torch.device) -> int:
 
 
 def chains(device: torch.device) -> bool:
-    """Return True unless the GPU is from AMD, because the chain kernels contain NVIDIA assembly."""
+    """Return True if the chain kernels can run on a device: not on an AMD GPU, because they contain NVIDIA assembly."""
     return device.type != "cuda" or torch.version.hip is None
 
 
 def kind(dtype: torch.dtype) -> torch.dtype:
-    """Return the key of a dtype in the tables of costs."""
+    """Return the key under which the tables of costs list a dtype: float16 for bfloat16, otherwise the dtype itself."""
     return _HALF if dtype.itemsize == 2 else dtype
 
 

@@ -94,15 +94,18 @@ class Launch:
         run(self._programs, 1, 1, raw_stream(index), function, metadata, None, None, None, *pointers, *self._rest)
 
     def _launch(self, tensors: tuple[Tensor, ...]) -> None:
-        """Launch the kernel through the public interface of Triton."""
+        """Launch the kernel through Triton's public interface."""
         self._kernel[(self._programs,)](*self._places(tensors), *self._numbers, **self._options())
 
     def compile(self, tensors: tuple[Tensor, ...]) -> Any:
-        """Return the kernel as Triton compiles it for the dtypes and alignment of these tensors."""
+        """Compile the kernel for the dtypes and alignment of these tensors, and return the result."""
         return self._kernel.warmup(*self._places(tensors), *self._numbers, grid=(self._programs,), **self._options())
 
     def _record(self, tensors: tuple[Tensor, ...]) -> None:
-        """Record a launch with meta tensors, whose storages are assumed to be aligned."""
+        """Record a launch with meta tensors, for :mod:`.ahead`, and return without a launch.
+
+        The storages of the tensors are assumed to be aligned.
+        """
         launches = ahead.recorded.get()
         if launches is None:
             raise RuntimeError("a kernel cannot be launched with meta tensors")
@@ -123,7 +126,10 @@ class Launch:
         return self._compiled[key]
 
     def _build(self, tensors: tuple[Tensor, ...]) -> tuple[Any, Any, Any]:
-        """Return the launch function, the kernel and its metadata. Reading ``.run`` compiles the launch function."""
+        """Return the internal launch function, the compiled kernel and its metadata, for tensors like these.
+
+        Reading ``.run`` compiles the launch function.
+        """
         made = self.compile(tensors)
         return made.run, made.function, made.packed_metadata
 
@@ -131,7 +137,7 @@ class Launch:
         return {**self._constants, "num_warps": self._warps, **self._limit}
 
     def _places(self, tensors: tuple[Tensor, ...]) -> list[Tensor]:
-        """Return real tensors whose first element is at the address to pass."""
+        """Return views of the tensors whose first element is at the address that the kernel receives."""
         real = [torch.view_as_real(tensor) if tensor.is_complex() else tensor for tensor in tensors]
         offsets = self._offsets or (0,) * len(real)
         return [

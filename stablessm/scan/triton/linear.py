@@ -29,14 +29,14 @@ Layout: TypeAlias = tuple[tuple[int, ...], tuple[int, ...], torch.dtype, int]
 
 
 def forward(recurrence: Recurrence, drive: Tensor) -> Tensor:
-    """Return all states."""
+    """Compute all states (B, T, C) of the linear recurrence."""
     states = torch.empty(drive.shape, dtype=drive.dtype, device=drive.device)
     forward_into(states, recurrence, drive)
     return states
 
 
 def forward_into(states: Tensor, recurrence: Recurrence, drive: Tensor) -> None:
-    """Write all states into an array, which may be ``drive`` itself."""
+    """Compute all states and write them into an array, which may be ``drive`` itself."""
     if not states.numel():
         return
     decay, drive = _readable(recurrence.decay, drive), _readable(drive, drive)
@@ -47,7 +47,7 @@ def forward_into(states: Tensor, recurrence: Recurrence, drive: Tensor) -> None:
 
 
 def backward(recurrence: Recurrence, states: Tensor, grad: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Return the gradients of decay, drive and, if it was given, initial."""
+    """Compute the gradients of decay, drive and initial (None if there is no initial state)."""
     decay, initial, reset, reverse = recurrence
     batch, _, channels = states.shape
     d_drive = torch.empty(states.shape, dtype=states.dtype, device=states.device)
@@ -74,7 +74,7 @@ def backward(recurrence: Recurrence, states: Tensor, grad: Tensor) -> tuple[Tens
 
 
 class _Plan(NamedTuple):
-    """The properties of a call's arguments on which its launches depend; the key of the cache."""
+    """The properties of a call's arguments that determine its launches; they are the key of the cache of launches."""
 
     decay: Layout
     drive: Layout
@@ -93,7 +93,7 @@ def _plan(decay: Tensor, drive: Tensor, states: Tensor, reset: Tensor | None, in
 
 
 class _Grid(NamedTuple):
-    """The division of a scan into programs, and the constants of its kernels."""
+    """The division of a scan into GPU programs, and the constants of its kernels."""
 
     window: int
     registers: int | None
@@ -106,7 +106,7 @@ class _Grid(NamedTuple):
 
     def launch(self, kernels: tuple[Any, Any], strides: tuple[int, ...], initial: bool, cuts: bool,
                offsets: tuple[int, ...]) -> Launch:  # fmt: skip
-        """Return the launch of the first kernel, which is for walks, or of the second kernel, which is for chains."""
+        """Return the launch of the first kernel if the division is a walk, or of the second kernel if it is a chain."""
         flags, sizes = {"INITIAL": initial, "CUTS": cuts}, (self.steps, self.channels)
         if not self.window:
             constants = {**flags, **self.constants}
@@ -119,7 +119,7 @@ class _Grid(NamedTuple):
         )
 
     def words(self, cuts: bool) -> int:
-        """Return the number of words of the board of a chain, or 0 without a chain."""
+        """Return the number of words of the board that a chain requires; 0 for a walk."""
         if not self.window:
             return 0
         parts, step = 2 if self.constants["IS_COMPLEX"] else 1, self.strips * self.constants["BLOCK"]
@@ -128,7 +128,7 @@ class _Grid(NamedTuple):
 
 
 class _Walk(NamedTuple):
-    """The launches of one scan."""
+    """The kernel launches of one scan."""
 
     launch: Launch
     words: int
@@ -138,7 +138,7 @@ class _Walk(NamedTuple):
     d_decay_dtype: torch.dtype = torch.float64
 
     def __call__(self, *arrays: Tensor) -> None:
-        """Launch the kernel with these arrays and, for a chain, a board."""
+        """Launch the kernel with these arrays; a chain also receives a board."""
         if self.words:
             self.launch(*arrays, board(arrays[0].device, self.words))
         else:
@@ -210,7 +210,7 @@ def _grid(plan: _Plan, *, backward: bool) -> _Grid:
 
 
 def _reads_at_once(lane: int, array: Layout) -> bool:
-    """Return True if a lane can load ``lane`` neighboring channels of an array with one instruction."""
+    """Return True if a thread can load ``lane`` neighboring channels of an array with one instruction."""
     shape, stride, dtype, start = array
     rows = zip(shape[:2], stride, strict=False)
     contiguous = shape[2] % lane == 0 and (stride[2] == 1 or shape[2] == 1)
@@ -219,7 +219,7 @@ def _reads_at_once(lane: int, array: Layout) -> bool:
 
 
 def _rows(reverse: bool, *arrays: Layout) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the offset in bytes of the row that is computed first, for each array, and the strides of all arrays.
+    """Return the byte offset of each array's first computed row, and the strides of all arrays.
 
     The arrays are (batch, time, channel). In reverse, the last row is computed first and the stride of time is
     negative. The stride of a dimension of size 1 is 0.
@@ -233,7 +233,7 @@ def _rows(reverse: bool, *arrays: Layout) -> tuple[tuple[int, ...], tuple[int, .
 
 
 def _reset(cuts: tuple[int, ...] | None, states: Layout) -> Layout:
-    """Return the layout of the resets with a dimension for channels; without resets, a layout with strides of 0."""
+    """Return the layout of the resets as a (batch, time, channel) array; its strides are 0 if there are no resets."""
     batch, steps, _ = states[0]
     return (batch, steps, 1), (0, 0, 0) if cuts is None else (*cuts, 0), torch.uint8, 0
 
@@ -247,7 +247,7 @@ def _layout(array: Tensor) -> Layout:
 
 
 def _readable(tensor: Tensor, drive: Tensor) -> Tensor:
-    """Return the tensor as kernels read it: complex if the drive is, without lazy conjugation or negation."""
+    """Return a tensor in the form that kernels read: complex if the drive is, without lazy conjugation or negation."""
     if tensor.dtype != drive.dtype and tensor.is_complex() != drive.is_complex():
         tensor = tensor.to(drive.dtype)
     return tensor.resolve_conj().resolve_neg() if tensor.is_conj() or tensor.is_neg() else tensor

@@ -1,4 +1,4 @@
-"""GPU scan kernels: a program computes tile after tile and carries the state from each tile to the next.
+"""GPU scan kernels in which a program computes one tile of steps after the other and carries the state along.
 
 Each program computes a *strip* (BLOCK neighboring channels of one sequence) over all time steps. If there are too few
 strips to fill a GPU, the kernels of :mod:`.chain_kernels` are used, which call the functions of this module.
@@ -25,9 +25,9 @@ from stablessm.scan.triton.tiles import (
     fetch,
     last,
     load,
-    order,
     product,
     rows_at,
+    step_of_row,
     store,
     stretches,
     walk,
@@ -60,7 +60,7 @@ def every_step(
     decay, decay_b, decay_c, batch, channel, count,
     SHIFT: tl.constexpr, SPREAD: tl.constexpr, IS_COMPLEX: tl.constexpr, WIDE: tl.constexpr, LANE: tl.constexpr,
 ):  # fmt: skip
-    """Return the decay of each channel at the first step, (SPREAD, BLOCK); with SHIFT, its complex conjugate."""
+    """Return the decay of each channel if all steps share it, (SPREAD, BLOCK); with SHIFT, its complex conjugate."""
     offset = rows_at(batch * decay_b + channel * decay_c, tl.zeros([SPREAD, 1], tl.int32), 0, LANE)
     a_re, a_im = load(decay, offset, count > 0, 1.0, True, IS_COMPLEX, WIDE, LANE)
     if SHIFT:
@@ -73,7 +73,9 @@ def fetch_tile(
     decay, decay_at, decay_t, drive, drive_at, drive_t, within, begins, count,
     SHIFT: tl.constexpr, PER_STEP: tl.constexpr, IS_COMPLEX: tl.constexpr, LANE: tl.constexpr, EVEN: tl.constexpr,
 ):  # fmt: skip
-    """Return a tile of a and x in the dtype of their arrays, and a mask of the rows that have an a.
+    """Load a tile of decays (a) and drives (x) in the dtype of their arrays; return it with a mask of valid rows.
+
+    The mask is True at rows that have an a.
 
     SHIFT is 0 in a forward pass and 1 in a backward pass, in which a row uses the a and the cut of the row before it.
     ``begins`` is True at the first row, which then has no a.
@@ -99,7 +101,10 @@ def widen_tile(
     SHIFT: tl.constexpr, CUTS: tl.constexpr, PER_STEP: tl.constexpr, IS_COMPLEX: tl.constexpr, WIDE: tl.constexpr,
     EVEN: tl.constexpr,
 ):  # fmt: skip
-    """Return a tile in the dtype WIDE, and its cuts. Rows without an a get a = 1 and x = 0, which keep the state."""
+    """Return a tile from :func:`fetch_tile` converted to the dtype WIDE, and its cuts.
+
+    Rows without an a get a = 1 and x = 0, which keep the state.
+    """
     if PER_STEP:
         a_re, a_im = widen(a, there, 1.0, (not EVEN) or SHIFT, IS_COMPLEX, WIDE)
         if SHIFT:
@@ -125,7 +130,7 @@ def forward_kernel(
     LANE: tl.constexpr, EVEN: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK: tl.constexpr, SPREAD: tl.constexpr,
     STAGES: tl.constexpr,
 ):  # fmt: skip
-    """Compute h[t] = a[t] h[t-1] + x[t] from ``initial``, or from zero."""
+    """Compute h[t] = a[t] h[t-1] + x[t] over all steps of a strip, from ``initial`` or from zero."""
     WIDE: tl.constexpr = tl.float64 if DOUBLE else tl.float32
     batch, channel, count = place(tl.program_id(0), steps, channels, BLOCK, LANE)
     decay_at = base(batch, 0, channel, decay_b, decay_t, decay_c)
@@ -137,7 +142,7 @@ def forward_kernel(
     if INITIAL:
         h_re, h_im = load(initial, batch * channels + channel, count > 0, 0.0, True, IS_COMPLEX, WIDE, LANE)
     h_re, h_im = tl.broadcast_to(h_re, [SPREAD, BLOCK]), tl.broadcast_to(h_im, [SPREAD, BLOCK])
-    row = order(BLOCK_T, SPREAD)
+    row = step_of_row(BLOCK_T, SPREAD)
     for begin in tl.range(0, steps, BLOCK_T, num_stages=STAGES):
         within = begin + row
         a, x, there = fetch_tile(
@@ -161,7 +166,7 @@ def store_gradients(
     INITIAL: tl.constexpr, CUTS: tl.constexpr, PER_STEP: tl.constexpr, IS_COMPLEX: tl.constexpr, WIDE: tl.constexpr,
     LANE: tl.constexpr, EVEN: tl.constexpr,
 ):  # fmt: skip
-    """Store dx = λ and, for a decay per step, da[t] = λ[t] conj(h[t-1]); return da.
+    """Store the gradients of a tile: dx = λ and, if the decay varies in time, da[t] = λ[t] conj(h[t-1]); return da.
 
     Rows run from the last step to the first. ``ends`` is True at the last row, whose h[t-1] is the initial state.
     """
@@ -190,7 +195,10 @@ def store_initial_gradient(
     y_re, y_im, decay, decay_at, decay_t, every_re, every_im, reset, reset_at, reset_t, d_initial, at, final, there,
     CUTS: tl.constexpr, PER_STEP: tl.constexpr, IS_COMPLEX: tl.constexpr, WIDE: tl.constexpr, LANE: tl.constexpr,
 ):  # fmt: skip
-    """Store dh[-1] = conj(a[0]) λ[0], where λ[0] is y, (1, BLOCK), and a[0] is the decay at row ``final``."""
+    """Store the gradient of the initial state, dh[-1] = conj(a[0]) λ[0].
+
+    y is λ[0], (1, BLOCK), and a[0] is the decay at row ``final``.
+    """
     if PER_STEP:
         offset = rows_at(decay_at, final, decay_t, LANE)
         a_re, a_im = load(decay, offset, there, 0.0, True, IS_COMPLEX, WIDE, LANE)
@@ -213,7 +221,9 @@ def backward_kernel(
     LANE: tl.constexpr, EVEN: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK: tl.constexpr, SPREAD: tl.constexpr,
     STAGES: tl.constexpr,
 ):  # fmt: skip
-    """Compute λ[t] = g[t] + conj(a[t+1]) λ[t+1], dx = λ, da[t] = λ[t] conj(h[t-1]) and dh[-1] = conj(a[0]) λ[0].
+    """Compute λ[t] = g[t] + conj(a[t+1]) λ[t+1], and from it the gradients of drive, decay and initial state.
+
+    dx = λ, da[t] = λ[t] conj(h[t-1]) and dh[-1] = conj(a[0]) λ[0].
 
     Time runs backward: row i is step ``steps - 1 - i``. The gradient of a decay per channel is summed over time in
     float64; ``reduce_kernel`` sums it over the sequences.
@@ -232,7 +242,7 @@ def backward_kernel(
     if INITIAL:
         first_re, first_im = load(initial, batch * channels + channel, count > 0, 0.0, True, IS_COMPLEX, WIDE, LANE)
     total_re, total_im = tl.zeros([SPREAD, BLOCK], tl.float64), tl.zeros([SPREAD, BLOCK], tl.float64)
-    row = order(BLOCK_T, SPREAD)
+    row = step_of_row(BLOCK_T, SPREAD)
     for begin in tl.range(0, steps, BLOCK_T, num_stages=STAGES):
         within = begin + row
         a, x, there = fetch_tile(

@@ -38,7 +38,7 @@ PART = 448, 4096
 FEW = 1024
 """Largest number of rows for which cuBLAS is as fast as ``sum_kernel``."""
 FULL = 512
-"""Number of programs that is enough to occupy a GPU."""
+"""Number of programs that are enough to occupy a GPU."""
 
 
 @triton.jit
@@ -136,7 +136,7 @@ def multiply(a: Tensor, b: Tensor, out: Tensor, *, add: bool = False) -> None:
 
 
 def sum_of_products(a: Tensor, b: Tensor) -> Tensor:
-    """Return aᵀ b for a (H, R, M) and b (H, R, N) in float32, whose last dimensions have stride 1.
+    """Compute aᵀ b for a (H, R, M) and b (H, R, N) in float32, whose last dimensions have stride 1.
 
     Rows are summed in parts, so that a few channels with many rows also occupy a GPU. The parts are then added in a
     fixed order. cuBLAS is used for few rows, and for any number of rows if TF32 is allowed.
@@ -151,7 +151,7 @@ def sum_of_products(a: Tensor, b: Tensor) -> Tensor:
 
 
 def _precision(tensor: Tensor) -> str | None:
-    """Return the ``input_precision`` of the kernels; None, which selects cuBLAS, if TF32 is allowed."""
+    """Return the ``input_precision`` of Triton's ``tl.dot``; None, which selects cuBLAS, if TF32 is allowed."""
     if torch.backends.cuda.matmul.fp32_precision == "tf32":
         return None
     return "ieee" if tensor.device.type == "cpu" else "bf16x6"  # Triton's interpreter (CPU) supports no bf16x6.
@@ -187,7 +187,7 @@ def _launch(
 def _sum_launch(
     shape: tuple[int, ...], a: tuple[int, ...], columns: int, b: tuple[int, ...], precision: str
 ) -> tuple[int, Launch]:
-    """Return the number of parts and the launch that sums each of them."""
+    """Return the number of parts into which rows are divided, and the launch that computes the sum of each part."""
     channels, rows, terms = shape
     block = {"ROWS": _tile(terms, ROWS), "COLUMNS": _tile(columns, SUM_COLUMNS), "TERMS": TERMS, "STAGES": STAGES}
     tiles = channels * triton.cdiv(terms, block["ROWS"]) * triton.cdiv(columns, block["COLUMNS"])
@@ -202,7 +202,7 @@ def _sum_launch(
 
 
 def _has_wgmma(precision: str) -> bool:
-    """Return whether tensor cores read b from shared memory (sm_90 or newer); True for the interpreter, for tests."""
+    """Return True if tensor cores read b from shared memory (sm_90 or newer), or in Triton's interpreter, for tests."""
     return precision == "ieee" or driver.active.get_current_target().arch >= 90
 
 

@@ -1,4 +1,4 @@
-"""The operators of the Triton backend. Their kernels are compiled in parallel at the first call (:mod:`.ahead`)."""
+"""The operators of the Triton backend, which compile all their kernels in parallel at the first call."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from stablessm.scan.triton import ahead, linear, ssm
 
 @final
 class Linear:
-    """The linear scan, which :mod:`.linear` computes."""
+    """The linear scan of the Triton backend, which :mod:`.linear` computes."""
 
     backward = staticmethod(linear.backward)
 
     @staticmethod
     def forward(recurrence: Recurrence, drive: Tensor) -> Tensor:
-        """Return all states."""
+        """Compute all states (B, T, C) of the linear recurrence."""
         ahead.running(partial(_scan, recurrence, drive))
         states = linear.forward(recurrence, drive)
         ahead.running(None)
@@ -28,13 +28,13 @@ class Linear:
 
 @final
 class SSM:
-    """The fused layer, which :mod:`.ssm` computes."""
+    """The fused layer of the Triton backend, which :mod:`.ssm` computes."""
 
     backward, checkpoint_shape = staticmethod(ssm.backward), staticmethod(ssm.checkpoint_shape)
 
     @staticmethod
     def forward(layer: DiagonalSSM) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the output, the final state and the checkpoints."""
+        """Compute the layer's output, final state and checkpoints."""
         ahead.running(partial(_layer, layer))
         found = ssm.forward(layer)
         ahead.running(None)

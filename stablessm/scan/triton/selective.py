@@ -24,7 +24,7 @@ TILE = 512
 
 
 def forward(layer: Selective) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the output, the final state and checkpoints."""
+    """Compute the output, the final state, and the checkpoints for ``backward``."""
     if not _supported(layer):
         return (*by_states(layer, "triton"), layer.x.new_empty(0))
     x, initial = layer.x, (layer.zero_state() if layer.initial is None else layer.initial).contiguous()
@@ -37,7 +37,7 @@ def forward(layer: Selective) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def backward(layer: Selective, checkpoints: Tensor, d_y: Tensor, d_final: Tensor | None) -> tuple[Tensor | None, ...]:
-    """Return the gradients of x, delta, A, B, C and initial."""
+    """Compute the gradients of x, delta, A, B, C and initial."""
     if not _supported(layer):
         return gradients_by_states(layer, d_y, d_final, "triton")
     (batch, steps, channels), (block, padded) = layer.x.shape, _tile(layer)
@@ -57,18 +57,24 @@ def backward(layer: Selective, checkpoints: Tensor, d_y: Tensor, d_final: Tensor
 
 
 def _supported(layer: Selective) -> bool:
-    """Return True if the kernels support this layer. Not yet on a GPU: only Triton's interpreter has run them."""
+    """Return True if the kernels support this layer.
+
+    GPUs are excluded, because the kernels have run only in Triton's interpreter.
+    """
     return not layer.x.is_cuda and layer.A.shape[1] <= MOST_STATES and layer.x.numel() > 0
 
 
 def _tile(layer: Selective) -> tuple[int, int]:
-    """Return the number of channels and of states of a program, both powers of two."""
+    """Return the number of channels and the number of states that a program computes, both powers of two."""
     padded = triton.next_power_of_2(layer.A.shape[1])
     return max(1, min(TILE // padded, triton.next_power_of_2(layer.A.shape[0]))), padded
 
 
 def _tensors(layer: Selective) -> tuple[list[Tensor], Tensor, Tensor]:
-    """Return the contiguous arguments, resets as bytes (or any tensor), and the number of real steps."""
+    """Return the layer's contiguous tensors, its resets as bytes, and the number of real steps of each sequence.
+
+    Without resets, any tensor takes their place.
+    """
     tensors = [tensor.contiguous() for tensor in layer[:5]]
     reset = tensors[0] if layer.reset is None else layer.reset.contiguous().view(torch.uint8)
     batch, steps = layer.x.shape[:2]
@@ -85,6 +91,6 @@ def _launch(kernel: Any, layer: Selective, *tensors: Tensor) -> None:
 
 @functools.lru_cache(maxsize=256)
 def _launcher(kernel: Any, numbers: tuple[float, ...], reset: bool, block: int, padded: int) -> Launch:
-    """Return the launch of a kernel, whose arguments except its pointers are processed once."""
+    """Return a launch of a kernel with these sizes, made once for all calls that have the same sizes."""
     constants = {"RESET": reset, "CELL": CELL, "BLOCK": block, "STATES": padded}
     return Launch(kernel, int(numbers[0] * -(-numbers[2] // block)), numbers, constants, warps=2)

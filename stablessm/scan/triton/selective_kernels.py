@@ -19,9 +19,12 @@ NUMBERS = ("batch", "steps", "channels", "states", "cells", "limit")
 
 
 @triton.jit
-def _moved(h, x, delta, rates, B, C, reset, row, channel, state, inside, has_state, channels, states, limit,
+def _load_and_step(h, x, delta, rates, B, C, reset, row, channel, state, inside, has_state, channels, states, limit,
            RESET: tl.constexpr):  # fmt: skip
-    """Return the state before a step, its decay, its inputs, and the state after it; ``row`` is the step."""
+    """Compute one step of a channel block: return the state before it, its decay, its inputs, and the state after it.
+
+    ``row`` is the index of the step.
+    """
     step = tl.load(delta + row * channels + channel, inside, 0.0)
     signal = tl.load(x + row * channels + channel, inside, 0.0)
     into = tl.load(B + row * states + state, has_state, 0.0)
@@ -38,7 +41,7 @@ def selective_forward_kernel(
     x, delta, A, B, C, initial, reset, ends, y, final, checkpoints, batch, steps, channels, states, cells, limit,
     RESET: tl.constexpr, CELL: tl.constexpr, BLOCK: tl.constexpr, STATES: tl.constexpr,
 ):  # fmt: skip
-    """Compute y, the final state, and the state before every cell."""
+    """Compute the output, the final state, and the state before every cell (CELL steps)."""
     sequence = (tl.program_id(0) % batch).to(tl.int64)
     channel = tl.program_id(0) // batch * BLOCK + tl.arange(0, BLOCK)
     state = tl.arange(0, STATES)
@@ -52,7 +55,7 @@ def selective_forward_kernel(
         if t % CELL == 0:
             tl.store(checkpoints + (sequence * cells + t // CELL) * channels * states + place, h, both)
         row = sequence * steps + t
-        _, _, _, _, _, out, after = _moved(
+        _, _, _, _, _, out, after = _load_and_step(
             h, x, delta, rates, B, C, reset, row, channel, state, inside, has_state, channels, states, limit, RESET
         )
         real = t < end
@@ -67,7 +70,7 @@ def selective_backward_kernel(
     batch, steps, channels, states, cells, limit,
     RESET: tl.constexpr, CELL: tl.constexpr, BLOCK: tl.constexpr, STATES: tl.constexpr,
 ):  # fmt: skip
-    """Compute all gradients; d_B and d_C for each block of channels, d_A for each sequence."""
+    """Compute all gradients: of B and C for each block of channels, of A for each sequence."""
     sequence, block = (tl.program_id(0) % batch).to(tl.int64), (tl.program_id(0) // batch).to(tl.int64)
     channel = block * BLOCK + tl.arange(0, BLOCK)
     state = tl.arange(0, STATES)
@@ -87,7 +90,7 @@ def selective_backward_kernel(
         for i in range(CELL):
             row = sequence * steps + tl.minimum(first + i, steps - 1)
             tl.store(room + i * BLOCK * STATES + local, h)
-            _, _, _, _, _, _, after = _moved(
+            _, _, _, _, _, _, after = _load_and_step(
                 h, x, delta, rates, B, C, reset, row, channel, state, inside, has_state, channels, states, limit, RESET
             )
             h = tl.where(first + i < end, after, h)
@@ -97,7 +100,7 @@ def selective_backward_kernel(
             row = sequence * steps + tl.minimum(t, steps - 1)
             real = t < end
             h = tl.load(room + (CELL - 1 - j) * BLOCK * STATES + local)
-            before, decay, step, signal, into, out, after = _moved(
+            before, decay, step, signal, into, out, after = _load_and_step(
                 h, x, delta, rates, B, C, reset, row, channel, state, inside, has_state, channels, states, limit, RESET
             )
             grad = tl.load(d_y + row * channels + channel, inside & real, 0.0)

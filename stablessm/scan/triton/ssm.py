@@ -39,7 +39,7 @@ PARTS = 2
 
 
 def checkpoint_shape(layer: DiagonalSSM) -> tuple[tuple[int, ...], torch.dtype]:
-    """Return the shape and dtype of the checkpoints: the input as rows, if kept, and the states at chunk starts."""
+    """Return the shape and dtype of the checkpoints: states at chunk starts and, if kept, the input as rows."""
     if not _chunked(layer):
         return ssm_blocked.checkpoint_shape(layer)
     x, decay = layer.x, layer.decay
@@ -48,7 +48,7 @@ def checkpoint_shape(layer: DiagonalSSM) -> tuple[tuple[int, ...], torch.dtype]:
 
 
 def forward(layer: DiagonalSSM) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the output, the final state and the checkpoints for ``backward``."""
+    """Compute the output, the final state, and the checkpoints for ``backward``."""
     if not _chunked(layer):
         return ssm_blocked.forward(layer, "triton")
     x, decay, initial = layer.x, layer.decay, layer.initial
@@ -60,8 +60,8 @@ def forward(layer: DiagonalSSM) -> tuple[Tensor, Tensor, Tensor]:
     if initial is not None:
         initial = initial.resolve_conj().resolve_neg().contiguous()
     for part, at in _parts(x, decay):
-        ends = _at(at, initial, 1), _at(at, y, 2), _at(at, checkpoints, 0), _at(at, final, 1)
-        _forward(part, _of(at, *layer[1:5]), _at(at, x, 2), *ends)
+        ends = _view(at, initial, 1), _view(at, y, 2), _view(at, checkpoints, 0), _view(at, final, 1)
+        _forward(part, _ready(at, *layer[1:5]), _view(at, x, 2), *ends)
     return y, final, checkpoints
 
 
@@ -74,7 +74,7 @@ def _forward(
     checkpoints: Tensor,
     final: Tensor,
 ) -> None:
-    """Fill y, the checkpoints and the final states of some channels."""
+    """Compute the output, checkpoints and final states of some channels, and write them into the given tensors."""
     kept, entering = layer.split(checkpoints)
     made, inputs, both = layer.generate(*parameters), layer.turned(x, kept), layer.rows(layer.width, x.device)
     multiply(inputs, made.M, both)
@@ -87,7 +87,7 @@ def _forward(
 def backward(
     layer: DiagonalSSM, checkpoints: Tensor, d_y: Tensor, d_final: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor | None]:
-    """Return the gradients of x, decay, B, C, D and, if it was given, initial."""
+    """Compute the gradients of x, decay, B, C, D and initial (None if there is no initial state)."""
     if not _chunked(layer):
         return ssm_blocked.backward(layer, checkpoints, d_y, d_final, "triton")
     x, decay, initial = layer.x, layer.decay, layer.initial
@@ -99,14 +99,14 @@ def backward(
     if d_final is not None:
         d_final = d_final.resolve_conj().resolve_neg().contiguous()
     for part, at in _parts(x, decay):
-        given = _Given(_at(at, d_y, 2), _at(at, d_final, 1), _at(at, x, 2), _at(at, checkpoints, 0))
-        d_parameters = tuple(_at(at, gradient, 0) for gradient in (d_decay, d_B, d_C, d_D))
-        _backward(part, _of(at, *layer[1:5]), given, _at(at, d_x, 2), d_parameters, _at(at, d_initial, 1))
+        given = _Given(_view(at, d_y, 2), _view(at, d_final, 1), _view(at, x, 2), _view(at, checkpoints, 0))
+        d_parameters = tuple(_view(at, gradient, 0) for gradient in (d_decay, d_B, d_C, d_D))
+        _backward(part, _ready(at, *layer[1:5]), given, _view(at, d_x, 2), d_parameters, _view(at, d_initial, 1))
     return d_x, d_decay, d_B, d_C, d_D, d_initial
 
 
 class _Given(NamedTuple):
-    """The arguments of a backward pass, restricted to some channels."""
+    """The arguments of a backward pass, restricted to some of the channels."""
 
     d_y: Tensor
     d_final: Tensor | None
@@ -122,7 +122,10 @@ def _backward(
     d_parameters: tuple[Tensor, ...],
     d_initial: Tensor | None,
 ) -> None:
-    """Fill the gradients of some channels. Tensors as large as x are deleted as early as possible, to save memory."""
+    """Compute the gradients for some of the channels, and write them into the given tensors.
+
+    Tensors as large as x are deleted as early as possible, to save memory.
+    """
     d_y, d_final, x, checkpoints = given
     kept, entering = layer.split(checkpoints)
     made, both = layer.generate(*parameters), layer.turned(d_y, layer.rows(layer.width, x.device))
@@ -146,7 +149,7 @@ def _backward(
 
 
 class Made(NamedTuple):
-    """The matrices of a chunk (see :mod:`.ssm_kernels`), computed from the parameters of each channel."""
+    """The matrices that map a chunk's inputs and states to its outputs (see :mod:`.ssm_kernels`), for every channel."""
 
     M: Tensor
     """T and V side by side, (channel, LENGTH, LENGTH + R)."""
@@ -157,7 +160,7 @@ class Made(NamedTuple):
 
 
 class _Layer:
-    """The sizes and kernel launches for inputs of one shape.
+    """The sizes and kernel launches of a layer for inputs of one shape.
 
     A row is one chunk of one sequence. The N states of a channel are R real numbers: 2 N if they are complex, else N.
     """
@@ -195,7 +198,7 @@ class _Layer:
         self._after_T, self._states = after_T, states
 
     def generate(self, decay: Tensor, B: Tensor, C: Tensor, D: Tensor | None) -> Made:
-        """Return the matrices of a chunk for these parameters."""
+        """Compute the matrices of a chunk for these parameters."""
         device, real = decay.device, decay.dtype.to_real()
         M = torch.empty((self.channels, self.length, self.width), dtype=real, device=device)
         W = torch.empty((self.channels, self.length, self.numbers), dtype=real, device=device)
@@ -211,18 +214,21 @@ class _Layer:
         return torch.empty((self.channels, self.batch * self.chunks, width), dtype=torch.float32, device=device)
 
     def split(self, checkpoints: Tensor) -> tuple[Tensor | None, Tensor]:
-        """Return two views of the checkpoints: the input as rows (None if not kept), and the states at chunk starts."""
+        """Split the checkpoints into two views: the input as rows (None if not kept) and the states at chunk starts."""
         kept = checkpoints.shape[2] - self.numbers
         return (checkpoints[..., :kept], checkpoints[..., kept:]) if kept else (None, checkpoints)
 
     def turned(self, x: Tensor, rows: Tensor | None = None) -> Tensor:
-        """Return x (batch, time, channel) as float32 rows: ``rows`` with its first columns filled, or a new tensor."""
+        """Return x (batch, time, channel) copied to float32 rows, one row for each channel, sequence and chunk.
+
+        The rows are written to the first columns of ``rows``, or to a new tensor.
+        """
         rows = self.rows(self.length, x.device) if rows is None else rows
         self._turn(x.stride(), rows.stride(1), False)(x, rows)
         return rows
 
     def turn_back(self, flat: Tensor, y: Tensor) -> None:
-        """Write rows to y (batch, time, channel); the inverse of ``turned``."""
+        """Copy rows to y (batch, time, channel); the inverse of ``turned``."""
         self._turn(y.stride(), flat.stride(1), True)(y, flat)
 
     @functools.lru_cache(maxsize=16)  # noqa: B019 (layers are cached anyway)
@@ -235,7 +241,7 @@ class _Layer:
     def enter(
         self, both: Tensor, tail: Tensor | None, initial: Tensor | None, jumps: Tensor, entering: Tensor, final: Tensor
     ) -> None:
-        """Fill ``entering``, the states at chunk starts, and ``final``, the final states.
+        """Compute the states at chunk starts and the final states, and write them to ``entering`` and ``final``.
 
         The last R columns of ``both`` hold the contribution of each chunk to the state after it; ``tail`` is the
         contribution of a last chunk that is not complete.
@@ -253,7 +259,9 @@ class _Layer:
         both: Tensor,
         d_initial: Tensor | None,
     ) -> Tensor:
-        """Return the gradients of ``jumps``; fill ``d_initial`` and the last R columns of ``both``.
+        """Compute the backward pass of ``enter``: return the gradients of ``jumps``, and write the other gradients.
+
+        The gradient of the initial state is written to ``d_initial``.
 
         These columns receive the gradient of the contribution of each chunk to the state after it.
         """
@@ -273,20 +281,20 @@ class _Layer:
         return Launch(kernel, self._columns, numbers, {**flags, **self._walks}, offsets=offsets, warps=1)
 
     def tail_of(self, rows: Tensor) -> Tensor:
-        """Return a view of the steps of the last chunk of each sequence, (channel, sequence, rest)."""
+        """Return a view of the steps of each sequence's last, short chunk, (channel, sequence, rest)."""
         return rows.unflatten(1, (self.batch, self.chunks))[:, :, -1, : self.rest]
 
     def tail_added(self, inputs: Tensor, M: Tensor) -> Tensor:
-        """Return the contribution of the last chunk to the final state, (channel, sequence, R)."""
+        """Compute what the inputs of the last, short chunk add to the final state, (channel, sequence, R)."""
         return torch.bmm(self.tail_of(inputs), self.into_final(M))
 
     def into_final(self, M: Tensor) -> Tensor:
-        """Return the block of M that maps the steps of the last chunk to the final state, (channel, rest, R)."""
+        """Return the block of M that maps inputs of the last, short chunk to the final state, (channel, rest, R)."""
         return M[:, self.length - self.rest :, self.length :]
 
     @staticmethod
     def reals(states: Tensor) -> Tensor:
-        """Return states (channel, sequence, N) as real numbers (channel, sequence, R)."""
+        """Return a view of states (channel, sequence, N) as real numbers (channel, sequence, R)."""
         return torch.view_as_real(states).flatten(2) if states.is_complex() else states
 
     def collect(
@@ -297,7 +305,7 @@ class _Layer:
         d_jumps: Tensor,
         found: tuple[Tensor, ...],
     ) -> None:
-        """Fill ``found``, the gradients of decay, B, C and D, from the gradients of the matrices."""
+        """Compute the gradients of decay, B, C and D from the matrices' gradients, and write them to ``found``."""
         d_response = torch.empty((self.channels, self.length), dtype=torch.float64, device=d_M.device)
         *d_parameters, d_D = found
         self._diagonals(d_M, d_response, d_D)
@@ -308,23 +316,23 @@ _layer = functools.lru_cache(maxsize=256)(_Layer)
 
 
 def _chunked(layer: DiagonalSSM) -> bool:
-    """Return whether this module supports the layer; if not, ``ssm_blocked`` computes it."""
+    """Return True if this module supports the layer; otherwise ``ssm_blocked`` computes the layer."""
     whole = layer.reset is None and layer.lengths is None and layer.x.numel() > 0 and layer.decay.numel() > 0
     return whole and layer.decay.dtype in (torch.float32, torch.complex64)
 
 
 def _length(states: int) -> int:
-    """Return the number of steps per chunk: more with many states, so that fewer states are stored at chunk borders."""
+    """Return the number of steps per chunk: more for many states, so that fewer states are stored at chunk borders."""
     return 64 if states <= 32 else 128
 
 
 def _kept(x: Tensor, decay: Tensor) -> int:
-    """Return the number of columns of the checkpoints that hold the input; 0 for a large input."""
+    """Return the number of columns of the checkpoints that hold the input, or 0 if a large input is not kept."""
     return _length(decay.shape[1]) if x.numel() <= LARGE else 0
 
 
 def _parts(x: Tensor, decay: Tensor) -> list[tuple[_Layer, slice | None]]:
-    """Return the parts of the channels that are computed one after the other, each as a layer and a slice of channels.
+    """Divide the channels into parts that are computed one after the other; return a layer and a slice for each part.
 
     A single part with the slice None means all channels. Several parts are used for a large input with many states,
     whose intermediate results would take more memory than inputs and outputs.
@@ -338,15 +346,15 @@ def _parts(x: Tensor, decay: Tensor) -> list[tuple[_Layer, slice | None]]:
     return [(_layer(batch, steps, at.stop - at.start, *kind), at) for at in slices]
 
 
-def _at(at: slice | None, tensor: Any, dim: int) -> Any:
-    """Return a view of the channels ``at`` of a tensor, whose channels are dimension ``dim``.
+def _view(at: slice | None, tensor: Any, dim: int) -> Any:
+    """Return a view of the channels ``at`` of a tensor, whose dimension ``dim`` is the channel.
 
     None means all channels and returns the tensor itself: creating a view takes the host as long as launching a kernel.
     """
     return tensor if at is None or tensor is None else tensor.narrow(dim, at.start, at.stop - at.start)
 
 
-def _of(at: slice | None, *parameters: Tensor | None) -> tuple[Any, ...]:
-    """Return the channels ``at`` of parameters as contiguous tensors without lazy conjugation or negation."""
-    chosen = (_at(at, tensor, 0) for tensor in parameters)
+def _ready(at: slice | None, *parameters: Tensor | None) -> tuple[Any, ...]:
+    """Return the channels ``at`` of the parameters, as contiguous tensors without lazy conjugation or negation."""
+    chosen = (_view(at, tensor, 0) for tensor in parameters)
     return tuple(None if tensor is None else tensor.resolve_conj().resolve_neg().contiguous() for tensor in chosen)

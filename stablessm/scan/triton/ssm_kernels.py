@@ -1,4 +1,4 @@
-"""GPU kernels of the fused layer, which divides time into chunks of LENGTH steps and uses matrix products within them.
+"""GPU kernels of the fused layer, which divides time into chunks of LENGTH steps and uses matrix products in chunks.
 
 For one channel and one chunk, let x be the inputs, s the states at the start of the chunk (R real numbers: N, or 2 N if
 complex) and k[j] the impulse response (plus D at j = 0). Then
@@ -26,7 +26,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from stablessm.scan.triton.tiles import last, load, order, product, rows_at, store, stretches, walk
+from stablessm.scan.triton.tiles import last, load, product, rows_at, step_of_row, store, stretches, walk
 
 NUMBERS = (
     "x_b", "x_t", "x_c", "batch", "steps", "channels", "states", "width", "rest", "chunks", "per_row", "held",
@@ -88,7 +88,7 @@ def generate_kernel(
     decay, B, C, D, response, V, W, jumps, channels, states, per_row, rest,
     SKIP: tl.constexpr, IS_COMPLEX: tl.constexpr, BITS: tl.constexpr, ROWS: tl.constexpr, STATES: tl.constexpr,
 ):  # fmt: skip
-    """Compute k and the rows of V and W for ROWS lags of one channel, and decay^LENGTH and decay^rest of the channel.
+    """Compute ROWS rows of V and W and lags of k for one channel, and its powers decay^LENGTH and decay^rest.
 
     Rows of V are ``per_row`` numbers apart. All powers are computed in float64.
     """
@@ -118,7 +118,10 @@ def generate_kernel(
 
 @triton.jit(do_not_specialize=NUMBERS)
 def toeplitz_kernel(response, T, width, LENGTH: tl.constexpr, ROWS: tl.constexpr):
-    """Fill ROWS rows of T of one channel; rows are ``width`` numbers apart."""
+    """Fill ROWS rows of the matrix T (of impulse responses) for one channel.
+
+    Rows are ``width`` numbers apart.
+    """
     channel = (tl.program_id(0) // (LENGTH // ROWS)).to(tl.int64)
     j = tl.program_id(0) % (LENGTH // ROWS) * ROWS + tl.arange(0, ROWS)[:, None]
     i = tl.arange(0, LENGTH)[None, :]
@@ -128,7 +131,7 @@ def toeplitz_kernel(response, T, width, LENGTH: tl.constexpr, ROWS: tl.constexpr
 
 @triton.jit
 def _column(batch, chunks, states, BLOCK: tl.constexpr):
-    """Return the channel and sequence of this program, the index of their first row, and the states to compute."""
+    """Return this program's channel, its sequence, the index of their first row, and the states to compute."""
     blocks = tl.cdiv(states, BLOCK)
     pair = (tl.program_id(0) // blocks).to(tl.int64)
     n = tl.program_id(0) % blocks * BLOCK + tl.arange(0, BLOCK)[None, :]
@@ -141,7 +144,9 @@ def enter_kernel(
     INITIAL: tl.constexpr, WHOLE: tl.constexpr, IS_COMPLEX: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
     SPREAD: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """Compute s[c] = decay^LENGTH s[c-1] + added[c-1] from s[0] = initial, and final = decay^rest s[chunks-1] + tail.
+    """Compute the states at chunk starts, s[c] = decay^LENGTH s[c-1] + added[c-1], and the final state.
+
+    s[0] is ``initial``, and the final state is decay^rest s[chunks-1] + tail.
 
     WHOLE means that the last chunk is complete, so that ``added`` contains the tail.
     ``entering`` receives s. Rows of ``added`` are ``per_row`` numbers apart, and rows of ``entering`` are ``held``
@@ -156,7 +161,7 @@ def enter_kernel(
     if INITIAL:
         s_re, s_im = load(initial, ends, mask, 0.0, True, IS_COMPLEX, tl.float64, 1)
     s_re, s_im = tl.broadcast_to(s_re, [SPREAD, BLOCK]), tl.broadcast_to(s_im, [SPREAD, BLOCK])
-    row = order(ROWS, SPREAD)
+    row = step_of_row(ROWS, SPREAD)
     for begin in tl.range(0, chunks, ROWS, num_stages=STAGES):
         c = begin + row
         moves = (c > 0) & (c < chunks)
@@ -181,7 +186,7 @@ def leave_kernel(
     FINAL: tl.constexpr, INITIAL: tl.constexpr, IS_COMPLEX: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
     SPREAD: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """Compute the backward pass of ``enter_kernel``.
+    """Compute the backward pass of ``enter_kernel``, from the last chunk to the first.
 
     λ[c] = d_entering[c] + conj(decay^LENGTH) λ[c+1] and d_added[c] = λ[c+1], from λ[chunks] = 0; conj(decay^rest)
     d_final is added to d_entering of the last chunk. Time runs backward: row i is chunk ``chunks - 1 - i``.
@@ -201,7 +206,7 @@ def leave_kernel(
         f_re, f_im = product(g_re, g_im, p_re, -p_im, IS_COMPLEX)
     y_re, y_im = tl.zeros([SPREAD, BLOCK], tl.float64), tl.zeros([SPREAD, BLOCK], tl.float64)
     d_re, d_im = y_re, y_im
-    row = order(ROWS, SPREAD)
+    row = step_of_row(ROWS, SPREAD)
     for begin in tl.range(0, chunks, ROWS, num_stages=STAGES):
         i = begin + row
         moves = (i > 0) & (i < chunks)
@@ -235,7 +240,10 @@ def leave_kernel(
 
 @triton.jit(do_not_specialize=NUMBERS)
 def diagonals_kernel(d_T, d_response, d_D, width, LENGTH: tl.constexpr, ROWS: tl.constexpr, LAGS: tl.constexpr):
-    """Compute the gradient of k at LAGS lags: the sums along diagonals of d_T. The sum at lag 0 is also d_D."""
+    """Compute the gradient of the impulse response k at LAGS lags: the sums along the diagonals of d_T.
+
+    The sum at lag 0 is also d_D.
+    """
     channel = (tl.program_id(0) // (LENGTH // LAGS)).to(tl.int64)
     lag = tl.program_id(0) % (LENGTH // LAGS) * LAGS + tl.arange(0, LAGS)[None, :]
     along = tl.zeros([ROWS, LAGS], tl.float64)
@@ -249,7 +257,7 @@ def diagonals_kernel(d_T, d_response, d_D, width, LENGTH: tl.constexpr, ROWS: tl
 
 @triton.jit
 def _pull(sum_re, sum_im, g_re, g_im, z_re, z_im, IS_COMPLEX: tl.constexpr):
-    """Return sum + Σ g conj(z), summed over rows."""
+    """Return sum + Σ g conj(z), where Σ is over rows: adds to the gradient of a factor that was multiplied by z."""
     re, im = product(g_re, g_im, z_re, -z_im, IS_COMPLEX)
     sum_re += tl.sum(re, 0, keep_dims=True)
     if IS_COMPLEX:

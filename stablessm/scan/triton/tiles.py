@@ -1,4 +1,4 @@
-"""Operations of the GPU kernels on a tile: load and store it, and compute the recurrence along its rows.
+"""Operations of the GPU kernels on a tile of steps and channels: load, store, and the recurrence along its steps.
 
 A *tile* has ROWS rows (steps) and BLOCK columns (channels). Numbers are pairs (re, im), so that real and complex
 numbers share the code; ``im`` of a real number is not used. A *lane* is one thread of a warp. It holds LANE neighboring
@@ -21,7 +21,7 @@ import triton.language as tl
 
 @triton.jit
 def product(u_re, u_im, v_re, v_im, IS_COMPLEX: tl.constexpr):
-    """Return the product u v."""
+    """Return the product u v of two real or complex numbers, as its real and imaginary parts."""
     re, im = u_re * v_re, u_im
     if IS_COMPLEX:
         re, im = re - u_im * v_im, u_re * v_im + u_im * v_re
@@ -30,13 +30,13 @@ def product(u_re, u_im, v_re, v_im, IS_COMPLEX: tl.constexpr):
 
 @triton.jit
 def join(a1, x1, a2, x2):
-    """Return (a₂ a₁, a₂ x₁ + x₂): the map y ↦ a₁ y + x₁ followed by y ↦ a₂ y + x₂, both real."""
+    """Compose two maps y ↦ a₁ y + x₁ and then y ↦ a₂ y + x₂ (real numbers): return (a₂ a₁, a₂ x₁ + x₂)."""
     return a2 * a1, a2 * x1 + x2
 
 
 @triton.jit
 def join_complex(a1_re, a1_im, x1_re, x1_im, a2_re, a2_im, x2_re, x2_im):
-    """Return the same composition as :func:`join`, for complex numbers."""
+    """Compose two maps y ↦ a₁ y + x₁ and then y ↦ a₂ y + x₂, for complex numbers."""
     a_re, a_im = product(a2_re, a2_im, a1_re, a1_im, True)
     x_re, x_im = product(a2_re, a2_im, x1_re, x1_im, True)
     return a_re, a_im, x_re + x2_re, x_im + x2_im
@@ -44,7 +44,7 @@ def join_complex(a1_re, a1_im, x1_re, x1_im, a2_re, a2_im, x2_re, x2_im):
 
 @triton.jit
 def join_cut(a1, x1, cut1, a2, x2, cut2):
-    """Return the composition of :func:`join`, or the second map's x alone if the second map contains a cut."""
+    """Compose two maps like :func:`join`; if the second has a cut (a reset), the first has no effect."""
     a, x = join(a1, x1, a2, x2)
     return a, tl.where(cut2 != 0, x2, x), cut1 | cut2
 
@@ -53,7 +53,7 @@ def join_cut(a1, x1, cut1, a2, x2, cut2):
 def join_complex_cut(
     a1_re, a1_im, x1_re, x1_im, cut1, a2_re, a2_im, x2_re, x2_im, cut2
 ):  # fmt: skip
-    """Return the same composition as :func:`join_cut`, for complex numbers."""
+    """Compose two maps like :func:`join_complex`; if the second has a cut (a reset), the first has no effect."""
     a_re, a_im, x_re, x_im = join_complex(a1_re, a1_im, x1_re, x1_im, a2_re, a2_im, x2_re, x2_im)
     keep = cut2 == 0
     return a_re, a_im, tl.where(keep, x_re, x2_re), tl.where(keep, x_im, x2_im), cut1 | cut2
@@ -61,7 +61,7 @@ def join_complex_cut(
 
 @triton.jit
 def scan(a_re, a_im, x_re, x_im, cut, CUTS: tl.constexpr, IS_COMPLEX: tl.constexpr):
-    """Return the compositions of the first 1, 2, … maps y ↦ a y + x along dimension 0, and which contain a cut."""
+    """Compose the first 1, 2, 3, … maps y ↦ a y + x along dimension 0, and find which of the results have a cut."""
     if CUTS:
         if IS_COMPLEX:
             parts = (a_re, a_im, x_re, x_im, cut)
@@ -76,8 +76,8 @@ def scan(a_re, a_im, x_re, x_im, cut, CUTS: tl.constexpr, IS_COMPLEX: tl.constex
 
 
 @triton.jit
-def order(ROWS: tl.constexpr, SPREAD: tl.constexpr):
-    """Return the step of each row of a tile, (ROWS, 1).
+def step_of_row(ROWS: tl.constexpr, SPREAD: tl.constexpr):
+    """Return which time step each row of a tile holds, (ROWS, 1).
 
     Row r belongs to stretch r % SPREAD, so that the lanes of a column compute one stretch each and exchange only the
     states at its ends.
@@ -88,13 +88,13 @@ def order(ROWS: tl.constexpr, SPREAD: tl.constexpr):
 
 @triton.jit
 def stretches(tile, SPREAD: tl.constexpr):
-    """Return a tile (ROWS, BLOCK) in the shape (step of a stretch, stretch, channel)."""
+    """Reshape a tile (ROWS, BLOCK) to (step of a stretch, stretch, channel)."""
     return tile.reshape(tile.shape[0] // SPREAD, SPREAD, tile.shape[1])
 
 
 @triton.jit
 def all_rows(value, ROWS: tl.constexpr):
-    """Return a tile whose rows of each stretch all equal the row of ``value`` (SPREAD, BLOCK) for that stretch."""
+    """Return a tile (ROWS, BLOCK) in which all rows of stretch s are copies of ``value[s]``."""
     SPREAD: tl.constexpr = value.shape[0]
     BLOCK: tl.constexpr = value.shape[1]
     return tl.broadcast_to(value[None], [ROWS // SPREAD, SPREAD, BLOCK]).reshape(ROWS, BLOCK)
@@ -102,7 +102,7 @@ def all_rows(value, ROWS: tl.constexpr):
 
 @triton.jit
 def last(value):
-    """Return the last entry along dimension 0, as the sum of this entry and negative zeros (which do not change it)."""
+    """Return the last entry along dimension 0, computed as a sum with -0.0 in place of all other entries."""
     count: tl.constexpr = value.shape[0]
     place = tl.arange(0, count)[:, None]
     if len(value.shape) == 3:
@@ -112,7 +112,7 @@ def last(value):
 
 @triton.jit
 def compose(a_re, a_im, x_re, x_im, cut, SPREAD: tl.constexpr, CUTS: tl.constexpr, IS_COMPLEX: tl.constexpr):
-    """Return the maps (a, x, cut) that take a state before some steps of a tile to the state after them.
+    """Compose the maps y ↦ a y + x of a tile's steps: first within every stretch, then over whole stretches.
 
     The first five results, (step of a stretch, stretch, BLOCK), start at the beginning of each stretch and end at each
     step. The other five, (stretch, BLOCK), start at the beginning of the tile and end at the end of each stretch.
@@ -131,8 +131,8 @@ def compose(a_re, a_im, x_re, x_im, cut, SPREAD: tl.constexpr, CUTS: tl.constexp
 
 
 @triton.jit
-def after(a_re, a_im, x_re, x_im, cut, y_re, y_im, CUTS: tl.constexpr, IS_COMPLEX: tl.constexpr):
-    """Return a y + x, the state after a map that is applied to y, or x alone if the map contains a cut."""
+def apply_map(a_re, a_im, x_re, x_im, cut, y_re, y_im, CUTS: tl.constexpr, IS_COMPLEX: tl.constexpr):
+    """Return a y + x, the state after the map (a, x) is applied to the state y; return x if the map has a cut."""
     re, im = product(a_re, a_im, y_re, y_im, IS_COMPLEX)
     re += x_re
     if IS_COMPLEX:
@@ -144,7 +144,7 @@ def after(a_re, a_im, x_re, x_im, cut, y_re, y_im, CUTS: tl.constexpr, IS_COMPLE
 
 @triton.jit
 def exchange(first, ends):
-    """Return the state before each stretch, and the state after the last stretch once per stretch.
+    """Return the state before each stretch, and the state after the last stretch as one copy per stretch.
 
     ``first`` is the state before the first stretch, and ``ends`` are the states after each stretch.
     """
@@ -155,7 +155,7 @@ def exchange(first, ends):
 
 @triton.jit
 def walk(a_re, a_im, x_re, x_im, cut, y_re, y_im, CUTS: tl.constexpr, IS_COMPLEX: tl.constexpr):
-    """Return y[t] = a[t] y[t-1] + x[t] for all steps of a tile, and the last y; at a cut, y[t] = x[t].
+    """Compute y[t] = a[t] y[t-1] + x[t] for all steps of a tile, and the last y; at a cut, y[t] = x[t].
 
     The argument y (before the tile) and the last y (after it) have the shape (SPREAD, BLOCK): a copy for each stretch.
     """
@@ -164,25 +164,25 @@ def walk(a_re, a_im, x_re, x_im, cut, y_re, y_im, CUTS: tl.constexpr, IS_COMPLEX
     a_re, a_im, x_re, x_im, cut, A_re, A_im, X_re, X_im, any_cut = compose(
         a_re, a_im, x_re, x_im, cut, SPREAD, CUTS, IS_COMPLEX
     )
-    end_re, end_im = after(A_re, A_im, X_re, X_im, any_cut, y_re, y_im, CUTS, IS_COMPLEX)
+    end_re, end_im = apply_map(A_re, A_im, X_re, X_im, any_cut, y_re, y_im, CUTS, IS_COMPLEX)
     if SPREAD > 1:
         y_re, end_re = exchange(y_re, end_re)
         if IS_COMPLEX:
             y_im, end_im = exchange(y_im, end_im)
-    re, im = after(a_re, a_im, x_re, x_im, cut, y_re[None], y_im[None], CUTS, IS_COMPLEX)
+    re, im = apply_map(a_re, a_im, x_re, x_im, cut, y_re[None], y_im[None], CUTS, IS_COMPLEX)
     return re.reshape(rows), im.reshape(rows), end_re, end_im
 
 
 @triton.jit
 def walk_from(a_re, a_im, x_re, x_im, cut, y_re, y_im, CUTS: tl.constexpr, IS_COMPLEX: tl.constexpr):
-    """Return y as :func:`walk` does, given the y before each stretch, (SPREAD, BLOCK)."""
+    """Compute y as :func:`walk` does, from the given y before each stretch, (SPREAD, BLOCK)."""
     SPREAD: tl.constexpr = y_re.shape[0]
     rows: tl.constexpr = x_re.shape
     a_re, x_re = stretches(a_re, SPREAD), stretches(x_re, SPREAD)
     a_im, x_im = stretches(a_im, SPREAD), stretches(x_im, SPREAD)
     if CUTS:
         cut = stretches(cut, SPREAD)
-    re, im = after(a_re, a_im, x_re, x_im, cut, y_re[None], y_im[None], CUTS, IS_COMPLEX)
+    re, im = apply_map(a_re, a_im, x_re, x_im, cut, y_re[None], y_im[None], CUTS, IS_COMPLEX)
     begins = tl.arange(0, rows[0] // SPREAD)[:, None, None] == 0
     x_re, x_im = tl.where(begins, re, x_re), tl.where(begins, im, x_im)
     _, _, re, im, _ = scan(a_re, a_im, x_re, x_im, cut, CUTS, IS_COMPLEX)
@@ -197,7 +197,9 @@ def base(batch, step, channel, per_batch, per_step, per_channel):
 
 @triton.jit
 def rows_at(base, within, per_step, LANE: tl.constexpr):
-    """Return the offsets of the rows ``within``, with a hint to the compiler that LANE channels can be loaded at once.
+    """Return the offsets of rows in an array, with a hint to the compiler that LANE channels can be loaded at once.
+
+    ``within`` are the numbers of the rows, counted from ``base``.
 
     The hint is at least 2, because the compiler then assigns neighboring channels to neighboring lanes.
     """
@@ -206,7 +208,7 @@ def rows_at(base, within, per_step, LANE: tl.constexpr):
 
 
 @triton.jit
-def _pairs(offset, LANE: tl.constexpr):
+def _offsets_of_parts(offset, LANE: tl.constexpr):
     """Return the offsets (rows, 2 BLOCK) of the real and imaginary parts of complex numbers."""
     parts = 2 * offset[:, :, None] + tl.arange(0, 2)[None, None, :]
     parts = parts.reshape(offset.shape[0], 2 * offset.shape[1])
@@ -214,8 +216,8 @@ def _pairs(offset, LANE: tl.constexpr):
 
 
 @triton.jit
-def _twice(mask, offset):
-    """Return the mask of complex numbers as a mask of their real and imaginary parts."""
+def _mask_of_parts(mask, offset):
+    """Return a mask of complex numbers with every entry repeated, for the real and the imaginary part."""
     rows: tl.constexpr = offset.shape[0]
     columns: tl.constexpr = offset.shape[1]
     both = tl.broadcast_to(tl.broadcast_to(mask, [rows, columns])[:, :, None], [rows, columns, 2])
@@ -224,13 +226,13 @@ def _twice(mask, offset):
 
 @triton.jit
 def fetch(start, offset, mask, OTHER: tl.constexpr, MASKED: tl.constexpr, IS_COMPLEX: tl.constexpr, LANE: tl.constexpr):
-    """Return elements in the dtype of the array, and OTHER where the mask is False.
+    """Load elements of an array without conversion; elements where the mask is False are OTHER.
 
     Complex numbers are returned as real and imaginary parts side by side, which are 0 where the mask is False.
     """
     if IS_COMPLEX:
-        at = start + _pairs(offset, LANE)
-        raw = tl.load(at, _twice(mask, offset), 0.0) if MASKED else tl.load(at)
+        at = start + _offsets_of_parts(offset, LANE)
+        raw = tl.load(at, _mask_of_parts(mask, offset), 0.0) if MASKED else tl.load(at)
     else:
         raw = tl.load(start + offset, mask, OTHER) if MASKED else tl.load(start + offset)
     return raw
@@ -238,7 +240,7 @@ def fetch(start, offset, mask, OTHER: tl.constexpr, MASKED: tl.constexpr, IS_COM
 
 @triton.jit
 def widen(raw, mask, OTHER: tl.constexpr, MASKED: tl.constexpr, IS_COMPLEX: tl.constexpr, WIDE: tl.constexpr):
-    """Return the real and imaginary parts, in the dtype WIDE, of elements from :func:`fetch`."""
+    """Convert elements from :func:`fetch` to the dtype WIDE, and return their real and imaginary parts."""
     if IS_COMPLEX:
         re, im = tl.split(raw.to(WIDE).reshape(raw.shape[0], raw.shape[1] // 2, 2))
         if MASKED and OTHER != 0.0:
@@ -256,7 +258,7 @@ def load(
     start, offset, mask, OTHER: tl.constexpr, MASKED: tl.constexpr, IS_COMPLEX: tl.constexpr, WIDE: tl.constexpr,
     LANE: tl.constexpr,
 ):  # fmt: skip
-    """Load numbers and return their real and imaginary parts in the dtype WIDE; OTHER where the mask is False."""
+    """Load numbers, and return their real and imaginary parts in the dtype WIDE; OTHER where the mask is False."""
     raw = fetch(start, offset, mask, OTHER, MASKED, IS_COMPLEX, LANE)
     return widen(raw, mask, OTHER, MASKED, IS_COMPLEX, WIDE)
 
@@ -268,8 +270,8 @@ def store(
     """Store numbers where the mask is True, rounded to the dtype of the array."""
     DTYPE: tl.constexpr = start.dtype.element_ty
     if IS_COMPLEX:
-        at = start + _pairs(offset, LANE)
-        value, mask = tl.join(re, im).to(DTYPE).reshape(at.shape), _twice(mask, offset)
+        at = start + _offsets_of_parts(offset, LANE)
+        value, mask = tl.join(re, im).to(DTYPE).reshape(at.shape), _mask_of_parts(mask, offset)
     else:
         at = start + offset
         value = (re.to(tl.float32) if DTYPE.primitive_bitwidth == 16 else re).to(DTYPE)
