@@ -1,4 +1,4 @@
-"""Reconstruction of the past inputs of a linear recurrence from its state (LRU-UA)."""
+"""Reconstruction of the past inputs of a linear recurrence from its current state (LRU-UA)."""
 
 from stablessm._renamed import module_names
 from stablessm.reconstruction.bases import dct, fourier, haar, pca

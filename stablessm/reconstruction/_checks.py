@@ -19,7 +19,7 @@ LARGEST = 1e290
 
 
 def finite(argument: str, value: object) -> Tensor:
-    """Return the value as a tensor of finite numbers."""
+    """Return a tensor of the value; raise an ArgumentError unless all its entries are finite numbers."""
     tensor = _tensor(argument, value)
     if tensor.dtype == torch.bool or tensor.is_meta:
         raise ArgumentError(argument, "numbers", "flags" if not tensor.is_meta else "a tensor on the meta device")
@@ -41,7 +41,7 @@ def _tensor(argument: str, value: object) -> Tensor:
 
 
 def spectrum(eigenvalues: Array, *, channels: bool = True) -> Tensor:
-    """Return eigenvalues (N,), or with ``channels`` (M, R) for M channels of R states each, in complex128."""
+    """Check eigenvalues and return them in complex128: (N,) or, if ``channels``, (M, R) for M channels of R states."""
     tensor = finite("eigenvalues", eigenvalues)
     if tensor.dim() not in (1, 1 + channels) or not tensor.numel():
         expected = "shape (N,), or (M, R) for M channels" if channels else "shape (N,)"
@@ -53,7 +53,7 @@ def spectrum(eigenvalues: Array, *, channels: bool = True) -> Tensor:
 
 
 def states(argument: str, state: Array, shape: tuple[int, ...]) -> Tensor:
-    """Return states (…, *shape) in complex128; batch axes come first."""
+    """Check states and return them in complex128, with shape (…, *shape); leading axes are batch axes."""
     tensor = finite(argument, state)
     if tuple(tensor.shape[tensor.dim() - len(shape) :]) != shape or tensor.dim() < len(shape):
         wanted = ", ".join(map(str, shape))
@@ -62,19 +62,19 @@ def states(argument: str, state: Array, shape: tuple[int, ...]) -> Tensor:
 
 
 def real_dtype(state: Array) -> torch.dtype:
-    """Return the precision of a state: float32 for single (or half) precision, otherwise float64."""
+    """Return the real dtype in which to decode a state: float32 for single or half precision, otherwise float64."""
     dtype = _tensor("state", state).dtype
     narrow = (torch.complex64, torch.float32, torch.float16, torch.bfloat16, torch.complex32)
     return torch.float32 if dtype in narrow else torch.float64
 
 
 def resolution(eigenvalues: Array) -> float:
-    """Return the precision of eigenvalues: eps of single or double precision."""
+    """Return the relative precision of eigenvalues: the machine epsilon of float32 or float64."""
     return torch.finfo(real_dtype(eigenvalues)).eps
 
 
 def start(argument: str, initial: Array, state: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """Return the initial states, in the shape of ``state`` or broadcast over its batch."""
+    """Check the initial states and return them, broadcast to the shape of ``state``."""
     before = states(argument, initial, shape).to(state.device)
     try:
         return before.expand(state.shape)
@@ -84,7 +84,7 @@ def start(argument: str, initial: Array, state: Tensor, shape: tuple[int, ...]) 
 
 
 def basis_functions(basis: Array, channels: int | None) -> Tensor:
-    """Return a basis (L, P), or (L, M, P) for M channels, in float64."""
+    """Check a basis of inputs and return it in float64: shape (L, P), or (L, M, P) for M channels."""
     tensor = finite("basis", basis)
     expected = "shape (L, P)" if channels is None else f"shape (L, {channels}, P), as rows of eigenvalues"
     right = tensor.dim() == (2 if channels is None else 3) and (channels is None or tensor.shape[1] == channels)

@@ -1,4 +1,4 @@
-"""The equations between a state and its inputs, scaled so that no power overflows."""
+"""The linear equations between a state and its past inputs, scaled so that no power of an eigenvalue overflows."""
 
 from __future__ import annotations
 
@@ -12,36 +12,39 @@ from stablessm.reconstruction._powers import powers, powers_of_pair, reciprocal
 
 _EPS = torch.finfo(torch.float64).eps
 _TWIN = 8
-"""Eigenvalues within this many eps of each other's conjugates have the same equations for a real input."""
+"""Eigenvalues that are conjugates within this many eps of each other give the same equations for a real input."""
 
 _ELEMENTS = 2**22
-"""Largest number of intermediate values of a batch."""
+"""Largest number of intermediate values that a batch may need; larger batches are split."""
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class Equations:
-    """E u = c: row n of the Vandermonde matrix V[n, j] = λ_n^(L-1-j) (LRU-UA eq. 4), divided by its norm.
+    """The linear equations E u = c for the inputs u that led to a state, with rows of norm 1.
 
-    For |λ| > 1 the row is divided by λ^(L-1) first, which leaves powers of 1/λ. Powers p = L-1-j are split in two
-    levels, p = a S + b, so that V need not be formed: E = ``coarse``[n, a] · ``fine``[n, b], then ``tail``.
-    For real inputs the equations are the real and the imaginary parts, without duplicates.
+    Row n of E is row n of the Vandermonde matrix V[n, j] = λ_n^(L-1-j) (LRU-UA eq. 4), divided by its norm.
+
+    For |λ| > 1 the row is divided by λ^(L-1) first, which leaves powers of 1/λ. V is not stored: the exponent
+    p = L-1-j is written as p = a S + b with b < S, and the entry of E is ``coarse``[n, a] · ``fine``[n, b]; the entries
+    with the largest exponents are in ``tail``. For real inputs the equations are the real and the imaginary parts,
+    without duplicates.
     """
 
     length: int
     real: bool
     fine: Tensor
-    """(N, S)."""
+    """λ^b for b < S if |λ| ≤ 1 (N, S)."""
     coarse: Tensor
-    """(N, A), divided by the norms."""
+    """λ^(a S) for a < A if |λ| ≤ 1, divided by the norms (N, A)."""
     tail: Tensor
-    """(N, L - A S), divided by the norms."""
+    """Powers with exponents of at least A S, divided by the norms (N, L - A S)."""
     factor: Tensor
-    """(N,) complex factor of each state."""
+    """Complex factor by which each state is multiplied to give c (N,)."""
     log_norm: Tensor
-    """(N,) log of the norm of each row of V."""
+    """Logarithm of the norm of each row of V (N,)."""
     last: Tensor
-    """(N,) λ^L times ``factor``: the factor of the state before the first input."""
+    """Factor λ^L · ``factor`` of the state before the first input (N,)."""
     rows: Tensor | None
     """Indices of the 2N real equations that are used; None if all N complex equations are used."""
 
@@ -56,12 +59,12 @@ class Equations:
         return torch.float64 if self.real else torch.complex128
 
     def right_side(self, state: Tensor, initial: Tensor | None = None) -> Tensor:
-        """Return c (…, count) for states (…, N)."""
+        """Return the right side c (…, count) of the equations for states (…, N)."""
         c = state * self.factor
         return self._kept(c if initial is None else c - initial * self.last)
 
     def dense(self) -> Tensor:
-        """Return E, (count, L), filled in pieces to save memory."""
+        """Return the full matrix E (count, L), computed in pieces to save memory."""
         result = torch.empty(self.count, self.length, dtype=self.dtype, device=self.fine.device)
         size = max(1, _ELEMENTS // self.length)
         for start in range(0, len(self.fine), size):
@@ -77,16 +80,16 @@ class Equations:
         return result
 
     def apply(self, u: Tensor) -> Tensor:
-        """Return E u for u (B, L)."""
+        """Return the product E u for inputs u (B, L)."""
         return torch.cat([self._kept(self._apply(part.flip(1))) for part in u.split(self._chunk())])
 
     def adjoint(self, c: Tensor) -> Tensor:
-        """Return Eᴴ c for c (B, count)."""
+        """Return the product Eᴴ c for right sides c (B, count)."""
         parts = (self._adjoint(part).flip(1) for part in c.split(self._chunk()))
         return torch.cat([part.real if self.real else part for part in parts])
 
     def outer_gram(self) -> Tensor:
-        """Return E Eᴴ, (count, count); each entry is a product of two small sums: O(N² √L)."""
+        """Return the Gram matrix E Eᴴ (count, count) of the rows in O(N² √L), as products of two short sums."""
         hermitian = self._product(conjugate=True)
         if self.rows is None:
             return hermitian
@@ -96,7 +99,7 @@ class Equations:
         return torch.cat([top, low])[self.rows][:, self.rows] / 2
 
     def inner_gram(self) -> Tensor:
-        """Return Eᴴ E, (L, L)."""
+        """Return the Gram matrix Eᴴ E (L, L) of the columns."""
         result = torch.zeros(self.length, self.length, dtype=self.dtype, device=self.fine.device)
         size = max(1, _ELEMENTS // self.length)
         for start in range(0, self.count, size):
@@ -137,7 +140,7 @@ class Equations:
 
 
 def equations(eigenvalues: Tensor, length: int, *, real: bool, eps: float = _EPS) -> Equations:
-    """Return the equations of eigenvalues (N,), known to ``eps``, in complex128 after ``length`` steps."""
+    """Return the equations after ``length`` steps for eigenvalues (N,), complex128, with relative precision ``eps``."""
     grows = eigenvalues.abs() > 1
     inverse = reciprocal(torch.where(grows, eigenvalues, 1))
     inner = length.bit_length() // 2
@@ -174,7 +177,7 @@ def _square(part: Tensor) -> Tensor:
 
 
 def _distinct(eigenvalues: Tensor, tolerance: float) -> Tensor:
-    """Return which real equations are independent: one per conjugate pair, one per real eigenvalue."""
+    """Return the indices of the independent real equations: two per complex pair λ, λ̄ and one per real eigenvalue."""
     kept = torch.ones(len(eigenvalues), dtype=torch.bool, device=eigenvalues.device)
     order = torch.arange(len(eigenvalues), device=eigenvalues.device)
     for part in order.split(max(1, _ELEMENTS // len(eigenvalues))):

@@ -1,8 +1,8 @@
-"""Powers of complex numbers to the last digit, however high.
+"""Powers of complex numbers, accurate to the last digit for any exponent.
 
-Squaring doubles a relative error: λ^16384 by repeated squaring in double precision has lost four digits, and an
-ill-conditioned solve multiplies them. Here the squares are kept as sums of two doubles, each power is rounded once
-per bit of its exponent.
+Squaring doubles a relative error: λ^16384 by repeated squaring in double precision has lost four digits, and solving an
+ill-conditioned system magnifies this error. Here the squares are stored as sums of two doubles, so that each power is
+rounded only once per bit of its exponent.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ Pair = tuple[Tensor, Tensor]
 
 
 def powers(base: Tensor, inner: int, outer: int) -> tuple[Tensor, Tensor]:
-    """Return base^b for b < 2^inner, (N, 2^inner), and base^(a 2^inner) for a < outer, (N, outer).
+    """Return the powers base^b for b < 2^inner, (N, 2^inner), and base^(a 2^inner) for a < outer, (N, outer).
 
-    base: (N,) complex128, |base| ≤ 1. A base above 1 is handled by :func:`reciprocal` and exponents from the other end.
+    The base is (N,), complex128, with |base| ≤ 1. For |base| > 1 call it with :func:`reciprocal` and count the
+    exponents from the other end.
 
     >>> fine, coarse = powers(torch.tensor([0.5 + 0j]).to(torch.complex128), 2, 3)
     >>> fine.real.tolist(), coarse.real.tolist()
@@ -29,7 +30,7 @@ def powers(base: Tensor, inner: int, outer: int) -> tuple[Tensor, Tensor]:
 
 
 def powers_of_pair(base: Pair, inner: int, outer: int) -> tuple[Tensor, Tensor]:
-    """Return :func:`powers` of a number that is given as a sum of two."""
+    """Compute :func:`powers` of a number that is given as an unevaluated sum of two numbers."""
     fine, square = _doubled(base, inner)
     coarse, _ = _doubled(square, max(outer - 1, 0).bit_length())
     return fine, coarse[:, :outer]
@@ -43,7 +44,7 @@ def reciprocal(base: Tensor) -> Pair:
 
 
 def _doubled(base: Pair, bits: int) -> tuple[Tensor, Pair]:
-    """Return base^b for b < 2^bits, (N, 2^bits), and base^(2^bits)."""
+    """Return the powers base^b for b < 2^bits, (N, 2^bits), and base^(2^bits) as a sum of two."""
     result = torch.ones_like(base[0])[:, None]
     for _ in range(bits):
         result = torch.cat([result, result * base[0][:, None]], 1)
@@ -63,7 +64,7 @@ def _multiply(x: Pair, y: Pair) -> Pair:
 
 
 def _sum_of_products(a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> Pair:
-    """Return a b + c d as a sum of two doubles."""
+    """Compute a b + c d as an unevaluated sum of two doubles."""
     p, p_low = _two_product(a, b)
     q, q_low = _two_product(c, d)
     s, s_low = _two_sum(p, q)

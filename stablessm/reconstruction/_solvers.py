@@ -1,4 +1,4 @@
-"""Least squares with a cutoff, by a singular value decomposition or, for large systems, a Gram matrix."""
+"""Least-squares solvers that drop small singular values: by a singular value decomposition or a Gram matrix."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ Method: TypeAlias = Literal["auto", "svd", "gram"]
 
 _EPS = torch.finfo(torch.float64).eps
 _DENSE_WORK = 3e10
-"""rows · columns · the smaller of them: up to here "auto" takes the singular value decomposition (some 10 s)."""
+"""Largest rows · columns · min(rows, columns) for which "auto" uses the singular value decomposition (about 10 s)."""
 
 _ROUNDS = 30
 
 
 class Solver(Protocol):
-    """A map from right-hand sides (B, equations) to unknowns (B, unknowns)."""
+    """A least-squares solver: called with right-hand sides (B, equations), it returns unknowns (B, unknowns)."""
 
     @property
     def singular_values(self) -> Tensor:
-        """Singular values, largest first."""
+        """Singular values of the equations, largest first."""
 
     @property
     def rank(self) -> int:
         """Number of singular values above the cutoff."""
 
     def __call__(self, right_side: Tensor) -> Tensor:
-        """Return the solution of least norm."""
+        """Return the least-squares solution of least norm for each right-hand side."""
 
 
 def options(cutoff: float | None, tikhonov: float, shape: tuple[int, int], precision: torch.dtype) -> float:
-    """Check the options and return the cutoff (default: precision times the larger dimension)."""
+    """Check the options of a solver and return the relative cutoff (default: machine epsilon · larger dimension)."""
     if precision not in (torch.float32, torch.float64):
         raise ArgumentError("precision", "torch.float32 or torch.float64", precision)
     for name, value in (("cutoff", cutoff), ("tikhonov", tikhonov)):
@@ -48,17 +48,17 @@ def options(cutoff: float | None, tikhonov: float, shape: tuple[int, int], preci
 @final
 @dataclass(frozen=True, eq=False)
 class DenseSolver:
-    """x = Σ over σ_i > cutoff σ_1 of v_i σ_i / (σ_i² + (tikhonov σ_1)²) (u_i, c)."""
+    """A solver by singular value decomposition: x = Σ v_i σ_i / (σ_i² + (tikhonov σ_1)²) (u_i, c), σ_i > cutoff σ_1."""
 
     left: Tensor
-    """(equations, rank), with the filter factors multiplied in."""
+    """Left singular vectors times the filter factors (equations, rank)."""
     right: Tensor
-    """(rank, unknowns)."""
+    """Right singular vectors (rank, unknowns)."""
     singular_values: Tensor
     rank: int
 
     def __call__(self, right_side: Tensor) -> Tensor:
-        """Return the solution of least norm."""
+        """Return the least-squares solution of least norm for each right-hand side."""
         return right_side @ self.left.conj() @ self.right.conj()
 
 
@@ -74,15 +74,16 @@ def dense_solver(A: Tensor, cutoff: float, tikhonov: float) -> DenseSolver:
 @final
 @dataclass(frozen=True, eq=False)
 class GramSolver:
-    """By a Cholesky factor of the smaller Gram matrix, shifted just enough to have one, and refinement.
+    """A solver by a Cholesky factor of the smaller Gram matrix and iterative refinement.
 
-    A Gram matrix squares singular values, so those below ``floor`` ≈ 1e-7 of the largest are lost in it. For the others
-    each round of x += Eᴴ (E Eᴴ + δ)⁻¹ (c - E x) multiplies an error by δ / (σ² + δ); residuals are made with E itself,
-    so what is left is the error of E, not that of its square.
+    The Gram matrix is shifted by δ, just enough to have a Cholesky factor. It squares singular values, so singular
+    values below about 1e-7 of the largest are lost. For the others, each round of x += Eᴴ (E Eᴴ + δ)⁻¹ (c - E x)
+    multiplies the error by δ / (σ² + δ). Residuals are computed with E itself, so the final error is the rounding error
+    of E and not of its square.
 
-    The shift is also the cutoff, and a smooth one: rounds end when they no longer converge, so what belongs to a
-    singular value near the cutoff is damped, not left out, and some of what lies below it is let in. ``rank`` counts
-    as if it were sharp.
+    The shift is also the cutoff, and the cutoff is smooth: rounds end when they no longer converge, so components with
+    singular values near the cutoff are damped, and some components below the cutoff remain. ``rank`` counts as if the
+    cutoff were sharp.
     """
 
     equations: Equations
@@ -93,7 +94,7 @@ class GramSolver:
     rank: int
 
     def __call__(self, right_side: Tensor) -> Tensor:
-        """Return the solution of least norm."""
+        """Return the least-squares solution of least norm for each right-hand side."""
         E = self.equations
         if not len(right_side):
             return right_side.new_zeros(0, E.length)
@@ -117,7 +118,7 @@ class GramSolver:
 
 
 def gram_solver(E: Equations, cutoff: float, tikhonov: float) -> GramSolver:
-    """Build a solver from the Gram matrix of the equations; singular values below the floor are returned as 0."""
+    """Build a solver from the Gram matrix of the equations; singular values that are lost by squaring become 0."""
     wide = E.count <= E.length
     gram = E.outer_gram() if wide else E.inner_gram()
     squares = torch.linalg.eigvalsh(gram).flip(0)
@@ -141,7 +142,7 @@ def _cholesky(gram: Tensor, shift: float) -> Tensor:
 
 
 def solver(E: Equations, method: Method, cutoff: float, tikhonov: float) -> Solver:
-    """Return a solver of the requested method; "auto" chooses by size."""
+    """Return a solver for the equations with the requested method; "auto" chooses by their number."""
     if method not in ("auto", "svd", "gram"):
         raise ArgumentError("method", "'auto', 'svd' or 'gram'", repr(method))
     small = E.count * E.length * min(E.count, E.length) <= _DENSE_WORK

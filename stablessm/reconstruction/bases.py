@@ -1,4 +1,4 @@
-"""Orthonormal bases of inputs; each column is a function of time."""
+"""Orthonormal bases of input sequences, as matrices whose columns are functions of time."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ from stablessm.reconstruction._checks import Array
 
 @checked
 def haar(length: Size, functions: int | Sequence[int] | None = None) -> Tensor:
-    """Return Haar wavelets (L, P), coarse to fine: the constant, then left minus right half of each interval.
+    """Return a basis of Haar wavelets (L, P), from coarse to fine.
 
-    An interval of odd length is cut one step after its middle and its two levels are weighted so that the basis stays
-    orthonormal; for a power of two this is the Haar basis.
+    The first function is constant; each other function is positive on the first half of an interval and negative on the
+    second half. If the length of an interval is odd, its first half is one step longer, and the two values are weighted
+    so that the basis stays orthonormal. If L is a power of two, this is the usual Haar basis.
 
     Args:
         length: L.
-        functions: the first P, or the P of these indices; all L by default.
+        functions: P to take the first P functions, or a list of indices of functions (default: all L).
 
     >>> (haar(4) * 2).square().round().int().mT.tolist()
     [[1, 1, 1, 1], [1, 1, 1, 1], [2, 2, 0, 0], [0, 0, 2, 2]]
@@ -44,7 +45,7 @@ def haar(length: Size, functions: int | Sequence[int] | None = None) -> Tensor:
 
 
 def _intervals(length: int, count: int) -> list[tuple[int, int, int]]:
-    """Return start, middle and end of the first wavelets; the constant has no middle."""
+    """Return the start, middle and end of the first ``count`` Haar wavelets; the constant function has no middle."""
     result, queue, head = [(0, length, length)], [(0, length)], 0
     while len(result) < count:
         start, stop = queue[head]
@@ -58,7 +59,7 @@ def _intervals(length: int, count: int) -> list[tuple[int, int, int]]:
 
 @checked
 def fourier(length: Size, functions: int | Sequence[int] | None = None) -> Tensor:
-    """Return the real Fourier basis (L, P): the constant, then cosine and sine of 1, 2, … periods.
+    """Return the real Fourier basis (L, P): the constant function, then the cosine and sine of 1, 2, … periods.
 
     >>> basis = fourier(8, 3)
     >>> torch.allclose(basis.mT @ basis, torch.eye(3, dtype=torch.float64))
@@ -75,7 +76,7 @@ def fourier(length: Size, functions: int | Sequence[int] | None = None) -> Tenso
 
 @checked
 def dct(length: Size, functions: int | Sequence[int] | None = None) -> Tensor:
-    """Return the cosines of the discrete cosine transform (DCT-II), (L, P), slow to fast.
+    """Return the basis of the discrete cosine transform (DCT-II), (L, P), from low to high frequencies.
 
     >>> basis = dct(6)
     >>> torch.allclose(basis.mT @ basis, torch.eye(6, dtype=torch.float64))
@@ -89,13 +90,14 @@ def dct(length: Size, functions: int | Sequence[int] | None = None) -> Tensor:
 
 @checked
 def pca(data: Array, functions: int) -> Tensor:
-    """Compute a basis from inputs: the subspace with the least mean square residual (LRU-UA section 3.2).
+    """Compute a basis from example inputs by principal component analysis without centering (LRU-UA section 3.2).
 
-    Nothing is subtracted: the mean must lie in the subspace too.
+    The basis spans the subspace of P dimensions with the least mean square residual. The mean is not subtracted,
+    because the subspace must also contain the mean.
 
     Args:
-        data: (samples, L), or (samples, L, M) for M channels.
-        functions: P, at most the number of samples and of values in one.
+        data: example inputs (samples, L), or (samples, L, M) for M channels.
+        functions: P, at most the number of samples and the number of values of a sample.
 
     Returns:
         (L, P) or (L, M, P).
@@ -110,7 +112,7 @@ def pca(data: Array, functions: int) -> Tensor:
     flat = samples.to(torch.float64).flatten(1)
     functions = whole_number("functions", functions)
     if functions > min(flat.shape):
-        raise ArgumentError("functions", f"at most {min(flat.shape)} (samples, or values in one)", functions)
+        raise ArgumentError("functions", f"at most {min(flat.shape)} (samples, or values per sample)", functions)
     return torch.linalg.svd(flat, full_matrices=False)[2][:functions].mT.unflatten(0, samples.shape[1:])
 
 

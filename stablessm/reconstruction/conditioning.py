@@ -1,4 +1,4 @@
-"""Condition numbers of the decoding problem, and the state size that a tolerance requires."""
+"""Condition numbers of decoding past inputs from a state, and the state size that a given tolerance requires."""
 
 from __future__ import annotations
 
@@ -23,24 +23,26 @@ from stablessm.reconstruction.placements import uniform_ring
 from stablessm.reconstruction.sparse import SparseDecoder, first_steps, mixed
 
 _DOUBT = 0.01
-"""Probability that the tested rings are easier than the stated share of all rings."""
+"""Probability that all tested rings meet the tolerance although fewer than the stated share of all rings do."""
 
 
 @checked
 def condition_number(eigenvalues: Array, length: Size, *, basis: Array | None = None, real: bool = False) -> float:
-    """Return κ = σ_max / σ_min of V[n, j] = λ_n^(L-1-j) (LRU-UA eq. 4), or of Ω = V Ψ with a basis (eq. 6).
+    """Return the condition number κ = σ_max / σ_min of decoding ``length`` inputs from a state.
 
-    Computed from singular values, not from a Gram matrix: accurate up to about 1e15, and a lower bound beyond. V is
-    scaled by one common factor to avoid overflow; κ is inf if σ_min underflows. The paper plots κ² (of VᵀV).
-    Without a basis and with N < L, σ_min is the smallest of the N singular values. With a basis, κ is inf if there are
-    fewer equations than functions, because the coefficients are then not determined.
+    κ is that of the matrix V[n, j] = λ_n^(L-1-j) (LRU-UA eq. 4), or of Ω = V Ψ if a basis Ψ is given (eq. 6).
+
+    It is computed from singular values, not from a Gram matrix: it is accurate up to about 1e15, and a lower bound
+    beyond. V is scaled by one common factor to avoid overflow; κ is inf if σ_min underflows. The paper plots κ² (of
+    VᵀV). Without a basis and with N < L, σ_min is the smallest of the N singular values. With a basis, κ is inf if
+    there are fewer equations than functions, because the coefficients are then not determined.
 
     Args:
-        eigenvalues: (N,) complex.
-        length: L.
-        basis: (L, P), real; of a basis with more rows the first L are used.
-        real: replace the rows of V by their real and imaginary parts, without duplicates: the equations for a real
-            input.
+        eigenvalues: eigenvalues λ (N,), complex.
+        length: number of inputs L.
+        basis: real functions Ψ (L, P); only the first L rows of a longer basis are used.
+        real: replace the rows of V by their real and imaginary parts, without duplicates, which are the equations
+            for a real input.
 
     >>> lam = torch.exp(2j * torch.pi * torch.arange(8, dtype=torch.float64) / 8)
     >>> round(condition_number(lam, 8), 10), condition_number(0.9 * lam.real, 8) > 1e12
@@ -72,12 +74,12 @@ def diagnose(
     cutoff: float | None = None,
     precision: torch.dtype = torch.float64,
 ) -> Diagnosis:
-    """Diagnose how well a state determines a real input of ``length`` steps. Requires eigenvalues, but no state.
+    """Diagnose how well a state determines a real input of ``length`` steps; only the eigenvalues are required.
 
     Args:
-        eigenvalues: (N,), or (M, R) for M channels with a basis (L, M, P).
-        length: L.
-        basis: functions whose sums the inputs are (default: any input).
+        eigenvalues: eigenvalues (N,), or (M, R) for M channels with a basis (L, M, P).
+        length: number of inputs L.
+        basis: functions of which the inputs are linear combinations (default: any input).
         cutoff: as in :func:`decode`.
         precision: dtype of the state, float32 or float64.
 
@@ -119,19 +121,20 @@ def required_state_size(
     largest: Size | None = None,
     progress: bool = True,
 ) -> int:
-    """Return how many random eigenvalues on a ring decode a real input with a relative error of at most ``tol``.
+    """Return the number of random eigenvalues that decode a real input with a relative error of at most ``tol``.
 
-    The error of one ring is ``Diagnosis.expected_error``: the root mean square error over white inputs (white
+    The eigenvalues are drawn from the ring r_min ≤ |λ| ≤ r_max. The error of one draw (a ring) is
+    ``Diagnosis.expected_error``: the root mean square error over white inputs (white
     coefficients with a basis), including the rounding errors of recurrence and decoder. The function returns the
     smallest N for which the error of each of ``draws`` random rings is at most ``tol``. With the default number of
     draws, at least the share ``quantile`` of all rings then meets ``tol``, with a confidence of 99 % (Wilks' tolerance
     limit, draws = log 0.01 / log quantile; it holds for every distribution of errors).
 
     Args:
-        length: L.
+        length: number of inputs L.
         r_min, r_max: smallest and largest radius, as in :func:`uniform_ring`.
         tol: relative error, between 0 and 1.
-        basis: (L, P): inputs are sums of these functions.
+        basis: functions (L, P) of which the inputs are linear combinations (default: any input).
         precision: dtype of the state and the eigenvalues, float32 or float64.
         quantile: share of all rings whose error is at most ``tol``, between 0 and 1.
         draws: number of rings, with seeds 0, 1, … (default: 90 for the default ``quantile``). Fewer draws are faster,
@@ -168,7 +171,7 @@ def required_state_size(
 
 
 def _enough(ring: Tensor, size: int, tol: float, decoder: Callable[[Tensor], Decoder | SparseDecoder]) -> int:
-    """Return the smallest number of eigenvalues, at least ``size``, that meets the tolerance, or len(ring) + 1."""
+    """Return the least number of eigenvalues (≥ ``size``) that meets the tolerance, or len(ring) + 1 if none does."""
 
     def meets(count: int) -> bool:
         return decoder(ring[:count]).diagnosis.expected_error <= tol

@@ -1,4 +1,4 @@
-"""Decoding of inputs from the state of a linear diagonal recurrence."""
+"""Decoding of past inputs from the state of a linear diagonal recurrence."""
 
 from __future__ import annotations
 
@@ -21,16 +21,19 @@ from stablessm.reconstruction.diagnosis import Diagnosis, IllConditionedWarning,
 @final
 @checked
 class Decoder:
-    """A linear map from states after ``length`` steps to inputs, u = V⁺ x (LRU-UA eq. 5), computed once.
+    """A linear map from the state after ``length`` steps to the inputs of these steps, u = V⁺ x (LRU-UA eq. 5).
+
+    The pseudoinverse is computed once, when the decoder is created.
 
     Args:
-        eigenvalues: (N,), complex, |λ| up to 1e290.
-        length: L, the number of inputs since the start.
+        eigenvalues: eigenvalues (N,), complex, |λ| up to 1e290.
+        length: number of inputs L since the start.
         real: whether inputs are real. Every complex eigenvalue then gives two equations, and N ≥ L/2 can suffice.
-        cutoff: singular values below this part of the largest are dropped (default: precision of the state times the
-            larger number of equations and unknowns). Rows have norm 1 (:class:`Diagnosis`). The cutoff is sharp with
-            ``svd`` and smooth with ``gram``, which damps singular values near the cutoff.
-        tikhonov: α, which adds (α σ_1)² |u|² to the squared residual.
+        cutoff: singular values below this fraction of the largest are dropped (default: machine epsilon of
+            ``precision`` times the number of equations or of unknowns, whichever is larger). Rows have norm 1
+            (:class:`Diagnosis`). The cutoff is sharp with ``svd`` and smooth with ``gram``, which damps singular
+            values near the cutoff.
+        tikhonov: regularization α, which adds (α σ_1)² |u|² to the squared residual (default: none).
         method: ``svd`` is exact to the precision of the equations. ``gram`` does not form V (it needs about 130 N²
             bytes for a real input and 2N ≤ L), but loses singular values below 1e-7 of the largest. ``auto`` chooses by
             size.
@@ -67,7 +70,7 @@ class Decoder:
         return f"Decoder({self.diagnosis!r})"
 
     def __call__(self, state: Array, *, initial: Array | None = None) -> Tensor:
-        """Return inputs (…, L) from states (…, N); ``initial`` is the state before the first input (default: zero)."""
+        """Decode inputs (…, L) from states (…, N); ``initial`` is the state before the first input (default: zero)."""
         E = self._equations
         x = _checks.states("state", state, (len(E.factor),)).to(E.factor.device)
         before = None if initial is None else _checks.start("initial", initial, x, (len(E.factor),))
@@ -89,25 +92,27 @@ def decode(
     tikhonov: float = 0.0,
     method: Method = "auto",
 ) -> Tensor:
-    """Return the last ``length`` inputs u, oldest first, of x_k = Λ x_{k-1} + u_k, from the state x (LRU-UA eq. 4, 5)::
+    """Decode the last ``length`` inputs u, oldest first, of a recurrence x_k = Λ x_{k-1} + u_k from its state x.
+
+    It solves these equations (LRU-UA eq. 4, 5)::
 
         x[n] = Σ_j λ[n]^(L-1-j) u[j],   j = 0 … L-1
 
-    Returns the least-squares solution of least norm. Powers are computed without overflow (|λ| up to 1e290), rows are
-    scaled to norm 1, and the computation is in double precision; the result has the precision of the state. If the
-    numerical rank is below ``length``, one :class:`IllConditionedWarning` gives rank and remedy, for the channel of the
-    lowest rank.
+    The result is the least-squares solution of least norm. Powers are computed without overflow (|λ| up to 1e290), rows
+    are scaled to norm 1, and the computation is in double precision; the result has the precision of the state. If the
+    numerical rank is below ``length``, one :class:`IllConditionedWarning` states the rank and a remedy, for the channel
+    with the lowest rank.
 
     Args:
-        state: (…, N) after ``length`` steps; with eigenvalues (M, R) it is (…, M, R): input channel m drives the
-            R states of row m (LRU-UA eq. 15 to 19).
-        eigenvalues: (N,) or (M, R).
-        length: number of steps, at least 1.
+        state: state (…, N) after ``length`` steps. With eigenvalues (M, R) it is (…, M, R), and input channel m drives
+            the R states of row m (LRU-UA eq. 15 to 19).
+        eigenvalues: eigenvalues (N,) or (M, R).
+        length: number of steps L, at least 1.
         initial: state before the first of these inputs, in the shape of ``state`` or broadcast (default: zero).
         real, cutoff, tikhonov, method: see :class:`Decoder`.
 
     Returns:
-        (…, length), or (…, length, M) with M channels; complex if not ``real``.
+        Inputs (…, length), or (…, length, M) with M channels; complex if not ``real``.
 
     >>> lam = torch.polar(torch.ones(4), torch.tensor([0.4, 1.2, 2.0, 2.8]))
     >>> state = torch.zeros(4)

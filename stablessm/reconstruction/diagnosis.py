@@ -1,4 +1,4 @@
-"""How well a state determines its past inputs: singular values, a trial with random inputs, and advice."""
+"""Diagnosis of how well a state determines its past inputs: singular values, a trial with random inputs, advice."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from torch import Tensor
 from stablessm._display import Result
 
 _INPUTS = 32
-"""Smallest number of white inputs in a trial."""
+"""Smallest number of random (white) inputs that are decoded to measure the expected error."""
 
 
 class IllConditionedWarning(UserWarning):
-    """Warning that the state does not determine all unknowns; ``diagnosis`` gives the details."""
+    """Warns that a state does not determine all inputs to be decoded; the attribute ``diagnosis`` gives the details."""
 
     def __init__(self, diagnosis: Diagnosis) -> None:
         super().__init__(str(diagnosis))
@@ -28,10 +28,12 @@ class IllConditionedWarning(UserWarning):
 @final
 @dataclass(frozen=True, eq=False, repr=False)
 class Diagnosis(Result):
-    """How well a state determines ``unknowns`` numbers by ``equations`` equations."""
+    """The diagnosis of a decoding problem: how well a state determines the past inputs."""
 
     length: int
+    """Number of inputs."""
     unknowns: int
+    """Number of unknowns: inputs, or coefficients in a basis."""
     equations: int
     """Number of equations; for a real input, two per complex eigenvalue or conjugate pair and one per real one."""
     rank: int
@@ -39,17 +41,18 @@ class Diagnosis(Result):
     condition: float
     """Largest over smallest singular value, for equations with rows of norm 1; inf with too few equations."""
     precision: torch.dtype
+    """Dtype of the state."""
     advice: tuple[str, ...]
     """Possible remedies; empty if the state determines all unknowns."""
     _rehearse: Callable[[], float] = field(repr=False)
 
     @cached_property
     def expected_error(self) -> float:
-        """Relative root mean square error of white inputs, or of inputs with white coefficients in a basis.
+        """Relative root mean square error of decoding white inputs (or inputs with white coefficients in a basis).
 
         It is measured at the first access: a recurrence that rounds to ``precision`` at every step processes at least
         32 inputs, and the solver decodes them. The root mean square error of 30 other inputs lies between a third of
-        this number and three times this number. inf if a state overflows.
+        this number and three times this number. The error is inf if a state overflows.
         """
         return self._rehearse()
 
@@ -77,7 +80,7 @@ def diagnosis(
     precision: torch.dtype,
     rehearse: Callable[[], float],
 ) -> Diagnosis:
-    """Make a diagnosis from the singular values of equations whose rows have norm 1."""
+    """Make a diagnosis from the singular values and the rank of equations whose rows have norm 1."""
     full = len(singular_values) == unknowns and float(singular_values[-1]) > 0
     return Diagnosis(
         length=length,
@@ -123,16 +126,16 @@ def rehearsed_error(
     *,
     real: bool = True,
 ) -> float:
-    """Return the relative root mean square error of decoded white inputs; inf if a state overflows.
+    """Measure the relative root mean square error of decoding white inputs; it is inf if a state overflows.
 
     The error includes the rounding of recurrence and solver, and the part that the state does not determine.
 
     Args:
-        decode: states (K, …) to inputs (K, L), or (K, L, M) for M channels.
-        eigenvalues: (N,), or (M, R) for M channels, in the precision in which the recurrence holds them.
+        decode: function from states (K, …) to inputs (K, L), or (K, L, M) for M channels.
+        eigenvalues: eigenvalues (N,), or (M, R) for M channels, in the dtype in which the recurrence stores them.
         precision: dtype to which the state is rounded at every step.
         unknowns: L, or the number of functions in ``basis``.
-        basis: (L, P), or (L, M, P); inputs are its functions with white coefficients.
+        basis: functions (L, P), or (L, M, P); the inputs are their sums with white coefficients.
         real: whether inputs are real.
     """
     u = white(unknowns, real=real).to(eigenvalues.device)
@@ -147,9 +150,9 @@ def rehearsed_error(
 
 
 def white(unknowns: int, *, real: bool = True) -> Tensor:
-    """Return white inputs (K, unknowns) in blocks of orthogonal rows, in double precision; every call returns the same.
+    """Return white inputs (K, unknowns) in blocks of orthogonal rows, in float64; every call returns the same inputs.
 
-    For any matrix A, the mean of |A u|² over a full block equals the expectation over white inputs. Blocks are scaled
+    The mean of |A u|² over a full block equals the expectation over white inputs, for any matrix A. Blocks are scaled
     by random factors between 1 and 2, so that rounding differs between blocks.
 
     >>> u = white(3)

@@ -1,4 +1,4 @@
-"""Eigenvalues that are optimized for a length; LRU-UA (section 3.1) leaves this placement open."""
+"""Eigenvalues that are optimized for decoding inputs of a given length (LRU-UA section 3.1 leaves the choice open)."""
 
 from __future__ import annotations
 
@@ -17,25 +17,27 @@ from stablessm.reconstruction.conditioning import condition_number, diagnose
 
 @checked
 def optimized(count: Size, length: Size, *, r_max: float = 1.0, basis: Array | None = None) -> Tensor:
-    """Return N eigenvalues (N,), complex128, |λ| ≤ r_max, whose states determine real inputs as well as possible.
+    """Return ``count`` eigenvalues with |λ| ≤ r_max whose states determine ``length`` real inputs as well as possible.
+
+    The result has the shape (N,) and dtype complex128.
 
     The criterion is the condition number κ of the equations for a real input (``condition_number(…, real=True)``), in
     which λ and its conjugate count as one. Every radius is r_max, because smaller radii reduce the smallest singular
-    value of V. The angles:
+    value of V. The angles are chosen as follows:
 
-    - Without a basis, 2N ≥ L: θ_n = π(n + ½)/N. With their conjugates these are 2N points evenly around the circle,
-      so the columns of V are orthogonal: κ = 1 for r_max = 1 and N ≥ L/2; roots of unity need N = L.
-    - 2N < L: N of the L-th roots of unity above the real axis: the rows are orthogonal, κ = 1 for r_max = 1. For
-      r_max < 1 the better of the two is taken; about r_max^(1 - 2N).
+    - Without a basis, 2N ≥ L: θ_n = π(n + ½)/N. With their conjugates these are 2N evenly spaced points on the
+      circle, so the columns of V are orthogonal: κ = 1 for r_max = 1. (The roots of unity would require N = L.)
+    - Without a basis, 2N < L: N of the L-th roots of unity above the real axis, so the rows of V are orthogonal: κ = 1
+      for r_max = 1. For r_max < 1 the better of the two placements is returned; κ is about r_max^(1 - 2N).
     - With a basis: a greedy choice among the L-th roots of unity, and another among the points midway between them.
-      Each step takes the point that adds most to the part of the basis that the previous points leave undetermined. The
-      choice of higher rank is returned; for equal ranks, the one with the smaller κ.
+      Each step takes the point that determines most of what the previous points leave undetermined. The placement of
+      higher rank is returned; for equal ranks, the placement with the smaller κ.
 
     Args:
-        count: N.
-        length: L.
-        r_max: the largest modulus, above 0; below 1 for a recurrence that must forget.
-        basis: (L, P): inputs are sums of these functions; then N = P/2 can suffice.
+        count: number of eigenvalues N.
+        length: number of inputs L.
+        r_max: largest modulus, above 0; below 1 for a recurrence that must forget.
+        basis: functions (L, P) of which the inputs are linear combinations; N = P/2 can then suffice.
 
     >>> lam = optimized(4, length=8)
     >>> round(condition_number(lam, 8, real=True), 9), condition_number(lam.sqrt(), 8, real=True) > 1e3
@@ -58,13 +60,19 @@ def optimized(count: Size, length: Size, *, r_max: float = 1.0, basis: Array | N
 
 
 def _unfit(lam: Tensor, psi: Tensor) -> tuple[int, float]:
-    """Return the number of undetermined coefficients, then κ, as a sort key: κ alone may prefer fewer equations."""
+    """Return a sort key for placements: the number of undetermined coefficients, then κ.
+
+    κ alone may prefer a placement with fewer equations.
+    """
     found = diagnose(lam, len(psi), basis=psi)
     return found.unknowns - found.rank, found.condition
 
 
 def _greedy(count: int, psi: Tensor, r_max: float, half: float) -> Tensor:
-    """Choose angles 2π(k + half)/L by pivoting on pairs of rows of Ω; restart once they span the basis."""
+    """Choose eigenvalues with angles 2π(k + half)/L greedily, by pivoting on pairs of rows of Ω = V Ψ.
+
+    When the chosen rows span the basis, the choice starts again with the remaining angles.
+    """
     length = len(psi)
     k = torch.arange((length + 1) // 2 if half else length // 2 + 1, dtype=torch.float64)
     if count > len(k):
@@ -87,5 +95,5 @@ def _greedy(count: int, psi: Tensor, r_max: float, half: float) -> Tensor:
 
 
 def _turn(part: Tensor) -> Tensor:
-    """Return e^(2πi part)."""
+    """Return the point e^(2πi part) of the unit circle."""
     return torch.polar(torch.ones_like(part), 2 * math.pi * part)

@@ -1,4 +1,4 @@
-"""Placements of eigenvalues from whose states past inputs can be decoded."""
+"""Placements of the eigenvalues of a recurrence for decoding its past inputs."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from stablessm._errors import ArgumentError
 
 @checked
 def uniform_ring(count: Size, r_min: float, r_max: float = 1.0, *, seed: Seed = 0) -> Tensor:
-    """Draw eigenvalues uniformly in area from the ring r_min ≤ |λ| ≤ r_max (LRU-UA lemma 6), (N,) complex128.
+    """Draw eigenvalues (N,), complex128, uniformly in area from the ring r_min ≤ |λ| ≤ r_max (LRU-UA lemma 6).
 
-    The first n of N are those of ``uniform_ring(n, …)`` with the same seed.
+    The first n eigenvalues are the same as those of ``uniform_ring(n, …)`` with the same seed.
 
     >>> bool((uniform_ring(100, 0.9, 0.95).abs() - 0.925).abs().max() <= 0.025)
     True
@@ -31,7 +31,9 @@ def uniform_ring(count: Size, r_min: float, r_max: float = 1.0, *, seed: Seed = 
 
 @checked
 def roots_of_unity(count: Size) -> Tensor:
-    """Return λ_n = e^(2πi n/N), n = 0 … N-1, (N,) complex128; for L = N the condition number is 1 (LRU-UA section 3.1).
+    """Return the roots of unity λ_n = e^(2πi n/N), n = 0 … N-1, as eigenvalues (N,), complex128.
+
+    The condition number for decoding N inputs is 1 (LRU-UA section 3.1).
 
     >>> roots_of_unity(4).real.round(decimals=12).tolist()
     [1.0, 0.0, -1.0, -0.0]

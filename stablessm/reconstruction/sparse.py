@@ -1,4 +1,4 @@
-"""Decoding of inputs that lie in a small basis, from a state that is much shorter than the input."""
+"""Decoding of inputs that are combinations of a few known functions, from a state much shorter than the input."""
 
 from __future__ import annotations
 
@@ -22,15 +22,17 @@ from stablessm.reconstruction.diagnosis import Diagnosis, IllConditionedWarning,
 @final
 @checked
 class SparseDecoder:
-    """A linear map from states after k steps to coefficients, α = Ω_k⁺ x, Ω_k = V_k Ψ_k (eq. 21, 22), computed once.
+    """A linear map from the state after k steps to the coefficients of the inputs in a basis Ψ, α = Ω_k⁺ x.
+
+    Ω_k = V_k Ψ_k (LRU-UA eq. 21, 22). The pseudoinverse is computed once, when the decoder is created.
 
     Args:
-        eigenvalues: (N,), or (M, R) for M input channels.
-        basis: Ψ, real, (L, P), or (L, M, P); see :mod:`stablessm.reconstruction.bases`.
-        length: k, at most L (default: L).
-        cutoff: singular values of Ω below this part of the largest are dropped (default: precision of the state times
-            the larger dimension of Ω). Rows are first divided by the norms of the rows of V.
-        tikhonov: a, which adds (a σ_1)² |α|² to the squared residual.
+        eigenvalues: eigenvalues (N,), or (M, R) for M input channels.
+        basis: real functions Ψ (L, P), or (L, M, P); see :mod:`stablessm.reconstruction.bases`.
+        length: number of steps k, at most L (default: L).
+        cutoff: singular values of Ω below this fraction of the largest are dropped (default: machine epsilon of
+            ``precision`` times the larger dimension of Ω). Rows are first divided by the norms of the rows of V.
+        tikhonov: regularization a, which adds (a σ_1)² |α|² to the squared residual (default: none).
         precision: dtype of the states, float32 or float64.
 
     >>> from stablessm.reconstruction.bases import dct
@@ -67,13 +69,16 @@ class SparseDecoder:
 
     @property
     def basis_rank(self) -> int:
-        """Rank of Ψ_k; coefficients of functions that are zero up to step k cannot be determined."""
+        """Rank of Ψ_k, the first k rows of the basis; functions that are zero up to step k do not count."""
         values = torch.linalg.svdvals(self._basis.flatten(0, -2))
         eps = torch.finfo(self.diagnosis.precision).eps
         return int((values > max(self._basis.shape) * eps * values[0]).sum())
 
     def coefficients(self, state: Array) -> Tensor:
-        """Return α (…, P) from states (…, N) or (…, M, R). ``basis @ α`` continues the input past step k (eq. 29)."""
+        """Return the coefficients α (…, P) for states (…, N) or (…, M, R).
+
+        ``basis @ α`` also gives the input after step k (LRU-UA eq. 29).
+        """
         x = _checks.states("state", state, self._shape).to(self._basis.device)
         channels = [x] if len(self._shape) == 1 else list(x.unbind(-2))
         c = torch.cat([block.right_side(part) for block, part in zip(self._blocks, channels, strict=True)], -1)
@@ -81,7 +86,7 @@ class SparseDecoder:
         return flat.reshape(*c.shape[:-1], flat.shape[-1]).to(_checks.real_dtype(state))
 
     def __call__(self, state: Array) -> Tensor:
-        """Return inputs Ψ_k α, (…, k), or (…, k, M) with M channels."""
+        """Decode the inputs Ψ_k α of the first k steps, (…, k), or (…, k, M) with M channels, from states."""
         alpha = self.coefficients(state)
         return torch.tensordot(alpha.to(torch.float64), self._basis, dims=([-1], [-1])).to(alpha.dtype)
 
@@ -96,19 +101,21 @@ def decode_sparse(
     cutoff: float | None = None,
     tikhonov: float = 0.0,
 ) -> Tensor:
-    """Return the inputs u = Ψ_k α of the state x = V_k Ψ_k α = Ω_k α, with α = Ω_k⁺ x (LRU-UA eq. 6, 21 and 22).
+    """Decode inputs that are combinations of the functions of a basis Ψ from a state (LRU-UA eq. 6, 21 and 22).
+
+    For inputs u = Ψ_k α the state is x = V_k Ψ_k α = Ω_k α, so α = Ω_k⁺ x. Returns u.
 
     N = P/2 complex eigenvalues can suffice for an input of any length, if Ω_k is well conditioned
-    (:func:`condition_number`). If the rank of Ω_k is below the rank of Ψ_k, an :class:`IllConditionedWarning` gives the
-    rank and the remedy.
+    (:func:`condition_number`). If the rank of Ω_k is below the rank of Ψ_k, an :class:`IllConditionedWarning` states
+    the rank and a remedy.
 
     Args:
-        state: (…, N) after ``length`` steps, or (…, M, R) with eigenvalues (M, R): input channel m drives the R states
-            of row m, and all channels share α (eq. 10 to 20).
+        state: state (…, N) after ``length`` steps, or (…, M, R) with eigenvalues (M, R): input channel m drives the R
+            states of row m, and all channels share α (LRU-UA eq. 10 to 20).
         eigenvalues, basis, length, cutoff, tikhonov: see :class:`SparseDecoder`, which also returns α.
 
     Returns:
-        (…, k), or (…, k, M) with M channels.
+        Inputs (…, k), or (…, k, M) with M channels.
 
     >>> from stablessm.reconstruction.bases import haar
     >>> basis, lam = haar(64, 4), torch.polar(torch.full((8,), 0.99), torch.linspace(0.01, 1.5, 8)).to(torch.complex128)
@@ -125,7 +132,10 @@ def decode_sparse(
 
 
 def mixed(lam: Tensor, psi: Tensor, eps: float) -> tuple[list[Equations], Tensor]:
-    """Return the equations of each channel, and real Ω (equations, P), each row divided by the norm of the row of V."""
+    """Return the equations of each channel and the real matrix Ω (equations, P).
+
+    Each row of Ω is divided by the norm of the corresponding row of V.
+    """
     if lam.dim() == 1:
         lam, psi = lam[None], psi[:, None]
     blocks = [equations(row, len(psi), real=True, eps=eps) for row in lam]
@@ -133,7 +143,7 @@ def mixed(lam: Tensor, psi: Tensor, eps: float) -> tuple[list[Equations], Tensor
 
 
 def first_steps(psi: Tensor, length: int | None) -> Tensor:
-    """Return Ψ_k, the first ``length`` rows."""
+    """Return Ψ_k, the first k = ``length`` rows of a basis."""
     if length is None:
         return psi
     if whole_number("length", length) > len(psi):

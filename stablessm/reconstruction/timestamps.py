@@ -1,4 +1,4 @@
-"""The number of steps since the start, decoded from a state that counts them."""
+"""Decoding of the number of steps since the start from a state that is driven by the constant input 1."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from stablessm.reconstruction._checks import Array
 
 @checked
 def timestamp(state0: Array, lam0: float) -> Tensor:
-    """Return the step k from x = Σ_{i<k} λ₀^i = (1 - λ₀^k) / (1 - λ₀), with constant input 1 (LRU-UA section 3.1)::
+    """Return the number of steps k since the start, from a state that has received the input 1 at every step.
+
+    The state is x = Σ_{i<k} λ₀^i = (1 - λ₀^k) / (1 - λ₀) (LRU-UA section 3.1), so::
 
         k = log(1 - x (1 - λ₀)) / log λ₀
 
@@ -24,7 +26,7 @@ def timestamp(state0: Array, lam0: float) -> Tensor:
         lam0: λ₀, real, between 0 and 1. (The logarithm of a complex number is not unique.)
 
     Returns:
-        Whole numbers (int64), in the shape of ``state0``.
+        Numbers of steps (int64), in the shape of ``state0``.
 
     Raises:
         NumericalError: consecutive steps cannot be distinguished, or the state lies between steps. If λ₀ and every step
@@ -48,13 +50,13 @@ def timestamp(state0: Array, lam0: float) -> Tensor:
         raise ArgumentError("state0", f"from 0 to the limit 1/(1 - λ₀) = {limit:.6g}", got)
     gone = x * (1 - lam0)
     left = 1 - gone  # λ₀^k
-    # Each step adds up to eps x_j (a product and a sum), of which λ₀^(k-j) is left: Σ_j λ₀^(k-j) x_j ≤ x². Half of that
-    # again for λ₀ rounded to the same precision, and half for what is rounded here.
+    # Step j adds an error of at most eps x_j (a product and a sum), of which the share λ₀^(k-j) remains at step k:
+    # Σ_j λ₀^(k-j) x_j ≤ x². The rounding of λ₀ and the rounding in this function add half of this bound each.
     off = 2 * eps * x.square() * (1 - lam0)
     unclear = off > 0.25 * left * -math.log(lam0)
     if bool(unclear.any()):
         raise NumericalError(
-            f"a step cannot be told from the next where λ₀^k = {float(left[unclear].min()):.2g}",
+            f"a step cannot be distinguished from the next step where λ₀^k = {float(left[unclear].min()):.2g}",
             "use a state in float64, or a λ₀ nearer to 1 - 1/L for L steps",
         )
     k = torch.log1p(-gone) / math.log(lam0)

@@ -1,4 +1,4 @@
-"""The base class of targets: shape checks, and memory in closed form where it is known."""
+"""The base class of targets: checks of shapes, and the exact memory function where it is known."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from stablessm.scan.checks import check_tensor
 
 
 class Target(ABC):
-    """A functional sequence y(t) = H_t(x), sampled every ``dt``: (B, T, d_input) to (B, T, d_output).
+    """A fixed input-output map y(t) = H_t(x), sampled every ``dt``: inputs (B, T, d_input) to outputs (B, T, d_output).
 
-    A subclass writes ``_respond`` and, if its memory function is known, ``_memory``, and is added to ``TARGETS``, over
-    which the contract test runs. Targets are immutable and have no trainable parameters.
+    A subclass implements ``_respond`` and, if its memory function is known, ``_memory``. It is added to ``TARGETS``;
+    the contract test runs over all of them. Targets are immutable and have no trainable parameters.
     """
 
     d_input: int
@@ -30,10 +30,10 @@ class Target(ABC):
     """Time between samples, in any unit."""
 
     has_memory: ClassVar[bool] = True
-    """Whether ``memory`` has a closed form."""
+    """Whether the memory function has a closed form, so that ``memory`` can be called."""
 
     def __call__(self, x: Sequence) -> Sequence:
-        """Return the output (B, T, d_output), in the dtype and on the device of the input (B, T, d_input)."""
+        """Return the output (B, T, d_output), with the dtype and the device of the input (B, T, d_input)."""
         check_tensor("x", x, 3)
         if x.shape[-1] != self.d_input:
             raise ArgumentError("x", f"shape (batch, time, {self.d_input})", f"shape {tuple(x.shape)}")
@@ -43,7 +43,10 @@ class Target(ABC):
 
     @checked
     def memory(self, times: ArrayLike, bound: float = 1.0) -> Tensor:
-        """Return the exact M(t) = sup over |x|₂ ≤ bound of |d/dt H_t(u^x)| / bound (IAT eq. 6), (len(times),), float64.
+        """Return the exact memory function M(t) at the given times, as a float64 tensor (len(times),).
+
+        M(t) = sup over |x|₂ ≤ bound of |d/dt H_t(u^x)| / bound (IAT eq. 6), where the input u^x is 0 before time 0 and
+        the constant vector x from time 0 on.
 
         The derivative is the difference quotient of the sampled output, (y[k] - y[k-1]) / dt, as in
         :func:`stablessm.memory_function`. A target without ``has_memory`` raises an ArgumentError.
@@ -60,7 +63,7 @@ class Target(ABC):
 
     @abstractmethod
     def _respond(self, x: Tensor) -> Tensor:
-        """Return the output for an input whose shape was checked."""
+        """Return the output (B, T, d_output) for an input (B, T, d_input) that is already checked."""
 
     def _memory(self, times: Tensor, bound: float) -> Tensor:
         raise NotImplementedError

@@ -1,4 +1,4 @@
-"""Named kernels ρ(t) with a closed form."""
+"""Kernels ρ(t) (impulse responses) that are available by name, with their integrals in closed form."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Rho: TypeAlias = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Kernel(ABC):
-    """ρ(t) for t ≥ 0 with named options, all of them positive numbers."""
+    """A kernel ρ(t), t ≥ 0, whose options are the fields of a dataclass; all options are positive numbers."""
 
     def __init_subclass__(cls) -> None:
         if "__call__" in cls.__dict__:
@@ -34,18 +34,18 @@ class Kernel(ABC):
 
     @abstractmethod
     def __call__(self, t: Tensor) -> Tensor:
-        """Return ρ(t), in the shape of t."""
+        """Return the values ρ(t) of the kernel, in the shape of t."""
 
     @property
     @abstractmethod
     def l1_norm(self) -> float:
-        """∫_0^∞ |ρ(t)| dt: the largest output for inputs up to 1 (IAT appendix A.1); may be infinite."""
+        """∫_0^∞ |ρ(t)| dt, the largest output for inputs of size at most 1 (IAT appendix A.1); may be infinite."""
 
 
 @final
 @dataclass(frozen=True)
 class Exponential(Kernel):
-    """ρ(t) = e^(-rate t). IAT eq. 109, 0.9^t, has rate = -log 0.9; the released code has rate 1.
+    """The kernel ρ(t) = e^(-rate t). The kernel 0.9^t of IAT eq. 109 has rate = -log 0.9; the authors' code has rate 1.
 
     >>> Exponential(rate=0.5).l1_norm
     2.0
@@ -54,19 +54,19 @@ class Exponential(Kernel):
     rate: float = 0.1
 
     def __call__(self, t: Tensor) -> Tensor:
-        """Return ρ(t)."""
+        """Return the values ρ(t) of the kernel, in the shape of t."""
         return torch.exp(-self.rate * t)
 
     @property
     def l1_norm(self) -> float:
-        """1 / rate."""
+        """The integral of |ρ|: 1 / rate."""
         return 1 / self.rate
 
 
 @final
 @dataclass(frozen=True)
 class Polynomial(Kernel):
-    """ρ(t) = (1 + rate t)^(-exponent): StableSSM section 4.1 at rate 1.
+    """The kernel ρ(t) = (1 + rate t)^(-exponent). StableSSM section 4.1 uses rate 1.
 
     >>> Polynomial(exponent=1.5)(torch.tensor([0.0, 3.0])).tolist()
     [1.0, 0.125]
@@ -76,22 +76,22 @@ class Polynomial(Kernel):
     rate: float = 1.0
 
     def __call__(self, t: Tensor) -> Tensor:
-        """Return ρ(t)."""
+        """Return the values ρ(t) of the kernel, in the shape of t."""
         return (1 + self.rate * t) ** -self.exponent
 
     @property
     def l1_norm(self) -> float:
-        """1 / (rate (exponent - 1)), infinite up to exponent 1."""
+        """The integral of |ρ|: 1 / (rate (exponent - 1)), or infinity if the exponent is at most 1."""
         return 1 / (self.rate * (self.exponent - 1)) if self.exponent > 1 else math.inf
 
 
 @final
 @dataclass(frozen=True)
 class Shift(Kernel):
-    """A delay, smoothed by a hat: ρ(t) = max(0, 1 - |t - delay| / width) / width.
+    """The kernel of a delay, a triangle of area 1 around t = delay: ρ(t) = max(0, 1 - |t - delay| / width) / width.
 
-    At width = dt the sampled output is x(t - delay) itself, interpolated linearly if the delay falls between samples.
-    The released code has 1 for 9 < t < 11, which at dt = 1 is the same as delay 10, width 1.
+    With width = dt, the sampled output is exactly x(t - delay), interpolated linearly if the delay falls between
+    samples. The authors' code has ρ = 1 for 9 < t < 11, which for dt = 1 is the same as delay 10 and width 1.
 
     >>> Shift(delay=3.0, width=1.0)(torch.arange(5.0)).tolist()
     [0.0, 0.0, 0.0, 1.0, 0.0]
@@ -106,19 +106,21 @@ class Shift(Kernel):
             raise ArgumentError("width", f"at most the delay, {self.delay:g}, so that the kernel is causal", self.width)
 
     def __call__(self, t: Tensor) -> Tensor:
-        """Return ρ(t)."""
+        """Return the values ρ(t) of the kernel, in the shape of t."""
         return (1 - (t - self.delay).abs() / self.width).clamp(min=0) / self.width
 
     @property
     def l1_norm(self) -> float:
-        """1."""
+        """The integral of |ρ|, which is 1 for every delay and width."""
         return 1.0
 
 
 @final
 @dataclass(frozen=True)
 class TwoPart(Kernel):
-    """A decay and a later bump, ρ(t) = e^(-rate t) + e^(-((t - delay) / width)²), defaults as in the released code.
+    """The kernel of a decay plus a later bump: ρ(t) = e^(-rate t) + e^(-((t - delay) / width)²).
+
+    The defaults are those of the authors' code.
 
     >>> TwoPart()(torch.tensor([0.0, 4.5, 9.0]).double()).round(decimals=3).tolist()
     [1.0, 0.011, 1.0]
@@ -129,21 +131,21 @@ class TwoPart(Kernel):
     width: float = 1.0
 
     def __call__(self, t: Tensor) -> Tensor:
-        """Return ρ(t)."""
+        """Return the values ρ(t) of the kernel, in the shape of t."""
         return torch.exp(-self.rate * t) + torch.exp(-(((t - self.delay) / self.width) ** 2))
 
     @property
     def l1_norm(self) -> float:
-        """1 / rate + width (√π / 2) erfc(-delay / width)."""
+        """The integral of |ρ|: 1 / rate + width (√π / 2) erfc(-delay / width)."""
         return 1 / self.rate + self.width * math.sqrt(math.pi) / 2 * math.erfc(-self.delay / self.width)
 
 
 @final
 @dataclass(frozen=True)
 class Airy(Kernel):
-    """ρ(t) = Ai(t - delay): oscillates until about t = delay, then decays faster than any exponential.
+    """The Airy kernel ρ(t) = Ai(t - delay), which oscillates until about t = delay, then decays superexponentially.
 
-    The default delay is that of the released code. Not differentiable in t.
+    The default delay is that of the authors' code. The values are not differentiable with respect to t.
 
     >>> Airy()(torch.tensor([0.0, 6.0, 12.0]).double()).round(decimals=4).tolist()
     [-0.3291, 0.355, 0.0]
@@ -152,7 +154,7 @@ class Airy(Kernel):
     delay: float = 6.0
 
     def __call__(self, t: Tensor) -> Tensor:
-        """Return ρ(t)."""
+        """Return the values ρ(t) of the kernel, in the shape of t."""
         from scipy.special import airy
 
         values = airy(t.detach().cpu().numpy() - self.delay)[0]
@@ -160,7 +162,7 @@ class Airy(Kernel):
 
     @property
     def l1_norm(self) -> float:
-        """∫ |Ai| from -delay to infinity, as a sum of integrals between zeros; accurate to about 1e-7."""
+        """The integral of |Ai| from -delay to infinity, summed between the zeros of Ai; accurate to about 1e-7."""
         from scipy.special import ai_zeros, itairy
 
         count = 1 + int(2 * self.delay**1.5 / (3 * math.pi))  # zeros lie near -(3π n / 2)^(2/3)
@@ -173,7 +175,9 @@ class Airy(Kernel):
 @final
 @dataclass(frozen=True)
 class Sine(Kernel):
-    """ρ(t) = e^(-rate t) sin(frequency t). The released sin(t) is not integrable; pass ``torch.sin`` for it.
+    """The kernel ρ(t) = e^(-rate t) sin(frequency t).
+
+    The authors' code uses sin(t), which is not integrable. To reproduce it, pass ``torch.sin`` as the kernel.
 
     >>> round(Sine(rate=0.1, frequency=1.0).l1_norm, 4)
     6.3549
@@ -183,18 +187,18 @@ class Sine(Kernel):
     frequency: float = 1.0
 
     def __call__(self, t: Tensor) -> Tensor:
-        """Return ρ(t)."""
+        """Return the values ρ(t) of the kernel, in the shape of t."""
         return torch.exp(-self.rate * t) * torch.sin(self.frequency * t)
 
     @property
     def l1_norm(self) -> float:
-        """ω coth(π rate / 2ω) / (rate² + ω²), ω the frequency."""
+        """The integral of |ρ|: ω coth(π rate / 2ω) / (rate² + ω²), where ω is the frequency."""
         r, omega = self.rate, self.frequency
         return omega / (math.tanh(math.pi * r / (2 * omega)) * (r**2 + omega**2))
 
 
 RELEASED = Polynomial(exponent=1.1, rate=0.1)
-"""The kernel that the authors' code calls polynomial."""
+"""The kernel that is called polynomial in the authors' code."""
 
 KERNELS: dict[str, type[Kernel] | Kernel] = {
     "exponential": Exponential,
@@ -209,7 +213,9 @@ KERNELS: dict[str, type[Kernel] | Kernel] = {
 
 
 def get(kernel: str | Rho, dt: float, options: dict[str, float]) -> Rho:
-    """Return ρ by name and options, or the function itself; a shift is one sample wide by default.
+    """Return the kernel function ρ with the given name and options; a function is returned unchanged.
+
+    The default width of the ``shift`` kernel is one sample (``dt``).
 
     >>> get("shift", 0.5, {"delay": 4.0})
     Shift(delay=4.0, width=0.5)
@@ -233,7 +239,7 @@ def get(kernel: str | Rho, dt: float, options: dict[str, float]) -> Rho:
 
 
 def sample(rho: Rho, times: Tensor) -> Tensor:
-    """Return ρ at the times, in float64; raise an ArgumentError if a function returns another shape."""
+    """Return the values of a kernel at the given times, in float64; raise an ArgumentError if their shape is wrong."""
     times = times.double()
     values = rho(times)
     if not isinstance(values, Tensor) or values.shape != times.shape:

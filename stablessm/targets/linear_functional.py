@@ -21,16 +21,18 @@ from stablessm.targets.kernels import Kernel, Rho
 @checked
 @dataclass(frozen=True, init=False)
 class LinearFunctional(Target):
-    """H_t(x) = ∫_0^∞ ρ(s) x(t-s) ds (IAT eq. 3), sampled: y[k] = dt Σ_{j ≤ k} ρ(j dt) x[k-j].
+    """A linear target, the convolution of the input with a kernel ρ: y[k] = dt Σ_{j ≤ k} ρ(j dt) x[k-j].
+
+    It samples H_t(x) = ∫_0^∞ ρ(s) x(t-s) ds (IAT eq. 3).
 
     Args:
-        kernel: ρ: ``exponential``, ``polynomial``, ``polynomial_released``, ``shift``, ``two_part``, ``airy``,
-            ``sine``; or a function from times, a float64 tensor, to values of the same shape.
-        dt: the time between samples, in your unit.
-        options: of the kernel, such as ``exponent=1.1`` and ``rate=1.0`` of the polynomial one; see
+        kernel: the kernel ρ: ``exponential``, ``polynomial``, ``polynomial_released``, ``shift``, ``two_part``,
+            ``airy``, ``sine``; or a function from times, a float64 tensor, to values of the same shape.
+        dt: time between samples, in any unit.
+        options: options of the kernel, such as ``exponent=1.1`` and ``rate=1.0`` of the polynomial kernel; see
             :mod:`stablessm.targets.kernels`.
 
-    Its memory function is |ρ(t)| for every bound (IAT eq. 5).
+    The memory function is |ρ(t)| for every bound (IAT eq. 5).
 
     >>> target = LinearFunctional("polynomial", exponent=1.1, dt=0.1)
     >>> target(torch.ones(8, 500, 1)).shape, round(target.kernel(torch.tensor([9.0])).item(), 6)
@@ -48,11 +50,11 @@ class LinearFunctional(Target):
 
     @property
     def l1_norm(self) -> float | None:
-        """∫ |ρ|, the norm of the functional (IAT appendix A.1); None for a function of yours."""
+        """∫ |ρ(t)| dt, the norm of the functional (IAT appendix A.1); None if the kernel was given as a function."""
         return self.rho.l1_norm if isinstance(self.rho, Kernel) else None
 
     def kernel(self, times: Times) -> Tensor:
-        """Return ρ(t), (len(times), 1, 1), in float64."""
+        """Return the values ρ(t) of the kernel at the given times, as a float64 tensor (len(times), 1, 1)."""
         return kernels.sample(self.rho, times)[:, None, None]
 
     def _respond(self, x: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""The Lotka-Volterra equations with a control input on the predators."""
+"""A target that solves the Lotka-Volterra equations with a control input on the predators."""
 
 from __future__ import annotations
 
@@ -20,15 +20,17 @@ Solver: TypeAlias = Literal["euler", "rk4"]
 @checked
 @dataclass(frozen=True)
 class LotkaVolterra(Target):
-    """dz₁/dt = z₁ (a - b z₂), dz₂/dt = -z₂ (c - d z₁) + x (LRU-UA eq. 37, 38); y[k] = z after step k.
+    """A predator-prey system driven by the input; the output is its state z = (z₁, z₂) after every step.
 
-    The defaults are the paper's (appendix E.3): Euler steps of 0.0075 from z(0) = (1, 0.5). The input is held over a
-    step.
+    dz₁/dt = z₁ (a - b z₂) for the prey, dz₂/dt = -z₂ (c - d z₁) + x for the predators (LRU-UA eq. 37, 38).
 
-    It starts away from rest, so it is not a functional in the sense of the other targets: no input does not give no
-    output, and a later input does not only give a later output. It is causal, and for a finite time H(x) - H(0) is
-    continuous, regular and bounded. Nothing keeps z positive: an input that pulls z₂ far below 0 makes z₁ explode.
-    It has no memory function in closed form. Started at rest, z(0) = (c/d, a/b), it is time-homogeneous.
+    The defaults are those of the paper (appendix E.3): Euler steps of 0.0075 from z(0) = (1, 0.5). The input is
+    constant during a step.
+
+    Unlike the other targets, the system does not start at rest: a zero input gives a nonzero output, and a delayed
+    input does not simply delay the output. The map is causal, and for a finite time H(x) - H(0) is continuous, regular
+    and bounded. Nothing keeps z positive: an input that drives z₂ far below 0 makes z₁ explode. The memory function has
+    no closed form. If the system starts at rest, z(0) = (c/d, a/b), it is time-homogeneous.
 
     >>> target = LotkaVolterra()
     >>> target(torch.zeros(1, 2048, 1)).shape
@@ -40,10 +42,10 @@ class LotkaVolterra(Target):
     c: float = 1.0
     d: float = 0.3
     start: tuple[float, float] = (1.0, 0.5)
-    """z(0)."""
+    """Initial state z(0)."""
     dt: float = 0.0075
     solver: Solver = "euler"
-    """``euler``, or ``rk4``, the classical Runge–Kutta method, for the differential equation itself."""
+    """``euler``, as in the paper, or the more accurate ``rk4`` (the classical Runge–Kutta method)."""
 
     d_input = 1
     d_output = 2
@@ -66,7 +68,7 @@ class LotkaVolterra(Target):
         return torch.stack(states, 1) if states else x.new_empty(len(x), 0, 2)
 
     def _slope(self, z: Tensor, control: Tensor) -> Tensor:
-        """Return the mean velocity over a step."""
+        """Return the increment of the state per unit of time over one step of the solver."""
         first = self._velocity(z, control)
         if self.solver == "euler":
             return first

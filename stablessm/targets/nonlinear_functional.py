@@ -1,4 +1,4 @@
-"""A nonlinear functional with slowly decaying memory."""
+"""A nonlinear target with slowly decaying memory."""
 
 from __future__ import annotations
 
@@ -17,23 +17,24 @@ from stablessm.targets.kernels import Polynomial, Rho
 from stablessm.targets.linear_functional import LinearFunctional
 
 PUBLISHED = Polynomial(exponent=1.5)
-"""ρ of IAT figure 2: (t + 1)^(-1.5)."""
+"""The kernel ρ(t) = (t + 1)^(-1.5) of IAT figure 2."""
 
 
 @final
 @checked
 @dataclass(frozen=True, init=False)
 class NonlinearFunctional(Target):
-    """H_t(x) = ∫_0^∞ ρ(s) σ(x(t-s)) ds, sampled as a linear functional is.
+    """A nonlinear target, the convolution of σ(x) with a kernel ρ: H_t(x) = ∫_0^∞ ρ(s) σ(x(t-s)) ds, sampled.
 
-    IAT figure 2 and appendix C say that the target is nonlinear, that ρ(t) = (t + 1)^(-1.5), and (section 4.3)
-    that its memory function is C ρ(t); the functional itself is not printed. This is the simplest one for which that
-    holds exactly: a Heaviside input x gives σ(x) ρ(t), so M(t) = C |ρ(t)| with C = max(|σ(B)|, |σ(-B)|) / B.
+    IAT (figure 2, appendix C and section 4.3) states that the target is nonlinear, that ρ(t) = (t + 1)^(-1.5), and that
+    the memory function is C ρ(t), but does not print the functional. This class is the simplest functional with these
+    properties: the derivative of the output for a Heaviside input of size x is σ(x) ρ(t), so M(t) = C |ρ(t)| with
+    C = max(|σ(B)|, |σ(-B)|) / B for inputs of size at most B.
 
     Args:
-        kernel, dt, options: ρ, as of :class:`LinearFunctional`.
-        nonlinearity: σ: ``tanh``, ``hardtanh``, ``relu``, ``linear``, or an elementwise function, nowhere falling,
-            with σ(0) = 0.
+        kernel, dt, options: the kernel ρ and the time between samples, as in :class:`LinearFunctional`.
+        nonlinearity: σ: ``tanh``, ``hardtanh``, ``relu``, ``linear``, or a nondecreasing elementwise function with
+            σ(0) = 0.
 
     >>> target = NonlinearFunctional(dt=0.1)
     >>> target(torch.randn(4, 100, 1)).shape
@@ -43,7 +44,7 @@ class NonlinearFunctional(Target):
     """
 
     linear: LinearFunctional
-    """The outer function, applied after σ."""
+    """The convolution with ρ, which is applied after σ."""
     sigma: Callable[[Tensor], Tensor]
     dt: float = field(repr=False)
 

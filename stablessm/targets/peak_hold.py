@@ -1,4 +1,4 @@
-"""The peak-hold operator: a nonlinear target whose memory function decays although no peak is forgotten."""
+"""The peak-hold operator: a nonlinear target whose memory function decays although it never forgets a peak."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ from stablessm.targets.base import Target
 @checked
 @dataclass(frozen=True)
 class PeakHold(Target):
-    """H_t(x) = max(0, max_{s ≤ t} x(s)), channel by channel (IAT, remark A.5).
+    """A target that returns the largest input so far, at least 0: H_t(x) = max(0, max_{s ≤ t} x(s)) (IAT remark A.5).
 
-    Zero is the value before anything came. A constant input moves it once, so its memory function is 0 for t > 0, and
-    1/dt over the first step, where the output jumps: decaying memory. An early peak is never forgotten: no fading
-    memory. Nor is it regular: a pulse counts however short it is.
+    Each channel has its own maximum, which starts at 0. A constant input changes the output only once, so the memory
+    function is 1/dt at the first step, where the output jumps, and 0 afterwards: the memory decays. The memory does not
+    fade, because an early peak is never forgotten, and the map is not regular, because a pulse counts however short it
+    is.
 
     >>> PeakHold()(torch.tensor([[[-1.0], [2.0], [1.0], [3.0]]])).flatten().tolist()
     [0.0, 2.0, 2.0, 3.0]

@@ -15,7 +15,7 @@ from stablessm.targets.teacher import TeacherRNN
 from stablessm.targets.volterra import Volterra
 
 SERIES = ((Exponential(1.0),), (Exponential(0.5), Exponential(2.0)), (Exponential(0.2), Exponential(0.2)))
-"""A series of order 2 whose quadratic kernel has rank 2."""
+"""Terms of an example Volterra series of order 2 whose quadratic kernel has rank 2."""
 
 TARGETS: dict[str, Callable[..., Target]] = {
     **{name: partial(LinearFunctional, name) for name in KERNELS},
@@ -25,4 +25,4 @@ TARGETS: dict[str, Callable[..., Target]] = {
     "lotka_volterra": LotkaVolterra,
     "peak_hold": PeakHold,
 }
-"""Constructors by name; each takes ``dt`` and its own options, as in ``TARGETS["sine"](dt=0.1)``."""
+"""Constructor of every target by name; each takes ``dt`` and its own options, as in ``TARGETS["sine"](dt=0.1)``."""

@@ -1,4 +1,4 @@
-"""A fixed random RNN as a target."""
+"""A random recurrent network with fixed weights as a target."""
 
 from __future__ import annotations
 
@@ -18,28 +18,29 @@ from stablessm.layers import ContinuousRNN, activations
 from stablessm.targets.base import Target
 
 STATE_ELEMENTS = 8_000_000
-"""Largest number of state values in memory; a larger batch runs in parts."""
+"""Largest number of state values that are held in memory at once; a larger batch is computed in parts."""
 
 
 @final
 @checked
 @dataclass(frozen=True)
 class TeacherRNN(Target):
-    """A random teacher, dh/dt = σ(W h + U x), y = C h, by Euler steps (IAT eq. 1 and figure 3).
+    """A random recurrent network with fixed weights: dh/dt = σ(W h + U x), y = C h, by Euler steps (IAT eq. 1).
 
-    The paper states only that teachers are random and have 256 states. Here W is a normal matrix in a random basis,
-    with eigenvalues -(1 ± iφ)/τ: τ log-uniform in ``timescales``, φ uniform in [0, ``oscillation``]. U and C are
-    Gaussian with variances 1/d_input and 1/d_state. There is no bias, so that a zero input gives a zero output.
+    The paper states only that teachers are random and have 256 states. Here W is a normal matrix in a random
+    orthonormal basis, with eigenvalues -(1 ± iφ)/τ, where τ is log-uniform in ``timescales`` and φ is uniform in [0,
+    ``oscillation``]. U and C are Gaussian with variances 1/d_input and 1/d_state. There is no bias, so a zero input
+    gives a zero output.
 
-    Since 0 ≤ σ' ≤ 1, a constant input moves z = W h + U x so that V = Σ_i ∫_0^{z_i} σ falls at every step while
-    dt (1 + φ²) < 2 τ: every teacher converges, in continuous time and as sampled, and more slowly with longer time
-    scales. The memory function has no closed form.
+    Every teacher converges for a constant input, in continuous time and as sampled: since 0 ≤ σ' ≤ 1, the function
+    V = Σ_i ∫_0^{z_i} σ of z = W h + U x decreases at every step if dt (1 + φ²) < 2 τ. Longer time scales converge more
+    slowly. The memory function has no closed form.
 
     Args:
-        d_state, d_input, d_output: sizes.
+        d_state, d_input, d_output: number of states, inputs and outputs.
         activation: σ: ``tanh``, ``hardtanh``, ``relu`` or ``linear``.
         seed: seed of W, U and C; the global random state is not changed.
-        timescales: shortest and longest time scale.
+        timescales: shortest and longest time scale τ.
         oscillation: largest phase in radians by which a mode turns while it decays by a factor of e.
         dt: time between samples, in the unit of ``timescales``.
 
@@ -81,7 +82,7 @@ class TeacherRNN(Target):
 
     @cached_property
     def layer(self) -> ContinuousRNN:
-        """Weights of the teacher, in float64. They are not trained."""
+        """The recurrent layer with the weights of the teacher, in float64. The weights are not trained."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
             layer = ContinuousRNN(
@@ -91,7 +92,7 @@ class TeacherRNN(Target):
         return layer.double().requires_grad_(False)
 
     def _eigenvalues(self) -> Tensor:
-        """Draw conjugate pairs of eigenvalues, and one real eigenvalue if the number is odd."""
+        """Draw the eigenvalues of W: conjugate pairs, and one real eigenvalue if ``d_state`` is odd."""
         shortest, longest = self.timescales
         pairs, single = divmod(self.d_state, 2)
         tau = shortest * (longest / shortest) ** torch.rand(pairs + single, dtype=torch.float64)

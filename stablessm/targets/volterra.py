@@ -1,4 +1,4 @@
-"""Volterra series of separable kernels: sums of products of convolutions."""
+"""Volterra series with separable kernels: sums of products of convolutions."""
 
 from __future__ import annotations
 
@@ -23,19 +23,21 @@ from stablessm.targets.kernels import Rho
 @checked
 @dataclass(frozen=True, init=False)
 class Volterra(Target):
-    """y = Σ_r Π_j (ρ_{r,j} * x): a Volterra series (SSM-UA eq. 18, h_0 = 0) with kernels of finite rank (eq. 57).
+    """A nonlinear target, a sum of products of convolutions: y = Σ_r Π_j (ρ_{r,j} * x).
 
-    Each term r is a product of n_r convolutions, one part of the kernel of order n_r.
+    This is a Volterra series (SSM-UA eq. 18, h_0 = 0) with kernels of finite rank (eq. 57).
+
+    Each term r is a product of n_r convolutions and belongs to the kernel of order n_r.
 
     Args:
-        terms: for each term its kernels, names or functions as for :class:`LinearFunctional`. All terms of the same
-            length form one order, and their number is its rank.
+        terms: a list of kernels for each term; a kernel is a name or a function, as in :class:`LinearFunctional`. All
+            terms with n kernels together form the kernel of order n, and their number is its rank.
         dt: time between samples, in any unit.
 
-    A Heaviside input x gives (ρ * u^x)(t) = x R(t), R(t) = ∫_0^t ρ. By the product rule the derivative of the output is
-    Σ_n a_n(t) x^n, where a_n sums ρ_i Π_{j≠i} R_j over the terms of order n. The memory function is the largest value
-    of this polynomial over |x| ≤ B, attained at an end or a critical point. It describes the sampled map, so times
-    must be multiples of dt.
+    For a Heaviside input of size x, (ρ * u^x)(t) = x R(t) with R(t) = ∫_0^t ρ. By the product rule, the derivative of
+    the output is Σ_n a_n(t) x^n, where a_n sums ρ_i Π_{j≠i} R_j over the terms of order n. The memory function is the
+    largest absolute value of this polynomial over |x| ≤ B, divided by B; it is attained at an end of the interval or at
+    a critical point. It describes the sampled map, so times must be multiples of dt.
 
     >>> slow, fast = kernels.Exponential(0.5), kernels.Exponential(2.0)
     >>> target = Volterra([[slow], [fast, slow]], dt=0.1)
@@ -59,11 +61,11 @@ class Volterra(Target):
 
     @property
     def order(self) -> int:
-        """N, the largest number of factors in a term."""
+        """Order N of the series: the largest number of kernels in a term."""
         return max(len(term) for term in self.terms)
 
     def _samples(self, steps: int, device: torch.device | None = None) -> Tensor:
-        """Return all kernels, term by term: (steps, number of kernels)."""
+        """Return the samples of all kernels, ordered by term, as a tensor (steps, number of kernels)."""
         times = self.dt * torch.arange(steps, dtype=torch.float64, device=device)
         return torch.stack([kernels.sample(rho, times) for term in self.terms for rho in term], 1)
 
@@ -85,7 +87,10 @@ class Volterra(Target):
         return torch.from_numpy(largest_values(slopes * bound ** np.arange(-1.0, self.order)))
 
     def _slopes(self, steps: int) -> Tensor:
-        """Return a_n(k dt), (steps, N + 1); differences of products are telescoped, so that nothing cancels."""
+        """Return the polynomial coefficients a_n(k dt), as an array (steps, N + 1).
+
+        The differences of products are written as telescoping sums, so that no digits cancel.
+        """
         slopes = torch.zeros(steps, self.order + 1, dtype=torch.float64)
         for rho in self._by_term(self._samples(steps)):
             after = self.dt * rho.cumsum(0)
@@ -97,7 +102,7 @@ class Volterra(Target):
 
 
 def largest_values(coefficients: np.ndarray) -> np.ndarray:
-    """Return max over |u| ≤ 1 of |Σ_n c_n u^n| for each row (K, N + 1), from ±1 and the stationary points.
+    """Return the maximum over |u| ≤ 1 of |Σ_n c_n u^n| for each row c of ``coefficients`` (K, N + 1).
 
     >>> largest_values(np.array([[0.0, 1.0, -1.0], [0.25, 0.0, -1.0]])).tolist()
     [2.0, 0.75]

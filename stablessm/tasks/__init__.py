@@ -1,4 +1,4 @@
-"""Tasks: data in batches, a loss, a metric, and the score of chance."""
+"""Tasks to train models on: data in batches, a loss, a metric, and the score of the best constant prediction."""
 
 from stablessm.tasks.base import SPLITS, Batch, Inputs, Outputs, Split, Task
 from stablessm.tasks.options import Options, option

@@ -1,4 +1,4 @@
-"""The base class of tasks: batches that depend on their index alone, a loss, a metric and the score of chance."""
+"""The base class of tasks: reproducible batches, a loss, a metric and the score of the best constant prediction."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from stablessm.tasks.options import Options
 Split: TypeAlias = Literal["train", "valid", "test"]
 SPLITS: tuple[Split, ...] = get_args(Split)
 _SEEDS = 2**31
-"""Upper limit of seeds and epochs, so that both together fit into the 63 bits that seed a generator."""
+"""Upper limit of seeds and of epochs, so that a seed and an epoch together fit into the 63-bit seed of a generator."""
 
 
 @final
 @checked
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """Some examples of a task.
+    """A batch of examples of a task: inputs, targets and, if the task has them, lengths, weights and resets.
 
     >>> batch = Batch(torch.zeros(2, 5, 1), torch.tensor([0, 1]))
     >>> len(batch), batch.to("cpu").inputs.shape
@@ -43,21 +43,21 @@ class Batch:
     targets: Tensor
     """(B,) classes or (B, size) values; with one target per step, (B, T) classes or (B, T, size) values."""
     lengths: Tensor | None = None
-    """(B,) int64, the length of each input without padding, for right-padded batches."""
+    """Length of each input without padding, (B,) int64, for right-padded batches."""
     weights: Tensor | None = None
-    """(B, T) float, the weight of each step, for one target per step."""
+    """Weight of each step in loss and metric, (B, T) float, if there is one target per step."""
     reset: Tensor | None = None
-    """(B, T) bool, True where a new document begins and the state is reset."""
+    """True where a new document begins and the state of the model is reset, (B, T) bool."""
 
     def __len__(self) -> int:
         return len(self.inputs)
 
     def to(self, device: Device) -> Batch:
-        """Return the same examples on that device."""
+        """Return a copy of the batch on the given device."""
         return self._each(lambda tensor: tensor.to(device, non_blocking=True))
 
     def rows(self, part: tuple[int, int]) -> Batch:
-        """Return part i of n of the examples, for (i, n)."""
+        """Return one part of the batch: part i of n nearly equal parts, for ``part`` = (i, n)."""
         if not 0 <= part[0] < part[1]:
             raise ArgumentError("part", "(i, n), i from 0 to n - 1", part)
         mine = nth_part(len(self), *part)
@@ -71,11 +71,11 @@ class Batch:
 @checked
 @dataclass(frozen=True)
 class Inputs:
-    """The inputs of a model of the task."""
+    """Describes the inputs of a model for a task: values or tokens, and their sizes."""
 
     kind: Literal["values", "tokens"]
     size: int
-    """``d_input`` of values, the vocabulary of tokens."""
+    """Number of values per step (``d_input``), or the vocabulary size of tokens."""
     length: int
     """Number of steps of the longest sequence."""
 
@@ -84,23 +84,23 @@ class Inputs:
 @checked
 @dataclass(frozen=True)
 class Outputs:
-    """The outputs of a model of the task."""
+    """Describes the outputs of a model for a task: classes or values, their number, and whether every step has one."""
 
     kind: Literal["classes", "values"]
     size: int
     """Number of classes, or of values."""
     per_step: bool
-    """Whether there is a target at each step, instead of one per sequence."""
+    """Whether there is one target per step, instead of one per sequence."""
     names: tuple[str, ...] = ()
     """Names of the classes or values, if they have names."""
 
 
 @checked
 class Task(ABC):
-    """The base class of tasks: data, loss and metric.
+    """The base class of tasks. A task provides the batches of a data set, a loss and a metric.
 
-    A subclass sets the attributes below and writes ``_examples`` and ``chance``. An entry in ``TASKS``
-    (``registry.py``) includes it in the contract test. Tensors in ``_tensors`` move with the task to a device.
+    A subclass sets the attributes below and implements ``_examples`` and ``chance``. An entry in ``TASKS``
+    (``registry.py``) includes the subclass in the contract test. ``to`` moves the tensors in ``_tensors`` to a device.
     """
 
     name: str
@@ -111,35 +111,35 @@ class Task(ABC):
     """Number of examples of each split."""
     options: Options
     content: str | None = None
-    """SHA-256 of the data, if they were read from files or arrays."""
+    """SHA-256 of the data, if the data were read from files or arrays."""
     notes: tuple[str, ...] = ()
-    """Sentences about cells that were filled, rows that were dropped and columns that are not used."""
+    """Sentences for the user about cells that were filled, rows that were dropped and columns that are not used."""
     carries: bool = False
-    """Whether row b of a training batch continues row b of the previous batch, with the state of the model."""
+    """Whether row b of a training batch continues row b of the previous batch, so that the model carries its state."""
 
     device = torch.device("cpu")
     """Device of the batches."""
     companions: Mapping[str, str] = {}
-    """Files to store with a model of the task, by name, such as a tokenizer."""
+    """Contents, by file name, of files to store with a model of the task, such as a tokenizer."""
     _tensors: Mapping[str, Tensor] = {}
 
     @property
     def higher_is_better(self) -> bool:
-        """Whether a larger metric is better."""
+        """Whether a larger value of the metric is better."""
         return self.metric == "accuracy"
 
     @property
     @abstractmethod
     def chance(self) -> float:
-        """The metric, on the test split, of the best constant prediction."""
+        """Metric of the best constant prediction on the test split."""
 
     @property
     def baselines(self) -> dict[str, float]:
-        """The metric, on the test split, of predictions without a model, by what is predicted."""
+        """Metrics on the test split of simple predictions without a model, by a description of the prediction."""
         return {"the best constant prediction": self.chance}
 
     def remarks(self, metric: float) -> list[str]:
-        """Return a sentence for each baseline that a model with this metric on the test split does not beat."""
+        """Return a warning for each baseline that is at least as good as a model with this metric on the test split."""
         beaten = {name: metric > it if self.higher_is_better else metric < it for name, it in self.baselines.items()}
         return [
             f"remark: {self.metric} {metric:.4g} is no better than {name} ({self.baselines[name]:.4g})"
@@ -148,12 +148,12 @@ class Task(ABC):
         ]
 
     def describe(self) -> dict[str, Any]:
-        """Return everything that identifies the data as plain values, for checkpoints and records."""
+        """Return a dictionary of plain values that identifies the task and its data, for checkpoints and records."""
         content = {} if self.content is None else {"content": self.content}
         return {"task": self.name, "options": self.options.plain(), "sizes": dict(self.sizes), **content}
 
     def as_trained(self, description: Mapping[str, Any]) -> Self:
-        """Return this task with the preprocessing of the task that a model was trained on.
+        """Return this task with the preprocessing of another task, on which a model was trained.
 
         Preprocessing is learned from the training examples: for example the scale of the inputs, or the order of the
         classes.
@@ -165,12 +165,12 @@ class Task(ABC):
 
     @abstractmethod
     def _examples(self, split: Split, indices: Tensor, seed: int, epoch: int) -> Batch:
-        """Return the examples with these indices on ``self.device``.
+        """Return a batch of the examples with the given indices, on ``self.device``.
 
         Args:
             split: The split.
             indices: (B,) on the CPU, so that the length of a padded batch is known without waiting for the device.
-            seed, epoch: For tasks that draw new examples every epoch.
+            seed, epoch: Seed and number of the epoch, for tasks that draw new examples every epoch.
         """
 
     def steps(self, split: Split, batch_size: int) -> int:
@@ -192,7 +192,7 @@ class Task(ABC):
         index: int = 0,
         part: tuple[int, int] = (0, 1),
     ) -> Batch:
-        """Return batch ``index`` of an epoch. It depends only on these arguments, so a run can resume at any batch.
+        """Return batch ``index`` of an epoch. It depends only on the arguments, so that a run can resume at any batch.
 
         Training examples are shuffled by seed and epoch, and each occurs at most once per epoch; the examples of valid
         and test keep their order. For a task that carries its state, row b of training batch ``index`` is example
@@ -227,8 +227,11 @@ class Task(ABC):
         return self._examples(split, indices, seed, epoch)
 
     def lanes(self, split: Split, batch_size: Size) -> Iterator[Batch]:
-        """Yield a split in batches whose rows continue the previous batch, for a task that carries its state."""
-        raise ArgumentError("split", "that of a task that carries its state", f"one of {type(self).__name__}")
+        """Yield the batches of a split so that every row continues the same row of the previous batch.
+
+        Only tasks for which the model carries its state implement this method.
+        """
+        raise ArgumentError("split", "a split of a task with ``carries``", f"a split of {type(self).__name__}")
 
     def loss(self, output: Tensor, batch: Batch) -> Tensor:
         """Return the mean loss over the scored positions: cross-entropy of classes, squared error of values."""
@@ -236,14 +239,16 @@ class Task(ABC):
         return total / count
 
     def total_loss(self, output: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Return the sum of the loss over the scored positions, and their number. Both add up over parts of a batch.
+        """Return the sum of the loss over the scored positions and the number of these positions.
+
+        The mean loss of a batch is the sum of the losses of its parts divided by the sum of their numbers of positions.
 
         A task with its own loss overrides ``loss``, ``total_loss`` and ``count``.
         """
         return scoring.total_loss(self.outputs.kind, *self._paired(output, batch))
 
     def count(self, batch: Batch) -> Tensor:
-        """Return the number of scored positions of a batch (the sum of their weights) in float64.
+        """Return the number of scored positions of a batch (the sum of its weights) in float64.
 
         A training step divides the losses of all its batches, on all ranks, by the total of these numbers.
         """
@@ -254,19 +259,19 @@ class Task(ABC):
         return torch.full((), positions.numel(), dtype=torch.float64, device=batch.targets.device)
 
     def score(self, output: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Return the sum of the metric over the scored positions, and their number, in float64."""
+        """Return the sum of the metric over the scored positions, and the number of these positions, in float64."""
         output, targets, weights = self._paired(output, batch)
         return scoring.score(self.metric, output.detach(), targets, weights)
 
     def to(self, device: Device) -> Self:
-        """Return the same task with its data, and so its batches, on that device."""
+        """Return a copy of the task whose data and batches are on the given device."""
         moved = copy.copy(self)
         moved.device = torch.device(device)
         moved._tensors = {name: tensor.to(device) for name, tensor in self._tensors.items()}
         return moved
 
     def _paired(self, output: Tensor, batch: Batch) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Return outputs, targets and weights of matching shapes."""
+        """Check that the output matches the batch, and return output, targets and weights."""
         check_tensor("output", output)
         if not isinstance(batch, Batch):
             raise ArgumentError("batch", "a Batch, as Task.batch makes it", type(batch).__name__)
@@ -277,7 +282,7 @@ class Task(ABC):
         return output, batch.targets, self._weights(batch)
 
     def _weights(self, batch: Batch) -> Tensor | None:
-        """Return the weight of every position; None if all positions count once."""
+        """Return the weight of every scored position; None if all weights are 1."""
         if not self.outputs.per_step or batch.weights is not None or batch.lengths is None:
             return batch.weights
         return torch.arange(batch.inputs.shape[1], device=batch.inputs.device) < batch.lengths[:, None]
@@ -289,11 +294,11 @@ class Task(ABC):
 
 
 def generator(seed: int, epoch: int) -> torch.Generator:
-    """Return the random generator of an epoch."""
+    """Return the random generator for an epoch of a run with the given seed."""
     return torch.Generator().manual_seed(seed * _SEEDS + epoch)
 
 
 @lru_cache(maxsize=4)
 def _order(size: int, seed: int, epoch: int) -> Tensor:
-    """Return the training order of an epoch."""
+    """Return the random order of the training examples in an epoch."""
     return torch.randperm(size, generator=generator(seed, epoch))

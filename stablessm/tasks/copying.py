@@ -1,4 +1,4 @@
-"""Selective copying: tokens at random places among fillers, to be copied in order at the end."""
+"""The selective copying task: tokens stand at random places among fillers and are copied in order at the end."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _TOKENS, _PLACES = range(2)
 @final
 @dataclass(frozen=True)
 class CopyingOptions(SyntheticOptions):
-    """The sizes of the task."""
+    """Options of selective copying: the sizes of the task."""
 
     length: int = option(256, "number of tokens before the copy")
     vocabulary: int = option(16, "number of different tokens, including the filler and the mark")
@@ -31,10 +31,11 @@ class CopyingOptions(SyntheticOptions):
 
 @final
 class SelectiveCopying(SyntheticTask):
-    """Selective copying: for · a · · b · c ? ? ? the targets at the three marks are a, b, c.
+    """Selective copying: the input · a · · b · c ? ? ? has the targets a, b, c at the three marks (?).
 
-    As in Gu and Dao 2023 (Mamba), whose length is 4096. The places differ between examples, so a fixed filter cannot
-    solve the task. Token 0 is the filler, the last token the mark. Only the steps of marks count.
+    The task is from Gu and Dao 2023 (Mamba), who use length 4096. The places of the tokens differ between examples, so
+    a fixed filter cannot solve the task. Token 0 is the filler (·) and the last token is the mark. Only the steps of
+    marks count in loss and metric.
 
     >>> from stablessm import tasks
     >>> batch = tasks.get("selective-copying", length=10, vocabulary=6, copied=3).batch("valid", 2)
@@ -54,7 +55,7 @@ class SelectiveCopying(SyntheticTask):
 
     @property
     def chance(self) -> float:
-        """One over the number of tokens that can be copied, which are equally likely."""
+        """Accuracy of a constant prediction: 1 / number of tokens that can be copied (all are equally likely)."""
         return 1 / self.symbols
 
     def _made(self, split: Split, keys: Tensor) -> Batch:

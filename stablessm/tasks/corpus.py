@@ -1,4 +1,4 @@
-"""Labeled texts as token ids, with their splits and vocabulary."""
+"""Labeled texts (movie reviews) as token ids, with splits and a vocabulary."""
 
 from __future__ import annotations
 
@@ -15,36 +15,36 @@ from stablessm._errors import ArgumentError
 from stablessm.tasks.base import SPLITS
 
 Labeled: TypeAlias = list[tuple[str, int]]
-"""Texts, each with its class."""
+"""Pairs of a text and its class."""
 
 Row: TypeAlias = "Sequence[int] | np.ndarray"
 """The token ids of a text."""
 
 SPECIAL = ("<pad>", "<s>", "</s>", "<unk>")
-"""The first words of every vocabulary that is built here."""
+"""Special tokens, which come first in the vocabularies of words and of bytes."""
 START, END, UNKNOWN = 1, 2, 3
 
 _WORD = re.compile(r"\w+(?:'\w+)?")
 _HELD_OUT = 10
-"""One in this number of training reviews is held out for validation."""
+"""One of this many training reviews is held out for validation."""
 _PARTS = ("tokens", "starts", "labels")
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class Reviews:
-    """Token ids of many reviews, one after the other."""
+    """A set of labeled reviews: the token ids of all reviews in one array, where each review begins, and the labels."""
 
     tokens: np.ndarray
-    """uint16, the ids of all reviews."""
+    """Token ids of all reviews, one review after the other, uint16."""
     starts: np.ndarray
-    """(n + 1,): review i is ``tokens[starts[i]:starts[i + 1]]``."""
+    """First tokens of the reviews, and the end (n + 1,): review i is ``tokens[starts[i]:starts[i + 1]]``."""
     labels: np.ndarray
-    """(n,) 1 for positive, 0 for negative."""
+    """Labels (n,): 1 for a positive review, 0 for a negative one."""
 
     @classmethod
     def of(cls, rows: Iterable[Row], labels: Sequence[int]) -> Self:
-        """Return the corpus of rows of ids, with one label each."""
+        """Return the reviews with these token ids (one row per review) and labels."""
         packed = [np.asarray(row, np.uint16) for row in rows]
         starts = np.cumsum([0, *map(len, packed)])
         tokens = np.concatenate([np.empty(0, np.uint16), *packed])
@@ -55,11 +55,11 @@ class Reviews:
 
     @property
     def lengths(self) -> np.ndarray:
-        """The number of tokens of each text, (n,)."""
+        """Number of tokens of each review, (n,)."""
         return np.diff(self.starts)
 
     def padded(self, index: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return ids (B, longest) padded with 0, lengths (B,) and labels (B,) of the reviews at ``index``.
+        """Return token ids (B, longest) padded with 0, lengths (B,) and labels (B,) of the reviews at ``index``.
 
         >>> ids, lengths, labels = Reviews.of([[1, 7], [1, 8, 9]], [0, 1]).padded(np.array([1, 0]))
         >>> ids.tolist(), lengths.tolist(), labels.tolist()
@@ -76,33 +76,34 @@ class Reviews:
 @final
 @dataclass(frozen=True, eq=False)
 class Corpus:
-    """Reviews for training, validation and test."""
+    """A corpus of reviews as token ids: the training, validation and test splits, and the vocabulary."""
 
     train: Reviews
     valid: Reviews
     test: Reviews
     vocabulary: tuple[str, ...]
     start: int
-    """The id every review begins with."""
+    """Token id with which every review begins."""
     end: int | None
-    """The id every review ends with, if there is one."""
+    """Token id with which every review ends, or None."""
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """Return everything as arrays, for a file."""
+        """Return all fields as arrays, to be stored in a file."""
         found = {f"{split}.{part}": getattr(getattr(self, split), part) for split in SPLITS for part in _PARTS}
         frame = np.array([self.start, -1 if self.end is None else self.end])
         return {**found, "vocabulary": np.array(self.vocabulary), "frame": frame}
 
     @classmethod
     def of(cls, arrays: Mapping[str, np.ndarray]) -> Self:
-        """Return the corpus from the arrays that :meth:`arrays` returned."""
+        """Restore a corpus from the result of :meth:`arrays`."""
         splits = {split: Reviews(*(arrays[f"{split}.{part}"] for part in _PARTS)) for split in SPLITS}
         start, end = arrays["frame"].tolist()
         vocabulary = tuple(arrays["vocabulary"].tolist())
         return cls(**splits, vocabulary=vocabulary, start=start, end=None if end < 0 else end)
 
     def ids(self, words: Sequence[str]) -> list[int]:
-        """Return the ids of these words; an error names the nearest words of the vocabulary.
+        """Return the token ids of words; for an unknown word, raise an error that names similar words of the
+        vocabulary.
 
         >>> reviews = [("good good film", 1), ("bad film", 0)] * 5
         >>> corpus = word_corpus(reviews, reviews, 10, 8)
@@ -125,18 +126,18 @@ class Corpus:
 
 
 def word_corpus(train: Labeled, test: Labeled, most: int, length: int, *, closed: bool = False) -> Corpus:
-    """Return a corpus of words in lower case; words other than the ``most`` frequent of training are unknown.
+    """Return a corpus whose tokens are words in lower case; only the most frequent training words are known.
 
     Args:
         train, test: The reviews.
-        most: Size of the vocabulary.
+        most: Size of the vocabulary; other words become the unknown token.
         length: Largest number of tokens of a review, including its start and end.
         closed: Whether reviews end with an end token.
     """
     if not len(SPECIAL) < most <= 2**16:
         raise ArgumentError("vocabulary", f"from {len(SPECIAL) + 1} to {2**16} words", most)
     counts = Counter(word for text, _ in train for word in _words(text))
-    # equally frequent words in alphabetical order: the same vocabulary whatever the order of the reviews
+    # equally frequent words are in alphabetical order, so that the vocabulary does not depend on the order of reviews
     frequent = sorted(counts, key=lambda word: (-counts[word], word))[: most - len(SPECIAL)]
     vocabulary = (*SPECIAL, *frequent)
     known = {word: i for i, word in enumerate(vocabulary)}
@@ -148,7 +149,9 @@ def word_corpus(train: Labeled, test: Labeled, most: int, length: int, *, closed
 
 
 def byte_corpus(train: Labeled, test: Labeled, length: int) -> Corpus:
-    """Return a corpus of the UTF-8 bytes of each text, after a start token; ``length`` as in :func:`word_corpus`.
+    """Return a corpus whose tokens are the UTF-8 bytes of each text, after a start token.
+
+    ``length`` is the largest number of tokens of a review, as in :func:`word_corpus`.
 
     >>> corpus = byte_corpus([("ab", 1)] * 10, [("é", 0)], 8)
     >>> [corpus.vocabulary[i] for i in corpus.test.tokens], len(corpus.vocabulary)
@@ -164,7 +167,7 @@ def byte_corpus(train: Labeled, test: Labeled, length: int) -> Corpus:
 
 
 def piece_corpus(train: Labeled, test: Labeled, tokenizer: Any, length: int) -> Corpus:
-    """Return a corpus of the word pieces of a Hugging Face tokenizer, between its [CLS] and [SEP]."""
+    """Return a corpus whose tokens are the word pieces of a Hugging Face tokenizer, between [CLS] and [SEP]."""
 
     def encode(texts: Iterable[str], most: int) -> list[list[int]]:
         options = {"add_special_tokens": False, "truncation": True, "max_length": most, "padding": False}

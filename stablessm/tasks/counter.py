@@ -1,4 +1,4 @@
-"""Counter-based random numbers: each depends only on its key and position, on any device and for any batch size."""
+"""Counter-based random numbers: a number depends only on its key and position, not on the device or batch size."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _STEP, _FIRST, _SECOND = (
 
 
 def keys(parts: tuple[int, ...], numbers: Tensor) -> Tensor:
-    """Return a key for each of the numbers, int64 of any shape; ``parts`` select the family of keys.
+    """Return one random key per entry of ``numbers`` (int64, any shape); different ``parts`` give different keys.
 
     >>> a, b = keys((0, 1), torch.arange(3)), keys((1, 0), torch.arange(3))
     >>> bool((a != b).all())
@@ -24,7 +24,9 @@ def keys(parts: tuple[int, ...], numbers: Tensor) -> Tensor:
 
 
 def integers(key: Tensor, stream: int, count: int, below: int | Tensor) -> Tensor:
-    """Return whole numbers from 0 to below - 1, (len(key), count); streams are independent.
+    """Return random whole numbers from 0 to below - 1, (len(key), count).
+
+    Different values of ``stream`` give independent numbers.
 
     >>> integers(keys((0,), torch.arange(2)), 0, 1000, 6).unique().tolist()
     [0, 1, 2, 3, 4, 5]
@@ -34,7 +36,7 @@ def integers(key: Tensor, stream: int, count: int, below: int | Tensor) -> Tenso
 
 
 def normals(key: Tensor, stream: int, count: int) -> Tensor:
-    """Return standard normal numbers in float64, (len(key), count).
+    """Return random numbers with the standard normal distribution, (len(key), count), float64.
 
     >>> x = normals(keys((0,), torch.arange(10)), 0, 10_000)
     >>> bool(x.mean().abs() < 0.02), bool((x.var() - 1).abs() < 0.02)
@@ -45,7 +47,7 @@ def normals(key: Tensor, stream: int, count: int) -> Tensor:
 
 
 def permutations(key: Tensor, stream: int, count: int) -> Tensor:
-    """Return the numbers from 0 to count - 1 in random order, (len(key), count).
+    """Return one random permutation of 0 … count - 1 per key, (len(key), count).
 
     >>> permutations(keys((0,), torch.arange(1)), 0, 5)[0].sort().values.tolist()
     [0, 1, 2, 3, 4]
@@ -65,5 +67,5 @@ def _mixed(z: Tensor) -> Tensor:
 
 
 def _shifted(z: Tensor, bits: int) -> Tensor:
-    """Return the logical right shift, which int64 does not have."""
+    """Return z shifted right by ``bits`` with zeros from the left (a logical shift, which int64 lacks)."""
     return (z >> bits) & ((1 << (64 - bits)) - 1)

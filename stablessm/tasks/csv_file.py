@@ -23,13 +23,13 @@ Missing: TypeAlias = Literal["forward", "interpolate", "drop", "mask", "refuse"]
 _EXPECTED = "a CSV file with a line of column names and at least one row"
 _MOST_CATEGORIES = 30
 _UNEVEN = 1.2
-"""Time stamps are irregular if the ratio of the longest to the shortest step exceeds this; months do not."""
+"""Dates are irregular if the longest step is more than this many times the shortest; monthly dates stay below."""
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class Table:
-    """The cells of a file as text.
+    """A table read from a CSV or Parquet file: column names and the cells as text.
 
     In addition to the columns of the file, these columns can be used: ``dt``, the time since the previous row in units
     of the median step, from the first column of dates; ``NAME missing``, 1 where a cell of column NAME is missing; and
@@ -43,16 +43,16 @@ class Table:
     """Line number of each row in the file (of its last line), counted from 1."""
     decimal_commas: bool = False
     notes: tuple[str, ...] = ()
-    """Sentences about lines that were dropped and numbers that may be read in two ways."""
+    """Sentences for the user about lines that were dropped and numbers that may be read in two ways."""
 
     def column(self, name: str, option: str) -> int:
-        """Return the index of a column; ``option`` names the option in the error."""
+        """Return the index of a column by its name; an error names ``option``, the option that selected the column."""
         if name not in self.header:
             raise ArgumentError(option, f"a column of {self.file}: {', '.join(self.header)}", repr(name))
         return self.header.index(name)
 
     def numeric(self) -> tuple[str, ...]:
-        """Return the numeric columns: more than half of the cells that are not missing are numbers."""
+        """Return the names of the numeric columns: of their cells that are not missing, more than half are numbers."""
         found = []
         for place, name in enumerate(self.header):
             values = [self._number(row[place]) for row in self.rows]
@@ -62,19 +62,19 @@ class Table:
         return tuple(found)
 
     def numbers(self, names: Sequence[str], option: str) -> np.ndarray:
-        """Return columns as float64, (rows, columns), with NaN where a cell is missing or not a finite number."""
+        """Return the given columns as float64 (rows, columns), with NaN for a cell that is missing or not a number."""
         return np.stack([self._column(name, option) for name in names], 1)
 
     def complete(
         self, names: Sequence[str], option: str, missing: Missing = "refuse", groups: Sequence[Sequence[int]] = ()
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return columns without gaps, (rows, columns), and which rows are kept, (rows,) bool.
+        """Return the given columns (rows, columns) with missing cells filled, and which rows are kept (rows,), bool.
 
         Args:
             names: Names of the columns.
-            option: Name of the option that selected them, for errors.
+            option: Name of the option that selected the columns, for errors.
             missing: Treatment of missing cells.
-            groups: Rows of each sequence, which are filled separately (default: one group of all rows).
+            groups: Rows of each sequence; sequences are filled separately (default: one group of all rows).
         """
         values = self.numbers(names, option)
         gaps = np.isnan(values)
@@ -95,7 +95,7 @@ class Table:
         return values, np.ones(len(values), dtype=bool)
 
     def gaps(self, names: Sequence[str], missing: Missing) -> tuple[str, ...]:
-        """Return sentences about dropped lines, and about the missing cells of each column that has some."""
+        """Return sentences for the user about dropped lines and about the missing cells of the given columns."""
         how = {"drop": "their rows are dropped", "interpolate": "they are interpolated"}
         done, used = how.get(missing, "the previous value is repeated"), [name for name in names if name in self.header]
         counts = np.isnan(self.numbers(used, "columns")).sum(0) if used else ()
@@ -106,7 +106,7 @@ class Table:
         )
 
     def unused(self, names: Sequence[str]) -> tuple[str, ...]:
-        """Return a sentence about the columns that are not in ``names``, if there are some."""
+        """Return a sentence for the user that lists the columns not in ``names``; an empty tuple if there are none."""
         others = [name for name in self.header if name not in {*names, *(each.partition("=")[0] for each in names)}]
         dates = " (dates; their steps are the column dt)" if "dt" in names else " (dates)"
         found = {name: self._dates_at(name) for name in others}
@@ -115,7 +115,7 @@ class Table:
         return (f"{self.file}: not used: {', '.join(named)}",) if named else ()
 
     def categories(self, name: str, option: str) -> tuple[str, ...]:
-        """Return the columns ``NAME=TEXT`` of a column of words."""
+        """Return the names of the indicator columns ``NAME=TEXT`` that stand for a column of words."""
         place = self.column(name, option)
         found = sorted({row[place] for row in self.rows if row[place].lower() not in _cells.MISSING})
         if not 1 < len(found) <= _MOST_CATEGORIES:
@@ -125,12 +125,12 @@ class Table:
 
     @cached_property
     def irregular(self) -> bool:
-        """Whether the first column of dates has uneven steps."""
+        """Whether the steps between the rows are uneven, by the first column of dates."""
         steps = self._time_steps()
         return steps is not None and steps.max() > _UNEVEN * steps.min()
 
     def oldest_first(self) -> tuple[Table, tuple[str, ...]]:
-        """Return the table with the oldest row first, and a sentence if the rows are not ordered by their dates."""
+        """Return the table with the oldest row first, and a sentence for the user if the file is in another order."""
         name, steps = self._date_steps
         if not (steps < 0).any():
             return self, ()
@@ -140,13 +140,13 @@ class Table:
         return ordered, (f"{self.file}: the newest row is first by {name}; rows are used in reverse order",)
 
     def _time_steps(self) -> np.ndarray | None:
-        """Return the seconds from row to row, (rows - 1,); None without a column of increasing dates."""
+        """Return the seconds between consecutive rows (rows - 1,); None without a column of increasing dates."""
         _, steps = self._date_steps
         return steps if len(steps) and (steps > 0).all() else None
 
     @cached_property
     def _date_steps(self) -> tuple[str, np.ndarray]:
-        """The name of the first column of dates and the seconds from row to row; empty if dates are missing."""
+        """Name of the first column of dates, and the seconds between consecutive rows (empty if dates are missing)."""
         for name in self.header:
             if dates := self._dates_at(name):
                 pairs = pairwise(dates) if None not in dates else ()
@@ -154,7 +154,7 @@ class Table:
         return "", np.empty(0)
 
     def _dates_at(self, name: str) -> list[Any]:
-        """Return the dates of a column, None where a cell is missing; empty if a cell is no date or all are missing."""
+        """Return the dates of a column, with None for a missing cell; an empty list if it is not a column of dates."""
         place = self.header.index(name)
         return _cells.dates([row[place] for row in self.rows])
 
@@ -179,7 +179,7 @@ class Table:
 
 
 def read(path: Path, expected: str = _EXPECTED) -> Table:
-    """Return the cells of a CSV file, which may be compressed by gzip or xz, or of a Parquet file.
+    """Read a table from a CSV file, which may be compressed by gzip or xz, or from a Parquet file.
 
     A Parquet file requires pandas or polars. The encoding, the separator and the decimal mark of a CSV file follow from
     its content. Comments (lines starting with #) and other text before the column names are skipped, the latter with a
@@ -219,14 +219,14 @@ def read(path: Path, expected: str = _EXPECTED) -> Table:
 
 
 def _units(rows: Sequence[tuple[str, ...]], commas: bool) -> bool:
-    """Return whether the first row holds units: no numbers or dates, but text above a column of numbers."""
+    """Return True if the first row contains units: text above a column of numbers, and no numbers or dates."""
     kinds = [_kind(cell, commas) for cell in rows[0]]
     above = any(kind == "text" and _first_kind(rows, place, commas) == "number" for place, kind in enumerate(kinds))
     return above and not {"number", "date"} & set(kinds)
 
 
 def _alike(rows: Sequence[tuple[str, ...]], commas: bool) -> bool:
-    """Return whether the first row has numbers, dates and words in the same places as the rows after it."""
+    """Return True if the first row has numbers, dates and words in the same columns as the rows after it."""
     pairs = [(_kind(a, commas), _first_kind(rows, place, commas)) for place, a in enumerate(rows[0])]
     return all(a in (b, "missing") for a, b in pairs) and any(a in ("number", "date") for a, _ in pairs)
 
@@ -244,7 +244,7 @@ def _kind(cell: str, commas: bool) -> str:
 
 
 def _distinct(names: Sequence[str]) -> tuple[str, ...]:
-    """Return distinct names: ``column 2`` for one that is empty, ``load (2)`` for the second ``load``."""
+    """Make column names distinct: an empty name becomes ``column 2``, the second ``load`` becomes ``load (2)``."""
     found: list[str] = []
     for place, name in enumerate(names, 1):
         name = name or f"column {place}"
@@ -257,7 +257,7 @@ def _distinct(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def _filled(values: np.ndarray, mean: float, how: Missing) -> np.ndarray:
-    """Return a column with its gaps filled; gaps before the first value get that value."""
+    """Fill the missing values of a column; values missing before the first known value become that value."""
     there = np.flatnonzero(~np.isnan(values))
     if not len(there):
         return np.full_like(values, mean)

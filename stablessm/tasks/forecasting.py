@@ -1,4 +1,4 @@
-"""ETTh1: the load and oil temperature of an electricity transformer, hour by hour."""
+"""The ETTh1 forecasting task: hourly load and oil temperature of an electricity transformer."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _HUB = ("pkr7098/etth1", "ETTh1.csv")
 _CONTENT = "f18de3ad269cef59bb07b5438d79bb3042d3be49bdeecf01c1cd6d29695ee066"
 _EXPECTED = f"a CSV file with a date and {CHANNELS} numbers per row"
 ROWS: Final[dict[Split, int]] = {"train": 8640, "valid": 2880, "test": 2880}
-"""Hours of the usual split: 12, 4 and 4 months of 30 days."""
+"""Number of hours in each split of the literature: 12, 4 and 4 months of 30 days."""
 
 
 @final
 @dataclass(frozen=True)
 class ForecastingOptions(Options):
-    """The usual setting of the long-horizon literature."""
+    """Options of ETTh1; the defaults are usual in the literature on long-horizon forecasting."""
 
     window: int = option(336, "number of hours that the model sees")
     horizon: int = option(96, "number of hours that it forecasts; 96, 192, 336 and 720 are usual")
@@ -35,7 +35,7 @@ class ForecastingOptions(Options):
 
 @final
 class ETTh1(WindowTask):
-    """Forecast ETTh1 (Zhou et al. 2021): 8640 hours for training, then 2880 for validation and 2880 for the test.
+    """Forecasting of ETTh1 (Zhou et al. 2021): 8640 hours for training, then 2880 for validation and 2880 for the test.
 
     ``ETTh1.csv.gz`` is read from the folder that STABLESSM_DATA names, or downloaded from the hub and checked.
 
@@ -58,7 +58,7 @@ class ETTh1(WindowTask):
 
 
 def read() -> tuple[tuple[str, ...], np.ndarray]:
-    """Return the names of the seven channels and their values (hours, 7)."""
+    """Return the names of the seven ETTh1 channels and their values (hours, 7)."""
     path = sources.find(FILE)
     if path is None:
         path = sources.file_from_hub(*_HUB, FILE)

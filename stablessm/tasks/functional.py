@@ -1,4 +1,4 @@
-"""Learning a target functional from its response to white noise."""
+"""A task to learn an input-output map (a target) from its response to white noise."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from stablessm.tasks.scoring import best_constant
 from stablessm.tasks.synthetic import SyntheticOptions, SyntheticTask
 
 _CHUNK = 2**20
-"""Number of test targets that are computed at a time."""
+"""Number of test targets that are computed at once."""
 
 
 @final
 @dataclass(frozen=True)
 class FunctionalOptions(SyntheticOptions):
-    """The target and the sizes; the defaults are those of the authors' runs for IAT and StableSSM."""
+    """Options of the functional task: the target and the sizes, by default as in the authors' code (IAT, StableSSM)."""
 
     target: str | Target = option("polynomial", "a name of stablessm.targets.TARGETS, or a target")  # noqa: RUF009
     settings: Mapping[str, float] | None = option(None, "options of a target given by name, such as exponent=1.5")
@@ -41,9 +41,10 @@ class FunctionalOptions(SyntheticOptions):
 
 @final
 class Functional(SyntheticTask):
-    """Learn y = H(x) at each step, where x is white noise, N(0, 1) (IAT section 5, StableSSM section 4.1).
+    """Learning of a target H: the model predicts y = H(x) at each step from white noise x ~ N(0, 1).
 
-    The metric is the mean squared error over steps and channels; chance is the variance of the test targets.
+    The task is from IAT (section 5) and StableSSM (section 4.1). The metric is the mean squared error over steps and
+    channels; ``chance`` is the variance of the test targets.
 
     >>> from stablessm import targets, tasks
     >>> task = tasks.get("functional", target="polynomial", settings={"exponent": 1.5}, test_examples=4000)
@@ -72,13 +73,13 @@ class Functional(SyntheticTask):
 
     @cached_property
     def chance(self) -> float:
-        """The variance of the test targets."""
+        """Mean squared error of the best constant prediction: the variance of the test targets."""
         size = max(_CHUNK // self.inputs.length, 1)
         batches = [self.batch("test", size, index=i).targets for i in range(self.steps("test", size))]
         return best_constant("mse", torch.cat(batches).flatten(0, 1))
 
     def describe(self) -> dict[str, Any]:
-        """Return the options, with the target in full."""
+        """Return a dictionary that identifies the task, with a full description of the target."""
         found = super().describe()
         target = re.sub(" at 0x[0-9a-f]+", "", repr(self.target))  # the address of a function changes every time
         return {**found, "options": {**found["options"], "target": target, "dt": self.target.dt}}

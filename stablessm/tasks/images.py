@@ -1,4 +1,4 @@
-"""Images, one pixel per step: sequential and permuted MNIST, sequential CIFAR-10 in gray and in color."""
+"""Image classification with one pixel per step: sequential and permuted MNIST, CIFAR-10 in gray and in color."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _HUBS: Final[dict[Data, tuple[str, str]]] = {
     "cifar10-gray": ("uoft-cs/cifar10", "img"),
     "cifar10": ("uoft-cs/cifar10", "img"),
 }
-"""A name on the hub, and the column of the images."""
+"""Name of each data set on the Hugging Face hub, and the column of the images."""
 _SUMS: Final[dict[str, tuple[int, ...]]] = {
     "ylecun/mnist": (1_567_298_545,),
     "uoft-cs/cifar10": (6_415_714_204, 6_295_060_180, 5_829_907_619),
@@ -39,7 +39,7 @@ _NAMES: Final[dict[str, tuple[str, ...]]] = {
 @final
 @dataclass(frozen=True)
 class ImageOptions(Options):
-    """Options of sequential images: examples held out, and the order of pixels."""
+    """Options of sequential images: the fraction held out for validation and the order of the pixels."""
 
     valid: float = option(0.1, "fraction of the training images, at their end, for validation")
     permutation_seed: int | None = option(None, "seed of a fixed random order of the pixels (default: row after row)")
@@ -47,11 +47,12 @@ class ImageOptions(Options):
 
 @final
 class SequentialImages(StoredTask):
-    """Classify images from their pixels, one per step: (B, 784, 1), (B, 1024, 1) or (B, 1024, 3).
+    """Classification of images that are read one pixel per step: (B, 784, 1), (B, 1024, 1) or (B, 1024, 3).
 
-    StableSSM tables 5 and 6, with the official test images. Valid is the last tenth of the training images (``valid``).
-    Pixels are standardized by the mean and standard deviation of all official training images, each color separately.
-    Images are stored as bytes: ``task.to("cuda")`` moves them once, and batches are made there.
+    These are the tasks of StableSSM tables 5 and 6, with the official test images. The validation split is the last
+    tenth of the training images (``valid``). Pixels are standardized by the mean and standard deviation of all official
+    training images, each color separately. Images are stored as bytes: ``task.to("cuda")`` moves them once, and batches
+    are created on the device.
 
     The files ``mnist.npz``, ``cifar10_gray.npz`` and ``cifar10.npz`` (arrays ``x_train``, ``y_train``, ``x_test``,
     ``y_test``; pixels from 0 to 255) are read from the folder that STABLESSM_DATA names, or downloaded from the hub.
@@ -85,7 +86,7 @@ class SequentialImages(StoredTask):
 
 
 def load(data: Data) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Return training images and labels, test images and labels: uint8 images, int64 labels."""
+    """Read a data set and return training images, training labels, test images and test labels (uint8 and int64)."""
     path = sources.find(_FILES[data])
     if path is None:
         where, found = _HUBS[data][0], tuple(part for split in ("train", "test") for part in _hub(data, split))
@@ -98,7 +99,7 @@ def load(data: Data) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
 
 
 def official_test_images(data: Data) -> np.ndarray:
-    """Return the official test images as they are stored."""
+    """Return the official test images of a data set, unprocessed (uint8)."""
     path = sources.find(_FILES[data])
     if path is not None:
         return sources.arrays(path, ("x_test",))[0]
@@ -121,7 +122,7 @@ def _stacked(rows: Any, data: Data) -> np.ndarray:
 
 
 def _gray(images: np.ndarray) -> np.ndarray:
-    """Return 0.299 R + 0.587 G + 0.114 B, rounded to the nearest integer, with halves to even."""
+    """Convert colors to gray: 0.299 R + 0.587 G + 0.114 B, rounded to the nearest integer (halves to even)."""
     whole, rest = np.divmod(images.astype(np.int64) @ np.array([299, 587, 114]), 1000)
     return (whole + ((rest > 500) | ((rest == 500) & (whole % 2 == 1)))).astype(np.uint8)
 
@@ -135,7 +136,7 @@ def _check(where: str, split: Split, x: np.ndarray, y: np.ndarray, sides: tuple[
 
 
 def _moments(pixels: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the exact mean and standard deviation of each channel, from the counts of the 256 values."""
+    """Return the exact mean and standard deviation of each color channel, from a histogram of the 256 byte values."""
     counts = np.stack([np.bincount(channel, minlength=256) for channel in pixels.T])
     shades = np.arange(256)
     mean = counts @ shades / len(pixels)

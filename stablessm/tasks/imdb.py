@@ -1,4 +1,4 @@
-"""IMDB: is a movie review positive? Words or bytes, with their lengths."""
+"""The IMDB task: classification of movie reviews as positive or negative, from words or bytes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _EXPECTED = 'lines of {"text": …, "label": 0 or 1}, compressed by gzip'
 @final
 @dataclass(frozen=True)
 class IMDBOptions(Options):
-    """The tokens of a review."""
+    """Options of IMDB: the kind and number of tokens, and the number of reviews."""
 
     tokens: Literal["words", "bytes"] = option("words", "kind of tokens")
     vocabulary: int = option(20_000, "largest number of words; bytes have 260 tokens")
@@ -37,11 +37,11 @@ class IMDBOptions(Options):
 
 @final
 class IMDB(Task):
-    """Classify movie reviews (Maas et al. 2011) from their tokens, right-padded with lengths; the official test set.
+    """Classification of movie reviews (Maas et al. 2011) as positive or negative; batches are right-padded.
 
-    Valid is the last tenth of the training reviews. Words are in lower case; rare ones are unknown. The files
-    ``imdb_train.jsonl.gz`` and ``imdb_test.jsonl.gz`` are read from the folder that STABLESSM_DATA names, or
-    downloaded from the hub.
+    The test split is the official test set; the validation split is the last tenth of the training reviews. Words are
+    in lower case, and rare words become the unknown token. The files ``imdb_train.jsonl.gz`` and ``imdb_test.jsonl.gz``
+    are read from the folder that STABLESSM_DATA names, or downloaded from the hub.
 
     >>> import os
     >>> from stablessm import tasks
@@ -69,7 +69,7 @@ class IMDB(Task):
 
     @cached_property
     def chance(self) -> float:
-        """The fraction of the larger class in test."""
+        """Accuracy of the best constant prediction: the fraction of the more frequent class in the test split."""
         return best_constant("accuracy", self._tensors["test.labels"])
 
     def _examples(self, split: Split, indices: Tensor, seed: int, epoch: int) -> Batch:
@@ -84,7 +84,7 @@ class IMDB(Task):
 
 
 def reviews(split: Literal["train", "test"], most: int) -> Labeled:
-    """Return at most ``most`` reviews of a split and their labels, 1 for positive and 0 for negative."""
+    """Read at most ``most`` reviews of a split and their labels: 1 for positive and 0 for negative."""
     name = f"imdb_{split}.jsonl.gz"
     path = sources.find(name)
     return _hub(split, name, most) if path is None else _file(path, most)

@@ -1,4 +1,4 @@
-"""New data for a trained model: inputs without targets, read and scaled like the training data."""
+"""Preparation of new data for a trained model: inputs without targets, read and scaled like the training data."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from stablessm._errors import ArgumentError
 from stablessm.tasks import csv_file, own, own_csv, sources
 
 Data: TypeAlias = str | Path | np.ndarray | Tensor
-"""A file, or an array."""
+"""New data: an array, or the name of a file."""
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class SeriesReader:
-    """Reads data for a forecasting model, with the columns and the scale of its training.
+    """A reader of new data for a forecasting model, with the columns and the scale of the training data.
 
     >>> scale = {"load": {"mean": 10.0, "deviation": 2.0}, "wind": {"mean": 1.0, "deviation": 4.0}}
     >>> options = {"target": "load", "window": 2, "horizon": 1}
@@ -36,15 +36,15 @@ class SeriesReader:
     window: int
     horizon: int
     mean: np.ndarray
-    """(columns,)"""
+    """Mean of each column in the training data (columns,)."""
     deviation: np.ndarray
-    """(columns,) standard deviation."""
+    """Standard deviation of each column in the training data (columns,)."""
     missing: csv_file.Missing = "refuse"
     """Treatment of missing cells of a file."""
 
     @classmethod
     def of(cls, description: Mapping[str, Any]) -> Self:
-        """Return the reader for a model, given ``describe()`` of its training task."""
+        """Create the reader for a model from ``describe()`` of the task on which the model was trained."""
         scale, options = description["scale"], description["options"]
         mean, deviation = (np.array([column[part] for column in scale.values()]) for part in ("mean", "deviation"))
         targets = tuple(description.get("targets") or own_csv.names_in(options.get("target", ""), scale) or scale)
@@ -52,7 +52,7 @@ class SeriesReader:
         return cls(tuple(scale), targets, options["window"], options["horizon"], mean, deviation, missing)
 
     def rows(self, data: Data) -> tuple[np.ndarray, tuple[str, ...]]:
-        """Return the rows (n, columns) of a file or an array in units of the data, and notes on filled cells."""
+        """Read the rows (n, columns) of a file or an array, in the units of the data, and notes on filled cells."""
         notes: tuple[str, ...] = ()
         if isinstance(data, str | Path) and Path(data).suffix != ".npy":
             table, order = csv_file.read(Path(data)).oldest_first()
@@ -70,22 +70,22 @@ class SeriesReader:
         return rows, notes
 
     def standardized(self, rows: np.ndarray) -> Tensor:
-        """Return rows standardized by the mean and standard deviation of the training data."""
+        """Standardize rows by the mean and standard deviation of the training data."""
         return torch.from_numpy((rows - self.mean) / self.deviation).float()
 
     def in_units(self, outputs: Tensor) -> np.ndarray:
-        """Return outputs (..., targets) of the model in units of the data."""
+        """Convert standardized outputs (..., targets) of the model to the units of the data."""
         places = [self.columns.index(name) for name in self.targets]
         return np.asarray(outputs.double().cpu().numpy() * self.deviation[places] + self.mean[places])
 
 
 def sequences(description: Mapping[str, Any], data: Data) -> tuple[tuple[str, ...], Tensor, Tensor | None]:
-    """Return the names, the standardized inputs and the lengths of sequences.
+    """Read new sequences for a classifier or regressor: their names, standardized inputs and lengths.
 
     Args:
         description: ``describe()`` of the training task, ``sequences`` or ``arrays``.
-        data: A CSV file for ``sequences``, whose column of labels may be absent; or an array, an .npy file, or an .npz
-            file with ``inputs`` and optionally ``lengths``.
+        data: A CSV file for ``sequences``, which needs no column of labels; or, for ``arrays``, an array, an .npy file,
+            or an .npz file with ``inputs`` and optionally ``lengths``.
     """
     lengths = None
     if isinstance(data, str | Path) and Path(data).suffix not in (".npy", ".npz"):

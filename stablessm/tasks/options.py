@@ -1,4 +1,4 @@
-"""Options of tasks: frozen dataclasses with checked types, which the command line can list and parse."""
+"""Options of tasks: frozen dataclasses whose types are checked, and which the command line can list and parse."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ _BOOLS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0"
 
 @checked
 def option(default: Any = MISSING, help: str = "", *, place: bool = False) -> Any:
-    """Return a field of an options dataclass; a field without a default is required.
+    """Define an option: a dataclass field with a help text. An option without a default is required.
 
     Args:
         default: Default value.
         help: A line of help.
-        place: Whether the option says where the data are, such as a path, and not what they are.
+        place: True for an option that says where the data are, such as a path, and does not identify them.
     """
     return field(default=default, metadata={"help": help, "place": place})
 
 
 @dataclass(frozen=True)
 class Options:
-    """Base class of options, which refuses values of the wrong type.
+    """The base class of task options, which raises an ArgumentError for values of the wrong type.
 
     >>> @dataclass(frozen=True)
     ... class Mine(Options):
@@ -44,13 +44,13 @@ class Options:
             require(name, getattr(self, name), rule_of(kind)._replace(expected=_named(kind)))
 
     def plain(self) -> dict[str, Any]:
-        """Return all options except the places of the data."""
+        """Return all options as a dictionary, except options that only say where the data are, such as paths."""
         return {f.name: getattr(self, f.name) for f in fields(self) if not f.metadata.get("place")}
 
 
 @dataclass(frozen=True)
 class Described:
-    """One option, for a listing."""
+    """The description of one option of a task, for listings on the command line."""
 
     name: str
     kind: str
@@ -58,11 +58,11 @@ class Described:
     """Default value; ``dataclasses.MISSING`` if the option is required."""
     help: str
     place: bool
-    """Whether the option says where the data are."""
+    """Whether the option only says where the data are, such as a path."""
 
 
 def listed(cls: type[Options], defaults: Mapping[str, Any]) -> tuple[Described, ...]:
-    """Return the options of a dataclass; ``defaults`` replace its own defaults."""
+    """Return the descriptions of all options of an options class; ``defaults`` replace the defaults of the class."""
     found, hints = [], _hints(cls)
     for f in fields(cls):
         kind, default = _named(hints[f.name]), defaults.get(f.name, f.default)
@@ -71,7 +71,7 @@ def listed(cls: type[Options], defaults: Mapping[str, Any]) -> tuple[Described, 
 
 
 def read(cls: type[Options], texts: Mapping[str, str]) -> dict[str, Any]:
-    """Return options given as text, converted to their types; names must be valid."""
+    """Convert options from text to the types of their fields; the names must be valid."""
     hints = _hints(cls)
     return {name: parsed(name, text, hints[name]) for name, text in texts.items()}
 
@@ -81,7 +81,7 @@ def _hints(cls: type[Options]) -> dict[str, Any]:
 
 
 def _choices(kind: Any) -> tuple[Any, ...]:
-    """Return the types of a union, or the one type."""
+    """Return the member types of a union; for any other type, a tuple of this type alone."""
     return get_args(kind) if get_origin(kind) in (Union, types.UnionType) else (kind,)
 
 
@@ -100,7 +100,7 @@ def _named(kind: Any) -> str:
 
 
 def parsed(name: str, text: str, kind: Any) -> Any:
-    """Return a text converted to a type, the first one of a union that fits; ``name`` is named in errors."""
+    """Convert a text to a type (of a union: the first type that fits); errors name the option ``name``."""
     for one in _choices(kind):
         try:
             if get_origin(one) is Literal:

@@ -1,4 +1,4 @@
-"""Your own data: arrays in memory or in .npy and .npz files. Their types and shapes say what kind of task it is."""
+"""Tasks from your own arrays, in memory or in .npy and .npz files; dtypes and shapes decide the kind of task."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from stablessm.tasks.stored import StoredTask, shuffled_split
 
 _PARTS = ("inputs", "targets", "lengths")
 Arrayed: TypeAlias = str | np.ndarray | Tensor
-"""An array, or the name of a file that holds one."""
+"""An array, or the name of a file that contains one."""
 
 
 class ArrayTask(StoredTask):
-    """A task of stored inputs and targets, with lengths if they are padded; a subclass reads them."""
+    """The base class of tasks from your own data, which a subclass reads: inputs, targets and, if padded, lengths."""
 
     def _set(
         self,
@@ -36,7 +36,7 @@ class ArrayTask(StoredTask):
         standardize: bool,
         names: tuple[str, ...] = (),
     ) -> None:
-        """Set up the task; ``names`` are those of the classes or values."""
+        """Set up the task from its arrays; ``names`` are the names of the classes or values."""
         x = inputs_from(inputs)
         self.outputs, y = _outputs(targets, x, names)
         self.metric = "accuracy" if self.outputs.kind == "classes" else "mse"
@@ -60,7 +60,7 @@ class ArrayTask(StoredTask):
         )
 
     def describe(self) -> dict[str, Any]:
-        """Return the description, with the scale of the inputs, and the number and names of the classes or values."""
+        """Return the description of the task, with the input scale and the number and names of classes or values."""
         outputs = {"outputs": self.outputs.size, "names": list(self.outputs.names)}
         return {**super().describe(), "scale": self.scale, **outputs}
 
@@ -90,7 +90,7 @@ class ArrayTask(StoredTask):
 @renamed("standardise")
 @dataclass(frozen=True, eq=False)
 class ArraysOptions(Options):
-    """The arrays and their splits."""
+    """Options of a task from arrays: the arrays, or files with them, and the splits."""
 
     inputs: Arrayed = option(help="array, .npy file, or .npz file with all arrays", place=True)  # noqa: RUF009
     targets: Arrayed | None = option(None, "array or .npy file; not needed with an .npz file", place=True)  # noqa: RUF009
@@ -103,12 +103,12 @@ class ArraysOptions(Options):
 
 @final
 class Arrays(ArrayTask):
-    """A task from your arrays, whose dtypes and shapes decide what it is.
+    """A task from your own arrays. The dtypes and shapes of inputs and targets decide the kind of task.
 
     Floating-point inputs (n, T, d) or (n, T) are values; integer inputs (n, T) are tokens. Integer targets (n,) are
-    classes, and (n, T) classes at each step. Floating-point targets (n,) or (n, k) are values, and (n, T, k) values at
-    each step. ``lengths`` (n,) are the lengths of padded sequences; with a target at each step, padding does not count.
-    An ``.npz`` file holds ``inputs``, ``targets`` and optionally ``lengths``.
+    classes, and integer targets (n, T) are classes at each step. Floating-point targets (n,) or (n, k) are values, and
+    (n, T, k) are values at each step. ``lengths`` (n,) are the lengths of padded sequences; with a target at each step,
+    padding does not count. An ``.npz`` file holds ``inputs``, ``targets`` and optionally ``lengths``.
 
     >>> import torch
     >>> from stablessm import tasks
@@ -140,7 +140,7 @@ def _read(options: ArraysOptions) -> dict[str, np.ndarray]:
 
 
 def array(part: str, value: str | np.ndarray | Tensor) -> np.ndarray:
-    """Return an array, or the array in an .npy file; ``part`` names the argument in errors."""
+    """Return an array that is given as such or as an .npy file; errors name the argument ``part``."""
     if isinstance(value, str):
         try:
             found = np.load(value, allow_pickle=False)
@@ -153,7 +153,7 @@ def array(part: str, value: str | np.ndarray | Tensor) -> np.ndarray:
 
 
 def inputs_from(x: np.ndarray) -> Tensor:
-    """Return inputs (n, T, d) in float32, or tokens (n, T)."""
+    """Convert an array of inputs to values (n, T, d) in float32, or to tokens (n, T), depending on its dtype."""
     if not x.size:
         raise ArgumentError("inputs", "examples with at least one step", f"shape {x.shape}")
     if np.issubdtype(x.dtype, np.integer) and x.ndim == 2:
@@ -167,7 +167,7 @@ def inputs_from(x: np.ndarray) -> Tensor:
 
 
 def _outputs(y: np.ndarray, x: Tensor, names: tuple[str, ...]) -> tuple[Outputs, Tensor]:
-    """Return the outputs of the task, and the targets as a tensor."""
+    """Return the description of the outputs that targets ``y`` require, and the targets as a tensor."""
     steps, classes = tuple(x.shape[:2]), np.issubdtype(y.dtype, np.integer)
     per_step = y.shape[:2] == steps and y.ndim == (2 if classes else 3)
     if y.shape[:1] != steps[:1] or not (per_step or y.ndim == 1 or (y.ndim == 2 and not classes)):
@@ -184,7 +184,7 @@ def _outputs(y: np.ndarray, x: Tensor, names: tuple[str, ...]) -> tuple[Outputs,
 
 
 def lengths_of(lengths: np.ndarray, x: Tensor) -> Tensor:
-    """Return the lengths of the inputs x as int64; raise an error if one is not from 1 to T."""
+    """Return the lengths of the inputs x as int64; raise an error if a length is not from 1 to T."""
     whole = np.issubdtype(lengths.dtype, np.integer) and lengths.shape == (len(x),)
     if not whole or lengths.min() < 1 or lengths.max() > x.shape[1]:
         expected = f"({len(x)},) whole numbers from 1 to {x.shape[1]}"
@@ -193,14 +193,14 @@ def lengths_of(lengths: np.ndarray, x: Tensor) -> Tensor:
 
 
 def require_finite(name: str, values: Tensor) -> None:
-    """Raise an error that names the first number that is not finite."""
+    """Raise an error that states the first number that is not finite and its place, if there is one."""
     if values.is_floating_point() and not bool((good := values.isfinite()).all()):
         place = (~good).nonzero()[0].tolist()
         raise ArgumentError(name, "finite numbers", f"{values[tuple(place)].item()} in row {place[0]} (at {place})")
 
 
 def _scale(x: Tensor, real: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Return the mean and standard deviation of each channel, without padding."""
+    """Return the mean and the standard deviation of each channel of x; padding does not count."""
     values = (x.flatten(0, 1) if real is None else x[real]).double()
     deviation = values.std(0, correction=0)
     return values.mean(0).float(), torch.where(deviation > 0, deviation, 1.0).float()

@@ -1,4 +1,4 @@
-"""Your own CSV files: one series to forecast, or many labeled sequences."""
+"""Tasks from your own CSV files: one series to forecast, or many labeled sequences."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from stablessm.tasks.windows import WindowTask
 @final
 @dataclass(frozen=True)
 class SeriesOptions(Options):
-    """The file, its columns, and the window and horizon of the forecast."""
+    """Options of a series: the file, its columns, and the window and horizon of the forecast."""
 
     file: str = option(help="CSV file with a line of column names (may be compressed by gzip)", place=True)
     target: str = option("", "columns to forecast, separated by commas (default: all input columns)")
@@ -37,7 +37,7 @@ class SeriesOptions(Options):
 
 @final
 class Series(WindowTask):
-    """A CSV file as one series with one row per step: forecast some columns of the next rows.
+    """Forecasting of a series in your CSV file, with one row per step: predict some columns of the next rows.
 
     >>> from stablessm import tasks
     >>> rows = ["hour,load,wind", *(f"{i}:00,{i % 24},{i % 7}" for i in range(200))]
@@ -69,7 +69,7 @@ class Series(WindowTask):
 @final
 @dataclass(frozen=True)
 class SequencesOptions(Options):
-    """The file and the roles of its columns."""
+    """Options of labeled sequences: the file, the roles of its columns, and the splits."""
 
     file: str = option(help="CSV file with a line of column names (may be compressed by gzip)", place=True)
     label: str = option("label", "column with the label, the same in all rows of a sequence")
@@ -84,7 +84,9 @@ class SequencesOptions(Options):
 
 @final
 class Sequences(ArrayTask):
-    """A CSV file as many sequences, one row per step: each sequence has a label, and rows in the order of the file.
+    """Prediction of the label of each sequence in your CSV file, with one row per step.
+
+    The rows of a sequence keep the order of the file.
 
     >>> from stablessm import tasks
     >>> rows = ["who,x,label", *(f"{i // 5},{i % 5 * (i // 5)},{'odd' if i // 5 % 2 else 'even'}" for i in range(100))]
@@ -115,18 +117,18 @@ class Sequences(ArrayTask):
         self.columns = columns
 
     def describe(self) -> dict[str, Any]:
-        """Return the description, with the input columns."""
+        """Return the description of the task, including the input columns."""
         return {**super().describe(), "columns": list(self.columns)}
 
     def as_trained(self, description: Mapping[str, Any]) -> Self:
-        """Return the task with the scale and the classes of the training; the columns must be the same."""
+        """Return the task with the scale and the classes of the training task, which must have the same columns."""
         if (known := tuple(description.get("columns", self.columns))) != self.columns:
             raise ArgumentError("columns", f"{', '.join(known)}, as in training", ", ".join(self.columns))
         return super().as_trained(description)
 
 
 def names_in(text: str, known: Collection[str]) -> tuple[str, ...]:
-    """Return the names in an option, separated by commas; a name that contains a comma is in double quotes."""
+    """Split a list of column names at commas; a name that contains a comma is written in double quotes."""
     names = [text] if text in known else next(csv.reader([text], skipinitialspace=True), [])
     return tuple(name.strip() for name in names if name.strip())
 
@@ -140,7 +142,7 @@ def _numeric(table: Table, besides: tuple[str, ...] = ()) -> tuple[str, ...]:
 
 
 def _inputs(table: Table, option: str) -> tuple[str, ...]:
-    """Return the input columns; a column of words becomes one column per word."""
+    """Return the names of the input columns; a column of words becomes one indicator column per word."""
     numeric, found = table.numeric(), list[str]()
     for name in names_in(option, table.header):
         words = name in table.header and name not in numeric
@@ -149,7 +151,7 @@ def _inputs(table: Table, option: str) -> tuple[str, ...]:
 
 
 def rows_by_sequence(table: Table, sequence: int) -> dict[str, list[int]]:
-    """Return the rows of each sequence, by its name in column ``sequence``, in the order of the file."""
+    """Return the row numbers of each sequence by its name (in column ``sequence``), in the order of the file."""
     rows: dict[str, list[int]] = {}
     for i, row in enumerate(table.rows):
         rows.setdefault(row[sequence], []).append(i)
@@ -157,7 +159,7 @@ def rows_by_sequence(table: Table, sequence: int) -> dict[str, list[int]]:
 
 
 def rows_kept(rows: Mapping[str, list[int]], kept: np.ndarray) -> dict[str, list[int]]:
-    """Return the rows of each sequence that are kept, for the sequences that have some."""
+    """Return the kept rows of each sequence, without the sequences of which no row is kept."""
     found = {name: left for name, mine in rows.items() if (left := [i for i in mine if kept[i]])}
     if not found:
         raise ArgumentError("missing", "a way that leaves a row, such as forward", "drop")
@@ -165,7 +167,7 @@ def rows_kept(rows: Mapping[str, list[int]], kept: np.ndarray) -> dict[str, list
 
 
 def padded(values: np.ndarray, rows: list[list[int]]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the values of each sequence, (sequences, T, columns) with zeros after its end, and the lengths."""
+    """Return the values of all sequences, padded with zeros to (sequences, T, columns), and their lengths."""
     lengths = np.array([len(one) for one in rows])
     inputs = np.zeros((len(rows), lengths.max(), values.shape[1]))
     for sequence, one in zip(inputs, rows, strict=True):
@@ -174,7 +176,7 @@ def padded(values: np.ndarray, rows: list[list[int]]) -> tuple[np.ndarray, np.nd
 
 
 def _labels(table: Table, rows: Mapping[str, list[int]], label: int) -> list[str]:
-    """Return the label of each sequence, which all its rows must share."""
+    """Return the label of each sequence; raise an error if its rows have different labels."""
     for name, mine in rows.items():
         for i in mine:
             if (got := table.rows[i][label]) != (first := table.rows[mine[0]][label]):
@@ -187,7 +189,7 @@ def _labels(table: Table, rows: Mapping[str, list[int]], label: int) -> list[str
 def _targets(
     table: Table, labels: list[str], rows: list[list[int]], options: SequencesOptions
 ) -> tuple[tuple[str, ...], np.ndarray]:
-    """Return the names of the classes and the class of each sequence, or the values."""
+    """Return the class names and the class of each sequence, or the value name and the values."""
     if options.kind == "values":
         return (options.label,), table.complete([options.label], "label")[0][[mine[0] for mine in rows]]
     for label, mine in zip(labels, rows, strict=True):
@@ -201,7 +203,7 @@ def _targets(
 
 
 def _natural(label: str) -> tuple[int, float, str]:
-    """Return a sort key: numbers in numerical order, then words in alphabetical order."""
+    """Return a sort key for labels: numbers in numerical order, then words in alphabetical order."""
     try:
         return (0, float(label), label)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Associative recall: pairs of keys and values, then a key, or several keys among fillers."""
+"""Associative recall tasks: pairs of a key and a value, then one or several keys whose values are to be recalled."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from stablessm.tasks.synthetic import SyntheticOptions, SyntheticTask
 
 FILLER = 0
 _VALUES, _KEYS, _QUERY = range(3)
-"""Streams of random numbers that both tasks use; the next line has those of the queries among fillers."""
+"""Streams of random numbers that both tasks use; the next line has the streams of multi-query recall."""
 _PLACES, _QUERIES = 2, 3
 
 
 @final
 @dataclass(frozen=True)
 class RecallOptions(SyntheticOptions):
-    """The length 20 and vocabulary 10 of StableSSM, table 4; its other size is 131072 and 30."""
+    """Options of associative recall. StableSSM table 4 uses the default sizes, and length 131072 with 30 tokens."""
 
     length: int = option(20, "number of tokens of keys and values, even; two more follow")
     vocabulary: int = option(10, "number of different tokens, two of them special")
@@ -33,16 +33,17 @@ class RecallOptions(SyntheticOptions):
 
 @final
 class Recall(SyntheticTask):
-    """Associative recall: for k₁ v₁ k₂ v₂ … ⇒ k, the answer is the value of k (StableSSM appendix D.3, table 4).
+    """Associative recall: after pairs k₁ v₁ k₂ v₂ … ⇒ k of keys and values, the answer is the value of the key k.
 
-    The paper gives lengths and vocabularies; everything else follows the synthetic task of H3 and Hyena, which its
-    authors used. Two tokens are special: ``⇒`` and one that never occurs. The first half of the other tokens are keys,
-    the second half values, so a vocabulary of 30 has 14 keys and 14 values. Each example draws a value for every key
-    (two keys may have the same value), then ``length / 2`` keys with replacement, each followed by its value, then
-    ``⇒`` and a key, uniformly from those that occurred.
+    This is the task of StableSSM (appendix D.3, table 4). The paper states lengths and vocabularies; everything else
+    follows the synthetic task of H3 and Hyena, which its authors used. Two tokens are special: ``⇒`` and one that never
+    occurs. The first half of the other tokens are keys, the second half values, so a vocabulary of 30 has 14 keys and
+    14 values. Each example draws a value for every key (two keys may have the same value), then ``length / 2`` keys
+    with replacement, each followed by its value, then ``⇒`` and a key, uniformly from those that occurred.
 
     The model predicts the next token at each step. In training every step counts (``train_on="all"``): keys cannot be
-    predicted, and a value can from its second occurrence on. In valid and test only the last step counts, the answer.
+    predicted, and a value can be predicted from its second occurrence on. In valid and test only the answer, the last
+    step, counts.
     This explains why the training accuracies of the paper stay near one half while test accuracies are 100 %: with 14
     keys, a perfect model gets (1 + 1/14) / 2 = 53.57 %, the number in table 4.
 
@@ -71,7 +72,7 @@ class Recall(SyntheticTask):
 
     @property
     def chance(self) -> float:
-        """One over the number of values, which are equally likely."""
+        """Accuracy of a constant prediction: 1 / number of values (all are equally likely)."""
         return 1 / self.values
 
     def _made(self, split: Split, keys: Tensor) -> Batch:
@@ -93,7 +94,7 @@ class Recall(SyntheticTask):
 @final
 @dataclass(frozen=True)
 class MultiQueryRecallOptions(SyntheticOptions):
-    """The sizes of the task."""
+    """Options of multi-query recall: the sizes of the task."""
 
     length: int = option(256, "number of tokens of a sequence")
     vocabulary: int = option(64, "number of different tokens, including the filler")
@@ -103,9 +104,9 @@ class MultiQueryRecallOptions(SyntheticOptions):
 
 @final
 class MultiQueryRecall(SyntheticTask):
-    """Multi-query recall: for k₁ v₁ … k_n v_n · · k_3 · · · k_1 · the target at each repeated key is its value.
+    """Multi-query recall: in k₁ v₁ … k_n v_n · · k_3 · · · k_1 · the target at each repeated key is its value.
 
-    After the multi-query recall of Arora et al. 2023 (Zoology), with one kind of filler and uniformly distributed
+    The task follows Arora et al. 2023 (Zoology), with one kind of filler (·) and uniformly distributed
     queries, so that the amount and the duration of memory are known. Keys are the first half of the tokens after the
     filler, values the second half. Only the steps of queries count, in every split.
 
@@ -126,14 +127,14 @@ class MultiQueryRecall(SyntheticTask):
             raise ArgumentError("pairs", expected, options.pairs)
         self.rest = options.length - 2 * options.pairs
         if not 1 <= options.queries <= self.rest:
-            expected = f"from 1 to length - 2 pairs = {self.rest}, the places there are"
+            expected = f"from 1 to length - 2 · pairs = {self.rest}, the number of places"
             raise ArgumentError("queries", expected, options.queries)
         self.inputs = Inputs("tokens", options.vocabulary, options.length)
         self.outputs = Outputs("classes", options.vocabulary, per_step=True)
 
     @property
     def chance(self) -> float:
-        """One over the number of values, which are equally likely."""
+        """Accuracy of a constant prediction: 1 / number of values (all are equally likely)."""
         return 1 / self.values
 
     def _made(self, split: Split, keys: Tensor) -> Batch:

@@ -1,4 +1,4 @@
-"""The table of tasks: names and options in, tasks out, and how to add one."""
+"""The table of tasks by name: create a task, list its options, or register a new task."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from stablessm.tasks.text import LanguageModeling, TextOptions
 @final
 @dataclass(frozen=True)
 class Entry:
-    """A task in the table."""
+    """An entry of the table of tasks: constructor, options and summary of a task."""
 
     build: Callable[..., Task]
-    """Called with the options, and the name as ``name=``."""
+    """Constructor of the task, called with the options and the name as ``name=``."""
     options: type[Options]
     summary: str
-    """A line that describes the task."""
+    """Description of the task in one line."""
     defaults: Mapping[str, Any] = field(default_factory=dict)
     """Defaults that replace those of the options dataclass."""
 
@@ -64,7 +64,7 @@ NAMES: tuple[str, ...] = tuple(TASKS)
 
 @checked
 def get(name: str, **options: Any) -> Task:
-    """Return the task of this name; options that are not given have their defaults.
+    """Create the task with the given name; options that are not given have their defaults.
 
     >>> get("recall", length=40, vocabulary=20).inputs
     Inputs(kind='tokens', size=20, length=42)
@@ -88,10 +88,10 @@ def register(name: str, build: Callable[..., Task], options: type[Options], summ
     """Register a task: ``get(name, **options)`` then returns ``build(options, name=name)``.
 
     Args:
-        name: A new name.
-        build: Usually a class that subclasses ``Task``.
+        name: Name of the task, which must be new.
+        build: Constructor of the task, usually a subclass of ``Task``.
         options: Dataclass of the options.
-        summary: A line that describes the task.
+        summary: Description of the task in one line.
     """
     if not isinstance(name, str) or name in TASKS:
         raise ArgumentError("name", "a new name", repr(name))
@@ -102,7 +102,7 @@ def register(name: str, build: Callable[..., Task], options: type[Options], summ
 
 @checked
 def listing(name: str) -> tuple[Described, ...]:
-    """Return the options of a task with their kinds, defaults and a line of help.
+    """Return the options of a task, with their types, defaults and help texts.
 
     >>> [(option.name, option.default) for option in listing("permuted-mnist")]
     [('valid', 0.1), ('permutation_seed', 0)]
@@ -113,7 +113,7 @@ def listing(name: str) -> tuple[Described, ...]:
 
 @checked
 def read_options(name: str, texts: Mapping[str, str]) -> dict[str, Any]:
-    """Convert options given as text, as on a command line, to their types, for ``get``.
+    """Convert options of a task from text, as on a command line, to their types, so that ``get`` accepts them.
 
     >>> read_options("recall", {"length": "131072", "fresh": "true"})
     {'length': 131072, 'fresh': True}
@@ -123,7 +123,7 @@ def read_options(name: str, texts: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _entry(name: str, given: Mapping[str, Any]) -> tuple[Entry, dict[str, Any]]:
-    """Return the task of that name and the given options under their present names."""
+    """Return the table entry of a task, and the given options with old names replaced by current names."""
     if name not in TASKS:
         raise unknown_name("task", TASKS, name)
     given = current_options(TASKS[name].options, given, f"task {name!r}")

@@ -1,4 +1,4 @@
-"""Losses and metrics as sums, so that means do not depend on the batch size; and the score of chance."""
+"""Losses and metrics as sums over positions, so that means do not depend on batch sizes; scores of constants."""
 
 from __future__ import annotations
 
@@ -11,18 +11,20 @@ from torch.nn import functional
 from stablessm._errors import ArgumentError
 
 Metric: TypeAlias = Literal["accuracy", "mse", "mae", "nats"]
-"""``nats``: the cross-entropy of classes."""
+"""Name of a metric; ``nats`` is the cross-entropy of classes."""
 
 
 def total_loss(
     kind: Literal["classes", "values"], output: Tensor, targets: Tensor, weights: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """Return the sums of the cross-entropy (classes) or the mean squared error (values) and of the weights.
+    """Return the sum of the loss over all positions, and the sum of the weights.
+
+    The loss of a position is the cross-entropy for classes and the mean squared error for values.
 
     Args:
-        output: (..., size).
-        targets: (...) classes or (..., size) values.
-        weights: (...) weights of the positions; None: all count once.
+        output: Outputs of a model (..., size).
+        targets: Classes (...) or values (..., size).
+        weights: Weights of the positions (...); with None, all weights are 1.
 
     >>> total, count = total_loss("classes", torch.zeros(3, 4), torch.tensor([0, 1, 2]), None)
     >>> round((total / count).exp().item(), 6), count.item()
@@ -33,7 +35,9 @@ def total_loss(
 
 
 def score(metric: Metric, output: Tensor, targets: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Return the sums of the metric and of the weights in float64; arguments as for :func:`total_loss`.
+    """Return the sum of a metric over all positions, and the sum of the weights, in float64.
+
+    The arguments are the same as for :func:`total_loss`.
 
     >>> output = torch.tensor([[0.0, 1.0], [1.0, 0.0], [0.0, 1.0]])
     >>> [part.item() for part in score("accuracy", output, torch.tensor([1, 1, 1]), torch.tensor([1.0, 1.0, 0.0]))]
@@ -50,8 +54,10 @@ def score(metric: Metric, output: Tensor, targets: Tensor, weights: Tensor | Non
 
 
 def best_constant(metric: Metric, targets: Tensor) -> float:
-    """Return the metric of the best constant: the largest class, the mean (mse) or the median (mae) of each value, or
-    the frequency of each class (nats).
+    """Return the metric of the best constant prediction.
+
+    The best constant is the most frequent class (accuracy), the mean (mse) or the median (mae) of each value, or the
+    frequencies of the classes (nats).
 
     Args:
         targets: (n,) classes, or (n, size) values.
@@ -64,7 +70,7 @@ def best_constant(metric: Metric, targets: Tensor) -> float:
     0.693147
     """
     if not len(targets):
-        raise ArgumentError("targets", "at least one to take the chance score of", "none")
+        raise ArgumentError("targets", "at least one target to compute the score of chance", "none")
     targets = targets.cpu()
     if metric == "nats":
         counts = torch.bincount(targets.flatten()).double()

@@ -1,4 +1,4 @@
-"""Data files: from a folder that the user names, or from the Hugging Face hub; errors name a damaged file."""
+"""Data files, from a folder that the user names or from the Hugging Face hub; errors name a damaged file."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ FILES: Final[dict[str, tuple[int, str]]] = {
     "wikifa_test.txt.xz": (489_240, "9bbd44224e0438078a2405e2ec1af21b2eb7f18f0f451f7c4a85c84a4a5a2ba3"),
     "tinyshakespeare.txt.gz": (433_884, "13125fe8f49092165d7d489e3944db52d1ba546e64a60080cc9523bcd0c5e46a"),
 }
-"""Bytes and SHA-256 of known files. A file of another size is not an error: it may be compressed differently."""
+"""Size in bytes and SHA-256 of known files. Another size is not an error: a file may be compressed differently."""
 
 _UNPACK: Final[dict[str, Callable[[bytes], bytes]]] = {".gz": gzip.decompress, ".xz": lzma.decompress}
 
@@ -46,9 +46,9 @@ BROKEN: Final = (OSError, EOFError, ValueError, KeyError, TypeError, zipfile.Bad
 
 
 def find(name: str) -> Path | None:
-    """Return the file of this name in the folder that STABLESSM_DATA names; None if the variable is not set.
+    """Return the path of a data file in the folder that STABLESSM_DATA names; None if the variable is not set.
 
-    Raises an error if the file has the size of a known file and another checksum: it is damaged.
+    Raises an error if the file has the size of a known file but another checksum, because it is then damaged.
     """
     folder = os.environ.get(VARIABLE)
     if not folder:
@@ -63,7 +63,7 @@ def find(name: str) -> Path | None:
 
 
 def arrays(path: Path, names: tuple[str, ...], *others: str) -> tuple[np.ndarray, ...]:
-    """Return arrays of an ``.npz`` file; nothing is unpickled. A missing name or a damaged file is an error.
+    """Read arrays from an ``.npz`` file, without pickle; raise an error if an array is missing or the file is damaged.
 
     Args:
         path: The file.
@@ -84,7 +84,7 @@ def arrays(path: Path, names: tuple[str, ...], *others: str) -> tuple[np.ndarray
 
 
 def text(path: Path, expected: str, decode: Callable[[bytes], str] = lambda c: c.decode("utf-8-sig")) -> str:
-    """Return the content of a text file, which may be compressed by gzip or xz.
+    """Read a text file, which may be compressed by gzip or xz.
 
     Args:
         path: The file.
@@ -98,7 +98,7 @@ def text(path: Path, expected: str, decode: Callable[[bytes], str] = lambda c: c
 
 
 def from_hub(data_set: str, split: str, name: str, *version: str) -> Any:
-    """Return a split of a data set of the hub, which requires the package ``datasets`` and a network.
+    """Load a split of a data set from the Hugging Face hub; requires the package ``datasets`` and a network.
 
     Args:
         data_set: Name of the data set.
@@ -110,7 +110,7 @@ def from_hub(data_set: str, split: str, name: str, *version: str) -> Any:
 
 
 def file_from_hub(data_set: str, path: str, name: str) -> Path:
-    """Return one file of a data set of the hub; ``name`` is the local file that can replace it."""
+    """Download one file of a data set from the Hugging Face hub; ``name`` is a local file that can replace it."""
 
     def download(hub: Any) -> Path:
         return Path(hub.hf_hub_download(data_set, path, repo_type="dataset"))
@@ -131,13 +131,13 @@ def _asked(package: str, ask: Callable[[Any], _Found], what: str, name: str) -> 
 
 
 def cache_folder() -> Path:
-    """Return the cache folder: STABLESSM_CACHE, or stablessm in the user's cache."""
+    """Return the cache folder: the value of STABLESSM_CACHE, or ``stablessm`` in the user's cache folder."""
     named = os.environ.get(CACHE)
     return Path(named) if named else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "stablessm"
 
 
 def content_digest(*parts: np.ndarray | bytes) -> str:
-    """Return the SHA-256 of the content of arrays or bytes, independent of compression.
+    """Return the SHA-256 digest of arrays or bytes, which does not depend on compression.
 
     >>> content_digest(np.arange(3, dtype=np.uint8))[:8]
     'ae4b3280'

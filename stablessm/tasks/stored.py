@@ -1,4 +1,4 @@
-"""Tasks whose examples are stored tensors, and the split of examples that have no official split."""
+"""The base class of tasks whose examples are stored as tensors, and random splits of examples."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from stablessm.tasks.scoring import best_constant
 
 
 class StoredTask(Task):
-    """A task whose examples are rows of tensors, which are moved to a device once; a batch selects rows there."""
+    """The base class of tasks whose examples are rows of stored tensors, which are moved to a device once."""
 
     def _store(
         self,
@@ -25,7 +25,7 @@ class StoredTask(Task):
         lengths: Mapping[Split, Tensor] | None = None,
         scale: tuple[Tensor, Tensor] | None = None,
     ) -> None:
-        """Store the rows; batches standardize inputs by ``scale``, a mean and a standard deviation."""
+        """Store the examples of each split; ``scale`` is the mean and deviation by which batches standardize inputs."""
         self.sizes = {split: len(rows) for split, rows in inputs.items()}
         self._lengths = lengths  # stays on the CPU
         parts = {"inputs": inputs, "targets": targets} | ({"lengths": lengths} if lengths else {})
@@ -35,7 +35,7 @@ class StoredTask(Task):
 
     @property
     def scale(self) -> dict[str, list[float]]:
-        """The mean and the deviation of each input channel, by which batches are standardized; empty without them."""
+        """Mean and standard deviation of each input channel, which standardize the batches; empty without a scale."""
         return {name: self._tensors[name].tolist() for name in ("mean", "deviation") if name in self._tensors}
 
     def _examples(self, split: Split, indices: Tensor, seed: int, epoch: int) -> Batch:
@@ -52,7 +52,7 @@ class StoredTask(Task):
 
     @cached_property
     def chance(self) -> float:
-        """The metric of the best constant on the test targets."""
+        """Metric of the best constant prediction on the test split."""
         targets, lengths = self._tensors["test.targets"], self._tensors.get("test.lengths")
         if self.outputs.per_step:
             steps = torch.arange(targets.shape[1], device=self.device)
@@ -61,7 +61,9 @@ class StoredTask(Task):
 
 
 def shuffled_split(count: int, valid: float, test: float, seed: int) -> dict[Split, Tensor]:
-    """Return the indices of the examples of each split, shuffled by the seed; train and test get at least one.
+    """Assign ``count`` examples randomly to splits and return the indices of each split.
+
+    Training and test get at least one example.
 
     >>> {split: len(rows) for split, rows in shuffled_split(20, 0.1, 0.2, 0).items()}
     {'train': 14, 'valid': 2, 'test': 4}
@@ -73,7 +75,7 @@ def shuffled_split(count: int, valid: float, test: float, seed: int) -> dict[Spl
 
 
 def split_sizes(count: int, valid: float, test: float) -> dict[Split, int]:
-    """Return the number of examples of each split, out of ``count``.
+    """Return the number of examples of each split when ``count`` examples are split.
 
     >>> split_sizes(10, 0.0, 0.05)
     {'train': 9, 'valid': 0, 'test': 1}
@@ -88,5 +90,5 @@ def split_sizes(count: int, valid: float, test: float) -> dict[Split, int]:
 
 
 def share(name: str, value: float) -> float:
-    """Return a fraction from 0 to below 1; raise an error for other values."""
+    """Check that a value is at least 0 and below 1, and return it; raise an error otherwise."""
     return real_number(name, value, 0, 1, include_low=True)

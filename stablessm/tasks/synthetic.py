@@ -1,4 +1,4 @@
-"""The base of tasks that generate their examples."""
+"""The base class of tasks whose examples are generated."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from stablessm.tasks.options import Options, option
 
 @dataclass(frozen=True)
 class SyntheticOptions(Options):
-    """Numbers of examples, and their seed."""
+    """Options of synthetic tasks: the numbers of examples, and their seed."""
 
     train_examples: int = option(4000, "number of training examples")
     valid_examples: int = option(500, "number of validation examples")
@@ -25,7 +25,7 @@ class SyntheticOptions(Options):
 
 
 class SyntheticTask(Task):
-    """A task whose examples are computed: example i of a split depends only on (data_seed, split, i)."""
+    """The base class of tasks with generated examples: example i of a split depends only on (data_seed, split, i)."""
 
     options: SyntheticOptions
 
@@ -41,4 +41,4 @@ class SyntheticTask(Task):
 
     @abstractmethod
     def _made(self, split: Split, keys: Tensor) -> Batch:
-        """Return the examples of these keys (B,)."""
+        """Generate the examples with the given random keys (B,); subclasses implement this method."""

@@ -1,4 +1,4 @@
-"""Language modeling: prediction of the next token of a text."""
+"""The language modeling task: prediction of the next token of a text."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from stablessm.tasks.tokenizers import Level
 @final
 @dataclass(frozen=True)
 class TextOptions(Options):
-    """The text, its tokens and its splits."""
+    """Options of language modeling: the text, its tokens and its splits."""
 
     text: str = option("wikitext2", "wikitext2, wikifa, wikitext103, tinyshakespeare, or a text file", place=True)
     level: Level = option("bpe", "what a token is: a character, a byte, a merged byte pair or a word")  # noqa: RUF009
@@ -41,17 +41,17 @@ class TextOptions(Options):
 
 @final
 class LanguageModeling(Task):
-    """Predict the next token at each step, in windows of a long row of documents.
+    """Language modeling: prediction of the next token at each step, in windows of a long text of many documents.
 
     The input before the first token of a document is the border token, and ``reset`` is True there, so that the state
-    is reset. Every token of valid and test is predicted once; tokens at the end of train that fill no window are left
-    out. The loss and the metric are the mean cross-entropy per token in nats. The score of chance is that of the best
-    constant, which predicts every token with its frequency in test. ``stablessm.training.perplexity`` computes the
-    score of a split with the state carried from window to window.
+    is reset. Every token of valid and test is predicted once; tokens at the end of train that do not fill a window are
+    left out. The loss and the metric are the mean cross-entropy per token in nats. The score of chance is the score of
+    the best constant prediction, which predicts every token with its frequency in test.
+    ``stablessm.training.perplexity`` computes the score of a split with the state carried from window to window.
 
     With ``carry``, row b of a training batch continues row b of the previous batch, and training carries the state. An
-    epoch begins at a token that seed and epoch decide and wraps around the text, so that windows differ from epoch to
-    epoch. Scores are then computed with a carried state too.
+    epoch begins at a token that depends on seed and epoch, and wraps around at the end of the text, so that windows
+    differ between epochs. Scores are then also computed with a carried state.
 
     >>> import tempfile
     >>> from pathlib import Path
@@ -72,7 +72,7 @@ class LanguageModeling(Task):
         length = whole_number("length", options.length)
         own = None if options.tokenizer is None else tokenizers.load(options.tokenizer)
         if own is not None and own.level != options.level:
-            raise ArgumentError("level", f"{own.level}, as the tokenizer has it", options.level)
+            raise ArgumentError("level", f"{own.level}, the level of the tokenizer", options.level)
         if own is not None and options.vocabulary is not None:
             raise ArgumentError("vocabulary", "no value, because the tokenizer decides", options.vocabulary)
         found = source(options.text, options.separator, options.valid, options.test)
@@ -99,15 +99,15 @@ class LanguageModeling(Task):
 
     @cached_property
     def chance(self) -> float:
-        """The entropy of the token frequencies of test."""
+        """Score of the best constant prediction: the entropy of the token frequencies of the test split."""
         return best_constant("nats", self._tensors["test.tokens"][1:])
 
     def decode(self, tokens: Tensor) -> str:
-        """Return the text of a row of tokens."""
+        """Convert a row of tokens to text."""
         return self.tokenizer.decode(tokens.tolist())
 
     def describe(self) -> dict[str, Any]:
-        """Return the description, with the numbers of tokens, words and bytes of each split."""
+        """Return the description of the task, including the numbers of tokens, words and bytes of each split."""
         counts = {
             split: {"tokens": len(row.tokens), "words": row.words, "bytes": row.bytes, "documents": row.documents}
             for split, row in self.streams.items()
@@ -115,10 +115,11 @@ class LanguageModeling(Task):
         return {**super().describe(), "counts": counts}
 
     def lanes(self, split: Split, batch_size: int) -> Iterator[Batch]:
-        """Yield the split in batches to be read in order, with the state carried from one to the next.
+        """Yield the batches of a split in order; the model carries its state from each batch to the next.
 
-        Every lane (row) holds whole documents, so that predictions do not depend on the number of lanes. A text that is
-        one document is one lane, with longer windows. A batch has at most the tokens of ``batch_size`` windows.
+        Every row of the batches (a lane) reads whole documents, so that predictions do not depend on the number of
+        lanes. A text that is one document is one lane, with longer windows. A batch has at most as many tokens as
+        ``batch_size`` windows.
         """
         self.steps(split, batch_size)
         row = self.streams[split]
@@ -142,7 +143,7 @@ class LanguageModeling(Task):
         return self._read(split, places, None if inside else places < tokens)
 
     def _read(self, split: Split, places: Tensor, real: Tensor | None) -> Batch:
-        """Return the tokens at these places; ``real`` is False where a place is after the end and does not count."""
+        """Return a batch of the tokens at the given places; places where ``real`` is False are padding."""
         tokens, new = self._tensors[f"{split}.tokens"], self._tensors.get(f"{split}.new")
         if real is not None:
             places = places.clamp(max=len(tokens) - 2)
@@ -154,7 +155,7 @@ class LanguageModeling(Task):
 
 
 def _edges(row: Stream, lanes: int) -> Tensor:
-    """Return the starts of lanes of about the same length, and the end; every lane begins with a document.
+    """Divide a text at document borders into lanes of about the same length; return where the lanes start, and the end.
 
     >>> _edges(Stream(np.zeros(10), np.array([0, 2, 4, 9]), 0, 0, 0), 3).tolist()
     [0, 4, 9, 10]

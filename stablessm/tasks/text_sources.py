@@ -1,4 +1,4 @@
-"""Texts by name or from a file: splits and documents, with the numbers of words and bytes."""
+"""Texts for language modeling, by name or from a file: splits, documents, and the numbers of words and bytes."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from stablessm.tasks.base import SPLITS, Split
 from stablessm.tasks.stored import split_sizes
 
 _HEADING = re.compile(r"^ \n = (?!= )[^\n]+(?<! =) = \n(?= \n)", re.MULTILINE)
-"""The beginning of an article of WikiText: a line `` = Title = `` between empty lines."""
+"""Matches the beginning of an article of WikiText: a line `` = Title = `` between empty lines."""
 _HUB_SPLITS: Final[dict[Split, str]] = {"train": "train", "valid": "validation", "test": "test"}
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class Text:
-    """One split of a text.
+    """The text of one split as documents, with the numbers of words and bytes.
 
     >>> text = Text.of("one two\\n\\nthree", "\\n\\n")
     >>> text.documents, text.words, text.bytes
@@ -40,14 +40,14 @@ class Text:
 
     @classmethod
     def of(cls, text: str, separator: str | None) -> Text:
-        """Return a text with documents between separators; with None, the text is one document."""
+        """Divide a text into documents at a separator; if the separator is None, the text is one document."""
         documents = (text,) if separator is None else _separated(text, separator)
         words = sum(len(document.split()) for document in documents)
         return cls(tuple(documents), separator is not None, words, len(text.encode()))
 
     @classmethod
     def of_articles(cls, text: str) -> Text:
-        """Return a text in the form of WikiText: documents begin at headings, without separators."""
+        """Divide a text in the format of WikiText into documents, which begin at headings and have no separators."""
         starts = [0, *(match.start() for match in _HEADING.finditer(text) if match.start())]
         documents = (text[a:b] for a, b in zip(starts, [*starts[1:], len(text)], strict=True))
         return cls(tuple(documents), False, len(text.split()), len(text.encode()))
@@ -56,7 +56,7 @@ class Text:
 @final
 @dataclass(frozen=True)
 class Source:
-    """A text that can be read, and keys that identify it before it is read."""
+    """A text that is read on demand, with keys that identify it before it is read."""
 
     name: str
     keys: tuple[str, ...]
@@ -67,7 +67,7 @@ class Source:
 @final
 @dataclass(frozen=True)
 class _Named:
-    """The files of a text that has splits."""
+    """The files of a text with official splits: a file name with a placeholder for the split, a parser, a hub name."""
 
     file: str
     parse: Callable[[str], Text]
@@ -84,16 +84,16 @@ NAMES: Final = (*NAMED, SHAKESPEARE)
 
 
 def source(text: str, separator: str | None, valid: float, test: float) -> Source:
-    """Return a text by name or from a file.
+    """Return the source of a text that is given by name or as a file.
 
     Args:
         text: Name of a text, or path of a file.
-        separator: Text between documents of the file; None: the file is one document.
-        valid, test: Fractions of a text in one file, at its end.
+        separator: Text between documents of the file; with None, the file is one document.
+        valid, test: Fractions of a text in one file, at its end, that become the valid and test splits.
     """
     if text in NAMED:
         if separator is not None:
-            raise ArgumentError("separator", f"none for {text}, whose documents are known", repr(separator))
+            raise ArgumentError("separator", f"no separator for {text}, whose documents are known", repr(separator))
         named = NAMED[text]
         key = _known_key(text, [named.file.format(split) for split in SPLITS])
         from_hub = named.hub is not None and not os.environ.get(sources.VARIABLE)
@@ -112,7 +112,7 @@ def source(text: str, separator: str | None, valid: float, test: float) -> Sourc
 
 
 def split_text(text: str, separator: str | None, valid: float, test: float) -> dict[Split, Text]:
-    """Split a text between documents, or between characters if it is one document.
+    """Divide a text into train, valid and test splits, between documents, or between characters of a single document.
 
     >>> parts = split_text("a" * 80 + "b" * 10 + "c" * 10, None, 0.1, 0.1)
     >>> {split: len(part.documents[0]) for split, part in parts.items()}
@@ -141,7 +141,7 @@ def _separated(text: str, separator: str) -> list[str]:
 
 
 def _known_key(name: str, files: Sequence[str]) -> str:
-    """Return the name if the files are known or missing; otherwise a digest of their content."""
+    """Return the cache key of a named text: its name if the files are known or missing, otherwise their digest."""
     folder = os.environ.get(sources.VARIABLE)
     paths = [Path(folder) / file for file in files] if folder else []
     if not all(path.is_file() for path in paths):

@@ -1,4 +1,4 @@
-"""Encoded texts: a split is one long row of tokens with document borders; large texts are cached."""
+"""Encoded texts: each split is one long row of tokens with document borders. Encoded large texts are cached."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from stablessm.tasks.tokenizers import Level, Tokenizer
 
 _KIND = "encoded text 1"
 _LARGE = 2**23
-"""Number of bytes from which an encoded text is cached at every level."""
+"""Number of bytes from which an encoded text is cached for every kind of tokens."""
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class Stream:
-    """The tokens of a split, one document after the other."""
+    """The tokens of a split in one array, one document after the other."""
 
     tokens: np.ndarray
-    """(N,) tokens, in order."""
+    """Tokens in order (N,)."""
     starts: np.ndarray
-    """(documents,) int64, index of the first token of each document."""
+    """Index of the first token of each document (documents,), int64."""
     words: int
     bytes: int
     lost: int
@@ -49,20 +49,20 @@ class Stream:
 @final
 @dataclass(frozen=True, eq=False)
 class Encoded:
-    """A text in tokens."""
+    """An encoded text: the tokenizer and the tokens of each split."""
 
     tokenizer: Tokenizer
     streams: Mapping[Split, Stream]
 
 
 def encoded(source: Source, level: Level, vocabulary: int | None, own: Tokenizer | None) -> Encoded:
-    """Return a text in tokens, from the cache folder or the data folder if it is there.
+    """Return the tokens of a text; read them from the cache folder or the data folder if they are there.
 
     Args:
         source: The text.
         level: Kind of tokens.
         vocabulary: Largest number of tokens.
-        own: An existing tokenizer; None: a tokenizer is learned from the training split.
+        own: An existing tokenizer; with None, a tokenizer is learned from the training split.
     """
     made_by = (level, "" if own is None else own.content(), vocabulary)
     files = [_file(source.name, key, *made_by) for key in source.keys]
@@ -82,7 +82,7 @@ def encoded(source: Source, level: Level, vocabulary: int | None, own: Tokenizer
 
 
 def stream(text: Text, tokenizer: Tokenizer) -> Stream:
-    """Return one split in tokens.
+    """Encode the documents of one split, with border tokens after documents that are closed.
 
     >>> row = stream(Text.of("ab--c", "--"), tokenizers.Bytes())
     >>> row.tokens.tolist(), row.starts.tolist(), row.words, row.bytes
@@ -117,7 +117,7 @@ def _save(path: Path, made: Encoded) -> None:
 
 
 def _load(path: Path) -> Encoded | None:
-    """Return what :func:`_save` wrote; None if the file is damaged."""
+    """Load an encoded text that :func:`_save` has written; return None if the file is damaged."""
     try:
         meta, arrays = record.load_arrays(path, _KIND)
         tokenizer = tokenizers.read(meta["tokenizer"], str(path))

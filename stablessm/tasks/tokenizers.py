@@ -1,4 +1,4 @@
-"""Tokenizers: characters, bytes, byte pairs or words, each stored as one JSON file."""
+"""Tokenizers for characters, bytes, byte pairs or words, each stored as one JSON file."""
 
 from __future__ import annotations
 
@@ -26,64 +26,64 @@ FILE = "tokenizer.json"
 """Name of the file that is stored with a model."""
 _FORMAT = "stablessm tokenizer"
 _AT_ONCE = 64
-"""Number of texts that are encoded at a time."""
+"""Number of texts that are encoded at once."""
 
 
 class Tokenizer(ABC):
-    """Converts text to token ids and back."""
+    """The base class of tokenizers, which convert text to token ids and back."""
 
     level: Level
     size: int
     """Number of ids."""
     border: int
-    """The id before the first token of every document, and after the last token if documents are closed."""
+    """Id of the border token before every document, and after every document if documents are closed."""
     unknown: int | None = None
-    """The id of words or characters that are not in the vocabulary; None if there are none."""
+    """Id of words or characters that are not in the vocabulary; None if every text can be encoded."""
 
     @abstractmethod
     def encode_all(self, texts: Sequence[str]) -> Iterator[np.ndarray]:
-        """Yield the ids of each text, without border tokens."""
+        """Yield the array of token ids of each text, without border tokens."""
 
     @abstractmethod
     def piece(self, token: int) -> bytes:
-        """Return the bytes of an id; empty for the border token."""
+        """Return the bytes for which a token id stands; empty for the border token."""
 
     @abstractmethod
     def content(self) -> str:
-        """Return the tokenizer as JSON, for :func:`read`."""
+        """Return the tokenizer as a JSON text, from which :func:`read` restores it."""
 
     @final
     def encode(self, text: str) -> np.ndarray:
-        """Return the ids of one text."""
+        """Convert one text to token ids."""
         return next(self.encode_all([text]))
 
     @final
     def decode(self, tokens: Iterable[int]) -> str:
-        """Return the text of these ids; invalid bytes become �."""
+        """Convert token ids to text; invalid bytes become �."""
         return "".join(self.decode_stream(tokens))
 
     @final
     def decode_stream(self, tokens: Iterable[int]) -> Iterator[str]:
-        """Yield text as ids arrive, each character once it is complete."""
+        """Convert token ids to text one by one; yield each character as soon as all its bytes have arrived."""
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
         for token in tokens:
             yield decoder.decode(self.piece(int(token)))
         yield decoder.decode(b"", final=True)
 
     def lost(self, text: str, tokens: np.ndarray) -> int:
-        """Return the number of unknown ids, whose text is lost."""
+        """Return the number of unknown tokens, whose text is lost."""
         return 0 if self.unknown is None else int((tokens == self.unknown).sum())
 
     @final
     @property
     def dtype(self) -> np.dtype:
-        """The smallest dtype that holds the ids."""
+        """Smallest NumPy dtype that can store the token ids."""
         return np.dtype(np.uint16 if self.size <= 2**16 else np.uint32)
 
 
 @final
 class Bytes(Tokenizer):
-    """The bytes of a text in UTF-8.
+    """A tokenizer whose tokens are the UTF-8 bytes of a text.
 
     >>> Bytes().encode("é").tolist(), Bytes().size
     ([195, 169], 257)
@@ -94,22 +94,22 @@ class Bytes(Tokenizer):
     border = 256
 
     def encode_all(self, texts: Sequence[str]) -> Iterator[np.ndarray]:
-        """Yield the bytes of each text."""
+        """Yield the token ids of each text, one id per byte."""
         for text in texts:
             yield np.frombuffer(text.encode(), np.uint8).astype(self.dtype)
 
     def piece(self, token: int) -> bytes:
-        """Return the byte."""
+        """Return the byte for which a token id stands; empty for the border token."""
         return b"" if token == self.border else bytes([token])
 
     def content(self) -> str:
-        """Return the tokenizer as JSON; its vocabulary is empty."""
+        """Return the tokenizer as a JSON text with an empty vocabulary."""
         return _own(self.level, [])
 
 
 @final
 class Characters(Tokenizer):
-    """The characters of the training text; other characters are unknown.
+    """A tokenizer whose tokens are the characters of the training text; other characters are unknown.
 
     >>> letters = Characters.of(["banana"])
     >>> letters.encode("nab!").tolist(), letters.decode([2, 4, 3])
@@ -128,26 +128,26 @@ class Characters(Tokenizer):
 
     @classmethod
     def of(cls, texts: Iterable[str]) -> Characters:
-        """Return the tokenizer of the characters of these texts, in the order of Unicode."""
+        """Create a tokenizer for the characters that occur in the given texts, in the order of Unicode."""
         return cls(sorted(set().union(*texts)))
 
     def encode_all(self, texts: Sequence[str]) -> Iterator[np.ndarray]:
-        """Yield one id per character."""
+        """Yield the token ids of each text, one id per character."""
         for text in texts:
             yield self._ids[np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)]
 
     def piece(self, token: int) -> bytes:
-        """Return the character in UTF-8."""
+        """Return the UTF-8 bytes of the character for which a token id stands."""
         return (b"", "�".encode())[token] if token < 2 else self.characters[token - 2].encode()
 
     def content(self) -> str:
-        """Return the tokenizer as JSON; its vocabulary is the characters."""
+        """Return the tokenizer as a JSON text whose vocabulary is the characters."""
         return _own(self.level, self.characters)
 
 
 @final
 class Words(Tokenizer):
-    """Words between white space. A line end is the word ``<eos>``, which is also the border token.
+    """A tokenizer whose tokens are words between white space. A line end is the word ``<eos>``, also the border token.
 
     This is the usual tokenization of WikiText in the literature.
 
@@ -166,7 +166,7 @@ class Words(Tokenizer):
 
     @classmethod
     def of(cls, texts: Iterable[str], most: int | None) -> Words:
-        """Return the tokenizer of the ``most`` frequent words, or of all; ties are in alphabetical order."""
+        """Create a tokenizer for the ``most`` frequent words of the given texts, or for all words."""
         counts = Counter(word for text in texts for word in text.split())
         for special in (LINE_END, UNKNOWN):
             counts.pop(special, None)
@@ -174,17 +174,17 @@ class Words(Tokenizer):
         return cls((LINE_END, UNKNOWN, *frequent[: None if most is None else most - 2]))
 
     def encode_all(self, texts: Sequence[str]) -> Iterator[np.ndarray]:
-        """Yield one id per word."""
+        """Yield the token ids of each text, one id per word."""
         for text in texts:
             words = text.replace("\n", f" {LINE_END} ").split()
             yield np.array([self._ids.get(word, self.unknown) for word in words], self.dtype)
 
     def piece(self, token: int) -> bytes:
-        """Return the word and a space, or the end of the line."""
+        """Return the bytes of the word for which a token id stands, followed by a space, or the bytes of a line end."""
         return b"\n" if token == self.border else self.words[token].encode() + b" "
 
     def content(self) -> str:
-        """Return the words."""
+        """Return the tokenizer as a JSON text whose vocabulary is the words."""
         return _own(self.level, self.words)
 
     def lost(self, text: str, tokens: np.ndarray) -> int:
@@ -194,7 +194,7 @@ class Words(Tokenizer):
 
 @final
 class BytePairs(Tokenizer):
-    """Byte-pair encoding by the package ``tokenizers``; every text can be decoded exactly.
+    """A tokenizer for byte-pair encoding by the package ``tokenizers``; every text can be decoded exactly.
 
     The file has the format of that package, so ``transformers.PreTrainedTokenizerFast(tokenizer_file=…)`` reads it.
     """
@@ -207,12 +207,12 @@ class BytePairs(Tokenizer):
         self.size = tokenizer.get_vocab_size()
         border = tokenizer.token_to_id(BORDER)
         if border is None:
-            raise ArgumentError("tokenizer", f"a byte-level one with a token {BORDER}", "none of that name")
+            raise ArgumentError("tokenizer", f"a byte-level tokenizer with a token {BORDER}", "no token of that name")
         self.border = border
 
     @classmethod
     def of(cls, texts: Sequence[str], most: int) -> BytePairs:
-        """Learn at most ``most`` tokens from these texts."""
+        """Learn a tokenizer with at most ``most`` tokens from the given texts."""
         package = require("tokenizers", "level=bpe")
         tokenizer = package.Tokenizer(package.models.BPE())
         tokenizer.pre_tokenizer = package.pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -227,13 +227,13 @@ class BytePairs(Tokenizer):
         return cls(tokenizer)
 
     def encode_all(self, texts: Sequence[str]) -> Iterator[np.ndarray]:
-        """Yield the ids of each text; groups of texts are encoded on all cores."""
+        """Yield the token ids of each text; groups of texts are encoded on all cores."""
         for first in range(0, len(texts), _AT_ONCE):
             for found in self._tokenizer.encode_batch_fast(list(texts[first : first + _AT_ONCE])):
                 yield np.array(found.ids, self.dtype)
 
     def piece(self, token: int) -> bytes:
-        """Return the bytes of a token."""
+        """Return the bytes for which a token id stands; empty for the border token."""
         return b"" if token == self.border else self._pieces[token]
 
     @cached_property
@@ -243,12 +243,12 @@ class BytePairs(Tokenizer):
         return [b"" if piece == BORDER else bytes(byte[character] for character in piece) for piece in pieces]
 
     def content(self) -> str:
-        """Return the JSON of the package ``tokenizers``."""
+        """Return the tokenizer as a JSON text in the format of the package ``tokenizers``."""
         return str(self._tokenizer.to_str())
 
 
 def learned(level: Level, texts: Sequence[str], vocabulary: int | None) -> Tokenizer:
-    """Return a tokenizer learned from texts; ``vocabulary`` is the largest number of ids (bpe and word).
+    """Learn a tokenizer from texts; ``vocabulary`` is the largest number of token ids (for bpe and word).
 
     >>> learned("char", ["abc"], None).size
     5
@@ -265,7 +265,7 @@ def learned(level: Level, texts: Sequence[str], vocabulary: int | None) -> Token
 
 
 def read(content: str, place: str) -> Tokenizer:
-    """Return the tokenizer with this ``content()``; ``place`` is named in errors.
+    """Restore a tokenizer from its ``content()``; errors name ``place``, where the content was found.
 
     >>> read(Characters.of(["abc"]).content(), "here").decode([2, 3])
     'ab'
@@ -283,7 +283,7 @@ def read(content: str, place: str) -> Tokenizer:
 
 
 def load(path: str | Path) -> Tokenizer:
-    """Return the tokenizer in a file or in the folder of a model."""
+    """Load a tokenizer from a file or from the folder of a model."""
     path = Path(path)
     if path.is_dir():
         path = next((folder / FILE for folder in (path, path / "model") if (folder / FILE).is_file()), path / FILE)
@@ -298,7 +298,10 @@ def _own(level: Level, vocabulary: Sequence[str]) -> str:
 
 
 def _byte_characters() -> dict[int, str]:
-    """Return the character that byte-level tokenizers write for each byte: visible bytes stay, others map above 255."""
+    """Return the character that byte-level tokenizers write for each byte.
+
+    Visible bytes are written as themselves, and other bytes as characters above 255.
+    """
     seen = [*range(33, 127), *range(161, 173), *range(174, 256)]
     hidden = [byte for byte in range(256) if byte not in seen]
     return {byte: chr(byte) for byte in seen} | {byte: chr(256 + i) for i, byte in enumerate(hidden)}

@@ -1,4 +1,4 @@
-"""Forecasting a series from windows of its past."""
+"""The base class of tasks that forecast a series from windows of its past."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from stablessm.tasks.scoring import best_constant, score
 
 
 class WindowTask(Task):
-    """Forecast k of d columns of the next ``horizon`` rows from ``window`` rows: (B, window, d) to (B, horizon · k).
+    """The base class of forecasting tasks: predict k of d columns of the next ``horizon`` rows from ``window`` rows.
 
-    The splits follow one another in time. Every column is standardized by the mean and standard deviation of the
-    training rows, and scores are of standardized values, as usual in the literature. A window of valid or test may
-    begin before its split; the rows that it forecasts belong to the split. The output lists all columns of the first
-    step, then of the second, and so on.
+    Inputs are (B, window, d) and targets (B, horizon · k). The splits follow one another in time. Every column is
+    standardized by the mean and standard deviation of the training rows, and scores are of standardized values, as
+    usual in the literature. A window of valid or test may begin before its split; the rows that it forecasts belong to
+    the split. The output lists all columns of the first step, then of the second, and so on.
     """
 
     def _slide(
@@ -70,12 +70,12 @@ class WindowTask(Task):
 
     @cached_property
     def chance(self) -> float:
-        """The metric of the best constant forecast of the test windows."""
+        """Metric of the best constant forecast on the test split."""
         return best_constant(self.metric, self._targets("test", torch.arange(self.sizes["test"])))
 
     @cached_property
     def naive(self) -> float:
-        """The metric of repeating the last row of each test window."""
+        """Metric, on the test split, of a forecast that repeats the last row of each window."""
         indices, steps = torch.arange(self.sizes["test"]), len(self._tensors["horizon"])
         last = self._after("test", indices, self._tensors["window"][-1:])
         total, count = score(self.metric, last.repeat(1, steps, 1).flatten(1), self._targets("test", indices), None)
@@ -83,17 +83,17 @@ class WindowTask(Task):
 
     @property
     def baselines(self) -> dict[str, float]:
-        """The metric, on the test split, of predictions without a model, by what is predicted."""
+        """Metrics on the test split of simple forecasts without a model, by a description of the forecast."""
         return {**super().baselines, "repeating the last row": self.naive}
 
     def describe(self) -> dict[str, Any]:
-        """Return the description, with the scale of the columns and the columns that are forecast."""
+        """Return the description of the task, including the scale of the columns and the columns that are forecast."""
         pairs = zip(self.mean.tolist(), self.deviation.tolist(), strict=True)
         scale = {name: {"mean": m, "deviation": s} for name, (m, s) in zip(self.columns, pairs, strict=True)}
         return {**super().describe(), "scale": scale, "targets": list(self.targets)}
 
     def as_trained(self, description: Mapping[str, Any]) -> Self:
-        """Return the task with the scale of each column from the training."""
+        """Return the task with every column standardized by the scale of the training task."""
         scale = description["scale"]
         if tuple(scale) != self.columns:
             raise ArgumentError("columns", f"{', '.join(scale)}, as in training", ", ".join(self.columns))
@@ -108,7 +108,7 @@ class WindowTask(Task):
         return torch.from_numpy((self.unscaled - self.mean) / self.deviation).float()
 
     def ahead(self, split: Split, indices: Tensor, horizon: int) -> tuple[Tensor, Tensor]:
-        """Return windows (B, window, columns) and the rows (B, horizon, targets) after each, standardized."""
+        """Return windows (B, window, columns) and the rows (B, horizon, targets) that follow them, standardized."""
         later = len(self._tensors["window"]) + torch.arange(horizon, device=self.device)
         return self._rows(split, indices, self._tensors["window"]), self._after(split, indices, later)
 
@@ -126,6 +126,6 @@ class WindowTask(Task):
         return self._rows(split, indices, steps)[..., self._tensors["targets"]]
 
     def _rows(self, split: Split, indices: Tensor, steps: Tensor) -> Tensor:
-        """Return rows of the series, (B, steps, columns)."""
+        """Return the rows of the series at the given steps of each window (B, steps, columns)."""
         first = (indices + self._first[split]).to(self.device, non_blocking=True)
         return self._tensors["series"][first[:, None] + steps]

@@ -154,7 +154,7 @@ def test_the_required_size_keeps_to_its_options(monkeypatch: pytest.MonkeyPatch)
 
 def test_timestamps_end_where_rounding_does() -> None:
     limit = 1 / (1 - 0.5)
-    with pytest.raises(NumericalError, match="cannot be told from the next"):
+    with pytest.raises(NumericalError, match="cannot be distinguished from the next"):
         timestamp(torch.tensor([limit * (1 + 3.5 * EPS * limit)], dtype=torch.float64), 0.5)
     with pytest.raises(ArgumentError, match=r"^state0: expected from 0 to the limit"):
         timestamp(torch.tensor([limit * (1 + 5 * EPS * limit)], dtype=torch.float64), 0.5)

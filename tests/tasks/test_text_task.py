@@ -230,7 +230,7 @@ def test_an_earlier_tokenizer_reads_another_text(tmp_path: Path) -> None:
         "�"
     )
     assert other.streams["test"].lost > 0
-    with pytest.raises(ArgumentError, match="level: expected char, as the tokenizer has it, got bpe"):
+    with pytest.raises(ArgumentError, match="level: expected char, the level of the tokenizer, got bpe"):
         build(tmp_path / "other.txt", "the bee " * 30, **beside)
     with pytest.raises(ArgumentError, match="vocabulary: expected no value, because the tokenizer"):
         build(tmp_path / "other.txt", "the bee " * 30, level="char", vocabulary=9, **beside)
@@ -274,7 +274,7 @@ def test_wrong_options_are_named(tmp_path: Path) -> None:
             build(tmp_path / "mine.txt", text, **{"level": "char", **options})
     with pytest.raises(ArgumentError, match=r"text: expected one of wikitext2, .* or a text file, got nowhere"):
         tasks.get("lm", text="nowhere")
-    with pytest.raises(ArgumentError, match="separator: expected none for wikifa"):
+    with pytest.raises(ArgumentError, match="separator: expected no separator for wikifa"):
         tasks.get("lm", text="wikifa", separator="x")
     (tmp_path / "latin.txt").write_bytes(b"\xe9t\xe9" * 100)
     with pytest.raises(ArgumentError, match=r"latin\.txt: expected a text in UTF-8, got UnicodeDecodeError"):
