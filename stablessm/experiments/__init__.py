@@ -1,4 +1,4 @@
-"""Experiments that reproduce figures and tables of the papers: one folder each, listed in ``catalog``."""
+"""Experiments that reproduce the figures and tables of the papers: one folder for each, listed in ``catalog``."""
 
 from stablessm._renamed import module_names
 

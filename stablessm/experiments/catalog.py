@@ -1,4 +1,4 @@
-"""The experiments by id; each paper's experiments are imported when one of them is requested."""
+"""Looks up experiments by id. The experiments of a paper are imported when one of them is requested."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from stablessm.experiments.listing import ids as ids
 
 
 def get(id: str) -> Experiment[Any]:
-    """Return an experiment by its id: ours, one of an installed package, or ``my_package.module:NAME``.
+    """Return an experiment by its id: one of this package, of an installed package, or ``my_package.module:NAME``.
 
     >>> get("ia-fig1").source
     'IAT, figure 1'

@@ -1,4 +1,4 @@
-"""``python -m stablessm.experiments.compare A B``: whether two run folders hold the same numbers.
+"""``python -m stablessm.experiments.compare A B``: check whether two run folders hold the same numbers.
 
 Stages are compared array by array, claims by their verdicts and texts. For instance the same experiment under two
 versions of Python: the exit status is 1 where numbers differ by more than ``--rtol`` (default 0: the same bits).
@@ -68,7 +68,7 @@ def _difference(one: np.ndarray, two: np.ndarray, rtol: float) -> str | None:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Print what differs, and end with 1 if anything does."""
+    """Print the differences between two run folders; exit with status 1 if there are any."""
     described: Any = (__doc__ or "").split("\n\n", 1)[-1]
     parser = argparse.ArgumentParser(prog="python -m stablessm.experiments.compare", description=described)
     parser.add_argument("a", type=Path, help="run folder")

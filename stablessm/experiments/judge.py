@@ -1,4 +1,4 @@
-"""``python -m stablessm.experiments.judge RESULTS``: make figures and claims of complete runs again from their stages.
+"""``python -m stablessm.experiments.judge RESULTS``: recompute figures and claims of complete runs from their stages.
 
 Use it after a rule, a text or a figure has changed: no stage is computed. Each verdict that changes is printed.
 """
@@ -19,7 +19,7 @@ from stablessm.experiments.frame.stages import PACK
 
 
 def judge(folder: Path) -> Iterator[str]:
-    """Write the figures and the record of a complete run again; yield one line for each verdict that changed.
+    """Rewrite the figures and the record of a complete run; yield one line for each verdict that changed.
 
     Args:
         folder: The run folder of an experiment of the catalog, ``ID/SIZE``.
@@ -44,7 +44,7 @@ def judge(folder: Path) -> Iterator[str]:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Judge every complete run below the folders again."""
+    """Recompute figures and claims of every complete run in or below the given folders."""
     described = (__doc__ or "").split("\n\n", 1)[-1]
     parser = argparse.ArgumentParser(prog="python -m stablessm.experiments.judge", description=described)
     parser.add_argument("folders", type=Path, nargs="+", metavar="RESULTS", help="run folders, or folders above them")

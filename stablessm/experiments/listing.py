@@ -1,4 +1,6 @@
-"""The experiments by id, and what ``stablessm list`` shows of them. Importing this module does not import PyTorch."""
+"""The ids of the experiments, and what ``stablessm list`` shows of them. Importing this module does not import
+PyTorch.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,7 @@ SUMMARIES = Path(__file__).with_name("summaries.json")
 @final
 @dataclass(frozen=True)
 class Summary:
-    """What the list shows of an experiment."""
+    """What ``stablessm list`` shows of an experiment: title, question, minutes and verdicts."""
 
     title: str
     question: str
@@ -50,13 +52,13 @@ class Summary:
 
 
 def ids() -> list[str]:
-    """Return the ids of the experiments in this package, then the ids that installed packages add."""
+    """Return the ids of this package's experiments, followed by the ids that installed packages register."""
     return [*IDS, *sorted(entry.name for entry in entry_points(group=GROUP) if entry.name not in IDS)]
 
 
 @cache
 def summaries() -> dict[str, Summary]:
-    """Return the summaries of the experiments in this package, by id."""
+    """Return the summaries of this package's experiments by id."""
     import json
 
     found: dict[str, dict[str, Any]] = json.loads(SUMMARIES.read_text(encoding="utf-8"))

@@ -1,1 +1,1 @@
-"""Experiments on questions that no paper asks."""
+"""Experiments on questions that the four papers do not ask."""

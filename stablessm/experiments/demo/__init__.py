@@ -1,1 +1,1 @@
-"""The stability demonstration: the question of StableSSM, figure 1, in two minutes."""
+"""The stability demonstration ``stablessm demo``: the question of StableSSM, figure 1, answered in two minutes."""

@@ -1,4 +1,4 @@
-"""Direct against stable maps: train, measure, perturb."""
+"""Trains models with direct and stable maps, measures their memory and perturbs their recurrent weights."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ LEARNING = Training(samples=64 * 1000, batch=64, epochs=1, rows_per_epoch=100, d
 
 @dataclass(frozen=True)
 class Config:
-    """Sizes of the demonstration; the defaults take about a minute and a half on two cores."""
+    """Settings of the demonstration; with the defaults it takes about a minute and a half on two cores."""
 
     width: int = 32
     length: int = 200
@@ -53,7 +53,7 @@ class Config:
 
 
 def start(config: Config, map: str) -> RealSSM:
-    """Return a model, the same function for every map."""
+    """Return the untrained model with a map; all maps start as the same function."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
         eigenvalues = -1 / timescales(config.width, 0.7, float(config.length))
@@ -64,20 +64,20 @@ def start(config: Config, map: str) -> RealSSM:
 
 
 def trained(config: Config, run: Run, map: str) -> RealSSM:
-    """Return the trained model."""
+    """Return the trained model with a map."""
     batches = noisy(TARGET, config.training, config.length, config.seed)
     return train(run, f"train-{map}", [start(config, map)], mean_square, batches, config.training).models[0]
 
 
 @kept(MemoryCurve, "memory-{map}", over=lambda config: MAPS)
 def memory(config: Config, run: Run, map: str) -> MemoryCurve:
-    """Return the memory of the trained model."""
+    """Return the memory function of the trained model."""
     return memory_function(trained(config, run, map), 10 * config.length)
 
 
 @kept(PerturbationCurve, "errors-{map}", over=lambda config: MAPS)
 def errors(config: Config, run: Run, map: str) -> PerturbationCurve:
-    """Return the errors after perturbations of the recurrent weights."""
+    """Return the errors of the trained model after perturbations of its recurrent weights."""
     return perturbation_error(
         trained(config, run, map), TARGET, config.radii, parameters="recurrent", search="ascent",
         samples=config.samples, steps=config.steps, horizon=10 * config.length, seed=config.seed, progress=run.progress,
@@ -86,7 +86,7 @@ def errors(config: Config, run: Run, map: str) -> PerturbationCurve:
 
 @stage("numbers-{map}", over=lambda config: MAPS)
 def numbers(config: Config, run: Run, map: str) -> Mapping[str, Any]:
-    """Return eigenvalues, stability radius, and gradient over weight before training."""
+    """Return the eigenvalues and the stability radius, and the gradient-to-weight ratios before training."""
     layer, fresh = trained(config, run, map), start(config, map)
     differentiate(mean_square(fresh, *noisy(TARGET, config.training, config.length, config.seed)(0)), fresh)
     return {
@@ -98,7 +98,7 @@ def numbers(config: Config, run: Run, map: str) -> Mapping[str, Any]:
 
 
 def figures(config: Config, stages: Stages) -> Figures:
-    """Yield losses, memories, errors and gradients."""
+    """Yield figures of losses, memory functions, perturbation errors and gradients."""
     times = np.unique(np.geomspace(1, 10 * config.length, 200).astype(int)) - 1
     remembered = lines(1 + times, {map: curve.value[times] for map, curve in memory.all(config, stages).items()})
     exact = TARGET.kernel(torch.from_numpy(times * 1.0)).flatten().numpy()
@@ -130,7 +130,9 @@ def figures(config: Config, stages: Stages) -> Figures:
 
 
 def claims(config: Config, stages: Stages) -> Claims:
-    """Check that direct explodes, stable maps do not, and best has the smallest relative gradients."""
+    """Check that perturbed direct models explode, that stable ones do not, and that ``best`` has the smallest
+    gradient-to-weight ratios.
+    """
     found, stable = numbers.all(config, stages), [map for map in MAPS if map != "direct"]
     radii = {map: float(one["radius"]) for map, one in found.items()}
     infinite = all(radii[map] == math.inf for map in stable)

@@ -1,4 +1,4 @@
-"""The framework of every experiment: its definition, its run folder, its stages and the rules of its verdicts."""
+"""What all experiments share: their definition, run folder and stages, and the rules of their verdicts."""
 
 from stablessm.experiments.frame import rules
 from stablessm.experiments.frame.base import Claim, Experiment, execute

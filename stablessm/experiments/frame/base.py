@@ -1,4 +1,4 @@
-"""The definition of an experiment: a question, a claim of a paper, two sizes, and claims that a machine can check."""
+"""Defines an experiment: a question, a claim of a paper, settings of two sizes, and statements that a program checks."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ C = TypeVar("C")
 @final
 @dataclass(frozen=True)
 class Experiment(Generic[C]):
-    """One figure or table. ``run`` computes stages; ``figures`` and ``claims`` only read them."""
+    """A figure or table to reproduce. ``run`` computes the stages; ``figures`` and ``claims`` only read them."""
 
     id: str
     title: str
@@ -51,7 +51,7 @@ class Experiment(Generic[C]):
     """The file whose section "Differences from the paper" or "Limits" a record repeats."""
 
     def config(self, size: Size) -> C:
-        """Return the frozen settings of a size."""
+        """Return the settings of a size, ``smoke`` or ``paper``."""
         if size not in get_args(Size):
             raise ArgumentError("size", " or ".join(get_args(Size)), repr(size))
         return self.configs[size]
@@ -60,7 +60,7 @@ class Experiment(Generic[C]):
 @final
 @dataclass(frozen=True)
 class Plan:
-    """An experiment, its settings and its run folder: ``out/ID/SIZE``, or ``out/ID/SIZE-…`` with changed settings."""
+    """An experiment with its settings and run folder: ``out/ID/SIZE``, or ``out/ID/SIZE-…`` if settings were changed."""
 
     experiment: Experiment[Any]
     size: Size
@@ -70,7 +70,9 @@ class Plan:
 
     @staticmethod
     def of(experiment: Experiment[Any], size: Size, out: Path, changes: Mapping[str, str] | None = None) -> Plan:
-        """Return the plan of a size; ``changes`` has new settings by name, as text. Each config has its own folder."""
+        """Return the plan of an experiment at a size. ``changes`` maps names of settings to new values as text; each
+        combination of settings has its own folder.
+        """
         config, label = experiment.config(size), str(size)
         if changes and (custom := changed(config, changes)) != config:
             config, label = custom, f"{size}-{_digest(custom)}"
@@ -78,18 +80,18 @@ class Plan:
 
     @property
     def id(self) -> str:
-        """Return ``ID/SIZE``, which is the same on every machine."""
+        """Return ``ID/SIZE``, the name of the run, which is the same on every machine."""
         return f"{self.folder.parent.name}/{self.folder.name}"
 
     def jobs(self) -> dict[str, Callable[[Run], object]]:
-        """Return the independent jobs by name."""
+        """Return the independent jobs of the run by name."""
         if self.experiment.jobs is None:
             return {"all": lambda run: self.experiment.run(self.config, run)}
         return dict(self.experiment.jobs(self.config))
 
     @contextmanager
     def begun(self, *, fresh: bool = False, progress: bool = True) -> Iterator[Run]:
-        """Return the run, locked for this process."""
+        """Open the run folder, lock it for this process, and return the run."""
         with locks.alone(self.folder):
             if fresh and self.folder.exists():
                 self._discard()
@@ -114,12 +116,12 @@ class Plan:
 
     @property
     def command(self) -> str:
-        """Return the command that computes this run."""
+        """Return the shell command that computes this run."""
         options = [word for name, text in self.changes.items() for word in ("--set", f"{name}={text}")]
         return shlex.join(["stablessm", "run", self.experiment.id, "--size", self.size, *options])
 
     def finish(self, run: Run) -> None:
-        """Compute the stages that are missing, draw the figures, check the claims, write the record."""
+        """Compute the missing stages, draw the figures, check the claims and write the record."""
         run.gather(list(self.jobs()))
         self.experiment.run(self.config, run)
         facts = run.facts()
@@ -128,7 +130,7 @@ class Plan:
         run.tidy()
 
     def conclude(self, timed: Mapping[str, Any], places: Sequence[Mapping[str, Any]]) -> list[str]:
-        """Make the figures, check the claims and write the record from the stages; return the names of the figures.
+        """Draw the figures, check the claims and write the record from the stages; return the names of the figures.
 
         Args:
             timed: For each stage its ``seconds`` and its ``environment``, an index into ``places``.
@@ -179,7 +181,7 @@ def execute(
     fresh: bool = False,
     progress: bool = True,
 ) -> tuple[Path, bool]:
-    """Run or resume an experiment in this process; return its folder, and whether it was complete before."""
+    """Run or resume an experiment in this process; return its folder, and whether the run was already complete."""
     plan = Plan.of(experiment, size, out, changes)
     with plan.begun(fresh=fresh, progress=progress) as run:
         complete = is_complete(plan.folder)
@@ -191,7 +193,7 @@ def execute(
 
 
 def deviations(experiment: Experiment[Any]) -> str:
-    """Return how an experiment differs from its paper: a section of its README.md, or an empty text.
+    """Return how an experiment differs from its paper: a section of its README.md, or an empty string.
 
     The file is ``experiment.readme``, or else the README.md beside the module that defines ``experiment.run``.
 
@@ -210,7 +212,7 @@ def deviations(experiment: Experiment[Any]) -> str:
 
 
 def _digest(config: Any) -> str:
-    """Return a short name for a config."""
+    """Return a short hash of a config for the name of a folder."""
     return hashlib.sha256(json.dumps(record.plain(asdict(config))).encode()).hexdigest()[:8]
 
 

@@ -1,4 +1,4 @@
-"""Makes an experiment from the README.md of its folder, which states its id, title, question, claim and source once."""
+"""Builds an experiment from the README.md of its folder, which states its id, title, question, claim and source."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def described(
     minutes: tuple[float, float],
     jobs: Callable[[C], Mapping[str, Callable[[Run], object]]] | None = None,
 ) -> Experiment[C]:
-    """Return the experiment that the README.md beside ``file`` describes.
+    """Return the experiment that the README.md in the folder of ``file`` describes.
 
     Args:
         file: ``__file__`` of the module that defines the experiment.

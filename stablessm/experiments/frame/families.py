@@ -1,4 +1,4 @@
-"""Perturbation errors of models of growing width: a panel, the widths that improve, and stability in words."""
+"""Figures and claims on the perturbation errors of models of growing width."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ def panel(
     label: str = "E_m(β), L¹ of the kernel",
     y_range: tuple[float, float] | None = None,
 ) -> Panel:
-    """Return E_m(β) against β of two families: random draws as points, named with ``note``, and ascent as lines."""
+    """Return a panel of E_m(β) against β for two searches: random draws as points, whose names end with ``note``, and
+    gradient ascent as lines.
+    """
 
     drawn, climbed = found
 
@@ -34,7 +36,7 @@ def panel(
 
 
 def improving(family: PerturbationFamily) -> PerturbationFamily:
-    """Return the first widths, as long as each model is better than all narrower ones.
+    """Return the models from the narrowest on, up to the last one that is better than all narrower models.
 
     A wider model that is no better is limited by its training, and its error says nothing about the width.
     """
@@ -47,19 +49,19 @@ def improving(family: PerturbationFamily) -> PerturbationFamily:
 
 
 def said(verdict: StabilityVerdict, digits: str = ".2g") -> str:
-    """Return a verdict in a few words."""
+    """Return a stability verdict as text, such as ``stable up to β = 0.1``."""
     if verdict.stable is None:
         return "undecided"
     return f"stable up to β = {verdict.radius:{digits}}" if verdict.stable else "unstable"
 
 
 def evidence(verdicts: Mapping[str, StabilityVerdict]) -> str:
-    """Return the reasons of verdicts, each after its name."""
+    """Return the reasons for several stability verdicts as text."""
     return " ".join(f"{name}: {'; '.join(verdict.evidence)}." for name, verdict in verdicts.items())
 
 
 def stability(statement: str, paper: str, verdicts: Mapping[str, StabilityVerdict], *, stable: bool = True) -> Claim:
-    """Check that families, given by name, are stable, or that they are not."""
+    """Return a claim which holds if every family of models is stable (or unstable, with ``stable=False``)."""
     agree = [None if verdict.stable is None else verdict.stable is stable for verdict in verdicts.values()]
     ours = "; ".join(f"{name}: {said(verdict)}" for name, verdict in verdicts.items())
     return Claim(statement, paper, ours, rules.some(agree), evidence(verdicts))

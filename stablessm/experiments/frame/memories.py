@@ -1,4 +1,4 @@
-"""Memory functions of many random models: measured for each seed, kept in one file, counted by kind of decay."""
+"""Memory functions of many random models: measured for each seed, stored in one file, counted by kind of decay."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ POINTS = 240
 
 @final
 class Chain(nn.Sequential):
-    """Layers in sequence; from a layer that also returns its state, only the output is passed on."""
+    """A sequence of layers; if a layer returns an output and a state, only the output is passed on."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Map (batch, time, d_input) to (batch, time, d_output)."""
@@ -39,7 +39,7 @@ class Chain(nn.Sequential):
 
 
 def seeded(seed: int, build: Callable[[], M]) -> M:
-    """Return a model drawn with a seed, in double precision, without changing the global random state.
+    """Build a model with a seed, in float64, and leave the global random state unchanged.
 
     >>> torch.equal(seeded(3, lambda: nn.Linear(2, 2)).weight, seeded(3, lambda: nn.Linear(2, 2)).weight)
     True
@@ -52,7 +52,9 @@ def seeded(seed: int, build: Callable[[], M]) -> M:
 def survey(
     name: Name, over: Over | None = None, seeds: Callable[[Any], int] = lambda config: config.seeds
 ) -> Callable[[Callable[Concatenate[Any, int, P], MemoryCurve]], Stage[P, list[MemoryCurve]]]:
-    """Declare stages of memories: the decorated function of config, seed and keys measures one seed."""
+    """Declare stages of memory functions; the decorated function measures one seed, given the config, the seed and
+    the stage's keys.
+    """
 
     def declare(measure: Callable[Concatenate[Any, int, P], MemoryCurve]) -> Stage[P, list[MemoryCurve]]:
         @wraps(measure)
@@ -67,7 +69,7 @@ def survey(
 
 
 def surveyed(stages: Stages, name: str) -> list[MemoryCurve]:
-    """Return the memory for each seed of a stage that :func:`survey` declares."""
+    """Return the memory functions, one per seed, of a stage that :func:`survey` declares."""
     if name not in stages.kept:
         arrays = stages[name]
         pairs = zip(from_planes(arrays["planes"]), arrays["floor"], strict=True)
@@ -76,13 +78,13 @@ def surveyed(stages: Stages, name: str) -> list[MemoryCurve]:
 
 
 def _short(value: np.ndarray) -> np.ndarray:
-    """Round each number to seven digits: the others are rounding errors and do not compress."""
+    """Return the numbers rounded to seven digits, because further digits are rounding errors that do not compress."""
     mantissa, exponent = np.frexp(value)
     return np.ldexp(mantissa.astype(np.float32).astype(np.float64), exponent)
 
 
 def planes(rows: np.ndarray) -> np.ndarray:
-    """Return rows of floats as bytes (8, seeds, time) that compress well and restore every bit.
+    """Encode rows of floats, without loss, as bytes (8, seeds, time) that compress well.
 
     They are the bytes, least significant first, of the differences of the bit patterns of successive floats.
 
@@ -95,7 +97,7 @@ def planes(rows: np.ndarray) -> np.ndarray:
 
 
 def from_planes(planes: np.ndarray) -> np.ndarray:
-    """Return the rows from which :func:`planes` made these bytes."""
+    """Decode the rows of floats that :func:`planes` encoded."""
     differences = np.moveaxis(planes, 0, -1).copy().view("<i8")[..., 0]
     return differences.cumsum(axis=1).view("<f8")
 
@@ -106,7 +108,7 @@ def tally(curves: Iterable[MemoryCurve]) -> Counter[str]:
 
 
 def listed(kinds: Counter[str]) -> str:
-    """Return a tally in words.
+    """Return the numbers of curves of each kind of decay as text.
 
     >>> listed(Counter(["exponential", "none", "exponential"]))
     '2 exponential, 1 none'
@@ -115,12 +117,13 @@ def listed(kinds: Counter[str]) -> str:
 
 
 def rates(curves: Iterable[MemoryCurve]) -> np.ndarray:
-    """Return the rates of the curves that decay exponentially."""
+    """Return the decay rates of the curves that decay exponentially."""
     return np.array([fit.rate for curve in curves if (fit := curve.decay()).rate is not None])
 
 
 def octave_slopes(curve: MemoryCurve) -> tuple[float, float]:
-    """Return the power of t by which M falls from one octave to the next, for the last three octaves above rounding.
+    """Return the negative log-log slope of M(t) from each octave of time to the next, for the last three octaves above
+    rounding.
 
     A power law gives its exponent twice; an exponential gives βt, which doubles. Maxima over each octave are compared.
 
@@ -137,18 +140,22 @@ def octave_slopes(curve: MemoryCurve) -> tuple[float, float]:
 
 
 def _end(curve: MemoryCurve) -> int:
-    """Return the index of the last sample above rounding."""
+    """Return the index of the last sample that is above the rounding level."""
     return int(np.searchsorted(curve.time, curve.decay().used[1] * (1 + 1e-9), side="right")) - 1
 
 
 def is_power(curve: MemoryCurve) -> bool:
-    """Return whether M falls as a power of t, or does not fall, in its last octaves: their slopes do not double."""
+    """Return whether M falls as a power of t or not at all: then its log-log slope does not double in the last
+    octave.
+    """
     earlier, later = octave_slopes(curve)
     return later < max(1.5 * earlier, 0.1)
 
 
 def series(name: str, curve: MemoryCurve, x_scale: Scale = "linear", *, group: str | None = None) -> Series:
-    """Return a curve for a figure: the maximum of each of many short intervals, down to the rounding level."""
+    """Return a line of a figure: the maxima of a memory function over many short intervals, down to the rounding
+    level.
+    """
     first = 1 if x_scale == "log" else 0
     spacing = np.geomspace if x_scale == "log" else np.linspace
     edges = np.unique(spacing(first, max(_end(curve), first) + 1, POINTS + 1).round().astype(int))
@@ -157,6 +164,6 @@ def series(name: str, curve: MemoryCurve, x_scale: Scale = "linear", *, group: s
 
 
 def panel(title: str, curves: dict[str, MemoryCurve], unit: str, x_scale: Scale = "linear") -> Panel:
-    """Return a panel of memories with a logarithmic y axis, on which an exponential is a straight line."""
+    """Return a panel of memory functions with a logarithmic y axis, on which exponential decay is a straight line."""
     lines = [series(name, curve, x_scale) for name, curve in curves.items()]
     return Panel(title, f"t [{unit}]", "memory M(t)", lines, x_scale, "log")

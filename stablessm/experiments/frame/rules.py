@@ -1,4 +1,4 @@
-"""The rules that decide verdicts. No other module decides one.
+"""The rules by which claims get their verdicts. No other module decides a verdict.
 
 What a paper claims is ``reproduced``, ``partly`` or ``not reproduced``; what no paper claims ``holds`` or ``does not
 hold`` (:func:`ours`). ``inconclusive``: the run cannot tell.
@@ -16,7 +16,7 @@ _OURS: dict[Verdict, Verdict] = {"reproduced": "holds", "not reproduced": "does 
 
 
 def graded(full: bool, part: bool = False) -> Verdict:
-    """Return ``reproduced`` if the whole statement holds, ``partly`` if the stated part of it does.
+    """Return ``reproduced`` if the whole statement holds, and ``partly`` if only the given part of it holds.
 
     >>> graded(True), graded(False, True), graded(False)
     ('reproduced', 'partly', 'not reproduced')
@@ -25,7 +25,8 @@ def graded(full: bool, part: bool = False) -> Verdict:
 
 
 def most(hits: int, total: int) -> Verdict:
-    """Return ``reproduced`` if every case agrees and ``partly`` if at least half do; without a case, ``inconclusive``.
+    """Return ``reproduced`` if every case agrees, ``partly`` if at least half agree, ``inconclusive`` if there is no
+    case.
 
     >>> most(4, 4), most(2, 4), most(1, 4), most(0, 0)
     ('reproduced', 'partly', 'not reproduced', 'inconclusive')
@@ -34,7 +35,7 @@ def most(hits: int, total: int) -> Verdict:
 
 
 def seen(unclear: int, total: int, verdict: Verdict) -> Verdict:
-    """Return the verdict on the cases that were classified; ``inconclusive`` if at least half of all were not.
+    """Return the verdict on the classified cases, or ``inconclusive`` if at least half of all cases are unclassified.
 
     >>> seen(1, 4, "reproduced"), seen(2, 4, "reproduced"), seen(0, 0, "partly")
     ('reproduced', 'inconclusive', 'inconclusive')
@@ -43,7 +44,8 @@ def seen(unclear: int, total: int, verdict: Verdict) -> Verdict:
 
 
 def most_seen(kinds: Mapping[Any, int], kind: str = "exponential", *, unclear: str = "undecided") -> Verdict:
-    """Return :func:`most` of the cases that were classified, from the number of cases of each kind.
+    """Return the verdict of :func:`most` on the classified cases; ``inconclusive`` if at least half of all are
+    unclassified.
 
     >>> most_seen({"exponential": 3, "undecided": 1}), most_seen({"exponential": 3, "undecided": 3})
     ('reproduced', 'inconclusive')
@@ -55,7 +57,7 @@ def most_seen(kinds: Mapping[Any, int], kind: str = "exponential", *, unclear: s
 
 
 def some(held: Sequence[bool | None]) -> Verdict:
-    """Return ``reproduced`` if every case agrees and ``partly`` if one does.
+    """Return ``reproduced`` if every case agrees, and ``partly`` if at least one case agrees.
 
     None is a case that cannot be decided: it does not agree. If no case can be decided, the verdict is
     ``inconclusive``.
@@ -69,7 +71,7 @@ def some(held: Sequence[bool | None]) -> Verdict:
 
 
 def at_most(value: float, limit: float, fair: float = -math.inf) -> Verdict:
-    """Return ``reproduced`` up to the limit and ``partly`` up to ``fair``; NaN is ``inconclusive``.
+    """Return ``reproduced`` for a value up to the limit, ``partly`` up to ``fair``, and ``inconclusive`` for NaN.
 
     >>> at_most(1.0, 1.0), at_most(2.0, 1.0, 2.0), at_most(2.5, 1.0, 2.0), at_most(math.nan, 1.0)
     ('reproduced', 'partly', 'not reproduced', 'inconclusive')
@@ -78,7 +80,7 @@ def at_most(value: float, limit: float, fair: float = -math.inf) -> Verdict:
 
 
 def at_least(value: float, limit: float, fair: float = math.inf) -> Verdict:
-    """Return ``reproduced`` from the limit on and ``partly`` from ``fair`` on; NaN is ``inconclusive``.
+    """Return ``reproduced`` for a value from the limit on, ``partly`` from ``fair`` on, and ``inconclusive`` for NaN.
 
     >>> at_least(0.9, 0.9), at_least(0.5, 0.9, 0.5), at_least(0.4, 0.9, 0.5), at_least(math.nan, 0.9)
     ('reproduced', 'partly', 'not reproduced', 'inconclusive')
@@ -87,7 +89,8 @@ def at_least(value: float, limit: float, fair: float = math.inf) -> Verdict:
 
 
 def ahead(gaps: Sequence[float], margins: Sequence[float]) -> Verdict:
-    """Return whether every gap is positive; a gap within its margin (such as the spread over seeds) is a tie.
+    """Return the verdict on whether all gaps are positive; a gap within its margin, such as the spread over seeds, is
+    a tie.
 
     ``reproduced``: every gap is larger than its margin. ``inconclusive``: every gap is a tie. Otherwise ``partly`` if
     at least half of the gaps are positive.
@@ -104,7 +107,7 @@ def ahead(gaps: Sequence[float], margins: Sequence[float]) -> Verdict:
 
 
 def given(condition: bool, verdict: Verdict) -> Verdict:
-    """Return the verdict if a condition holds that the statement requires; otherwise the statement fails.
+    """Return the verdict if a necessary condition holds; otherwise the statement fails.
 
     >>> given(True, "partly"), given(False, "reproduced"), given(False, "holds")
     ('partly', 'not reproduced', 'does not hold')
@@ -115,7 +118,7 @@ def given(condition: bool, verdict: Verdict) -> Verdict:
 
 
 def ours(verdict: Verdict) -> Verdict:
-    """Return the verdict on a statement that no paper makes.
+    """Return the verdict in the words for statements of our own: ``holds`` or ``does not hold``.
 
     >>> ours("reproduced"), ours("not reproduced"), ours("partly")
     ('holds', 'does not hold', 'partly')

@@ -1,4 +1,4 @@
-"""A run folder that can be resumed: stages are computed once, long loops write checkpoints."""
+"""A run folder that can be resumed: each stage is computed once, and long loops write checkpoints."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _RESUMABLE = "checkpoints of this stage; without the folder it is computed from 
 
 @final
 class Run(Stages):
-    """One experiment at one size in one folder.
+    """The folder of one experiment at one size, open for writing.
 
     Every number comes from a *stage*: a function of the config alone, whose arrays are written to ``NAME.npz`` when it
     ends. A resumed run skips the stages that are complete and continues an interrupted loop from its last checkpoint,
@@ -68,7 +68,7 @@ class Run(Stages):
         self._notes.mkdir(exist_ok=True, parents=True)
 
     def stage(self, name: str, compute: Callable[[], Mapping[str, Any]]) -> Arrays:
-        """Return the arrays of a stage, from its file or else computed and written."""
+        """Return the arrays of a stage: read them from its file, or compute and write them."""
 
         def computed() -> Callable[[Path], None]:
             arrays = {key: np.asarray(value) for key, value in compute().items()}
@@ -79,12 +79,12 @@ class Run(Stages):
         return self[name]
 
     def keep(self, name: str, kind: type[K], measure: Callable[[], K]) -> K:
-        """Return a stage that is one measurement, such as a curve, with its own ``save`` and ``load``."""
+        """Return a stage that is one object with methods ``save`` and ``load``, such as a memory curve."""
         self._once(name, lambda: measure().save)
         return self.load(name, kind)
 
     def adopt(self, name: str, folder: Path) -> None:
-        """Copy a stage from the folder of another run, with its time and machine.
+        """Copy a stage from another run folder, with its computing time and machine.
 
         The caller makes sure that both runs compute the same stage.
         """
@@ -97,11 +97,13 @@ class Run(Stages):
             shutil.copyfile(source, temporary)
 
     def log(self, stage: str, **values: Any) -> None:
-        """Append a line to ``metrics.jsonl``. In a loop, pass ``step``: resuming removes lines after the checkpoint."""
+        """Append a line to ``metrics.jsonl``. In a loop pass ``step``, because resuming removes lines after the
+        checkpoint.
+        """
         record.append_line(self._metrics, {"stage": stage, **values})
 
     def facts(self) -> dict[str, Any]:
-        """Return the machine and the time of each stage, including interrupted runs up to their last checkpoint.
+        """Return the machine and the computing time of each stage; interrupted runs count up to their last checkpoint.
 
         ``environments``: commit, versions and hardware of each machine. ``stages``: for each stage its ``seconds``, the
         number of its ``environment`` and the SHA-256 of its file.
@@ -109,7 +111,7 @@ class Run(Stages):
         return facts_of(self._notes)
 
     def gather(self, jobs: Sequence[str]) -> None:
-        """Join the notes of the jobs, in this order. Calling it again changes nothing."""
+        """Merge the notes of the jobs into the run, in the given order. A second call changes nothing."""
         facts, said = self.facts(), _said(self._metrics)
         for notes in map(self.notes, jobs):
             theirs = facts_of(notes)
@@ -125,11 +127,11 @@ class Run(Stages):
         self.__dict__.pop("_digests", None)  # the jobs have added stages
 
     def notes(self, job: str) -> Path:
-        """Return the folder with the notes of a job."""
+        """Return the folder in which a job writes its state, metrics and times."""
         return self.folder / JOBS / job
 
     def tidy(self) -> None:
-        """Delete the notes of jobs; no job may be running."""
+        """Delete the notes of all jobs; no job may be running."""
         shutil.rmtree(self.folder / JOBS, ignore_errors=True)
         self._tidy()
 
@@ -140,7 +142,8 @@ class Run(Stages):
         save: Callable[[], Mapping[str, np.ndarray]],
         restore: Callable[[Mapping[str, np.ndarray]], None],
     ) -> Iterator[int]:
-        """Count to ``steps`` inside a stage, from the last checkpoint if there is one; ``save`` returns its content.
+        """Yield the steps up to ``steps`` inside a stage, resuming from the last checkpoint; ``save`` returns the
+        content of a checkpoint.
 
         >>> import tempfile
         >>> total = np.zeros(1)
@@ -174,22 +177,22 @@ class Run(Stages):
                     cadence.wrote(now)
 
     def train(self, name: str, loop: StepLoop) -> None:
-        """Run a training inside a stage, from its last checkpoint if there is one."""
+        """Run a training loop inside a stage, from its last checkpoint if there is one."""
         with record.reading(self.checkpoints(name).folder, _RESUMABLE):
             loop.resume()
         self._spent[name] = loop.seconds_before
         loop.run(progress=self.progress, name=name)
 
     def checkpoints(self, name: str) -> Checkpoints:
-        """Return the checkpoints of a stage that is being computed."""
+        """Return the checkpoints of a stage while it is being computed."""
         return Checkpoints(self.folder / f"{name}{_CHECKPOINT}", {"stage": name, **flat(self.config)})
 
     def cadence(self) -> Cadence:
-        """Return how often a stage writes a checkpoint."""
+        """Return how often a stage writes checkpoints."""
         return Cadence(seconds=CHECKPOINT_SECONDS)
 
     def _once(self, name: str, compute: Callable[[], Callable[[Path], None]]) -> None:
-        """Compute a stage unless it is complete, note its time and machine, and write it."""
+        """Compute a stage unless it is complete, and write it together with its computing time and machine."""
         if name not in self:
             started, outside, self._elsewhere = time.perf_counter(), self._elsewhere, 0.0
             self._forget(name)
@@ -235,7 +238,8 @@ class Run(Stages):
 
 
 def agree(known: Any, config: Any) -> bool:
-    """Return whether a run folder has these settings; a folder of an earlier version may lack newer settings.
+    """Return whether the settings of a run folder equal the given ones; a folder of an earlier version may lack new
+    settings.
 
     >>> agree({"size": 2}, {"size": 2, "limit": 0.1}), agree({"size": 2, "limit": 0.2}, {"size": 2, "limit": 0.1})
     (True, False)
@@ -246,7 +250,7 @@ def agree(known: Any, config: Any) -> bool:
 
 
 def settings(folder: Path) -> Any:
-    """Return the config of a run folder, from ``config.json`` or else from its record; None if it has neither."""
+    """Return the settings of a run folder, from ``config.json`` or from its record; None if it has neither."""
     expected = "the settings of a run, or --fresh to start again"
     for path in (folder / "config.json", folder / "record.json"):
         if path.exists():
@@ -256,17 +260,17 @@ def settings(folder: Path) -> Any:
 
 
 def _said(path: Path) -> list[dict[str, Any]]:
-    """Return the lines of ``metrics.jsonl``, leaving out a truncated last line."""
+    """Return the entries of ``metrics.jsonl`` without a truncated last line."""
     return record.read_lines(path, stage=str)
 
 
 def _step(said: Mapping[str, Any]) -> float:
-    """Return the step of a line of ``metrics.jsonl``; infinity for the last line of a stage, which has none."""
+    """Return the step of an entry of ``metrics.jsonl``; infinity for the last entry of a stage, which has no step."""
     return record.number(said.get("step", math.inf))
 
 
 def _index(places: list[dict[str, Any]], place: dict[str, Any]) -> int:
-    """Return the index of a machine in the list, to which it is added if necessary."""
+    """Return the index of a machine in the list; add the machine if it is new."""
     if place not in places:
         places.append(place)
     return places.index(place)

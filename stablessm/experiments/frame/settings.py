@@ -1,4 +1,4 @@
-"""Changes the settings of an experiment, given by name and as text on the command line."""
+"""Changes settings of an experiment that are given by name and as text, as on the command line."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ C = TypeVar("C")
 
 
 def changed(config: C, changes: Mapping[str, str]) -> C:
-    """Return the config with some fields changed; text is converted to the type of the field.
+    """Return the config with some fields changed; the text of each is converted to the type of its field.
 
     Commas separate the entries of a sequence; a dot separates a nested field from its parent.
 
@@ -31,7 +31,7 @@ def changed(config: C, changes: Mapping[str, str]) -> C:
 
 
 def _with(config: Any, changes: Sequence[tuple[list[str], str, str]]) -> Any:
-    """Change all fields at once, because the limits of one field may depend on another."""
+    """Return the config with all changed fields at once, because the valid range of one field may depend on another."""
     known = [field.name for field in fields(config)]
     old = getattr(config, "_old_names", ())
     values: dict[str, Any] = {}
@@ -51,7 +51,7 @@ def _with(config: Any, changes: Sequence[tuple[list[str], str, str]]) -> Any:
 
 
 def _read(kind: Any, name: str, text: str) -> Any:
-    """Return the text converted to a type."""
+    """Convert a text to the given type."""
     kinds = get_args(kind) if get_origin(kind) in (Union, types.UnionType) else (kind,)
     for one in kinds:
         if get_origin(one) is tuple and get_args(one)[1:] == (...,):

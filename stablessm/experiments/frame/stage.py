@@ -1,4 +1,4 @@
-"""Declares the stages of an experiment: functions of the config, and the names under which results are written."""
+"""Declares the stages of an experiment: functions of the config, with templates for the names of their files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Over: TypeAlias = Callable[[Any], Iterable[Any]]
 
 @final
 class Stage(Generic[P, T]):
-    """Stages of one kind, one for each key, such as a map, or a map and a width. A call reads one of them.
+    """A set of stages of one kind, one for each key, such as a map, or a map and a width. A call reads one stage.
 
     Args:
         compute: ``compute(config, run, *key)`` returns what is written.
@@ -42,29 +42,29 @@ class Stage(Generic[P, T]):
         update_wrapper(self, compute)
 
     def __call__(self, stages: Stages, *key: P.args, **named: P.kwargs) -> T:
-        """Return the result of a stage."""
+        """Return the result of the stage with these keys."""
         return self._read(stages, self.name(*key))
 
     def name(self, *key: Any) -> str:
-        """Return the name of a stage."""
+        """Return the name of the stage with these keys, which is the name of its file."""
         if callable(self._name):
             return self._name(*key)
         return self._name.format(**dict(zip(self._parameters, key, strict=True)))
 
     def compute(self, config: Any, run: Run, *key: P.args, **named: P.kwargs) -> None:
-        """Compute and write a stage, unless it is complete."""
+        """Compute the stage with these keys and write its result, unless it is complete."""
         self._write(run, self.name(*key), lambda: self._compute(config, run, *key, **named))
 
     def keys(self, config: Any) -> list[Any]:
-        """Return the keys of all stages; a stage without a key has the key ``()``."""
+        """Return the keys of all stages of this kind; a kind with a single stage has the key ``()``."""
         return [()] if self._over is None else list(self._over(config))
 
     def all(self, config: Any, stages: Stages) -> dict[Any, T]:
-        """Return the results of all stages by key."""
+        """Return the results of all stages of this kind by key."""
         return {key: self._read(stages, self.name(*_tuple(key))) for key in self.keys(config)}
 
     def jobs(self, config: Any) -> dict[str, Callable[[Run], object]]:
-        """Return one job for each stage, by its name."""
+        """Return one job for each stage of this kind, by name."""
         compute: Callable[..., Any] = self.compute
 
         def job(*key: Any) -> Callable[[Run], object]:
@@ -76,7 +76,8 @@ class Stage(Generic[P, T]):
 def stage(
     name: Name, over: Over | None = None
 ) -> Callable[[Callable[Concatenate[Any, Any, P], Mapping[str, Any]]], Stage[P, Arrays]]:
-    """Declare stages of arrays: the decorated function of config, run and keys returns the arrays by name.
+    """Declare stages of arrays; the decorated function takes the config, the run and the keys and returns arrays by
+    name.
 
     >>> import tempfile
     >>> from pathlib import Path
@@ -93,14 +94,14 @@ def stage(
 
 
 def arrays(stages: Stages, name: str) -> Arrays:
-    """Return the arrays of a stage."""
+    """Return the arrays of a stage by name."""
     return stages[name]
 
 
 def kept(
     kind: type[K], name: Name, over: Over | None = None
 ) -> Callable[[Callable[Concatenate[Any, Any, P], K]], Stage[P, K]]:
-    """Declare stages that are measurements with their own ``save`` and ``load``, such as curves."""
+    """Declare stages that are single objects with methods ``save`` and ``load``, such as memory curves."""
 
     def write(run: Run, name: str, compute: Callable[[], K]) -> object:
         return run.keep(name, kind, compute)
@@ -112,7 +113,7 @@ def kept(
 
 
 def computing(*declared: Stage[Any, Any]) -> Callable[[Any, Run], None]:
-    """Return the function ``run`` of an experiment that computes all stages of these kinds, in order."""
+    """Return a function ``run`` for an experiment that computes all stages of these kinds, in order."""
 
     def compute(config: Any, run: Run) -> None:
         for each in declared:

@@ -1,4 +1,4 @@
-"""Read-only access to the stages of a run folder, from which figures and claims are made."""
+"""Read-only access to the stages of a run folder, for figures and claims."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ JOBS = "jobs"
 
 
 class Kept(Protocol):
-    """A measurement that is one stage, such as a curve."""
+    """A measurement with methods ``save`` and ``load`` that is stored as one stage, such as a memory curve."""
 
     def save(self, path: Path) -> None:
-        """Write to a ``.npz`` file."""
+        """Write the measurement to a ``.npz`` file."""
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """Read what :meth:`save` wrote."""
+        """Read a measurement that :meth:`save` wrote."""
         ...
 
 
@@ -41,7 +41,7 @@ K = TypeVar("K", bound=Kept)
 
 @final
 class Arrays(Mapping[str, np.ndarray]):
-    """The arrays of a stage by name. ``read`` collects the names of the arrays that were read."""
+    """The arrays of a stage by name. The set ``read`` collects the names of the arrays that were read."""
 
     def __init__(self, arrays: Mapping[str, np.ndarray], stage: str, command: str, read: set[str]) -> None:
         self._arrays, self._stage, self._command, self._read = arrays, stage, command, read
@@ -54,7 +54,7 @@ class Arrays(Mapping[str, np.ndarray]):
         return self._arrays[name]
 
     def get(self, name: str, default: Any = None) -> Any:
-        """Return an array, or the default where the stage has no array of that name."""
+        """Return an array by name, or the default if the stage has no such array."""
         return self[name] if name in self else default  # noqa: SIM401 - this is get
 
     def __iter__(self) -> Iterator[str]:
@@ -68,7 +68,7 @@ class Arrays(Mapping[str, np.ndarray]):
 
 
 class Stages:
-    """The stages of a run folder, read-only.
+    """The completed stages of a run folder, read-only.
 
     Each stage is a file ``NAME.npz`` or a part of the file ``stages.npz``. ``command`` computes the stages; the error
     about a missing stage names it.
@@ -88,7 +88,7 @@ class Stages:
         return Arrays(arrays, name, self.command, self._read.setdefault(name, set()))
 
     def load(self, name: str, kind: type[K]) -> K:
-        """Return a stage that is one measurement, such as a curve."""
+        """Return a stage that is a single object, such as a memory curve."""
         name = self._stored(name)
         self._read[name] = set(record.load_arrays(self._there(name))[1])
         return kind.load(self.path(name))
@@ -98,7 +98,7 @@ class Stages:
         return (self.folder / f"{name}.npz").exists() or name in self._packed
 
     def _stored(self, name: str) -> str:
-        """Return the name that a stage has in this folder: an old one, in a folder of an earlier version."""
+        """Return the name under which this folder stores a stage; folders of earlier versions use old names."""
         names = (name, *(name.replace(new, old) for old, new in NAMES.items() if new in name))
         return next((each for each in names if (self.folder / f"{each}.npz").exists() or each in self._packed), name)
 
@@ -107,7 +107,7 @@ class Stages:
         return sorted({path.stem for path in self.folder.glob("[!.]*.npz") if path.name != PACK} | self._packed)
 
     def path(self, name: str) -> Path:
-        """Return the path of a stage: its own file, or its part of ``stages.npz``."""
+        """Return the path of a stage: its own file, or ``stages.npz`` if the stages were packed."""
         own = self.folder / f"{name}.npz"
         if not own.exists() and name in self._packed:
             return self.folder / PACK / name
@@ -116,7 +116,7 @@ class Stages:
         return record.inside(own, self.folder)
 
     def pack(self) -> None:
-        """Write every array that was read to ``stages.npz``, together with the arrays that it already holds."""
+        """Write all arrays that were read to ``stages.npz``, in addition to the arrays that the file already holds."""
         parts: dict[str, tuple[Mapping[str, Any], Mapping[str, np.ndarray]]] = {}
         for name in sorted({*self._packed, *self._read}):
             meta, arrays = record.load_arrays(self.path(name))
@@ -131,7 +131,7 @@ class Stages:
 
     @cached_property
     def _digests(self) -> dict[str, str | None]:
-        """Return the noted SHA-256 of the files that have not been read yet."""
+        """Return the recorded SHA-256 checksums of the files that have not been read yet."""
         places = (self.folder, *sorted((self.folder / JOBS).glob("*/")))
         noted = [(name, fact) for place in places for name, fact in facts_of(place)["stages"].items()]
         return {name: fact.get("sha256") for name, fact in noted}
@@ -145,7 +145,9 @@ class Stages:
 
 
 def facts_of(folder: Path) -> dict[str, Any]:
-    """Return the ``environments`` and ``stages`` that a folder notes; none, with a warning, where they are damaged."""
+    """Return the machines and the times per stage that a run folder notes; empty, with a warning, if they are
+    damaged.
+    """
 
     def whole(found: dict[str, Any]) -> dict[str, Any]:
         for fact in found["stages"].values():

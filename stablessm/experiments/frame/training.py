@@ -33,13 +33,13 @@ Observe: TypeAlias = Callable[[Weights, Weights], Tensor]
 
 
 def device_called(name: str) -> torch.device:
-    """Return the device of that name; ``auto`` is a GPU if there is one."""
+    """Return the device of that name; ``auto`` selects a GPU if there is one."""
     return torch.device(("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name)
 
 
 @dataclass(frozen=True)
 class Training:
-    """Options of Adam with gradients clipped per model and a learning rate that falls to 0 along a cosine."""
+    """Options of Adam with per-model gradient clipping and a learning rate that decays to 0 along a cosine."""
 
     samples: int
     """Number of samples per epoch; every epoch has the same batches in the same order."""
@@ -74,18 +74,18 @@ class Training:
 
     @property
     def steps_per_row(self) -> int:
-        """Return the number of steps over which a logged loss is averaged."""
+        """Return the number of steps over which each logged loss is averaged."""
         return self.batches // self.rows_per_epoch
 
     def chosen_device(self) -> torch.device:
-        """Return the device to train on."""
+        """Return the device on which to train."""
         return device_called(self.device)
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class Trained(Generic[M]):
-    """Trained models and their losses, on the CPU."""
+    """The trained models and their losses, on the CPU."""
 
     models: list[M]
     losses: np.ndarray
@@ -105,7 +105,8 @@ def train(
     each_its_own: bool = False,
     observe: Observe | None = None,
 ) -> Trained[M]:
-    """Train all parameters of models of one class that differ in their weights and width, as a stage of a run.
+    """Train all parameters of several models of one class as a stage of a run; the models may differ in weights and
+    width.
 
     Narrow models are padded with disconnected units, whose weights are 0. Their gradients are zero,
     so they stay zero.
@@ -146,7 +147,7 @@ def train(
 
 
 def restored(models: Sequence[M], arrays: Mapping[str, np.ndarray]) -> list[M]:
-    """Return the models with the weights that ``train`` wrote to its stage."""
+    """Return copies of the models with the weights that ``train`` stored in its stage."""
     twins = [copy.deepcopy(model) for model in models]
     for i, twin in enumerate(twins):
         for name, p in twin.named_parameters():
@@ -156,7 +157,7 @@ def restored(models: Sequence[M], arrays: Mapping[str, np.ndarray]) -> list[M]:
 
 
 def noise(seed: int, index: int, *shape: int, dtype: torch.dtype = torch.float64) -> Tensor:
-    """Return white noise that depends on ``seed`` and ``index`` alone, so that no random state has to be saved.
+    """Return white noise that depends only on ``seed`` and ``index``, so that no random state has to be saved.
 
     >>> torch.equal(noise(0, 3, 2, 5), noise(0, 3, 2, 5)), torch.equal(noise(0, 3, 5), noise(0, 4, 5))
     (True, False)
@@ -167,7 +168,7 @@ def noise(seed: int, index: int, *shape: int, dtype: torch.dtype = torch.float64
 
 
 def noisy(target: Callable[[Tensor], Tensor], training: Training, length: int, seed: int = 0) -> Callable[[int], Batch]:
-    """Return the function from the number of a batch to white noise and the output of the target."""
+    """Return a function that maps the index of a batch to white noise and the target's output for this noise."""
 
     def batch(index: int) -> Batch:
         x = noise(seed, index, training.batch, length, 1).to(training.chosen_device())
@@ -177,7 +178,7 @@ def noisy(target: Callable[[Tensor], Tensor], training: Training, length: int, s
 
 
 def sliced(training: Training, *tensors: Tensor) -> Callable[[int], Batch]:
-    """Return the function from the number of a batch to its rows of the tensors."""
+    """Return a function that maps the index of a batch to its rows of the tensors."""
     return lambda index: tuple(tensor[index * training.batch : (index + 1) * training.batch] for tensor in tensors)
 
 
@@ -187,7 +188,7 @@ def mean_square(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
 
 
 def rnn_mean_square(model: ContinuousRNN, x: Tensor, y: Tensor) -> Tensor:
-    """Return ``mean_square`` of a dense RNN in Euler steps, in operations that a CUDA graph supports."""
+    """Return the mean square error of a dense RNN in Euler steps, with operations that a CUDA graph can capture."""
     sigma, W, drive = (
         activations.get(model.activation).value,
         model.recurrent_matrix(),
@@ -200,14 +201,14 @@ def rnn_mean_square(model: ContinuousRNN, x: Tensor, y: Tensor) -> Tensor:
 
 
 def differentiate(loss: Tensor, model: nn.Module) -> None:
-    """Compute the gradient of a loss into the parameters of a model, for an instrument to measure."""
+    """Compute the gradient of a loss and store it in the ``grad`` attributes of the model's parameters."""
     parameters = list(model.parameters())
     for p, gradient in zip(parameters, torch.autograd.grad(loss, parameters, allow_unused=True), strict=True):
         p.grad = gradient
 
 
 def _padded(models: Sequence[nn.Module]) -> list[nn.Module]:
-    """Return copies of the widest model with the weights of each model in the first rows and columns."""
+    """Return one copy of the widest model per model, with that model's weights in the first rows and columns."""
     if not models:
         raise ArgumentError("models", "one or more", "none")
     widest = max(models, key=lambda model: sum(p.numel() for p in model.parameters()))
@@ -221,7 +222,7 @@ def _padded(models: Sequence[nn.Module]) -> list[nn.Module]:
 
 
 class _Rows(Hooks):
-    """Losses averaged over the steps of a row, and results of ``observe`` at the first step of each row."""
+    """A hook that averages losses over rows of steps, and calls ``observe`` at the first step of each row."""
 
     def __init__(
         self, stack: Stack, watch: Watch, every: int, observe: Observe | None, log: Callable[..., None]

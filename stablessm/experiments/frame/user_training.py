@@ -1,4 +1,4 @@
-"""Trains a model with the public training loop, in the folder of an experiment."""
+"""Trains a model with the public training loop in the run folder of an experiment."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from stablessm.training.result import TrainingResult
 
 
 def trained(model: nn.Module, task: Task, settings: TrainingConfig, run: Run, name: str) -> TrainingResult:
-    """Train in the folder ``name`` of the run folder, with checkpoints there."""
+    """Train a model in the subfolder ``name`` of the run folder, which also holds the checkpoints."""
     return training.train(model, task, possible(settings), run.folder / name, progress=run.progress)
 
 
 def possible(settings: TrainingConfig) -> TrainingConfig:
-    """Return the options without a CUDA graph if there is no GPU: an experiment has one config for all machines.
+    """Return the training options without a CUDA graph if there is no GPU, since an experiment has one config for all
+    machines.
 
     >>> possible(TrainingConfig(graph=True, device="cpu")).graph
     False

@@ -1,4 +1,4 @@
-"""Numbers of a claim in words."""
+"""Formats numbers as text for the claims."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def listed(values: Mapping[Any, Any] | Iterable[Any], digits: str = ".3g", between: str = ", ") -> str:
-    """Return numbers in a format, each after its name if it has one.
+    """Return numbers as text in a format, each preceded by its name if it has one.
 
     >>> listed({"exp": 0.25, "best": 1 / 3}), listed([0.25, 1 / 3], ".1%", " and ")
     ('exp 0.25, best 0.333', '25.0% and 33.3%')
@@ -18,7 +18,7 @@ def listed(values: Mapping[Any, Any] | Iterable[Any], digits: str = ".3g", betwe
 
 
 def each(template: str, rows: Iterable[tuple[Any, ...]], between: str = ", ") -> str:
-    """Return a template filled in for each row.
+    """Return the text of a format string filled in for each row.
 
     >>> each("{} of {} at N = {}", [(1, 3, 16), (3, 3, 32)])
     '1 of 3 at N = 16, 3 of 3 at N = 32'

@@ -1,4 +1,4 @@
-"""Linear models fitted by least squares, and their perturbation errors (IAT appendix C)."""
+"""Exponential sums fitted by least squares, and their perturbation errors (IAT, appendix C)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SHORTEST = 0.6
 
 @dataclass(frozen=True)
 class SumConfig:
-    """Sizes of the experiment. The defaults are the sizes in IAT, figure 1."""
+    """Settings of the experiments on exponential sums. The defaults are the settings of IAT, figure 1."""
 
     maps: tuple[str, ...] = ("direct",)
     widths: tuple[int, ...] = (4, 8, 16, 32)
@@ -45,7 +45,8 @@ def fitted_layer(
     target: LinearFunctional, width: int, longest: float, horizon: int, map: str, time: Time = "continuous",
     scales: Tensor | None = None,
 ) -> RealSSM:  # fmt: skip
-    """Return the non-negative least-squares fit to a kernel on t = 0, 1, …, with logarithmically spaced time scales.
+    """Return a layer whose kernel is a non-negative least-squares fit to the target's kernel at t = 0, 1, …; by
+    default the time scales are spaced logarithmically.
 
     IAT appendix C fits coefficients on a grid and leaves the rates open. Positive weights keep Σ |c_i/λ_i|
     bounded, which StableSSM (eq. 57) asks of a well-defined family. ``scales`` gives other time scales.
@@ -78,7 +79,7 @@ def longest_time(kind: str, width: int) -> float:
 def curve(
     config: SumConfig, run: Run, kind: str, map: str, horizon: int, width: int, search: Search
 ) -> PerturbationCurve:
-    """Measure E_m(β) of one width, recurrent weights perturbed."""
+    """Measure E_m(β) of the fitted layer of one width, for perturbations of its recurrent weights."""
     layer = fitted_layer(TARGETS[kind], width, longest_time(kind, width), horizon, map)
     return perturbation_error(
         layer, TARGETS[kind], config.radii, norm="kernel_l1", parameters="recurrent", search=search,
@@ -87,7 +88,7 @@ def curve(
 
 
 def measure(config: SumConfig, run: Run, kinds: Iterable[str]) -> None:
-    """Measure E_m(β) of every map, horizon, search and width for these memories."""
+    """Measure E_m(β) for each of the given kinds of memory, every map, horizon, search and width."""
     for kind, map, horizon, search, m in product(kinds, config.maps, config.horizons, SEARCHES, config.widths):
         curve.compute(config, run, kind, map, horizon, m, search)
 
@@ -98,7 +99,7 @@ def family(config: SumConfig, stages: Stages, kind: str, map: str, horizon: int,
 
 
 def verdicts(config: SumConfig, stages: Stages, kind: str, map: str) -> dict[str, StabilityVerdict]:
-    """Return the stability of the family for every horizon and search."""
+    """Return the stability verdict of the family of widths, for every horizon and search."""
     return {
         f"{horizon} steps, {search}": family(config, stages, kind, map, horizon, search).verdict()
         for horizon, search in product(config.horizons, SEARCHES)
@@ -106,6 +107,6 @@ def verdicts(config: SumConfig, stages: Stages, kind: str, map: str) -> dict[str
 
 
 def panel(title: str, config: SumConfig, stages: Stages, kind: str, map: str, horizon: int) -> Panel:
-    """Return E_m(β) against β: lines by gradient ascent, points by random draws."""
+    """Return a panel of E_m(β) against β: lines for gradient ascent, points for random draws."""
     found = (family(config, stages, kind, map, horizon, search) for search in SEARCHES)
     return families.panel(title, found, f", {config.samples} random draws", y_range=(1e-4, 1e3))

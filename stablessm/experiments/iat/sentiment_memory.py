@@ -1,4 +1,4 @@
-"""Trains and tests sentiment models and measures their memory for a repeated word, seed by seed."""
+"""Trains and tests sentiment models and measures their memory of a repeated word, for several seeds."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TRAINING = Fitting(epochs=5, batch=128, lr=2e-3)
 
 @dataclass(frozen=True)
 class RecurrentConfig:
-    """Sizes of the experiments. The paper gives none."""
+    """Settings of the experiments with sentiment models. The paper gives none."""
 
     data: Source = "imdb"
     reviews: int = 25_000
@@ -56,7 +56,7 @@ class RecurrentConfig:
 @final
 @dataclass(frozen=True)
 class Subject:
-    """A kind of model before training."""
+    """A kind of sentiment model: how to build and train it, and its training data."""
 
     name: str
     corpus: Callable[[], Corpus]
@@ -76,7 +76,7 @@ SMOKE: dict[str, Any] = {
 
 
 def recurrent(config: RecurrentConfig, run: Run) -> list[Subject]:
-    """Return one recurrent model for each architecture."""
+    """Return one kind of recurrent model for each architecture."""
 
     @cache
     def corpus() -> Corpus:
@@ -93,7 +93,7 @@ def recurrent(config: RecurrentConfig, run: Run) -> list[Subject]:
 
 
 def study(config: RecurrentConfig, run: Run, subjects: Sequence[Subject]) -> None:
-    """Train and test every model with every seed, and measure the memory of the words.
+    """Train and test every model with every seed, and measure its memory of the words.
 
     Weights are stages too, but too large for the record; they are not computed if the other stages are complete.
     """
@@ -119,7 +119,7 @@ def _study(config: RecurrentConfig, run: Run, subject: Subject, seed: int) -> No
 
 
 def trained(run: Run, subject: Subject, seed: int) -> Classifier:
-    """Return the trained model; train it unless an earlier run in this folder did."""
+    """Return the trained model; train it first, unless an earlier run in this folder has done so."""
     corpus, name = subject.corpus(), _stage("weights", subject.name, seed)
     with torch.random.fork_rng():
         torch.manual_seed(seed)
@@ -128,29 +128,31 @@ def trained(run: Run, subject: Subject, seed: int) -> Classifier:
 
 
 def asked(model: Classifier, corpus: Corpus, words: Sequence[str], horizon: int) -> MemoryCurve:
-    """Return the memory of each word: M(k) = |score of k + 1 repeats - score of k repeats|."""
+    """Return the memory function of each word: M(k) = |score of k + 1 repeats - score of k repeats|."""
     return replace(model.memory(corpus, corpus.ids(words), horizon), inputs=tuple(words))
 
 
 def memories(config: RecurrentConfig, stages: Stages, names: Sequence[str]) -> dict[str, list[MemoryCurve]]:
-    """Return the memory of each kind of model for each seed; ``.of(word)`` is the curve of one word."""
+    """Return the memory functions of each kind of model for each seed; ``.of(word)`` is the curve of one word."""
     seeds = range(config.seeds)
     return {name: [stages.load(_stage("memory", name, seed), MemoryCurve) for seed in seeds] for name in names}
 
 
 def accuracies(config: RecurrentConfig, stages: Stages, name: str) -> list[float]:
-    """Return the accuracy on the test reviews for each seed."""
+    """Return the accuracy on the test reviews, for each seed."""
     return [float(stages[_stage("learned", name, seed)]["test"]) for seed in range(config.seeds)]
 
 
 def accuracy_of(config: RecurrentConfig, stages: Stages, name: str) -> str:
-    """Return the range of :func:`accuracies` in percent, in words."""
+    """Return the range of :func:`accuracies` over the seeds, in percent, as text."""
     low, *_, high = sorted(accuracies(config, stages, name) * 2)
     return f"{100 * low:.1f} to {100 * high:.1f} %"
 
 
 def memory_figure(name: str, found: Mapping[str, Sequence[MemoryCurve]], note: str = "") -> Figure:
-    """Return a panel for each kind of model: memories above rounding, one color per word, the first seed solid."""
+    """Return a figure of memory functions: one panel for each kind of model, one color per word, the first seed as a
+    solid line.
+    """
     panels = []
     for title, curves in found.items():
         lines = []
@@ -167,7 +169,7 @@ def memory_figure(name: str, found: Mapping[str, Sequence[MemoryCurve]], note: s
 
 
 def late(curve: MemoryCurve, lag: int) -> float:
-    """Return the largest memory from ``lag`` to twice ``lag``, relative to the maximum.
+    """Return the maximum of a memory function from ``lag`` to twice ``lag``, relative to its overall maximum.
 
     >>> round(late(MemoryCurve(np.arange(100.0), np.exp(-np.arange(100) / 10)), 20), 4)
     0.1353
@@ -177,7 +179,7 @@ def late(curve: MemoryCurve, lag: int) -> float:
 
 
 def fluctuation(curve: MemoryCurve) -> float:
-    """Return the mean change of log M per step, up or down, beyond its total fall.
+    """Return the mean absolute change of log M per step, minus the part that the total fall accounts for.
 
     It is zero for a curve that only falls. Values below the rounding level are left out.
 

@@ -1,4 +1,4 @@
-"""Sentiment classifiers: recurrent models of words, and BERT."""
+"""Sentiment classifiers: word-level recurrent models, and BERT."""
 
 from __future__ import annotations
 
@@ -27,20 +27,23 @@ _TINY_POSITIONS = 128
 
 
 class Classifier(nn.Module, ABC):
-    """The score of a text: the log-odds of its being positive."""
+    """A model that scores a text by the log-odds that the text is positive."""
 
     @abstractmethod
     def forward(self, ids: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """Return scores (B,) of token ids (B, T); the first ``lengths[i]`` tokens of row i are text."""
+        """Return scores (B,) of token ids (B, T); the first ``lengths[i]`` tokens of row i are text, the rest is
+        padding.
+        """
 
     @abstractmethod
     def memory(self, corpus: Corpus, tokens: Sequence[int], horizon: int) -> MemoryCurve:
-        """Return M(k) = \\|score of k + 1 repeats - score of k repeats\\| for each of these tokens (IAT appendix B)."""
+        r"""Return M(k) = \|score of k + 1 repeats - score of k repeats\| for each token (IAT, appendix B)."""
 
 
 @final
 class WordLSTM(Classifier):
-    """Word embeddings, one or two LSTM layers in one or two directions, and a linear score of their last states.
+    """A classifier of word embeddings, one or two LSTM layers (optionally bidirectional), and a linear score of their
+    last states.
 
     >>> WordLSTM("BiLSTM", words=50, embedding=4, hidden=8, dropout=0.0)(torch.tensor([[1, 7, 7], [1, 9, 0]])).shape
     torch.Size([2])
@@ -83,14 +86,14 @@ class WordLSTM(Classifier):
         return self.score(self.dropout(torch.cat(last, -1)))[:, 0]
 
     def memory(self, corpus: Corpus, tokens: Sequence[int], horizon: int) -> MemoryCurve:
-        """Return the memory of repeated words after the start token, in double precision."""
+        """Return the memory function of each word, repeated after the start token, in double precision."""
         model = copy.deepcopy(self).cpu().double()  # cuDNN does not help with single short texts
         return memory_function(model, horizon, tokens=tokens, prefix=[corpus.start], progress=False)
 
 
 @final
 class Bert(Classifier):
-    """A Hugging Face encoder with a classification head of two classes."""
+    """A Hugging Face encoder with a two-class classification head."""
 
     def __init__(self, model: Any) -> None:
         super().__init__()
@@ -103,7 +106,7 @@ class Bert(Classifier):
         return log_odds(self.model(input_ids=ids, attention_mask=mask))
 
     def memory(self, corpus: Corpus, tokens: Sequence[int], horizon: int) -> MemoryCurve:
-        """Return the memory of repeated words between [CLS] and [SEP], in double precision."""
+        """Return the memory function of each word, repeated between [CLS] and [SEP], in double precision."""
         end = None if corpus.end is None else [corpus.end]
         model = copy.deepcopy(self.model).double()
         return memory_function(
@@ -112,17 +115,17 @@ class Bert(Classifier):
 
 
 def _along(x: Tensor, places: Tensor) -> Tensor:
-    """Return x (B, T, d) at the times (B, S): (B, S, d)."""
+    """Gather x (B, T, d) at the times (B, S), which gives (B, S, d)."""
     return x.gather(1, places[..., None].expand(-1, -1, x.shape[-1]))
 
 
 def log_odds(output: Any) -> Tensor:
-    """Return log p / (1 - p), with p the probability of a positive text: the difference of the two logits."""
+    """Return log p / (1 - p), where p is the probability that the text is positive: the difference of the two logits."""
     return output.logits[:, 1] - output.logits[:, 0]
 
 
 def bert(name: str, words: int) -> Bert:
-    """Return an encoder to fine-tune, with a random head. See :func:`bert_source` for names."""
+    """Return an encoder to fine-tune, with a random classification head. See :func:`bert_source` for valid names."""
     transformers = require("transformers", "a BERT model")
     # plain matrix products: fused kernels do not sum in a fixed order
     options: dict[str, Any] = {"num_labels": 2, "attn_implementation": "eager"}
@@ -139,19 +142,20 @@ def bert(name: str, words: int) -> Bert:
 
 
 def bert_positions(name: str) -> int:
-    """Return the largest number of tokens that the model can read."""
+    """Return the maximum number of tokens in an input of the encoder."""
     transformers = require("transformers", "a BERT model")
     return _TINY_POSITIONS if name == TINY else int(_loaded(transformers.AutoConfig, name).max_position_embeddings)
 
 
 def bert_tokenizer(name: str) -> Any:
-    """Return the tokenizer of the model."""
+    """Return the tokenizer of the encoder."""
     transformers = require("transformers", "a BERT model")
     return _loaded(transformers.AutoTokenizer, name)
 
 
 def bert_source(name: str) -> str:
-    """Return a folder, an installed package that has one called ``model``, or else a name at the Hugging Face hub.
+    """Return where to load an encoder from: a folder, the folder ``model`` of an installed package, or a name on the
+    Hugging Face hub.
 
     >>> bert_source("bert-base-uncased")
     'bert-base-uncased'

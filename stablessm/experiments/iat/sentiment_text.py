@@ -1,4 +1,4 @@
-"""Movie reviews: IMDB, or synthetic ones."""
+"""Loads movie reviews: IMDB, or synthetic ones for a quick test."""
 
 from __future__ import annotations
 

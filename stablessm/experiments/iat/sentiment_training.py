@@ -1,4 +1,4 @@
-"""Trains one classifier at a time, in steps that can be interrupted and resumed."""
+"""Trains one classifier, in steps that can be interrupted and resumed."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _POOL = 32
 
 @dataclass(frozen=True)
 class Fitting:
-    """Options of AdamW with clipped gradients and a learning rate that rises linearly, then falls linearly to 0."""
+    """Options of AdamW with gradient clipping and a learning rate that rises linearly, then falls linearly to 0."""
 
     epochs: int
     batch: int
@@ -52,7 +52,7 @@ class Fitting:
                 raise ArgumentError(f"fitting.{name}", "a positive number", getattr(self, name))
 
     def factor(self, step: int, steps: int) -> float:
-        """Return the factor of the learning rate at a step.
+        """Return the factor by which the learning rate is multiplied at a step.
 
         >>> options = Fitting(epochs=1, batch=1, lr=1.0, warm_up=0.25)
         >>> [round(options.factor(step, 8), 3) for step in range(8)]
@@ -62,12 +62,12 @@ class Fitting:
         return min((step + 1) / rise, (steps - step) / max(1, steps - rise))
 
     def chosen_device(self) -> torch.device:
-        """Return the device to train on."""
+        """Return the device on which to train."""
         return device_called(self.device)
 
 
 def fit(run: Run, name: str, model: C, corpus: Corpus, options: Fitting, seed: int) -> dict[str, np.ndarray]:
-    """Train the model inside a stage; return its weights, as ``weights.NAME``, and the course of the training.
+    """Train the model inside a stage; return its weights, named ``weights.NAME``, and the losses during training.
 
     ``losses`` has the loss of every step, ``valid`` the held-out accuracy after every epoch. Batches and dropout
     depend on ``seed`` and the step alone.
@@ -108,7 +108,7 @@ def fit(run: Run, name: str, model: C, corpus: Corpus, options: Fitting, seed: i
 
 
 class _Epochs(Hooks):
-    """The losses of every step, and the result of ``validate(step, losses)`` after every epoch."""
+    """A hook that keeps the loss of every step and calls ``validate(step, losses)`` after every epoch."""
 
     def __init__(self, watch: Watch, validate: Callable[[int, np.ndarray], float]) -> None:
         self.watch, self.validate = watch, validate
@@ -128,7 +128,7 @@ class _Epochs(Hooks):
 
 
 def load(model: C, arrays: Mapping[str, np.ndarray]) -> C:
-    """Return the model with the weights of :func:`fit`."""
+    """Return the model with the weights that :func:`fit` returned."""
     with torch.no_grad():
         for key, p in model.named_parameters():
             p.copy_(torch.from_numpy(arrays[f"weights.{key}"]))
@@ -136,7 +136,7 @@ def load(model: C, arrays: Mapping[str, np.ndarray]) -> C:
 
 
 def accuracy(model: Classifier, reviews: Reviews, batch: int) -> float:
-    """Return the share of the reviews whose score has the right sign."""
+    """Return the fraction of the reviews whose score has the correct sign."""
     device = next(model.parameters()).device
     order, right = np.argsort(reviews.lengths, kind="stable"), 0
     was = model.training
@@ -150,7 +150,7 @@ def accuracy(model: Classifier, reviews: Reviews, batch: int) -> float:
 
 
 def batches(reviews: Reviews, size: int, seed: int, epoch: int) -> list[np.ndarray]:
-    """Return all reviews in batches of similar length; the batches depend on seed and epoch alone."""
+    """Return all reviews in batches of similar length; the batches depend only on seed and epoch."""
     rng = np.random.default_rng([seed, epoch])
     order, found = rng.permutation(len(reviews)), []
     for first in range(0, len(order), _POOL * size):
@@ -167,7 +167,7 @@ def _tensors(reviews: Reviews, index: np.ndarray, device: torch.device) -> tuple
 
 @contextmanager
 def _repeatable(device: torch.device) -> Iterator[None]:
-    """Make the results deterministic; afterwards torch's random state and settings are as before."""
+    """Make the results in the block deterministic, then restore torch's random state and settings."""
     if device.type == "cuda":
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":16:8")  # required for deterministic cuBLAS and cuDNN
     before = torch.are_deterministic_algorithms_enabled()

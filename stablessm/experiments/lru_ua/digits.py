@@ -1,4 +1,4 @@
-"""Images to reconstruct: MNIST, or synthetic strokes."""
+"""Loads images to reconstruct: MNIST digits, or synthetic strokes for a quick test."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Source: TypeAlias = Literal["mnist", "synthetic"]
 
 
 def digits(source: Source, count: int, side: int = 28) -> np.ndarray:
-    """Return images (count, side, side) in float64 from 0 to 1.
+    """Return images (count, side, side) in float64, with values from 0 to 1.
 
     ``mnist``: the first of the 10,000 official test images, from ``mnist.npz`` (``x_test``, whole numbers up to 255) in
     the folder that the environment variable STABLESSM_DATA names, or else from the hub. ``synthetic``: arcs on an
@@ -38,7 +38,7 @@ def digits(source: Source, count: int, side: int = 28) -> np.ndarray:
 
 
 def _strokes(count: int, side: int) -> np.ndarray:
-    """Return images of two arcs with soft edges on a background of 0."""
+    """Return synthetic images: two arcs with soft edges on a black background."""
     rng = np.random.default_rng(0)
     y, x = (np.mgrid[:side, :side] + 0.5) / side
     images = np.zeros((count, side, side))

@@ -1,4 +1,4 @@
-"""Images reconstructed from the last state of a linear recurrence: shared by figures 2 to 5 of LRU-UA."""
+"""Reconstructs images from the last state of a linear recurrence; shared by figures 2 to 5 of LRU-UA."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ CHUNK = 1000
 
 @dataclass(frozen=True)
 class DigitsConfig:
-    """Sizes of the experiment. The defaults are the sizes in LRU-UA, appendix E.1, where the paper gives them."""
+    """Settings of the experiments. The defaults are the settings of LRU-UA, appendix E.1, where the paper gives them."""
 
     data: Source = "mnist"
     images: int = 10_000
@@ -62,19 +62,19 @@ class DigitsConfig:
         return self.side**2
 
     def is_recent(self, covered: int) -> bool:
-        """Return whether this number of latest positions counts as the recent past and no more."""
+        """Return whether covering this number of latest positions means covering the recent past and no more."""
         return self.recent[0] * self.length < covered < self.recent[1] * self.length
 
 
 @cache
 def pixels(config: DigitsConfig) -> Tensor:
-    """Return images as sequences, (images, L)."""
+    """Return the images as sequences of pixels, (images, L)."""
     return torch.from_numpy(digits(config.data, config.images, config.side).reshape(config.images, -1))
 
 
 @cache
 def factor(config: DigitsConfig) -> Tensor:
-    """Return the factor R of a QR decomposition of all images: at most L rows.
+    """Return the factor R of a QR decomposition of the matrix of all images, which has at most L rows.
 
     Reconstruction is linear, so sums of squares over the images are sums over these rows, at a fraction of the cost.
     lr-fig2 compares both sums.
@@ -84,31 +84,33 @@ def factor(config: DigitsConfig) -> Tensor:
 
 @stage("images")
 def seen(config: DigitsConfig, run: Run) -> Mapping[str, Tensor]:
-    """Return ``energy`` (L,), the mean square of the images at each position, and the images ``shown`` in figures."""
+    """Return ``energy`` (L,), the mean square of the images at each position, and ``shown``, the images in the
+    figures.
+    """
     return {"energy": factor(config).square().sum(0) / config.images, "shown": pixels(config)[: config.shown]}
 
 
 def eigenvalues(placement: Placement, size: int, length: int, draw: int = 0) -> Tensor:
-    """Return eigenvalues, (size,) complex128."""
+    """Return the eigenvalues of a placement: roots of unity, optimized, or random on a ring; (size,) complex128."""
     if placement == "roots":
         return roots_of_unity(size)
     return optimized(size, length) if placement == "optimized" else uniform_ring(size, float(placement), seed=draw)
 
 
 def last_states(u: Tensor, lam: Tensor) -> Tensor:
-    """Return the state (…, N) after all of u (…, L): x = Σ_j λ^(L-1-j) u_j (LRU-UA eq. 4)."""
+    """Return the state (…, N) after the last input of u (…, L): x = Σ_j λ^(L-1-j) u_j (LRU-UA eq. 4)."""
     V = powers(lam, u.shape[-1]).flip(0)
     return torch.complex(u @ V.real, u @ V.imag)
 
 
 def read_back(u: Tensor, decoder: Decoder, lam: Tensor) -> Tensor:
-    """Return the inputs (…, L) that the decoder reconstructs from the last states of u."""
+    """Return the inputs (…, L) that the decoder reconstructs from the last states for the inputs u."""
     found = decoder(last_states(u, lam))
     return found.real if found.is_complex() else found
 
 
 def differences(config: DigitsConfig, placement: Placement, size: int) -> Iterable[Tensor]:
-    """Yield reconstructed minus original pixels of all images by V⁺, for the first draw."""
+    """Yield the reconstruction errors of all pixels with the pseudoinverse V⁺, for the first draw of eigenvalues."""
     lam = eigenvalues(placement, size, config.length)
     decoder = Decoder(lam, config.length, real=False)
     return (read_back(part, decoder, lam) - part for part in pixels(config).split(CHUNK))
@@ -120,7 +122,7 @@ def _name(placement: Placement, size: int) -> str:
 
 @stage(_name, over=lambda config: [(ring, size) for size in config.sizes for ring in config.rings])
 def measured(config: DigitsConfig, run: Run, placement: Placement, size: int) -> Mapping[str, np.ndarray]:
-    """Return mean square errors of both solvers (``complex``, ``real``), κ, ranks, and some images.
+    """Return mean square errors of both solvers (``complex``, ``real``), condition numbers κ, ranks, and some images.
 
     ``mse``, ``rank`` and ``condition`` are (draws, solvers), ``by position`` (solvers, L), ``shown`` (solvers, images,
     L) of the first draw. A placement that is not random has one draw.
@@ -150,24 +152,26 @@ def error(found: Mapping[str, np.ndarray], solver: str) -> float:
 
 
 def condition(found: Mapping[str, np.ndarray], solver: str) -> float:
-    """Return the median over draws of κ of V, or of its real and imaginary parts."""
+    """Return the median over the draws of the condition number of V (complex solver) or of its real and imaginary
+    parts.
+    """
     return float(np.median(found["condition"][:, INDEX[solver]]))
 
 
 def spread(found: Mapping[str, np.ndarray], solver: str) -> str:
-    """Return the mean square error and its range over draws, in words."""
+    """Return the mean square error and its range over the draws, as text."""
     values = found["mse"][:, INDEX[solver]]
     mean = f"{values.mean():.1e}"
     return mean if len(values) == 1 else f"{mean} ({values.min():.0e} to {values.max():.0e})"
 
 
 def missing(stages: Stages, found: Mapping[str, np.ndarray], solver: str) -> float:
-    """Return the share of the images' energy that is not reconstructed."""
+    """Return the fraction of the images' energy (mean square) that is not reconstructed."""
     return error(found, solver) / float(seen(stages)["energy"].mean())
 
 
 def reach(config: DigitsConfig, stages: Stages, found: Mapping[str, np.ndarray], solver: str) -> int:
-    """Return the number of latest positions that are covered together."""
+    """Return the largest number of latest positions at which, taken together, nearly all energy is reconstructed."""
     missed = np.cumsum(found["by position"][INDEX[solver]][::-1])
     there = np.cumsum(seen(stages)["energy"][::-1])
     good = np.flatnonzero((missed <= config.lacking * there) & (there > 0))
@@ -175,7 +179,7 @@ def reach(config: DigitsConfig, stages: Stages, found: Mapping[str, np.ndarray],
 
 
 def digit_rows(config: DigitsConfig, stages: Stages, title: str, cases: Mapping[str, Case]) -> ImageGrid:
-    """Return the original images above the reconstructed ones."""
+    """Return a grid of the original images and, below them, the reconstructed ones."""
     rows = {"original": seen(stages)["shown"]}
     for label, (placement, size, solver) in cases.items():
         rows[label] = measured(stages, placement, size)["shown"][INDEX[solver]]
@@ -184,7 +188,7 @@ def digit_rows(config: DigitsConfig, stages: Stages, title: str, cases: Mapping[
 
 
 def position_panel(config: DigitsConfig, stages: Stages, cases: Mapping[str, Case]) -> Panel:
-    """Return a panel of errors by position."""
+    """Return a panel of the mean square error by position."""
     x = range(1, config.length + 1)
     lines = [
         Series(label, x, measured(stages, placement, size)["by position"][INDEX[solver]])

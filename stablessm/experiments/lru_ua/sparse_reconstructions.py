@@ -1,4 +1,4 @@
-"""Haar-sparse inputs reconstructed at every step: shared by figures 7 and 8 of LRU-UA."""
+"""Reconstructs inputs that are sparse in the Haar basis, at every step; shared by figures 7 and 8 of LRU-UA."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from stablessm.scan.vandermonde import accumulate
 
 @dataclass(frozen=True)
 class SparseConfig:
-    """Sizes of the experiment. The defaults are the sizes in LRU-UA, appendix E.2, where the paper gives them."""
+    """Settings of the experiments. The defaults are the settings of LRU-UA, appendix E.2, where the paper gives them."""
 
     r_min: float
     length: int = 4096
@@ -50,7 +50,7 @@ SMOKE: dict[str, Any] = {
 
 
 def inputs(config: SparseConfig) -> tuple[Tensor, Tensor]:
-    """Return the basis (L, P) and inputs (signals, L)."""
+    """Return the Haar basis (L, P) and random inputs in its span (signals, L)."""
     basis = haar(config.length, config.functions)
     alpha = np.random.default_rng(0).standard_normal((config.signals, config.functions))
     return basis, torch.from_numpy(alpha) @ basis.mT
@@ -58,7 +58,7 @@ def inputs(config: SparseConfig) -> tuple[Tensor, Tensor]:
 
 @stage("errors-{kind}-{size}", over=lambda config: [(n, kind) for kind in ("ring", "optimized") for n in config.sizes])
 def errors(config: SparseConfig, run: Run, size: int, kind: Literal["ring", "optimized"]) -> Mapping[str, Any]:
-    """Return relative root mean square errors of u_1 … u_k from x_k, (draws, steps)."""
+    """Return the relative root mean square errors of u_1 … u_k, reconstructed from the state x_k, (draws, steps)."""
     basis, u = inputs(config)
 
     def error(lam: Tensor, k: int) -> float:
@@ -73,7 +73,7 @@ def errors(config: SparseConfig, run: Run, size: int, kind: Literal["ring", "opt
 
 @stage("ranks-{size}", over=lambda config: config.sizes)
 def ranks(config: SparseConfig, run: Run, size: int) -> Mapping[str, np.ndarray]:
-    """Return numerical ranks of V_k, Ψ_k and Ω_k in real numbers for the first draw: (steps,) each."""
+    """Return the numerical ranks of V_k, Ψ_k and Ω_k = V_k Ψ_k in real arithmetic for the first draw, (steps,) each."""
     (basis, _), lam = inputs(config), uniform_ring(size, config.r_min, seed=0)
     found = []
     for k in config.steps().tolist():
@@ -86,7 +86,7 @@ run = computing(errors, ranks)
 
 
 def figures(config: SparseConfig, stages: Stages) -> Figures:
-    """Yield ranks and errors by step, with the optimized placement for comparison."""
+    """Yield a figure of ranks and errors by step, with optimized eigenvalues for comparison."""
     steps, found = config.steps(), ranks.all(config, stages)
 
     def rank_lines(letter: str, name: str) -> list[Series]:
@@ -111,7 +111,7 @@ def figures(config: SparseConfig, stages: Stages) -> Figures:
 
 
 def claims(config: SparseConfig, stages: Stages) -> Claims:
-    """Check the published N, the dependence on N and the optimized placement."""
+    """Check that the published N is enough, the dependence of the error on N, and the optimized eigenvalues."""
     worst = {n: errors(stages, n, "ring")["error"].max(axis=1) for n in config.sizes}
     good = {n: int((row <= config.negligible).sum()) for n, row in worst.items()}
     doing = [n for n in config.sizes if good[n] == config.draws]

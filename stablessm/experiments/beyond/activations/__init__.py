@@ -1,1 +1,1 @@
-"""Beyond the papers: other activations."""
+"""Experiment ``ext-activations``: the memory of RNNs with four activation functions."""

@@ -1,4 +1,4 @@
-"""Memory and growth of random continuous RNNs with four activations."""
+"""Memory functions of random continuous-time RNNs with four activation functions, stable and unstable."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ STABLE = ENSEMBLES[:2]
 
 @dataclass(frozen=True)
 class ActivationConfig:
-    """Sizes of the experiment."""
+    """Settings of the experiment: size and number of the RNNs, time grid, and threshold of an explosion."""
 
     width: int = 32
     margin: float = 0.25
@@ -35,7 +35,7 @@ class ActivationConfig:
 
 
 def shifted(ensemble: str, width: int, margin: float) -> Tensor:
-    """Return a shifted Gaussian matrix whose symmetric part or whose largest eigenvalue has the given margin."""
+    """Return a Gaussian matrix, shifted so that its symmetric part or its largest eigenvalue has the given margin."""
     G = torch.randn(width, width, dtype=torch.float64) * width**-0.5
     largest = torch.linalg.eigvalsh((G + G.mT) / 2) if ensemble == "dissipative" else torch.linalg.eigvals(G).real
     shift = float(largest.max()) + (-margin if ensemble == "unstable" else margin)
@@ -43,7 +43,7 @@ def shifted(ensemble: str, width: int, margin: float) -> Tensor:
 
 
 def build(config: ActivationConfig, activation: str, ensemble: str) -> ContinuousRNN:
-    """Return a model; all activations have the same weights."""
+    """Return a random RNN; with one random state, the RNNs of all activations have the same weights."""
     W = shifted(ensemble, config.width, config.margin)
     layer = ContinuousRNN(1, config.width, 1, activation=activation, dt=config.dt).double()
     with torch.no_grad():
@@ -53,19 +53,19 @@ def build(config: ActivationConfig, activation: str, ensemble: str) -> Continuou
 
 @memories.survey("{activation}-{ensemble}", over=lambda config: [(a, e) for e in ENSEMBLES for a in ACTIVATIONS])
 def curves(config: ActivationConfig, seed: int, activation: str, ensemble: str) -> MemoryCurve:
-    """Return the memory of one model."""
+    """Return the memory function of the RNN with this seed, activation and ensemble of matrices."""
     model = memories.seeded(seed, partial(build, config, activation, ensemble))
     return memory_function(model, config.horizon, samples=config.samples, linear=False, progress=False)
 
 
 def growth(curves: list[MemoryCurve]) -> np.ndarray:
-    """Return the largest memory in the second half over that in the first, for each."""
+    """Return for each curve its maximum in the second half of the horizon divided by its maximum in the first half."""
     halves = [np.array_split(curve.value, 2) for curve in curves]
     return np.array([late.max() / early.max() for early, late in halves])
 
 
 def figures(config: ActivationConfig, stages: Stages) -> Figures:
-    """Yield memories of one model of each ensemble with every activation."""
+    """Yield a figure of the memory functions: one panel per ensemble of matrices, one line per activation."""
     panels = []
     for ensemble in ENSEMBLES:
         first = {a: curves(stages, a, ensemble)[0] for a in ACTIVATIONS}
@@ -79,7 +79,9 @@ def figures(config: ActivationConfig, stages: Stages) -> Figures:
 
 
 def claims(config: ActivationConfig, stages: Stages) -> Claims:
-    """Check that tanh and ReLU forget exponentially, a sigmoid as a power, and that only ReLU can explode."""
+    """Check that tanh and ReLU RNNs forget exponentially, sigmoid RNNs as a power law, and that only ReLU RNNs can
+    explode.
+    """
     found = curves.all(config, stages)
     n = len(STABLE) * config.seeds
     for activation in ("hardtanh", "tanh", "relu"):

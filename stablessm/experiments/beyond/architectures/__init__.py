@@ -1,1 +1,1 @@
-"""Beyond the papers: other architectures."""
+"""Experiment ``ext-architectures``: the memory of recurrent models, attention, Mamba and RWKV."""

@@ -1,4 +1,4 @@
-"""The memory of recurrent models, attention, Mamba and RWKV, measured by the same instrument."""
+"""Memory functions of LSTM, GRU, Mamba, RWKV and attention models, all measured by ``memory_function``."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ CONFIGS: dict[str, tuple[str, dict[str, int]]] = {
 
 @dataclass(frozen=True)
 class ArchitectureConfig:
-    """Sizes of the experiment."""
+    """Settings of the experiment: horizon in tokens, number of input directions, and number of seeds."""
 
     horizon: int = 4096
     directions: int = 4
@@ -48,7 +48,7 @@ class ArchitectureConfig:
 
 
 def build(name: str, horizon: int) -> nn.Module:
-    """Return a random model of that architecture."""
+    """Return a model of the named architecture with random weights."""
     if name in ("LSTM", "GRU"):
         return getattr(nn, name)(WIDTH, WIDTH, LAYERS, batch_first=True)
     transformers = require("transformers", "ext-architectures")
@@ -60,7 +60,7 @@ def build(name: str, horizon: int) -> nn.Module:
 
 
 def trained() -> nn.Module:
-    """Return the tiny trained Llama of the data folder."""
+    """Return the small trained Llama model in the folder that ``STABLESSM_DATA`` names."""
     transformers = require("transformers", "ext-architectures")
     transformers.logging.disable_progress_bar()
     return transformers.AutoModel.from_pretrained(_data(), local_files_only=True)
@@ -72,13 +72,13 @@ def _data() -> Path:
 
 @stage("trained")
 def is_there(config: ArchitectureConfig, run: Run) -> dict[str, list[bool]]:
-    """Return whether the data folder has the trained model."""
+    """Return whether the folder that ``STABLESSM_DATA`` names contains the trained Llama model."""
     return {"there": [(_data() / "config.json").exists()]}
 
 
 @memories.survey("{name}")
 def curves(config: ArchitectureConfig, seed: int, name: str) -> MemoryCurve:
-    """Return the memory of one model."""
+    """Return the memory function of one model."""
     horizon = min(config.horizon, POSITIONS - WARM_UP) if name == TRAINED else config.horizon
     model: Any = memories.seeded(seed, trained if name == TRAINED else partial(build, name, horizon))
     d = model.get_input_embeddings().embedding_dim if hasattr(model, "get_input_embeddings") else WIDTH
@@ -88,24 +88,24 @@ def curves(config: ArchitectureConfig, seed: int, name: str) -> MemoryCurve:
 
 
 def measured(stages: Stages) -> dict[str, list[MemoryCurve]]:
-    """Return the memories of every architecture, and of the trained model if the run found it."""
+    """Return the memory functions by architecture, with the trained model if the run found it."""
     return {name: curves(stages, name) for name in names(stages)}
 
 
 def names(stages: Stages) -> tuple[str, ...]:
-    """Return the models that are measured."""
+    """Return the names of the models that the run measures."""
     return (*RECURRENT, *ATTENTION, *((TRAINED,) if is_there(stages)["there"][0] else ()))
 
 
 def run(config: ArchitectureConfig, run: Run) -> None:
-    """Measure every curve."""
+    """Measure the memory functions of all models."""
     is_there.compute(config, run)
     for name in names(run):
         curves.compute(replace(config, seeds=1) if name == TRAINED else config, run, name)
 
 
 def figures(config: ArchitectureConfig, stages: Stages) -> Figures:
-    """Yield memories of the first seed of each architecture against linear and logarithmic time."""
+    """Yield a figure of the memory functions of the first seed, over linear and over logarithmic time."""
     first = {name: found[0] for name, found in measured(stages).items()}
     yield Figure(
         "memory",
@@ -119,7 +119,9 @@ def figures(config: ArchitectureConfig, stages: Stages) -> Figures:
 
 
 def claims(config: ArchitectureConfig, stages: Stages) -> Claims:
-    """Check that recurrences decay exponentially, attention does not, and a window ends memory."""
+    """Check that the memory of recurrent models decays exponentially, that of attention does not, and that a sliding
+    window ends it.
+    """
     found, n = measured(stages), config.seeds
     kinds = {name: memories.listed(memories.tally(curves)) for name, curves in found.items()}
     for name in RECURRENT:
@@ -157,7 +159,7 @@ def claims(config: ArchitectureConfig, stages: Stages) -> Claims:
 
 
 def confirmed(curves: list[MemoryCurve]) -> rules.Verdict:
-    """Return the verdict on exponential decay: ``partly`` if the slopes do not also grow from octave to octave."""
+    """Return the verdict on exponential decay: ``partly`` if a log-log slope does not grow from octave to octave."""
     exponential = [curve for curve in curves if curve.decay().kind == "exponential"]
     unclear = sum(curve.decay().kind == "undecided" for curve in curves)
     full = len(exponential) == len(curves) - unclear and not any(map(memories.is_power, curves))
@@ -165,7 +167,7 @@ def confirmed(curves: list[MemoryCurve]) -> rules.Verdict:
 
 
 def slopes(curves: list[MemoryCurve]) -> str:
-    """Return medians of the log-log slopes of the last two octaves, in words."""
+    """Return the medians of the log-log slopes of the curves in the last two octaves, as text."""
     earlier, later = np.median([memories.octave_slopes(curve) for curve in curves], axis=0)
     return f"{earlier:.2f} then {later:.2f}"
 

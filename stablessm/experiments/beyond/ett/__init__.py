@@ -1,1 +1,1 @@
-"""Beyond the papers: a forecast of a real series."""
+"""Experiment ``ext-ett``: forecasts of a measured hourly series."""

@@ -1,4 +1,4 @@
-"""Forecasts of a real series by a fixed random recurrence and a small MLP, compared with two naive forecasts."""
+"""Forecasts of an hourly series by a fixed random recurrence and a small MLP, compared with two naive forecasts."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ DAY = 24
 
 
 def hourly(source: Source, hours: int) -> np.ndarray:
-    """Return the first hours of seven channels, (hours, 7).
+    """Return an array (hours, 7): the first hours of the seven channels of the series.
 
     ``etth1``: electricity transformer temperature and loads, from the folder that the environment variable
     STABLESSM_DATA names. ``synthetic``: daily and weekly waves with noise that lasts some hours.
@@ -64,7 +64,7 @@ RIDGES = (0.1, 0.3, 1.0, 3.0, 10.0)
 
 @dataclass(frozen=True)
 class Config:
-    """Sizes of the experiment."""
+    """Settings of the experiment: data, splits, horizon, recurrence, MLPs and their training."""
 
     data: Source = "etth1"
     parts: tuple[int, int, int] = (8640, 2880, 2880)
@@ -84,7 +84,9 @@ class Config:
 
 @cache
 def windows(config: Config) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the standardized series (T, 7), the next hours (T - H, H, 7), and the same hours of the day before."""
+    """Return the standardized series (T, 7), for each hour the next H hours (T - H, H, 7), and the same hours one day
+    earlier.
+    """
     raw = hourly(config.data, sum(config.parts))
     first = raw[: config.parts[0]]
     x = torch.from_numpy((raw - first.mean(0)) / first.std(0)).float()
@@ -96,13 +98,15 @@ def windows(config: Config) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def part(config: Config, number: int) -> slice:
-    """Return the hours of a part at which a forecast begins; the first starts after a week."""
+    """Return the range of hours at which the forecasts of a split start; the training split leaves out its first
+    week.
+    """
     start = sum(config.parts[:number])
     return slice(start if number else 7 * DAY, start + config.parts[number] - config.horizon)
 
 
 def states(config: Config) -> tuple[LinearRNNMLP, Tensor]:
-    """Return the states (T - H, 2 N) of a fixed random recurrence over the whole series, in double precision."""
+    """Return a model and the states (T - H, 2 N) of its fixed random recurrence over the whole series, in float64."""
     x, _, _ = windows(config)
     model = seeded(
         0,
@@ -118,13 +122,13 @@ def states(config: Config) -> tuple[LinearRNNMLP, Tensor]:
 
 
 def correction(config: Config) -> Tensor:
-    """Return the next hours minus the same hours of the day before, (T - H, 7 H)."""
+    """Return the next H hours minus the same hours one day earlier, (T - H, 7 H): the targets of the readouts."""
     _, ahead, before = windows(config)
     return (ahead - before).flatten(1)
 
 
 def trained(config: Config, run: Run, epochs: int) -> list[PointwiseMLP]:
-    """Return trained MLPs from states to corrections."""
+    """Return MLPs, one per seed, that are trained to predict the corrections from the states."""
     model, features = states(config)
     chosen = part(config, 0)
     order = torch.from_numpy(np.random.default_rng(0).permutation(chosen.stop - chosen.start)) + chosen.start
@@ -140,12 +144,12 @@ def trained(config: Config, run: Run, epochs: int) -> list[PointwiseMLP]:
 
 
 def loss(mlp: PointwiseMLP, features: Tensor, y: Tensor) -> Tensor:
-    """Return the mean square error."""
+    """Return the mean square error of the MLP."""
     return (mlp(features) - y).square().mean()
 
 
 def corrected_by_mlp(config: Config, run: Run) -> dict[str, Tensor]:
-    """Return corrections (T - H, 7 H) by number of epochs."""
+    """Return the corrections (T - H, 7 H) that the MLPs predict, by number of training epochs."""
     found, features = {}, states(config)[1].float()
     for epochs in config.epochs:
         mlps = trained(config, run, epochs)
@@ -155,7 +159,7 @@ def corrected_by_mlp(config: Config, run: Run) -> dict[str, Tensor]:
 
 
 def corrected_linearly(config: Config) -> dict[str, Tensor]:
-    """Return corrections (T - H, 7 H) by ridge parameter of a linear readout."""
+    """Return the corrections (T - H, 7 H) that linear readouts predict, by ridge parameter."""
     model, features = states(config)
     z = model.mlp.inputs(features)
     A, rows = torch.cat([z, torch.ones_like(z[:, :1])], 1), part(config, 0)
@@ -165,7 +169,7 @@ def corrected_linearly(config: Config) -> dict[str, Tensor]:
 
 
 def forecast(config: Config, run: Run, way: str) -> tuple[Tensor, str]:
-    """Return the forecast (T - H, H, 7) and the option chosen on the validation part."""
+    """Return the forecast (T - H, H, 7) and the name of the option with the smallest error on the validation split."""
     x, ahead, before = windows(config)
     if way == "last":
         return x[: len(ahead), None].expand_as(ahead), "nothing"
@@ -179,7 +183,7 @@ def forecast(config: Config, run: Run, way: str) -> tuple[Tensor, str]:
 
 @stage("errors-{way}", over=lambda config: WAYS)
 def errors(config: Config, run: Run, way: str) -> Mapping[str, Any]:
-    """Return mean square and mean absolute test errors by hours ahead, one forecast, and the chosen option."""
+    """Return mean square and mean absolute test errors by hours ahead, one example forecast, and the chosen option."""
     y, chosen = forecast(config, run, way)
     (_, ahead, _), test = windows(config), part(config, 2)
     off, middle = (y - ahead)[test].double(), (test.start + test.stop) // 2
@@ -190,7 +194,7 @@ def errors(config: Config, run: Run, way: str) -> Mapping[str, Any]:
 
 
 def figures(config: Config, stages: Stages) -> Figures:
-    """Yield errors by hours ahead, and one forecast."""
+    """Yield a figure of the errors by hours ahead and of one example forecast."""
     hours, found = range(1, config.horizon + 1), errors.all(config, stages)
     drawn, shown = (lines(hours, {WAYS[way]: one[key] for way, one in found.items()}) for key in ("square", "shown"))
     shown.append(Series("what came", hours, found["last"]["true"], "dashed"))
@@ -206,7 +210,7 @@ def figures(config: Config, stages: Stages) -> Figures:
 
 
 def claims(config: Config, stages: Stages) -> Claims:
-    """Compare with the naive forecasts, and the MLP with a linear readout."""
+    """Compare the MLP with the naive forecasts and with a linear readout."""
     found = errors.all(config, stages)
     square, absolute = ({way: float(one[key].mean()) for way, one in found.items()} for key in ("square", "absolute"))
     naive = min(square[way] for way in NAIVE)

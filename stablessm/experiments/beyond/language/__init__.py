@@ -1,1 +1,1 @@
-"""Beyond the papers: language models that a user would train."""
+"""Experiment ``ext-language``: language models at the size that a user would train."""

@@ -1,4 +1,4 @@
-"""Two language models that a user would train: byte pairs of an encyclopedia, and the words of WikiText-2."""
+"""Two language models at a practical size: byte pairs of Wikipedia articles, and the words of WikiText-2."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ LSTM = {"Grave et al. 2016": 99.3, "AWD-LSTM, Merity et al. 2017": 65.8}
 
 @dataclass(frozen=True)
 class Trained:
-    """A text, a model and its training."""
+    """Settings of one language model: its text, tokens, network and training."""
 
     text: str
     """A text of the task ``lm``, or ``synthetic``: random sentences, for a quick test."""
@@ -56,13 +56,13 @@ class Trained:
     """Number of repetitions of a token in the measurement of the memory."""
 
     def task(self) -> LanguageModeling:
-        """Return the task with its text."""
+        """Return the task ``lm`` with the text of these settings."""
         return _loaded(self.text, self.level, self.length)
 
 
 @dataclass(frozen=True)
 class Config:
-    """Sizes of the experiment: one model of byte pairs, one of words."""
+    """Settings of the experiment: one model of byte pairs, one model of words, and thresholds."""
 
     pieces: Trained = field(
         default_factory=lambda: Trained(
@@ -86,7 +86,7 @@ class Config:
     """Least gain by a carried state that counts, in nats per token."""
 
     def models(self) -> dict[str, Trained]:
-        """Return the models by the name of their stage."""
+        """Return the settings of the models by the names of their stages."""
         return {"pieces": self.pieces, "words": self.words}
 
 
@@ -104,7 +104,7 @@ def _loaded(text: str, level: Level, length: int) -> LanguageModeling:
 
 @stage("{name}", over=lambda config: config.models())
 def one(config: Config, run: Run, name: str) -> dict[str, Any]:
-    """Train a model with the public training loop, score it, sample a text and measure its memory.
+    """Train a model with the public training loop, score it, generate a text and measure its memory function.
 
     ``losses`` (rows, 2); of every split and with the state carried on or not, ``SPLIT-carried`` and ``SPLIT-windows``:
     nats, tokens, words, bytes and lost, as in ``Perplexity``; ``sample``; ``memory`` and ``floor``; ``compressed``:
@@ -138,7 +138,7 @@ def one(config: Config, run: Run, name: str) -> dict[str, Any]:
 
 
 def sampled(own: Trained, model: Any, task: LanguageModeling) -> str:
-    """Return a continuation of the prompt, at a temperature of 0.8 among the 40 most likely tokens."""
+    """Return a continuation of the prompt, sampled at temperature 0.8 from the 40 most likely tokens."""
     tokenizer = task.tokenizer
     prompt = tokenizer.encode(own.prompt).tolist()
     begin = torch.tensor([tokenizer.border, *prompt])
@@ -147,20 +147,20 @@ def sampled(own: Trained, model: Any, task: LanguageModeling) -> str:
 
 
 def compressed(task: LanguageModeling) -> float:
-    """Return the bits per byte of the test text compressed by bz2 or xz alone, whichever is better."""
+    """Return the bits per byte of the test text after compression by bz2 or xz, whichever is smaller."""
     text = task.decode(torch.from_numpy(task.streams["test"].tokens.astype(np.int64))).encode()
     return 8 * min(len(bz2.compress(text, 9)), len(lzma.compress(text, preset=9))) / max(len(text), 1)
 
 
 def scored(found: Mapping[str, np.ndarray], split: str, how: str) -> Perplexity:
-    """Return a measured score."""
+    """Return the value of a score that the run measured."""
     nats, *counts = found[f"{split}-{how}"].tolist()
     tokens, words, bytes, lost = map(int, counts)
     return Perplexity(nats, tokens, words, bytes, lost, how == "carried")
 
 
 def figures(config: Config, stages: Stages) -> Figures:
-    """Yield trainings and memories."""
+    """Yield figures of the training losses and of the memory functions."""
     found = {f"{own.text}, {name}": one(stages, name) for name, own in config.models().items()}
     lines = [Series(label, *cell["losses"].T) for label, cell in found.items()]
     yield Figure(
@@ -172,7 +172,7 @@ def figures(config: Config, stages: Stages) -> Figures:
 
 
 def claims(config: Config, stages: Stages) -> Claims:
-    """Check bits per byte, perplexity per word, and the gain by a carried state."""
+    """Check the bits per byte, the perplexity per word, and the gain from carrying the state between windows."""
     found = one.all(config, stages)
     made = [
         (found["pieces"], fewer_bits(config.pieces, found["pieces"])),
@@ -184,13 +184,13 @@ def claims(config: Config, stages: Stages) -> Claims:
 
 
 def _lost(claim: Claim, step: int) -> Claim:
-    """Return the claim on a training that diverged, which fails."""
+    """Return a failed claim for a training that diverged."""
     verdict, why = cast("rules.Verdict", claim.verdict), "The model was measured with its best weights."
     return replace(claim, ours=f"diverged at step {step}", verdict=rules.given(False, verdict), why=why)
 
 
 def fewer_bits(own: Trained, found: Mapping[str, np.ndarray]) -> Claim:
-    """Compare with a compressor, which needs no training."""
+    """Compare the bits per byte of the model with those of a general-purpose compressor, which needs no training."""
     score, needed = scored(found, "test", "carried"), float(found["compressed"])
     return Claim(
         f"{own.text} is predicted in fewer bits than a compressor needs",
@@ -203,7 +203,7 @@ def fewer_bits(own: Trained, found: Mapping[str, np.ndarray]) -> Claim:
 
 
 def like_an_lstm(config: Config, found: Mapping[str, np.ndarray]) -> Claim:
-    """Compare perplexities per word."""
+    """Compare the perplexity per word with published values of LSTMs."""
     own = config.words
     test, valid = (scored(found, split, "carried").per_token for split in ("test", "valid"))
     published = ", ".join(f"{value} ({source})" for source, value in LSTM.items())
@@ -218,7 +218,7 @@ def like_an_lstm(config: Config, found: Mapping[str, np.ndarray]) -> Claim:
 
 
 def carries(config: Config, name: str, found: Mapping[str, np.ndarray]) -> Claim:
-    """Compare the same model with and without a carried state."""
+    """Compare the perplexities of one model with and without a state that is carried from window to window."""
     own, clear = config.models()[name], config.clear
     carried, windows = (scored(found, "test", how) for how in ("carried", "windows"))
     gain = (windows.nats - carried.nats) / windows.tokens

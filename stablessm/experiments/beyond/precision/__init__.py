@@ -1,1 +1,1 @@
-"""Beyond the papers: rounding as a perturbation."""
+"""Experiment ``ext-precision``: the effect of rounding the recurrent weights."""

@@ -1,4 +1,4 @@
-"""Rounds the weights of exponential sums and measures modes, kernels and curves."""
+"""The stages of ``ext-precision``: rounds the weights of exponential sums and measures the changes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ TIMES: tuple[Time, ...] = get_args(Time)
 
 @dataclass(frozen=True)
 class PrecisionConfig:
-    """Sizes of the experiment."""
+    """Settings of the experiment: model sizes, radii of the perturbations, search effort and thresholds."""
 
     widths: tuple[int, ...] = (8, 16, 32, 64, 128, 256)
     horizon: int = 10_000
@@ -59,7 +59,7 @@ class PrecisionConfig:
 
 
 def rounded(w: Tensor, format: str) -> Tensor:
-    """Return the nearest weights in a format, as float64."""
+    """Return the weights rounded to a number format, as float64."""
     if format == "int8":
         scale = w.abs().max() / 127
         return (w / scale).round() * scale
@@ -67,13 +67,13 @@ def rounded(w: Tensor, format: str) -> Tensor:
 
 
 def model(width: int, horizon: int, map: str, time: Time) -> RealSSM:
-    """Return the float64 model."""
+    """Return the model in float64: an exponential sum fitted to polynomial memory."""
     return fitted_layer(TARGETS["polynomial"], width, longest_time("polynomial", width), horizon, map, time)
 
 
 @stage("modes-{time}-{map}", over=lambda config: product(TIMES, MAPS))
 def single_modes(config: PrecisionConfig, run: Run, time: Time, map: str) -> Mapping[str, Tensor]:
-    """Return the relative change of each time scale in every floating-point format; ∞ if the mode is lost."""
+    """Return the relative change of each time scale by rounding, by format; infinite if the mode becomes unstable."""
     f, scale = reparam.get(map, time), timescales(config.scales, 1.0, config.longest)
     w = f.inverse(-1 / scale if time == "continuous" else torch.exp(-1 / scale))
     arrays = {"scale": scale}
@@ -85,14 +85,16 @@ def single_modes(config: PrecisionConfig, run: Run, time: Time, map: str) -> Map
 
 @stage("models-{time}-{map}", over=lambda config: product(TIMES, MAPS))
 def whole_models(config: PrecisionConfig, run: Run, time: Time, map: str) -> Mapping[str, Any]:
-    """Return β, lost modes and relative changes of the kernel by rounding, by random draws, and its bound."""
+    """Return for each width the effect of rounding a whole model, in every format: see :func:`one_model`."""
     rows = [one_model(config, model(width, config.horizon, map, time)) for width in config.widths]
     return {name: [row[name] for row in rows] for name in rows[0]}
 
 
 @torch.no_grad()
 def one_model(config: PrecisionConfig, layer: RealSSM) -> dict[str, list[float]]:
-    """Return the same values for one width."""
+    """Return, per format, the size β of the rounding error, the number of unstable modes, the relative change of the
+    kernel, the change by random perturbations of size β, and its upper bound.
+    """
     compare = partial(perturbation_error, target=layer, parameters="recurrent", horizon=config.horizon, progress=False)
     size = float(layer.kernel(torch.arange(config.horizon, dtype=torch.float64)).abs().sum())
     found: dict[str, list[float]] = {name: [] for name in ("beta", "lost", "change", "random", "bound")}
@@ -111,7 +113,7 @@ def one_model(config: PrecisionConfig, layer: RealSSM) -> dict[str, list[float]]
 
 @kept(PerturbationCurve, "curve-{time}-{map}-{format}", over=lambda config: product(TIMES, CURVES, ALL_FLOATS))
 def measured(config: PrecisionConfig, run: Run, time: Time, map: str, format: str) -> PerturbationCurve:
-    """Return E(β) of the model in a format, against the float64 model."""
+    """Return E(β) of the model in a number format, with the float64 model as the target."""
     layer = model(config.width, config.steps, map, time)
     return perturbation_error(
         copy.deepcopy(layer).to(getattr(torch, format)), layer, config.radii, parameters="recurrent", search="ascent",
@@ -121,6 +123,6 @@ def measured(config: PrecisionConfig, run: Run, time: Time, map: str, format: st
 
 @kept(MemoryCurve, "memory-{time}-{map}-{format}", over=lambda config: product(TIMES, CURVES, ALL_FLOATS))
 def memory(config: PrecisionConfig, run: Run, time: Time, map: str, format: str) -> MemoryCurve:
-    """Return the memory function of the model in that format."""
+    """Return the memory function of the model in a number format."""
     layer = model(config.width, config.steps, map, time).to(getattr(torch, format))
     return memory_function(layer, config.steps, progress=False)

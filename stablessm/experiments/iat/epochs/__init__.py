@@ -1,1 +1,1 @@
-"""How many epochs tanh RNNs need for exponential and for polynomial memory."""
+"""Experiment ``ia-epochs``: the number of epochs that tanh RNNs need for exponential and for polynomial memory."""

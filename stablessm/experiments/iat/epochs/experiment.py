@@ -26,7 +26,7 @@ TARGETS = {
 
 @dataclass(frozen=True)
 class EpochsConfig:
-    """Sizes of the experiment; sizes of the training are as in IAT, appendix C."""
+    """Settings of the experiment. The options of the training are the same as in IAT, appendix C."""
 
     widths: tuple[int, ...] = (8, 32)
     seeds: int = 4
@@ -39,7 +39,7 @@ class EpochsConfig:
 
 @stage("training-{kind}-{epochs}", over=lambda config: product(TARGETS, config.epochs))
 def scores(config: EpochsConfig, run: Run, kind: str, epochs: int) -> Mapping[str, np.ndarray]:
-    """Return the loss of the last epoch divided by the variance of the target, (widths, seeds)."""
+    """Return each model's loss in the last epoch divided by the variance of the target, (widths, seeds)."""
     target, training = TARGETS[kind], replace(config.training, epochs=epochs)
     starts = []
     for width, seed in product(config.widths, range(config.seeds)):
@@ -52,12 +52,14 @@ def scores(config: EpochsConfig, run: Run, kind: str, epochs: int) -> Mapping[st
 
 
 def best(config: EpochsConfig, stages: Stages, kind: str) -> np.ndarray:
-    """Return the smallest score for each number of epochs."""
+    """Return the smallest score over widths and seeds, for each number of epochs."""
     return np.array([np.nanmin(scores(stages, kind, epochs)["score"]) for epochs in config.epochs])
 
 
 def figures(config: EpochsConfig, stages: Stages) -> Figures:
-    """Yield scores against epochs: the smallest of all and the median of the seeds of each width."""
+    """Yield a figure of the scores against the number of epochs: the best of all models, and the median of each
+    width.
+    """
     found = {f"{kind}, best": best(config, stages, kind) for kind in TARGETS}
     for kind, (i, width) in product(TARGETS, enumerate(config.widths)):
         middle = [float(np.median(scores(stages, kind, epochs)["score"][i])) for epochs in config.epochs]
@@ -70,7 +72,7 @@ def figures(config: EpochsConfig, stages: Stages) -> Figures:
 
 
 def claims(config: EpochsConfig, stages: Stages) -> Claims:
-    """Check how fast both memories are learned."""
+    """Check that tanh RNNs learn exponential memory in far fewer epochs than polynomial memory."""
     fast, slow = (best(config, stages, kind) for kind in ("exponential", "polynomial"))
     first, last = config.epochs[0], config.epochs[-1]
     told = f"exponential {listed(fast, '.2g')}; polynomial {listed(slow, '.2g')}"

@@ -1,1 +1,1 @@
-"""Figure 1 of IAT for random families of rates."""
+"""Experiment ``ia-families``: IAT, figure 1, repeated with random rates of the exponentials."""

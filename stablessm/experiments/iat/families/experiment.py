@@ -1,4 +1,4 @@
-"""Stability of approximations by exponential sums with random time scales."""
+"""Stability of exponential sums whose time scales are random instead of evenly spaced."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ EXPECTED = {"exponential": "stable", "polynomial": "unstable"}
 
 @dataclass(frozen=True)
 class FamiliesConfig:
-    """Sizes of the experiment."""
+    """Settings of the experiment: number of random families, widths, horizon, and radii of the perturbations."""
 
     families: int = 20
     widths: tuple[int, ...] = (4, 8, 16, 32)
@@ -45,7 +45,7 @@ class FamiliesConfig:
 
 
 def scales(kind: str, widths: Sequence[int], seed: int) -> torch.Tensor:
-    """Return the time scales of the last width, log-uniform, which contain the time scales of the narrower models.
+    """Return log-uniform time scales of the widest model, which contain the time scales of the narrower models.
 
     >>> narrow, wide = scales("polynomial", (4,), 0), scales("polynomial", (4, 8), 0)
     >>> len(wide), bool(torch.isin(narrow, wide).all()), wide.max().item() == longest_time("polynomial", 8)
@@ -63,7 +63,7 @@ def scales(kind: str, widths: Sequence[int], seed: int) -> torch.Tensor:
 
 @stage("{kind}-{seed}", over=lambda config: product(TARGETS, range(config.families)))
 def errors(config: FamiliesConfig, run: Run, kind: str, seed: int) -> Mapping[str, np.ndarray]:
-    """Return E_m(β), (widths, radii), of one family."""
+    """Return the perturbation errors E_m(β) of one random family, (widths, radii)."""
     rows = []
     for i, width in enumerate(config.widths):
         target, longest = TARGETS[kind], longest_time(kind, width)
@@ -78,7 +78,7 @@ def errors(config: FamiliesConfig, run: Run, kind: str, seed: int) -> Mapping[st
 
 
 def family(config: FamiliesConfig, found: np.ndarray) -> PerturbationFamily:
-    """Return the curves of a family up to the width that still improves."""
+    """Return the perturbation errors of a random family, for the widths up to the last one that improves the fit."""
     how = {
         "norm": "kernel_l1",
         "weight_norm": "tensor_max",
@@ -97,13 +97,15 @@ def family(config: FamiliesConfig, found: np.ndarray) -> PerturbationFamily:
 
 
 def radius(config: FamiliesConfig, found: np.ndarray) -> float:
-    """Return the smallest β at which the widest model has lost half of the narrowest model's error; inf if none."""
+    """Return the smallest β at which the widest model's error has grown by half of the narrowest model's error; inf
+    if there is none.
+    """
     lost = found[-1] - found[-1, 0] >= 0.5 * found[0, 0]
     return float(np.array(config.radii)[lost][0]) if lost.any() else np.inf
 
 
 def figures(config: FamiliesConfig, stages: Stages) -> Figures:
-    """Yield the medians of E_m(β) over the families."""
+    """Yield a figure of the median of E_m(β) over the random families."""
     found = errors.all(config, stages)
     panels = []
     for kind in TARGETS:
@@ -127,7 +129,7 @@ def figures(config: FamiliesConfig, stages: Stages) -> Figures:
 
 
 def claims(config: FamiliesConfig, stages: Stages) -> Claims:
-    """Check the stability of all families."""
+    """Check that exponential memory is approximated stably and polynomial memory is not, in all random families."""
     found, middle = errors.all(config, stages), {}
     for kind, expected in EXPECTED.items():
         own = [found[kind, seed]["errors"] for seed in range(config.families)]

@@ -1,1 +1,1 @@
-"""IAT, figure 1."""
+"""Experiment ``ia-fig1``: IAT, figure 1."""

@@ -1,4 +1,4 @@
-"""Exponential and polynomial memory under perturbation, direct parameterization."""
+"""Perturbation errors of linear models with exponential and with polynomial memory (direct parameterization)."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ CLAIMS = {
 
 
 def run(config: SumConfig, run: Run) -> None:
-    """Measure every curve."""
+    """Measure the perturbation errors of all models."""
     if config.maps != ("direct",):
         raise ArgumentError("--set maps", "direct, the only map of this experiment", ", ".join(config.maps))
     measure(config, run, TARGETS)
 
 
 def figures(config: SumConfig, stages: Stages) -> Figures:
-    """Yield the two panels of the paper for each horizon."""
+    """Yield the two panels of the published figure, for each horizon."""
     for horizon in config.horizons:
         yield Figure(
             f"perturbation-{horizon}",

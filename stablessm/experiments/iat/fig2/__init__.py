@@ -1,1 +1,1 @@
-"""IAT, figure 2."""
+"""Experiment ``ia-fig2``: IAT, figure 2."""

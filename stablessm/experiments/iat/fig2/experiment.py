@@ -29,7 +29,7 @@ VALIDATION, TEST = 1, 2
 
 @dataclass(frozen=True)
 class Config:
-    """Sizes of the experiment. The defaults are the sizes in IAT, appendix C, where the paper gives them."""
+    """Settings of the experiment. The defaults are the settings of IAT, appendix C, where the paper gives them."""
 
     widths: tuple[int, ...] = (2, 4, 8, 16, 32)
     length: int = 32
@@ -49,13 +49,13 @@ class Config:
 
 
 def start(width: int, seed: int) -> ContinuousRNN:
-    """Return an RNN with time scales from 0.1 to 100 in a random basis."""
+    """Return an untrained RNN with time scales from 0.1 to 100, in a random basis."""
     torch.manual_seed(seed)
     return ContinuousRNN(1, width, 1, activation="tanh", dt=TARGET.dt).double()
 
 
 def trained(config: Config, run: Run) -> dict[int, ContinuousRNN]:
-    """Return for each width the best of the seeds over the whole horizon."""
+    """Return for each width the trained RNN of the seed with the smallest error over the whole horizon."""
     batch = cache(noisy(TARGET, config.training, config.length))
     starts = [start(m, seed) for m in config.widths for seed in range(config.seeds)]
     models = train(run, "training", starts, rnn_mean_square, batch, config.training).models
@@ -68,7 +68,7 @@ def trained(config: Config, run: Run) -> dict[int, ContinuousRNN]:
 
 @kept(PerturbationCurve, "{norm}-{horizon}-{width}-{search}")
 def curve(config: Config, run: Run, horizon: int, norm: Norm, search: Search, width: int) -> PerturbationCurve:
-    """Measure E_m(β) with all weights perturbed."""
+    """Measure E_m(β) of the trained RNN of one width, for perturbations of all its weights."""
     inputs = noise(TEST, 0, config.rows, horizon, 1) if norm == "mse" else None
     return perturbation_error(
         trained(config, run)[width], TARGET, config.radii, norm=norm, search=search, samples=config.draws,
@@ -77,12 +77,12 @@ def curve(config: Config, run: Run, horizon: int, norm: Norm, search: Search, wi
 
 
 def family(config: Config, stages: Stages, horizon: int, norm: Norm, search: Search) -> PerturbationFamily:
-    """Return the curves of all widths."""
+    """Return the perturbation errors of the trained RNNs of all widths."""
     return PerturbationFamily({m: curve(stages, horizon, norm, search, m) for m in config.widths})
 
 
 def run(config: Config, run: Run) -> None:
-    """Train the models, then perturb them."""
+    """Train the RNNs, then measure their perturbation errors."""
     models = trained(config, run).values()
     run.stage("spectrum", lambda: {"abscissa": torch.stack([m.eigenvalues().real.max() for m in models]).detach()})
     for key in product(config.horizons, NORMS, SEARCHES, config.widths):
@@ -90,7 +90,7 @@ def run(config: Config, run: Run) -> None:
 
 
 def figures(config: Config, stages: Stages) -> Figures:
-    """Yield the published panel, in two norms and over two horizons."""
+    """Yield the published panel, with errors in two norms and over two horizons."""
     panels = []
     for horizon, norm in product(config.horizons, NORMS):
         found = (family(config, stages, horizon, norm, search) for search in SEARCHES)
@@ -105,7 +105,7 @@ def figures(config: Config, stages: Stages) -> Figures:
 
 
 def claims(config: Config, stages: Stages) -> Claims:
-    """Check how well the target is approximated, and that the approximation is not stable."""
+    """Check how well the RNNs approximate the target, and that the approximation is not stable."""
     losses = stages["training"]["losses"][-1].reshape(-1, config.seeds).min(1)
     falls = bool((losses[1:] < losses[:-1]).all())
     yield Claim(

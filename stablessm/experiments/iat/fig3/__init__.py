@@ -1,1 +1,1 @@
-"""IAT, figure 3."""
+"""Experiment ``ia-fig3``: IAT, figure 3."""

@@ -1,4 +1,4 @@
-"""The memory of random teachers that students approximate stably."""
+"""Memory functions of random teacher RNNs that smaller student RNNs can approximate stably."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ TEST = 1
 
 @dataclass(frozen=True)
 class Config:
-    """Sizes of the experiment. The paper gives only the width of the teachers."""
+    """Settings of the experiment. The paper gives only the width of the teachers."""
 
     teachers: int = 60
     teacher_width: int = 256
@@ -52,7 +52,7 @@ class Config:
 
 
 def teacher(config: Config, i: int) -> ContinuousRNN:
-    """Return a teacher: an even index gives one that settles, an odd index one with Gaussian weights."""
+    """Return teacher number ``i``: a stable RNN for even numbers, an RNN with Gaussian weights for odd numbers."""
     rng = np.random.default_rng(i)
     if i % 2 == 0:
         longest = float(np.exp(rng.uniform(*np.log(LONGEST))))
@@ -65,12 +65,12 @@ def teacher(config: Config, i: int) -> ContinuousRNN:
 
 
 def inputs(seed: int, rows: int, length: int) -> Tensor:
-    """Return inputs (rows, length, 1): white noise around a random level."""
+    """Return input sequences (rows, length, 1): white noise around a random level."""
     return noise(seed, 0, rows, length, 1) + noise(seed, 1, rows, 1, 1)
 
 
 def students(config: Config) -> list[ContinuousRNN]:
-    """Return one student of each width for each teacher."""
+    """Return one untrained student of each width for each teacher."""
     found = []
     for i in range(config.teachers):
         torch.manual_seed(i)
@@ -79,7 +79,7 @@ def students(config: Config) -> list[ContinuousRNN]:
 
 
 def trained(config: Config, run: Run) -> list[ContinuousRNN]:
-    """Train all students of all teachers in one stack."""
+    """Return the trained students of all teachers, which are trained as one computation."""
     device, each = config.training.chosen_device(), len(config.widths)
     size = config.training.batch
 
@@ -97,7 +97,7 @@ def trained(config: Config, run: Run) -> list[ContinuousRNN]:
 
 
 def perturbed(config: Config, run: Run) -> Mapping[str, np.ndarray]:
-    """Measure E_m(β) of every student with all weights perturbed, and the norm of every teacher."""
+    """Measure E_m(β) of every student for perturbations of all weights, and the norm of every teacher."""
     device, each = config.training.chosen_device(), len(config.widths)
     models = trained(config, run)
     x = torch.cat([inputs(TEST, 4, config.horizon), noise(TEST, 2, 4, 1, 1).expand(-1, config.horizon, -1)]).to(device)
@@ -123,7 +123,7 @@ def perturbed(config: Config, run: Run) -> Mapping[str, np.ndarray]:
 
 
 def remembered(config: Config) -> Mapping[str, np.ndarray]:
-    """Return the memory function of every teacher."""
+    """Return the memory functions of all teachers."""
     device = config.training.chosen_device()
     curves = [
         memory_function(teacher(config, i).to(device), config.memory, samples=16, progress=False)
@@ -141,7 +141,7 @@ SHOWN = 6
 
 
 def run(config: Config, run: Run) -> None:
-    """Train the students, perturb them, and measure the memory of the teachers."""
+    """Train the students, measure their perturbation errors, and measure the teachers' memory functions."""
     trained(config, run)
     run.stage("perturbation", lambda: perturbed(config, run))
     run.stage("memory", lambda: remembered(config))
@@ -149,7 +149,9 @@ def run(config: Config, run: Run) -> None:
 
 @dataclass(frozen=True)
 class Judged:
-    """The result for one teacher."""
+    """The results for one teacher: errors of its students, whether they approximate it stably, and its memory
+    function.
+    """
 
     index: int
     family: PerturbationFamily
@@ -161,17 +163,17 @@ class Judged:
 
     @property
     def kind(self) -> str:
-        """Return the kind of decay of the teacher's memory."""
+        """Return the kind of decay of the teacher's memory function."""
         return self.memory.decay().kind
 
     @property
     def survives(self) -> bool:
-        """Return whether the teacher passes the filter."""
+        """Return whether the teacher passes the filter of figure 3: students approximate it, and do so stably."""
         return self.approximated and self.stable
 
 
 def judged(config: Config, stages: Stages) -> Iterator[Judged]:
-    """Yield every teacher, from the arrays."""
+    """Yield the results for every teacher."""
     errors, norms, memory = stages["perturbation"]["errors"], stages["perturbation"]["norms"], stages["memory"]
     for i in range(config.teachers):
         curves = {m: curve(config, errors[i, k]) for k, m in enumerate(config.widths)}
@@ -181,7 +183,7 @@ def judged(config: Config, stages: Stages) -> Iterator[Judged]:
 
 
 def curve(config: Config, errors: np.ndarray) -> PerturbationCurve:
-    """Return the measured errors as a curve."""
+    """Return the measured errors of one student as a perturbation curve."""
     return PerturbationCurve(
         radius=np.array(config.radii), lower=errors, upper=None, theorem=None, norm="sobolev", weight_norm="tensor_max",
         search="random", parameters=("M", "U", "bias", "C"), samples=config.draws, steps=0, horizon=config.horizon,
@@ -190,7 +192,9 @@ def curve(config: Config, errors: np.ndarray) -> PerturbationCurve:
 
 
 def figures(config: Config, stages: Stages) -> Figures:
-    """Yield the errors of the students of one accepted teacher, and memories of accepted and rejected teachers."""
+    """Yield the errors of the students of one accepted teacher, and memory functions of accepted and rejected
+    teachers.
+    """
     teachers = sorted(judged(config, stages), key=lambda one: (not one.survives, one.kind == "exponential", one.error))
     curves = teachers[0].family.curves.items()
     errors = [Series(f"m = {m}", found.radius[1:], found.lower[1:], "both") for m, found in curves]
@@ -209,7 +213,7 @@ def figures(config: Config, stages: Stages) -> Figures:
 
 
 def drawn(teacher: Judged) -> list[Series]:
-    """Return a memory function, and the law that was fitted to it."""
+    """Return two lines for a figure: a teacher's memory function, and the decay that was fitted to it."""
     memory, fit = teacher.memory, teacher.memory.decay()
     time, name = memory.time[::8], f"teacher {teacher.index}"
     law = np.where(fit(time) > memory.value[memory.value > 0].min(initial=np.inf), fit(time), np.nan)
@@ -217,7 +221,7 @@ def drawn(teacher: Judged) -> list[Series]:
 
 
 def claims(config: Config, stages: Stages) -> Claims:
-    """Check that the accepted teachers have exponential memory."""
+    """Check that the teachers that are approximated stably have exponential memory."""
     teachers = list(judged(config, stages))
     alive, dead = ([one for one in teachers if one.survives is chosen] for chosen in (True, False))
     rates = [one.memory.decay().rate or np.nan for one in alive if one.kind == "exponential"]
@@ -234,7 +238,7 @@ def claims(config: Config, stages: Stages) -> Claims:
 
 
 def kinds(teachers: Iterable[Judged]) -> str:
-    """Return the number of teachers of each kind of decay, in words."""
+    """Return the number of teachers of each kind of decay, as text."""
     counted = Counter(one.kind for one in teachers)
     return ", ".join(f"{number} {kind}" for kind, number in sorted(counted.items())) or "none"
 

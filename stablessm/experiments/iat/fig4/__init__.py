@@ -1,1 +1,1 @@
-"""IAT, figure 4."""
+"""Experiment ``ia-fig4``: IAT, figure 4."""

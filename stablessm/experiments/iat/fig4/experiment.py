@@ -18,7 +18,7 @@ CONTRAST = "direct"
 
 @dataclass(frozen=True)
 class Config(SumConfig):
-    """Sizes of the experiment. The defaults are the sizes in IAT, figure 4."""
+    """Settings of the experiment. The defaults are the settings of IAT, figure 4."""
 
     maps: tuple[str, ...] = (CONTRAST, "exp", "softplus")
     slack: float = 1.1
@@ -26,12 +26,14 @@ class Config(SumConfig):
 
 
 def run(config: SumConfig, run: Run) -> None:
-    """Measure every curve."""
+    """Measure the perturbation errors of all maps and widths."""
     measure(config, run, ["polynomial"])
 
 
 def figures(config: SumConfig, stages: Stages) -> Figures:
-    """Yield the panels of the paper, the direct map for comparison, and the cost of the smallest radius."""
+    """Yield the published panels, the direct map for comparison, and the increase of the error at the smallest
+    radius.
+    """
     costs, label = [], f"E_m({config.radii[1]:g}) − E_m(0)"
     for horizon in config.horizons:
         yield Figure(
@@ -48,17 +50,17 @@ def figures(config: SumConfig, stages: Stages) -> Figures:
 
 
 def climbed(config: SumConfig, stages: Stages, map: str, horizon: int) -> PerturbationFamily:
-    """Return the family measured by ascent, the better of the two searches."""
+    """Return the perturbation errors that gradient ascent found, which are the larger of the two searches."""
     return family(config, stages, "polynomial", map, horizon, "ascent")
 
 
 def cost(curves: PerturbationFamily) -> np.ndarray:
-    """Return the increase of the error at the smallest positive radius, (widths,)."""
+    """Return the increase of the error from β = 0 to the smallest positive radius, (widths,)."""
     return curves.errors[:, 1] - curves.errors[:, 0]
 
 
 def claims(config: Config, stages: Stages) -> Claims:
-    """Check for each stable map that it is stable, bounded where direct explodes, and continuous at 0."""
+    """Check that each stable map is stable, bounded at radii where direct explodes, and continuous at β = 0."""
     stable = [map for map in config.maps if map != CONTRAST]
     for map in stable:
         found = verdicts(config, stages, "polynomial", map)
@@ -69,7 +71,7 @@ def claims(config: Config, stages: Stages) -> Claims:
 
 
 def boundedness(config: Config, stages: Stages, map: str) -> Claim:
-    """Check that the proven bound is finite, and that the errors of the direct map exceed it."""
+    """Check that the proven bound of the stable map is finite, and that the errors of the direct map exceed it."""
     ours, whys, kept = [], [], []
     for horizon in config.horizons:
         curves, direct = (climbed(config, stages, name, horizon) for name in (map, CONTRAST))
@@ -91,7 +93,7 @@ def boundedness(config: Config, stages: Stages, map: str) -> Claim:
 
 
 def continuity(config: Config, stages: Stages, map: str) -> Claim:
-    """Check that the cost of the smallest radius falls with the width, and rises with the direct map."""
+    """Check that the increase of the error at the smallest radius falls with the width, but rises for the direct map."""
     ours, kept = [], []
     for horizon in config.horizons:
         costs = {name: cost(climbed(config, stages, name, horizon)) for name in (map, CONTRAST)}

@@ -1,1 +1,1 @@
-"""IAT, figure 5."""
+"""Experiment ``ia-fig5``: IAT, figure 5."""

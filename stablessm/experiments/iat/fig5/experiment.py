@@ -1,4 +1,4 @@
-"""The memory of recurrent sentiment models for a repeated word."""
+"""How much one more repeat of a word changes the score of recurrent sentiment models."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ OURS = "LSTM"
 
 @dataclass(frozen=True)
 class Config(sentiment.RecurrentConfig):
-    """Sizes of the experiment. The paper gives none."""
+    """Settings of the experiment. The paper gives none."""
 
     left: float = 0.01
     """A memory has ended when it stays below this share of its maximum."""
 
 
 def run(config: Config, run: Run) -> None:
-    """Train and test the models, and measure their memory."""
+    """Train and test the sentiment models, and measure their memory of repeated words."""
     sentiment.study(config, run, sentiment.recurrent(config, run))
 
 
 def figures(config: Config, stages: Stages) -> Figures:
-    """Yield one panel for each architecture."""
+    """Yield a figure of the memory functions, with one panel for each architecture."""
     yield sentiment.memory_figure(
         "words", sentiment.memories(config, stages, config.architectures), "An exponential is a straight line. "
     )
 
 
 def claims(config: Config, stages: Stages) -> Claims:
-    """Check for each architecture that simple words are forgotten exponentially and "ha" slowly."""
+    """Check for each architecture that ordinary words are forgotten exponentially, and the word "ha" slowly."""
     simple = [word for word in config.words if word != SLOW]
     for name, curves in sentiment.memories(config, stages, config.architectures).items() if simple else ():
         learned = f"Test accuracy {sentiment.accuracy_of(config, stages, name)} over {config.seeds} seeds."
@@ -62,7 +62,7 @@ def exponential(name: str, words: list[str], curves: list[MemoryCurve], learned:
 
 
 def slow(name: str, words: list[str], curves: list[MemoryCurve], learned: str, left: float) -> Claim:
-    """Check that "ha" is remembered longer."""
+    """Check that the word "ha" is remembered longer than the other words."""
     own = [curve.of(SLOW).memory_time(left) for curve in curves]
     others = [max(curve.of(word).memory_time(left) for word in words) for curve in curves]
     longer = sum(mine > most for mine, most in zip(own, others, strict=True))

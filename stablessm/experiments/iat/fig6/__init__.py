@@ -1,1 +1,1 @@
-"""IAT, figure 6."""
+"""Experiment ``ia-fig6``: IAT, figure 6."""

@@ -1,4 +1,4 @@
-"""The memory of BERT and of a bidirectional LSTM for a repeated word."""
+"""How much one more repeat of a word changes the score of BERT and of a bidirectional LSTM."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FINE_TUNING = Fitting(epochs=2, batch=32, lr=5e-5, warm_up=0.1, weight_decay=0.0
 
 @dataclass(frozen=True)
 class BertConfig(sentiment.RecurrentConfig):
-    """Sizes of the experiment. The paper gives none."""
+    """Settings of the experiment. The paper gives none."""
 
     architectures: tuple[Architecture, ...] = ("BiLSTM",)
     """The models that BERT is compared with."""
@@ -42,7 +42,7 @@ class BertConfig(sentiment.RecurrentConfig):
 
 
 def subjects(config: BertConfig, run: Run) -> list[sentiment.Subject]:
-    """Return the recurrent models, and BERT."""
+    """Return the kinds of models that are compared: the recurrent models, and BERT."""
 
     @cache
     def corpus() -> Corpus:
@@ -62,17 +62,19 @@ def subjects(config: BertConfig, run: Run) -> list[sentiment.Subject]:
 
 
 def run(config: BertConfig, run: Run) -> None:
-    """Train and test the models, and measure their memory."""
+    """Train and test the sentiment models, and measure their memory of repeated words."""
     sentiment.study(config, run, subjects(config, run))
 
 
 def figures(config: BertConfig, stages: Stages) -> Figures:
-    """Yield one panel for each kind of model."""
+    """Yield a figure of the memory functions, with one panel for each kind of model."""
     yield sentiment.memory_figure("bert", sentiment.memories(config, stages, (*config.architectures, "BERT")))
 
 
 def claims(config: BertConfig, stages: Stages) -> Claims:
-    """Check that the memory of BERT decays more slowly, fluctuates more, and is not exponential."""
+    """Check that the memory of BERT decays more slowly than that of the LSTM, fluctuates more, and is not
+    exponential.
+    """
     curves = sentiment.memories(config, stages, (*config.architectures, "BERT"))
     learned = "; ".join(f"{name} {sentiment.accuracy_of(config, stages, name)}" for name in curves)
     total, others = config.seeds * len(config.words), " and ".join(config.architectures)
@@ -110,7 +112,7 @@ def claims(config: BertConfig, stages: Stages) -> Claims:
 def compared(
     config: BertConfig, curves: dict[str, list[MemoryCurve]], measure: Callable[[MemoryCurve], float]
 ) -> tuple[int, str]:
-    """Return in how many cases a measure is larger for BERT than for the other models, and the values in words."""
+    """Return in how many cases a number is larger for BERT than for the other models, and the numbers as text."""
     larger, said = 0, []
     for word in config.words:
         values = {name: [measure(curve.of(word)) for curve in found] for name, found in curves.items()}

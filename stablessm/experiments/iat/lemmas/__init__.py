@@ -1,1 +1,1 @@
-"""Lemmas A.10 and A.11 and theorem A.4 of IAT."""
+"""Experiment ``ia-lemmas``: lemmas A.10 and A.11 and theorem A.4 of IAT."""

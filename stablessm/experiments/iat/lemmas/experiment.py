@@ -1,4 +1,4 @@
-"""Uniformly decaying sums of exponentials, and the bound of lemma A.10."""
+"""Sums of exponentials whose rates have a common lower bound, and the bound of lemma A.10."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NORMAL = ("symmetric", "rank-one")
 
 @dataclass(frozen=True)
 class LemmasConfig:
-    """Sizes and thresholds; the paper has none."""
+    """Settings and thresholds of the experiment; the paper has none."""
 
     widths: tuple[int, ...] = (2, 4, 8, 16, 32)
     rate: float = 0.3
@@ -44,7 +44,7 @@ class LemmasConfig:
 
 
 def memory(kind: str, t: np.ndarray, order: int) -> np.ndarray:
-    """Return a memory or its derivative."""
+    """Return the values of a memory function at the times t, or of its derivative (``order=1``)."""
     if kind == "exponential":
         return np.exp(-t / 2) * (-0.5) ** order
     return (t + 1) ** -1.1 if order == 0 else -1.1 * (t + 1) ** -2.1
@@ -52,7 +52,7 @@ def memory(kind: str, t: np.ndarray, order: int) -> np.ndarray:
 
 @stage("sums-{kind}-{case}", over=lambda config: [(kind, case) for kind in KINDS for case in CASES])
 def errors(config: LemmasConfig, run: Run, kind: str, case: str) -> Mapping[str, np.ndarray]:
-    """Return the smallest largest error for every width; NaN where the solver gives up."""
+    """Return the smallest maximum error of a sum of exponentials for every width; NaN if the solver fails."""
     from scipy.optimize import linprog
 
     t = np.linspace(0, config.horizon, config.points)
@@ -76,7 +76,7 @@ def errors(config: LemmasConfig, run: Run, kind: str, case: str) -> Mapping[str,
 
 
 def matrix(family: str, size: int, abscissa: float) -> Tensor:
-    """Return the matrix of a family."""
+    """Return the recurrent matrix of a family and size."""
     eye, one = torch.eye(size, dtype=torch.float64), torch.ones(size, 1, dtype=torch.float64)
     if family == "symmetric":
         generator = torch.Generator().manual_seed(size)
@@ -91,7 +91,7 @@ def matrix(family: str, size: int, abscissa: float) -> Tensor:
 
 @stage("bound-{family}", over=lambda config: FAMILIES)
 def bounds(config: LemmasConfig, run: Run, family: str) -> Mapping[str, np.ndarray]:
-    """Return for every size the largest value found, M₀/β₀ and ‖W‖₂/β₀."""
+    """Return for every matrix size the largest value of the form in lemma A.10 that was found, M₀/β₀ and ‖W‖₂/β₀."""
     from scipy.linalg import solve_continuous_lyapunov
 
     rows = []
@@ -116,7 +116,7 @@ def bounds(config: LemmasConfig, run: Run, family: str) -> Mapping[str, np.ndarr
 
 
 def figures(config: LemmasConfig, stages: Stages) -> Figures:
-    """Yield errors against the width, and the bound against the size."""
+    """Yield a figure of the errors against the width, and of the bound against the matrix size."""
     drawn = {f"{kind}, {case}": errors(stages, kind, case)["errors"] for kind in KINDS for case in CASES}
     ratios = {family: one["value"] / one["entries"] for family, one in bounds.all(config, stages).items()}
     yield Figure(
@@ -133,7 +133,7 @@ def figures(config: LemmasConfig, stages: Stages) -> Figures:
 
 
 def claims(config: LemmasConfig, stages: Stages) -> Claims:
-    """Check the statements in the order of the README."""
+    """Check the statements of the experiment's README, in their order."""
     t = np.linspace(0, config.horizon, config.points)
     least = float((memory("polynomial", t, 0) - config.weights * np.exp(-config.rate * t)).max() / 2)
     for case, source in (("bounded", "lemma A.11"), ("derivative", "theorem A.4")):

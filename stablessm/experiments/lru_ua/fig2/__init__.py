@@ -1,1 +1,1 @@
-"""LRU-UA, figure 2."""
+"""Experiment ``lr-fig2``: LRU-UA, figure 2."""

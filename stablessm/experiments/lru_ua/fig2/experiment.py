@@ -1,4 +1,4 @@
-"""Digits reconstructed from the last state: eigenvalues on the whole disk, and close to the circle."""
+"""Digits reconstructed from the last state, with eigenvalues on the whole disk or close to the unit circle."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from stablessm.report.figure import Figure
 
 @dataclass(frozen=True)
 class Config(images.DigitsConfig):
-    """Sizes of the experiment: one N, the whole disk and a ring close to the circle."""
+    """Settings of the experiment: one state size N, the whole disk, and a ring close to the unit circle."""
 
     sizes: tuple[int, ...] = (784,)
     rings: tuple[float, ...] = (0.0, 0.99)
@@ -21,13 +21,13 @@ class Config(images.DigitsConfig):
 
 @stage("image-by-image")
 def directly(config: Config, run: Run) -> dict[str, float]:
-    """Return the mean square error over all images, computed image by image, for the first draw of the last ring."""
+    """Return the mean square error computed image by image, for the first draw of eigenvalues on the last ring."""
     parts = images.differences(config, config.rings[-1], config.sizes[0])
     return {"mse": sum(float(part.square().sum()) for part in parts) / images.pixels(config).numel()}
 
 
 def figures(config: Config, stages: Stages) -> Figures:
-    """Yield digits and errors by position."""
+    """Yield figures of the reconstructed digits and of the errors by position."""
     (size,) = config.sizes
     shown: dict[str, images.Case] = {
         f"r_min = {ring:g}{note}": (ring, size, solver)
@@ -45,7 +45,7 @@ def figures(config: Config, stages: Stages) -> Figures:
 
 
 def claims(config: Config, stages: Stages) -> Claims:
-    """Check that the disk recovers only the recent past, and the ring everything."""
+    """Check that eigenvalues on the disk recover only the recent past, and eigenvalues on the ring all of it."""
     (disk, ring), size = config.rings, config.sizes[0]
     far, near = (images.measured(stages, r, size) for r in (disk, ring))
     covered, whole = (images.reach(config, stages, found, "complex") for found in (far, near))

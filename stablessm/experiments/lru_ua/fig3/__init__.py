@@ -1,1 +1,1 @@
-"""LRU-UA, figure 3."""
+"""Experiment ``lr-fig3``: LRU-UA, figure 3."""

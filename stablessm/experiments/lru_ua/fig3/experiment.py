@@ -1,4 +1,4 @@
-"""Digits reconstructed from the last state, for several state sizes and rings."""
+"""Digits reconstructed from the last state, for several state sizes and rings of eigenvalues."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from stablessm.experiments.lru_ua import reconstructions as images
 
 
 def figures(config: images.DigitsConfig, stages: Stages) -> Figures:
-    """Yield a grid of digits for each ring, one figure for each solver."""
+    """Yield a grid of reconstructed digits for each ring, in one figure for each solver."""
 
     def cases(ring: float, solver: str) -> dict[str, images.Case]:
         return {f"N = {size}": (ring, size, solver) for size in config.sizes}
@@ -21,7 +21,7 @@ def figures(config: images.DigitsConfig, stages: Stages) -> Figures:
 
 
 def claims(config: images.DigitsConfig, stages: Stages) -> Claims:
-    """Check the images at the two largest N, and the recent past on the disk."""
+    """Check the digits for the two largest state sizes, and that the disk recovers only the recent past."""
     (*_, fewer, most), (disk, *_, ring) = config.sizes, config.rings
     near, less, far = (images.measured(stages, r, n) for r, n in ((ring, most), (ring, fewer), (disk, most)))
     over = f"over {config.images} images and {config.draws} draws"

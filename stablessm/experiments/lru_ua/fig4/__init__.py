@@ -1,1 +1,1 @@
-"""LRU-UA, figure 4."""
+"""Experiment ``lr-fig4``: LRU-UA, figure 4."""

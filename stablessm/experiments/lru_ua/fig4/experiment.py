@@ -1,4 +1,4 @@
-"""Errors of reconstructed digits and condition numbers against N and r_min, and a better placement."""
+"""Reconstruction errors and condition numbers against the state size N and r_min, also for optimized eigenvalues."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ Placements: TypeAlias = dict[str, images.Placement]
 
 @dataclass(frozen=True)
 class Config(images.DigitsConfig):
-    """Sizes of the experiment, with more states than pixels at most."""
+    """Settings of the experiment; the largest state has more components than an image has pixels."""
 
     sizes: tuple[int, ...] = (128, 256, 512, 784, 1024)
 
     def small(self) -> list[int]:
-        """Return the sizes N < L, where placements are compared."""
+        """Return the state sizes N < L, for which optimized eigenvalues are compared with random ones."""
         return [size for size in self.sizes if size < self.length]
 
     def square(self) -> int:
-        """Return the largest N up to L."""
+        """Return the largest state size N that is at most L."""
         return max(size for size in self.sizes if size <= self.length)
 
 
 def run(config: Config, run: Run) -> None:
-    """Compute every size on every ring, and the optimized placement below L."""
+    """Reconstruct the images for every state size and ring, and with optimized eigenvalues for sizes below L."""
     for placement, size in [*images.measured.keys(config), *(("optimized", size) for size in config.small())]:
         images.measured.compute(config, run, placement, size)
     images.seen.compute(config, run)
 
 
 def figures(config: Config, stages: Stages) -> Figures:
-    """Yield figures as published, and with the equations for real inputs."""
+    """Yield the published figures, and the same for the equations that assume real inputs."""
 
     rings: Placements = {f"r_min = {ring:g}": ring for ring in config.rings}
 
@@ -74,23 +74,23 @@ def figures(config: Config, stages: Stages) -> Figures:
 
 
 def squared_condition(found: Mapping[str, np.ndarray], solver: str) -> float:
-    """Return κ²."""
+    """Return κ², the square of the condition number."""
     return images.condition(found, solver) ** 2
 
 
 def falls(values: Iterable[float]) -> bool:
-    """Return whether each number is below the one before."""
+    """Return whether each number is smaller than the previous one."""
     return all(after < before for before, after in pairwise(values))
 
 
 def table(config: Config, numbers: Mapping[tuple[float, int], float], digits: str) -> str:
-    """Return a table in words: a row for each ring, a number for each size."""
+    """Return a table as text: one row for each ring, one number for each size."""
     rows = {ring: [numbers[ring, size] for size in config.sizes] for ring in config.rings}
     return "; ".join(f"r_min = {ring:g}: {listed(row, digits)}" for ring, row in rows.items())
 
 
 def claims(config: Config, stages: Stages) -> Claims:
-    """Check errors, condition numbers, positions and the placement."""
+    """Check how errors and condition numbers depend on state size, ring and position, and the optimized eigenvalues."""
     found = {key: images.measured(stages, *key) for key in product(config.rings, config.sizes)}
     mse, kappa = (
         {key: measure(one, "complex") for key, one in found.items()} for measure in (images.error, images.condition)

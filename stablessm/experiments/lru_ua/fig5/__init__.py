@@ -1,1 +1,1 @@
-"""LRU-UA, figure 5."""
+"""Experiment ``lr-fig5``: LRU-UA, figure 5."""

@@ -20,7 +20,7 @@ PLACEMENTS: dict[images.Placement, tuple[str, str, str]] = {
 @renamed("artefacts")
 @dataclass(frozen=True)
 class Config(images.DigitsConfig):
-    """Sizes of the experiment; the last size is the number of pixels, another one half of it."""
+    """Settings of the experiment. The last state size is the number of pixels, another size is half of it."""
 
     sizes: tuple[int, ...] = (128, 256, 392, 512, 784)
     unit: float = 1e-10
@@ -33,12 +33,12 @@ class Config(images.DigitsConfig):
 
 @stage("worst-pixel")
 def largest(config: Config, run: Run) -> dict[str, float]:
-    """Return the largest error of any pixel of any image, with roots of unity and N = L."""
+    """Return the largest error of any pixel of any image, for roots of unity as eigenvalues and N = L."""
     return {"error": max(float(part.abs().max()) for part in images.differences(config, "roots", config.length))}
 
 
 def run(config: Config, run: Run) -> None:
-    """Compute both placements at every size."""
+    """Reconstruct the images from roots of unity and from random eigenvalues, for every state size."""
     for size, placement in product(config.sizes, PLACEMENTS):
         images.measured.compute(config, run, placement, size)
     largest.compute(config, run)
@@ -46,7 +46,7 @@ def run(config: Config, run: Run) -> None:
 
 
 def figures(config: Config, stages: Stages) -> Figures:
-    """Yield digits for both placements, and errors."""
+    """Yield figures of the reconstructed digits for both choices of eigenvalues, and of the errors."""
     grids, rows = [], {}
     for placement, (solver, title, name) in PLACEMENTS.items():
         cases: dict[str, images.Case] = {f"N = {size}": (placement, size, solver) for size in config.sizes}
@@ -62,7 +62,9 @@ def figures(config: Config, stages: Stages) -> Figures:
 
 
 def claims(config: Config, stages: Stages) -> Claims:
-    """Check κ = 1 and machine precision at N = L, artifacts below, and half of the states for real inputs."""
+    """Check κ = 1 and errors of machine precision at N = L, artifacts for N < L, and that real inputs need half the
+    states.
+    """
     whole = images.measured(stages, "roots", config.length)
     kappa, worst = images.condition(whole, "complex"), float(largest(stages)["error"])
     yield Claim(

@@ -1,1 +1,1 @@
-"""LRU-UA, figure 6."""
+"""Experiment ``lr-fig6``: LRU-UA, figure 6."""

@@ -16,7 +16,7 @@ from stablessm.report.figure import Figure, Panel
 
 @dataclass(frozen=True)
 class Config:
-    """Sizes of the experiment. The defaults are the sizes in LRU-UA, figure 6, where the paper gives them."""
+    """Settings of the experiment. The defaults are the settings of LRU-UA, figure 6, where the paper gives them."""
 
     length: int = 512
     sizes: tuple[int, ...] = (16, 32, 64, 128, 256, 512, 1024)
@@ -32,14 +32,16 @@ class Config:
     """Condition numbers from here on are rounding."""
 
     def cases(self) -> list[tuple[int, int, int, int]]:
-        """Return the index and value of P, and the index and value of N ≥ P; for N < P the matrix ΩᵀΩ is singular."""
+        """Return the comparable cases: index and value of P, and index and value of N ≥ P; for N < P the matrix ΩᵀΩ
+        is singular.
+        """
         pairs = product(enumerate(self.functions), enumerate(self.sizes))
         return [(p, functions, n, size) for (p, functions), (n, size) in pairs if size >= functions]
 
 
 @stage("ring-{ring:g}", over=lambda config: config.rings)
 def conditions(config: Config, run: Run, ring: float) -> Mapping[str, np.ndarray]:
-    """Return κ of Ω, (functions, sizes, draws); inf for N < P."""
+    """Return the condition number κ of Ω, (functions, sizes, draws); infinite for N < P."""
     kappa = np.full((len(config.functions), len(config.sizes), config.draws), np.inf)
     for draw in range(config.draws):
         lam = uniform_ring(max(config.sizes), ring, seed=draw)
@@ -51,7 +53,9 @@ def conditions(config: Config, run: Run, ring: float) -> Mapping[str, np.ndarray
 
 @stage("optimized")
 def placed(config: Config, run: Run) -> Mapping[str, np.ndarray]:
-    """Return κ of Ω for the optimized placement, (functions, sizes); inf for N < P, NaN for N > L/2."""
+    """Return the condition number κ of Ω for optimized eigenvalues, (functions, sizes); inf for N < P, NaN for N >
+    L/2.
+    """
     kappa = np.full((len(config.functions), len(config.sizes)), np.inf)
     for p, functions, n, size in config.cases():
         kappa[p, n] = np.nan
@@ -62,12 +66,12 @@ def placed(config: Config, run: Run) -> Mapping[str, np.ndarray]:
 
 
 def medians(config: Config, stages: Stages) -> np.ndarray:
-    """Return the medians over draws, (rings, functions, sizes)."""
+    """Return the medians of the condition numbers over the draws, (rings, functions, sizes)."""
     return np.stack([np.median(found["kappa"], axis=-1) for found in conditions.all(config, stages).values()])
 
 
 def figures(config: Config, stages: Stages) -> Figures:
-    """Yield a panel for each ring and one for the optimized placement."""
+    """Yield a figure of condition numbers: a panel for each ring and one for the optimized eigenvalues."""
     kappas = {f"r_min = {ring:g}": row for ring, row in zip(config.rings, medians(config, stages), strict=True)}
     kappas["optimized for the basis"] = placed(stages)["kappa"]
     panels = []
@@ -84,7 +88,7 @@ def figures(config: Config, stages: Stages) -> Figures:
 
 
 def claims(config: Config, stages: Stages) -> Claims:
-    """Check the dependence on N, P and r_min, and the placement."""
+    """Check how the condition number depends on N, P and r_min, and the optimized eigenvalues."""
     median = medians(config, stages)
     along: dict[str, np.ndarray] = {
         "N grows": median, "P falls": median[:, ::-1].swapaxes(1, 2), "r_min approaches 1": np.moveaxis(median, 0, -1)
@@ -112,7 +116,7 @@ def claims(config: Config, stages: Stages) -> Claims:
 
 
 def share(config: Config, pairs: Iterable[tuple[float, float]]) -> tuple[int, int]:
-    """Return the number of pairs in which the second value is smaller, and the number of comparable pairs."""
+    """Return in how many pairs the second value is smaller, and the number of comparable pairs."""
     usable = [(a, b) for a, b in pairs if np.isfinite(a) and np.isfinite(b) and min(a, b) < config.rounding]
     return sum(b <= config.slack * a for a, b in usable), len(usable)
 

@@ -1,1 +1,1 @@
-"""LRU-UA, figure 7."""
+"""Experiment ``lr-fig7``: LRU-UA, figure 7."""

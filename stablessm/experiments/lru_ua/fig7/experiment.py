@@ -1,4 +1,4 @@
-"""Haar-sparse inputs reconstructed from a state with eigenvalues on the ring (0.95, 1)."""
+"""Inputs that are sparse in the Haar basis, reconstructed from a state with eigenvalues on the ring (0.95, 1)."""
 
 from __future__ import annotations
 

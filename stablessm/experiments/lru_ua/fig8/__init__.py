@@ -1,1 +1,1 @@
-"""LRU-UA, figure 8."""
+"""Experiment ``lr-fig8``: LRU-UA, figure 8."""

@@ -1,1 +1,1 @@
-"""LRU-UA, figure 9."""
+"""Experiment ``lr-fig9``: LRU-UA, figure 9."""

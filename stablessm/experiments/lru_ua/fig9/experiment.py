@@ -1,4 +1,4 @@
-"""A fixed random linear recurrence and one MLP on a controlled Lotka–Volterra system."""
+"""A fixed random linear recurrence and one MLP that learn a controlled Lotka–Volterra system."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SHOWN = 3
 
 @dataclass(frozen=True)
 class Config:
-    """Sizes of the experiment. The defaults are the sizes in LRU-UA, appendix E.3, where the paper gives them."""
+    """Settings of the experiment. The defaults are the settings of LRU-UA, appendix E.3, where the paper gives them."""
 
     length: int = 2048
     trajectories: int = 1024
@@ -60,7 +60,7 @@ class Config:
 
 @cache
 def trajectories(config: Config) -> tuple[Tensor, Tensor]:
-    """Return inputs (trajectories, length, 1) and outputs (…, 2) in float64.
+    """Return inputs (trajectories, length, 1) and outputs (trajectories, length, 2) of the system, in float64.
 
     Inputs are mean + α₁ cos(2πk/L) + α₂ sin(2πk/L), (α₁, α₂) uniform in the disk of radius ``mean``: without a mean
     inputs stay negative for long, which makes predators negative and prey explode.
@@ -73,14 +73,14 @@ def trajectories(config: Config) -> tuple[Tensor, Tensor]:
 
 
 def split(config: Config) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
-    """Return training and held-out trajectories in float32."""
+    """Return the training trajectories and the held-out trajectories, in float32."""
     u, y = (tensor.float() for tensor in trajectories(config))
     cut = int(config.share * len(u))
     return (u[:cut], y[:cut]), (u[cut:], y[cut:])
 
 
 def start(config: Config) -> LinearRNNMLP:
-    """Return a random model, scaled by the training set."""
+    """Return an untrained model whose inputs and outputs are standardized by the training trajectories."""
     model = seeded(
         config.seed, lambda: LinearRNNMLP(1, config.d_state, 2, hidden=config.hidden, r_min=config.r_min)
     ).float()
@@ -89,17 +89,17 @@ def start(config: Config) -> LinearRNNMLP:
 
 
 def relative(found: Tensor, y: Tensor) -> Tensor:
-    """Return |ŷ - y| / |y|, (…,), from outputs (…, 2)."""
+    """Return the relative errors |ŷ - y| / |y| of outputs (…, 2), of shape (…,)."""
     return torch.linalg.vector_norm(found - y, dim=-1) / torch.linalg.vector_norm(y, dim=-1)
 
 
 def trained(config: Config, run: Run, way: str) -> LinearRNNMLP:
-    """Return the model with a trained MLP, or with all weights trained further."""
+    """Return the model after training its MLP alone, or after training all its weights further."""
     (u, y), model = split(config)[0], start(config)
 
     @cache
     def steps() -> Batch:
-        """Return states and outputs at all steps of all trajectories, shuffled."""
+        """Return states and target outputs at all steps of all training trajectories, shuffled."""
         device = config.fixed.chosen_device()
         with torch.no_grad():
             parts = [model.to(device).features(part) for part in u.to(device).split(64)]
@@ -126,7 +126,7 @@ def trained(config: Config, run: Run, way: str) -> LinearRNNMLP:
 
 
 def slowly(start: LinearRNNMLP, moved: LinearRNNMLP, part: float) -> dict[str, Tensor]:
-    """Return the weights of ``moved``, with the recurrence only ``part`` of the way from the start.
+    """Return the weights of ``moved``, but with the recurrence moved only by the fraction ``part`` of its change.
 
     This reduces the learning rate of the recurrence: a change of the phase of λ is multiplied by k in λ^k.
     """
@@ -137,7 +137,7 @@ def slowly(start: LinearRNNMLP, moved: LinearRNNMLP, part: float) -> dict[str, T
 
 
 def predicted(config: Config, run: Run, way: str, u: Tensor) -> Tensor:
-    """Return outputs for held-out inputs."""
+    """Return the predicted outputs for held-out inputs."""
     if way in WAYS:
         device = config.fixed.chosen_device()
         model = trained(config, run, way).to(device)
@@ -162,7 +162,7 @@ def predicted(config: Config, run: Run, way: str, u: Tensor) -> Tensor:
 
 @stage("errors-{way}", over=lambda config: (*WAYS, *CONTROLS))
 def errors(config: Config, run: Run, way: str) -> Mapping[str, Any]:
-    """Return |ŷ - y| / |y| of held-out trajectories at every step, and some trajectories."""
+    """Return statistics of |ŷ - y| / |y| over the held-out trajectories at every step, and some example trajectories."""
     u, y = split(config)[1]
     found = predicted(config, run, way, u)
     off = relative(found, y).double().numpy()
@@ -172,7 +172,7 @@ def errors(config: Config, run: Run, way: str) -> Mapping[str, Any]:
 
 
 def figures(config: Config, stages: Stages) -> Figures:
-    """Yield inputs and outputs, predictions and errors."""
+    """Yield a figure of inputs, outputs, predictions and errors."""
     found, chosen = errors.all(config, stages), slice(None, None, max(1, config.length // POINTS))
     x = (TARGET.dt * np.arange(1, config.length + 1))[chosen]
 
@@ -210,7 +210,7 @@ def figures(config: Config, stages: Stages) -> Figures:
 
 
 def compared(error: float, other: float) -> str:
-    """Compare two errors in words; a tenth more or less is no difference.
+    """Return the comparison of two errors as text; a difference of at most a tenth counts as equal.
 
     >>> compared(1.0, 1.05), compared(1.0, 2.0)
     ('as good as', 'better than')
@@ -221,7 +221,9 @@ def compared(error: float, other: float) -> str:
 
 
 def claims(config: Config, stages: Stages) -> Claims:
-    """Check the held-out errors of both trainings, and that input and nonlinearity are needed."""
+    """Check the errors on held-out trajectories for both kinds of training, and that input and nonlinearity are
+    needed.
+    """
     found = errors.all(config, stages)
     share = {way: float(one["share"].mean()) for way, one in found.items()}
     middle = {way: float(np.median(one["median"])) for way, one in found.items()}

@@ -1,4 +1,4 @@
-"""Lemma 8: one continuous causal map for all positions, as printed and corrected."""
+"""Lemma 8 of LRU-UA, as printed and corrected: one continuous causal map for all positions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FORMS = ("corrected", "printed")
 
 @dataclass(frozen=True)
 class LemmaConfig:
-    """Sizes and thresholds; the paper has none."""
+    """Settings and thresholds of the experiment; the paper has none."""
 
     length: int = 24
     seeds: int = 5
@@ -40,7 +40,7 @@ class LemmaConfig:
 
 
 def interpolated(at: Callable[[int], np.ndarray], t: float, last: int, form: str) -> np.ndarray:
-    """Return the map at position t from the maps ``at(k)``, k = 1 … last, by equation 26 or 31.
+    """Return the value at position t, interpolated from the values ``at(k)``, k = 1 … last, by equation 26 or 31.
 
     >>> [float(interpolated(lambda k: np.array(10.0 * k), 2.0, 3, form)) for form in FORMS]
     [20.0, 0.0]
@@ -55,7 +55,7 @@ def interpolated(at: Callable[[int], np.ndarray], t: float, last: int, form: str
 
 
 def family(config: LemmaConfig, seed: int) -> Callable[[np.ndarray, int], np.ndarray]:
-    """Return (u, k) ↦ T_k[u] = tanh(A_k u_(1:k))."""
+    """Return random causal maps as one function (u, k) ↦ T_k[u] = tanh(A_k u_(1:k))."""
     rng = np.random.default_rng(seed)
     weights = rng.normal(size=(config.length + 1, 3, config.length))
     return lambda u, k: np.tanh(weights[k, :, :k] @ u[:k] / np.sqrt(k))
@@ -63,7 +63,8 @@ def family(config: LemmaConfig, seed: int) -> Callable[[np.ndarray, int], np.nda
 
 @stage("map-{form}", over=lambda config: FORMS)
 def mapped(config: LemmaConfig, run: Run, form: str) -> Mapping[str, np.ndarray]:
-    """Return ``whole``: relative error at t = k; ``change``: largest change over each h; ``causal``: largest change.
+    """Measure the interpolated map: ``whole`` is its relative error at whole positions, ``change`` its largest change
+    over each step h, ``causal`` its largest change by later inputs.
 
     ``value``: the first output of the first seed on the grid ``time``, and ``target`` at whole positions.
     """
@@ -93,7 +94,7 @@ def mapped(config: LemmaConfig, run: Run, form: str) -> Mapping[str, np.ndarray]
 
 @stage("clock")
 def clock(config: LemmaConfig, run: Run) -> Mapping[str, np.ndarray]:
-    """Return the recovered positions of k = 1 … length, by equation 30 from the state of one mode."""
+    """Return the positions k = 1 … length as recovered by equation 30 from the state of one mode."""
     state, states = 0.0, []
     for _ in range(config.length):
         state = config.clock * state + 1
@@ -103,7 +104,7 @@ def clock(config: LemmaConfig, run: Run) -> Mapping[str, np.ndarray]:
 
 @stage("reconstruction-{form}", over=lambda config: FORMS)
 def reconstruction(config: LemmaConfig, run: Run, form: str) -> Mapping[str, np.ndarray]:
-    """Return the relative error (seeds, length) of the first k inputs, at the positions that the clock recovers."""
+    """Return the relative error (seeds, length) of the first k inputs, reconstructed at the recovered positions."""
     psi = haar(config.length, config.functions).numpy()
     positions = clock(run)["positions"]
     error = np.zeros((config.seeds, config.length))
@@ -123,7 +124,7 @@ def reconstruction(config: LemmaConfig, run: Run, form: str) -> Mapping[str, np.
 
 
 def figures(config: LemmaConfig, stages: Stages) -> Figures:
-    """Yield the interpolated map, and the error of the reconstruction."""
+    """Yield a figure of the interpolated map and of the reconstruction error."""
     maps = {form: mapped(stages, form) for form in FORMS}
     steps = np.arange(1, config.length + 1)
     drawn = [lines(one["time"], {f"equation 26, {form}": one["value"]})[0] for form, one in maps.items()]
@@ -141,7 +142,7 @@ def figures(config: LemmaConfig, stages: Stages) -> Figures:
 
 
 def claims(config: LemmaConfig, stages: Stages) -> Claims:
-    """Check the lemma and its equations."""
+    """Check lemma 8 and its equations."""
     good, bad = mapped(stages, "corrected"), mapped(stages, "printed")
     slope = good["change"] / np.array(config.steps)
     uneven = float(slope.max() / slope.min() - 1)
