@@ -1,4 +1,6 @@
-"""Defines an experiment: a question, a claim of a paper, settings of two sizes, and statements that a program checks."""
+"""Defines an experiment: a question, a claim of a paper, settings of two sizes, and statements that a program
+checks.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""|gradient| / |weight| of the maps, compared with its bound: shared by figures 3 to 5 of StableSSM."""
+"""Gradient-to-weight ratios of the maps and their theoretical bound; shared by figures 3 to 5 of StableSSM."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ RATIO = "|gradient| / |weight|"
 
 
 def ascending(numbers: Mapping[str, float]) -> str:
-    """Return values by map in words, smallest first."""
+    """Return the maps with their values as text, smallest value first."""
     return listed(dict(sorted(numbers.items(), key=lambda item: item[1])), ".2g")
 
 
 def ranks(rows: np.ndarray) -> np.ndarray:
-    """Return ranks from 0 of rows that are compared by their first number, then by the next; ties share their mean.
+    """Return the ranks of rows, from 0; rows are compared by their first number, then by the next, and ties share
+    their mean rank.
 
     >>> ranks(np.array([[0.3], [0.1], [0.3]])).tolist()
     [1.5, 0.0, 1.5]
@@ -29,13 +30,13 @@ def ranks(rows: np.ndarray) -> np.ndarray:
 
 
 def correlation(a: np.ndarray, b: np.ndarray) -> float:
-    """Return the rank correlation of two lists of numbers or rows; 0 if one of them has only ties."""
+    """Return the rank correlation of two lists of numbers or rows; 0 if all entries of a list are equal."""
     first, second = (ranks(values.reshape(len(values), -1)) for values in (a, b))
     return float(np.corrcoef(first, second)[0, 1]) if first.std() > 0 and second.std() > 0 else 0.0
 
 
 def predicted(found: Mapping[str, Mapping[str, np.ndarray]], limits: Sequence[float]) -> Claim:
-    """Check that the bounds of the maps are in the order of the ratios; ``found`` has ``ratio`` and ``bound``."""
+    """Check that the maps have the same order by bound as by ratio; ``found`` has the arrays ``ratio`` and ``bound``."""
     ratio, bound = ({map: one[key].max() for map, one in found.items()} for key in ("ratio", "bound"))
     order = correlation(np.array([*ratio.values()]), np.array([*bound.values()]))
     return Claim(

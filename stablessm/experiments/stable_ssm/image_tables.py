@@ -1,4 +1,4 @@
-"""Images as sequences for each map: shared by tables 5 and 6 of StableSSM."""
+"""Trains classifiers of images as sequences with each map; shared by tables 5 and 6 of StableSSM."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ SYNTHETIC = "synthetic"
 
 @dataclass(frozen=True)
 class ImageConfig:
-    """Sizes of the experiment. The defaults are the sizes in StableSSM, appendix D.4, where the paper gives them."""
+    """Settings of the experiments. The defaults are the settings of StableSSM, appendix D.4, where the paper gives
+    them.
+    """
 
     data: str = "mnist"
     """An image task, or ``synthetic``: waves, for a quick test."""
@@ -48,12 +50,12 @@ class ImageConfig:
 
 @cache
 def loaded(data: str, valid: float) -> Task:
-    """Return the task of these images."""
+    """Return the image task of that name, or a synthetic task."""
     return waves() if data == SYNTHETIC else tasks.get(data, valid=valid)
 
 
 def waves(examples: int = 400, length: int = 40, classes: int = 10) -> Task:
-    """Return a task whose classes are waves of different frequencies and random phases.
+    """Return a synthetic task whose classes are sine waves of different frequencies, with random phases.
 
     >>> waves(50, 20).batch("train", 4).inputs.shape
     torch.Size([4, 20, 1])
@@ -66,7 +68,7 @@ def waves(examples: int = 400, length: int = 40, classes: int = 10) -> Task:
 
 
 def studies(config: ImageConfig) -> dict[int, tables.Study]:
-    """Return the studies of the table by number of layers."""
+    """Return the grids of models in the table, by number of layers."""
     task = partial(loaded, config.data, config.valid)
 
     def first(layers: int, scheme: str, rate: float, seed: int) -> SequenceClassifier:
@@ -79,18 +81,18 @@ def studies(config: ImageConfig) -> dict[int, tables.Study]:
 
 
 def jobs(config: ImageConfig) -> dict[str, Callable[[Run], object]]:
-    """Return one job for each stack of models."""
+    """Return one job for each stack of models that are trained together."""
     return {name: job for study in studies(config).values() for name, job in study.jobs().items()}
 
 
 def run(config: ImageConfig, run: Run) -> None:
-    """Train and score the models."""
+    """Train and score all models of the table."""
     for study in studies(config).values():
         study.train(run)
 
 
 def figures(config: ImageConfig, stages: Stages) -> Figures:
-    """Yield the sensitivity to the learning rate and the training."""
+    """Yield figures of the test accuracy against the learning rate, and of the training losses."""
     found = {named(layers): study.scores(stages) for layers, study in studies(config).items()}
     yield Figure(
         "learning-rates",
@@ -106,7 +108,7 @@ def figures(config: ImageConfig, stages: Stages) -> Figures:
 
 
 def claims(config: ImageConfig, stages: Stages, published: Mapping[str, float]) -> Claims:
-    """Check accuracy, order and divergence of the maps; ``published`` has test accuracies in percent."""
+    """Check the accuracy, the order and the divergences of the maps; ``published`` has test accuracies in percent."""
     for layers, study in studies(config).items():
         scores, depth = study.scores(stages), named(layers)
         best = scores.named(tables.BEST)
@@ -121,7 +123,7 @@ def claims(config: ImageConfig, stages: Stages, published: Mapping[str, float]) 
 
 
 def named(layers: int) -> str:
-    """Return a number of layers in words.
+    """Return a number of layers as text.
 
     >>> named(1), named(6)
     ('one layer', '6 layers')
@@ -130,7 +132,7 @@ def named(layers: int) -> str:
 
 
 def reaches(scores: tables.Scores, data: str, published: float) -> Claim:
-    """Check that best reaches the published accuracy."""
+    """Check that the map best reaches the published accuracy."""
     name = scores.best()
     found = 100 * scores.of(name)
     return Claim(
@@ -144,7 +146,7 @@ def reaches(scores: tables.Scores, data: str, published: float) -> Claim:
 
 
 def order(scores: tables.Scores, depth: str, published: Mapping[str, float], most: float) -> Claim:
-    """Check the order best, exp, softplus."""
+    """Check that best is more accurate than exp, and exp than softplus."""
     ranks = [scores.best(), *scores.named(("exp", "softplus"))]
     gaps, errors = zip(*(ahead(scores.of(a), scores.of(b)) for a, b in pairwise(ranks)), strict=True)
     margins = [most * error for error in errors]
@@ -161,13 +163,13 @@ def order(scores: tables.Scores, depth: str, published: Mapping[str, float], mos
 
 
 def ahead(first: np.ndarray, second: np.ndarray) -> tuple[float, float]:
-    """Return by how many percentage points the first map is better, and the standard error."""
+    """Return the difference of two mean accuracies in percentage points, and its standard error."""
     error = np.sqrt((first.var(ddof=1) + second.var(ddof=1)) / first.size) if first.size > 1 else np.inf
     return 100 * float(first.mean() - second.mean()), 100 * float(error)
 
 
 def diverges(scores: tables.Scores, depth: str, scheme: str, published: float, least: float) -> Claim:
-    """Check that direct fails, from stable eigenvalues and from the start in the authors' code."""
+    """Check that the direct map fails, from stable eigenvalues and from the initialization in the authors' code."""
     test = scores.arrays["test"][scores.grid.schemes.index(scheme)]
     lost, failed = scores.diverged(scheme), test < least
     rates = scores.grid.rates
@@ -186,7 +188,7 @@ def diverges(scores: tables.Scores, depth: str, scheme: str, published: float, l
 
 
 def survives(scores: tables.Scores, depth: str, most: float) -> Claim:
-    """Compare the maps at the largest rate."""
+    """Compare the accuracies of the maps at the largest learning rate."""
     last = len(scores.grid.rates) - 1
     found = {scheme: scores.of(scheme, last) for scheme in scores.grid.schemes}
     best = max(scores.named(tables.BEST), key=lambda scheme: found[scheme].mean())

@@ -1,4 +1,4 @@
-"""Counts loss spikes, as a measure of the stability of a training."""
+"""Counts loss spikes as a measure of how stable a training is."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ LIMITS = Limits()
 
 
 def spikes(losses: np.ndarray, first: int = 0, limits: Limits = LIMITS) -> np.ndarray:
-    """Return the steps at which a spike begins.
+    """Return the steps at which loss spikes begin.
 
     At step t the loss is *high* if it is more than ``height`` above the median of the ``window`` losses before t. A
     spike begins where a loss is high and none of the ``window`` losses before it is, so that a long spike counts once.
@@ -69,7 +69,7 @@ def spikes(losses: np.ndarray, first: int = 0, limits: Limits = LIMITS) -> np.nd
 @final
 @dataclass(frozen=True, order=True)
 class Instability:
-    """Instability of a training, ordered first by whether it diverged, then by the number of spikes.
+    """The instability of a training: whether it diverged, then the number of loss spikes. Instances can be ordered.
 
     >>> Instability(False, 3) < Instability(True, 0)
     True
@@ -84,12 +84,13 @@ class Instability:
 
 
 def instability(found: Mapping[str, np.ndarray], warmup: int, limits: Limits = LIMITS) -> Instability:
-    """Return the instability of a training from the arrays of ``language_training.fit``."""
+    """Return the instability of a training, computed from the arrays that ``language_training.fit`` returns."""
     return Instability(int(found["diverged"]) >= 0, len(spikes(found["losses"], warmup, limits)))
 
 
 def calmest(one: Any, others: Sequence[Any]) -> rules.Verdict:
-    """Return ``reproduced`` if one is more stable than each of the others, ``partly`` if it is at least as stable.
+    """Return ``reproduced`` if ``one`` is more stable than each of the others, ``partly`` if it is as stable as the
+    best.
 
     >>> calmest(Instability(False, 0), [Instability(False, 1), Instability(False, 0)])
     'partly'
@@ -98,7 +99,7 @@ def calmest(one: Any, others: Sequence[Any]) -> rules.Verdict:
 
 
 def final_loss(found: Mapping[str, np.ndarray], limits: Limits = LIMITS) -> float:
-    """Return the mean over the last tenth of the steps; infinite if it diverged.
+    """Return the mean loss over the last tenth of the steps; infinite for a training that diverged.
 
     >>> final_loss({"diverged": np.array(-1), "losses": np.arange(20.0)})
     18.5

@@ -1,4 +1,4 @@
-"""Language models for each map and rate: trainings shared by figures 4 to 6 and table 2 of StableSSM."""
+"""Language models for each map and learning rate; shared by figures 4 to 6 and table 2 of StableSSM."""
 
 from __future__ import annotations
 
@@ -42,7 +42,9 @@ POINTS = 300
 
 @dataclass(frozen=True)
 class StudyConfig:
-    """Sizes of the experiments; batch, decay and the ratio of rates are as in StableSSM, appendix C.2."""
+    """Settings of the experiments. Batch size, weight decay and ratio of learning rates are as in StableSSM, appendix
+    C.2.
+    """
 
     text: str = "wikifa"
     """A text of the task ``lm``, or ``synthetic``: a Markov chain, for a quick test."""
@@ -71,7 +73,7 @@ class StudyConfig:
             raise ArgumentError("timescales", "the shortest and the longest, above 0", self.timescales)
 
     def task(self) -> Task:
-        """Return the task with its text."""
+        """Return the task ``lm`` with the text of the settings."""
         return loaded(self.text, self.vocabulary, self.length)
 
 
@@ -87,7 +89,7 @@ SMOKE = StudyConfig(
 def start(
     task: Task, preset: str, scheme: str, seed: int, timescales: Sequence[float], device: torch.device, **changes: Any
 ) -> SequenceModel:
-    """Return the model of a map on a device: with one seed, all maps give the same function up to rounding."""
+    """Return an untrained model on a device; for a given seed, all maps start as the same function up to rounding."""
     map, options = SCHEMES[scheme]
     torch.manual_seed(seed)
     with device:
@@ -99,7 +101,7 @@ def start(
 
 
 def shared(run: Run, name: str, compute: Callable[[], Mapping[str, Any]]) -> None:
-    """Compute a stage, or copy it from the folder of an experiment with the same config."""
+    """Compute a stage, or copy it from the run folder of another experiment with the same settings."""
     for id in FAMILY:
         folder = run.folder.parent.parent / id / run.folder.name
         if name not in run and (folder / f"{name}.npz").exists() and agree(settings(folder), run.config):
@@ -108,7 +110,8 @@ def shared(run: Run, name: str, compute: Callable[[], Mapping[str, Any]]) -> Non
 
 
 def _cell(config: StudyConfig, run: Run, scheme: str, rate: float) -> dict[str, Any]:
-    """Train a model at a rate, score and measure it; return the arrays of ``fit``, and
+    """Train a model with one map and learning rate, then score it and measure its memory; return the arrays of ``fit``
+    and:
 
     ``train``, ``test``: nats per token; ``eigenvalues`` (layers, states); and the arrays of ``remembered``.
     """
@@ -120,7 +123,7 @@ def _cell(config: StudyConfig, run: Run, scheme: str, rate: float) -> dict[str, 
 
 
 def _beginning(config: StudyConfig, run: Run, scheme: str) -> Mapping[str, np.ndarray]:
-    """Return ``ratio`` = |gradient| / |weight| and ``bound`` = G(w)/|w| before training, (layers, states)."""
+    """Return ``ratio`` = |gradient| / |weight| and ``bound`` = G(w)/|w| of an untrained model, (layers, states)."""
     task, device = config.task(), device_called(config.training.device)
     model = start(task, config.preset, scheme, config.seed, config.timescales, device)
     batch = task.to(device).batch("train", config.training.batch, seed=config.seed)
@@ -138,18 +141,18 @@ beginning = Stage(_beginning, "start-{scheme}", None, shared, arrays)
 
 
 def at(config: StudyConfig, stages: Stages, rate: float) -> dict[str, Mapping[str, np.ndarray]]:
-    """Return the trainings of every map at a rate."""
+    """Return the results of every map at one learning rate."""
     return {scheme: cell(stages, scheme, rate) for scheme in config.maps}
 
 
 def start_all(config: StudyConfig, run: Run, schemes: Sequence[str]) -> None:
-    """Measure models before training."""
+    """Measure the gradient-to-weight ratios of the untrained models."""
     for scheme in schemes:
         beginning.compute(config, run, scheme)
 
 
 def train_all(config: StudyConfig, run: Run, rate: float) -> None:
-    """Train and measure every map at a rate."""
+    """Train and measure a model with every map, at one learning rate."""
     for scheme in config.maps:
         cell.compute(config, run, scheme, rate)
 
@@ -162,7 +165,7 @@ def experiment(
     minutes: float,
     rates: Callable[[StudyConfig], Sequence[float]] = lambda config: (config.rate,),
 ) -> Experiment[StudyConfig]:
-    """Return an experiment of this family with one job for each map and rate."""
+    """Return an experiment on language models, with one job for each map and learning rate."""
 
     def jobs(config: StudyConfig) -> dict[str, Callable[[Run], object]]:
         cells = [(scheme, rate) for rate in rates(config) for scheme in config.maps]
@@ -177,12 +180,12 @@ def _job(config: StudyConfig, scheme: str, rate: float, run: Run) -> None:
 
 
 def unrest(config: StudyConfig, cells: Mapping[str, Mapping[str, np.ndarray]]) -> dict[str, Instability]:
-    """Return the instability of each training."""
+    """Return the instability of the training with each map."""
     return {scheme: instability(found, config.training.warmup, config.limits) for scheme, found in cells.items()}
 
 
 def memory(found: Mapping[str, np.ndarray]) -> MemoryCurve | None:
-    """Return the memory of a trained model; None if its output was not finite."""
+    """Return the memory function of a trained model; None if its output was not finite."""
     value = found["memory"]
     if not np.isfinite(value).all():
         return None
@@ -190,19 +193,21 @@ def memory(found: Mapping[str, np.ndarray]) -> MemoryCurve | None:
 
 
 def losses(title: str, cells: Mapping[str, Mapping[str, np.ndarray]]) -> Panel:
-    """Return a panel of training losses, averaged over a few steps; a line that ends early diverged."""
+    """Return a panel of training losses, averaged over a few steps; a line that ends early belongs to a diverged
+    training.
+    """
     lines = [Series(scheme, *thinned(found["losses"])) for scheme, found in cells.items()]
     return Panel(title, "step", "cross-entropy [nats]", lines)
 
 
 def memories(title: str, cells: Mapping[str, Mapping[str, np.ndarray]]) -> Panel:
-    """Return a panel of the finite memories of trained models."""
+    """Return a panel of the memory functions of trained models, without those that are not finite."""
     curves = {scheme: curve for scheme, found in cells.items() if (curve := memory(found)) is not None}
     return panel(title, curves, "tokens", "log")
 
 
 def thinned(values: np.ndarray) -> tuple[list[float], list[float]]:
-    """Return steps and means over equal numbers of steps, at most ``POINTS`` of them.
+    """Return at most ``POINTS`` steps and the mean values over as many intervals of equal length.
 
     >>> thinned(np.arange(4.0)), thinned(np.arange(600.0))[1][:2]
     (([0.0, 1.0, 2.0, 3.0], [0.0, 1.0, 2.0, 3.0]), [0.5, 2.5])
@@ -215,7 +220,8 @@ def thinned(values: np.ndarray) -> tuple[list[float], list[float]]:
 def remembered(
     model: SequenceModel, task: Task, words: int, horizon: int, found: Mapping[str, np.ndarray]
 ) -> dict[str, Any]:
-    """Return the memory of a token after t repetitions, the largest over the first tokens of the test text.
+    """Return the memory function of repeated tokens: the largest change of the output after t repetitions, over the
+    first tokens of the test text.
 
     ``memory`` (horizon,) and its ``floor`` are NaN if the output is not finite, or if the training, described by
     ``found``, diverged so far that two runs differ by more than rounding.

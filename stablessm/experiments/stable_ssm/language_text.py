@@ -1,4 +1,4 @@
-"""The texts of the language experiments: a real text by name, or a synthetic one for a quick test."""
+"""Loads the texts of the language experiments: a real text by name, or a synthetic one for a quick test."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LINES = 160
 
 @lru_cache(maxsize=1)
 def loaded(text: str, vocabulary: int, length: int) -> Task:
-    """Return windows of ``length`` tokens, each with the token that follows.
+    """Return a language modeling task with windows of ``length`` tokens.
 
     Args:
         text: A text of the task ``lm``, tokenized as byte pairs; or ``synthetic``.
@@ -28,7 +28,7 @@ def loaded(text: str, vocabulary: int, length: int) -> Task:
 
 
 def chain(vocabulary: int, length: int, lines: int = _LINES) -> Task:
-    """Return a random Markov chain in which a token has few successors, for a first try.
+    """Return a synthetic text: a random Markov chain in which each token has few successors.
 
     >>> task = chain(12, 20)
     >>> batch = task.batch("train", 4)

@@ -1,4 +1,4 @@
-"""Trains and measures one language model; its weights are not kept."""
+"""Trains and measures one language model without storing its weights."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from stablessm.training.trainee import trainee
 
 @dataclass(frozen=True)
 class LanguageTraining:
-    """Options of AdamW with a linear warm-up and a cosine, without decay of recurrent weights (StableSSM, C.2)."""
+    """Options of AdamW with linear warm-up, cosine decay, and no weight decay of recurrent weights (StableSSM, C.2)."""
 
     steps: int
     batch: int = 16
@@ -58,7 +58,7 @@ class LanguageTraining:
             raise ArgumentError("training.warmup", f"from 0 to less than {self.planned or self.steps}", self.warmup)
 
     def config(self, lr: float, seed: int) -> TrainingConfig:
-        """Return the options for the training loop."""
+        """Return the options in the form that the training loop takes."""
         planned = self.planned or self.steps
         settings = TrainingConfig(
             steps=planned,
@@ -87,7 +87,7 @@ def fit(
     name: str = "",
     progress: bool = False,
 ) -> dict[str, np.ndarray]:
-    """Train the model until the end or until it diverges; it keeps the weights of the last step.
+    """Train the model to the end or until it diverges; the model keeps the weights of the last step.
 
     Returns:
         ``losses`` and ``norms`` (of the gradient) of every step before a divergence;
@@ -110,7 +110,7 @@ def fit(
 
 
 class _Seen(Hooks):
-    """Measurements of |gradient| / |weight|, and the report of a divergence."""
+    """A hook that measures |gradient| / |weight| during training and diagnoses a divergence."""
 
     def __init__(self, model: nn.Module, gradient: Gradient, every: int) -> None:
         self.gradient, self.every = gradient, every
@@ -121,12 +121,12 @@ class _Seen(Hooks):
         self.tracker.update()
 
     def updated(self, step: int) -> None:
-        """Check for a divergence; on a GPU only every ``every`` steps, because the host has to wait for the result."""
+        """Check for a divergence; on a GPU only every ``every`` steps, because each check waits for the GPU."""
         if self.gradient.task.device.type == "cpu" or step % self.every == 0:
             self.look(step)
 
     def look(self, step: int) -> None:
-        """Diagnose the first bad step, which the optimizer skipped together with all later steps."""
+        """Diagnose the first bad step, if there was one; the optimizer has skipped this step and all later ones."""
         found = self.gradient.watch.first_bad()
         if found is not None and self.report is None:
             at, model = step - found[0], self.gradient.trainee.model
@@ -137,7 +137,7 @@ class _Seen(Hooks):
         return self.report is not None
 
     def arrays(self, steps: int) -> dict[str, np.ndarray]:
-        """Return the arrays of :func:`fit`."""
+        """Return the arrays that :func:`fit` returns."""
         self.look(len(self.gradient.watch.losses))
         last = steps if self.report is None else self.report.step
         seen, history = self.gradient.watch.values()[:last], self.tracker.history
@@ -155,7 +155,7 @@ class _Seen(Hooks):
 
 @torch.no_grad()
 def mean_loss(model: nn.Module, task: Task, split: Split, options: LanguageTraining) -> float:
-    """Return nats per token over the first batches of a split; each window starts from a zero state."""
+    """Return the mean loss in nats per token over the first batches of a split; each window starts from a zero state."""
     device = next(model.parameters()).device
     task, before = task.to(device), model.training
     model.eval()
@@ -171,7 +171,7 @@ def mean_loss(model: nn.Module, task: Task, split: Split, options: LanguageTrain
 
 
 def perplexity(loss: float | np.ndarray) -> float:
-    """Return the perplexity of a loss in nats; infinite if there is no loss.
+    """Return the perplexity for a loss in nats; infinite if the loss is NaN.
 
     >>> round(perplexity(3.0), 3), perplexity(float("nan"))
     (20.086, inf)
@@ -183,7 +183,7 @@ def perplexity(loss: float | np.ndarray) -> float:
 def scores(
     model: nn.Module, task: Task, options: LanguageTraining, found: Mapping[str, np.ndarray]
 ) -> dict[str, float]:
-    """Return ``train`` and ``test``: nats per token after the training; NaN if it diverged."""
+    """Return ``train`` and ``test``, the losses in nats per token after training; NaN if the training diverged."""
     splits: tuple[Split, ...] = ("train", "test")
     if int(found["diverged"]) >= 0:
         return dict.fromkeys(splits, float("nan"))

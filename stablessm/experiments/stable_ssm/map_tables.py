@@ -1,4 +1,4 @@
-"""A table of maps × learning rates × seeds, trained as stacks: shared by tables 4 to 6 of StableSSM."""
+"""Trains models for every map, learning rate and seed as stacks; shared by tables 4 to 6 of StableSSM."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _SPLITS: tuple[Split, ...] = ("valid", "test")
 
 @dataclass(frozen=True)
 class Grid:
-    """The schemes, rates and seeds that are compared."""
+    """The schemes (maps with options), learning rates and seeds that are compared."""
 
     schemes: tuple[str, ...] = tuple(SCHEMES)
     rates: tuple[float, ...] = RATES
@@ -56,16 +56,16 @@ class Grid:
 
     @property
     def parts(self) -> int:
-        """Return the number of stacks per seed."""
+        """Return the number of stacks into which the models of one seed are divided."""
         return -(-len(self.cells()) // self.at_once)
 
     def cells(self) -> list[tuple[str, float]]:
-        """Return the scheme and rate of every model of a seed."""
+        """Return the scheme and the learning rate of every model of one seed."""
         return [(scheme, rate) for scheme in self.schemes for rate in self.rates]
 
 
 def start(task: Task, preset: str, scheme: str, seed: int, **changes: Any) -> SequenceClassifier:
-    """Return the model of a scheme: with one seed, all schemes but ``RELEASED`` give the same function."""
+    """Return an untrained model; for a given seed, all schemes except ``RELEASED`` start as the same function."""
     torch.manual_seed(seed)
     map, options = SCHEMES[scheme]
     model = for_task(task.inputs, task.outputs, preset, map=map, map_options=options, **changes)
@@ -79,7 +79,7 @@ def start(task: Task, preset: str, scheme: str, seed: int, **changes: Any) -> Se
 @final
 @dataclass(frozen=True, eq=False)
 class Scores:
-    """Scores by scheme, rate and seed: arrays (schemes, rates, seeds) unless stated otherwise."""
+    """Scores of all models of a grid, as arrays (schemes, rates, seeds) unless stated otherwise."""
 
     grid: Grid
     arrays: Mapping[str, np.ndarray]
@@ -88,21 +88,23 @@ class Scores:
 
     @cached_property
     def chosen(self) -> dict[str, int]:
-        """Return for each scheme the index of the rate with the best mean accuracy on held-out examples."""
+        """Return for each scheme the index of the learning rate with the best mean accuracy on held-out examples."""
         means = self.arrays["valid"].mean(2)
         return {scheme: int(means[i].argmax()) for i, scheme in enumerate(self.grid.schemes)}
 
     def of(self, scheme: str, rate: int | None = None, name: str = "test") -> np.ndarray:
-        """Return a score of each seed at a rate, given by its index (default: the chosen rate)."""
+        """Return a score of a scheme for each seed, at a learning rate given by its index (default: the chosen rate)."""
         at = self.chosen[scheme] if rate is None else rate
         return np.asarray(self.arrays[name][self.grid.schemes.index(scheme), at])
 
     def diverged(self, scheme: str) -> np.ndarray:
-        """Return which models diverged, (rates, seeds)."""
+        """Return which models of a scheme diverged, (rates, seeds)."""
         return np.asarray(self.arrays["diverged"][self.grid.schemes.index(scheme)] >= 0)
 
     def told(self, *schemes: str) -> str:
-        """Return the mean and deviation over seeds in percent, and their rate, in words."""
+        """Return for each scheme the mean and standard deviation of the test accuracy in percent, and its learning
+        rate, as text.
+        """
 
         def one(scheme: str) -> str:
             found, lost = self.of(scheme), int(self.diverged(scheme)[self.chosen[scheme]].sum())
@@ -112,11 +114,11 @@ class Scores:
         return "; ".join(map(one, schemes))
 
     def named(self, schemes: Sequence[str]) -> list[str]:
-        """Return the schemes that were run."""
+        """Return those of the given schemes that are part of the grid."""
         return [scheme for scheme in schemes if scheme in self.grid.schemes]
 
     def best(self) -> str:
-        """Return the best map that the held-out examples prefer, of the two with different b."""
+        """Return the version of the map best, b = 0.5 or b = 1, that is more accurate on held-out examples."""
         valid = {scheme: self.of(scheme, name="valid").mean() for scheme in self.named(BEST)}
         return max(valid, key=lambda scheme: valid[scheme])
 
@@ -124,7 +126,7 @@ class Scores:
 @final
 @dataclass(frozen=True, eq=False)
 class Study:
-    """A grid of models on a task."""
+    """A grid of models that are trained and scored on one task."""
 
     label: str
     grid: Grid
@@ -135,7 +137,7 @@ class Study:
     training: StackTraining
 
     def train(self, run: Run) -> None:
-        """Train the grid, a stack at a time, and score it."""
+        """Train and score the models of the grid, one stack at a time."""
         for job in self.jobs().values():
             job(run)
 
@@ -151,12 +153,12 @@ class Study:
         return Scores(grid, {name: array.reshape(*shape, *array.shape[1:]) for name, array in stacked.items()})
 
     def jobs(self) -> dict[str, Callable[[Run], object]]:
-        """Return one job for each stack."""
+        """Return one job for each stack of models."""
         places = [(part, seed) for seed in range(self.grid.seeds) for part in range(self.grid.parts)]
         return {f"{self.label}-{seed}-{part}": partial(self._part, part=part, seed=seed) for part, seed in places}
 
     def trained(self, stages: Stages, scheme: str, rate: float, seed: int) -> SequenceClassifier:
-        """Return one of the trained models."""
+        """Return the trained model of a scheme, learning rate and seed."""
         part, row = divmod(self.grid.cells().index((scheme, rate)), self.grid.at_once)
         model = self.start(scheme, rate, seed)
         return StackedClassifier([model]).model(
@@ -167,7 +169,7 @@ class Study:
         return f"training-{self.label}-{seed}-{part}"
 
     def _part(self, run: Run, part: int, seed: int) -> None:
-        """Train one stack; its weights are one large stage, its scores another."""
+        """Train and score one stack; its weights are stored in one stage, its scores in another."""
 
         def compute() -> Mapping[str, np.ndarray]:
             cells, task = self.grid.cells()[self.grid.at_once * part :][: self.grid.at_once], self.task()
@@ -197,7 +199,7 @@ def losses(scores: Scores, title: str) -> Panel:
 
 
 def percent(values: np.ndarray) -> str:
-    """Return the mean and the deviation over seeds, in words.
+    """Return the mean and the standard deviation over seeds in percent, as text.
 
     >>> percent(np.array([0.99, 0.992]))
     '99.10 (0.14)'

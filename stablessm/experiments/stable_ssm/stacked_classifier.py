@@ -1,4 +1,4 @@
-"""Many sequence classifiers that differ in their weights and maps, as one computation."""
+"""Computes many sequence classifiers, which differ in weights and maps, as one model."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ _OWN = ("map", "map_options")
 
 @final
 class StackedClassifier:
-    """M models :class:`~stablessm.models.SequenceClassifier` with S4D blocks, with or without Hyena's products.
+    """A stack of M :class:`~stablessm.models.SequenceClassifier` with S4D blocks, with or without the products of
+    Hyena.
 
     The channels of S4D do not mix, so M models of H channels are one scan of M·H; the dense maps are products of M
     matrices at once. All see the same inputs. The weights are the rows of one array (M, P), which is all that a
@@ -73,7 +74,7 @@ class StackedClassifier:
         return len(self.weights)
 
     def model(self, index: int, weights: Tensor) -> SequenceClassifier:
-        """Return one of the stacked models as a classifier of its own, with its row of ``weights``."""
+        """Return one of the stacked models as a separate classifier, with the weights of its row of ``weights``."""
         config = dataclasses.asdict(self.config)
         own = [map for map, count in self.maps for _ in range(count)][index]
         model = SequenceClassifier(**{**config, "map": own.name, "map_options": dict(vars(own))}).to(weights.dtype)
@@ -88,7 +89,7 @@ class StackedClassifier:
         generator: torch.Generator | None = None,
         at: Tensor | None = None,
     ) -> Tensor:
-        """Return logits (M, B, size), or logits of each step (M, B, T, size).
+        """Return logits (M, B, size), or the logits at each step (M, B, T, size).
 
         Args:
             weights: (M, P), rows as in ``weights``; or (M, …) for each parameter by name.
@@ -111,12 +112,14 @@ class StackedClassifier:
         return logits if c.per_step else logits[:, :, 0]
 
     def _named(self, weights: Tensor) -> dict[str, Tensor]:
-        """Return views (M, …) of the rows by parameter name."""
+        """Return views (M, …) of the rows of weights by parameter name."""
         parts = weights.split([torch.Size(shape).numel() for shape in self.shapes.values()], 1)
         return {name: part.unflatten(1, shape) for (name, shape), part in zip(self.shapes.items(), parts, strict=True)}
 
     def _encoded(self, w: Mapping[str, Tensor], x: Tensor) -> Tensor:
-        """Return encoded inputs (B, T, M, H); tokens use a product, whose gradient is summed in a fixed order."""
+        """Return encoded inputs (B, T, M, H). Tokens are encoded by a matrix product, so that gradients are summed in
+        a fixed order.
+        """
         table = w["body.encoder.weight"]
         if not x.is_floating_point():
             one_hot = (x[..., None] == torch.arange(table.shape[1], device=x.device)).to(table.dtype)
@@ -125,7 +128,9 @@ class StackedClassifier:
         return F.linear(x.to(table.dtype), table.flatten(0, 1), bias.flatten()).unflatten(-1, bias.shape)
 
     def _masks(self, x: Tensor, generator: torch.Generator | None) -> list[Tensor | None]:
-        """Return dropout masks of a block: before the gate, before the sum, and both for the MLP; models share them."""
+        """Return the dropout masks of a block, which all models share: before the gate, before the residual sum, and
+        two in the MLP.
+        """
         c = self.config
         widths = [c.d_model * c.gate, c.d_model, c.d_model * c.mlp, c.d_model * bool(c.mlp)]
         if generator is None or not c.dropout:
@@ -134,13 +139,13 @@ class StackedClassifier:
         return [(draw >= c.dropout).to(x.dtype) / (1 - c.dropout) for draw in draws]
 
     def _block(self, w: Mapping[str, Tensor], x: Tensor, masks: Sequence[Tensor | None]) -> Tensor:
-        """Compute one block, as :class:`~stablessm.models.Block`."""
+        """Compute one block of all models, as :class:`~stablessm.models.Block` does."""
         query, drive = self._before(w, x)
         y = self._scan(_under(w, "mixer.inner." if query is not None else "mixer."), drive)
         return self._after(w, x, query, y, masks)
 
     def _before_scan(self, w: Mapping[str, Tensor], x: Tensor) -> tuple[Tensor | None, Tensor]:
-        """Return the factor of the scan in a Hyena block, or None, and the input of the scan."""
+        """Return a factor for the output of the scan (None unless it is a Hyena block), and the input of the scan."""
         x = _norm(_under(w, "norm."), x) if self.config.prenorm else x
         if not self.config.mixer.startswith(GATED):
             return None, x
@@ -156,7 +161,7 @@ class StackedClassifier:
     def _after_scan(
         self, w: Mapping[str, Tensor], x: Tensor, query: Tensor | None, y: Tensor, masks: Sequence[Tensor | None]
     ) -> Tensor:
-        """Compute the rest of a block: gates, dropout, residual, norm, MLP."""
+        """Compute the part of a block after the scan: gate, dropout, residual sum, norm and MLP."""
         c = self.config
         y = y if query is None else self._linear(_under(w, "mixer.output."), query * y)
         y = ACTIVATIONS[c.activation](y)
@@ -172,7 +177,7 @@ class StackedClassifier:
         return x if c.prenorm else _norm(_under(w, "mlp_norm."), x)
 
     def _scan(self, w: Mapping[str, Tensor], x: Tensor) -> Tensor:
-        """Compute M·H channels as :class:`~stablessm.layers.S4D`."""
+        """Compute the M·H channels of the S4D layers of all models."""
         parts = w["w"].split([count for _, count in self.maps])
         real = torch.cat([map(part) for (map, _), part in zip(self.maps, parts, strict=True)])
         step = w["log_dt"].exp()[..., None]
@@ -184,7 +189,7 @@ class StackedClassifier:
         return y.unflatten(2, x.shape[2:])
 
     def _linear(self, w: Mapping[str, Tensor], x: Tensor) -> Tensor:
-        """Map (B, T, M, H) to (B, T, M, K), each model by its own matrix."""
+        """Map (B, T, M, H) to (B, T, M, K) with one matrix for each model."""
         weight = w["weight"].to(self._dtype or w["weight"].dtype)
         rows = x.flatten(0, 1).transpose(0, 1).to(weight.dtype)
         product = (rows @ weight.mT).to(w["bias"].dtype) + w["bias"][:, None]
@@ -200,7 +205,7 @@ def _dropped(x: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def _runs(maps: Iterable[Reparameterization]) -> list[tuple[Reparameterization, int]]:
-    """Return runs of equal maps and their lengths: each run is applied once."""
+    """Return runs of consecutive equal maps and their lengths, so that each map is applied once per run."""
     found: list[tuple[Reparameterization, int]] = []
     for map in maps:
         if found and found[-1][0] == map:

@@ -1,4 +1,4 @@
-"""Language models of one map at many learning rates and seeds, trained as one computation."""
+"""Trains language models with one map, at many learning rates and seeds, as one computation."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from stablessm.training.steps import Hooks, StepLoop
 
 @dataclass(frozen=True)
 class StackOptions:
-    """Options of AdamW with a linear warm-up and a cosine to zero, without decay of recurrent weights."""
+    """Options of AdamW with linear warm-up, cosine decay to zero, and no weight decay of recurrent weights."""
 
     steps: int
     batch: int = 8
@@ -54,7 +54,7 @@ class StackOptions:
 @final
 @dataclass(frozen=True)
 class Member:
-    """One model of a stack: its seed, which orders its data too, and its learning rates."""
+    """One model of a stack: its seed, which also decides the order of its data, and its learning rates."""
 
     seed: int
     rate: float
@@ -63,7 +63,7 @@ class Member:
 
 
 def log_timescale(eigenvalues: Tensor) -> Tensor:
-    """Return log τ with |λ| = e^(-1/τ); infinite on the unit circle and beyond.
+    """Return log τ of eigenvalues |λ| = e^(-1/τ); infinite for |λ| ≥ 1.
 
     >>> log_timescale(torch.tensor([0.5, 1.5])).exp()
     tensor([1.4427,    inf])
@@ -72,7 +72,7 @@ def log_timescale(eigenvalues: Tensor) -> Tensor:
 
 
 def mobility(map: Callable[[Tensor], Tensor], weights: Tensor) -> Tensor:
-    """Return |d log τ / dw|: how far the time scale of a mode moves, relative to itself, when its weight moves by 1.
+    """Return |d log τ / dw|, the relative change of a mode's time scale τ per unit change of its weight w.
 
     >>> from stablessm import reparam
     >>> exp = reparam.get("exp", time="discrete")
@@ -88,7 +88,7 @@ def train(
     run: Run, name: str, start: Callable[[int], SequenceModel], members: Sequence[Member], task: Task,
     options: StackOptions, clip: float | None, *, equal: bool,
 ) -> Mapping[str, np.ndarray]:  # fmt: skip
-    """Train a stack inside a stage, with checkpoints.
+    """Train a stack of language models inside a stage, with checkpoints.
 
     Args:
         start: Function from a seed to the untrained model.
@@ -132,7 +132,7 @@ def train(
 
 
 def _batches(data: Task, members: Sequence[Member], options: StackOptions) -> Callable[[int], list[Tensor]]:
-    """Return the function from a step to tensors (M, …): models of one seed see the same text."""
+    """Return a function that maps a step to a batch of tensors (M, …); models with the same seed see the same text."""
     seeds, epoch = sorted({member.seed for member in members}), data.steps("train", options.batch)
     place = torch.tensor([seeds.index(member.seed) for member in members], device=data.device)
 
@@ -146,7 +146,9 @@ def _batches(data: Task, members: Sequence[Member], options: StackOptions) -> Ca
 
 
 def _tensors(batch: Batch) -> list[Tensor]:
-    """Return the tensors of a batch of windows: inputs, targets and, in a text of documents, their beginnings."""
+    """Return the tensors of a batch: inputs, targets and, for texts of several documents, marks where documents
+    begin.
+    """
     return [tensor for tensor in (batch.inputs, batch.targets, batch.reset) if tensor is not None]
 
 
@@ -165,7 +167,7 @@ def _loss(stack: Stack, task: Task, options: StackOptions) -> Callable[..., Tens
 
 @torch.no_grad()
 def _test(stack: Stack, data: Task, options: StackOptions) -> np.ndarray:
-    """Return the mean loss (M,) over the first batches of the test text that are whole."""
+    """Return the mean loss (M,) over the first full batches of the test split."""
     split: Split = "test"
     count = min(options.scored, max(1, data.sizes[split] // options.batch - 1))
     many, losses = len(stack.models), _loss(stack, data, options)
@@ -178,7 +180,7 @@ def _test(stack: Stack, data: Task, options: StackOptions) -> np.ndarray:
 
 @final
 class _Spectrum:
-    """The recurrent weights of a stack."""
+    """Access to the recurrent weights of a stack: their eigenvalues and gradient-to-weight ratios."""
 
     def __init__(self, stack: Stack, layers: Sequence[tuple[str, object, str | None]]) -> None:
         self.maps = [layer.map for _, layer, _ in layers]  # type: ignore[attr-defined]
@@ -186,18 +188,20 @@ class _Spectrum:
 
     @torch.no_grad()
     def eigenvalues(self) -> Tensor:
-        """Return (M, layers, states)."""
+        """Return the eigenvalues, (M, layers, states)."""
         return torch.stack([map(w) for map, w in zip(self.maps, self.weights, strict=True)], 1)
 
     @torch.no_grad()
     def largest(self) -> Tensor:
-        """Return the largest |gradient| / |weight| (M,)."""
+        """Return for each model the largest |gradient| / |weight|, (M,)."""
         each = [ratio(torch.zeros_like(w) if w.grad is None else w.grad, w).flatten(1).amax(1) for w in self.weights]
         return torch.stack(each).amax(0)
 
 
 class _Seen(Hooks):
-    """Losses, norms, ratios and moves of the time scales; steps of divergence."""
+    """A hook that keeps losses, gradient norms, gradient-to-weight ratios, changes of time scales and steps of
+    divergence.
+    """
 
     def __init__(self, watch: Watch, spectrum: _Spectrum, every: int, log: Callable[..., None]) -> None:
         self.watch, self.spectrum, self.every, self.log = watch, spectrum, every, log
@@ -232,7 +236,7 @@ class _Seen(Hooks):
             self.rows[name] = [row.to(device) for row in self.rows[name]]
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """Return the arrays of :func:`train` that are measured during the training."""
+        """Return the arrays of :func:`train` that are measured during training."""
         found = {name: torch.stack(row).float().cpu().numpy() for name, row in self.rows.items()}
         looks = np.arange(len(found["largest"])) * self.every
         diverged = self.diverged.int().cpu().numpy()

@@ -1,4 +1,4 @@
-"""AdamW for a stack of classifiers, each with its own rate; a classifier that diverges stops, the others continue."""
+"""Trains a stack of classifiers with AdamW, each at its own learning rate; if one diverges, the others continue."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _DROPOUT = 1 << 62
 
 @dataclass(frozen=True)
 class StackTraining:
-    """Options of AdamW without decay of recurrent weights, with a linear warm-up and a cosine to zero."""
+    """Options of AdamW with linear warm-up, cosine decay to zero, and no weight decay of recurrent weights."""
 
     batch: int
     epochs: int = 10
@@ -65,7 +65,7 @@ def train(
     seed: int,
     rows: int = 20,
 ) -> dict[str, np.ndarray]:
-    """Train the models, each at its own rate, as a stage of a run.
+    """Train the models as a stage of a run, each at its own learning rate.
 
     All models see the same batches, in the order given by ``seed``, and the same dropout. A model whose loss or
     gradient
@@ -119,7 +119,7 @@ def train(
 def evaluate(
     models: Sequence[SequenceClassifier], weights: np.ndarray, task: Task, split: Split, options: StackTraining
 ) -> dict[str, np.ndarray]:
-    """Return ``loss`` and ``accuracy`` (M,) on a split; an output that is not finite is wrong."""
+    """Return ``loss`` and ``accuracy`` (M,) on a split; outputs that are not finite count as wrong."""
     device = device_called(options.device)
     stack, task = StackedClassifier(models), task.to(device)
     own = torch.from_numpy(weights).to(device)
@@ -134,7 +134,7 @@ def evaluate(
 
 
 class _Parts(Hooks):
-    """Sums of losses, right answers and counted answers over parts of a training, and steps of divergence."""
+    """A hook that sums losses and correct answers over parts of the training, and keeps the steps of divergence."""
 
     def __init__(self, strategy: Objective, watch: Watch, total: int, every: int, log: Callable[..., None]) -> None:
         self.strategy, self.watch, self.every, self.log = strategy, watch, every, log
@@ -159,7 +159,9 @@ class _Parts(Hooks):
 
 
 def _sums(logits: Tensor, batch: Batch, at: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
-    """Return for each model the sums (M,) of the cross-entropy, of right answers and of counted answers."""
+    """Return for each model, (M,): the summed cross-entropy, the number of correct answers, and the number of
+    answers.
+    """
     targets, weights = batch.targets, batch.weights
     if at is not None:
         targets, weights = targets[:, at], None if weights is None else weights[:, at]

@@ -1,1 +1,1 @@
-"""SSM-UA, proposition 3.2."""
+"""Experiment ``su-conv``: SSM-UA, proposition 3.2."""

@@ -1,4 +1,4 @@
-"""Any convolution by one linear layer: the number of states, the limits of the error, and the output of the layer."""
+"""Approximates convolutions by one linear layer: number of states, limits of the error, output of the layer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ GROUPS = {
 
 
 def figures(config: measured.ConvConfig, stages: Stages) -> Figures:
-    """Yield the sup error with the Hankel limit, and the L¹ error with the Jackson rate, against m."""
+    """Yield a figure of the sup error with the Hankel limit, and of the L¹ error with the Jackson rate, against m."""
     groups: dict[str, list[Series]] = {}
     orders = list(config.orders)
     for name, found in measured.by_order.all(config, stages).items():

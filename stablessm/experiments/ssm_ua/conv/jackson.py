@@ -1,4 +1,4 @@
-"""Theorem A.3 of IAT with its constant: how fast polynomials in e^(-βt/(α+1)) approximate a kernel."""
+"""Theorem A.3 of IAT with an explicit constant: how fast polynomials in e^(-βt/(α+1)) approximate a kernel."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _BETAS = np.geomspace(0.05, 0.95, 40)  # below 1: e^(βt) ρ must go to 0
 
 
 def derivatives(rho: Analytic, alpha: int, times: np.ndarray = TIMES) -> np.ndarray:
-    """Return ρ, ρ', …, ρ^(α), (α+1, times), by Cauchy's integral over a circle about each time.
+    """Return the derivatives ρ, ρ', …, ρ^(α), (α+1, times), by Cauchy's integral over a circle around each time.
 
     >>> derivatives(np.exp, 2, np.array([1.0])).round(12).ravel() == np.exp(1.0).round(12)
     array([ True,  True,  True])
@@ -54,7 +54,7 @@ def gamma(rows: np.ndarray, beta: float, unit: float) -> float:
 
 
 def bound(rows: np.ndarray, orders: np.ndarray) -> np.ndarray:
-    """Return the smallest bound on R(m) over β for each order m > α, from :func:`derivatives`; inf for other orders.
+    """Return an upper bound on R(m), minimized over β, for each order m > α; inf for other orders.
 
     With s = e^(-βt/(α+1)) let q(s) = ρ(t)/s on [0, 1]. Jackson: polynomials p of degree m - 1 come within
     (π/4)^α sup |q^(α)| / (m (m-1) … (m-α+1)) of it. Times s they are sums of m exponentials, and
@@ -78,7 +78,7 @@ def _curvature(rows: np.ndarray, beta: float) -> float:
 
 
 def polynomial_error(rho: Analytic, alpha: int, beta: float, order: int) -> float:
-    """Return ∫ |ρ - ρ̂| dt for the sum of the proof: q interpolated at Chebyshev points by degree order - 1."""
+    """Return ∫ |ρ - ρ̂| dt for the sum in the proof, which interpolates q at Chebyshev points with degree order - 1."""
 
     def q(s: np.ndarray) -> np.ndarray:
         return np.real(rho(-(alpha + 1) / beta * np.log(s))) / s

@@ -1,4 +1,4 @@
-"""Measurements: errors by order and by tolerance, layers against convolutions, rates, losses."""
+"""The stages of ``su-conv``: errors by order and by tolerance, outputs of layers, convergence rates, losses."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ UNIT = 1e-3
 
 @dataclass(frozen=True)
 class ConvConfig:
-    """Sizes of the experiment. The paper gives none."""
+    """Settings of the experiment. The paper gives none."""
 
     kernels: tuple[str, ...] = tuple(KERNELS)
     horizon: int = 1000
@@ -57,7 +57,7 @@ class ConvConfig:
 
 @stage(lambda name: f"order-{slug(name)}", over=lambda config: config.kernels)
 def by_order(config: ConvConfig, run: Run, name: str) -> Mapping[str, Any]:
-    """Return errors and states of our sum and the error of the proof for each order, and Hankel singular values."""
+    """Return, for each order, the errors of our sum and of the sum in the proof, and the Hankel singular values."""
     sums = [attempt(KERNELS[name], config.horizon, order=order) for order in config.orders]
     found: dict[str, Any] = {key: [getattr(es, key) for es in sums] for key in ("order", "error", "l1_error")}
     if name == PROOF:
@@ -67,14 +67,14 @@ def by_order(config: ConvConfig, run: Run, name: str) -> Mapping[str, Any]:
 
 @stage(lambda name: f"tolerance-{slug(name)}", over=lambda config: config.kernels)
 def by_tolerance(config: ConvConfig, run: Run, name: str) -> Mapping[str, Any]:
-    """Return for each tolerance the order and errors of our sum, and the error of its layer."""
+    """Return, for each tolerance, the order and the errors of our sum, and the error of its layer."""
     sums = [attempt(KERNELS[name], config.horizon, tol=tolerance) for tolerance in config.tolerances]
     found = {key: [getattr(es, key) for es in sums] for key in ("order", "error", "l1_error", "rounding")}
     return found | {"layer_error": [layer_error(es, KERNELS[name], config.horizon) for es in sums]}
 
 
 def attempt(kernel: str, horizon: int, **bound: Any) -> ExponentialSum:
-    """Return the sum, or the best one found if no sum meets the tolerance."""
+    """Return the fitted sum, or the best sum that was found if none meets the tolerance."""
     try:
         return exponential_sum(kernel, horizon, **bound)
     except FitError as error:
@@ -82,7 +82,7 @@ def attempt(kernel: str, horizon: int, **bound: Any) -> ExponentialSum:
 
 
 def hankel_values(kernel: str, horizon: int) -> np.ndarray:
-    """Return singular values of ρ(i + j), i, j = 0 … horizon/2."""
+    """Return the singular values of the Hankel matrix ρ(i + j), i, j = 0 … horizon/2."""
     from scipy.linalg import hankel, svdvals
 
     values, half = parse(kernel)(np.arange(horizon + 1)), horizon // 2
@@ -90,7 +90,9 @@ def hankel_values(kernel: str, horizon: int) -> np.ndarray:
 
 
 def proof_error(name: str, horizon: int, order: int) -> float:
-    """Return sup |ρ - ρ̂| on the grid for a polynomial ρ̂ in e^(-t) (eq. 47), through Chebyshev points."""
+    """Return sup |ρ - ρ̂| on the grid for the polynomial ρ̂ in e^(-t) that interpolates ρ at Chebyshev points (eq.
+    47).
+    """
     kernel, times = parse(KERNELS[name]), np.arange(horizon + 1.0)
     ends = [float(np.exp(-float(horizon))), 1.0]
     p = np.polynomial.Chebyshev.interpolate(lambda tau: kernel(-np.log(tau)), order - 1, domain=ends)
@@ -98,7 +100,9 @@ def proof_error(name: str, horizon: int, order: int) -> float:
 
 
 def layer_error(es: ExponentialSum, kernel: str, horizon: int) -> float:
-    """Return sup |y - ŷ| / sup |x| of the layer against the convolution, for noise, a step and an impulse."""
+    """Return the largest sup |y - ŷ| / sup |x| of the layer ŷ against the convolution y, for noise, a step and an
+    impulse.
+    """
     noise = np.random.default_rng(0).standard_normal(horizon + 1)
     inputs = np.stack([noise / np.abs(noise).max(), np.ones(horizon + 1), np.eye(1, horizon + 1)[0]])
     rho = parse(kernel)(np.arange(horizon + 1))
@@ -110,7 +114,9 @@ def layer_error(es: ExponentialSum, kernel: str, horizon: int) -> float:
 
 @stage(lambda name: f"rate-{slug(name)}", over=lambda config: jackson.KERNELS)
 def rate(config: ConvConfig, run: Run, name: str) -> Mapping[str, Any]:
-    """Return R(m) = ∫ |ρ - ρ̂| dt in continuous time: ours, the theorem's construction for each α, and its bound."""
+    """Return R(m) = ∫ |ρ - ρ̂| dt in continuous time for our sum and, for each α, for the sum in the proof, and its
+    bound.
+    """
     rho, orders, alphas = jackson.KERNELS[name], np.array(config.jackson_orders), config.alphas
     rows = jackson.derivatives(rho, max(alphas))
 
@@ -131,7 +137,7 @@ def rate(config: ConvConfig, run: Run, name: str) -> Mapping[str, Any]:
 
 
 def l1_distance(es: ExponentialSum, kernel: Any) -> float:
-    """Return ∫ |ρ - ρ̂| dt over [0, ∞): the trapezoidal rule up to four horizons, then a closed form."""
+    """Return ∫ |ρ - ρ̂| dt over [0, ∞), by the trapezoidal rule up to four horizons and in closed form after that."""
     end = 4 * es.horizon * es.dt
     times = np.linspace(0, end, 32 * es.horizon + 1)
     rest = np.abs(es.weights) * np.exp(es.rates.real * end) / -es.rates.real
@@ -140,7 +146,7 @@ def l1_distance(es: ExponentialSum, kernel: Any) -> float:
 
 @stage("trained")
 def trained(config: ConvConfig, run: Run) -> Mapping[str, Any]:
-    """Return the mean square error at the last step under unit white noise, Σ (ρ - ρ̂)², for each order."""
+    """Return the expected square error at the last step for unit white noise, Σ (ρ - ρ̂)², for each order."""
     times, losses = np.arange(config.trained_horizon + 1.0), {}
     for name, kernel in TRAINED.items():
         sums = [attempt(kernel, config.trained_horizon, order=order) for order in config.trained_orders]
@@ -149,5 +155,5 @@ def trained(config: ConvConfig, run: Run) -> Mapping[str, Any]:
 
 
 def slug(name: str) -> str:
-    """Return a name for a file."""
+    """Return a name in a form that is valid in file names."""
     return name.replace(" ", "-").replace("/", "")

@@ -1,1 +1,1 @@
-"""Convergence rates through a linear layer and through an activation."""
+"""Experiment ``su-decay``: convergence rates after a linear layer and after an activation."""

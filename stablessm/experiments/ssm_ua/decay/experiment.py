@@ -1,4 +1,4 @@
-"""Rates at which outputs converge when the input converges exponentially."""
+"""Measures how fast outputs converge when the input converges exponentially."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MODES = (1.0, 2.0, 4.0, 8.0)
 
 @dataclass(frozen=True)
 class DecayConfig:
-    """Rates and thresholds; the paper has none."""
+    """Settings and thresholds of the experiment; the paper has none."""
 
     input: float = 0.5
     """The rate c of the input."""
@@ -46,7 +46,8 @@ class DecayConfig:
 
 
 def rate(distance: np.ndarray, dt: float, decades: float) -> float:
-    """Return the slope of -log over the last half of the steps above the floor.
+    """Return the exponential rate at which a distance falls, fitted to the last half of the steps above the rounding
+    floor.
 
     >>> round(rate(np.exp(-0.3 * np.arange(100)), 1.0, 9.0), 6)
     0.3
@@ -59,7 +60,7 @@ def rate(distance: np.ndarray, dt: float, decades: float) -> float:
 
 @stage("layer-{slowest:g}", over=lambda config: config.slowest)
 def layer(config: DecayConfig, run: Run, slowest: float) -> Mapping[str, np.ndarray]:
-    """Return the rate of every seed, and |y(t) - y*| of the first."""
+    """Return the convergence rate of the output for every seed, and |y(t) - y*| for the first seed."""
     steps = int(1.3 * config.decades * np.log(10) / min(config.input, slowest) / config.dt)
     time = torch.arange(1, steps + 1, dtype=torch.float64) * config.dt
     x = 1 + torch.exp(-config.input * (time - config.dt))
@@ -84,7 +85,9 @@ def layer(config: DecayConfig, run: Run, slowest: float) -> Mapping[str, np.ndar
 
 @stage("activations")
 def activated(config: DecayConfig, run: Run) -> Mapping[str, np.ndarray]:
-    """Return the rate after each activation at each limit, from above and from below: (activations, limits, 2)."""
+    """Return the convergence rate after each activation, for each limit approached from above and below:
+    (activations, limits, 2).
+    """
     steps = int(1.3 * config.decades * np.log(10) / config.input / config.dt)
     wave = torch.exp(-config.input * torch.arange(steps, dtype=torch.float64) * config.dt)
     found = np.full((len(ACTIVATIONS), len(config.limits), 2), np.inf)
@@ -99,7 +102,7 @@ def activated(config: DecayConfig, run: Run) -> Mapping[str, np.ndarray]:
 
 
 def figures(config: DecayConfig, stages: Stages) -> Figures:
-    """Yield the rate of the output against the rate of the layer, and convergences."""
+    """Yield a figure of the output's rate against the layer's slowest rate, and of example convergences."""
     found = layer.all(config, stages)
     rates = {"measured, median of the seeds": [float(np.median(one["rates"])) for one in found.values()]}
     rates["min(c, w)"] = [min(config.input, slowest) for slowest in config.slowest]
@@ -117,7 +120,7 @@ def figures(config: DecayConfig, stages: Stages) -> Figures:
 
 
 def claims(config: DecayConfig, stages: Stages) -> Claims:
-    """Check both propositions."""
+    """Check the propositions on the rate after a layer and after an activation."""
     found = {slowest: one["rates"] for slowest, one in layer.all(config, stages).items()}
     told = {f"w = {slowest:g}:": float(np.median(rates)) for slowest, rates in found.items()}
     rates = np.array([*found.values()])

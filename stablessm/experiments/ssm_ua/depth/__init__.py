@@ -1,1 +1,1 @@
-"""SSM-UA, appendix A."""
+"""Experiment ``su-depth``: SSM-UA, appendix A."""

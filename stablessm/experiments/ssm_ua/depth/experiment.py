@@ -1,4 +1,4 @@
-"""The memory of deep linear RNNs: equation 38, its confluent limit, and more layers."""
+"""Memory functions of deep linear RNNs: equation 38, its limit for equal rates, and more layers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MODES = (1.0, 2.0, 4.0, 8.0)
 
 @dataclass(frozen=True)
 class DepthConfig:
-    """Sizes of the experiment. The paper only has a formula."""
+    """Settings of the experiment. The paper gives only a formula."""
 
     rate: float = 0.25
     """The slowest rate."""
@@ -42,7 +42,9 @@ class DepthConfig:
 
 
 def chain(rates: list[Tensor], between: list[Tensor], U: Tensor, C: Tensor, dt: float) -> ContinuousRNN:
-    """Return linear layers h_l' = Λ_l h_l + U_l h_{l+1}, the last driven by U x, the first read by C, as one RNN."""
+    """Return one RNN that computes a stack of linear layers h_l' = Λ_l h_l + U_l h_{l+1}; the input enters the last
+    layer, and C reads the first.
+    """
     ends = np.cumsum([0, *(len(rate) for rate in rates)]).tolist()
     model = ContinuousRNN(1, ends[-1], 1, activation="linear", solver="exponential", dt=dt, bias=False).double()
     with torch.no_grad():
@@ -55,7 +57,7 @@ def chain(rates: list[Tensor], between: list[Tensor], U: Tensor, C: Tensor, dt: 
 
 
 def equation(formula: str, first: Tensor, second: Tensor, C: Tensor, U1: Tensor, U2: Tensor, times: Tensor) -> Tensor:
-    """Return equation 38: corrected, with its quotient, or as printed.
+    """Evaluate equation 38 in one of three forms: corrected, corrected but with its quotient, or as printed.
 
     (e^{bt} - e^{at}) / (b - a) = e^{(a+b)t/2} · t · sinh(z)/z with z = (b - a)t/2, without cancellation.
     """
@@ -70,7 +72,9 @@ def equation(formula: str, first: Tensor, second: Tensor, C: Tensor, U1: Tensor,
 
 @stage("two-layers-{gap:g}", over=lambda config: config.gaps)
 def errors(config: DepthConfig, run: Run, gap: float) -> Mapping[str, np.ndarray]:
-    """Return the largest relative error of each formula for every seed, and the memory of the first seed."""
+    """Return the largest relative error of each form of equation 38 for every seed, and the memory function of the
+    first seed.
+    """
 
     def one(seed: int) -> tuple[list[float], MemoryCurve]:
         generator = torch.Generator().manual_seed(seed)
@@ -89,26 +93,26 @@ def errors(config: DepthConfig, run: Run, gap: float) -> Mapping[str, np.ndarray
 
 
 def off_by(ratio: np.ndarray, *, scaled: bool) -> float:
-    """Return the largest relative error; ``scaled``: after the best constant factor."""
+    """Return the largest distance of the ratios from 1; with ``scaled``, after multiplication by the best constant."""
     low, high = float(ratio.min()), float(ratio.max())
     return (high - low) / (high + low) if scaled else max(high - 1, 1 - low)
 
 
 @kept(MemoryCurve, "depth-{depth}", over=lambda config: config.depths)
 def deep(config: DepthConfig, run: Run, depth: int) -> MemoryCurve:
-    """Return the memory of ``depth`` layers with one mode each, all of the same rate."""
+    """Return the memory function of ``depth`` layers with one mode each and the same rate."""
     one = torch.ones(1, 1, dtype=torch.float64)
     model = chain([-config.rate * one[0]] * depth, [one] * (depth - 1), one, one, config.dt)
     return memory_function(model, config.horizon, linear=True, progress=False)
 
 
 def gamma(config: DepthConfig, depth: int, time: np.ndarray) -> np.ndarray:
-    """Return t^{L-1} e^{λt} / (L-1)!."""
+    """Return the expected memory function of L layers with equal rates, t^{L-1} e^{λt} / (L-1)!."""
     return time ** (depth - 1) * np.exp(-config.rate * time) / math.factorial(depth - 1)
 
 
 def figures(config: DepthConfig, stages: Stages) -> Figures:
-    """Yield the errors of the formulas against the gap, and memories by depth."""
+    """Yield a figure of the formulas' errors against the gap between the rates, and of memory functions by depth."""
     gaps = [gap for gap in config.gaps if gap > 0]
     labels = ("per-mode weights, no cancellation", "the quotient as printed", "weights as printed, best factor")
     worst = {
@@ -129,7 +133,7 @@ def figures(config: DepthConfig, stages: Stages) -> Figures:
 
 
 def claims(config: DepthConfig, stages: Stages) -> Claims:
-    """Check the closed form, the printed form, the confluent limit, and depth."""
+    """Check the corrected and the printed formula, the limit of equal rates, and the effect of depth."""
     found = errors.all(config, stages)
     ours = max(float(one["ours"].max()) for one in found.values())
     smallest = min(gap for gap in config.gaps if gap > 0)

@@ -1,1 +1,1 @@
-"""SSM-UA, figure 2."""
+"""Experiment ``su-fig2``: SSM-UA, figure 2."""

@@ -1,4 +1,4 @@
-"""Elementwise functions by two layers without memory: width against proven error (proposition 3.1)."""
+"""Elementwise functions computed by two layers without memory: width against proven error (proposition 3.1)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ REQUIRED = 1e-3
 
 
 class Function(NamedTuple):
-    """f, its domain and a Lipschitz constant that is proven by hand."""
+    """A function f to approximate, with its domain and a Lipschitz constant that was proven by hand."""
 
     f: Callable[[np.ndarray], np.ndarray]
     domain: tuple[tuple[float, float], ...]
@@ -27,7 +27,7 @@ class Function(NamedTuple):
 
 
 def smooth(seed: int = 1, terms: int = 12) -> Function:
-    """Return Σ a_k cos(k x + φ_k), a_k normal over k."""
+    """Return a random smooth function Σ a_k cos(k x + φ_k), where a_k is Gaussian divided by k."""
     draw = np.random.default_rng(seed)
     k = np.arange(1, terms + 1)
     a, phase = draw.normal(size=terms) / k, draw.uniform(0, 2 * np.pi, terms)
@@ -35,7 +35,7 @@ def smooth(seed: int = 1, terms: int = 12) -> Function:
 
 
 def three(x: np.ndarray) -> np.ndarray:
-    """Return three functions of one variable."""
+    """Return the values of three functions of one variable."""
     return np.stack([np.sin(3 * x), x**2, np.abs(x)], axis=-1)
 
 
@@ -54,7 +54,7 @@ MORE = {
 
 @dataclass(frozen=True)
 class ElementwiseConfig:
-    """Sizes of the experiment. The paper only has a drawing."""
+    """Settings of the experiment. The paper has only a drawing."""
 
     tolerances: tuple[float, ...] = (0.3, 0.1, 0.03, 0.01, 0.003, 0.001, 0.0003, 0.0001)
     more_tolerances: tuple[float, ...] = (0.3, 0.1, 0.03, 0.01)
@@ -63,7 +63,9 @@ class ElementwiseConfig:
 
 @stage(lambda name: f"function-{list(SCALAR | MORE).index(name)}", over=lambda config: SCALAR | MORE)
 def built(config: ElementwiseConfig, run: Run, name: str) -> Mapping[str, np.ndarray]:
-    """Return widths and errors of one function at every tolerance, and whether steps influence each other."""
+    """Return widths and errors of the networks for one function at every tolerance, and whether steps influence each
+    other.
+    """
     target, rows, shown = (SCALAR | MORE)[name], [], []
     one, (low, high) = len(target.domain) == 1, np.array(target.domain).T
     x, line = np.random.default_rng(0).uniform(low, high, size=(config.fresh, len(low))), np.linspace(low, high, 201)
@@ -85,14 +87,14 @@ def _values(f: Callable[[np.ndarray], np.ndarray], x: np.ndarray, one: bool) -> 
 
 @torch.no_grad()
 def _moved(model: torch.nn.Module, x: torch.Tensor) -> float:
-    """Return the largest change of other steps when one input is replaced."""
+    """Return the largest change of the outputs at other steps when the input at the first step is replaced."""
     changed = x.clone()
     changed[0] = x[1]
     return float((model(x[None])[0] - model(changed[None])[0])[0, 1:].abs().max())
 
 
 def figures(config: ElementwiseConfig, stages: Stages) -> Figures:
-    """Yield the functions at a coarse tolerance, and the bound against the width."""
+    """Yield a figure of two functions at a coarse tolerance, and of the proven bound against the width."""
     rows, drawn = built.all(config, stages), []
     for name in ("|x|", "tanh(50x)"):
         row = rows[name]

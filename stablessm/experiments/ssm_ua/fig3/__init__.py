@@ -1,1 +1,1 @@
-"""SSM-UA, figure 3."""
+"""Experiment ``su-fig3``: SSM-UA, figure 3."""

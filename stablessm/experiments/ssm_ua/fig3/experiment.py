@@ -1,4 +1,4 @@
-"""Kolmogorov–Arnold by five layers: error and width by refinement level (proposition 3.6, remark 3.7)."""
+"""Kolmogorov–Arnold superpositions computed by five layers: error and width (proposition 3.6, remark 3.7)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ KEPT = ("error", "rms_error", "condition", "base", "families", "width", "paramet
 
 @dataclass(frozen=True)
 class SuperpositionConfig:
-    """Sizes of the experiment. The paper only has a drawing."""
+    """Settings of the experiment. The paper has only a drawing."""
 
     levels: tuple[int, ...] = (1, 2, 3, 4)
     digits: tuple[int, ...] = (1, 2, 3)
@@ -45,18 +45,20 @@ def _facts(found: KolmogorovArnold) -> Mapping[str, Any]:
 
 @stage(lambda name, level, digits: f"target-{list(TARGETS).index(name)}-level-{level}-digits-{digits}")
 def refined(config: SuperpositionConfig, run: Run, name: str, level: int, digits: int) -> Mapping[str, Any]:
-    """Return widths and errors of one function of two variables at one refinement."""
+    """Return widths and errors of the five layers for a function of two variables, with a given number of levels and
+    digits.
+    """
     return _facts(kolmogorov_arnold(TARGETS[name], 2, level=level, digits=digits))
 
 
 @stage("length-{length}", over=lambda config: config.lengths)
 def longer(config: SuperpositionConfig, run: Run, length: int) -> Mapping[str, Any]:
-    """Return widths and errors of the product of ``length`` inputs at the first level."""
+    """Return widths and errors of the five layers for the product of ``length`` inputs, at the first level."""
     return _facts(kolmogorov_arnold(lambda x: x.prod(1), length))
 
 
 def run(config: SuperpositionConfig, run: Run) -> None:
-    """Compute every function at every refinement, and every length."""
+    """Build the layers for every function, number of levels and digits, and for every length."""
     for name in TARGETS:
         for level, digits in (*product(config.levels, (1,)), *product((1,), config.digits)):
             refined.compute(config, run, name, level, digits)
@@ -65,18 +67,18 @@ def run(config: SuperpositionConfig, run: Run) -> None:
 
 @final
 class Table:
-    """Numbers of each function at each refinement, or of one function at each length."""
+    """Results of several constructions: of each function at each refinement, or of one function at each length."""
 
     def __init__(self, rows: Mapping[str, Sequence[Mapping[str, np.ndarray]]]) -> None:
         self.rows = rows
 
     def __getitem__(self, key: str) -> dict[str, list[float]]:
-        """Return one number of each row, by function."""
+        """Return one quantity, such as the width, of all constructions, by function."""
         return {name: [float(row[key].sum()) for row in rows] for name, rows in self.rows.items()}
 
 
 def tables(config: SuperpositionConfig, stages: Stages) -> tuple[Table, Table, Table]:
-    """Return the functions by level, by number of digits, and the product by length."""
+    """Return three tables: functions by level, functions by number of digits, and the product by length."""
     return (
         Table({name: [refined(stages, name, level, 1) for level in config.levels] for name in TARGETS}),
         Table({name: [refined(stages, name, 1, digits) for digits in config.digits] for name in TARGETS}),
@@ -85,7 +87,7 @@ def tables(config: SuperpositionConfig, stages: Stages) -> tuple[Table, Table, T
 
 
 def figures(config: SuperpositionConfig, stages: Stages) -> Figures:
-    """Yield the error against the width for both refinements, and the width against the length."""
+    """Yield a figure of the error against the width for both refinements, and of the width against the length."""
     by_level, by_digit, by_length = tables(config, stages)
     panels = []
     for title, table in (("a larger base", by_level), ("more digits, base 6", by_digit)):
@@ -113,12 +115,12 @@ def figures(config: SuperpositionConfig, stages: Stages) -> Figures:
 
 
 def falls(table: Mapping[str, list[float]]) -> bool:
-    """Return whether in every row every number is below the one before."""
+    """Return whether the numbers of every row decrease."""
     return all(after < before for row in table.values() for before, after in pairwise(row))
 
 
 def claims(config: SuperpositionConfig, stages: Stages) -> Claims:
-    """Check proposition 3.6 by levels and by digits, the layers themselves, and remark 3.7."""
+    """Check proposition 3.6 by levels and by digits, the outputs of the layers, and remark 3.7."""
     by_level, by_digit, by_length = tables(config, stages)
     errors, first = by_level["error"], next(iter(TARGETS))
     down, last = falls(errors), max(row[-1] for row in errors.values())

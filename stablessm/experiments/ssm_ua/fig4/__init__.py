@@ -1,1 +1,1 @@
-"""SSM-UA, figure 4."""
+"""Experiment ``su-fig4``: SSM-UA, figure 4."""

@@ -1,4 +1,4 @@
-"""Volterra series as recurrences: width and error against the length of the sequence."""
+"""Volterra series computed by recurrences: width and error against the length of the sequence."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ BLOCK = 4_000_000  # number of kernel values computed at once
 
 @dataclass(frozen=True)
 class VolterraConfig:
-    """Sizes of the experiment. The paper only has a proof and a drawing."""
+    """Settings of the experiment. The paper has only a proof and a drawing."""
 
     kernels: tuple[str, ...] = tuple(KERNELS)
     lengths: tuple[int, ...] = (100, 1000, 10_000)
@@ -82,12 +82,12 @@ def built(config: VolterraConfig, run: Run, name: str, length: int) -> Mapping[s
 
 
 def column(config: VolterraConfig, stages: Stages, key: str) -> dict[str, list[float]]:
-    """Return one number of each model, by kernel, for all lengths."""
+    """Return one quantity of the models by kernel, as a list over all lengths."""
     return {name: [float(built(stages, name, length)[key]) for length in config.lengths] for name in config.kernels}
 
 
 def whole_error(model: VolterraSSM, kernel: Kernel, order: int, length: int) -> float:
-    """Return ‖h - ĥ‖ / ‖h‖ over all steps 0..length."""
+    """Return the relative error ‖h - ĥ‖ / ‖h‖ of the kernel over all steps 0 … length."""
     times = torch.arange(length + 1)
     truth = kernel(*np.meshgrid(*[times.double().numpy()] * order, indexing="ij"))
     with torch.no_grad():
@@ -96,7 +96,8 @@ def whole_error(model: VolterraSSM, kernel: Kernel, order: int, length: int) -> 
 
 
 def dense_error(model: VolterraSSM, kernel: Kernel, order: int, length: int, config: VolterraConfig) -> float:
-    """Return the relative root mean square error for white noise, against sums over all pairs or triples of steps.
+    """Return the relative root mean square error of the output for white noise, compared with the explicit sum over
+    all pairs or triples of steps.
 
     NaN if there are too many: triples of more than a few hundred steps.
     """
@@ -119,7 +120,7 @@ def dense_error(model: VolterraSSM, kernel: Kernel, order: int, length: int, con
 
 
 def figures(config: VolterraConfig, stages: Stages) -> Figures:
-    """Yield width and errors against the length."""
+    """Yield a figure of widths and errors against the length."""
     lengths = list(map(float, config.lengths))
 
     def panel(title: str, label: str, key: str, limit: dict[str, list[float]]) -> Panel:
@@ -142,7 +143,7 @@ def figures(config: VolterraConfig, stages: Stages) -> Figures:
 
 
 def claims(config: VolterraConfig, stages: Stages) -> Claims:
-    """Check the two parts of proposition 3.9, and the outputs."""
+    """Check the two parts of proposition 3.9, and the outputs of the models."""
     kernel, thinned, dense = (
         [value for row in column(config, stages, key).values() for value in row]
         for key in ("kernel", "thinned", "dense")

@@ -1,1 +1,1 @@
-"""SSM-UA, figure 5."""
+"""Experiment ``su-fig5``: SSM-UA, figure 5."""

@@ -1,4 +1,4 @@
-"""The memory of random RNNs, GRUs, LSTMs and SSMs, and its dependence on the size of the recurrent weights."""
+"""Memory functions of random RNNs, GRUs, LSTMs and SSMs, and how they depend on the size of the recurrent weights."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FAMILIES = ("RNN", "GRU", "LSTM", "SSM")
 
 @dataclass(frozen=True)
 class RandomConfig:
-    """Sizes of the experiment. The paper gives none; the horizon comes from the authors' code."""
+    """Settings of the experiment. The paper gives none; the horizon comes from the authors' code."""
 
     width: int = 64
     layers: int = 2
@@ -36,7 +36,9 @@ class RandomConfig:
 
 
 def naive_ssm(d_input: int, width: int, gain: float) -> ContinuousRNN:
-    """Return h[k+1] = W h[k] + U x + b, y = C h, with weights as in ``torch.nn.RNN`` and W multiplied by ``gain``."""
+    """Return a linear layer h[k+1] = W h[k] + U x + b, y = C h, initialized as ``torch.nn.RNN``, with W multiplied by
+    ``gain``.
+    """
     layer = ContinuousRNN(d_input, width, width, activation="linear", dt=1.0)  # Euler: h + (W - 1) h + …
     with torch.no_grad():
         for weight in layer.parameters():
@@ -46,7 +48,7 @@ def naive_ssm(d_input: int, width: int, gain: float) -> ContinuousRNN:
 
 
 def build(config: RandomConfig, family: str, gain: float) -> memories.Chain:
-    """Return a model with one input and one output channel."""
+    """Return a random model of a family, with one input and one output channel."""
     m = config.width
     if family == "SSM":
         layers = [(naive_ssm(m if depth else 1, m, gain), nn.Tanh()) for depth in range(config.layers)]
@@ -59,14 +61,14 @@ def build(config: RandomConfig, family: str, gain: float) -> memories.Chain:
 
 
 def measured(config: RandomConfig, seed: int, family: str, gain: float, horizon: int) -> MemoryCurve:
-    """Return the memory of one model."""
+    """Return the memory function of one model."""
     model = memories.seeded(seed, partial(build, config, family, gain))
     return memory_function(model, horizon, d_input=1, norm="unit", progress=False)
 
 
 @memories.survey("{family}", over=lambda config: FAMILIES)
 def plain(config: RandomConfig, seed: int, family: str) -> MemoryCurve:
-    """Return the memory with the usual initialization."""
+    """Return the memory function of a model with the usual initialization."""
     return measured(config, seed, family, 1.0, config.horizon)
 
 
@@ -76,13 +78,13 @@ def plain(config: RandomConfig, seed: int, family: str) -> MemoryCurve:
     seeds=lambda config: config.gain_seeds,
 )
 def scaled(config: RandomConfig, seed: int, family: str, gain: float) -> MemoryCurve:
-    """Return the memory with recurrent weights multiplied by a gain."""
+    """Return the memory function of a model whose recurrent weights are multiplied by a gain."""
     return measured(config, seed, family, gain, config.gain_horizon)
 
 
 @stage("radius-{gain:g}", over=lambda config: config.gains)
 def radii(config: RandomConfig, run: Run, gain: float) -> dict[str, list[float]]:
-    """Return the largest |λ| of the SSM of each seed."""
+    """Return the largest eigenvalue modulus |λ| of the SSM, for each seed."""
     models = [memories.seeded(seed, partial(build, config, "SSM", gain)) for seed in range(config.gain_seeds)]
     layers = [[layer for layer in model if isinstance(layer, ContinuousRNN)] for model in models]
     with torch.no_grad():
@@ -90,7 +92,7 @@ def radii(config: RandomConfig, run: Run, gain: float) -> dict[str, list[float]]
 
 
 def figures(config: RandomConfig, stages: Stages) -> Figures:
-    """Yield the figure of the paper, and its dependence on the size of the weights."""
+    """Yield the published figure, and a figure of the dependence on the size of the recurrent weights."""
     panels = []
     for family, curves in plain.all(config, stages).items():
         named = {f"seed {i}": curve for i, curve in enumerate(curves[: config.shown])}
@@ -112,7 +114,7 @@ def figures(config: RandomConfig, stages: Stages) -> Figures:
 
 
 def claims(config: RandomConfig, stages: Stages) -> Claims:
-    """Check that all models decay exponentially, the SSM as long as it is stable."""
+    """Check that the memory of all models decays exponentially, for SSMs as long as they are stable."""
     for family, curves in plain.all(config, stages).items():
         kinds, rates = memories.tally(curves), memories.rates(curves)
         yield Claim(

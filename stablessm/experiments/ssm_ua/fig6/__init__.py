@@ -1,1 +1,1 @@
-"""SSM-UA, figure 6."""
+"""Experiment ``su-fig6``: SSM-UA, figure 6."""

@@ -1,4 +1,4 @@
-"""The memory of random S4D stacks over a short and a long horizon, below a straight line on a logarithmic axis."""
+"""Memory functions of random S4D stacks, and straight lines above them on a logarithmic axis."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from stablessm.report.figure import Figure, Panel, Series
 
 @dataclass(frozen=True)
 class S4Config:
-    """Sizes of the experiment. The paper gives none."""
+    """Settings of the experiment. The paper gives none."""
 
     channels: int = 8
     states: int = 32
@@ -35,7 +35,7 @@ class S4Config:
 
 
 def build(config: S4Config) -> memories.Chain:
-    """Return a model with one input and one output channel."""
+    """Return a random S4D stack with one input and one output channel."""
     h = config.channels
     blocks = [(S4D(h, config.states), nn.GELU(), nn.Linear(h, h)) for _ in range(config.layers)]
     return memories.Chain(nn.Linear(1, h), *[module for block in blocks for module in block], nn.Linear(h, 1))
@@ -43,14 +43,14 @@ def build(config: S4Config) -> memories.Chain:
 
 @memories.survey("memory-{horizon}", over=lambda config: config.horizons)
 def curves(config: S4Config, seed: int, horizon: int) -> MemoryCurve:
-    """Return the memory of one model."""
+    """Return the memory function of one S4D stack."""
     model = memories.seeded(seed, partial(build, config))
     return memory_function(model, horizon, d_input=1, norm="unit", progress=False)
 
 
 @stage("slowest")
 def slowest(config: S4Config, run: Run) -> dict[str, list[float]]:
-    """Return min |Re λ| Δ over layers, channels and states for every seed."""
+    """Return the slowest decay rate min |Re λ| Δ over layers, channels and states, for every seed."""
 
     @torch.no_grad()
     def rate(seed: int) -> float:
@@ -61,7 +61,9 @@ def slowest(config: S4Config, run: Run) -> dict[str, list[float]]:
 
 
 def cap(curve: MemoryCurve, rate: float, start: int) -> tuple[float, float]:
-    """Return the log height at 0 of the lowest line of a slope above the curve from a step on, and where they touch."""
+    """Return the lowest line with a given slope above log M(t) from step ``start`` on: its height at t = 0, and where
+    it touches.
+    """
     clear = (curve.value > 10 * curve.floor) & (np.arange(len(curve.time)) >= start)
     excess = np.log(curve.value[clear]) + rate * curve.time[clear]
     best = int(excess.argmax())
@@ -69,7 +71,7 @@ def cap(curve: MemoryCurve, rate: float, start: int) -> tuple[float, float]:
 
 
 def figures(config: S4Config, stages: Stages) -> Figures:
-    """Yield memories over the short horizon, and over the long horizon with their caps."""
+    """Yield a figure of memory functions over the short horizon, and over the long horizon with the lines above them."""
     short, long = (found[: config.shown] for found in curves.all(config, stages).values())
     lines: list[Series] = []
     for seed, (curve, rate) in enumerate(zip(long, config.slope * slowest(stages)["rate"], strict=False)):
@@ -89,7 +91,9 @@ def figures(config: S4Config, stages: Stages) -> Figures:
 
 
 def claims(config: S4Config, stages: Stages) -> Claims:
-    """Check that a straight line caps every memory, and that the decay is exponential."""
+    """Check that every memory function stays below a straight line on a logarithmic axis, so that it decays
+    exponentially.
+    """
     (short, long), rate, n = curves.all(config, stages).values(), slowest(stages)["rate"], config.seeds
     pairs = list(zip(long, rate, strict=True))
     touched = np.array([cap(curve, config.slope * r, config.horizons[0])[1] for curve, r in pairs])

@@ -1,1 +1,1 @@
-"""SSM-UA, table 1."""
+"""Experiment ``su-table1``: SSM-UA, table 1."""

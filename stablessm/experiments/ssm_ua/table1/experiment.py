@@ -1,4 +1,4 @@
-"""Weights, operations and memory of RNNs, SSMs, TCNs and transformers."""
+"""Number of weights, operations and memory functions of RNNs, SSMs, TCNs and transformers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ WARM_UP = 16
 
 @dataclass(frozen=True)
 class TableConfig:
-    """Sizes of the experiment. The table only has formulas."""
+    """Settings of the experiment. The published table has only formulas."""
 
     shape: Shape = field(default_factory=Shape)
     lengths: tuple[int, ...] = (64, 128, 256, 512, 1024, 2048, 4096)
@@ -47,7 +47,7 @@ class TableConfig:
 
 
 def flops(name: str, shape: Shape, steps: int) -> int:
-    """Return the operations of a forward pass over a number of steps; a scan takes two per state and step."""
+    """Return the number of operations of a forward pass; a scan counts two per state and step."""
     scan = {torch.ops.stablessm.scan: lambda decay, drive, *_, **__: 2 * math.prod(drive)}
     model, x = memories.seeded(0, partial(core, name, shape)).float(), torch.zeros(1, steps, shape.width)
     with torch.no_grad(), FlopCounterMode(display=False, custom_mapping=scan) as counter:
@@ -56,13 +56,15 @@ def flops(name: str, shape: Shape, steps: int) -> int:
 
 
 def weights(name: str, shape: Shape) -> int:
-    """Return the number of weights."""
+    """Return the number of weights of an architecture."""
     return sum(weight.numel() for weight in memories.seeded(0, partial(core, name, shape)).parameters())
 
 
 @stage("cost-{name}", over=lambda config: NAMES)
 def costs(config: TableConfig, run: Run, name: str) -> dict[str, list[int]]:
-    """Return operations and state sizes for every length, and weights for one, twice the width and twice the depth."""
+    """Return operations and state sizes for every length, and numbers of weights at the given size, twice the width,
+    and twice the depth.
+    """
     shape = config.shape
     larger = (shape, replace(shape, width=2 * shape.width), replace(shape, layers=2 * shape.layers))
     return {
@@ -74,7 +76,7 @@ def costs(config: TableConfig, run: Run, name: str) -> dict[str, list[int]]:
 
 @memories.survey("memory-{name}", over=lambda config: NAMES)
 def curves(config: TableConfig, seed: int, name: str) -> MemoryCurve:
-    """Return the memory of one model."""
+    """Return the memory function of one model."""
     model = memories.seeded(seed, partial(receiver, name, config.shape))
     horizon = config.horizon * (1 if name == "transformer" else config.longer)
     return memory_function(model, horizon, d_input=1, norm="unit", warm_up=WARM_UP, progress=False)
@@ -82,7 +84,9 @@ def curves(config: TableConfig, seed: int, name: str) -> MemoryCurve:
 
 @stage("rank-{channels}", over=lambda config: config.channels)
 def spectrum(config: TableConfig, run: Run, channels: int) -> Mapping[str, np.ndarray]:
-    """Return singular values of the folded kernel of a linear TCN relative to the largest, (seeds, K^(L/2))."""
+    """Return the singular values of a linear TCN's kernel, folded into a matrix, relative to the largest: (seeds,
+    K^(L/2)).
+    """
     side = config.shape.kernel ** (config.shape.layers // 2)
     impulse = torch.zeros(1, side * side, 1, dtype=torch.float64)
     impulse[0, 0] = 1
@@ -97,7 +101,7 @@ def spectrum(config: TableConfig, run: Run, channels: int) -> Mapping[str, np.nd
 
 
 def figures(config: TableConfig, stages: Stages) -> Figures:
-    """Yield cost and state size against T, memories, and singular values."""
+    """Yield a figure of cost and state size against T, of memory functions, and of singular values."""
     cost = costs.all(config, stages)
 
     def growing(title: str, label: str, key: str) -> Panel:
@@ -124,12 +128,12 @@ def figures(config: TableConfig, stages: Stages) -> Figures:
 
 
 def exponent(values: np.ndarray, lengths: tuple[int, ...]) -> float:
-    """Return the exponent of the growth over the last doubling."""
+    """Return the growth exponent of a quantity over the last doubling of the length."""
     return float(np.log(values[-1] / values[-2]) / np.log(lengths[-1] / lengths[-2]))
 
 
 def claims(config: TableConfig, stages: Stages) -> Claims:
-    """Check the table row by row."""
+    """Check the published table row by row."""
     cost = costs.all(config, stages)
     ratio = {name: one["weights"][0] / formula(name, config.shape) for name, one in cost.items()}
     orders = [[math.log2(one["weights"][i] / one["weights"][0]) for i in (1, 2)] for one in cost.values()]
@@ -161,7 +165,7 @@ def claims(config: TableConfig, stages: Stages) -> Claims:
 
 
 def patterns(config: TableConfig, stages: Stages) -> Claims:
-    """Check the memory of each architecture."""
+    """Check the kind of memory decay of each architecture."""
     found, n = curves.all(config, stages), config.seeds
     kinds = {name: memories.tally(measured) for name, measured in found.items()}
     rates = {name: span(memories.rates(measured)) for name, measured in found.items()}

@@ -1,4 +1,4 @@
-"""A causal convolution, a causal attention block, and the four architectures at one size."""
+"""A causal convolution, a causal attention block, and the four compared architectures at one size."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NAMES = ("RNN", "SSM", "TCN", "transformer")
 
 @dataclass(frozen=True)
 class Shape:
-    """L layers of width m, kernels of size K."""
+    """The common size of the architectures: number of layers L, width m, kernel size K, and number of heads."""
 
     layers: int = 4
     width: int = 16
@@ -36,7 +36,9 @@ class CausalConvolution(nn.Conv1d):
 
 @final
 class Block(nn.Module):
-    """A pre-norm transformer block with causal attention, written out so that its products can be counted."""
+    """A pre-norm transformer block with causal attention, written with plain matrix products so that they are
+    counted.
+    """
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -57,7 +59,7 @@ class Block(nn.Module):
 
 
 def core(name: str, shape: Shape) -> Chain:
-    """Return the layers, from width to width."""
+    """Return the layers of an architecture, which map the width to the width."""
     m, depths = shape.width, range(shape.layers)
     if name == "RNN":
         return Chain(nn.RNN(m, m, shape.layers, batch_first=True))
@@ -71,12 +73,12 @@ def core(name: str, shape: Shape) -> Chain:
 
 
 def receiver(name: str, shape: Shape) -> Chain:
-    """Return the model with one input channel."""
+    """Return the layers of an architecture after a linear map from one input channel."""
     return Chain(nn.Linear(1, shape.width), *core(name, shape))
 
 
 def linear_tcn(shape: Shape, channels: int) -> Chain:
-    """Return a TCN without activations, with one input and one output channel."""
+    """Return a temporal convolutional network (TCN) without activations, with one input and one output channel."""
     layers = [
         CausalConvolution(channels, channels, shape.kernel, dilation=shape.kernel**depth, bias=False)
         for depth in range(shape.layers)
@@ -85,7 +87,7 @@ def linear_tcn(shape: Shape, channels: int) -> Chain:
 
 
 def kept(name: str, shape: Shape, steps: int) -> int:
-    """Return the size of the state that the layers need to continue after a number of steps."""
+    """Return the number of values that an architecture must keep to continue after a number of steps."""
     if name == "TCN":
         span = [(shape.kernel - 1) * shape.kernel**depth for depth in range(shape.layers)]
         return shape.width * sum(min(each, steps) for each in span)
@@ -93,6 +95,6 @@ def kept(name: str, shape: Shape, steps: int) -> int:
 
 
 def formula(name: str, shape: Shape) -> int:
-    """Return the number of weights in the table, with d_input = d_output = C = m."""
+    """Return the number of weights by the formula of the published table, with d_input = d_output = C = m."""
     m = shape.width
     return shape.layers * {"TCN": shape.kernel * m * m, "transformer": 3 * m * m}.get(name, m * (m + m + m))

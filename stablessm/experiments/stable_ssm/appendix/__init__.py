@@ -1,1 +1,1 @@
-"""Statements of StableSSM's appendix: remark B.2, figure 7, appendix F and appendix G."""
+"""Experiment ``st-appendix``: remark B.2, figure 7, appendix F and appendix G of StableSSM."""

@@ -1,4 +1,4 @@
-"""Statements of the appendix that can be computed."""
+"""Statements in the appendix of StableSSM that can be checked by computation."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MAPS = ("direct", "exp", "softplus", "best")
 
 @dataclass(frozen=True)
 class AppendixConfig:
-    """Sizes and thresholds; the paper has none."""
+    """Settings and thresholds of the experiment; the paper has none."""
 
     lengths: tuple[int, ...] = (4, 8, 12, 16, 20, 24)
     modes: int = 60
@@ -50,7 +50,7 @@ class AppendixConfig:
 
 @stage("weights-{floor:g}", over=lambda config: config.floors)
 def weights(config: AppendixConfig, run: Run, floor: float) -> Mapping[str, np.ndarray]:
-    """Return the smallest Σ|aᵢ| for each length."""
+    """Return the smallest possible Σ|aᵢ| of an exponential sum that fits a power law, for each length (remark B.2)."""
     from scipy.optimize import linprog
 
     rates = np.geomspace(floor, 30.0, config.modes)
@@ -68,7 +68,7 @@ def weights(config: AppendixConfig, run: Run, floor: float) -> Mapping[str, np.n
 
 @stage("descent")
 def descent(config: AppendixConfig, run: Run) -> Mapping[str, np.ndarray]:
-    """Return |x| at the end on x⁴ and x² for each rate, infinite where it has left 1e100."""
+    """Return the final |x| of gradient descent on x⁴ and on x², for each learning rate; infinite above 1e100."""
     rate = np.array(config.simple)
     fourth, square = 1 / (2 * rate) + 1, np.full(len(rate), 10.0)
     with np.errstate(over="ignore", invalid="ignore"):
@@ -79,7 +79,7 @@ def descent(config: AppendixConfig, run: Run) -> Mapping[str, np.ndarray]:
 
 
 def mode_error(eigenvalue: Tensor, target: float) -> Tensor:
-    """Return ½∫(e^(λt) - e^(-t/target))² dt; NaN for λ ≥ 0.
+    """Return the error ½∫(e^(λt) - e^(-t/target))² dt of one mode; NaN for λ ≥ 0.
 
     >>> float(mode_error(torch.tensor(-0.1, dtype=torch.float64), 10.0))
     0.0
@@ -91,7 +91,9 @@ def mode_error(eigenvalue: Tensor, target: float) -> Tensor:
 
 @stage("rates-{map}", over=lambda config: MAPS)
 def largest_rates(config: AppendixConfig, run: Run, map: str) -> Mapping[str, np.ndarray]:
-    """Return the largest rate that converges from each start; NaN if none does."""
+    """Return the largest learning rate with which gradient descent converges from each initial time scale; NaN if
+    none does.
+    """
     f, rate = reparam.get(map), torch.logspace(-12, 3, config.rates, dtype=torch.float64)
     w = f.weights(-1 / torch.tensor(config.starts, dtype=torch.float64))[:, None].repeat(1, config.rates)
     for _ in range(config.steps):
@@ -106,7 +108,9 @@ def largest_rates(config: AppendixConfig, run: Run, map: str) -> Mapping[str, np
 
 @stage("mlp")
 def mlp(config: AppendixConfig, run: Run) -> Mapping[str, np.ndarray]:
-    """Return relative errors: ``discrete`` with zero recurrent weights, ``continuous`` for each ε."""
+    """Return the relative errors with which layers compute an MLP: ``discrete`` with zero recurrent weights,
+    ``continuous`` for each ε.
+    """
     generator = torch.Generator().manual_seed(0)
     sizes = ((16, 4), (16,), (3, 16), (3,))
     A, a, B, b = (torch.randn(*size, generator=generator, dtype=torch.float64) for size in sizes)
@@ -137,7 +141,9 @@ def mlp(config: AppendixConfig, run: Run) -> Mapping[str, np.ndarray]:
 
 @stage("derivation")
 def derivation(config: AppendixConfig, run: Run) -> Mapping[str, np.ndarray]:
-    """Return G(w)/|w| at w = 0.1 … 3 of the two solutions."""
+    """Return G(w)/|w| at w = 0.1 … 3 for the printed and the corrected solution of the differential equation for
+    ``best``.
+    """
     w = torch.linspace(0.1, 3, 30, dtype=torch.float64, requires_grad=True)
     found = {}
     for name, f in (("best", -1 / (w**2 + 1)), ("printed", -torch.exp(w**2 + 1))):
@@ -147,13 +153,15 @@ def derivation(config: AppendixConfig, run: Run) -> Mapping[str, np.ndarray]:
 
 
 def bound(config: AppendixConfig) -> np.ndarray:
-    """Return the right side of equation 56 for one input and L₀ = 1, at every length."""
+    """Return the right side of equation 56 at every length, for one input and L₀ = 1."""
     T = np.array(config.lengths, dtype=float)
     return np.exp(config.floors[0] * T) * (T + 1) ** -1.1 / 2
 
 
 def figures(config: AppendixConfig, stages: Stages) -> Figures:
-    """Yield the weights against the length, and the largest rates against the start."""
+    """Yield a figure of the weights against the length, and of the largest learning rates against the initial time
+    scale.
+    """
     sizes = {f"λ ≥ {floor:g}": one["sizes"] for floor, one in weights.all(config, stages).items()}
     sizes["equation 56"] = bound(config)
     rates = {map: one["largest"] for map, one in largest_rates.all(config, stages).items()}
@@ -171,7 +179,7 @@ def figures(config: AppendixConfig, stages: Stages) -> Figures:
 
 
 def claims(config: AppendixConfig, stages: Stages) -> Claims:
-    """Check the statements in the order of the README."""
+    """Check the statements of the experiment's README, in their order."""
     yield from _remark(config, stages)
     yield from _descent(config, stages)
     found = mlp(stages)

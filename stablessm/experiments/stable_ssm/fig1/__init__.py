@@ -1,1 +1,1 @@
-"""StableSSM, figure 1."""
+"""Experiment ``st-fig1``: StableSSM, figure 1."""

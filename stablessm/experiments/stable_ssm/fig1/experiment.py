@@ -22,14 +22,14 @@ Families: TypeAlias = Mapping[tuple[str, int, str], PerturbationFamily]
 
 
 def models_of(config: models.Config, map: str, length: int, run: Run) -> None:
-    """Train the models of one map and length, then perturb them."""
+    """Train the models of one map and length, then measure their perturbation errors."""
     models.train_models(config, run, map, length)
     for kind in models.SEARCHES:
         models.measure_family(config, run, map, length, kind)
 
 
 def jobs(config: models.Config) -> dict[str, Callable[[Run], None]]:
-    """Return one job for each map and length; all widths are trained together."""
+    """Return one job for each map and length; a job trains the models of all widths together."""
     return {f"{map}-{T}": partial(models_of, config, map, T) for T in config.lengths for map in config.maps}
 
 
@@ -40,7 +40,7 @@ def run(config: models.Config, run: Run) -> None:
 
 
 def figures(config: models.Config, stages: Stages) -> Figures:
-    """Yield the panels of the paper, and one for the best map."""
+    """Yield the published panels, and one more for the map ``best``."""
     for length in config.lengths:
         panels = []
         for map in config.maps:
@@ -55,7 +55,7 @@ def figures(config: models.Config, stages: Stages) -> Figures:
 
 
 def claims(config: models.Config, stages: Stages) -> Claims:
-    """Check that direct explodes, earlier for wider models, and that stable maps do not."""
+    """Check that perturbed direct models explode, wider models earlier, and that models with stable maps do not."""
     found = {key: models.family(config, stages, *key) for key in product(config.maps, config.lengths, models.SEARCHES)}
     yield bounded(config, found)
     yield shrinking(config, stages, found)
@@ -64,7 +64,7 @@ def claims(config: models.Config, stages: Stages) -> Claims:
 
 
 def bounded(config: models.Config, found: Families) -> Claim:
-    """Check that the errors of stable maps are bounded where direct explodes."""
+    """Check that the errors of stable maps are bounded at radii where the errors of direct explode."""
     told, held = [], []
     for length in config.lengths:
         worst = {map: float(found[map, length, "ascent"].errors[:, -1].max() / norm(length)) for map in config.maps}
@@ -81,7 +81,7 @@ def bounded(config: models.Config, found: Families) -> Claim:
 
 
 def shrinking(config: models.Config, stages: Stages, found: Families) -> Claim:
-    """Check that smaller perturbations destroy wider direct models (figure 1a)."""
+    """Check that wider models of the direct map are destroyed by smaller perturbations (figure 1a)."""
     radii, slowest = {}, {}
     for length in config.lengths:
         family = found["direct", length, "ascent"]
@@ -107,7 +107,9 @@ def shrinking(config: models.Config, stages: Stages, found: Families) -> Claim:
 
 
 def stability(config: models.Config, map: str, every: Families) -> Claim:
-    """Check that wider models are no worse up to some β, among the widths that improve the trained model."""
+    """Check that wider models are no worse than narrow ones up to some β, for the widths that improve the trained
+    model.
+    """
     found = {key: improving(every[map, *key]) for key in product(config.lengths, models.SEARCHES)}
     verdicts = {key: one.verdict() for key, one in found.items()}
     whole = [every[map, *key].verdict().stable for key in found]
@@ -126,7 +128,7 @@ def stability(config: models.Config, map: str, every: Families) -> Claim:
 
 
 def s4(config: models.Config, found: Families) -> Claim:
-    """Compare exp (figure 1c) with softplus (figure 1b)."""
+    """Compare the map exp (figure 1c) with the map softplus (figure 1b)."""
     at = int(np.argmin(np.abs(np.array(config.radii) - 0.032)))
     pairs = {T: [found[map, T, "ascent"].errors[-1, at] for map in ("exp", "softplus")] for T in config.lengths}
     return Claim(

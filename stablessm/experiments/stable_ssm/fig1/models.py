@@ -30,7 +30,7 @@ PUBLISHED = Training(samples=153_600, batch=512, epochs=40, graphed=True)
 
 @dataclass(frozen=True)
 class Config:
-    """Sizes of the experiment. The defaults are the sizes in StableSSM, appendix C.1, or add to them."""
+    """Settings of the experiment. The defaults are the settings of StableSSM, appendix C.1, with some additions."""
 
     maps: tuple[str, ...] = ("direct", "softplus", "exp", "best")
     widths: tuple[int, ...] = (2, 4, 8, 16, 32, 64)
@@ -49,19 +49,21 @@ class Config:
 
     @property
     def lengths(self) -> tuple[int, ...]:
-        """Return all lengths, in steps."""
+        """Return all sequence lengths, in steps."""
         return (self.length, *self.longer)
 
 
 def start(width: int, length: int, seed: int) -> RealSSM:
-    """Return a model with time scales from one step to the length: the same eigenvalues, B and C for every map."""
+    """Return an untrained model with time scales from one step to the length; eigenvalues, B and C are the same for
+    every map.
+    """
     torch.manual_seed(seed)
     rates = -1 / timescales(width, 1.0, float(length))
     return RealSSM(1, width, 1, map="direct", discretization="exponential", bias=False, eigenvalues=rates).double()
 
 
 def gram(x: Tensor) -> Tensor:
-    """Return G (T, T) with mean (Σ_j e_j x[t-j])² = e'Ge over a batch of inputs (B, T).
+    """Return the matrix G (T, T) for which e'Ge is the mean of (Σ_j e_j x[t-j])² over a batch of inputs (B, T).
 
     >>> x, e = torch.randn(3, 4), torch.randn(4)
     >>> windows = [x[:, : t + 1].flip(1) @ e[: t + 1] for t in range(4)]
@@ -73,7 +75,7 @@ def gram(x: Tensor) -> Tensor:
 
 
 def kernel_loss(layer: RealSSM, weights: Tensor, rho: Tensor, times: Tensor) -> Tensor:
-    """Return the mean square error of the output from the error e of the kernel: e'Ge, or Σ g e² for a diagonal G."""
+    """Return the mean square error of the output from the kernel's error e: e'Ge, or Σ g e² if G is diagonal."""
     error = layer.kernel(times)[:, 0, 0] - rho
     return error @ (weights @ error) if weights.dim() == 2 else (weights * error.square()).sum()
 
@@ -83,7 +85,7 @@ def _starts(config: Config, map: str, length: int) -> list[RealSSM]:
 
 
 def train_models(config: Config, run: Run, map: str, length: int) -> None:
-    """Train every seed of every width."""
+    """Train the models of every seed and width."""
     device = config.training.chosen_device()
     times = torch.arange(length, dtype=torch.float64, device=device)
     rho = TARGET.kernel(times)[:, 0, 0]
@@ -98,7 +100,7 @@ def train_models(config: Config, run: Run, map: str, length: int) -> None:
 
 
 def trained(config: Config, stages: Stages, map: str, length: int) -> list[RealSSM]:
-    """Return the best of the seeds for each width."""
+    """Return for each width the trained model of the best seed."""
     arrays = stages[f"training-{map}-{length}"]
     models = restored(_starts(config, map, length), arrays)
     best = arrays["losses"][-1].reshape(-1, config.seeds).argmin(1)
@@ -107,7 +109,7 @@ def trained(config: Config, stages: Stages, map: str, length: int) -> list[RealS
 
 @lru_cache(maxsize=1)
 def _measured(config: Config, run: Run, map: str, length: int, kind: str) -> PerturbationFamily:
-    """Measure all widths together, so that every order of the stages gives the same bits."""
+    """Measure all widths together, so that the result does not depend on the order of the stages."""
     (search, weight_norm), device = SEARCHES[kind], config.training.chosen_device()
     models = dict(zip(config.widths, (m.to(device) for m in trained(config, run, map, length)), strict=True))
     return PerturbationFamily.of(
@@ -118,16 +120,16 @@ def _measured(config: Config, run: Run, map: str, length: int, kind: str) -> Per
 
 @kept(PerturbationCurve, "{map}-{length}-{width}-{kind}")
 def curve(config: Config, run: Run, map: str, length: int, width: int, kind: str) -> PerturbationCurve:
-    """Measure E_m(β) of a trained model with perturbed recurrent weights."""
+    """Measure E_m(β) of the trained model of one width, for perturbations of its recurrent weights."""
     return _measured(config, run, map, length, kind).curves[width]
 
 
 def measure_family(config: Config, run: Run, map: str, length: int, kind: str) -> None:
-    """Measure the curves of all widths."""
+    """Measure the perturbation errors of all widths."""
     for m in config.widths:
         curve.compute(config, run, map, length, m, kind)
 
 
 def family(config: Config, stages: Stages, map: str, length: int, kind: str) -> PerturbationFamily:
-    """Return the curves of all widths."""
+    """Return the perturbation errors of all widths."""
     return PerturbationFamily({m: curve(stages, map, length, m, kind) for m in config.widths})

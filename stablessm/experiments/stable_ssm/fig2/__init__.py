@@ -1,1 +1,1 @@
-"""StableSSM, figure 2."""
+"""Experiment ``st-fig2``: StableSSM, figure 2."""

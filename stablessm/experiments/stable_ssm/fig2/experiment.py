@@ -27,7 +27,7 @@ MAPS: dict[Time, dict[str, Option]] = {
 
 @dataclass(frozen=True)
 class ScaleConfig:
-    """Ranges of the comparison."""
+    """Settings of the experiment: grids of weights and time scales, and thresholds."""
 
     weights: int = 1000
     """Number of weights; an even number leaves out w = 0."""
@@ -47,7 +47,7 @@ class ScaleConfig:
 
 @stage("{time}", over=lambda config: get_args(Time))
 def measured(config: ScaleConfig, run: Run, time: Time) -> Mapping[str, Tensor]:
-    """Return ratios G/|w| of every map, (2, n), over weights and over time scales, and their grids."""
+    """Return the ratios G/|w| of every map, (2, n), on a grid of weights and on a grid of time scales, and the grids."""
     weights = torch.linspace(-config.reach, config.reach, config.weights, dtype=torch.float64)
     scales = timescales(config.scales, config.shortest, config.longest)
     eigenvalues = -1 / scales if time == "continuous" else torch.exp(-1 / scales)
@@ -59,13 +59,15 @@ def measured(config: ScaleConfig, run: Run, time: Time) -> Mapping[str, Tensor]:
 
 
 def ratios(f: reparam.Reparameterization, w: Tensor) -> Tensor:
-    """Return G(w)/|w|, ours and as published, (2, n); NaN where λ is unstable or the map is flat."""
+    """Return G(w)/|w| as derived here and as published, (2, n); NaN where λ is unstable or the map is constant."""
     scales = torch.stack([f.gradient_scale(w), f.gradient_scale_published(w)]) / w.abs()
     return torch.where((f.distance(w) > 0) & (scales > 0), scales, torch.nan)
 
 
 def figures(config: ScaleConfig, stages: Stages) -> Figures:
-    """Yield G and G/|w| against weights, and G/|w| against time scales, for continuous and for discrete time."""
+    """Yield figures of G and G/|w| against weights, and of G/|w| against time scales, in continuous and discrete
+    time.
+    """
     for time, found in measured.all(config, stages).items():
         note = " Dotted: as published, where the formulas differ." if time == "discrete" else ""
         yield Figure(
@@ -81,7 +83,7 @@ def figures(config: ScaleConfig, stages: Stages) -> Figures:
 
 
 def panel(found: Mapping[str, np.ndarray], title: str, grid: str, y: str, shown: tuple[float, float]) -> Panel:
-    """Return our line of each map, and the published line where it differs."""
+    """Return a panel with one line for each map, and a dotted line where the published formula differs."""
     x, series = found[grid], []
     times = np.abs(x) if y == "G(w)" else np.ones_like(x)
     for label in (name.removesuffix(f" {grid}") for name in found if name.endswith(f" {grid}")):
@@ -97,18 +99,20 @@ def panel(found: Mapping[str, np.ndarray], title: str, grid: str, y: str, shown:
 
 
 def span(ratio: np.ndarray) -> tuple[float, float]:
-    """Return the smallest and the largest value."""
+    """Return the smallest and the largest ratio, without NaN."""
     return float(np.nanmin(ratio)), float(np.nanmax(ratio))
 
 
 def claims(config: ScaleConfig, stages: Stages) -> Claims:
-    """Check that "best" is balanced, the others are not, and softplus is the mildest of them."""
+    """Check that "best" has a constant ratio, that other maps do not, and that softplus has the smallest ratios of
+    these.
+    """
     for check in (balanced, unbalanced, milder):
         yield from (check(config, found, time) for time, found in measured.all(config, stages).items())
 
 
 def balanced(config: ScaleConfig, found: Mapping[str, np.ndarray], time: Time) -> Claim:
-    """Check that G/|w| of "best" is 2a everywhere."""
+    """Check that G/|w| of "best" is 2a for all weights."""
     papers = "best" if time == "continuous" else "best, b = 0.5"
     (low, high), times = span(found[f"{papers} weights"][0]), span(found[f"{papers} scales"][0])
     level = high / low < config.level
@@ -130,7 +134,7 @@ def balanced(config: ScaleConfig, found: Mapping[str, np.ndarray], time: Time) -
 
 
 def unbalanced(config: ScaleConfig, found: Mapping[str, np.ndarray], time: Time) -> Claim:
-    """Check that the ratio of every other map varies with the time scale."""
+    """Check that G/|w| of every other map varies with the time scale."""
     spans = {label: span(found[f"{label} scales"][0]) for label in MAPS[time] if not label.startswith("best")}
     factors = {label: high / low for label, (low, high) in spans.items()}
     return Claim(
@@ -145,7 +149,7 @@ def unbalanced(config: ScaleConfig, found: Mapping[str, np.ndarray], time: Time)
 
 
 def milder(config: ScaleConfig, found: Mapping[str, np.ndarray], time: Time) -> Claim:
-    """Check that softplus has the smaller ratio at the same eigenvalue."""
+    """Check that softplus has a smaller ratio G/|w| than exp at the same eigenvalue."""
     relative = {name: found["softplus scales"][0] / found[f"{name} scales"][0] for name in ("direct", "exp")}
     shares = {name: float((r < 1).mean()) for name, r in relative.items()}
     last = {name: float(found["scales"][r >= 1].max(initial=0)) for name, r in relative.items()}

@@ -1,1 +1,1 @@
-"""StableSSM, figure 3."""
+"""Experiment ``st-fig3``: StableSSM, figure 3."""

@@ -1,4 +1,4 @@
-"""Gradient over weight during training for each map."""
+"""Gradient-to-weight ratios during the training of state-space models, for each map."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SHORTEST = 2.0
 
 @dataclass(frozen=True)
 class Config:
-    """Sizes of the experiment. The defaults are the sizes in StableSSM, appendix C.1."""
+    """Settings of the experiment. The defaults are the settings of StableSSM, appendix C.1."""
 
     maps: tuple[str, ...] = ("direct", "relu", "exp", "softplus", "tanh", "best")
     width: int = 64
@@ -47,12 +47,12 @@ class Config:
 
 
 def spread(config: Config) -> Tensor:
-    """Return time scales, in steps."""
+    """Return the initial time scales of the modes, in steps."""
     return timescales(config.width, SHORTEST, float(config.length))
 
 
 def start(config: Config, map: str, seed: int) -> RealSSM:
-    """Return a model, the same function for every map."""
+    """Return an untrained model with a map; all maps start as the same function."""
     torch.manual_seed(seed)
     eigenvalues = (-1 / spread(config)).exp()
     layer = RealSSM(1, config.width, 1, map="direct", time="discrete", activation="tanh", eigenvalues=eigenvalues)
@@ -60,7 +60,7 @@ def start(config: Config, map: str, seed: int) -> RealSSM:
 
 
 def ratios(weights: Mapping[str, Tensor], gradients: Mapping[str, Tensor]) -> Tensor:
-    """Return quantiles of |gradient| / |weight| over modes, (models, quantiles)."""
+    """Return quantiles over the modes of |gradient| / |weight|, (models, quantiles)."""
     at = torch.tensor(QUANTILES).to(weights["w"])
     return ratio(gradients["w"], weights["w"]).quantile(at, dim=1, interpolation="higher").mT
 
@@ -77,7 +77,7 @@ def beginning(config: Config, run: Run, map: str) -> Mapping[str, Any]:
 
 
 def run(config: Config, run: Run) -> None:
-    """Train each map in turn, all seeds at once."""
+    """Train the models of each map in turn, all seeds as one computation."""
     for map in config.maps:
         beginning.compute(config, run, map)
         starts = [start(config, map, seed) for seed in range(config.seeds)]
@@ -86,7 +86,7 @@ def run(config: Config, run: Run) -> None:
 
 
 def figures(config: Config, stages: Stages) -> Figures:
-    """Yield ratios and losses during training, and ratios before training against time scales."""
+    """Yield a figure of ratios and losses during training, and of the ratios before training against the time scales."""
     found = {map: stages[f"training-{map}"] for map in config.maps}
     losses = {map: arrays["losses"][:, 0] for map, arrays in found.items()}
     seen = {map: (arrays["seen"][:, 0, -1], arrays["seen"][:, 0, 0]) for map, arrays in found.items()}
@@ -105,7 +105,9 @@ def figures(config: Config, stages: Stages) -> Figures:
 
 
 def claims(config: Config, stages: Stages) -> Claims:
-    """Check that best has the smallest ratio, losses are similar, and the bound predicts the order."""
+    """Check that best has the smallest ratio, that losses are similar, and that the bound predicts the order of the
+    maps.
+    """
     seen = {map: stages[f"training-{map}"]["seen"][..., -1] for map in config.maps}
     typical = {map: float(np.median(values)) for map, values in seen.items()}
     highest = {map: float(values.max()) for map, values in seen.items()}

@@ -1,1 +1,1 @@
-"""StableSSM, figure 4."""
+"""Experiment ``st-fig4``: StableSSM, figure 4."""

@@ -1,4 +1,4 @@
-"""Language models: |gradient| / |weight| from the same eigenvalues, and the loss at a large learning rate."""
+"""Language models with equal initial eigenvalues: gradient-to-weight ratios, and losses at a large learning rate."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ UNSTABLE = ("direct", "relu")
 
 
 def shown(config: StudyConfig) -> tuple[str, ...]:
-    """Return the maps of the figure before training, which include tanh."""
+    """Return the maps that are compared before training: those of the config, and tanh."""
     return tuple(dict.fromkeys((*config.maps, "tanh")))
 
 
 def run(config: StudyConfig, run: Run) -> None:
-    """Measure the models before training, then train them."""
+    """Measure the gradient-to-weight ratios of the untrained models, then train the models."""
     study.start_all(config, run, shown(config))
     study.train_all(config, run, config.rate)
 
 
 def spread(ratio: np.ndarray, left_out: float) -> tuple[float, float]:
-    """Return the range of ratios over all modes without the given share at either end."""
+    """Return the range of the ratios over all modes, without the given fraction of modes at either end."""
     low, high = np.quantile(ratio, [left_out, 1 - left_out], method="nearest")
     return float(low), float(high)
 
 
 def figures(config: StudyConfig, stages: Stages) -> Figures:
-    """Yield the panels (a) and (b) of the figure."""
+    """Yield panels (a) and (b) of the published figure."""
     modes = []
     for scheme in shown(config):
         found = study.beginning(stages, scheme)
@@ -54,7 +54,7 @@ def figures(config: StudyConfig, stages: Stages) -> Figures:
 
 
 def claims(config: StudyConfig, stages: Stages) -> Claims:
-    """Check the ranges of ratios, and which maps train stably."""
+    """Check the ranges of the gradient-to-weight ratios, and which maps train stably."""
     stable = [scheme for scheme in shown(config) if scheme not in UNSTABLE]
     if unstable := [scheme for scheme in config.maps if scheme in UNSTABLE]:
         yield narrower(config, stages, stable, unstable)
@@ -64,7 +64,7 @@ def claims(config: StudyConfig, stages: Stages) -> Claims:
 
 
 def narrower(config: StudyConfig, stages: Stages, stable: list[str], unstable: list[str]) -> Claim:
-    """Check figure 4 (a)."""
+    """Check figure 4 (a): stable maps have narrower ranges of ratios than unstable maps."""
     ends = {s: spread(study.beginning(stages, s)["ratio"], config.limits.ends) for s in (*stable, *unstable)}
     width = {scheme: high - low for scheme, (low, high) in ends.items()}
     held = [width[a] < width[b] for a in stable for b in unstable]
@@ -80,7 +80,7 @@ def narrower(config: StudyConfig, stages: Stages, stable: list[str], unstable: l
 
 
 def calmer(config: StudyConfig, stages: Stages, rivals: Sequence[str]) -> Claim:
-    """Check figure 4 (b)."""
+    """Check figure 4 (b): best trains more stably than the other maps."""
     cells = study.at(config, stages, config.rate)
     found = study.unrest(config, cells)
     final = {scheme: final_loss(cell, config.limits) for scheme, cell in cells.items()}

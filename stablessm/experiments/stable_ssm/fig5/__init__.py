@@ -1,1 +1,1 @@
-"""StableSSM, figure 5."""
+"""Experiment ``st-fig5``: StableSSM, figure 5."""

@@ -1,4 +1,4 @@
-"""Gradient over weight during the training of language models for each map."""
+"""Gradient-to-weight ratios during the training of language models, for each map."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from stablessm.experiments.stable_ssm.language_study import PAPERS, StudyConfig
 
 
 def run(config: StudyConfig, run: Run) -> None:
-    """Measure the models before training, then train them."""
+    """Measure the gradient-to-weight ratios of the untrained models, then train the models."""
     study.start_all(config, run, config.maps)
     study.train_all(config, run, config.rate)
 
 
 def figures(config: StudyConfig, stages: Stages) -> Figures:
-    """Yield the largest and the median ratio, and the loss."""
+    """Yield a figure of the largest and the median ratio, and of the loss, during training."""
     cells, lines = study.at(config, stages, config.rate), []
     for scheme, found in cells.items():
         steps = found["looks"].astype(float)
@@ -33,7 +33,7 @@ def figures(config: StudyConfig, stages: Stages) -> Figures:
 
 
 def claims(config: StudyConfig, stages: Stages) -> Claims:
-    """Check that best has the smallest ratio, and that the ratio predicts stability."""
+    """Check that best has the smallest ratio, and that the ratio predicts which trainings are stable."""
     cells = study.at(config, stages, config.rate)
     typical = {scheme: float(np.median(found["largest"])) for scheme, found in cells.items()}
     highest = {scheme: float(found["largest"].max()) for scheme, found in cells.items()}
@@ -57,7 +57,7 @@ def claims(config: StudyConfig, stages: Stages) -> Claims:
 
 
 def smallest(typical: dict[str, float], highest: dict[str, float]) -> Claim:
-    """Check figure 5; the map with b = 1 is our addition and not a rival."""
+    """Check figure 5: best has the smallest ratio. The map with b = 1 is our addition and is not compared."""
     rivals = [scheme for scheme in typical if not scheme.startswith("best")] or ["best-1"]
     ratios = [numbers[PAPERS] / min(numbers[scheme] for scheme in rivals) for numbers in (typical, highest)]
     return Claim(

@@ -1,1 +1,1 @@
-"""StableSSM, figure 6."""
+"""Experiment ``st-fig6``: StableSSM, figure 6."""

@@ -1,4 +1,4 @@
-"""Language models at four learning rates for each map."""
+"""Language models trained with each map at four learning rates."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ STABLE = ("exp", "softplus", "best-0.5", "best-1", "tanh")
 
 
 def run(config: StudyConfig, run: Run) -> None:
-    """Train every map at every rate."""
+    """Train a model with every map at every learning rate."""
     for rate in config.rates:
         study.train_all(config, run, rate)
 
 
 def final(config: StudyConfig, stages: Stages) -> Ends:
-    """Return the final losses at every rate."""
+    """Return the final losses by learning rate and map."""
     return {
         rate: {scheme: final_loss(found, config.limits) for scheme, found in study.at(config, stages, rate).items()}
         for rate in config.rates
@@ -39,7 +39,7 @@ def final(config: StudyConfig, stages: Stages) -> Ends:
 
 
 def figures(config: StudyConfig, stages: Stages) -> Figures:
-    """Yield losses with one panel per rate, final losses against the rate, and memories."""
+    """Yield figures of losses with one panel per learning rate, of final losses, and of memory functions."""
     cells, ends = {rate: study.at(config, stages, rate) for rate in config.rates}, final(config, stages)
     over = lines(config.rates, {scheme: [losses[scheme] for losses in ends.values()] for scheme in config.maps}, "both")
     yield Figure(
@@ -60,7 +60,7 @@ def figures(config: StudyConfig, stages: Stages) -> Figures:
 
 
 def claims(config: StudyConfig, stages: Stages) -> Claims:
-    """Check the captions of the figure, the eigenvalues and the memories."""
+    """Check the captions of the published figure, the eigenvalues after training, and the memory functions."""
     limits, ends, rates = config.limits, final(config, stages), sorted(config.rates)
     unrest = {rate: study.unrest(config, study.at(config, stages, rate)) for rate in config.rates}
     rivals = [scheme for scheme in RIVALS if scheme in config.maps]
@@ -80,7 +80,7 @@ def claims(config: StudyConfig, stages: Stages) -> Claims:
 
 
 def calm(limits: Limits, rate: float, ends: Ends, unrest: Unrest, rivals: list[str]) -> Claim:
-    """Check figure 6 (a)."""
+    """Check figure 6 (a): at the smallest rate, the loss of best does not fluctuate, but is not the smallest."""
     told, losses = unrest[rate], ends[rate]
     quiet = told[PAPERS] == Instability(False, 0)
     behind = losses[PAPERS] - min(losses[scheme] for scheme in rivals)
@@ -95,7 +95,7 @@ def calm(limits: Limits, rate: float, ends: Ends, unrest: Unrest, rivals: list[s
 
 
 def comparable(limits: Limits, rate: float, ends: Ends, alike: Sequence[str]) -> Claim:
-    """Check figure 6 (b)."""
+    """Check figure 6 (b): at the next rate, the loss of best is comparable with the losses of other maps."""
     losses = ends[rate]
     behind = {scheme: losses[PAPERS] - losses[scheme] for scheme in alike}
     held = [gap < limits.comparable for gap in behind.values()]
@@ -110,7 +110,7 @@ def comparable(limits: Limits, rate: float, ends: Ends, alike: Sequence[str]) ->
 
 
 def advantage(limits: Limits, ends: Ends, rivals: list[str]) -> Claim:
-    """Check the caption of figure 6."""
+    """Check the caption of figure 6: the advantage of best grows with the learning rate."""
     rates = sorted(ends)
     gap = [_gap(ends[rate], rivals) for rate in rates]
     grows = [after >= before for before, after in pairwise(gap)]
@@ -125,7 +125,7 @@ def advantage(limits: Limits, ends: Ends, rivals: list[str]) -> Claim:
 
 
 def wins(limits: Limits, rate: float, ends: Ends, unrest: Unrest, rivals: list[str]) -> Claim:
-    """Check figure 6 (c)."""
+    """Check figure 6 (c): at the largest rate, best has the smallest loss."""
     losses, told = ends[rate], unrest[rate]
     next_best = min(losses[scheme] for scheme in rivals)
     finite, lead = np.isfinite(losses[PAPERS]), next_best - losses[PAPERS]
@@ -141,7 +141,7 @@ def wins(limits: Limits, rate: float, ends: Ends, unrest: Unrest, rivals: list[s
 
 
 def lost(config: StudyConfig, stages: Stages) -> str:
-    """Return the trainings that diverged and their steps, in words."""
+    """Return the trainings that diverged and the steps at which they did, as text."""
     cells = ((scheme, rate, study.cell(stages, scheme, rate)) for scheme in config.maps for rate in config.rates)
     found = [
         f"{scheme} at {rate:g} (step {int(cell['diverged'])})" for scheme, rate, cell in cells if cell["diverged"] >= 0
@@ -150,7 +150,7 @@ def lost(config: StudyConfig, stages: Stages) -> str:
 
 
 def counted(limits: Limits, unrest: Unrest, rivals: list[str], diverged: str) -> Claim:
-    """Check divergences and spikes over all rates."""
+    """Compare the numbers of divergences and loss spikes of the maps, over all learning rates."""
     total = {
         scheme: tuple(sum(getattr(told[scheme], key) for told in unrest.values()) for key in ("diverged", "spikes"))
         for scheme in (PAPERS, *rivals)
@@ -167,7 +167,7 @@ def counted(limits: Limits, unrest: Unrest, rivals: list[str], diverged: str) ->
 
 
 def inside(config: StudyConfig, stages: Stages) -> Claim:
-    """Check the eigenvalues after training."""
+    """Check that stable maps keep all eigenvalues stable during training."""
     ends = {
         scheme: [float(np.abs(study.cell(stages, scheme, rate)["eigenvalues"]).max()) for rate in config.rates]
         for scheme in config.maps
@@ -186,7 +186,7 @@ def inside(config: StudyConfig, stages: Stages) -> Claim:
 
 
 def remembers(config: StudyConfig, stages: Stages) -> Claim:
-    """Check the memory of every trained model."""
+    """Check the memory function of every trained model."""
     told, fade = [], []
     for scheme in config.maps:
         curves = [study.memory(study.cell(stages, scheme, rate)) for rate in config.rates]
@@ -206,7 +206,7 @@ def remembers(config: StudyConfig, stages: Stages) -> Claim:
 
 
 def _left(value: np.ndarray) -> float:
-    """Return the end of a memory relative to its maximum."""
+    """Return the value of a memory function at its end, relative to its maximum."""
     return float(value[-max(1, len(value) // 10) :].max() / max(value.max(), np.finfo(float).tiny))
 
 

@@ -1,1 +1,1 @@
-"""The largest learning rate that a language model survives with each map."""
+"""Experiment ``st-rates``: the largest learning rate at which a language model trains, for each map."""

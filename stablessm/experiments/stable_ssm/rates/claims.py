@@ -1,4 +1,4 @@
-"""Which map survives the largest rates: the claims of the README."""
+"""The claims of ``st-rates``: with which map a language model still trains at the largest learning rates."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Found: TypeAlias = Mapping[str, np.ndarray]
 
 @final
 class Survival:
-    """The trainings of one set, by map."""
+    """Which trainings of one set survived (neither diverged nor failed to learn), by map, learning rate and seed."""
 
     def __init__(self, config: Any, found: Mapping[str, Found]) -> None:
         self.config, self.found = config, found
@@ -33,37 +33,39 @@ class Survival:
 
     @property
     def undecided(self) -> bool:
-        """Whether every training survives, or none does: then no map is compared with another."""
+        """Return whether all trainings survive or none does, so that the maps cannot be compared."""
         alive = np.stack([*self.survived.values()])
         return bool(alive.all() or not alive.any())
 
     def edge(self, map: str) -> str:
-        """Return the largest surviving rate: the median of the seeds and its range."""
+        """Return the largest learning rate that a map survives, as text: the median over the seeds and the range."""
         rates = (0.0, *self.config.rates)
         low, middle, high = (rates[int(q)] for q in np.quantile(self.steps[map], [0, 0.5, 1], method="lower"))
         return f"{middle:g}" if low == high else f"{middle:g} ({low:g} to {high:g})"
 
     def clearly(self, one: str, other: str) -> bool:
-        """Return whether every seed of one map survives more than every seed of the other."""
+        """Return whether every seed of the first map survives larger learning rates than every seed of the other."""
         return bool(self.steps[one].min() > self.steps[other].max())
 
     def no_less(self, one: str, other: str) -> bool:
-        """Return whether the median of one map is not below the median of the other."""
+        """Return whether the first map survives, in the median over seeds, at least the learning rates of the other."""
         return bool(np.median(self.steps[one]) >= np.median(self.steps[other]))
 
     def ahead(self, pairs: Sequence[tuple[str, str]]) -> rules.Verdict:
-        """Return whether the first map of each pair survives clearly more; ``inconclusive`` if undecided."""
+        """Return the verdict on whether the first map of each pair survives clearly larger learning rates than the
+        second.
+        """
         clear = [self.clearly(*pair) for pair in pairs]
         verdict = rules.graded(all(clear), any(clear) and all(self.no_less(*pair) for pair in pairs))
         return rules.seen(len(pairs) if self.undecided else 0, len(pairs), verdict)
 
     def edges(self) -> str:
-        """Return the largest surviving rate of every map."""
+        """Return the largest learning rate that each map survives, as text."""
         return "; ".join(f"{map} {self.edge(map)}" for map in self.found)
 
 
 def claims(training: Stage[Any, Any], config: Any, stages: Stages) -> Claims:
-    """Check the hypotheses of the README, in their order."""
+    """Check the hypotheses of the experiment's README, in their order."""
     sets = {set: Survival(config, {map: training(stages, set, map) for map in config.maps}) for set in config.sets}
     rivals = [map for map in RIVALS if map in config.maps]
     stable = [map for map in STABLE if map in config.maps]
@@ -102,7 +104,7 @@ def _ahead(found: Survival, pairs: Sequence[tuple[str, str]], statement: str, pa
 
 
 def lowest(found: Survival, rivals: Sequence[str]) -> Claim:
-    """Check figure 6 (c) at the largest rate that any map survives with every seed."""
+    """Check figure 6 (c) at the largest learning rate that some map survives with every seed."""
     config, limits = found.config, found.config.limits
     alive = np.array([found.survived[map].all(1) for map in (PAPERS, *rivals)])
     last = int(np.flatnonzero(alive.any(0)).max(initial=-1))
@@ -122,7 +124,7 @@ def lowest(found: Survival, rivals: Sequence[str]) -> Claim:
 
 
 def calm(found: Survival, rivals: Sequence[str]) -> Claim:
-    """Check divergences and spikes over all rates."""
+    """Check that best has the fewest divergences and loss spikes over all learning rates."""
     total = {
         map: (int((found.found[map]["diverged"] >= 0).sum()), int(found.found[map]["spikes"].sum()))
         for map in (PAPERS, *rivals)
@@ -138,7 +140,7 @@ def calm(found: Survival, rivals: Sequence[str]) -> Claim:
 
 
 def ratio(found: Survival) -> Claim:
-    """Check figure 5: that the ratio of gradient and weight predicts which map breaks."""
+    """Check figure 5: maps with a larger gradient-to-weight ratio fail at smaller learning rates."""
     high = {map: float(np.median(np.nanmax(one["largest"][:, 0], 0))) for map, one in found.found.items()}
     edge = np.array([np.median(found.steps[map]) for map in high])
     decides = correlation(np.array([*high.values()]), edge)
@@ -154,7 +156,7 @@ def ratio(found: Survival) -> Claim:
 
 
 def moves(found: Survival) -> Claim:
-    """Check that best learns its time scales."""
+    """Check that training changes the time scales of the map best."""
     moved = {map: np.where(found.survived[map], one["moved"][-1], 0.0).max() for map, one in found.found.items()}
     return Claim(
         "best moves its time scales at the rates that it survives",
@@ -167,7 +169,7 @@ def moves(found: Survival) -> Claim:
 
 
 def at_their_best(found: Survival) -> Claim:
-    """Compare test losses, each map at its best rate."""
+    """Compare the test losses of the maps, each at its best learning rate."""
     config, told, best = found.config, [], {}
     for map, one in found.found.items():
         score = np.where(found.survived[map], one["test"], np.inf).mean(1)

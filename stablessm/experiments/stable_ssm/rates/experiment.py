@@ -1,4 +1,4 @@
-"""Language models of seven maps at learning rates that grow until training fails."""
+"""Language models with seven maps, trained at increasing learning rates until training fails."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Table: TypeAlias = Mapping[str, np.ndarray]
 
 @dataclass(frozen=True)
 class RatesConfig:
-    """Sizes, rates and thresholds."""
+    """Settings of the experiment: text, model, maps, learning rates, training and thresholds."""
 
     text: str = "wikitext2"
     """A text of the task ``lm``, or ``synthetic``: a Markov chain, for a quick test."""
@@ -60,11 +60,11 @@ class RatesConfig:
                 raise ArgumentError(name, f"some of {', '.join(known)}", given)
 
     def task(self) -> Task:
-        """Return the task with its text."""
+        """Return the task ``lm`` with the text of the settings."""
         return loaded(self.text, self.vocabulary, self.length)
 
     def members(self, set: str) -> list[Member]:
-        """Return the models of a stack: all seeds of the first rate, then of the next."""
+        """Return the models that are trained together: all seeds of the first learning rate, then of the next."""
         alone = set in ("recurrent", "equal")
         cells = product(self.rates, range(self.seeds))
         return [Member(s, self.base, r / self.base) if alone else Member(s, r, 1.0) for r, s in cells]
@@ -77,7 +77,9 @@ def _start(config: RatesConfig, task: Task, map: str, seed: int) -> SequenceMode
 
 
 def entropy(task: Task, batch: int, batches: int = 64) -> float:
-    """Return the entropy of the token frequencies of the text, in nats: the loss of a model without any input."""
+    """Return the entropy of the token frequencies in nats, which is the loss of the best model that ignores its
+    input.
+    """
     count = min(batches, task.steps("train", batch))
     tokens = torch.cat([task.batch("train", batch, index=i).targets.flatten() for i in range(count)])
     share = tokens.bincount().double() / len(tokens)
@@ -86,7 +88,8 @@ def entropy(task: Task, batch: int, batches: int = 64) -> float:
 
 @stage("training-{set}-{map}", over=lambda config: product(config.sets, config.maps))
 def training(config: RatesConfig, run: Run, set: str, map: str) -> Mapping[str, np.ndarray]:
-    """Train a map at all rates; return the arrays of ``stacked_language.train`` with axes (rates, seeds), and
+    """Train models with one map at all learning rates; return the arrays of ``stacked_language.train`` with axes
+    (rates, seeds), and in addition:
 
     ``final``: mean loss of the last tenth of the steps; ``spikes``: their number; ``entropy`` of the token frequencies.
     """
@@ -108,7 +111,7 @@ def training(config: RatesConfig, run: Run, set: str, map: str) -> Mapping[str, 
 
 
 def _over_rates(config: RatesConfig, table: Mapping[str, np.ndarray]) -> list[Series]:
-    """Return for each map a line, the median over the seeds, and points, their smallest and largest value."""
+    """Return for each map a line (median over the seeds) and points (minimum and maximum over the seeds)."""
     found = []
     for map, values in table.items():
         ends = np.concatenate([np.fmin.reduce(values, 1), np.fmax.reduce(values, 1)])
@@ -118,7 +121,9 @@ def _over_rates(config: RatesConfig, table: Mapping[str, np.ndarray]) -> list[Se
 
 
 def figures(config: RatesConfig, stages: Stages) -> Figures:
-    """Yield final losses, moves of the time scales and gradients over weights, against the rate."""
+    """Yield a figure of final losses, changes of the time scales and gradient-to-weight ratios against the learning
+    rate.
+    """
     trained = {set: {map: training(stages, set, map) for map in config.maps} for set in config.sets}
     label = "learning rate"
     level = float(trained[config.sets[0]][config.maps[0]]["entropy"])

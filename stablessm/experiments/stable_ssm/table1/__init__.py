@@ -1,1 +1,1 @@
-"""StableSSM, table 1."""
+"""Experiment ``st-table1``: StableSSM, table 1."""

@@ -1,4 +1,4 @@
-"""Table 1 of StableSSM against automatic differentiation."""
+"""Compares the gradient scales in table 1 of StableSSM with automatic differentiation."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from stablessm.report.figure import Figure, Panel, Series
 
 @dataclass(frozen=True)
 class Row:
-    """One row of the table: a map and the printed formula for its G."""
+    """One row of the published table: a map and the printed formula for its gradient scale G."""
 
     time: Time
     map: str
@@ -29,11 +29,11 @@ class Row:
 
     @property
     def name(self) -> str:
-        """Return the name of the stage and of the line in the figure."""
+        """Return the name of the row's stage and of its line in the figure."""
         return f"{self.time}-{self.map}"
 
     def f(self) -> reparam.Reparameterization:
-        """Return the map."""
+        """Return the map of the row."""
         return reparam.get(self.map, self.time, **self.options)
 
 
@@ -56,7 +56,7 @@ ROWS = [
 
 @dataclass(frozen=True)
 class TableConfig:
-    """Ranges and resolutions of the comparison."""
+    """Settings of the comparison: range and number of weights, and accuracy of the integrals."""
 
     weights: int = 400
     """Number of weights; an even number leaves out w = 0."""
@@ -74,7 +74,7 @@ class TableConfig:
 
 @stage(lambda row: row.name, over=lambda config: ROWS)
 def measured(config: TableConfig, run: Run, row: Row) -> Mapping[str, Tensor]:
-    """Return the derived, the printed and our own G on the part of the grid where the row is stable."""
+    """Return the derived, the printed and the library's G at the weights of the grid where the map is stable."""
     f = row.f()
     grid = torch.linspace(-config.reach, config.reach, config.weights, dtype=torch.float64)
     if row.map == "direct":  # clip and relu have few stable weights
@@ -86,33 +86,33 @@ def measured(config: TableConfig, run: Run, row: Row) -> Mapping[str, Tensor]:
 
 
 def integral(f: reparam.Reparameterization, w: Tensor, nodes: int) -> Tensor:
-    """Return ∫ |∂_w e^{f(w)s}| ds (equation 85) by the trapezoidal rule in log s, which converges geometrically."""
+    """Return ∫ |∂_w e^{f(w)s}| ds (equation 85), computed by the trapezoidal rule in log s."""
     y = torch.linspace(-30, 30, nodes, dtype=torch.float64)
     slopes = term_slopes(w, lambda leaf: torch.exp(f(leaf) * y.exp()), nodes)
     return torch.trapezoid(slopes.abs() * y.exp(), y)
 
 
 def series(f: reparam.Reparameterization, w: Tensor, terms: int) -> Tensor:
-    """Return Σ_k |∂_w f(w)^k| (equation 90)."""
+    """Return the sum Σ_k |∂_w f(w)^k| (equation 90)."""
     k = torch.arange(terms, dtype=torch.float64)
     return term_slopes(w, lambda leaf: f(leaf) ** k, terms).abs().sum()
 
 
 def term_slopes(w: Tensor, terms: Callable[[Tensor], Tensor], count: int) -> Tensor:
-    """Return the derivative of each term in w by automatic differentiation: every term has its own copy of w."""
+    """Return the derivative with respect to w of each term of a sum, by automatic differentiation."""
     leaf = w.expand(count).clone().requires_grad_()
     return torch.autograd.grad(terms(leaf).sum(), leaf)[0]
 
 
 def deviation(found: Mapping[str, np.ndarray], name: str) -> np.ndarray:
-    """Return |G/derived − 1|; 0 where both are 0."""
+    """Return the relative deviation |G/derived − 1|; 0 where both are 0."""
     derived, other = found["derived"], found[name]
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(derived == other, 0.0, np.abs(other / derived - 1))
 
 
 def figures(config: TableConfig, stages: Stages) -> Figures:
-    """Yield the derived and the printed G and their ratio."""
+    """Yield a figure of the derived and the printed G and their ratio."""
     scales, quotients, some = [], [], slice(None, None, max(1, config.weights // 50))
     for time in get_args(Time):
         series = []
@@ -134,12 +134,12 @@ def figures(config: TableConfig, stages: Stages) -> Figures:
 
 
 def claims(config: TableConfig, stages: Stages) -> Claims:
-    """Yield one claim for each row."""
+    """Yield one claim for each row of the table."""
     yield from (claim(row, measured(stages, row), config.exact) for row in ROWS)
 
 
 def claim(row: Row, found: Mapping[str, np.ndarray], exact: float) -> Claim:
-    """Check that a printed formula equals the derived number, and say where it does not."""
+    """Check that the printed formula of a row equals the derived values, and say where it does not."""
     printed, corrected = deviation(found, "printed"), deviation(found, "ours")
     w, wrong = found["w"], printed > exact
     negative_only = False

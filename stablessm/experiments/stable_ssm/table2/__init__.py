@@ -1,1 +1,1 @@
-"""StableSSM, table 2."""
+"""Experiment ``st-table2``: StableSSM, table 2."""

@@ -21,12 +21,12 @@ PUBLISHED = {
 
 
 def run(config: StudyConfig, run: Run) -> None:
-    """Train every map at the rate of the table."""
+    """Train a model with every map at the learning rate of the table."""
     study.train_all(config, run, config.rate)
 
 
 def table(config: StudyConfig, stages: Stages) -> dict[str, dict[str, float]]:
-    """Return nats per token by part and map; infinite for a diverged map."""
+    """Return losses in nats per token by split and map; infinite for a diverged training."""
     cells = study.at(config, stages, config.rate)
     return {
         part: {scheme: float(np.nan_to_num(found[part], nan=np.inf)) for scheme, found in cells.items()}
@@ -35,7 +35,7 @@ def table(config: StudyConfig, stages: Stages) -> dict[str, dict[str, float]]:
 
 
 def figures(config: StudyConfig, stages: Stages) -> Figures:
-    """Yield perplexities, losses and memories."""
+    """Yield a figure of perplexities, losses and memory functions."""
     cells, losses = study.at(config, stages, config.rate), table(config, stages)
     bars = {part: [perplexity(loss) for loss in found.values()] for part, found in losses.items()}
     names = ", ".join(f"{place} {scheme}" for place, scheme in enumerate(config.maps))
@@ -53,7 +53,7 @@ def figures(config: StudyConfig, stages: Stages) -> Figures:
 
 
 def claims(config: StudyConfig, stages: Stages) -> Claims:
-    """Check that stable maps are better than direct, and the order of the maps."""
+    """Check that stable maps are better than direct, and the order of all maps."""
     losses = table(config, stages)
     known = [scheme for scheme in PUBLISHED["test"] if scheme in config.maps]
     if len(known) > 1:
@@ -63,7 +63,7 @@ def claims(config: StudyConfig, stages: Stages) -> Claims:
 
 
 def ahead(losses: dict[str, dict[str, float]], config: StudyConfig, known: list[str]) -> Claim:
-    """Check the caption of table 2."""
+    """Check the caption of table 2: all stable maps are better than direct."""
     stable, clear = [scheme for scheme in known if scheme != "direct"], config.limits.clear
     held = [found[scheme] < found["direct"] - clear for found in losses.values() for scheme in stable]
     return Claim(
@@ -80,7 +80,7 @@ def ahead(losses: dict[str, dict[str, float]], config: StudyConfig, known: list[
 
 
 def order(losses: dict[str, float], config: StudyConfig, part: str, known: list[str]) -> Claim:
-    """Check the order softplus, exp, best, direct."""
+    """Check the published order of the maps: softplus, exp, best, direct."""
     gaps, clear = [_minus(losses[after], losses[before]) for before, after in pairwise(known)], config.limits.clear
     found = {scheme: perplexity(losses[scheme]) for scheme in sorted(losses, key=lambda scheme: losses[scheme])}
     return Claim(
@@ -95,7 +95,7 @@ def order(losses: dict[str, float], config: StudyConfig, part: str, known: list[
 
 
 def _minus(a: float, b: float) -> float:
-    """Return the difference of two losses; two diverged maps are equal."""
+    """Return the difference of two losses; 0 if both trainings diverged."""
     return 0.0 if np.isinf(a) and np.isinf(b) else a - b
 
 

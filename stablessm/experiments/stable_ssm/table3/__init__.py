@@ -1,1 +1,1 @@
-"""StableSSM, table 3."""
+"""Experiment ``st-table3``: StableSSM, table 3."""

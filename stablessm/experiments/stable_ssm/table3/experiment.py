@@ -1,4 +1,4 @@
-"""Language models with three billion parameters: which maps converge in a hundred steps at the rate 0.01?"""
+"""Language models with three billion parameters: with which maps do 100 steps at learning rate 0.01 converge?"""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PUBLISHED = {"best-0.5": 3, "exp": 0, "softplus": 0, "direct": 0}
 
 @dataclass(frozen=True)
 class Config:
-    """Sizes of the experiment; maps, rate, steps and seeds are as in StableSSM, appendix D.2."""
+    """Settings of the experiment. Maps, learning rate, steps and seeds are as in StableSSM, appendix D.2."""
 
     text: str = "wikifa"
     """A text of the task ``lm``, or ``synthetic``: a Markov chain, for a quick test."""
@@ -65,13 +65,13 @@ class Config:
 
 
 def cells(config: Config) -> list[tuple[int, str, int]]:
-    """Return warm-up, map and seed of every training."""
+    """Return the number of warm-up steps, the map and the seed of every training."""
     return list(product(config.warmups, config.maps, range(config.seeds)))
 
 
 @stage("warmup-{warmup}-{scheme}-{seed}", over=cells)
 def one(config: Config, run: Run, warmup: int, scheme: str, seed: int) -> Mapping[str, Any]:
-    """Return the arrays of ``fit`` and ``remembered``, and the number of ``parameters``."""
+    """Train and measure one model; return the arrays of ``fit`` and ``remembered``, and the number of ``parameters``."""
     options, label = replace(config.training, warmup=warmup), f"{scheme}, seed {seed}, warm-up {warmup}"
     task, device = loaded(config.text, config.vocabulary, config.length), device_called(config.training.device)
     if device.type == "cuda":
@@ -84,18 +84,18 @@ def one(config: Config, run: Run, warmup: int, scheme: str, seed: int) -> Mappin
 
 
 def run(config: Config, run: Run) -> None:
-    """Run every training; each is a stage."""
+    """Run all trainings, each as a stage."""
     for cell in sorted(cells(config), key=lambda cell: (cell[0], cell[2])):
         one.compute(config, run, *cell)
 
 
 def converged(config: Config, found: Mapping[str, np.ndarray]) -> bool:
-    """Return whether a training did not diverge and ends below its initial loss."""
+    """Return whether a training did not diverge and ended with a lower loss than it started with."""
     return int(found["diverged"]) < 0 and bool(found["losses"][-config.last :].mean() < found["losses"][0])
 
 
 def figures(config: Config, stages: Stages) -> Figures:
-    """Yield losses, |gradient| / |weight| and memories for each warm-up."""
+    """Yield a figure of losses, gradient-to-weight ratios and memory functions, for each number of warm-up steps."""
     for warmup in config.warmups:
         losses, ratios, found = [], [], {}
         for scheme, seed in product(config.maps, range(config.seeds)):
@@ -118,13 +118,13 @@ def figures(config: Config, stages: Stages) -> Figures:
 
 
 def claims(config: Config, stages: Stages) -> Claims:
-    """Yield one claim for each warm-up and map of the table."""
+    """Yield one claim for each number of warm-up steps and each map of the table."""
     schemes = [scheme for scheme in PUBLISHED if scheme in config.maps]
     yield from (survival(config, stages, *key) for key in product(config.warmups, schemes))
 
 
 def survival(config: Config, stages: Stages, warmup: int, scheme: str) -> Claim:
-    """Check how many seeds of a map converge."""
+    """Check with how many seeds the training of a map converges."""
     found = [one(stages, warmup, scheme, seed) for seed in range(config.seeds)]
     count, total, published = sum(converged(config, cell) for cell in found), config.seeds, PUBLISHED[scheme]
     steps = config.training.steps
@@ -149,7 +149,7 @@ def _told(config: Config, seed: int, found: Mapping[str, np.ndarray]) -> str:
 
 
 def _cause(found: Sequence[Mapping[str, np.ndarray]]) -> str:
-    """Return the reports of trace_divergence on diverged trainings."""
+    """Return what ``trace_divergence`` reports about the diverged trainings, as text."""
     reports = [" / ".join(str(cell["report"]).splitlines()) for cell in found]
     told = [f"Seed {seed}: {report}." for seed, report in enumerate(reports) if report]
     return " ".join(told) or f"No training of {len(found)} seeds diverged (the README defines divergence)."

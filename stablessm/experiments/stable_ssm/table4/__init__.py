@@ -1,1 +1,1 @@
-"""Associative recall, map by map."""
+"""Experiment ``st-table4``: StableSSM, table 4, associative recall."""

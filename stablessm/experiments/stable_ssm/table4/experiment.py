@@ -1,4 +1,4 @@
-"""Associative recall, map by map, at length 20 and at length 131,072."""
+"""Associative recall with each map, over sequences of length 20 and 131,072."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FAILING = ("direct", "clip")
 
 @dataclass(frozen=True)
 class Recall:
-    """One task and its training."""
+    """Settings of one recall task and of the training on it."""
 
     length: int
     vocabulary: int
@@ -47,7 +47,9 @@ class Recall:
 
 @dataclass(frozen=True)
 class Config:
-    """Sizes of the experiment; lengths, vocabularies, width, layers and examples are as in StableSSM, appendix D.3."""
+    """Settings of the experiment. Lengths, vocabularies, width, layers and examples are as in StableSSM, appendix
+    D.3.
+    """
 
     preset: str = "paper-recall"
     d_model: int = 64
@@ -70,7 +72,7 @@ class Config:
 
 
 def loaded(recall: Recall) -> Task:
-    """Return the task."""
+    """Return the recall task with these settings."""
     return tasks.get(
         "recall",
         length=recall.length,
@@ -83,7 +85,9 @@ def loaded(recall: Recall) -> Task:
 
 
 def studies(config: Config, stages: Stages) -> dict[str, tables.Study]:
-    """Return the short task, the long task at a middle length, and the long task trained further at its full length."""
+    """Return three grids of models: on short sequences, on sequences of a middle length, and the latter trained
+    further on long sequences.
+    """
 
     size = {"d_model": config.d_model, "d_state": config.d_state}
     mixer = {"init": "lin", "dt_min": config.dt[0], "dt_max": config.dt[1]}
@@ -108,13 +112,13 @@ def studies(config: Config, stages: Stages) -> dict[str, tables.Study]:
 
 
 def run(config: Config, run: Run) -> None:
-    """Train and score the three studies in order."""
+    """Train and score the three grids of models in order."""
     for study in studies(config, run).values():
         study.train(run)
 
 
 def figures(config: Config, stages: Stages) -> Figures:
-    """Yield the sensitivity to the learning rate, and the trainings."""
+    """Yield a figure of the test accuracy against the learning rate, and of the training losses."""
     short, middle, long = (study.scores(stages) for study in studies(config, stages).values())
     yield Figure(
         "learning-rates",
@@ -130,7 +134,7 @@ def figures(config: Config, stages: Stages) -> Figures:
 
 
 def claims(config: Config, stages: Stages) -> Claims:
-    """Check both lengths for stable and other maps, and the training accuracies of the paper."""
+    """Check with which maps the task is solved at both lengths, and the published training accuracies."""
     found = {name: study.scores(stages) for name, study in studies(config, stages).items()}
     both: dict[str, Recall] = {"short": config.short, "long": config.long}
     for name, recall in both.items():
@@ -143,7 +147,7 @@ def claims(config: Config, stages: Stages) -> Claims:
 
 
 def solved(scores: tables.Scores, name: str, recall: Recall) -> Claim:
-    """Check that stable maps solve the task."""
+    """Check that models with stable maps solve the task."""
     stable, goal = scores.named(tables.STABLE), recall.goal
     held = [100 * scores.of(scheme).mean() >= goal for scheme in stable]
     return Claim(
@@ -158,7 +162,7 @@ def solved(scores: tables.Scores, name: str, recall: Recall) -> Claim:
 
 
 def unsolved(scores: tables.Scores, name: str, recall: Recall) -> Claim:
-    """Check that direct and clip do not solve the task."""
+    """Check that models with the maps direct and clip do not solve the task."""
     failing, goal = scores.named(FAILING), recall.goal
     stable = 100 * min(scores.of(scheme).mean() for scheme in scores.named(tables.STABLE))
     held = [100 * scores.of(scheme).mean() < min(goal, stable - recall.behind) for scheme in failing]
@@ -181,7 +185,7 @@ def unsolved(scores: tables.Scores, name: str, recall: Recall) -> Claim:
 
 
 def known(scores: tables.Scores, recall: Recall) -> Claim:
-    """Check the training accuracy against the share of tokens that can be predicted."""
+    """Check the training accuracy against the fraction of tokens that can be predicted."""
     keys = (recall.vocabulary - 2) // 2
     bound = 100 * (1 + 1 / keys) / 2
     stable = scores.named(tables.STABLE)
@@ -199,7 +203,7 @@ def known(scores: tables.Scores, recall: Recall) -> Claim:
 
 
 def published(name: str, schemes: Sequence[str]) -> str:
-    """Return numbers of the paper, in words."""
+    """Return the published accuracies as text."""
     return ", ".join(f"{scheme} {PUBLISHED[name][scheme]:g} %" for scheme in schemes)
 
 

@@ -1,1 +1,1 @@
-"""Sequential MNIST, map by map."""
+"""Experiment ``st-table5``: StableSSM, table 5, sequential MNIST."""

@@ -1,4 +1,4 @@
-"""Sequential MNIST for each map."""
+"""Sequential MNIST with each map."""
 
 from __future__ import annotations
 

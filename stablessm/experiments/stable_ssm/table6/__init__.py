@@ -1,1 +1,1 @@
-"""Sequential CIFAR-10, map by map."""
+"""Experiment ``st-table6``: StableSSM, table 6, sequential CIFAR-10."""

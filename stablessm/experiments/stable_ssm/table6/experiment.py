@@ -1,4 +1,4 @@
-"""Sequential grayscale CIFAR-10 for each map, and the recommended preset."""
+"""Sequential grayscale CIFAR-10 with each map, and with one larger model as recommended to users."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ STAGE = "recommended"
 
 @dataclass(frozen=True)
 class Recommended:
-    """One model that a user would train."""
+    """Settings of the larger model: its preset and training."""
 
     preset: str = "images"
     training: TrainingConfig = field(
@@ -35,7 +35,7 @@ class Recommended:
 
 @dataclass(frozen=True)
 class Config(ImageConfig):
-    """The table, and one larger model."""
+    """Settings of the experiment: the table, and one larger model."""
 
     data: str = "cifar10-gray"
     recommended: Recommended = field(default_factory=Recommended)
@@ -45,7 +45,7 @@ class Config(ImageConfig):
 
 @stage(STAGE)
 def recommended(config: Config, run: Run) -> Mapping[str, Any]:
-    """Train the preset with the public training loop, in a folder with its own checkpoints."""
+    """Train the larger model with the public training loop, in a folder with its own checkpoints."""
     task, own = image_tables.loaded(config.data, config.valid), config.recommended
     torch.manual_seed(own.training.seed)
     model = for_task(task.inputs, task.outputs, own.preset)
