@@ -1,4 +1,4 @@
-"""The command line, ``stablessm``: one file per command."""
+"""The command line ``stablessm``, with one file per command."""
 
 from stablessm.cli.main import app
 

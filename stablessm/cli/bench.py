@@ -1,4 +1,4 @@
-"""``stablessm bench``: speed and accuracy on this machine."""
+"""``stablessm bench``: measures speed and accuracy on this machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``stablessm check``: whether the state of a model is right."""
+"""``stablessm check``: checks whether a model computes the same with its state as without."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def check(
 
 
 def _families(names: list[str] | None, options: dict[str, Any]) -> dict[str, Any]:
-    """Check small random models of families; of all families if ``names`` is None."""
+    """Check small random models of these families, or of all families if ``names`` is None."""
     from stablessm import check_state
     from stablessm._optional import require
     from stablessm.instruments import families
@@ -115,7 +115,7 @@ def _show(title: str, report: Any) -> None:
 
 
 def _summary(report: Any) -> str:
-    """Return the cases of a family that fail, with their errors."""
+    """Return the failed cases of a family with their errors, as text."""
     if isinstance(report, str):
         return report
     failed = [f"{case.name} ({_error(case)})" for case in report.cases if not case.passed]
@@ -128,7 +128,7 @@ def _error(case: Any) -> str:
 
 @contextmanager
 def _quiet_transformers() -> Iterator[None]:
-    """Leave out the hints of ``transformers`` on faster kernels."""
+    """Suppress the messages in which ``transformers`` recommends faster kernels."""
     logging.disable(logging.WARNING)
     try:
         yield

@@ -1,4 +1,4 @@
-"""``stablessm demo``: the stability demonstration."""
+"""``stablessm demo``: runs the stability demonstration."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options that choose where and how jobs are computed."""
+"""Options of ``stablessm run`` that choose where and how jobs are computed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from stablessm.cli.options import choices, pairs
 @final
 @dataclass(frozen=True)
 class EngineOptions:
-    """Options that choose an engine of ``stablessm.sweeps``."""
+    """The options of ``stablessm run`` that choose an engine of ``stablessm.sweeps`` and its resources."""
 
     jobs: Annotated[
         int | None, typer.Option(help="Maximum number of parallel jobs (default: 1; no limit with --on ray or slurm).")
@@ -45,7 +45,7 @@ class EngineOptions:
     ] = None
 
     def engine(self) -> Any | None:
-        """Return the engine, or None to run one job after the other in this process."""
+        """Return the chosen engine, or None to run the jobs one after the other in this process."""
         from stablessm import sweeps
         from stablessm.sweeps.engine import memory
 

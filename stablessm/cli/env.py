@@ -1,4 +1,4 @@
-"""``stablessm env``: installed versions, devices and scan backends."""
+"""``stablessm env``: shows installed versions, devices and scan backends."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def describe() -> dict[str, Any]:
 
 
 def check() -> dict[str, Any]:
-    """Return the devices that PyTorch finds, and the scan backends after a trial run of each."""
+    """Return the devices that PyTorch finds, and the result of a trial run of each scan backend."""
     import torch
 
     from stablessm import _provenance, scan
@@ -48,7 +48,7 @@ def check() -> dict[str, Any]:
 
 
 def _gpu_models() -> list[str]:
-    """Return the models of the GPUs that the NVIDIA driver of Linux lists; none on other systems."""
+    """Return the GPU models that the NVIDIA driver of Linux lists; an empty list on other systems."""
     try:
         texts = [(folder / "information").read_text(encoding="utf-8") for folder in sorted(_NVIDIA.iterdir())]
     except OSError:
@@ -57,7 +57,7 @@ def _gpu_models() -> list[str]:
 
 
 def _kernel_cpu() -> str:
-    """Return the processor that CPU kernels are compiled for, or why there is none."""
+    """Return the processor for which CPU kernels are compiled, or why there is none."""
     try:
         from stablessm.llvm.target import cpu_name
 

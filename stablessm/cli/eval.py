@@ -1,4 +1,4 @@
-"""``stablessm eval``: the score of a trained model."""
+"""``stablessm eval``: scores a trained model."""
 
 from __future__ import annotations
 
@@ -85,7 +85,9 @@ def _scores(folder: Path, split: Any, batch_size: int | None, device: str, chang
 
 
 def _lines(scores: dict[str, Any]) -> Iterator[str]:
-    """Yield one line per score; the perplexities of a text have two columns, with and without a carried state."""
+    """Yield one line of text per score, and for a language model a table of perplexities with and without a carried
+    state.
+    """
     for name, value in scores.items():
         if not isinstance(value, dict | list):
             yield f"{name:<9} {f'{value:.6g}' if isinstance(value, float) else value}"
@@ -97,7 +99,8 @@ def _lines(scores: dict[str, Any]) -> Iterator[str]:
 
 
 def _beside(folder: Path, options: dict[str, str], changes: Mapping[str, str]) -> dict[str, str]:
-    """Return the options of the training text for another text, with the tokenizer that is stored with the model.
+    """Return task options for scoring another text: the options of the training, with the tokenizer stored with the
+    model.
 
     The vocabulary is left out, because the tokenizer decides it, and for a text by name also the separator.
     """

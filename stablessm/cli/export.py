@@ -1,4 +1,4 @@
-"""``stablessm export``: a model as a file that runs elsewhere."""
+"""``stablessm export``: writes a model to a file that runs without stablessm."""
 
 from __future__ import annotations
 
@@ -74,7 +74,9 @@ def export(
 
 
 def standardization(run: Path) -> dict[str, Any]:
-    """Return the mean and the deviation of each input, and of each output of a forecast; empty without them."""
+    """Return mean and standard deviation of each input, and of each output of a forecast; empty if data are not
+    standardized.
+    """
     from stablessm import training
     from stablessm.tasks.new_data import SeriesReader
     from stablessm.training.settings import task_of

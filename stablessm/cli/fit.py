@@ -1,4 +1,4 @@
-"""``stablessm fit``: a kernel as a sum of exponentials."""
+"""``stablessm fit``: replaces a kernel by a sum of exponentials."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ POINTS = 400
 @final
 @dataclass(frozen=True)
 class KernelOptions:
-    """Options that say what to fit, and on which grid."""
+    """Command-line options that describe the kernel to fit and the grid of times."""
 
     expression: Annotated[str | None, typer.Argument(help="Formula in t, such as '1/(1+t)**1.1'.")] = None
     horizon: Annotated[int | None, typer.Option(min=1, help="Last step of the grid 0, dt, …, horizon·dt.")] = None
@@ -62,7 +62,7 @@ class KernelOptions:
 
     @property
     def name(self) -> str:
-        """Return the formula, or the name of the file."""
+        """Return the formula of the kernel, or the name of the file with its samples."""
         return (
             self.expression
             if self.expression is not None
@@ -72,7 +72,7 @@ class KernelOptions:
         )
 
     def read(self, *, noisy: bool) -> tuple[np.ndarray, np.ndarray, dict[str, Any]]:
-        """Return times and values for the plot, and the arguments of ``exponential_sum`` that describe the kernel.
+        """Return times and values for the plot, and the arguments that describe the kernel to ``exponential_sum``.
 
         ``noisy``: the fit is by least squares, which uses standard deviations and weights in a file.
         """
@@ -105,7 +105,9 @@ class KernelOptions:
         return found.times, found.values, grid | (counted if noisy else {})
 
     def _formula(self) -> tuple[np.ndarray, np.ndarray, dict[str, Any]]:
-        """Return times, values and arguments for a formula. Over many steps, the plot has times of its own."""
+        """Return times, values and arguments for a formula. If there are many steps, the plot uses fewer times than
+        the fit.
+        """
         import numpy as np
 
         from stablessm.constructions.sums.expression import parse
@@ -168,7 +170,7 @@ class SumOptions:
     max_order: Annotated[int | None, typer.Option(min=1, help="Highest order that is tried to reach --tol.")] = None
 
     def arguments(self) -> dict[str, Any]:
-        """Return the arguments of ``exponential_sum`` that say how to fit, without those at their default."""
+        """Return those arguments of ``exponential_sum`` that control the fit and differ from their defaults."""
         tol = DEFAULT_TOL if self.tol is None and self.norm == "sup" else self.tol
         bound = {"tol": tol} if self.order is None else {"order": self.order}
         noisy = {"norm": self.norm, "noise": self.noise} if self.norm != "sup" or self.noise is not None else {}
@@ -237,7 +239,7 @@ def fit(
 
 
 def _refuse(error: ArgumentError | NumericalError, name: str, wanted: SumOptions) -> NoReturn:
-    """Print why there is no fit and the best fit that was found, and exit."""
+    """Print why the fit failed and the best fit that was found, then exit."""
     typer.secho(f"cannot fit {name}: {in_options(error)}", fg="red", err=True)
     best: ExponentialSum | None = getattr(error, "best", None)
     if best is not None:
@@ -248,7 +250,9 @@ def _refuse(error: ArgumentError | NumericalError, name: str, wanted: SumOptions
 
 
 def _longest_step(shortest: float, end: float) -> float:
-    """Return a dt for times without a grid: the decay of the slowest mode per step must stay below 1 in float32."""
+    """Return a time step for irregular samples, short enough that the slowest mode's decay per step stays below 1 in
+    float32.
+    """
     return max(shortest, end / LONGEST)
 
 
@@ -272,12 +276,12 @@ def _facts(es: ExponentialSum) -> dict[str, Any]:
 
 
 def _told(facts: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield the rows of a table of facts."""
+    """Yield the rows of a table that summarizes the fit."""
     yield from ((name, "unknown" if value is None else value) for name, value in facts.items())
 
 
 def _modes(es: ExponentialSum) -> Iterator[tuple[str, ...]]:
-    """Yield one row per rate, the slowest last. For several outputs, the norm of their weights is shown."""
+    """Yield one table row per rate, the slowest last. For several outputs, a row shows the norm of the weights."""
     import numpy as np
 
     for i in np.argsort(es.rates.real):
@@ -290,7 +294,9 @@ def _modes(es: ExponentialSum) -> Iterator[tuple[str, ...]]:
 def _figure(
     name: str, times: np.ndarray, values: np.ndarray, es: ExponentialSum, tol: float | None, relative: bool
 ) -> Any:
-    """Return a plot of the kernel, the sum and the error. Each point is the largest error in a span of time."""
+    """Return a plot of the kernel, the sum and the error. Each point of the error is the maximum
+    over a span of time.
+    """
     import numpy as np
 
     from stablessm.report.figure import Figure, Panel, Series
@@ -326,11 +332,11 @@ def _figure(
 
 
 def _round_up(value: float) -> float:
-    """Return the value rounded up to two digits."""
+    """Return a value rounded up to two significant digits."""
     unit = 10.0 ** (math.floor(math.log10(value)) - 1) if value > 0 else 1.0
     return float(f"{math.ceil(value / unit) * unit:.1e}")
 
 
 def _fingerprint(config: dict[str, Any]) -> str:
-    """Return a short hash of the options, so that different fits get different folders."""
+    """Return a short hash of the options, so that different fits are written to different folders."""
     return hashlib.sha256(json.dumps(config, sort_keys=True, default=str).encode()).hexdigest()[:8]

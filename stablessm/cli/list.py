@@ -1,4 +1,4 @@
-"""``stablessm list``: the experiments, one line each."""
+"""``stablessm list``: lists the experiments, one line each."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _row(id: str, out: Path) -> dict[str, Any]:
 
 
 def _of_a_package(id: str) -> Any:
-    """Return the summary of an experiment of an installed package, which has to be imported: a broken one says so."""
+    """Return the summary of an experiment from another installed package; if its import fails, the summary says so."""
     from stablessm.experiments import catalog, listing
 
     try:
@@ -75,7 +75,9 @@ def _of_a_package(id: str) -> Any:
 
 
 def _own_verdicts(folder: Path) -> dict[str, int] | None:
-    """Return the number of claims with each verdict in a run of paper size; None without such a run."""
+    """Return the number of claims with each verdict in the user's own run of paper size; None if there is no such
+    run.
+    """
     path = folder / "paper" / "record.json"
     if not path.exists():
         return None
@@ -98,7 +100,7 @@ def _line(row: Mapping[str, Any], id_width: int, sign_width: int, width: int) ->
 
 
 def _signs(row: Mapping[str, Any]) -> str:
-    """Return the number of claims with each verdict, and a star if they are from a run of one's own."""
+    """Return the number of claims with each verdict as text; a star marks numbers from the user's own run."""
     from stablessm.report.claim import VERDICTS
 
     verdicts, mine = row["verdicts"], "*" if row["own"] else ""
@@ -121,7 +123,7 @@ def _legend(own: bool, out: Path) -> list[str]:
 
 
 def duration(minutes: float) -> str:
-    """Return a duration in a unit that suits it.
+    """Return a duration as text with a suitable unit.
 
     >>> duration(0.1), duration(1.5), duration(240), duration(15000)
     ('6 s', '2 min', '4 h', '10 days')

@@ -1,4 +1,4 @@
-"""``stablessm``: the commands, put together."""
+"""The command ``stablessm``, which combines the commands of this package."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ from stablessm.cli.output import help_text, with_output
 
 
 class Commands(TyperGroup):
-    """The group of all commands.
+    """The group of all commands of ``stablessm``, which reports expected errors in one line.
 
-    It turns errors that a user can mend (a missing package, a file that cannot be read, a wrong argument) into one line
-    that says what to do. The exit code is 1 for a file that could not be read or written, otherwise 2.
+    Such errors are a missing package, a file that cannot be read, or a wrong argument; the line says what to do. The
+    exit status is 1 for a file that could not be read or written, otherwise 2.
     """
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command."""
+        """Run the command that the user named."""
         try:
             with warnings.catch_warnings():
                 warnings.showwarning = _show_warning  # type: ignore[assignment]  # it needs the message alone

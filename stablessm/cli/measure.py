@@ -1,4 +1,4 @@
-"""``stablessm measure``: how long a model remembers, and how close it is to instability."""
+"""``stablessm measure``: measures how long a model remembers, and how close it is to instability."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from stablessm.cli.output import note
 @final
 @dataclass(frozen=True)
 class MemoryOptions:
-    """Options that ``memory_function`` takes."""
+    """The command-line options that are passed to ``memory_function``."""
 
     horizon: Annotated[int, typer.Option(min=1, help="Number of steps over which memory is measured.")] = 256
     d_input: Annotated[
@@ -89,7 +89,7 @@ def measure(
 def _told(
     curves: dict[str, Any], facts: dict[str, dict[str, Any]], config: dict[str, Any], folder: Path, started: float
 ) -> dict[str, Any]:
-    """Print a table, write the files and return the result, of one model or of several."""
+    """Print a table, write the files and return the results, for one model or several."""
     from stablessm import record
 
     if len(curves) == 1:
@@ -110,7 +110,7 @@ def _told(
 def _measured(
     source: str, memory: MemoryOptions, words: str | None, trust_remote_code: bool
 ) -> tuple[Any, dict[str, Any], dict[str, Any]]:
-    """Return the curve, the facts and the settings of one model."""
+    """Return the memory function of one model, a summary of it, and the settings of the measurement."""
     from stablessm import memory_function
 
     config: dict[str, Any] = vars(memory)
@@ -126,7 +126,7 @@ def _measured(
 
 
 def _save(curve: Any, folder: Path) -> None:
-    """Write the numbers, two pictures and an interactive page."""
+    """Write the values of the memory function, two pictures and an interactive page."""
     from stablessm import record
 
     curve.save(folder / "memory.npz")
@@ -141,7 +141,7 @@ def _save(curve: Any, folder: Path) -> None:
 
 
 def _tokens(tokenizer: Any, words: str) -> dict[str, str]:
-    """Return a description of the last token of each word, by token id."""
+    """Return a dict from the id of each word's last token to a description of this token."""
     names: dict[str, str] = {}
     for word in (word.strip() for word in words.split(",")):
         ids = tokenizer.encode(word, add_special_tokens=False)

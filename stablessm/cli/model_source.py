@@ -1,4 +1,6 @@
-"""Loading the MODEL argument: a folder, a name on the Hugging Face hub, or ``package.module:factory``."""
+"""Loads the model that a command's argument names: a folder, a name on the Hugging Face hub, or
+``package.module:factory``.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ _LONGEST = 300
 
 
 def load_model(source: str, *, trust_remote_code: bool = False) -> tuple[Any, str]:
-    """Return the model and the kind of its source. Weights are read from safetensors files; nothing is unpickled."""
+    """Return the model and the kind of its source. Weights are read from safetensors files, never by unpickling."""
     folder = Path(source)
     if folder.is_dir():
         return _from_folder(folder, trust_remote_code)
@@ -38,7 +40,9 @@ def load_model(source: str, *, trust_remote_code: bool = False) -> tuple[Any, st
 
 
 def checkpoints(source: str) -> list[str]:
-    """Return the models in a folder of checkpoints, by the numbers in their names; of anything else, ``[source]``."""
+    """Return the models in a folder of checkpoints, in order of the numbers in their names; ``[source]`` for any
+    other source.
+    """
     folder = Path(source)
     if not folder.is_dir() or _is_model(folder):
         return [source]
@@ -55,7 +59,7 @@ def _is_model(folder: Path) -> bool:
 
 
 def _is_path(folder: Path) -> bool:
-    """Return whether a name that does not exist was meant as a path, because no model on the hub has such a name.
+    """Return whether a name was meant as a path: it looks like one, and no model on the hub can have this name.
 
     Names on the hub are NAME or OWNER/NAME. ``runs`` is where this command line writes.
     """
@@ -64,7 +68,7 @@ def _is_path(folder: Path) -> bool:
 
 
 def _similar(folder: Path) -> str:
-    """Return a suggestion: a folder beside the one that does not exist, with a similar name."""
+    """Return a suggestion if a folder with a similar name exists, or an empty string."""
     if not folder.parent.is_dir():
         return f"; {folder.parent} does not exist either" if folder.parent != Path() else ""
     near = difflib.get_close_matches(folder.name, [path.name for path in folder.parent.iterdir() if path.is_dir()], 1)
@@ -72,7 +76,7 @@ def _similar(folder: Path) -> str:
 
 
 def load_tokenizer(source: str, argument: str, *, trust_remote_code: bool = False) -> Any:
-    """Return the tokenizer of a Hugging Face model. ``argument`` names the argument that needs it, for errors."""
+    """Return the tokenizer of a Hugging Face model. Error messages name ``argument``, the argument that needs it."""
     transformers = require("transformers", argument)
     try:
         return transformers.AutoTokenizer.from_pretrained(source, trust_remote_code=trust_remote_code)
@@ -100,7 +104,7 @@ def _from_folder(folder: Path, trust_remote_code: bool) -> tuple[Any, str]:
 
 
 def _from_fit(path: Path) -> Any:
-    """Return the layer of a sum of exponentials that ``stablessm fit`` wrote, in float32."""
+    """Return the layer of the sum of exponentials that ``stablessm fit`` wrote to a folder, in float32."""
     from stablessm.constructions import ExponentialSum
 
     try:
@@ -128,7 +132,7 @@ def _from_hugging_face(name: str, trust_remote_code: bool) -> Any:
 
 
 def _auto_class(transformers: Any, config: Any) -> Any:
-    """Return the Auto class with the head that the model was trained with."""
+    """Return the Auto class of ``transformers`` whose head the model was trained with."""
     architectures = " ".join(getattr(config, "architectures", None) or ())
     for ending, auto in (
         ("SequenceClassification", transformers.AutoModelForSequenceClassification),
@@ -141,7 +145,7 @@ def _auto_class(transformers: Any, config: Any) -> Any:
 
 
 def from_factory(argument: str, source: str, kind: str, *methods: str) -> Any:
-    """Import ``package.module:NAME`` and return it, or the object it returns if it is a class or a function.
+    """Import ``package.module:NAME`` and return the object, or what it returns if it is a class or a factory function.
 
     Args:
         argument: Name of the command's argument, for errors.
@@ -157,7 +161,9 @@ def from_factory(argument: str, source: str, kind: str, *methods: str) -> Any:
 
 
 def _made(argument: str, source: str, kind: str, methods: tuple[str, ...], expected: str) -> Any:
-    """Return the object, or what it returns if it is a class or lacks one of these methods; models may be functions."""
+    """Import the object and return it if it has these methods; otherwise call it and return the result. Models may be
+    functions.
+    """
     module_name, _, attribute = source.partition(":")
     _current_folder.use()
     try:
@@ -177,6 +183,6 @@ def _made(argument: str, source: str, kind: str, methods: tuple[str, ...], expec
 
 
 def _said(error: Exception) -> str:
-    """Return the type and the message of an error in one line."""
+    """Return the type and message of an error as one line."""
     text = " ".join(str(error).split()) or "no message"
     return f"{type(error).__name__}: {text if len(text) <= _LONGEST else text[:_LONGEST] + '…'}"

@@ -15,7 +15,7 @@ from stablessm._errors import ArgumentError, printable
 
 
 def choices(*names: str) -> Callable[[str], list[str]]:
-    """Return a function that offers these values to shell completion."""
+    """Return a function that offers these values for shell completion."""
 
     def offer(incomplete: str) -> list[str]:
         return [name for name in names if name.startswith(incomplete)]
@@ -44,7 +44,7 @@ RESUME = "interrupted; run the same command again to resume"
 
 
 def grouped(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the command with each dataclass parameter replaced by one parameter per field.
+    """Return the command with each dataclass parameter replaced by one option per field.
 
     >>> import dataclasses
     >>> @dataclasses.dataclass
@@ -81,7 +81,7 @@ def grouped(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def pairs(flag: str, texts: Sequence[str] | None) -> dict[str, str]:
-    """Parse options given as KEY=VALUE."""
+    """Parse options of the form KEY=VALUE into a dict."""
     found = {}
     for text in texts or ():
         key, equals, value = text.partition("=")
@@ -98,7 +98,7 @@ of_command: dict[str, str] = {}
 
 
 def in_options(error: Exception) -> str:
-    """Return the message of an error with the options of the present command in place of names in Python."""
+    """Return an error message with names of arguments in Python replaced by the options of the running command."""
     text = str(error)
     for word, option in _PYTHON.items():
         text = text.replace(word, option)
@@ -109,7 +109,7 @@ def in_options(error: Exception) -> str:
 
 @contextmanager
 def refusing(*kinds: type[Exception], cannot: str | None = None, interrupted: str | None = None) -> Iterator[None]:
-    """Turn errors into one line and exit code 2 (OSError: 1), and Ctrl-C into one line and exit code 130.
+    """Turn errors into one line and exit status 2 (1 for OSError), and Ctrl-C into one line and exit status 130.
 
     Args:
         kinds: Kinds of errors that are caught in addition to ArgumentError.
@@ -131,7 +131,7 @@ def refusing(*kinds: type[Exception], cannot: str | None = None, interrupted: st
 
 
 def slug(name: str, otherwise: str) -> str:
-    """Return a name for a folder.
+    """Return a text in a form that is valid in folder names.
 
     >>> slug("exp(-t/50)*cos(t)", "kernel"), slug("../runs/load", "model"), slug("???", "model")
     ('exp-t-50-cos-t', 'runs-load', 'model')

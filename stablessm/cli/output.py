@@ -1,4 +1,4 @@
-"""What every command has: ``--json``, ``--quiet``, and examples in its help that keep their lines."""
+"""What all commands share: the options ``--json`` and ``--quiet``, and the layout of help texts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SHARED = {"as_json": Json, "quiet": Quiet}
 
 
 class Unsuccessful(typer.Exit):
-    """Ends a command that has a result and failed nevertheless: the result is printed, the exit code is 1."""
+    """An exception of a command that failed but has a result: the result is printed, and the exit status is 1."""
 
     def __init__(self, result: Any) -> None:
         super().__init__(1)
@@ -73,7 +73,7 @@ def with_output(command: Callable[..., Any]) -> Callable[..., None]:
 
 
 def _option_names(signature: inspect.Signature) -> dict[str, str]:
-    """Return the options of a command, such as ``--batch-size``, by the names of their parameters."""
+    """Return the options of a command, such as ``--batch-size``, by the names of their parameters in Python."""
     found = {}
     for parameter in signature.parameters.values():
         for info in getattr(parameter.annotation, "__metadata__", ()):
@@ -84,13 +84,13 @@ def _option_names(signature: inspect.Signature) -> dict[str, str]:
 
 
 def note(text: str, *, err: bool = False) -> None:
-    """Print a line that is not the result, such as which files were written; ``--quiet`` leaves it out."""
+    """Print a line that is not part of the result, such as which files were written, unless ``--quiet`` is given."""
     if not _progress.quiet:
         typer.echo(printable(text), err=err)
 
 
 def waiting(text: str) -> AbstractContextManager[Any]:
-    """Return a context that shows a text and a moving sign in a terminal; ``--quiet`` leaves it out."""
+    """Return a context that shows a text with a spinner in a terminal, unless ``--quiet`` is given."""
     from rich.console import Console
     from rich.text import Text
 
@@ -98,12 +98,12 @@ def waiting(text: str) -> AbstractContextManager[Any]:
 
 
 def printed() -> str:
-    """Return what the command has printed so far, if it runs with ``--json``; otherwise an empty string."""
+    """Return what the command has printed so far if ``--json`` is given; otherwise an empty string."""
     return sys.stdout.getvalue() if isinstance(sys.stdout, io.StringIO) else ""
 
 
 def help_text(command: Callable[..., Any]) -> str:
-    r"""Return the docstring of a command with marks that keep the lines of its indented paragraphs.
+    r"""Return the docstring of a command, marked so that its indented paragraphs keep their line breaks in the help.
 
     >>> def hello():
     ...     '''Say hello.
@@ -119,7 +119,9 @@ def help_text(command: Callable[..., Any]) -> str:
 
 
 class _NoTerminal:
-    """A stream that says it is no terminal: progress bars then stay away, and errors are still written."""
+    """A stream that reports that it is not a terminal, so that progress bars are not shown; errors
+    are still written.
+    """
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -133,7 +135,7 @@ class _NoTerminal:
 
 @contextmanager
 def _silence() -> Iterator[None]:
-    """Let nothing but results and errors be written."""
+    """Suppress all output except results and errors."""
     before, _progress.quiet = _progress.quiet, True
     try:
         with warnings.catch_warnings(), redirect_stderr(_NoTerminal(sys.stderr)):

@@ -1,4 +1,4 @@
-"""``stablessm predict``: forecasts and class probabilities of a trained model."""
+"""``stablessm predict``: computes forecasts and class probabilities with a trained model."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def predict(
 
 
 def _figure(found: Forecast | Predictions, name: str) -> Figure:
-    """Draw the past, the forecast and its interval by column; or the probabilities or values of the sequences."""
+    """Draw the past, the forecast and its interval for each column; or the probabilities or values of the sequences."""
     from stablessm.report.figure import Figure, Panel, Series
     from stablessm.training import Forecast
 

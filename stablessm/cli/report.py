@@ -1,4 +1,4 @@
-"""``stablessm report``: the runs as one page."""
+"""``stablessm report``: writes a page about all runs."""
 
 from __future__ import annotations
 

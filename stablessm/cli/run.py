@@ -1,4 +1,4 @@
-"""``stablessm run``: experiments."""
+"""``stablessm run``: runs experiments."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from stablessm.cli.output import Unsuccessful, note
 
 
 def _ids(incomplete: str) -> list[str]:
-    """Offer the ids of experiments to shell completion."""
+    """Return the ids of experiments for shell completion."""
     from stablessm.experiments import listing
 
     return choices(*listing.ids(), "all")(incomplete)
@@ -81,7 +81,7 @@ def run(
 
 
 def _one_by_one(ids: list[str], size: Any, out: Path, *, changes: dict[str, str], fresh: bool) -> Iterator[Any]:
-    """Run experiments in this process. If there are several, a missing package does not stop the others."""
+    """Run experiments in this process. If a package is missing for one of several, the others still run."""
     from stablessm.experiments import catalog
     from stablessm.experiments.frame.base import execute
     from stablessm.sweeps import Swept
@@ -96,7 +96,7 @@ def _one_by_one(ids: list[str], size: Any, out: Path, *, changes: dict[str, str]
 
 
 def show_claims(folder: Path, cached: bool) -> list[dict[str, Any]]:
-    """Print the claims of a run as a table and return them."""
+    """Print the claims of a run as a table, and return the claims."""
     from stablessm import record
 
     path = folder / "record.json"
@@ -115,7 +115,7 @@ def show_claims(folder: Path, cached: bool) -> list[dict[str, Any]]:
 
 
 def _why_no_verdict(found: Mapping[str, Any]) -> Iterator[str]:
-    """Explain a smoke run to someone who sees one for the first time."""
+    """Print why a smoke run has no verdicts."""
     from stablessm.experiments import listing
 
     summary = listing.summaries().get(found["id"])

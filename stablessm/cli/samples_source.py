@@ -1,4 +1,4 @@
-"""Reading the samples of ``stablessm fit --from``: a text file with one row per time."""
+"""Reads the samples of ``stablessm fit --from``: a text file with one row per time."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _KNOWN = _NOISE | _ROLES["weights"] | _PARTS.keys()
 @final
 @dataclass(frozen=True, eq=False)
 class SampleFile:
-    """The content of the file, ordered by time."""
+    """The samples in a file, ordered by time."""
 
     values: np.ndarray
     """(n,), or (n, d_out, 1) for several outputs."""
@@ -52,12 +52,13 @@ class SampleFile:
 
     @property
     def complete(self) -> bool:
-        """Whether the times are 0, dt, 2dt, … without a gap."""
+        """Return whether the times are 0, dt, 2dt, … without a gap."""
         return self.dt is not None and round(self.times[-1] / self.dt) == len(self.times) - 1
 
 
 def read_samples(path: Path, rows: int | None = None, dt: float | None = None, *, average: bool = False) -> SampleFile:
-    """Read ``path``: one column is values, evenly spaced; two are t and value; more are t and one value per output.
+    """Read the samples in ``path``. One column: values at evenly spaced times; two: time and value; more: time and one
+    value per output.
 
     Columns are separated by semicolons, tabs, bars, commas or spaces; a comma that is no separator is a decimal comma,
     unless other numbers in the file have decimal points: it then divides thousands.
@@ -107,7 +108,9 @@ def read_samples(path: Path, rows: int | None = None, dt: float | None = None, *
 
 
 def _table(path: Path) -> tuple[list[str], list[int], np.ndarray, list[str]]:
-    """Return the names of the columns (empty if none is known), line numbers, cells (NaN if missing) and notes."""
+    """Return the names of the columns (empty if unknown), the line numbers, the cells (NaN if missing) and notes on
+    the file.
+    """
     try:
         lines = [_SPACED_COMPLEX.sub(r"\1", line) for line in _cells.decoded(path.read_bytes()).splitlines()]
         plain = ["" if _COMMENT.match(line) else line.split("#")[0].rstrip() for line in lines]
@@ -145,7 +148,7 @@ def _table(path: Path) -> tuple[list[str], list[int], np.ndarray, list[str]]:
 
 
 def _dates_to_seconds(cells: Sequence[Sequence[str]], values: Sequence[list[complex | None]]) -> list[str]:
-    """Replace the dates in the first column by seconds since the first date, in place, and return a sentence about it.
+    """Replace dates in the first column by seconds since the first date, in place; return a sentence that says so.
 
     The rows above the first date, such as column names, are left alone.
     """
@@ -160,7 +163,7 @@ def _dates_to_seconds(cells: Sequence[Sequence[str]], values: Sequence[list[comp
 
 
 def _separator(lines: list[str]) -> str | None:
-    """Return what separates the columns of the lines that begin with a number; None for spaces, or one column."""
+    """Return the column separator of the lines that begin with a number; None for spaces, or for a single column."""
     body = [line.strip() for line in lines if _STARTS_NUMBER.match(line)]
     separator = _cells.separator_of("\n".join(body))
     if separator != ",":
@@ -179,7 +182,7 @@ def _separator(lines: list[str]) -> str | None:
 
 
 def _named(path: Path, names: Sequence[str], table: np.ndarray) -> dict[str, np.ndarray]:
-    """Divide the table into values and, where there are any, times, noise and weights."""
+    """Split the table into values and, if present, times, noise and weights."""
     found: dict[str, np.ndarray] = {}
     columns: list[np.ndarray] = []
     real_parts: dict[tuple[str, ...], int] = {}
@@ -208,7 +211,7 @@ def _named(path: Path, names: Sequence[str], table: np.ndarray) -> dict[str, np.
 
 
 def _ordered(path: Path, columns: dict[str, np.ndarray], average: bool) -> tuple[dict[str, np.ndarray], int]:
-    """Return the samples by increasing time, each time once, and the number of times that had different values."""
+    """Return the samples by increasing time, each time once, and how many times occurred with different values."""
     values = columns["values"]
     times, first, place, count = np.unique(columns["times"], return_index=True, return_inverse=True, return_counts=True)
     differ = np.unique(place[(values != values[first[place]]).reshape(len(place), -1).any(axis=1)])
@@ -231,7 +234,7 @@ def _words(name: str) -> list[str]:
 
 
 def _step(times: np.ndarray) -> float | None:
-    """Return the step of which the times are multiples, or None if they are irregular."""
+    """Return the largest step of which all times are multiples, or None if the times are irregular."""
     step = float(np.diff(times).min())
     steps = np.rint(times / step)
     if not 0 < _PRESENT * steps[-1] <= len(times):
@@ -241,7 +244,7 @@ def _step(times: np.ndarray) -> float | None:
 
 
 def _parts(cell: str) -> list[str]:
-    """Return the real numbers in a cell: two of a complex number.
+    """Return the real numbers in a cell; a complex number gives two.
 
     >>> _parts("(1,040+2.5j)"), _parts("1.5D-3"), _parts("(5,25)")
     (['1,040', '+2.5'], ['1.5e-3'], ['(5,25)'])
@@ -252,7 +255,7 @@ def _parts(cell: str) -> list[str]:
 
 
 def _number(cell: str, commas: bool) -> complex | None:
-    """Return the number in a cell, NaN for a missing one, None for anything else."""
+    """Return the number in a cell: NaN for a missing value, None for anything else."""
     cell = _FORTRAN.sub("e", cell.strip().replace("−", "-"))
     real = _cells.number(cell, commas)
     if real is not None:

@@ -1,4 +1,4 @@
-"""``stablessm search``: the best settings of a task or an experiment."""
+"""``stablessm search``: searches for the best settings of a task or an experiment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``stablessm status``: the progress of runs and trainings."""
+"""``stablessm status``: shows the progress of runs and trainings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables on the console."""
+"""Prints tables on the console."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from stablessm._errors import printable
 
 
 def show(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str | None = None) -> None:
-    """Print a table. Text is printed unchanged, except that control characters are written as codes.
+    """Print a table. Text is printed unchanged, except that control characters are printed as codes.
 
     Args:
         columns: Headings; empty for a table without headings.

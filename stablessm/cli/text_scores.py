@@ -1,4 +1,4 @@
-"""Perplexities of a language model: with its state carried through a document, and window by window."""
+"""Computes the perplexity of a language model with its state carried through a document, and window by window."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MARGIN = 1.02
 
 
 def text_scores(model: Any, task: Any, split: Any, batch_size: int, *, autocast: bool) -> dict[str, Any]:
-    """Return the counts of tokens, words and bytes, and the perplexities with and without a carried state."""
+    """Return numbers of tokens, words and bytes, and the perplexities with and without a carried state."""
     from stablessm import training
 
     scores: dict[str, Any] = {}
@@ -28,7 +28,9 @@ def text_scores(model: Any, task: Any, split: Any, batch_size: int, *, autocast:
 
 
 def columns(scores: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the lines of a table of perplexities with and without a carried state, and the meaning of its columns."""
+    """Yield the lines of a table of perplexities with and without a carried state, and a line that explains the
+    columns.
+    """
     yield f"{'perplexity':<14} {''.join(f'{read:>12}' for read in ABOUT)}"
     for measure in MEASURES:
         cells = "".join(f"{scores[read][measure]:>12.6g}" for read in ABOUT)

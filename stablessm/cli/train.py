@@ -1,4 +1,4 @@
-"""``stablessm train``: train a model on a task or on your own data."""
+"""``stablessm train``: trains a model on a task or on your own data."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from stablessm.cli.text_scores import columns, text_scores
 @final
 @dataclass(frozen=True)
 class DataOptions:
-    """Options that say what to train on."""
+    """Command-line options that choose the data to train on."""
 
     task: Annotated[str | None, typer.Argument(help="Name of a task; --list shows them. Not needed with --data.")] = (
         None
@@ -43,7 +43,7 @@ class DataOptions:
 @final
 @dataclass(frozen=True)
 class ModelOptions:
-    """Options that say which model to train."""
+    """Command-line options that choose the model to train."""
 
     model: Annotated[
         str | None, typer.Option(help="Preset; --list shows them (default: small, or lm-small for the task lm).")
@@ -57,7 +57,7 @@ class ModelOptions:
 @final
 @dataclass(frozen=True)
 class TrainingOptions:
-    """Options that ``TrainingConfig`` takes."""
+    """Command-line options that become a ``TrainingConfig``."""
 
     epochs: Annotated[
         int | None, typer.Option(min=1, help="Number of epochs (default: 10, unless --steps is given).")
@@ -121,7 +121,7 @@ class TrainingOptions:
     ] = "ddp"
 
     def config(self) -> Any:
-        """Return the configuration of a training."""
+        """Return the options as a ``TrainingConfig``."""
         from stablessm.training import TrainingConfig
 
         if self.epochs is not None and self.steps is not None:
@@ -135,7 +135,7 @@ class TrainingOptions:
 @final
 @dataclass(frozen=True)
 class RunOptions:
-    """Options that say where the run is, and whether to resume it."""
+    """Command-line options that choose the run folder, and whether to resume the run."""
 
     out: Annotated[Path | None, typer.Option(help="Output folder (default: runs/train/TASK-MODEL).")] = None
     resume: Annotated[
@@ -159,11 +159,11 @@ class RunOptions:
     )
 
     def loggers(self) -> list[Any]:
-        """Return the loggers, which have the methods of ``training.Logger``."""
+        """Return the loggers that the options name; each has the methods of ``training.Logger``."""
         return [from_factory("--logger", source, "logger", "begin", "log", "end") for source in self.logger or ()]
 
     def again(self) -> Any:
-        """Return the argument ``resume`` of ``training.train``."""
+        """Return the value of the argument ``resume`` of ``training.train``."""
         for name, given in (("--last-good", self.last_good), ("--extend", self.extend)):
             if given and not self.resume:
                 raise ArgumentError(name, "no --fresh", "both")
@@ -234,7 +234,7 @@ def train(*, source: DataOptions, wanted: ModelOptions, training: TrainingOption
 def _run(
     name: str, options: dict[str, str], wanted: ModelOptions, config: Any, run: RunOptions
 ) -> tuple[Any, dict[str, Any] | None, list[str]]:
-    """Return the result, for a language model its perplexities on the test split, and remarks about the scores."""
+    """Train the model; return the result, for a language model its test perplexities, and remarks about the scores."""
     import torch
 
     from stablessm import models, tasks, training
@@ -277,7 +277,7 @@ def _run(
 
 
 def _wherever(name: str, options: dict[str, str]) -> dict[str, str]:
-    """Return the options with absolute paths, so that they are valid in any folder."""
+    """Return the options with absolute paths, so that they are valid from any current folder."""
     from stablessm import tasks
 
     places = {option.name for option in tasks.listing(name) if option.place}
@@ -288,7 +288,7 @@ def _wherever(name: str, options: dict[str, str]) -> dict[str, str]:
 
 
 def _remedies(argument: str, task: str | None) -> list[str]:
-    """Return advice about a wrong argument, in terms of the command line."""
+    """Return advice on how to correct a wrong argument, in terms of the command-line options."""
     from stablessm import tasks
 
     if argument == "resume":
@@ -331,7 +331,7 @@ def _chosen_task(source: DataOptions) -> tuple[str, dict[str, str]]:
 
 
 def _value(text: str) -> Any:
-    """Return a number, true, false, null or {…} parsed as JSON; otherwise the text itself."""
+    """Return the value of a text parsed as a JSON number, true, false, null or object; otherwise the text itself."""
     try:
         return json.loads(text)
     except ValueError:

@@ -1,1 +1,1 @@
-"""Writes one HTML report from the records of runs. It does not need PyTorch, because it only reads files."""
+"""Writes an HTML report from the records of runs. It only reads files and does not need PyTorch."""

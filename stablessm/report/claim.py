@@ -1,4 +1,4 @@
-"""A checked statement: what a paper says, what we found, and the verdict."""
+"""A statement, for example of a paper, with the measured result and the verdict."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ statements that no paper makes; ``inconclusive`` means that the run cannot tell.
 @final
 @dataclass(frozen=True)
 class Claim:
-    """One statement, checked by a run."""
+    """A statement that a run checks: what the paper says, what was measured, and the verdict."""
 
     statement: str
     paper: str = ""
@@ -35,7 +35,7 @@ class Claim:
 
 
 def kind(claim: Claim) -> str:
-    """Return the verdict as a class name of the page.
+    """Return the CSS class of the claim's verdict.
 
     >>> kind(Claim("it decays", verdict="not reproduced")), kind(Claim("it decays", verdict="perhaps"))
     ('not-reproduced', 'unknown')
@@ -44,7 +44,8 @@ def kind(claim: Claim) -> str:
 
 
 def tally(claims: Iterable[Claim]) -> dict[str, int]:
-    """Return the number of claims of each verdict, in the order of ``VERDICTS``; unknown verdicts count as empty.
+    """Return the number of claims with each verdict, in the order of ``VERDICTS``; unknown verdicts count as no
+    verdict.
 
     >>> tally([Claim("a", verdict="partly"), Claim("b", verdict="perhaps"), Claim("c", verdict="reproduced")])
     {'reproduced': 1, 'partly': 1, '': 1}

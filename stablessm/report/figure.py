@@ -1,4 +1,4 @@
-"""A figure as plain data: matplotlib draws it as PNG or SVG, a script draws it in the report."""
+"""Figures as plain data: matplotlib draws them as PNG or SVG files, a script draws them in the report."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _DASHES = {"solid": "-", "dashed": "--", "dotted": ":", "points": "none", "both"
 @final
 @dataclass(frozen=True)
 class Series:
-    """One line or set of points. Series of the same ``group`` have one color and one switch in the legend.
+    """A line or a set of points. Series with the same ``group`` share a color and a switch in the legend.
 
     >>> Series("e^-t", np.arange(3), np.array([1.0, 0.37, 0.14])).y
     [1.0, 0.37, 0.14]
@@ -57,7 +57,7 @@ class Series:
 @final
 @dataclass(frozen=True)
 class Panel:
-    """One pair of axes."""
+    """One pair of axes in a figure, with its lines and points."""
 
     title: str
     x_label: str
@@ -72,7 +72,7 @@ class Panel:
 @final
 @dataclass(frozen=True)
 class ImageGrid:
-    """Rows of small gray images, shown as one panel of a figure.
+    """Rows of small grayscale images, shown as one panel of a figure.
 
     >>> grid = ImageGrid.of("digits", {"seen": np.zeros((2, 3, 3)), "found": np.ones((2, 3, 3))})
     >>> grid.labels, grid.height, grid.pixels[0], grid.pixels[-1][:4]
@@ -95,7 +95,7 @@ class ImageGrid:
 
     @classmethod
     def of(cls, title: str, rows: Mapping[str, np.ndarray]) -> Self:
-        """Return a grid from rows of images of shape (columns, height, width), by label.
+        """Return a grid of images; ``rows`` maps labels to images of shape (columns, height, width).
 
         Values are clipped to 0 … 1; NaN becomes 0.
         """
@@ -113,7 +113,7 @@ class ImageGrid:
 @final
 @dataclass(frozen=True)
 class Figure:
-    """Panels side by side under one caption.
+    """Several panels side by side, with one caption.
 
     >>> line = Series("e^-t", [0, 1, 2], [1.0, 0.37, 0.14])
     >>> figure = Figure("decay", "How it falls.", [Panel("memory", "t", "M", [line], y_scale="log")])
@@ -127,27 +127,29 @@ class Figure:
     panels: Sequence[Panel | ImageGrid] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain data: numbers rounded to ``DIGITS`` digits, numbers that are not finite as text."""
+        """Return the figure as plain data: numbers rounded to ``DIGITS`` digits, numbers that are
+        not finite as text.
+        """
         return dict(_rounded(record.plain(asdict(self))))
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Self:
-        """Return the figure from the data of :meth:`to_json`."""
+        """Return the figure that :meth:`to_json` turned into plain data."""
         panels = [ImageGrid(**panel) if "pixels" in panel else _panel(panel) for panel in content["panels"]]
         return cls(content["name"], content["caption"], panels)
 
     def save(self, folder: str | os.PathLike[str]) -> None:
-        """Write ``name.json`` into the folder."""
+        """Write the figure to ``name.json`` in a folder."""
         record.write_json(Path(folder) / f"{self.name}.json", self.to_json(), indent=None)
 
     def save_pictures(self, folder: str | os.PathLike[str]) -> None:
-        """Write ``name.png`` and ``name.svg`` into the folder."""
+        """Write the figure to ``name.png`` and ``name.svg`` in a folder."""
         for suffix, content in self.pictures("png", "svg").items():
             with record.atomic(Path(folder) / f"{self.name}.{suffix}") as path:
                 path.write_bytes(content)
 
     def pictures(self, *formats: str) -> dict[str, bytes]:
-        """Return the figure drawn in these formats, ``png`` or ``svg``; the same numbers give the same bytes."""
+        """Draw the figure in the given formats, ``png`` or ``svg``; equal numbers give equal bytes."""
         import matplotlib
 
         canvas = self.draw()
@@ -164,13 +166,13 @@ class Figure:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Read the ``.json`` of a saved figure."""
+        """Read a figure from its ``.json`` file."""
         content = record.read_json(path)
         with record.reading(path, "a figure that stablessm drew"):
             return cls.from_json(content)
 
     def draw(self) -> Canvas:
-        """Return the figure drawn by matplotlib."""
+        """Draw the figure with matplotlib."""
         import matplotlib
         from matplotlib.figure import Figure as Canvas
 
@@ -222,7 +224,7 @@ def _draw(axes: Axes, panel: Panel) -> None:
 
 
 def _shown(values: Sequence[float] | np.ndarray, scale: Scale) -> np.ndarray:
-    """Return the values with NaN, a gap in the line, where the axis cannot show them."""
+    """Return the values, with NaN (a gap in the line) where the axis cannot show them."""
     array = np.asarray(values, dtype=float)
     hidden = ~np.isfinite(array) | ((array <= 0) if scale == "log" else False)
     return np.where(hidden, np.nan, array)

@@ -1,4 +1,4 @@
-"""Reads one run folder: intact parts are kept, damaged or missing parts are reported."""
+"""Reads one run folder: keeps the intact parts and reports damaged or missing ones."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _Read = TypeVar("_Read")
 @final
 @dataclass(frozen=True)
 class File:
-    """A file of the run folder, to be linked."""
+    """A file of a run folder that the report links to."""
 
     name: str
     size: int
@@ -61,7 +61,7 @@ class Record:
 
 
 def read_run(folder: Path) -> Record | None:
-    """Return the run in this folder, or None if its record is of a kind that the report skips.
+    """Return the content of a run folder, or None if its record is of a kind that the report does not show.
 
     Raises:
         ValueError, OSError: The folder has no readable record.
@@ -106,7 +106,7 @@ def read_run(folder: Path) -> Record | None:
 
 
 def _parsed(raw: bytes, faults: list[str]) -> dict[str, Any]:
-    """Return the record; a wrong checksum becomes a fault."""
+    """Return the content of a record file; a wrong checksum is added to the faults."""
     try:
         return record.parsed(raw, "it was damaged, or edited")
     except ValueError as error:
@@ -130,7 +130,7 @@ def _claims(content: Mapping[str, Any], faults: list[str]) -> list[Claim]:
 
 
 def _files(folder: Path, names: list[str], faults: list[str], known: Mapping[str, Any]) -> list[File]:
-    """Return arrays and metrics."""
+    """Return the files of arrays and of metrics in a run folder."""
     paths = [folder / name for name in names]
     if (folder / "metrics.jsonl").exists() or "metrics.jsonl" in known:
         paths.append(folder / "metrics.jsonl")
@@ -139,7 +139,7 @@ def _files(folder: Path, names: list[str], faults: list[str], known: Mapping[str
 
 
 def _attempt(path: Path, read: Callable[[Path], _Read], faults: list[str], known: Mapping[str, Any]) -> _Read | None:
-    """Read a file of the run folder; errors become faults. ``known`` has the SHA-256 of files by name."""
+    """Read a file of the run folder; errors are added to the faults. ``known`` maps file names to SHA-256 checksums."""
     try:
         with record.reading(path, "a file of the run"), warnings.catch_warnings(record=True) as warned:
             warnings.simplefilter("always")
@@ -162,7 +162,9 @@ def _file(path: Path) -> File:
 
 
 def _names(content: Mapping[str, Any], key: str, faults: list[str]) -> list[str]:
-    """Return file names without folders: a record must not link other files of the reader's disk."""
+    """Return those file names that contain no folder, because a record must not link to other files on the reader's
+    disk.
+    """
     names = []
     for name in _expect(content.get(key), list, key, faults):
         if isinstance(name, str) and name not in ("", "..") and not {"/", "\\", "\0"} & set(name):

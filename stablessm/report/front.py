@@ -1,4 +1,4 @@
-"""The start of the page: summaries of the papers, all claims, and links to every run."""
+"""The first part of the report: summaries of the papers, all claims, and links to every run."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from stablessm.report.section import bar, verdict
 
 
 def counts(collection: Collection) -> Counter[str]:
-    """Return the number of claims with each verdict, over the runs of the front page."""
+    """Return the number of claims with each verdict, over the runs on the front page."""
     return Counter(claim.verdict for run in collection.front for claim in run.claims)
 
 
 def front(collection: Collection, anchors: Mapping[Record, str]) -> Html:
-    """Return summaries, claims, thumbnails and unreadable files. ``anchors`` names the section of each run."""
+    """Return the first part of the report as HTML. ``anchors`` maps each run to the id of its section."""
     runs = collection.front
     claims = [(run, claim) for run in runs for claim in run.claims]
     return element(
@@ -45,7 +45,7 @@ def front(collection: Collection, anchors: Mapping[Record, str]) -> Html:
 
 
 def navigation(collection: Collection, anchors: Mapping[Record, str]) -> Html:
-    """Return the table of contents: one line per run, runs of one id in sequence."""
+    """Return the table of contents: one line per run, grouped by experiment id."""
     chosen = set(collection.front)
     lines = []
     for run in collection.runs:
@@ -65,7 +65,7 @@ def _summary(collection: Collection, claims: int) -> Html:
 
 
 def _filters(claims: list[Claim]) -> list[Html]:
-    """Return a bar of shares, and buttons that count the verdicts and filter the table."""
+    """Return a bar with the share of each verdict, and buttons that filter the table of claims by verdict."""
     how = {"type": "button", "aria_pressed": "false"}
     buttons = [
         element("button", verdict(claim), element("b", number), data_filter=kind(claim), **how)
@@ -92,21 +92,21 @@ def _table(rows: list[tuple[str, Record, Claim]]) -> Html:
 
 
 def _weaker(run: Record) -> Html | None:
-    """Return a note for a verdict of a smaller or unfinished run."""
+    """Return a note that a verdict comes from a smaller or unfinished run, or an empty string."""
     notes = [run.size] if run.size != "paper" else []
     notes += [run.status] if run.status != "complete" else []
     return element("small", ", ".join(notes)) if any(notes) else None
 
 
 def _caveat(run: Record, anchor: str) -> Html | None:
-    """Return a link to the differences from the paper, with their text as a tooltip."""
+    """Return a link to the run's differences from the paper, whose text is shown as a tooltip."""
     if not run.deviations:
         return None
     return element("small", element("a", "differences", href=f"#{anchor}.differences", title=run.deviations))
 
 
 def _card(run: Record, anchor: str) -> Html:
-    """Return a thumbnail with a link; a script draws it from the data of the first figure."""
+    """Return a thumbnail that links to a run; a script draws it from the data of the run's first figure."""
     image = element("span", data_figure=f"{anchor}.1-data", data_thumbnail=True) if run.figures else None
     return element(
         "a",

@@ -1,4 +1,4 @@
-"""Builds HTML by function calls: every string is escaped unless it is an :class:`Html` already."""
+"""Builds HTML with function calls. All text is escaped unless it is an instance of :class:`Html`."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ _VOID = frozenset({"img", "br", "hr", "meta", "input"})
 
 @final
 class Html(str):
-    """HTML markup; :func:`element` escapes plain strings, but not instances of this class."""
+    """HTML markup. :func:`element` escapes plain strings but not instances of this class."""
 
     __slots__ = ()
 
 
 def element(name: str, *children: object, **attributes: object) -> Html:
-    """Return one element. ``class_`` becomes class, ``data_label`` data-label; None and False omit an attribute.
+    """Return one HTML element. ``class_`` becomes class, ``data_label`` data-label; None and False omit an attribute.
 
     >>> element("a", "1 < 2", href="#claims", hidden=True, title=None)
     '<a href="#claims" hidden>1 &lt; 2</a>'
@@ -38,7 +38,7 @@ def element(name: str, *children: object, **attributes: object) -> Html:
 
 
 def join(children: object) -> Html:
-    """Return a tree of strings, elements and lists as markup."""
+    """Return nested lists of strings and elements as markup."""
     if children is None:
         return Html("")
     if isinstance(children, Html):
@@ -49,7 +49,7 @@ def join(children: object) -> Html:
 
 
 def json_block(name: str, content: Any) -> Html:
-    """Return plain data for a script to read. No content can end the element.
+    """Return a script element with data for a script to read, encoded so that no content can end the element.
 
     >>> json_block("data", {"title": "</script>"})
     '<script type="application/json" id="data">{"title":"\\\\u003c/script>"}</script>'

@@ -1,4 +1,4 @@
-"""Writes the report: one HTML file, which needs no network, from run folders."""
+"""Writes the report from run folders: one HTML file, which needs no network."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from stablessm.report.section import section
 
 
 def write(out: str | os.PathLike[str], runs: Sequence[str | os.PathLike[str]] | None = None) -> Collection:
-    """Write the report of these run folders (or of folders above them) to ``out``; return the runs that were found.
+    """Write the report on these run folders (or folders above them) to ``out``; return the runs that were found.
 
     The page holds claims, settings and plotted numbers; the arrays stay in the run folders, and the page links them.
 
@@ -43,7 +43,7 @@ def write(out: str | os.PathLike[str], runs: Sequence[str | os.PathLike[str]] | 
 
 
 def render(collection: Collection, base: Path = Path()) -> str:
-    """Return the whole page as text, to be written into the folder ``base``.
+    """Return the report as HTML text, with links that are relative to the folder ``base``.
 
     >>> render(Collection()).startswith("<!doctype html>")
     True
@@ -69,7 +69,7 @@ def render(collection: Collection, base: Path = Path()) -> str:
 
 
 def _anchors(collection: Collection) -> dict[Record, str]:
-    """Return a unique id for the section of each run."""
+    """Return a unique HTML id for the section of each run."""
     anchors: dict[Record, str] = {}
     for run in collection.runs:
         name = "run-" + re.sub(r"[^a-z0-9]+", "-", f"{run.id} {run.size}".lower()).strip("-")
@@ -79,7 +79,7 @@ def _anchors(collection: Collection) -> dict[Record, str]:
 
 
 def _links(collection: Collection) -> Html:
-    """Return links to the parts that this report has."""
+    """Return links to those parts of the page that this report contains."""
     parts = {
         "claims": any(run.claims for run in collection.front),
         "figures": bool(collection.runs),

@@ -1,4 +1,4 @@
-"""The four papers, and their summaries at the top of the report."""
+"""The four papers, and their summaries in the first part of the report."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from stablessm.report.section import bar, claim_values, verdict
 @final
 @dataclass(frozen=True)
 class Paper:
-    """One paper: how it is cited, what it claims, and the experiment that shows it best."""
+    """One paper: its title, its main finding, and the experiment that shows the finding best."""
 
     key: str
     title: str
@@ -75,7 +75,7 @@ PAPERS = (
 
 
 def paper_of(run: Record) -> str:
-    """Return the key of the paper that a run belongs to; an empty string for a run of no paper.
+    """Return the key of the paper to which a run belongs, or an empty string.
 
     >>> from pathlib import Path
     >>> paper_of(Record(Path("runs"), "ia-fig1", source="IAT, figure 1")), paper_of(Record(Path("runs"), "mine"))
@@ -86,7 +86,7 @@ def paper_of(run: Record) -> str:
 
 
 def summaries(runs: Sequence[Record], anchors: Mapping[Record, str]) -> Html | None:
-    """Return one summary for each paper that has runs: counts of verdicts, the finding and one figure."""
+    """Return one summary for each paper that has runs: numbers of verdicts, the main finding and one figure."""
     articles = []
     for paper in PAPERS:
         of_paper = [run for run in runs if paper_of(run) == paper.key]
@@ -115,7 +115,7 @@ def _count(name: str, number: int) -> Html:
 
 
 def _evidence(paper: Paper, run: Record, anchor: str) -> Html:
-    """Return one claim and one figure of the leading experiment."""
+    """Return one claim and one figure from the experiment that shows the paper's finding best."""
     shown = run.claims[min(paper.claim, len(run.claims) - 1) :][:1]
     claims = [
         element("div", element("p", verdict(claim), " ", element("b", claim.statement)), claim_values(claim))

@@ -1,4 +1,4 @@
-"""Finds run folders and sorts them for the report."""
+"""Finds run folders and sorts the runs for the report."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FOLDERS = ("results", "runs")
 @final
 @dataclass(frozen=True)
 class Problem:
-    """A file or folder that could not be read, and why."""
+    """A file or folder that could not be read, with the reason."""
 
     where: str
     reason: str
@@ -28,14 +28,16 @@ class Problem:
 @final
 @dataclass(frozen=True)
 class Collection:
-    """All runs that were found, grouped by id, and the files that could not be read."""
+    """All runs that were found, grouped by experiment id, and the files that could not be read."""
 
     runs: tuple[Record, ...] = ()
     problems: tuple[Problem, ...] = ()
 
     @property
     def front(self) -> tuple[Record, ...]:
-        """Return one run of each id: complete before running, then paper size before smoke size, then the newest."""
+        """Return the best run of each id: complete before unfinished, then paper size before smoke size, then the
+        newest.
+        """
         best: dict[str, Record] = {}
         for run in self.runs:
             best.setdefault(run.id, run)
@@ -80,7 +82,7 @@ def _folders(root: Path) -> Iterator[Path]:
 
 
 def _ordered(runs: list[Record]) -> list[Record]:
-    """Sort runs by paper, runs of no paper last; within an id the run for the front page comes first."""
+    """Return the runs sorted by paper, with other runs last; within an id, the run for the front page comes first."""
     runs.sort(key=lambda run: str(run.folder))
     runs.sort(key=lambda run: (run.status == "complete", run.size == "paper", run.date), reverse=True)
     sources: dict[str, str] = {}

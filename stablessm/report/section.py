@@ -1,4 +1,4 @@
-"""One run as a section of the page."""
+"""The section of the report on one run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LONG = 420
 
 
 def section(run: Record, anchor: str, base: Path) -> Html:
-    """Return question, plots, claims, settings, command and files of a run.
+    """Return the section on a run: question, plots, claims, settings, command and files.
 
     Args:
         run: The run.
@@ -54,26 +54,26 @@ def section(run: Record, anchor: str, base: Path) -> Html:
 
 
 def verdict(claim: Claim, before: str = "") -> Html:
-    """Return the verdict as color, symbol and word; ``before`` is text in front of the word."""
+    """Return a verdict as a color, a symbol and a word, preceded by the text ``before``."""
     sign = element("span", VERDICTS.get(claim.verdict, "–"), aria_hidden="true")
     return element("span", sign, " ", before, claim.verdict or "no verdict", class_=f"verdict {kind(claim)}")
 
 
 def bar(claims: Iterable[Claim]) -> Html:
-    """Return a bar with the share of each verdict."""
+    """Return a bar that shows the share of each verdict."""
     shares = tally(claims).items()
     parts = [element("i", class_=kind(Claim("", verdict=name)), style=f"flex-grow:{number}") for name, number in shares]
     return element("div", parts, class_="bar", aria_hidden="true")
 
 
 def claim_values(claim: Claim) -> Html:
-    """Return the paper's value and ours, one below the other."""
+    """Return the paper's value and the measured value of a claim, one below the other."""
     values = (("paper", claim.paper), ("ours", claim.ours))
     return element("dl", [element("div", element("dt", name), element("dd", value or "–")) for name, value in values])
 
 
 def flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    """Return a nested table as a flat one with dotted names.
+    """Return a nested dict as a flat dict with dotted names as keys.
 
     >>> flat({"steps": 3, "model": {"map": "best", "widths": [4, 8]}})
     {'steps': '3', 'model.map': 'best', 'model.widths': '[4, 8]'}
@@ -88,7 +88,7 @@ def flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
 
 
 def duration(seconds: float) -> str:
-    """Return a duration in words.
+    """Return a duration as text with a suitable unit.
 
     >>> duration(0.21), duration(75), duration(3 * 3600 + 240)
     ('0.2 s', '1 min 15 s', '3 h 4 min')
@@ -102,7 +102,7 @@ def duration(seconds: float) -> str:
 
 
 def size(count: int) -> str:
-    """Return a number of bytes with its unit.
+    """Return a number of bytes as text with a suitable unit.
 
     >>> size(300), size(12_345), size(3_200_000)
     ('300 B', '12 kB', '3.2 MB')
@@ -118,7 +118,7 @@ def _eyebrow(run: Record) -> Html:
 
 
 def _figure(figure: Figure, anchor: str) -> Html:
-    """Return the data of a figure and the place where a script draws it."""
+    """Return the data of a figure, and the HTML element in which a script draws it."""
     return element(
         "figure",
         element("div", class_="panels", data_figure=f"{anchor}-data"),
@@ -129,7 +129,7 @@ def _figure(figure: Figure, anchor: str) -> Html:
 
 
 def _verdicts(run: Record, anchor: str) -> list[Html] | None:
-    """Return the verdicts and, beside them, how the experiment differs from the paper."""
+    """Return the verdicts of a run, and next to them how the experiment differs from the paper."""
     if not run.claims:
         return None
     listed = element("ul", [_claim(claim) for claim in run.claims], class_="verdicts")
@@ -171,7 +171,7 @@ def _table(title: str, rows: Mapping[str, str]) -> Html | None:
 
 
 def _files(run: Record, base: Path) -> list[Html]:
-    """Return links to the files of the run folder; many arrays are folded away."""
+    """Return links to the files of the run folder; long lists of arrays are collapsed."""
     arrays = [file for file in run.files if file.name.endswith(".npz")]
     folded = arrays if len(arrays) > _FOLDED else []
     others = [_file(run, file, base) for file in run.files if file not in folded]

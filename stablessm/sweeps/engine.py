@@ -1,4 +1,4 @@
-"""The interface of engines, which compute jobs, and the base class of our engines."""
+"""The interface of engines, which compute jobs, and the base class of the engines in this package."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 @final
 @dataclass(frozen=True)
 class Resources:
-    """The resources of each job.
+    """The resources that each job gets: CPU cores, GPUs and memory.
 
     >>> Resources(cpus=2, memory=memory("4GB")).memory
     4000000000
@@ -43,7 +43,7 @@ class Resources:
 
 
 class Engine(Protocol):
-    """Computes jobs and yields the outcome of each as it ends. Lost workers are replaced."""
+    """An engine computes jobs and yields the outcome of each job as it ends. It replaces workers that are lost."""
 
     def run(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, Outcome]]:
         """Compute every job once, in any order, and yield the outcomes."""
@@ -52,7 +52,7 @@ class Engine(Protocol):
 
 @dataclass(frozen=True)
 class Retrying(ABC):
-    """Base of our engines: jobs wait for free resources, and a job whose worker died is computed again."""
+    """Base class of the engines here: jobs wait for free resources, and a job whose worker died is computed again."""
 
     jobs: int | None = None
     """Maximum number of parallel jobs; None for as many as the resources allow."""
@@ -87,11 +87,13 @@ class Retrying(ABC):
 
     @abstractmethod
     def _workers(self, placed: Mapping[Any, Job], count: int) -> AbstractContextManager[Workers]:
-        """Return functions that start and await ``count`` jobs. ``placed`` holds the started jobs, by their handles."""
+        """Return two functions, one that starts and one that awaits ``count`` jobs. ``placed`` holds the started jobs
+        by handle.
+        """
 
 
 def memory(text: str) -> int:
-    """Return a size in bytes.
+    """Return a size in bytes, from text such as ``4GB``.
 
     >>> memory("512MB"), memory("1.5 GB")
     (512000000, 1500000000)

@@ -18,7 +18,7 @@ _NAME = re.compile(r"[A-Za-z0-9_=+-][A-Za-z0-9._=+-]*")
 @final
 @dataclass(frozen=True)
 class Job:
-    """A job as plain text, from which a worker builds the experiment and its settings.
+    """A job described by text only, from which a worker builds the experiment and its settings.
 
     >>> Job("st-fig1", "smoke", "runs", (), "direct-20").id
     'st-fig1/smoke/direct-20'
@@ -35,11 +35,11 @@ class Job:
 
     @property
     def id(self) -> str:
-        """The id of the job, the same on every machine."""
+        """Return the id of the job, which is the same on every machine."""
         return f"{self.plan().id}/{self.name}"
 
     def plan(self, out: str | Path | None = None) -> Plan:
-        """Return the plan of the experiment, in the sweep's folder or below ``out``."""
+        """Return the plan of the job's experiment, with the sweep's output folder or with ``out``."""
         return Plan.of(catalog.get(self.experiment), self.size, Path(out or self.out), dict(self.changes))
 
 

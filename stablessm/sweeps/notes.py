@@ -1,4 +1,4 @@
-"""The state of a job, as a file that its worker writes and every process may read."""
+"""The state of a job, in a file that its worker writes and that every process may read."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FILE = "state.json"
 @final
 @dataclass(frozen=True)
 class Notes:
-    """The state of one job."""
+    """The state of one job: number of attempts, worker, time, and the error if it failed."""
 
     state: State = "left"
     attempts: int = 0
@@ -34,7 +34,7 @@ class Notes:
 
 
 def read(folder: Path) -> Notes:
-    """Return the notes in a job's folder. A job whose worker died has the state ``left``.
+    """Return the state of the job with this folder. The state is ``left`` if the job's worker died.
 
     >>> read(Path("nowhere"))
     Notes(state='left', attempts=0, worker='', seconds=0.0, error='', traceback='')
@@ -53,21 +53,21 @@ def read(folder: Path) -> Notes:
 
 
 def begin(folder: Path) -> float:
-    """Note that this worker has started the job, and return the time."""
+    """Record that this worker has started the job; return the start time."""
     worker = f"{platform.node()}, process {os.getpid()}"
     _write(folder, Notes("running", read(folder).attempts + 1, worker))
     return time.perf_counter()
 
 
 def end(folder: Path, began: float, error: str = "", traceback: str = "") -> None:
-    """Note that the job is done or has failed."""
+    """Record that the job is done, or that it has failed."""
     seconds = round(time.perf_counter() - began, 3)
     state: State = "failed" if error else "done"
     _write(folder, replace(read(folder), state=state, seconds=seconds, error=error, traceback=traceback))
 
 
 def again(folder: Path) -> None:
-    """Give a failed job the state ``left``, so that it is computed again."""
+    """Set the state of a failed job to ``left``, so that it is computed again."""
     notes = read(folder)
     if notes.state == "failed":
         _write(folder, replace(notes, state="left", error="", traceback=""))

@@ -28,29 +28,33 @@ _REDUCE: Mapping[str, Callable[[np.ndarray], Any]] = {
 
 
 class Objective(Protocol):
-    """A number that depends on settings, which are given as text."""
+    """A number to optimize, as a function of settings that are given as text."""
 
     @property
     def direction(self) -> Direction:
-        """Direction of optimization."""
+        """Return the direction of optimization, ``minimize`` or ``maximize``."""
         ...
 
     def check(self, names: list[str]) -> None:
-        """Raise an error if a setting of these names does not exist."""
+        """Raise an error if there is no setting of one of these names."""
 
     def value(self, changes: Mapping[str, str], folder: Path) -> float:
-        """Return the number for these settings, or NaN if there is none. The folder keeps the run, which can resume."""
+        """Return the objective for these settings, or NaN if there is none. The folder keeps the run, which can
+        resume.
+        """
         ...
 
     def describe(self) -> dict[str, Any]:
-        """Return a description of the objective, to tell different searches apart."""
+        """Return a description by which different searches are told apart."""
         ...
 
 
 @final
 @dataclass(frozen=True)
 class OfExperiment:
-    """A number from an array of a stage: the mean of its last row (``STAGE/ARRAY:last``), or mean, min or max."""
+    """An objective from an experiment's array: the mean of its last row (``STAGE/ARRAY:last``), or its mean, min or
+    max.
+    """
 
     id: str
     of: str
@@ -69,7 +73,7 @@ class OfExperiment:
         return stage, array, how or "mean"
 
     def check(self, names: list[str]) -> None:
-        """Raise an error if the config has no field of these names; ``a.b`` is the field b of the field a."""
+        """Raise an error if the config lacks a field of one of these names; ``a.b`` is the field b of the field a."""
         config = catalog.get(self.id).config(self.size)
         for name in names:
             place: Any = config
@@ -82,7 +86,7 @@ class OfExperiment:
         changed(config, self.settings)
 
     def value(self, changes: Mapping[str, str], folder: Path) -> float:
-        """Run the experiment below ``folder`` and return the number."""
+        """Run the experiment with its output below ``folder`` and return the objective."""
         settings = {**self.settings, **changes}
         run, _ = execute(catalog.get(self.id), self.size, folder, changes=settings, progress=False)
         stage, name, how = self._parts()
@@ -94,14 +98,14 @@ class OfExperiment:
         return float(_REDUCE[how](arrays[name]))
 
     def describe(self) -> dict[str, Any]:
-        """Return a description of the objective without the ranges."""
+        """Return a description of the objective, which does not include the ranges of the search."""
         return {"experiment": self.id, "size": self.size, "objective": self.of, "settings": dict(self.settings)}
 
 
 @final
 @dataclass(frozen=True)
 class OfTask:
-    """The best validation score of a model that is trained on a task.
+    """An objective from a task: the best validation score of a model that is trained on it.
 
     Settings are the fields of ``TrainingConfig``, ``model.NAME`` for the model, and ``task.NAME`` for the task.
     """
@@ -112,11 +116,11 @@ class OfTask:
 
     @property
     def direction(self) -> Direction:
-        """Direction of optimization of the task's metric."""
+        """Return the direction of optimization of the task's metric."""
         return "maximize" if self._task(self.settings).higher_is_better else "minimize"
 
     def check(self, names: list[str]) -> None:
-        """Raise an error if a setting of these names does not exist."""
+        """Raise an error if there is no setting of one of these names."""
         from stablessm import tasks
         from stablessm.training import TrainingConfig
 
@@ -141,7 +145,7 @@ class OfTask:
             raise ArgumentError("--set", "a task with validation examples, which give the score", self.task)
 
     def value(self, changes: Mapping[str, str], folder: Path) -> float:
-        """Train a model and return its score; NaN if the run diverges."""
+        """Train a model and return its validation score; NaN if the training diverges."""
         import torch
 
         from stablessm import models, training
@@ -159,7 +163,7 @@ class OfTask:
         return float(result.best[task.metric])
 
     def describe(self) -> dict[str, Any]:
-        """Return a description of the objective without the ranges."""
+        """Return a description of the objective, which does not include the ranges of the search."""
         return {"task": self.task, "model": self.model, "settings": dict(self.settings)}
 
     def _task(self, settings: Mapping[str, str]) -> Any:
@@ -173,7 +177,7 @@ def _below(prefix: str, settings: Mapping[str, str]) -> dict[str, str]:
 
 
 def _plain(text: str) -> Any:
-    """Return the JSON value of a text, or the text itself if it is not JSON."""
+    """Return the value of a text parsed as JSON, or the text itself if it is not JSON."""
     try:
         return json.loads(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Jobs in processes of this machine. Each slot keeps one process, and replaces it if it dies."""
+"""An engine that computes jobs in processes of this machine and replaces processes that die."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ _PATIENCE = 5.0
 @final
 @dataclass(frozen=True)
 class Processes(Retrying):
-    """Up to ``jobs`` parallel jobs. A job whose process dies resumes in another process, up to ``retries`` times."""
+    """An engine with up to ``jobs`` parallel processes. If a process dies, its job resumes in another one, up to
+    ``retries`` times.
+    """
 
     jobs: int | None = 1
 
@@ -62,7 +64,7 @@ class Processes(Retrying):
                 slot.close(idle=slot not in placed)
 
     def _environments(self, slots: int) -> list[dict[str, str]]:
-        """Return the cores and the GPUs of each slot."""
+        """Return the environment variables of each slot, which set its CPU cores and GPUs."""
         common, each = worker.threads(self.resources.cpus), self.resources.gpus
         if each == 0:
             return [common] * slots
@@ -74,7 +76,7 @@ class Processes(Retrying):
 
 
 class _Slot:
-    """One process that computes one job at a time."""
+    """One worker process, which computes one job at a time."""
 
     def __init__(self, values: dict[str, str], cpus: int) -> None:
         self.values, self.cpus = values, cpus
@@ -93,7 +95,7 @@ class _Slot:
             self.connection.send(job)
 
     def take(self) -> Outcome | None:
-        """Return the outcome of the job, or None if the process died; a new process is then started."""
+        """Return the outcome of the job, or None if the process died; then start a new process."""
         try:
             return self.connection.recv()
         except (EOFError, OSError):
@@ -110,7 +112,7 @@ class _Slot:
 
 
 def _serve(connection: Connection, cpus: int) -> None:
-    """Compute jobs in the process until the connection closes."""
+    """Compute the jobs that arrive in this worker process, until the connection closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches this process too, but its parent ends it
     threading.Thread(target=_end_with_parent, daemon=True).start()
     while True:
@@ -122,7 +124,7 @@ def _serve(connection: Connection, cpus: int) -> None:
 
 
 def _end_with_parent() -> None:
-    """End this process if its parent was killed, because a new sweep may start soon."""
+    """End this process when its parent is killed, because a new sweep may start soon."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     wait([parent.sentinel])
@@ -130,7 +132,7 @@ def _end_with_parent() -> None:
 
 
 def _gpus() -> list[str]:
-    """Return the names of the GPUs for CUDA_VISIBLE_DEVICES."""
+    """Return the GPUs by the names that CUDA_VISIBLE_DEVICES uses."""
     import torch
 
     named = os.environ.get("CUDA_VISIBLE_DEVICES")

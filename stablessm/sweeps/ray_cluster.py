@@ -1,4 +1,4 @@
-"""Jobs as tasks of a Ray cluster, which places them and repeats a task whose worker or machine is lost."""
+"""An engine that computes jobs as tasks of a Ray cluster. Ray repeats a task whose worker or machine is lost."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _PATIENCE = 10.0
 @final
 @dataclass(frozen=True)
 class RayCluster(Retrying):
-    """The cluster at ``address``, or the one on this machine, or a new one that is started for the sweep."""
+    """An engine on the Ray cluster at ``address``, on the cluster of this machine, or on a new one for this sweep."""
 
     address: str | None = None
 
@@ -52,7 +52,7 @@ class RayCluster(Retrying):
                     ray.cancel(reference, force=True)
 
     def _options(self) -> dict[str, Any]:
-        """Return the options of a task. Ray repeats a task whose worker is lost, but not one that raised an error."""
+        """Return the options of a Ray task. Ray repeats a task if its worker is lost, but not if it raised an error."""
         memory = {} if self.resources.memory is None else {"memory": self.resources.memory}
         return {
             "num_cpus": self.resources.cpus,
@@ -64,7 +64,7 @@ class RayCluster(Retrying):
         }
 
     def _require_room(self, ray: Any) -> None:
-        """Raise an error or warn if no node is large enough. Ray would wait for such a node without an end."""
+        """Raise an error (or warn) if no node has the resources of a job; otherwise Ray would wait forever."""
         if not any(_has_room(node["Resources"], self.resources) for node in ray.nodes() if node["Alive"]):
             said = f"{self.resources.cpus} CPUs, {self.resources.gpus} GPUs, {self.resources.memory or 0} bytes"
             if self.address is None:
@@ -101,7 +101,7 @@ def _has_room(node: dict[str, float], resources: Resources) -> bool:
 
 
 def _answers(address: str) -> bool:
-    """Return whether the address accepts connections; Ray itself would try for minutes."""
+    """Return whether the address accepts connections, because Ray itself would try for minutes."""
     host, colon, port = address.removeprefix("ray://").rpartition(":")
     if not colon:
         return address == "auto"

@@ -1,4 +1,4 @@
-"""A search over settings with Optuna, which stores every trial, so that a search can resume."""
+"""Searches over settings with Optuna, which stores every trial, so that a search can resume."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _BEGIN = 60.0
 @final
 @dataclass(frozen=True)
 class Range:
-    """The range of one setting.
+    """The range of one setting in a search: bounds, or a list of choices.
 
     >>> Range.read("--over", "lr=log:1e-4:1e-1")
     Range(name='lr', kind='log', low=0.0001, high=0.1, choices=())
@@ -45,7 +45,7 @@ class Range:
 
     @staticmethod
     def read(option: str, text: str) -> Range:
-        """Return the range that a text describes."""
+        """Return the range that a text such as ``lr=log:1e-4:1e-1`` describes."""
         match = re.fullmatch(r"\s*([^=\s]+)\s*=\s*(\w+):(.+)", text)
         if match is None or match[2] not in get_args(Kind):
             raise ArgumentError(option, _EXPECTED, repr(text))
@@ -62,7 +62,7 @@ class Range:
         return Range(name, kind, low, high)  # type: ignore[arg-type]
 
     def suggest(self, trial: Any) -> str:
-        """Return a value that Optuna proposes, as text."""
+        """Return a value of the setting that Optuna proposes, as text."""
         if self.kind == "choice":
             return str(trial.suggest_categorical(self.name, self.choices))
         if self.kind == "int":
@@ -71,7 +71,7 @@ class Range:
 
 
 def told(values: Mapping[str, Any]) -> str:
-    """Return settings in one line.
+    """Return settings and their values as one line of text.
 
     >>> told({"lr": 0.001234567, "map": "best"})
     'lr=0.001235, map=best'
@@ -82,7 +82,7 @@ def told(values: Mapping[str, Any]) -> str:
 @final
 @dataclass(frozen=True, repr=False)
 class Found(Result):
-    """The best trial so far."""
+    """The best trial of a search so far."""
 
     trial: int
     value: float
@@ -102,7 +102,7 @@ def search(
     seed: int = 0,
     progress: bool = True,
 ) -> Found | None:
-    """Try settings until ``trials`` trials are complete, and return the best, or None if all of them diverged.
+    """Try settings until ``trials`` trials are complete; return the best trial, or None if all trials diverged.
 
     Trials are stored in ``storage``, a database. Several searches with the same storage and folder share the work, also
     from other machines. A trial that was killed resumes in its folder. The proposals depend only on the seed and the
@@ -147,12 +147,12 @@ def search(
 
 
 def folder(out: Path, trial: Any) -> Path:
-    """Return the folder of a trial; a repeated trial has the folder of its first attempt."""
+    """Return the run folder of a trial; a repeated trial uses the folder of its first attempt."""
     return out / "trials" / f"{trial.user_attrs.get(_FIRST, trial.number):05d}"
 
 
 def _revive(study: Any, out: Path, states: Any) -> None:
-    """Queue trials again whose process is gone."""
+    """Queue again the trials whose process has died."""
     for trial in study.get_trials(deepcopy=False, states=(states.RUNNING,)):
         place = folder(out, trial)
         old = (datetime.datetime.now() - trial.datetime_start).total_seconds() > _BEGIN
@@ -185,7 +185,7 @@ def _study(optuna: Any, objective: Objective, ranges: Sequence[Range], out: Path
 
 
 def _written(study: Any, out: Path, states: Any) -> Found | None:
-    """Write all trials to ``search.json`` and return the best."""
+    """Write all trials to ``search.json`` and return the best trial."""
     trials = study.get_trials(deepcopy=False)
     rows = [
         {

@@ -1,4 +1,4 @@
-"""Jobs submitted with submitit: to a Slurm cluster, or to processes of this machine to try it out."""
+"""An engine that submits jobs with submitit: to a Slurm cluster, or to processes of this machine for a test."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ _GRACE = {"slurm": 30.0, "local": 0.0}
 @final
 @dataclass(frozen=True)
 class Slurm(Retrying):
-    """One Slurm job for each job. A Slurm job that ends without a result is queued again, up to ``retries`` times.
+    """An engine that submits one Slurm job per job. A Slurm job that ends without a result is resubmitted, up to
+    ``retries`` times.
 
     Jobs stay in the queue when the sweep is interrupted, and a resumed sweep waits for them.
     """
@@ -76,7 +77,7 @@ class Slurm(Retrying):
         return handle
 
     def parameters(self, job: Job) -> dict[str, Any]:
-        """Return the parameters for submitit."""
+        """Return the parameters that are passed to submitit."""
         needs: dict[str, Any] = {"cpus_per_task": self.resources.cpus}
         if self.resources.gpus:
             needs["gpus_per_node"] = self.resources.gpus
@@ -86,7 +87,7 @@ class Slurm(Retrying):
         return {"name": job.id.replace("/", "-"), "timeout_min": self.minutes, **needs, **others}
 
     def _found(self, submitit: Any, job: Job) -> Any | None:
-        """Return the Slurm job that an interrupted sweep left in the queue for this job, if any."""
+        """Return the Slurm job that an interrupted sweep left in the queue for this job, or None."""
         folder = _folder(job)
         try:
             queued = str(record.read_json(folder / "queued.json").get("id", ""))
@@ -98,7 +99,7 @@ class Slurm(Retrying):
         return None if handle.done(force_check=True) else handle
 
     def _outcome(self, job: Job) -> Outcome | None:
-        """Return the outcome that the worker noted, or None if it did not finish."""
+        """Return the outcome that the worker recorded, or None if the worker did not finish."""
         deadline = time.monotonic() + _GRACE[self.executor]
         while True:
             found = notes.read(_folder(job))
@@ -114,6 +115,6 @@ def _folder(job: Job) -> Path:
 
 
 def _last(handle: Any) -> str:
-    """Return the last line of the log of a Slurm job."""
+    """Return the last line of a Slurm job's log."""
     lines = (handle.stderr() or handle.stdout() or "").strip().splitlines()
     return lines[-1] if lines else "no log"

@@ -1,4 +1,4 @@
-"""The progress of the runs in a folder."""
+"""Reads the progress of the runs in a folder."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from stablessm.sweeps.worker import plan_of
 @final
 @dataclass(frozen=True)
 class RunStatus:
-    """The state of one run folder."""
+    """The progress of the run in one folder."""
 
     folder: Path
     state: Literal["complete", "running", "failed", "interrupted", "damaged"]
@@ -32,12 +32,12 @@ class RunStatus:
 
     @property
     def count(self) -> Counter[str]:
-        """Number of jobs in each state."""
+        """Return the number of jobs in each state."""
         return Counter(note.state for note in self.jobs.values())
 
 
 def runs(out: Path) -> list[RunStatus]:
-    """Return the state of every run folder ``out/ID/SIZE``, in order.
+    """Return the progress of every run folder ``out/ID/SIZE``, in order.
 
     >>> runs(Path("nowhere"))
     []

@@ -1,4 +1,4 @@
-"""A sweep: an engine computes the jobs of experiments, which are then combined into runs."""
+"""A sweep: an engine computes the jobs of experiments, and the results are combined into runs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Swept:
 
 @dataclass
 class _Part:
-    """An experiment whose jobs are being computed."""
+    """One experiment of a sweep whose jobs are being computed."""
 
     plan: Plan
     run: Run
@@ -44,7 +44,7 @@ class _Part:
     failures: dict[str, str] = field(default_factory=dict)
 
     def end(self) -> Swept:
-        """Combine the jobs into a run. Errors are returned, so that other experiments continue."""
+        """Combine the jobs into a run. Errors are returned instead of raised, so that other experiments continue."""
         if not self.failures:
             found = {job.name: notes.read(self.run.notes(job.name)) for job in self.jobs}
             facts = {name: {"attempts": note.attempts, "seconds": note.seconds} for name, note in found.items()}
@@ -66,7 +66,7 @@ def sweep(
     fresh: bool = False,
     progress: bool = True,
 ) -> Iterator[Swept]:
-    """Compute experiments as one sweep, and yield each as soon as its last job is done.
+    """Compute experiments as one sweep, and yield the outcome of each as soon as its last job is done.
 
     Every job is computed once: completed jobs are kept, an interrupted job resumes from its last checkpoint, and two
     workers never compute the same job. A job that fails does not stop the others.
@@ -103,14 +103,14 @@ def sweep(
 
 
 def _begin(plan: Plan) -> str:
-    """Write the names of the jobs into the folder and return the name of the sweep."""
+    """Write the names of the jobs to the run folder, and return the name of the sweep."""
     name = worker.plan_of(plan.folder)[0] or uuid.uuid4().hex
     record.write_json(plan.folder / JOBS / SWEEP, {"sweep": name, "jobs": list(plan.jobs())})
     return name
 
 
 def _receive(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Write the files that a worker without access to the folder has sent."""
+    """Write the files that were sent by a worker without access to the run folder."""
     for name in sorted(files, key=lambda name: Path(name).name == notes.FILE):  # last: it marks the job as done
         with record.atomic(folder / name) as temporary:
             temporary.write_bytes(files[name])

@@ -1,5 +1,6 @@
-"""The function that runs on a worker: it computes one job in the run folder, or, if the worker has no access to that
-folder, in a folder of its own whose files are sent back."""
+"""Runs on a worker: computes one job in the run folder, or, if the worker cannot access that folder, in a temporary
+folder whose files are sent back.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEX
 @final
 @dataclass(frozen=True)
 class Outcome:
-    """The outcome of a job."""
+    """The outcome of a job: an error message, or none, and the files to send back."""
 
     error: str = ""
     files: Mapping[str, bytes] = field(default_factory=dict)
@@ -38,7 +39,7 @@ class Outcome:
 
 
 def threads(cpus: int) -> dict[str, str]:
-    """Return environment variables for a worker with this many cores.
+    """Return the environment variables that limit a worker to this number of CPU cores.
 
     >>> threads(2)["OMP_NUM_THREADS"]
     '2'
@@ -48,7 +49,7 @@ def threads(cpus: int) -> dict[str, str]:
 
 @contextmanager
 def environment(values: Mapping[str, str]) -> Iterator[None]:
-    """Set environment variables for processes that are started in the block."""
+    """Set environment variables for the processes that are started inside the block."""
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:
@@ -62,7 +63,7 @@ def environment(values: Mapping[str, str]) -> Iterator[None]:
 
 
 def compute(job: Job, cpus: int) -> Outcome:
-    """Compute a job unless it is done. An error of the experiment is noted; if a worker dies, another takes over."""
+    """Compute a job unless it is done, and record an error that the experiment raises."""
     if "torch" in sys.modules:  # if torch is not imported yet, it reads the environment
         sys.modules["torch"].set_num_threads(cpus)
     plan = job.plan()
@@ -76,7 +77,7 @@ def compute(job: Job, cpus: int) -> Outcome:
 
 
 def told(error: Exception) -> str:
-    """Return an error in one line.
+    """Return the type and message of an error as one line.
 
     >>> told(ValueError("no"))
     'ValueError: no'
@@ -106,7 +107,7 @@ def _sees(plan: Plan, job: Job) -> bool:
 
 
 def plan_of(folder: Path) -> tuple[str, list[str]]:
-    """Return the name of the sweep in a run folder and the names of its jobs; empty if there is none."""
+    """Return the name of the sweep that a run folder belongs to and the names of its jobs; empty if there is none."""
     path = folder / JOBS / SWEEP
 
     def names(found: dict[str, Any]) -> tuple[str, list[str]]:

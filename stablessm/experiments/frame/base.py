@@ -62,7 +62,9 @@ class Experiment(Generic[C]):
 @final
 @dataclass(frozen=True)
 class Plan:
-    """An experiment with its settings and run folder: ``out/ID/SIZE``, or ``out/ID/SIZE-…`` if settings were changed."""
+    """An experiment with its settings and run folder: ``out/ID/SIZE``, or ``out/ID/SIZE-…`` if settings were
+    changed.
+    """
 
     experiment: Experiment[Any]
     size: Size

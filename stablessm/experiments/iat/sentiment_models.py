@@ -120,7 +120,9 @@ def _along(x: Tensor, places: Tensor) -> Tensor:
 
 
 def log_odds(output: Any) -> Tensor:
-    """Return log p / (1 - p), where p is the probability that the text is positive: the difference of the two logits."""
+    """Return log p / (1 - p), where p is the probability that the text is positive: the difference of the two
+    logits.
+    """
     return output.logits[:, 1] - output.logits[:, 0]
 
 

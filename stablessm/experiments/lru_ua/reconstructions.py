@@ -33,7 +33,9 @@ CHUNK = 1000
 
 @dataclass(frozen=True)
 class DigitsConfig:
-    """Settings of the experiments. The defaults are the settings of LRU-UA, appendix E.1, where the paper gives them."""
+    """Settings of the experiments. The defaults are the settings of LRU-UA, appendix E.1, where the paper gives
+    them.
+    """
 
     data: Source = "mnist"
     images: int = 10_000

@@ -20,7 +20,9 @@ from stablessm.scan.vandermonde import accumulate
 
 @dataclass(frozen=True)
 class SparseConfig:
-    """Settings of the experiments. The defaults are the settings of LRU-UA, appendix E.2, where the paper gives them."""
+    """Settings of the experiments. The defaults are the settings of LRU-UA, appendix E.2, where the paper gives
+    them.
+    """
 
     r_min: float
     length: int = 4096

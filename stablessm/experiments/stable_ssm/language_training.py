@@ -155,7 +155,9 @@ class _Seen(Hooks):
 
 @torch.no_grad()
 def mean_loss(model: nn.Module, task: Task, split: Split, options: LanguageTraining) -> float:
-    """Return the mean loss in nats per token over the first batches of a split; each window starts from a zero state."""
+    """Return the mean loss in nats per token over the first batches of a split; each window starts from a zero
+    state.
+    """
     device = next(model.parameters()).device
     task, before = task.to(device), model.training
     model.eval()

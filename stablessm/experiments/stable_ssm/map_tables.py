@@ -93,7 +93,9 @@ class Scores:
         return {scheme: int(means[i].argmax()) for i, scheme in enumerate(self.grid.schemes)}
 
     def of(self, scheme: str, rate: int | None = None, name: str = "test") -> np.ndarray:
-        """Return a score of a scheme for each seed, at a learning rate given by its index (default: the chosen rate)."""
+        """Return a score of a scheme for each seed, at a learning rate given by its index (default: the chosen
+        rate).
+        """
         at = self.chosen[scheme] if rate is None else rate
         return np.asarray(self.arrays[name][self.grid.schemes.index(scheme), at])
 

@@ -93,7 +93,9 @@ def boundedness(config: Config, stages: Stages, map: str) -> Claim:
 
 
 def continuity(config: Config, stages: Stages, map: str) -> Claim:
-    """Check that the increase of the error at the smallest radius falls with the width, but rises for the direct map."""
+    """Check that the increase of the error at the smallest radius falls with the width, but rises for the
+    direct map.
+    """
     ours, kept = [], []
     for horizon in config.horizons:
         costs = {name: cost(climbed(config, stages, name, horizon)) for name in (map, CONTRAST)}

@@ -162,7 +162,9 @@ def predicted(config: Config, run: Run, way: str, u: Tensor) -> Tensor:
 
 @stage("errors-{way}", over=lambda config: (*WAYS, *CONTROLS))
 def errors(config: Config, run: Run, way: str) -> Mapping[str, Any]:
-    """Return statistics of |ŷ - y| / |y| over the held-out trajectories at every step, and some example trajectories."""
+    """Return statistics of |ŷ - y| / |y| over the held-out trajectories at every step, and some example
+    trajectories.
+    """
     u, y = split(config)[1]
     found = predicted(config, run, way, u)
     off = relative(found, y).double().numpy()

@@ -71,7 +71,9 @@ def cap(curve: MemoryCurve, rate: float, start: int) -> tuple[float, float]:
 
 
 def figures(config: S4Config, stages: Stages) -> Figures:
-    """Yield a figure of memory functions over the short horizon, and over the long horizon with the lines above them."""
+    """Yield a figure of memory functions over the short horizon, and over the long horizon with the lines above
+    them.
+    """
     short, long = (found[: config.shown] for found in curves.all(config, stages).values())
     lines: list[Series] = []
     for seed, (curve, rate) in enumerate(zip(long, config.slope * slowest(stages)["rate"], strict=False)):

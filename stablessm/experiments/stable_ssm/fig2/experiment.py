@@ -47,7 +47,9 @@ class ScaleConfig:
 
 @stage("{time}", over=lambda config: get_args(Time))
 def measured(config: ScaleConfig, run: Run, time: Time) -> Mapping[str, Tensor]:
-    """Return the ratios G/|w| of every map, (2, n), on a grid of weights and on a grid of time scales, and the grids."""
+    """Return the ratios G/|w| of every map, (2, n), on a grid of weights and on a grid of time scales, and the
+    grids.
+    """
     weights = torch.linspace(-config.reach, config.reach, config.weights, dtype=torch.float64)
     scales = timescales(config.scales, config.shortest, config.longest)
     eigenvalues = -1 / scales if time == "continuous" else torch.exp(-1 / scales)

@@ -71,7 +71,9 @@ def cells(config: Config) -> list[tuple[int, str, int]]:
 
 @stage("warmup-{warmup}-{scheme}-{seed}", over=cells)
 def one(config: Config, run: Run, warmup: int, scheme: str, seed: int) -> Mapping[str, Any]:
-    """Train and measure one model; return the arrays of ``fit`` and ``remembered``, and the number of ``parameters``."""
+    """Train and measure one model; return the arrays of ``fit`` and ``remembered``, and the number of
+    ``parameters``.
+    """
     options, label = replace(config.training, warmup=warmup), f"{scheme}, seed {seed}, warm-up {warmup}"
     task, device = loaded(config.text, config.vocabulary, config.length), device_called(config.training.device)
     if device.type == "cuda":
