@@ -22,11 +22,17 @@ Changes = Mapping[str, Mapping[str, Value]]
 """New arrays by the pattern of the stages and the name of the array. Later patterns win."""
 
 
+def record_folder(id: str) -> Path:
+    """Return the folder of the one committed record of an experiment."""
+    (path,) = (RESULTS / id).glob("*/record.json")
+    return path.parent
+
+
 class Invented(Stages):
-    """The stages of ``results/ID/paper``, changed: arrays of a stage, or fields of a stage that is a curve."""
+    """The stages of the committed record, changed: arrays of a stage, or fields of a stage that is a curve."""
 
     def __init__(self, id: str, changes: Changes | None = None) -> None:
-        super().__init__(RESULTS / id / "paper")
+        super().__init__(record_folder(id))
         self.changes = changes or {}
         used = {pattern for pattern in self.changes if any(fnmatchcase(name, pattern) for name in self.stages())}
         assert used == set(self.changes), f"no stage of {id} matches {set(self.changes) - used}"

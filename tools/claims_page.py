@@ -89,8 +89,8 @@ def is_own(run: Record, claim: Claim) -> bool:
 
 
 def is_reduced(run: Record) -> bool:
-    """Return True if the README of the experiment says that the run is smaller than the paper's."""
-    return _REDUCED.search(run.deviations) is not None
+    """Return True if the run is smaller than the paper's: by its size, or by the README of the experiment."""
+    return run.size == "reduced" or _REDUCED.search(run.deviations) is not None
 
 
 def sentence(runs: list[Record]) -> str:
@@ -203,8 +203,8 @@ def main(root: Path = Path()) -> None:
 
 
 def committed(root: Path) -> list[Record]:
-    """Return the runs in ``results/`` at the published size, in the order of the papers."""
-    return [run for run in collect([root / "results"]).runs if run.size == "paper"]
+    """Return the runs in ``results/``, one for each experiment, in the order of the papers."""
+    return [run for run in collect([root / "results"]).runs if run.size in ("reduced", "paper", "large")]
 
 
 def _ordered(runs: list[Record]) -> list[Record]:

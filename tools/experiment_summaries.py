@@ -8,8 +8,10 @@ from __future__ import annotations
 import json
 from collections import Counter
 from pathlib import Path
+from typing import get_args
 
 from stablessm.experiments import catalog, listing
+from stablessm.experiments.frame.base import Size
 from stablessm.report.runs import collect
 
 
@@ -18,7 +20,7 @@ def summaries(root: Path) -> str:
     verdicts = {
         run.id: Counter(claim.verdict for claim in run.claims)
         for run in collect([root / "results"]).runs
-        if run.size == "paper"
+        if run.size in get_args(Size)
     }
     found = {}
     for id in listing.IDS:

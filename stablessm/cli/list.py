@@ -24,9 +24,9 @@ _PLAIN = str.maketrans({"✓": "+", "◐": "~", "✗": "-", "…": ".", "·": "-
 def list_experiments(out: Runs = Path("runs")) -> list[dict[str, Any]]:
     """List the experiments, grouped by paper.
 
-    Each line shows the id, the title, the duration of the paper size and the verdicts on the paper's claims. The
-    verdicts come from your own runs in --out. Where there is none, they come from the records that belong to this
-    version of stablessm.
+    Each line shows the id, the title, the duration of the size that gives verdicts (paper, or else reduced) and the
+    verdicts on the paper's claims. The verdicts come from your own runs in --out. Where there is none, they come from
+    the records that belong to this version of stablessm.
 
     Examples:
 
@@ -59,7 +59,7 @@ def _row(id: str, out: Path) -> dict[str, Any]:
     summary = listing.summaries().get(id)
     if summary is None:
         summary = _of_a_package(id)
-    own = _own_verdicts(out / id)
+    own = _own_verdicts(out / id / listing.judged_size(summary.minutes))
     return {"id": id, **asdict(summary), "own": own is not None, **({} if own is None else {"verdicts": own})}
 
 
@@ -75,10 +75,8 @@ def _of_a_package(id: str) -> Any:
 
 
 def _own_verdicts(folder: Path) -> dict[str, int] | None:
-    """Return the number of claims with each verdict in the user's own run of paper size; None if there is no such
-    run.
-    """
-    path = folder / "paper" / "record.json"
+    """Return the number of claims with each verdict in a run folder of the user; None if there is no such run."""
+    path = folder / "record.json"
     if not path.exists():
         return None
     from stablessm import record
@@ -91,7 +89,10 @@ def _own_verdicts(folder: Path) -> dict[str, int] | None:
 
 
 def _line(row: Mapping[str, Any], id_width: int, sign_width: int, width: int) -> str:
-    time = duration(row["minutes"]["paper"]) if row["minutes"] else ""
+    from stablessm.experiments import listing
+
+    minutes = row["minutes"]
+    time = duration(minutes[listing.judged_size(minutes)]) if minutes else ""
     end = f" {time:>7}  {_signs(row):<{sign_width}}"
     start = f"  {row['id']:<{id_width}}  "
     room = width - len(start) - len(end)
@@ -117,7 +118,7 @@ def _legend(own: bool, out: Path) -> list[str]:
     return [
         LEGEND,
         f"Verdicts come from {source}{f', or from your own run in {out} (*)' if own else ''}.",
-        "Durations are for the paper size on two cores.",
+        "Durations are for the paper size (or else the reduced size) on two cores.",
         "stablessm run ID tries an experiment in seconds; --size paper gives verdicts.",
     ]
 

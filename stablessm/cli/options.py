@@ -33,8 +33,9 @@ Runs = Annotated[Path, typer.Option(help="Folder that holds the run folders.")]
 Size = Annotated[
     str,
     typer.Option(
-        help="smoke: a small version that takes seconds; paper: the published size.",
-        autocompletion=choices("smoke", "paper"),
+        help="smoke: a small version that takes seconds; paper: the published size; some experiments have reduced "
+        "(smaller than paper) or large (for a GPU).",
+        autocompletion=choices("smoke", "reduced", "paper", "large"),
     ),
 ]
 TrustRemoteCode = Annotated[

@@ -119,7 +119,8 @@ def _why_no_verdict(found: Mapping[str, Any]) -> Iterator[str]:
     from stablessm.experiments import listing
 
     summary = listing.summaries().get(found["id"])
-    time = "" if summary is None else f" (about {duration(summary.minutes['paper'])} on two cores)"
+    size = "paper" if summary is None else listing.judged_size(summary.minutes)
+    time = "" if summary is None else f" (about {duration(summary.minutes[size])} on two cores)"
     yield "This was a smoke run: everything works, but it is too small to judge the paper's claims."
-    yield f"For verdicts at the published size{time}: stablessm run {found['id']} --size paper"
+    yield f"For verdicts{time}: stablessm run {found['id']} --size {size}"
     yield "To see the plots: stablessm report --open"

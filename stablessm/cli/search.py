@@ -29,7 +29,7 @@ def search(
         typer.Option("--set", help="KEY=VALUE: a setting that is the same in every trial; repeatable."),
     ] = None,
     model: Annotated[str, typer.Option(help="Preset to train, for a task.")] = "small",
-    size: Annotated[str, typer.Option(help="Size of the experiment: smoke or paper; ignored for a task.")] = "smoke",
+    size: Annotated[str, typer.Option(help="Size of the experiment, such as smoke; ignored for a task.")] = "smoke",
     objective: Annotated[
         str | None,
         typer.Option(

@@ -51,6 +51,15 @@ class Summary:
     """Number of claims with each verdict in the committed record."""
 
 
+def judged_size(minutes: Mapping[str, float]) -> str:
+    """Return the size whose verdicts are listed: ``paper``, or ``reduced`` for an experiment without that size.
+
+    >>> judged_size({"smoke": 0.1, "paper": 60.0}), judged_size({"smoke": 0.1, "reduced": 9.0, "large": 10.0})
+    ('paper', 'reduced')
+    """
+    return "reduced" if "reduced" in minutes and "paper" not in minutes else "paper"
+
+
 def ids() -> list[str]:
     """Return the ids of this package's experiments, followed by the ids that installed packages register."""
     return [*IDS, *sorted(entry.name for entry in entry_points(group=GROUP) if entry.name not in IDS)]

@@ -35,18 +35,26 @@ def apply(S: Tensor, value: Callable[[Tensor], Tensor], difference: Callable[[Te
     tensor([[0., 0.],
             [0., 0.]])
     """
-    return _Spectral.apply(S, value, difference)
+    W: Tensor = _Spectral.apply(S, value, difference)[0]
+    return W
 
 
 class _Spectral(torch.autograd.Function):
+    generate_vmap_rule = True
+
     @staticmethod
     def forward(
-        ctx: Any, S: Tensor, value: Callable[[Tensor], Tensor], difference: Callable[[Tensor, Tensor], Tensor]
-    ) -> Tensor:
+        S: Tensor, value: Callable[[Tensor], Tensor], difference: Callable[[Tensor, Tensor], Tensor]
+    ) -> tuple[Tensor, Tensor, Tensor]:
         s, V = torch.linalg.eigh(S)
+        return symmetric_part((V * value(s)[..., None, :]) @ V.mT), s, V
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
+        _, s, V = output
         ctx.save_for_backward(s, V)
-        ctx.difference = difference
-        return symmetric_part((V * value(s)[..., None, :]) @ V.mT)
+        ctx.mark_non_differentiable(s, V)
+        ctx.difference = inputs[2]
 
     @staticmethod
     def backward(ctx: Any, *grad: Tensor) -> tuple[Tensor, None, None]:

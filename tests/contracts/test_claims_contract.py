@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from claim_cases import CASES, NEVER, Case
-from invented_stages import RESULTS, Invented
+from invented_stages import Invented, record_folder
 
 from stablessm import record
 from stablessm.experiments import catalog
@@ -39,7 +39,7 @@ def fits_are_made_once():
 
 
 def committed(id: str) -> dict[str, Any]:
-    return json.loads((RESULTS / id / "paper" / "record.json").read_text(encoding="utf-8"))
+    return json.loads((record_folder(id) / "record.json").read_text(encoding="utf-8"))
 
 
 def assert_text(found: str, expected: str) -> None:
@@ -68,7 +68,7 @@ def assert_figure(found: Any, expected: Any) -> None:
 @pytest.mark.parametrize("id", [pytest.param(id, marks=pytest.mark.slow if id in LONG else ()) for id in catalog.IDS])
 def test_claims_and_figures_are_those_of_the_record(id):
     experiment, kept, stages = catalog.get(id), committed(id), Invented(id)
-    config = experiment.config("paper")
+    config = experiment.config(kept["size"])
     assert record.plain(asdict(config)) == kept["config"]
     claims = [asdict(claim) for claim in experiment.claims(config, stages)]
     assert len(claims) == len(kept["claims"])
@@ -81,7 +81,7 @@ def test_claims_and_figures_are_those_of_the_record(id):
     figures = list(experiment.figures(config, stages))
     assert [figure.name for figure in figures] == kept["figures"]
     for figure in figures:
-        path = RESULTS / id / "paper" / f"{figure.name}.json"
+        path = record_folder(id) / f"{figure.name}.json"
         assert_figure(figure.to_json(), json.loads(path.read_text(encoding="utf-8")))
 
 
@@ -92,7 +92,7 @@ LETTERS = {
 
 def verdicts(id: str, case: Case) -> str:
     experiment = catalog.get(id)
-    config = replace(experiment.config("paper"), **case.settings)
+    config = replace(experiment.config(committed(id)["size"]), **case.settings)
     return "".join(LETTERS[claim.verdict] for claim in experiment.claims(config, Invented(id, case.changes)))
 
 

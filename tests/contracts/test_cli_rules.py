@@ -203,7 +203,7 @@ def test_completion_knows_commands_options_and_ids(capsys, monkeypatch) -> None:
     assert "measure" in completed("stablessm ")
     assert "--size" in completed("stablessm run -")
     assert {"ia-fig1", "all"} <= set(completed("stablessm run "))
-    assert completed("stablessm run --size ") == ["smoke", "paper"]
+    assert completed("stablessm run --size ") == ["smoke", "reduced", "paper", "large"]
 
 
 QUICK = """

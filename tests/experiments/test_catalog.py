@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, fields, is_dataclass
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import smoke_numbers
 
 from stablessm import ArgumentError, record
 from stablessm.experiments import catalog
-from stablessm.experiments.frame.base import execute
+from stablessm.experiments.frame.base import Size, execute
+from stablessm.experiments.listing import judged_size
 from stablessm.report.figure import Figure
 
 ROOT = Path(__file__).parents[2]
@@ -40,11 +42,12 @@ def test_smoke(id, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("id", catalog.IDS)
-def test_the_committed_record_has_the_present_settings_of_the_paper(id):
+def test_the_committed_record_has_the_present_settings(id):
     (path,) = (ROOT / "results" / id).rglob("record.json")
     content = json.loads(path.read_text(encoding="utf-8"))
-    assert (content["id"], content["size"]) == (id, "paper")
-    assert content["config"] == json.loads(json.dumps(record.plain(asdict(catalog.get(id).configs["paper"]))))
+    assert (content["id"], content["size"]) == (id, path.parent.name)
+    assert content["size"] != "smoke"
+    assert content["config"] == json.loads(json.dumps(record.plain(asdict(catalog.get(id).configs[content["size"]]))))
 
 
 @pytest.mark.slow
@@ -65,9 +68,10 @@ def test_description(id):
     assert text.startswith(f"# {id}:")
     assert "**Question.**" in text
     assert "**Claim**" in text
-    assert set(experiment.configs) == set(experiment.minutes) == {"smoke", "paper"}
+    assert set(experiment.configs) == set(experiment.minutes)
+    assert {"smoke", judged_size(experiment.configs)} <= set(experiment.configs) <= set(get_args(Size))
     assert 0 < experiment.minutes["smoke"] <= 0.25
-    assert experiment.minutes["smoke"] < experiment.minutes["paper"]
+    assert experiment.minutes["smoke"] < experiment.minutes[judged_size(experiment.configs)]
     for config in experiment.configs.values():
         assert is_dataclass(config)
         assert type(config).__dataclass_params__.frozen

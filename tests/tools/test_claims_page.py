@@ -9,6 +9,7 @@ from pathlib import Path
 
 import claims_page as claims
 import pytest
+from invented_stages import record_folder
 from report_runs import write_run
 
 from stablessm.experiments import catalog
@@ -40,7 +41,8 @@ def test_every_experiment_has_a_record():
 @pytest.mark.slow
 @pytest.mark.parametrize("id", sorted(catalog.IDS))
 def test_claims_are_what_the_code_makes_of_the_committed_stages(id, tmp_path):
-    folder = shutil.copytree(ROOT / "results" / id / "paper", tmp_path / id / "paper")
+    source = record_folder(id)
+    folder = shutil.copytree(source, tmp_path / id / source.name)
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
     assert list(judge(folder)) == []
     after = {path.name: path.read_bytes() for path in folder.iterdir()}

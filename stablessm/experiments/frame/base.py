@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Generic, Literal, TypeAlias, TypeVar, final, get_args
+from typing import Any, Generic, Literal, TypeAlias, TypeVar, final
 
 from stablessm import _locks as locks
 from stablessm import record
@@ -23,10 +23,11 @@ from stablessm._errors import ArgumentError
 from stablessm.experiments.frame.run import Run, settings
 from stablessm.experiments.frame.settings import changed
 from stablessm.experiments.frame.stages import PACK, Stages
+from stablessm.experiments.listing import judged_size
 from stablessm.report.claim import Claim as Claim
 from stablessm.report.figure import Figure
 
-Size: TypeAlias = Literal["smoke", "paper"]
+Size: TypeAlias = Literal["smoke", "reduced", "paper", "large"]
 C = TypeVar("C")
 
 
@@ -53,9 +54,9 @@ class Experiment(Generic[C]):
     """The file whose section "Differences from the paper" or "Limits" a record repeats."""
 
     def config(self, size: Size) -> C:
-        """Return the settings of a size, ``smoke`` or ``paper``."""
-        if size not in get_args(Size):
-            raise ArgumentError("size", " or ".join(get_args(Size)), repr(size))
+        """Return the settings of a size. Every experiment has ``smoke``, and ``paper`` or ``reduced``."""
+        if size not in self.configs:
+            raise ArgumentError("size", " or ".join(self.configs), repr(size))
         return self.configs[size]
 
 
@@ -146,7 +147,9 @@ class Plan:
             figure.save(self.folder)
         claims = list(self.experiment.claims(self.config, stages))
         if self.size == "smoke":
-            small = f"Too small to judge; --size paper takes {self.experiment.minutes['paper']:g} minutes."
+            minutes: Mapping[str, float] = self.experiment.minutes
+            main = judged_size(minutes)
+            small = f"Too small to judge; --size {main} takes {minutes[main]:g} minutes."
             claims = [replace(claim, verdict="", why=small) for claim in claims]
         stages.pack()
         computed = []

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TypeAlias, TypeVar
 
 from stablessm._errors import ArgumentError
-from stablessm.experiments.frame.base import Claim, Experiment
+from stablessm.experiments.frame.base import Claim, Experiment, Size
 from stablessm.experiments.frame.run import Run
 from stablessm.experiments.frame.stages import Stages
 from stablessm.report.figure import Figure
@@ -30,9 +30,11 @@ def described(
     figures: Callable[[C, Stages], Figures],
     claims: Callable[[C, Stages], Claims],
     *,
+    minutes: tuple[float, ...],
     smoke: C,
-    paper: C,
-    minutes: tuple[float, float],
+    reduced: C | None = None,
+    paper: C | None = None,
+    large: C | None = None,
     jobs: Callable[[C], Mapping[str, Callable[[Run], object]]] | None = None,
 ) -> Experiment[C]:
     """Return the experiment that the README.md in the folder of ``file`` describes.
@@ -40,8 +42,10 @@ def described(
     Args:
         file: ``__file__`` of the module that defines the experiment.
         smoke: Config that takes seconds.
+        reduced: Config of a size that is smaller than ``paper`` and has verdicts too.
         paper: Config of the published size.
-        minutes: Minutes that both sizes take on two cores.
+        large: Config of a larger size, for a GPU.
+        minutes: Minutes that the given sizes take on two cores (``large``: on one GPU), in the order of the arguments.
 
     >>> from stablessm.experiments import catalog
     >>> catalog.get("ia-fig3").claim
@@ -51,10 +55,12 @@ def described(
     found = _HEAD.match(readme.read_text(encoding="utf-8"))
     if found is None:
         raise ArgumentError(str(readme), "# ID: TITLE, **Question.** …, **Claim** (SOURCE). …", "another beginning")
+    sizes: dict[Size, C | None] = {"smoke": smoke, "reduced": reduced, "paper": paper, "large": large}
+    configs = {size: config for size, config in sizes.items() if config is not None}
     return Experiment(
         **{name: " ".join(text.split()) for name, text in found.groupdict().items()},
-        configs={"smoke": smoke, "paper": paper},
-        minutes={"smoke": minutes[0], "paper": minutes[1]},
+        configs=configs,
+        minutes=dict(zip(configs, minutes, strict=True)),
         run=run,
         figures=lambda config, stages: list(figures(config, stages)),
         claims=lambda config, stages: list(claims(config, stages)),

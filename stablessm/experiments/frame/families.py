@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from stablessm.experiments.frame import rules
-from stablessm.instruments import PerturbationFamily
+from stablessm.instruments import PerturbationCurve, PerturbationFamily
 from stablessm.instruments.family import MARGIN, StabilityVerdict
 from stablessm.report.claim import Claim
 from stablessm.report.figure import Panel, Series, Style
@@ -32,6 +33,22 @@ def panel(
 
     return Panel(
         title, "β", label, [*lines(drawn, "points", note), *lines(climbed, "solid", "")], "log", "log", y_range
+    )
+
+
+def of_errors(widths: Sequence[int], radii: Sequence[float], errors: np.ndarray) -> PerturbationFamily:
+    """Return the family whose errors E_m(β), (widths, radii), a stage has stored, without the options of the search.
+
+    >>> of_errors((2, 4), (0.0, 0.1), np.array([[1.0, 2.0], [0.5, 1.0]])).widths
+    (2, 4)
+    """
+    facts: dict[str, Any] = {
+        "upper": None, "theorem": None, "norm": "mse", "weight_norm": "tensor_max", "search": "ascent",
+        "parameters": (), "samples": 0, "steps": 0, "horizon": 0, "dt": 1.0, "seed": 0, "evaluations": 0,
+    }  # fmt: skip
+    radius = np.array(radii)
+    return PerturbationFamily(
+        {m: PerturbationCurve(radius, row, **facts) for m, row in zip(widths, errors, strict=True)}
     )
 
 

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import Any
 
 import numpy as np
 import torch
@@ -25,7 +24,7 @@ from stablessm.experiments.frame import (
 )
 from stablessm.experiments.frame.lines import lines
 from stablessm.experiments.iat.exponential_sums import SHORTEST, TARGETS, fitted_layer, longest_time
-from stablessm.instruments import PerturbationCurve, PerturbationFamily, perturbation_error
+from stablessm.instruments import PerturbationFamily, perturbation_error
 from stablessm.report.figure import Figure, Panel
 
 WORDS = {True: "stable", False: "unstable", None: "undecided"}
@@ -79,21 +78,7 @@ def errors(config: FamiliesConfig, run: Run, kind: str, seed: int) -> Mapping[st
 
 def family(config: FamiliesConfig, found: np.ndarray) -> PerturbationFamily:
     """Return the perturbation errors of a random family, for the widths up to the last one that improves the fit."""
-    how = {
-        "norm": "kernel_l1",
-        "weight_norm": "tensor_max",
-        "search": "ascent",
-        "parameters": ("w",),
-        "samples": 1,
-        "dt": 1.0,
-    }
-    facts: dict[str, Any] = {**how, "steps": config.steps, "horizon": config.horizon, "seed": 0, "evaluations": 0}
-    radii = np.array(config.radii)
-    curves = {
-        m: PerturbationCurve(radii, row, upper=None, theorem=None, **facts)
-        for m, row in zip(config.widths, found, strict=True)
-    }
-    return families.improving(PerturbationFamily(curves))
+    return families.improving(families.of_errors(config.widths, config.radii, found))
 
 
 def radius(config: FamiliesConfig, found: np.ndarray) -> float:

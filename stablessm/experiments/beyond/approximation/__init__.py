@@ -1,0 +1,1 @@
+"""Experiment ``ext-approximation``: attention, gated and linear recurrences on the same targets."""

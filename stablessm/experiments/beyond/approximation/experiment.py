@@ -1,0 +1,276 @@
+"""Attention, gated and linear recurrences with one number of parameters and steps, trained on the same targets."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from itertools import product
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from stablessm.experiments.beyond.approximation.networks import FAMILIES, MIXERS, network, parameters
+from stablessm.experiments.frame import Claim, Claims, Figures, Run, Stages, computing, described, rules, stage
+from stablessm.experiments.frame.lines import lines
+from stablessm.experiments.frame.training import device_called, noise
+from stablessm.experiments.frame.words import listed
+from stablessm.experiments.stable_ssm.gradient_ratios import correlation
+from stablessm.instruments import MemoryCurve, memory_function
+from stablessm.report.figure import Figure, Panel
+from stablessm.targets import LinearFunctional, NonlinearFunctional, PeakHold
+from stablessm.training import TrainingConfig
+from stablessm.training.divergence import Watch
+from stablessm.training.gradient import Objective
+from stablessm.training.optimizer import Optimizer
+from stablessm.training.steps import StepLoop
+
+TARGETS: Mapping[str, Callable[[Tensor], Tensor]] = {
+    "exponential": LinearFunctional("exponential", rate=0.2),
+    "polynomial": LinearFunctional("polynomial", exponent=1.1),
+    "delay": LinearFunctional("shift", delay=20.0),
+    "saturated": NonlinearFunctional("polynomial", exponent=1.5),
+    "peak": PeakHold(),
+}
+"""Three linear targets and two nonlinear ones; time is in steps."""
+CONVOLUTIONS = ("exponential", "polynomial")
+CHOOSING = "polynomial"
+"""The target on which the learning rate is chosen."""
+TRAIN, TEST = 0, 1
+"""Seeds of the inputs."""
+
+
+@dataclass(frozen=True)
+class ApproximationConfig:
+    """Settings of the experiment. The defaults are those of the reduced size."""
+
+    budget: int = 4000
+    """Largest number of parameters."""
+    length: int = 64
+    longer: int = 4
+    """Factor of the length of longer inputs and of the memory functions."""
+    batch: int = 32
+    steps: int = 400
+    rates: tuple[float, ...] = (0.001, 0.003, 0.01)
+    seeds: int = 3
+    rows: int = 64
+    """Number of test inputs."""
+    keeps: float = 2.0
+    """Largest factor by which an error grows on longer inputs if a model counts as keeping it."""
+    device: str = "auto"
+
+
+def trained(config: ApproximationConfig, mixer: str, kind: str, rate: float, seed: int) -> nn.Module:
+    """Return a network that is trained on white noise."""
+    device, target = device_called(config.device), TARGETS[kind]
+    model = network(mixer, config.budget, config.length, seed).to(device)
+    options = TrainingConfig(lr=rate, weight_decay=0.0, clip=1.0, warmup=0.1)
+
+    def batch(step: int) -> tuple[Tensor, Tensor]:
+        x = noise(TRAIN, seed * config.steps + step, config.batch, config.length, 1, dtype=torch.float32)
+        return x.to(device), target(x).to(device)
+
+    strategy = Objective(lambda x, y: (model(x) - y).square().mean(), batch, model.parameters())
+    optimizer, watch = Optimizer(model, options, options.rates(config.steps)), Watch(device, forgiving=True)
+    StepLoop(model, strategy, optimizer, watch, config.steps, [], look=lambda step: False).run(progress=False)
+    return model.cpu().double().eval()
+
+
+@torch.no_grad()
+def error(config: ApproximationConfig, model: nn.Module, kind: str, length: int) -> float:
+    """Return the mean square error on new inputs of this length, relative to the variance of the target."""
+    x = noise(TEST, 0, config.rows, length, 1)
+    y = TARGETS[kind](x)
+    found = float((model(x) - y).square().mean() / y.var())
+    return found if np.isfinite(found) else np.inf
+
+
+@stage("rate-{mixer}", over=lambda config: MIXERS)
+def chosen(config: ApproximationConfig, run: Run, mixer: str) -> Mapping[str, np.ndarray]:
+    """Return the errors at each learning rate with seed 0, the ``best`` rate, and the number of ``parameters``."""
+    models = [trained(config, mixer, CHOOSING, rate, 0) for rate in config.rates]
+    errors = np.array([error(config, model, CHOOSING, config.length) for model in models])
+    best = np.array(config.rates[int(errors.argmin())])
+    return {"errors": errors, "best": best, "parameters": np.array(parameters(models[0]))}
+
+
+@stage("trained-{mixer}-{kind}", over=lambda config: product(MIXERS, TARGETS))
+def measured(config: ApproximationConfig, run: Run, mixer: str, kind: str) -> Mapping[str, np.ndarray]:
+    """Return ``error`` and ``longer`` (seeds,), the relative errors on inputs of the training length and on longer
+    ones; ``memory`` (seeds, time) and its ``floor`` (seeds,).
+    """
+    errors, curves = [], []
+    for seed in range(config.seeds):
+        model = trained(config, mixer, kind, float(chosen(run, mixer)["best"]), seed)
+        errors.append([error(config, model, kind, config.length * factor) for factor in (1, config.longer)])
+        horizon = config.length * config.longer
+        before = config.length // 4
+        curves.append(memory_function(model, horizon, d_input=1, linear=False, warm_up=before, progress=False))
+    own, longer = np.array(errors).T
+    memory = np.stack([curve.value for curve in curves])
+    return {"error": own, "longer": longer, "memory": memory, "floor": np.array([curve.floor for curve in curves])}
+
+
+def jobs(config: ApproximationConfig) -> dict[str, Callable[[Run], object]]:
+    """Return one job for each mixer: the choice of the rate, and all targets."""
+
+    def job(mixer: str, run: Run) -> None:
+        chosen.compute(config, run, mixer)
+        for kind in TARGETS:
+            measured.compute(config, run, mixer, kind)
+
+    return {mixer: partial(job, mixer) for mixer in MIXERS}
+
+
+Tables = Mapping[tuple[str, str], Mapping[str, np.ndarray]]
+
+
+def curves(found: Tables, mixers: Iterable[str], kinds: Iterable[str] = tuple(TARGETS)) -> list[MemoryCurve]:
+    """Return the memory functions of all seeds of these mixers on these targets."""
+    tables = [found[mixer, kind] for mixer, kind in product(mixers, kinds)]
+    return [
+        MemoryCurve(np.arange(len(value)) * 1.0, value, floor=float(floor))
+        for table in tables
+        for value, floor in zip(table["memory"], table["floor"], strict=True)
+    ]
+
+
+def middle(found: Tables, kind: str, key: str = "error") -> dict[str, float]:
+    """Return the median over the seeds of the relative error of each mixer on a target."""
+    return {mixer: float(np.median(found[mixer, kind][key])) for mixer in MIXERS}
+
+
+def spread(found: Tables, mixer: str, kind: str) -> float:
+    """Return the largest distance of log₁₀ of the errors of two seeds."""
+    return float(np.ptp(np.log10(found[mixer, kind]["error"])))
+
+
+def figures(config: ApproximationConfig, stages: Stages) -> Figures:
+    """Yield a figure of the errors, and one of the memory functions on each target."""
+    found = measured.all(config, stages)
+    names = ", ".join(f"{i} {kind}" for i, kind in enumerate(TARGETS))
+    panels = []
+    for title, key in (("training length", "error"), (f"{config.longer} times the length", "longer")):
+        rows = {mixer: [middle(found, kind, key)[mixer] for kind in TARGETS] for mixer in MIXERS}
+        panels.append(
+            Panel(title, "target", "error / variance", lines(range(len(TARGETS)), rows, "points"), "linear", "log")
+        )
+    yield Figure(
+        "errors",
+        f"Mean square error of networks with at most {config.budget:,} parameters after {config.steps} steps, relative "
+        f"to the variance of the target ({names}); medians over {config.seeds} seeds.",
+        panels,
+    )
+    times, panels = np.arange(1, config.length * config.longer), []
+    for kind in TARGETS:
+        rows = {mixer: np.maximum(found[mixer, kind]["memory"][0, 1:], 1e-12).tolist() for mixer in MIXERS}
+        panels.append(Panel(kind, "t [steps]", "memory M(t)", lines(times, rows), "log", "log"))
+    yield Figure(
+        "memory",
+        f"Memory functions of the trained networks (seed 0). Training sees {config.length} steps.",
+        panels,
+    )
+
+
+def claims(config: ApproximationConfig, stages: Stages) -> Claims:
+    """Check which family approximates which target best, on which lengths, and how the trained networks forget."""
+    found = measured.all(config, stages)
+    for kind in CONVOLUTIONS:
+        yield first(config, found, kind, "linear")
+    yield first(config, found, "delay", "attention")
+    yield first(config, found, "peak", "gated")
+    yield kept(config, found)
+    yield from forgetting(config, found)
+    yield resembling(config, found)
+
+
+def first(config: ApproximationConfig, found: Tables, kind: str, family: str) -> Claim:
+    """Check that the best mixer of a family has a smaller error than the best mixer of each other family."""
+    errors = middle(found, kind)
+    best = {name: min(mixers, key=lambda mixer: errors[mixer]) for name, mixers in FAMILIES.items()}
+    others = [name for name in FAMILIES if name != family]
+    gaps = [float(np.log10(errors[best[other]] / errors[best[family]])) for other in others]
+    margins = [max(spread(found, best[name], kind) for name in (other, family)) for other in others]
+    return Claim(
+        f"{kind}: {'attention' if family == 'attention' else f'a {family} recurrence'} is best",
+        "beyond the papers",
+        listed(errors, ".2g"),
+        rules.ours(rules.ahead(gaps, margins)),
+        f"Relative errors, medians over {config.seeds} seeds. {best[family]} against "
+        + ", ".join(
+            f"{best[other]}: a factor of {10**gap:.2g}, spread of the seeds {10**margin:.2g}"
+            for other, gap, margin in zip(others, gaps, margins, strict=True)
+        )
+        + ".",
+    )
+
+
+def kept(config: ApproximationConfig, found: Tables) -> Claim:
+    """Check that recurrences keep their error on longer inputs, and that attention does not."""
+    grown = {}
+    for mixer in MIXERS:
+        factors = [middle(found, kind, "longer")[mixer] / middle(found, kind)[mixer] for kind in TARGETS]
+        grown[mixer] = float(np.median(factors))
+    recurrent = [mixer for name in ("gated", "linear") for mixer in FAMILIES[name]]
+    keep = [grown[mixer] <= config.keeps for mixer in recurrent]
+    loses = all(grown[mixer] > config.keeps for mixer in FAMILIES["attention"])
+    return Claim(
+        f"recurrences keep their errors on {config.longer} times longer inputs, attention does not",
+        "beyond the papers",
+        listed(grown, ".3g"),
+        rules.ours(rules.graded(all(keep) and loses, loses and 2 * sum(keep) >= len(keep))),
+        f"Growth of the error, the median over the targets; at most {config.keeps:g} counts as kept.",
+    )
+
+
+def forgetting(config: ApproximationConfig, found: Tables) -> Claims:
+    """Check that the memory of trained recurrences decays exponentially, and that of attention does not."""
+    for family, mixers in FAMILIES.items():
+        kinds = Counter(curve.decay().kind for curve in curves(found, mixers))
+        total, undecided, hits = kinds.total(), kinds["undecided"], kinds["exponential"]
+        hits = total - undecided - hits if family == "attention" else hits
+        yield Claim(
+            f"the memory of trained {family} networks decays exponentially"
+            if family != "attention"
+            else "the memory of trained attention does not decay exponentially",
+            "beyond the papers (SSM-UA, theorem 3.13 for recurrences)",
+            ", ".join(f"{count} {kind}" for kind, count in kinds.most_common()),
+            rules.ours(rules.seen(undecided, total, rules.most(hits, total - undecided))),
+            f"{total} networks: {', '.join(mixers)}, {len(TARGETS)} targets, {config.seeds} seeds; "
+            f"{config.length * config.longer} steps, of which training saw {config.length}. A memory that ends "
+            "or does not fall is not exponential.",
+        )
+
+
+def resembling(config: ApproximationConfig, found: Tables) -> Claim:
+    """Check that networks with smaller errors have memories closer to the target's, over the training length."""
+    kinds = [*CONVOLUTIONS, "saturated"]
+    ranks = []
+    for kind in kinds:
+        target: LinearFunctional | NonlinearFunctional = TARGETS[kind]  # type: ignore[assignment]
+        exact = target.memory(np.arange(config.length)).numpy()
+        distance = {
+            mixer: float(np.median(np.abs(found[mixer, kind]["memory"][:, : config.length] - exact).sum(1)))
+            for mixer in MIXERS
+        }
+        errors = middle(found, kind)
+        ranks.append(correlation(np.array([*errors.values()]), np.array([*distance.values()])))
+    return Claim(
+        "a network with a smaller error has a memory closer to the target's",
+        "beyond the papers",
+        f"rank correlations {listed(dict(zip(kinds, ranks, strict=True)), '.2f')}",
+        rules.ours(rules.at_least(float(np.median(ranks)), 0.7, 0.3)),
+        f"Of the error with the L¹ distance of the memory functions over {config.length} steps, for {len(MIXERS)} "
+        "mixers; the median over the targets counts, from 0.7 on; partly from 0.3 on.",
+    )
+
+
+run = computing(chosen, measured)
+SMOKE = ApproximationConfig(budget=900, length=40, longer=2, batch=4, steps=2, rates=(0.003, 0.01), seeds=1, rows=4)
+LARGE = ApproximationConfig(budget=50_000, length=256, batch=64, steps=1000, seeds=3)
+EXPERIMENT = described(
+    __file__, run, figures, claims, smoke=SMOKE, reduced=ApproximationConfig(), large=LARGE, minutes=(0.2, 15.0, 10.0),
+    jobs=jobs,
+)  # fmt: skip

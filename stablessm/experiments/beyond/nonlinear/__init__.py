@@ -1,0 +1,1 @@
+"""Experiment ``ext-nonlinear``: stable matrix maps and the approximation of nonlinear targets with slow memory."""
