@@ -1,0 +1,100 @@
+"""A start of language models whose loss and first updates do not depend on width and depth."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+
+from stablessm.instruments.modes import recurrent_modules
+from stablessm.models import LanguageModel
+
+FAN_IN = 256
+"""Number of inputs of a matrix from which on its updates are scaled down."""
+EMBEDDING = 0.1
+"""Standard deviation of the trained numbers of the embeddings; the embeddings themselves have 1."""
+OWN = 1.6
+"""Initial logit of the token that was just read, if the blocks added nothing."""
+
+
+@final
+class Scale(nn.Module):
+    """The weight s v with a trained tensor v and a constant s, so that an update of v changes the weight s times."""
+
+    scale: Tensor
+
+    def __init__(self, scale: float | Tensor) -> None:
+        super().__init__()
+        self.register_buffer("scale", torch.as_tensor(scale, dtype=torch.float32), persistent=False)
+
+    def forward(self, v: Tensor) -> Tensor:
+        """Return s v."""
+        return v * self.scale.to(v.dtype)
+
+    def right_inverse(self, weight: Tensor) -> Tensor:
+        """Return v."""
+        return weight / self.scale.to(weight.dtype)
+
+
+@torch.no_grad()
+def scaled_start(model: LanguageModel) -> LanguageModel:
+    """Scale the start and the updates of a language model of Hyena blocks with real recurrences, in place.
+
+    Adam changes every number by the learning rate, and the changes of the n inputs of a unit add up, so that an update of
+    a matrix with n inputs changes its output n times as much. Here every matrix is min(1, 256/n) times a trained
+    matrix; matrices whose output is added to the residual stream have a factor 1/√(2 L) more, for L blocks; and the inputs
+    of a recurrence have a factor 1 - a² more, because a mode of decay a adds up its inputs over 1/(1 - a) steps. None of
+    this changes the initial function. Embeddings are larger, 1 instead of 0.02, and the gain of the final norm is
+    1.6/d instead of 1: initial logits have the variance 2.6/d. Eigenvalues are not scaled.
+
+    >>> model = scaled_start(LanguageModel(50, d_model=16, n_layers=1, d_state=4))
+    >>> float(model(torch.zeros(1, 4, dtype=torch.long)).std()) < 1
+    True
+    """
+    depth = (2 * model.config.n_layers) ** -0.5
+    for block in model.body.blocks:
+        mixer: Any = block.mixer
+        for part, factor in ((mixer.projection, 1.0), (block.wide, 1.0), (mixer.output, depth), (block.narrow, depth)):
+            _scaled(part, "weight", factor * min(1.0, FAN_IN / part.in_features))
+    for _, layer in recurrent_modules(model):
+        rest = (layer.map.distance(layer.w.double()) * (1 + layer.eigenvalues().abs())).float()
+        _scaled(layer, "B", min(1.0, FAN_IN / layer.d_input) * rest[:, None])
+        _scaled(layer, "bias", rest)
+    table: Any = model.body.encoder
+    nn.init.normal_(table.weight)
+    _scaled(table, "weight", 1 / EMBEDDING)
+    norm: Any = model.body.norm
+    norm.weight.fill_(OWN / model.config.d_model)
+    _scaled(norm, "weight", OWN / model.config.d_model)
+    return model
+
+
+def _scaled(module: nn.Module, name: str, scale: float | Tensor) -> None:
+    parametrize.register_parametrization(module, name, Scale(scale))
+
+
+def first_update(model: nn.Module, loss: Any, rates: Sequence[float], recurrent: float = 1.0) -> list[float]:
+    """Return the loss of the model, and its loss after one step of Adam at each learning rate; the model is not changed.
+
+    Args:
+        loss: Function of no arguments that returns the loss of the model.
+        recurrent: Learning rate of the eigenvalues relative to the other weights.
+    """
+    parameters = dict(model.named_parameters())
+    before = loss()
+    gradients = torch.autograd.grad(before, list(parameters.values()), allow_unused=True)
+    slow = {id(layer.w) for _, layer in recurrent_modules(model)}
+    found, known = [float(before.detach())], {name: p.detach().clone() for name, p in parameters.items()}
+    with torch.no_grad():
+        for rate in rates:
+            for (name, p), gradient in zip(parameters.items(), gradients, strict=True):
+                if gradient is not None:
+                    step = rate * (recurrent if id(p) in slow else 1.0)
+                    p.copy_(known[name] - step * gradient / (gradient.abs() + 1e-8))
+            found.append(float(loss()))
+        for name, p in parameters.items():
+            p.copy_(known[name])
+    return found
