@@ -43,12 +43,12 @@ class Scale(nn.Module):
 def scaled_start(model: LanguageModel) -> LanguageModel:
     """Scale the start and the updates of a language model of Hyena blocks with real recurrences, in place.
 
-    Adam changes every number by the learning rate, and the changes of the n inputs of a unit add up, so that an update of
-    a matrix with n inputs changes its output n times as much. Here every matrix is min(1, 256/n) times a trained
-    matrix; matrices whose output is added to the residual stream have a factor 1/√(2 L) more, for L blocks; and the inputs
-    of a recurrence have a factor 1 - a² more, because a mode of decay a adds up its inputs over 1/(1 - a) steps. None of
-    this changes the initial function. Embeddings are larger, 1 instead of 0.02, and the gain of the final norm is
-    1.6/d instead of 1: initial logits have the variance 2.6/d. Eigenvalues are not scaled.
+    Adam changes every number by the learning rate, and the changes of the n inputs of a unit add up, so that an update
+    of a matrix with n inputs changes its output n times as much. Here every matrix is min(1, 256/n) times a trained
+    matrix; matrices whose output is added to the residual stream have a factor 1/√(2 L) more, for L blocks; and the
+    inputs of a recurrence have a factor 1 - a² more, because a mode of decay a adds up its inputs over 1/(1 - a) steps.
+    None of this changes the initial function. Embeddings are larger, 1 instead of 0.02, and the gain of the final norm
+    is 1.6/d instead of 1: initial logits have the variance 2.6/d. Eigenvalues are not scaled.
 
     >>> model = scaled_start(LanguageModel(50, d_model=16, n_layers=1, d_state=4))
     >>> float(model(torch.zeros(1, 4, dtype=torch.long)).std()) < 1
@@ -77,7 +77,7 @@ def _scaled(module: nn.Module, name: str, scale: float | Tensor) -> None:
 
 
 def first_update(model: nn.Module, loss: Any, rates: Sequence[float], recurrent: float = 1.0) -> list[float]:
-    """Return the loss of the model, and its loss after one step of Adam at each learning rate; the model is not changed.
+    """Return the loss of a model, and its loss after one step of Adam at each learning rate, without changing it.
 
     Args:
         loss: Function of no arguments that returns the loss of the model.

@@ -51,6 +51,12 @@ class Config:
     """Number of repetitions."""
     last: int = 10
     """Number of last steps over which the final loss is averaged."""
+    scaled: bool = False
+    """Whether start and updates are scaled by width and depth (``wide_start.scaled_start``)."""
+    beyond: int | None = None
+    """Number of steps after the warm-up (default: the number of steps of ``training`` in all)."""
+    healthy: float = 0.05
+    """Largest distance of the untrained loss from the log of the vocabulary, and largest rise by the first update."""
 
     def __post_init__(self) -> None:
         for name in self.maps:
@@ -61,7 +67,12 @@ class Config:
         if self.training.warmup:
             raise ArgumentError("training.warmup", "0: warmups says them", self.training.warmup)
         for warmup in self.warmups:
-            replace(self.training, warmup=warmup)
+            self.options(warmup)
+
+    def options(self, warmup: int) -> LanguageTraining:
+        """Return the options of a training with this number of warm-up steps."""
+        steps = self.training.steps if self.beyond is None else warmup + self.beyond
+        return replace(self.training, warmup=warmup, steps=steps)
 
 
 def cells(config: Config) -> list[tuple[int, str, int]]:
@@ -74,11 +85,11 @@ def one(config: Config, run: Run, warmup: int, scheme: str, seed: int) -> Mappin
     """Train and measure one model; return the arrays of ``fit`` and ``remembered``, and the number of
     ``parameters``.
     """
-    options, label = replace(config.training, warmup=warmup), f"{scheme}, seed {seed}, warm-up {warmup}"
+    options, label = config.options(warmup), f"{scheme}, seed {seed}, warm-up {warmup}"
     task, device = loaded(config.text, config.vocabulary, config.length), device_called(config.training.device)
     if device.type == "cuda":
         gc.collect()  # frees a previous model that is part of a reference cycle: two do not fit
-    model = start(task, config.preset, scheme, seed, config.timescales, device)
+    model = start(task, config.preset, scheme, seed, config.timescales, device, config.scaled)
     model.body.gradient_checkpointing = config.checkpointing
     found = fit(model, task, options, config.rate, seed, name=label, progress=run.progress)
     memory = remembered(model, task, config.words, config.horizon, found)
@@ -86,8 +97,8 @@ def one(config: Config, run: Run, warmup: int, scheme: str, seed: int) -> Mappin
 
 
 def run(config: Config, run: Run) -> None:
-    """Run all trainings, each as a stage."""
-    for cell in sorted(cells(config), key=lambda cell: (cell[0], cell[2])):
+    """Run all trainings, each as a stage, one seed after the other."""
+    for cell in sorted(cells(config), key=lambda cell: (cell[2], cell[0])):
         one.compute(config, run, *cell)
 
 
@@ -120,9 +131,81 @@ def figures(config: Config, stages: Stages) -> Figures:
 
 
 def claims(config: Config, stages: Stages) -> Claims:
-    """Yield one claim for each number of warm-up steps and each map of the table."""
+    """Yield one claim for each number of warm-up steps and each map of the table; where all trainings reach the rate
+    of the table, one claim on all of them, and what it rests on.
+    """
     schemes = [scheme for scheme in PUBLISHED if scheme in config.maps]
-    yield from (survival(config, stages, *key) for key in product(config.warmups, schemes))
+    if config.beyond is None:
+        yield from (survival(config, stages, *key) for key in product(config.warmups, schemes))
+    else:
+        found = one.all(config, stages)
+        yield from (check(config, found, schemes) for check in (started, only_best, caused))
+
+
+Trainings = Mapping[tuple[int, str, int], Mapping[str, np.ndarray]]
+
+
+def started(config: Config, found: Trainings, schemes: list[str]) -> Claim:
+    """Check that all untrained models have the loss of a uniform guess, and that no first update raises the loss."""
+    uniform = float(np.log(config.vocabulary))
+    off = {key: abs(float(cell["losses"][0]) - uniform) for key, cell in found.items()}
+    rises = {key: float(np.diff(cell["losses"][:2]).sum()) for key, cell in found.items()}
+    good = [off[key] <= config.healthy and rises[key] <= config.healthy for key in found]
+    return Claim(
+        "every map starts at the loss of a uniform guess, and no first update raises the loss",
+        "beyond the paper",
+        f"untrained losses within {max(off.values()):.3f} of ln {config.vocabulary}; first updates change them by "
+        f"{max(rises.values()):+.3f} at most",
+        rules.ours(rules.most(sum(good), len(good))),
+        f"{sum(good)} of {len(good)} trainings of {', '.join(schemes)} are within {config.healthy:g} nats of both; the "
+        "losses before and after the first update are of different batches.",
+    )
+
+
+def only_best(config: Config, found: Trainings, schemes: list[str]) -> Claim:
+    """Check that at some number of warm-up steps best converges with all seeds, and no other map with any."""
+    counts = {
+        warmup: {
+            scheme: sum(converged(config, found[warmup, scheme, seed]) for seed in range(config.seeds))
+            for scheme in schemes
+        }
+        for warmup in config.warmups
+    }
+    full, part = False, False
+    for count in counts.values():
+        best, *others = (count[scheme] for scheme in sorted(schemes, key=lambda scheme: not PUBLISHED[scheme]))
+        full |= best == config.seeds and not any(others)
+        part |= all(best > other for other in others)
+    alike = len({number for count in counts.values() for number in count.values()}) == 1
+    told = "; ".join(
+        f"warm-up {warmup}: " + ", ".join(f"{scheme} {number}" for scheme, number in count.items())
+        for warmup, count in counts.items()
+    )
+    return Claim(
+        f"only best converges at the rate {config.rate:g}, at some number of warm-up steps",
+        "best 3 of 3; exp, softplus and direct 0 of 3",
+        f"of {config.seeds} seeds, {told}",
+        "inconclusive" if alike else rules.graded(full, part),
+        f"{config.beyond} steps at the full rate after each warm-up. Partly: best converges with more seeds than every "
+        "other map at some warm-up. If all maps share one fate at every warm-up, the run cannot tell.",
+    )
+
+
+def caused(config: Config, found: Trainings, schemes: list[str]) -> Claim:
+    """Check that direct diverges by an eigenvalue outside the unit circle, and stable maps do not."""
+    lost = {key: str(cell["report"]) for key, cell in found.items() if int(cell["diverged"]) >= 0}
+    agree = [("unstable" in report) is (scheme == "direct") for (_, scheme, _), report in lost.items()]
+    direct = sum(scheme == "direct" for _, scheme, _ in lost)
+    told = [
+        f"warm-up {key[0]}, {key[1]}, seed {key[2]}: " + " / ".join(text.splitlines()) for key, text in lost.items()
+    ]
+    return Claim(
+        "direct diverges because an eigenvalue leaves the unit circle; stable maps diverge for other reasons",
+        "beyond the paper",
+        f"{sum(agree)} of {len(lost)} divergences agree, {direct} of them with direct",
+        rules.ours(rules.most(sum(agree), len(lost))) if direct else "inconclusive",
+        "; ".join(told) + "." if told else "No training diverged.",
+    )
 
 
 def survival(config: Config, stages: Stages, warmup: int, scheme: str) -> Claim:
@@ -171,6 +254,8 @@ SMOKE = Config(
     words=2,
     horizon=24,
 )
+LARGE = Config(warmups=(30, 100, 300), scaled=True, beyond=50)
 EXPERIMENT = described(
-    __file__, run, figures, claims, smoke=SMOKE, paper=Config(), minutes=(0.1, 100000.0), jobs=one.jobs
-)
+    __file__, run, figures, claims, smoke=SMOKE, paper=Config(), large=LARGE, minutes=(0.1, 100000.0, 60.0),
+    jobs=one.jobs,
+)  # fmt: skip

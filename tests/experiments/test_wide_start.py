@@ -1,0 +1,77 @@
+"""A language model scaled by width and depth starts at the loss of a uniform guess, and the first update helps."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from stablessm.experiments.stable_ssm.language_study import SCHEMES
+from stablessm.experiments.stable_ssm.wide_start import first_update, scaled_start
+from stablessm.models import LanguageModel
+
+VOCABULARY = 8192
+RATES = tuple(0.01 / warmup for warmup in (300, 100, 30, 10))
+
+
+def updates(scheme: str, width: int, layers: int, *, scaled: bool = True, seed: int = 0) -> list[float]:
+    """The loss on text with the frequencies of Zipf's law, before and after the first update at each rate."""
+    map, options = SCHEMES[scheme]
+    torch.manual_seed(seed)
+    model = LanguageModel(
+        VOCABULARY, d_model=width, n_layers=layers, d_state=32, map=map, map_options=options,
+        mixer_options={"time": "discrete", "timescales": [2.0, 1000.0]},
+    )  # fmt: skip
+    model = scaled_start(model) if scaled else model
+    shares = 1 / torch.arange(1, VOCABULARY + 1, dtype=torch.float32)
+    tokens = torch.multinomial(shares, 2 * 65, True, generator=torch.Generator().manual_seed(seed)).view(2, 65)
+    return first_update(
+        model, lambda: F.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten()), RATES
+    )
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize(("width", "layers"), [(64, 2), (64, 12), (256, 2)])
+def test_a_scaled_start_is_healthy(scheme, width, layers):
+    start, *after = updates(scheme, width, layers)
+    assert abs(start - math.log(VOCABULARY)) < 0.05
+    assert max(after) < start
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize(("width", "layers"), [(512, 4), (1024, 2), (2048, 2), (128, 32)])
+def test_a_scaled_start_is_healthy_at_large_widths_and_depths(scheme, width, layers):
+    start, *after = updates(scheme, width, layers)
+    assert abs(start - math.log(VOCABULARY)) < 0.05
+    assert max(after) < start
+
+
+def test_a_plain_start_depends_on_the_width():
+    start, *_ = updates("exp", 1024, 1, scaled=False)
+    assert start - math.log(VOCABULARY) > 0.05
+
+
+def test_only_the_scales_of_embeddings_and_logits_change_the_function():
+    models = [LanguageModel(50, d_model=512, n_layers=2, d_state=8, mixer_options={"time": "discrete"}) for _ in "ab"]
+    models[1].load_state_dict(models[0].state_dict())
+    scaled_start(models[1])
+    x = torch.randn(2, 20, 512)
+    with torch.no_grad():
+        plain, scaled = (model.body.blocks[0](x)[0] for model in models)
+    torch.testing.assert_close(scaled, plain, rtol=1e-4, atol=1e-4)
+
+
+def test_the_first_update_leaves_the_model_as_it_was():
+    model = LanguageModel(50, d_model=8, n_layers=1, d_state=4)
+    tokens = torch.randint(0, 50, (2, 9))
+
+    def loss() -> torch.Tensor:
+        return F.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
+
+    before = {name: p.clone() for name, p in model.named_parameters()}
+    start, after = first_update(model, loss, [1e-3])
+    assert loss().item() == start > after
+    assert all(torch.equal(p, before[name]) for name, p in model.named_parameters())
