@@ -1,4 +1,4 @@
-"""The hierarchically gated recurrent network's layer: forget gates with trained lower bounds."""
+"""HGRN, the layer of hierarchically gated recurrent networks: forget gates with trained lower bounds."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class HGRN(GatedLayer):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Set λ as given or spread over time scales; biases are zero and all other weights Gaussian."""
+        """Set λ to the initial eigenvalues, biases to zero, and draw all other weights from a Gaussian."""
         start = initialize.spread_rates(len(self.w), 1.0, self.map.range[0]) if self._start is None else self._start
         self.w.copy_(self.map.weights(start))
         for bias in (self.gate_bias, self.bias):

@@ -17,11 +17,11 @@ from stablessm.scan.gated import gated_scan, gates
 from stablessm.scan.protocol import Gated
 
 START = -0.5
-"""Initial λ of every state, for which the decay is the gate that was published."""
+"""Initial λ of every state, for which the decay is the published gate."""
 
 
 class _MinimalUnit(GatedLayer):
-    """h[t] = a[t] ⊙ h[t-1] + (1 - a[t]) ⊙ (B x[t] + b), where a[t] = exp(2 λ softplus(z[t])); y = h or C h."""
+    """The recurrence h[t] = a[t] ⊙ h[t-1] + (1 - a[t]) ⊙ (B x[t] + b), a[t] = exp(2 λ softplus(z[t])); y = h or C h."""
 
     recurrent_parameters: ClassVar[tuple[str, ...]] = ("w", "gate_bias")
     gates: ClassVar[int]
@@ -50,7 +50,7 @@ class _MinimalUnit(GatedLayer):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Set λ, and biases such that a zero input gives the time scales; all other weights are Gaussian."""
+        """Set λ, set the biases so that a zero input gives the initial time scales, and draw all other weights."""
         start = torch.full_like(self.w, START, dtype=torch.float64) if self._start is None else self._start
         self.w.copy_(self.map.weights(start))
         self.gate_bias.copy_(self._biases(gate_bias(len(self.w), self.timescales, -2 * start)))
@@ -62,11 +62,11 @@ class _MinimalUnit(GatedLayer):
 
     @abstractmethod
     def _biases(self, z: Tensor) -> Tensor:
-        """Return the biases of all gates for which a zero input gives this z."""
+        """Return the biases of all gates for which a zero input gives the logit z."""
 
     @abstractmethod
     def _combined(self, gates: Tensor) -> Tensor:
-        """Return z for the values of all gates before their activation."""
+        """Compute the logit z of the decay from the logits of all gates."""
 
     def _gates(self, x: Tensor, dt: Tensor | None) -> tuple[Tensor, Tensor]:
         z, candidate = self._inputs(x)
@@ -74,7 +74,7 @@ class _MinimalUnit(GatedLayer):
         return 1 + change, -change * candidate
 
     def _inputs(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return z and the candidate of each step."""
+        """Compute the logit z of the decay and the candidate B x + b for each step."""
         return self._combined(self._projected(x, self.gate, self.gate_bias)), self._projected(x, self.B, self.bias)
 
     def _states(self, x: Tensor, state: Tensor | None, reset: Tensor | None, dt: Tensor | None) -> Tensor:

@@ -1,4 +1,4 @@
-"""The real-gated linear recurrent unit of Griffin and RecurrentGemma."""
+"""RG-LRU, the real-gated linear recurrent unit of Griffin and RecurrentGemma."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class RGLRU(GatedLayer):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Draw λ, unless it is given; biases are zero, the weights of the gates Gaussian."""
+        """Draw λ unless it is given, set biases to zero, and draw the weights of the gates from a Gaussian."""
         start = self._start
         if start is None:
             start = torch.empty_like(self.w, dtype=torch.float64).uniform_(0.9, 0.999).log() / SHARPNESS
@@ -89,5 +89,5 @@ class RGLRU(GatedLayer):
         return states.to(x.dtype)
 
     def extra_repr(self) -> str:
-        """Return the options, for ``print(model)``."""
+        """Return the layer's options as text, for ``print(model)``."""
         return f"{super().extra_repr()}, blocks={self.blocks}"

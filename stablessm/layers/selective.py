@@ -68,7 +68,7 @@ class SelectiveSSM(GatedLayer):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Set the rates and draw the time steps; D is one, the other weights are uniform as in ``nn.Linear``."""
+        """Set the initial rates, draw the time steps, set D to one, and draw other weights as ``nn.Linear`` does."""
         channels, states = self.state_shape
         scale = min(1.0, -0.9 * self.map.range[0] / states)
         start = -scale * torch.arange(1.0, states + 1, dtype=torch.float64, device=self.w.device)
@@ -82,7 +82,7 @@ class SelectiveSSM(GatedLayer):
         nn.init.ones_(self.D)
 
     def _inputs(self, x: Tensor, dt: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the time steps (…, d_model) and B and C (…, d_state), in float32 or better."""
+        """Compute the time steps (…, d_model) and B and C (…, d_state) from the input, in float32 or better."""
         sizes = (self.dt_rank, self.state_shape[1], self.state_shape[1])
         low, B, C = F.linear(x, self.projection).split(sizes, -1)
         delta = softplus(self._projected(low, self.gate, self.gate_bias))
@@ -109,5 +109,5 @@ class SelectiveSSM(GatedLayer):
         )  # fmt: skip
 
     def extra_repr(self) -> str:
-        """Return the options, for ``print(model)``."""
+        """Return the layer's options as text, for ``print(model)``."""
         return f"{self.state_shape[0]}, {self.state_shape[1]}, map={self.map!r}, dt_rank={self.dt_rank}"
