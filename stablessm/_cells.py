@@ -141,9 +141,45 @@ def below_preamble(rows: list[tuple[int, list[str]]]) -> tuple[list[tuple[int, l
     above = preamble([cells for _, cells in rows])
     if not above:
         return rows, []
-    last = rows[above - 1][0]
-    skipped = "line 1 is skipped: it is" if last == 1 else f"lines 1 to {last} are skipped: they are"
-    return rows[above:], [f"{skipped} above the column names"]
+    return rows[above:], [f"{_skipped(1, rows[above - 1][0])} above the column names"]
+
+
+def above_notes(rows: list[tuple[int, list[str]]]) -> tuple[list[tuple[int, list[str]]], list[str]]:
+    """Return the rows of ``split`` without notes below the table and repeated names, and sentences about such rows.
+
+    A row below the table is a note if its first cell that is not empty is a word, in a column of dates, or in a column
+    of numbers and nothing else is in the row.
+
+    >>> table = [(1, ["day", "load"]), (2, ["2024-01-31", "1"]), (3, ["2024-02-01", "2"]), (4, ["Total", "3"])]
+    >>> above_notes(table)[1]
+    ['line 4 is skipped: it is below the table']
+    """
+    names, table, said = rows[0][1] if rows else [], rows, []
+    upper = [cells for _, cells in rows[1 : 1 + len(rows) // 2]][:_SAMPLE]
+    while len(table) > 1 + len(upper) and _is_note(table[-1][1], upper):
+        table = table[:-1]
+    if len(table) < len(rows):
+        said = [f"{_skipped(rows[len(table)][0], rows[-1][0])} below the table"]
+    repeated = [line for line, cells in table[1:] if cells == names]
+    if repeated and any(map(_is_word, names)):
+        table = [table[0], *(row for row in table[1:] if row[1] != names)]
+        said.append(f"lines that repeat the column names are skipped: {', '.join(map(str, repeated))}")
+    return table, said
+
+
+def _skipped(first: int, last: int) -> str:
+    return f"line {first} is skipped: it is" if first == last else f"lines {first} to {last} are skipped: they are"
+
+
+def _is_note(cells: list[str], above: list[list[str]]) -> bool:
+    place = next((place for place, cell in enumerate(cells) if cell), len(cells))
+    if place == len(cells) or cells[place][0].isdigit() or not _is_word(cells[place]):
+        return False
+    column = [row[place] for row in above if place < len(row)]
+    if dates(column):
+        return True
+    filled = [cell for cell in column if cell.lower() not in MISSING]
+    return bool(filled) and not any(cells[place + 1 :]) and not any(map(_is_word, filled))
 
 
 def _is_word(cell: str) -> bool:
@@ -249,29 +285,42 @@ def dates(cells: Sequence[str]) -> list[datetime | None]:
     """Return the dates in the cells of a column, None where a cell is missing; empty if another cell is not a date.
 
     The dates are in ISO 8601, or all in the first of these forms that fits every cell: day.month.year,
-    month/day/year, day/month/year, year/month/day, day-month-year. A time of day may follow. A time with an offset is
-    converted to UTC, so that daylight saving time does not make the steps uneven.
+    month/day/year, day/month/year, year/month/day, day-month-year. A time of day may follow. If day and month can be
+    exchanged, the order with the more even steps is used, or else with the shorter time between the ends. A time with
+    an offset is converted to UTC, so that daylight saving time does not make the steps uneven.
 
     >>> dates(["2024-02-01T12:30:00+02:00", "", "2024-02-01"])
     [datetime.datetime(2024, 2, 1, 10, 30), None, datetime.datetime(2024, 2, 1, 0, 0)]
     >>> dates(["1/2/2024", "1/13/2024"])[0].month, dates(["1/2/2024", "13/2/2024"])[0].month, dates(["12.5"])
     (1, 2, [])
+    >>> dates(["1/2/2024 23:00", "2/2/2024 00:00", "2/2/2024 01:00"])[0].month
+    2
     """
     there = {cell for cell in cells if cell.lower() not in MISSING}
     if not there or any(not cell[:1].isdigit() or not any(mark in cell for mark in "-./") for cell in there):
         return []
     readers: list[Callable[[str], datetime]] = [_iso, *(functools.partial(_formatted, day) for day in _DAYS)]
+    fitting = []
     for read in readers:
-        try:
+        with contextlib.suppress(ValueError):
             found = {cell: read(cell) for cell in there}
-        except ValueError:
-            continue
-        return [found.get(cell) for cell in cells]
-    return []
+            fitting.append([found.get(cell) for cell in cells])
+            if "/" not in cells[0] or len(fitting) == 2:
+                break
+    return min(fitting, key=_oddness, default=[])
+
+
+def _oddness(found: list[datetime | None]) -> tuple[bool, float, float]:
+    """Return whether a step leads back, the ratio of the longest to the mean step, and the time between the ends."""
+    first = next(filter(None, found))
+    times = [(date - first).total_seconds() for date in found if date is not None]
+    span = times[-1]
+    ratios = [(b - a) * (len(times) - 1) / span for a, b in itertools.pairwise(times)] if span else [1.0]
+    return min(ratios) < 0, round(max(ratios), 1), abs(span)
 
 
 def _iso(cell: str) -> datetime:
-    found = datetime.fromisoformat(cell)
+    found = datetime.fromisoformat(re.sub(r" (UTC|GMT|Z)$", "+00:00", cell))
     return found if found.tzinfo is None else found.astimezone(UTC).replace(tzinfo=None)
 
 

@@ -47,10 +47,13 @@ def checked(thing: T) -> T:
     Arguments are compared with their annotations only after a call has failed, so that a successful call costs little.
     There are two exceptions, which are checked before the call: flags, because text or None as a flag would do the
     opposite of what it says, and text and bools for numbers (``dt="5"``, ``size=True``), because they may happen to
-    work. Errors of stablessm are raised unchanged. ``int``
-    accepts whole numbers of any type, ``float`` real numbers except NaN, ``str`` text without NUL, ``Literal`` its
-    values, ``tuple[float, float]`` two numbers, ``ArrayLike`` anything that NumPy converts to real numbers, and a class
-    its instances. An annotation that cannot be evaluated, such as one imported for type checkers only, accepts
+    work. Numbers of other types, such as an array with one whole number, are passed on as ``int`` or ``float`` where
+    the annotation accepts nothing else. Errors of stablessm are raised unchanged, unless they name an argument that
+    this function does not have.
+
+    ``int`` accepts whole numbers of any type, ``float`` real numbers except NaN, ``str`` text without NUL, ``Literal``
+    its values, ``tuple[float, float]`` two numbers, ``ArrayLike`` anything that NumPy converts to real numbers, and a
+    class its instances. An annotation that cannot be evaluated, such as one imported for type checkers only, accepts
     anything.
 
     >>> @checked
@@ -65,6 +68,7 @@ def checked(thing: T) -> T:
         return _checked_class(thing)
     function: Any = thing
     flags, numbers = _places(function, _FLAG), _places(function, _NUMBER)
+    alone = frozenset(name for name, _ in _places(function, _NUMBER_ALONE))
 
     @functools.wraps(function)
     def call(*args: Any, **options: Any) -> Any:
@@ -74,17 +78,34 @@ def checked(thing: T) -> T:
                 require(name, value, _rule(function, name))
         for name, position in numbers:
             value = options[name] if name in options else args[position] if position < len(args) else 0
-            if isinstance(value, bool | str | bytes):
-                require(name, value, _rule(function, name))
+            if type(value) in (int, float) or value is None:
+                continue
+            number = _as_number(value, _rule(function, name), name, only=name in alone)
+            if number is not value and name in options:
+                options[name] = number
+            elif number is not value:
+                args = (*args[:position], number, *args[position + 1 :])
         try:
             return function(*args, **options)
-        except (ArgumentError, NumericalError, BackendUnavailableError, OSError):
+        except ArgumentError as error:
+            _name_own_argument(function, args, options, error)
+            raise
+        except (NumericalError, BackendUnavailableError, OSError):
             raise
         except Exception as error:
             _blame(function, args, options, error)
             raise
 
     return call  # type: ignore[return-value]
+
+
+def _as_number(value: Any, rule: Rule, name: str, *, only: bool) -> Any:
+    """Return a value as ``int`` or ``float`` where only numbers are accepted, and refuse text and bools."""
+    if isinstance(value, bool | str | bytes):
+        require(name, value, rule)
+    elif only and rule.accepts(value):
+        return operator.index(value) if _whole(value) else float(value)
+    return value
 
 
 def _checked_class(cls: Any) -> Any:
@@ -131,6 +152,16 @@ def _blame(function: Any, args: tuple[Any, ...], options: dict[str, Any], error:
                 require(name, given[name], rule)
             except ArgumentError as refused:
                 raise refused from error
+
+
+def _name_own_argument(function: Any, args: tuple[Any, ...], options: dict[str, Any], error: ArgumentError) -> None:
+    """Raise an ArgumentError for an argument of the function, if the error names another one."""
+    names = inspect.signature(function).parameters
+    if names.keys() & set(re.findall(r"\w+", error.argument)):
+        return
+    _blame(function, args, options, error)
+    if "model" in names and error.argument in ("x", "x_t", "state"):
+        raise ArgumentError("model", "a model that takes such inputs", f"a call that raised: {error}") from error
 
 
 def require(name: str, value: Any, rule: Rule) -> None:
@@ -182,8 +213,12 @@ def rule_of(annotation: Any) -> Rule:
     if annotation in _SIMPLE:
         return _SIMPLE[annotation]
     if origin is Annotated:
-        base, (_, *more) = Rule(_whole, "") if parts[0] is int else rule_of(parts[0]), parts
-        return Rule(lambda value: base.accepts(value) and all(rule.accepts(value) for rule in more), more[-1].expected)
+        (kind, *more), whole = parts, parts[0] is int
+        base = Rule(_whole, "") if whole else rule_of(kind)
+        plain = operator.index if whole else lambda value: value  # 2^63 overflows in comparisons of tensors
+        return Rule(
+            lambda value: base.accepts(value) and all(rule.accepts(plain(value)) for rule in more), more[-1].expected
+        )
     if re.search("ArrayLike|_SupportsArray", str(annotation)):  # a union that merges with others, or (NumPy 2.5) a name
         empty = type(None) in parts
         return Rule(lambda value: (empty and value is None) or _numeric(value), "real numbers, without a gradient")
@@ -256,10 +291,10 @@ def _each(rules: Sequence[Rule], values: Sequence[Any]) -> bool:
 
 
 def _listed(value: Any) -> bool:
-    """Return whether a value is a sequence, including arrays of one dimension but not text."""
+    """Return whether a value is a sequence, including arrays of one dimension but not of objects, and not text."""
     if isinstance(value, str | bytes | bytearray) or getattr(value, "is_meta", False):
         return False
-    return isinstance(value, Sequence) or getattr(value, "ndim", None) == 1
+    return isinstance(value, Sequence) or (getattr(value, "ndim", None) == 1 and str(value.dtype) != "object")
 
 
 def _anything(value: Any) -> bool:
@@ -319,7 +354,8 @@ def _path(value: Any) -> bool:
 
 _FLAG: Final = re.compile(r"^(bool|bool \| None|<class 'bool'>)$")
 _NUMBER: Final = re.compile(r"\b(int|float|Size|Count|Seed|Finite)\b")
-"""Annotations of flags, and annotations that mention numbers."""
+_NUMBER_ALONE: Final = re.compile(r"^(int|float|Size|Count|Seed|Finite)( \| None)?$")
+"""Annotations of flags, annotations that mention numbers, and annotations that accept only one number."""
 _COMMON: Final = re.compile(r"b?float(16|32|64)|complex\d+|int\d+|uint8|bool")
 _LATER: Final = {"Axes | None": Annotated[Any, Rule(lambda ax: ax is None or hasattr(ax, "loglog"), "Matplotlib axes")]}
 """Rules of annotations that only type checkers can evaluate."""

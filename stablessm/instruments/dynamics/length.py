@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, final
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -131,8 +132,8 @@ class Remembrance(Result):
 @checked
 def length_curve(
     model: Any,
-    inputs: Any,
-    targets: Any = None,
+    inputs: Tensor | ArrayLike,
+    targets: Tensor | ArrayLike | None = None,
     *,
     window: Size | None = None,
     loss: Loss | None = None,
@@ -179,7 +180,7 @@ def length_curve(
 @checked
 def effective_remembrance(
     model: Any,
-    inputs: Any,
+    inputs: Tensor | ArrayLike,
     *,
     contexts: Sequence[int] | None = None,
     samples: Size = 64,

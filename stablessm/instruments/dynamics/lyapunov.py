@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from stablessm._arguments import real_number, whole_number
@@ -137,7 +138,7 @@ class LyapunovSpectrum(Result):
 @checked
 def lyapunov_spectrum(
     model: Any,
-    inputs: Any = None,
+    inputs: Tensor | ArrayLike | None = None,
     *,
     state: Any = None,
     steps: Size | None = None,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, final
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from stablessm._arguments import one_of, real_number, whole_number
@@ -81,7 +82,7 @@ class ReceptiveField(Result):
 
 @checked
 def receptive_field(
-    model: Any, inputs: Any, *, lags: Size | None = None, seed: Seed = 0, progress: bool = True
+    model: Any, inputs: Tensor | ArrayLike, *, lags: Size | None = None, seed: Seed = 0, progress: bool = True
 ) -> ReceptiveField:
     """Measure which past inputs the outputs of a causal model depend on, along given inputs.
 

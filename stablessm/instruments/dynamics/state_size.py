@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from stablessm._arguments import real_number
@@ -69,7 +70,7 @@ class EffectiveStateSize(Result):
 @checked
 def effective_state_size(
     model: Any,
-    inputs: Any,
+    inputs: Tensor | ArrayLike,
     tol: float = 1e-9,
     *,
     steps: Size = 3,
