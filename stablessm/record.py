@@ -252,15 +252,17 @@ def read_lines(path: Path, **kinds: type) -> list[dict[str, Any]]:
     """Return the objects in a file of JSON lines, or an empty list if there is no file.
 
     An object is damaged if its keys do not have values of the given ``kinds``. An incomplete last line, which a killed
-    process leaves, is left out. Other damaged lines are left out with a warning.
+    process leaves, is left out. Other damaged lines are left out with a warning, and so is a file that cannot be read
+    or is a symbolic link to a file outside its folder.
     """
     rows, damaged = [], 0
     try:
-        lines = path.read_bytes().split(b"\n")
+        lines = inside(path, path.parent).read_bytes().split(b"\n")
     except FileNotFoundError:
         return []
-    except OSError as error:
-        warnings.warn(f"{path} cannot be read and is left out: {error.strerror}", stacklevel=2)
+    except (DamagedFileError, OSError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        warnings.warn(f"{path} cannot be read and is left out: {why}", stacklevel=2)
         return []
     for line in filter(None, lines):
         try:

@@ -224,9 +224,11 @@ def _resume_replicas(folder: Path) -> Any:
 
 
 def _search(folder: Path, seed: int, trials: int = 2) -> str:
+    small = ("steps=2", "batch_size=4", "model.d_model=4", "model.n_layers=1", "task.length=6")
+    small += tuple(f"task.{split}_examples=8" for split in ("train", "valid", "test"))
     return command(
-        "search", "functional", "--over", "lr=log:1e-3:1e-1", "--trials", trials, "--set", "steps=2", "--seed", seed,
-        "--set", "model.d_model=4", "--set", "model.n_layers=1", "--set", "task.length=6", "--out", folder,
+        "search", "functional", "--over", "lr=log:1e-3:1e-1", "--trials", trials, "--seed", seed, "--out", folder,
+        *(word for setting in small for word in ("--set", setting)),
     )  # fmt: skip
 
 
@@ -408,7 +410,7 @@ KINDS: dict[str, Kind] = {
     "experiment": Kind(_experiment, {"run": _run, "status": _status, "report": _report}),
     "begun experiment": Kind(_begun_experiment, {"run": _run, "status": _status}),
     "sweep": Kind(_sweep, {"sweep": _sweep_on, "status": _status}),
-    "gated models": Kind(_gated, {"load": _load_gated}, alone=False),
+    "gated models": Kind(_gated, {"load": _load_gated}),
     "forecast": Kind(
         _forecast,
         {"predict": _predict, "extend": _extend, "init from": _branch, "measure": _measure, "check": _check},
@@ -417,8 +419,8 @@ KINDS: dict[str, Kind] = {
     "replicas": Kind(
         _replicas, {"resume": _resume_replicas}, ("*.json*", "replica-*/*.json*", "replica-*/model/*", "checkpoints/*")
     ),
-    "search": Kind(_search, {"resume": _search_on}),
-    "Mamba": Kind(_mamba, {"accelerate": _accelerated, "measure": _measure, "check": _check}),
+    "search": Kind(_search, {"resume": _search_on}, ("search.*", "trials/*/*.json")),
+    "Mamba": Kind(_mamba, {"accelerate": _accelerated, "measure": _measure, "check": _check}, sealed=False),
     "Hugging Face folder": Kind(_hugging_face, {"from_pretrained": _from_pretrained}),
     "benchmark record": Kind(_bench, {"rows": _bench_rows}, ("bench.json",), alone=True),
     "checkpoint in shards": Kind(_shards, {"load": _load_shards}),
