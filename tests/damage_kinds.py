@@ -419,7 +419,7 @@ KINDS: dict[str, Kind] = {
     "replicas": Kind(
         _replicas, {"resume": _resume_replicas}, ("*.json*", "replica-*/*.json*", "replica-*/model/*", "checkpoints/*")
     ),
-    "search": Kind(_search, {"resume": _search_on}, ("search.*", "trials/*/*.json")),
+    "search": Kind(_search, {"resume": _search_on}, ("search.*", "trials/*/record.json")),
     "Mamba": Kind(_mamba, {"accelerate": _accelerated, "measure": _measure, "check": _check}, sealed=False),
     "Hugging Face folder": Kind(_hugging_face, {"from_pretrained": _from_pretrained}),
     "benchmark record": Kind(_bench, {"rows": _bench_rows}, ("bench.json",), alone=True),
