@@ -152,7 +152,7 @@ def below_preamble(rows: list[tuple[int, list[str]]]) -> tuple[list[tuple[int, l
 
 
 def above_notes(rows: list[tuple[int, list[str]]]) -> tuple[list[tuple[int, list[str]]], list[str]]:
-    """Return the rows of ``split`` without notes below the table and repeated names, and sentences about such rows.
+    """Remove notes below the table and repeated column names from rows of ``split``; also return sentences about them.
 
     A row below the table is a note if its first cell that is not empty is a word, in a column of dates, or in a column
     of numbers and nothing else is in the row.
@@ -197,9 +197,8 @@ def _is_word(cell: str) -> bool:
 def split(text: str, separator: str | None, most: int | None = None) -> list[tuple[int, list[str]]]:
     """Split a text into lines that are not blank, and lines into cells; return each line's number and cells.
 
-    Numbers start at 1. At most ``most`` lines are returned. A text that is not valid CSV raises csv.Error.
-
-    Without a separator, a line is one cell. Lines at the end whose cells are all empty are left out.
+    Numbers start at 1. At most ``most`` lines are returned. A text that is not valid CSV raises csv.Error. Without a
+    separator, a line is one cell. Lines at the end whose cells are all empty are left out.
     """
     reader = csv.reader(text.splitlines(keepends=True), delimiter=separator or "\0", strict=True)
     try:
@@ -236,7 +235,7 @@ def _tidy(cell: str, separator: str | None) -> str:
 
 
 def decimal_mark(cells: Sequence[str], separator: str | None) -> tuple[bool, str]:
-    """Return whether numbers in a file have decimal commas, and, if this is a guess, a cell with a comma.
+    """Return whether numbers in a file have decimal commas, and a cell with a comma if no cell decides this.
 
     A cell decides if it is a number with only one of the two marks: 148.54, 1,234.5 and 1,234,567 have no decimal
     commas. Most of these cells decide; without any, commas are decimal unless they separate cells.
@@ -260,7 +259,7 @@ def decimal_mark(cells: Sequence[str], separator: str | None) -> tuple[bool, str
 
 
 def reading(cell: str, decimal_commas: bool) -> str:
-    """Return a sentence that says how a cell was read that can be read in two ways.
+    """Return a sentence that says how an ambiguous cell, such as 1,040, is read.
 
     >>> reading("1,040", True), reading("1,040", False)
     ('1,040 is read as 1.04 (decimal comma)', '1,040 is read as 1040 (comma between thousands)')
@@ -294,12 +293,11 @@ def number(cell: str, decimal_commas: bool = False) -> float | None:
 def dates(cells: Sequence[str]) -> list[datetime | None]:
     """Return the dates in the cells of a column, with None for a missing date.
 
-    Return an empty list if a cell is neither a date nor missing.
-
-    The dates are in ISO 8601, or all in the first of these forms that fits every cell: day.month.year,
-    month/day/year, day/month/year, year/month/day, day-month-year. A time of day may follow. If day and month can be
-    exchanged, the order with the more even steps is used, or else with the shorter time between the ends. A time with
-    an offset is converted to UTC, so that daylight saving time does not make the steps uneven.
+    Return an empty list if a cell is neither a date nor missing. The dates are in ISO 8601, or all in the first of
+    these forms that fits every cell: day.month.year, month/day/year, day/month/year, year/month/day, day-month-year. A
+    time of day may follow. If day and month can be exchanged, the order with the more even steps is used, or else with
+    the shorter time between the ends. A time with an offset is converted to UTC, so that daylight saving time does not
+    make the steps uneven.
 
     >>> dates(["2024-02-01T12:30:00+02:00", "", "2024-02-01"])
     [datetime.datetime(2024, 2, 1, 10, 30), None, datetime.datetime(2024, 2, 1, 0, 0)]
@@ -323,7 +321,11 @@ def dates(cells: Sequence[str]) -> list[datetime | None]:
 
 
 def _oddness(found: list[datetime | None]) -> tuple[bool, float, float]:
-    """Return whether a step leads back, the ratio of the longest to the mean step, and the time between the ends."""
+    """Return how irregular the dates of a column are, as a tuple that sorts regular dates first.
+
+    The tuple states whether a step leads back, the ratio of the longest step to the mean step, and the time between the
+    first and the last date.
+    """
     first = next(filter(None, found))
     times = [(date - first).total_seconds() for date in found if date is not None]
     span = times[-1]

@@ -85,7 +85,7 @@ def current_options(cls: type, options: Mapping[str, Any], where: str = "") -> d
 
 
 def as_now(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings from a file, with the old or new spellings that the present settings use.
+    """Return settings from a file with their names spelled as in the present settings.
 
     >>> as_now({"standardise": False, "valid": 0.1}, {"standardize": True, "valid": 0.1})
     {'standardize': False, 'valid': 0.1}

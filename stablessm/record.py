@@ -150,9 +150,8 @@ def inside(path: Path, folder: Path) -> Path:
 def write_json(path: Place, content: Mapping[str, Any], *, indent: int | None = 2) -> None:
     """Write ``content`` to a file as JSON with a checksum.
 
-    :func:`plain` describes how arrays and numbers that are not finite are written.
-
-    With ``indent=None``, the file has one line and no checksum, for numbers whose checksum is stored elsewhere.
+    :func:`plain` describes how arrays and numbers that are not finite are written. With ``indent=None``, the file has
+    one line and no checksum, for numbers whose checksum is stored elsewhere.
     """
     given = plain(content)
     if indent is not None:

@@ -167,7 +167,7 @@ def measure(
 
 
 def timed(timing: Timing | None, floor: float, best: float | None) -> Row:
-    """Return the columns of a row that follow from a time; ``best`` is the time of the fastest peer."""
+    """Return the columns of a row for a measured time: the time, its multiple of the floor, the best peer's ratio."""
     if timing is None:
         return dict.fromkeys(("ms", "quartiles_ms", "turns", "times_floor", "best_peer_over_this"))
     return {

@@ -52,7 +52,7 @@ def matmul_rates(device: str, size: int, seconds: float = 1.0) -> dict[str, floa
 
 @contextmanager
 def matmul_precision(name: str) -> Iterator[None]:
-    """Use ``torch.set_float32_matmul_precision(name)`` inside a ``with`` block."""
+    """Set the precision of float32 matrix products, by its name in PyTorch, inside a ``with`` block."""
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision(name)
     try:

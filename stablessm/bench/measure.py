@@ -147,7 +147,7 @@ def copies(device: str, size_bytes: int) -> int:
 
 
 def rotating(calls: Sequence[Call]) -> Call:
-    """Return a function that runs ``calls`` in turn.
+    """Return a function that runs the functions in ``calls`` in turn, one per call.
 
     Results are kept for a round, so that outputs use different memory too.
     """

@@ -100,7 +100,7 @@ def truth(a: Tensor, x: Tensor, g: Tensor) -> list[np.ndarray]:
 
 
 def summarize(rows: Sequence[Row]) -> dict[str, float]:
-    """Return the extremes of the measured ratios over all cases; on a GPU, also for queued times."""
+    """Return the smallest and largest of the measured ratios over all cases; on a GPU, also for queued times."""
     prefixes = ["queued_", ""] if any("queued_ms" in row for row in rows) else [""]
     return {f"{prefix}{name}": value for prefix in prefixes for name, value in _extremes(rows, prefix).items()}
 

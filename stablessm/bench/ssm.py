@@ -91,7 +91,10 @@ def truth(*inputs: Tensor) -> list[np.ndarray]:
 
 
 def some_channels(parts: Sequence[Tensor]) -> list[np.ndarray]:
-    """Return the first and last channels in double precision: the last dimension of (B, T, H), else the first."""
+    """Return the first and the last channel of tensors in double precision, to compare them with the reference.
+
+    Channels are the last dimension of a tensor (B, T, H), otherwise the first dimension.
+    """
     found = []
     for part in parts:
         index = torch.linspace(0, part.shape[-1 if part.dim() == 3 else 0] - 1, CHECKED).long().to(part.device)
@@ -144,7 +147,7 @@ def _kernel(decay: Tensor, B: Tensor, C: Tensor, steps: int) -> Tensor:
 
 
 def summarize(rows: Sequence[Row]) -> dict[str, float]:
-    """Return the extremes of the measured ratios over all cases; on a GPU, for queued times."""
+    """Return the smallest and largest of the measured ratios over all cases; on a GPU, for queued times."""
     found = {}
     key = "queued_ms" if any("queued_ms" in row for row in rows) else "ms"
     for phase in PHASES:

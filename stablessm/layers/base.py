@@ -53,7 +53,7 @@ class SequenceLayer(nn.Module, ABC):
 
     @abstractmethod
     def eigenvalues(self) -> Tensor:
-        """Return the eigenvalues of the recurrence. Gradients flow through them."""
+        """Return the eigenvalues of the recurrence, through which gradients flow."""
 
     @abstractmethod
     def kernel(self, times: Times) -> Tensor:

@@ -63,10 +63,9 @@ class Bidirectional(nn.Module):
     ) -> tuple[Sequence, tuple[State, State]]:
         """Compute the merged outputs and both last states.
 
-        The arguments are those of :meth:`SequenceLayer.forward`.
-
-        ``state`` is a pair: the state of ``ahead`` before the first step and the state of ``back`` after the last step.
-        ``dt`` of a step belongs to its sample, in both directions.
+        The arguments are those of :meth:`SequenceLayer.forward`. ``state`` is a pair: the state of ``ahead`` before the
+        first step and the state of ``back`` after the last step. ``dt`` of a step belongs to its sample, in both
+        directions.
         """
         if isinstance(x, PackedSequence):
             return packed(self.forward, x, state, lengths=lengths, reset=reset, dt=dt)

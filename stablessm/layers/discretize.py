@@ -25,9 +25,8 @@ def exponential(eigenvalues: Tensor, dt: Tensor) -> tuple[Tensor, Tensor]:
 def forgotten(name: str, z: Tensor) -> Tensor:
     """Compute 1 - a² for the decay a of a discretization, at z = λ dt ≤ 0, without cancellation for small |z|.
 
-    ``name`` is the name of the discretization.
-
-    The stationary variance of a state that is driven by white noise is g² / (1 - a²) times the variance of the noise.
+    ``name`` is the name of the discretization. The stationary variance of a state that is driven by white noise is g² /
+    (1 - a²) times the variance of the noise.
     """
     return -2 * z / (1 - z / 2) ** 2 if name == "bilinear" else -(2 * z).expm1()
 

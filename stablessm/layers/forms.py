@@ -16,7 +16,7 @@ Input: TypeAlias = Sequence | PackedSequence
 
 
 def packed(run: Callable[..., Any], x: PackedSequence, state: Any, *, lengths: Any, **options: Any) -> tuple[Any, Any]:
-    """Call a layer's ``forward``, ``run``, with a PackedSequence; return a PackedSequence and the state.
+    """Call ``run``, the ``forward`` of a layer, with a PackedSequence; return a PackedSequence and the state.
 
     States and options have the sequences in their order before packing.
     """
@@ -33,7 +33,7 @@ def packed(run: Callable[..., Any], x: PackedSequence, state: Any, *, lengths: A
 
 
 def unbatched(run: Callable[..., Any], x: Tensor, state: Any, **options: Any) -> tuple[Any, Any]:
-    """Call a layer's ``forward`` or ``step``, ``run``, with one sequence that has no batch dimension."""
+    """Call ``run``, the ``forward`` or ``step`` of a layer, with one sequence that has no batch dimension."""
     if options.get("lengths") is not None:
         raise ArgumentError("lengths", "None with one sequence (time, d_input)", type(options["lengths"]).__name__)
     y, state = run(x[None], _each(lambda tensor: tensor[None], state), **options)

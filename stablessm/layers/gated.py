@@ -111,7 +111,7 @@ def softplus(z: Tensor) -> Tensor:
 
 
 def below_zero(change: Tensor) -> Tensor:
-    """Return the entries limited to numbers below 0 for which 1 + change is below 1 after rounding.
+    """Limit the entries of ``change`` to numbers below 0, so that 1 + change stays below 1 after rounding.
 
     >>> (1 + below_zero(torch.zeros(1))).item() < 1
     True

@@ -89,9 +89,8 @@ def save(layer: SequenceLayer | Bidirectional | SavedModel, folder: str | os.Pat
 def load(folder: str | os.PathLike[str]) -> Any:
     """Return the layer or model that :func:`save` wrote to a folder, with its weights and dtype.
 
-    The random state is not changed.
-
-    Damaged files and weights of another model raise an error. Weights that are not finite raise a warning.
+    The random state is not changed. Damaged files and weights of another model raise an error. Weights that are not
+    finite raise a warning.
     """
     folder = Path(folder)
     config, weights = folder / "config.json", folder / WEIGHTS

@@ -156,11 +156,10 @@ def advanced(
     HELD: tl.constexpr, MAP: tl.constexpr, CONTINUOUS: tl.constexpr, COMPLEX: tl.constexpr, LOG: tl.constexpr,
     NORMALIZE: tl.constexpr,
 ):  # fmt: skip
-    """Compute the next states a h + g total for the states h at ``place``.
+    """Compute the next states a h + g total, where the present states h are at the offsets ``place``.
 
-    ``column`` counts real numbers.
-
-    With HELD, ``decay`` and ``gain`` point to a and g. Otherwise they point to w and the phases.
+    ``column`` counts real numbers. With HELD, ``decay`` and ``gain`` point to a and g. Otherwise they point to w and
+    the phases.
     """
     entry = column // 2 if COMPLEX else column
     if HELD:

@@ -57,21 +57,21 @@ class Emitter(Generic[Options]):
         return ir.Constant(self.vector(lanes), [values[i % len(values)] for i in range(lanes)])
 
     def sum(self, *terms: ir.Value | int) -> ir.Value:
-        """Emit the sum of integers."""
+        """Emit code for the sum of integers."""
         total, *rest = (I64(term) if isinstance(term, int) else term for term in terms)
         for term in rest:
             total = self.builder.add(total, term)
         return total
 
     def times(self, *factors: ir.Value | int) -> ir.Value:
-        """Emit the product of integers."""
+        """Emit code for the product of integers."""
         product, *rest = (I64(factor) if isinstance(factor, int) else factor for factor in factors)
         for factor in rest:
             product = self.builder.mul(product, factor)
         return product
 
     def at(self, pointer: ir.Value, *terms: ir.Value | int) -> ir.Value:
-        """Emit the address of an element, whose index relative to ``pointer`` is the sum of ``terms``.
+        """Emit code for the address of an element, whose index relative to ``pointer`` is the sum of ``terms``.
 
         Terms that are constant inside a loop come first, because LLVM keeps their order.
         """
@@ -96,12 +96,12 @@ class Emitter(Generic[Options]):
             stored.set_metadata("nontemporal", self.builder.module.add_metadata([one]))
 
     def multiply_add(self, u: ir.Value, v: ir.Value, w: ir.Value) -> ir.Value:
-        """Emit u v + w, which is rounded only once if the processor has such an instruction."""
+        """Emit code for u v + w, which is rounded only once if the processor has such an instruction."""
         product = self.builder.fmul(u, v, flags=("contract",))
         return self.builder.fadd(product, w, flags=("contract",))
 
     def product(self, u: ir.Value, v: ir.Value, plus: ir.Value, conjugate: bool = False) -> ir.Value:
-        """Emit u v + plus, or u conj(v) + plus, for vectors of real or interleaved complex numbers."""
+        """Emit code for u v + plus, or u conj(v) + plus, for vectors of real or interleaved complex numbers."""
         if not self.spec.complex:
             return self.multiply_add(u, v, plus)
         lanes = u.type.count

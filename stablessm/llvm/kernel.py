@@ -1,10 +1,8 @@
 """Compiled CPU kernels, each of which processes a range of tiles (vectors of channels) on several threads.
 
-A kernel is compiled at its first use.
-
-A kernel is ``void kernel(const int64 *fields, int64 first, int64 last)``. It processes the tiles first … last-1 out of
-``fields[0]`` tiles of channels, and reads its other arguments from ``fields``. Compilation takes a fraction of a
-second, so nothing is cached on disk, and every process gives bitwise identical results.
+A kernel is ``void kernel(const int64 *fields, int64 first, int64 last)``, compiled at its first use. It processes the
+tiles first … last-1 out of ``fields[0]`` tiles of channels, and reads its other arguments from ``fields``. Compilation
+takes a fraction of a second, so nothing is cached on disk, and every process gives bitwise identical results.
 """
 
 from __future__ import annotations

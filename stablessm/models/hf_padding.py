@@ -63,7 +63,7 @@ class Padding:
         return torch.cat([first, h], 1).gather(1, place.expand_as(h))
 
     def labels(self, labels: Tensor) -> Tensor:
-        """Return labels (B, T) that the loss ignores at padding and at tokens that follow padding.
+        """Return a copy of labels (B, T) in which the loss ignores padding and tokens that follow padding.
 
         No real token predicts a token that follows padding.
         """

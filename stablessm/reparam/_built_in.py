@@ -14,7 +14,7 @@ from stablessm.reparam.modulus import quadratic_modulus
 
 
 class BuiltIn(Reparameterization):
-    """A map with closed forms, whose inverse raises an error for eigenvalues outside of the map's range."""
+    """A map with closed forms for its methods, whose inverse raises an error outside of the map's range."""
 
     @property
     def modulus_tolerance(self) -> float:
@@ -68,7 +68,7 @@ class Clipped(BuiltIn):
 
 @dataclass(frozen=True, repr=False)
 class Quadratic(BuiltIn):
-    """A map λ that is a function of q = aw² + b.
+    """A map whose eigenvalue λ depends on the weight w only through q = aw² + b.
 
     Of the two weights with the same λ, the inverse returns the non-negative one.
     """

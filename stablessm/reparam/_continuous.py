@@ -64,7 +64,7 @@ class Clip(Clipped):
 
 
 class _Continuous(BuiltIn):
-    """A map whose range is 0 and the negative numbers, or the negative numbers only."""
+    """A continuous-time map whose eigenvalues are never positive."""
 
     time: ClassVar[Time] = "continuous"
 

@@ -34,10 +34,8 @@ class Direct(Identity):
 class Clip(Clipped):
     """The map λ = w clamped to |λ| ≤ 1 - margin, with gradient scale G = 1/(1 - |w|)² inside, else 0.
 
-    It is stable only for a margin > 0.
-
-    The stability modulus is β/margin up to β = 1 - margin, where λ changes from 0 to 1 - margin. For larger β, a change
-    that starts from a λ of the other sign is larger if margin > 1/2.
+    It is stable only for a margin > 0. The stability modulus is β/margin up to β = 1 - margin, where λ changes from 0
+    to 1 - margin. For larger β, a change that starts from a λ of the other sign is larger if margin > 1/2.
 
     >>> Clip(margin=0.1).stability_modulus(0.5)
     5.0
@@ -71,7 +69,7 @@ class Clip(Clipped):
 
 
 class _Discrete(BuiltIn):
-    """A map whose range is within -1 ≤ λ ≤ 1."""
+    """A discrete-time map whose eigenvalues satisfy |λ| ≤ 1."""
 
     time: ClassVar[Time] = "discrete"
 

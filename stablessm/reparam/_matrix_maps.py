@@ -22,7 +22,7 @@ from stablessm.reparam.spectral import skew_part, symmetric_part
 
 
 def _widened(method: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Return a method that computes in float32 or better, because PyTorch cannot decompose float16 and bfloat16."""
+    """Decorate a method so that it computes in float32 or better; PyTorch has no decompositions in lower precision."""
 
     @functools.wraps(method)
     def call(self: Any, *args: Any, **options: Any) -> Tensor:
@@ -214,7 +214,7 @@ def _slack(W: Tensor) -> float:
 
 
 def _of_negative_definite(W: Tensor, map: Reparameterization) -> Tensor:
-    """Return the symmetric matrix whose eigenvalues ``map`` maps to those of W, which must be negative definite."""
+    """Apply the inverse of ``map`` to the eigenvalues of a symmetric matrix W, which must be negative definite."""
     if bool((skew_part(W).abs() > _slack(W)).any()):
         raise ArgumentError("W", "a symmetric matrix (map 'skew_minus_psd' reaches the others)", "one that is not")
     s, V = torch.linalg.eigh(symmetric_part(W))

@@ -188,12 +188,10 @@ class Reparameterization(ABC):
     def boundary_distance(self, w: Tensor) -> Tensor:
         """Return the largest β such that all weights closer to w than β give stable eigenvalues.
 
-        See StableSSM, remark B.1.
-
-        It is 0 where f(w) itself is not strictly stable, and infinite where all weights are stable. ``distance`` is a
-        distance of eigenvalues; ``boundary_distance`` is a distance of weights, which training and rounding change. It
-        is infinite only for a map that defines ``is_stable`` itself; otherwise it is found by a search, which ends at
-        weights of ±1e6.
+        See StableSSM, remark B.1. It is 0 where f(w) itself is not strictly stable, and infinite where all weights are
+        stable. ``distance`` is a distance of eigenvalues; ``boundary_distance`` is a distance of weights, which
+        training and rounding change. It is infinite only for a map that defines ``is_stable`` itself; otherwise it is
+        found by a search, which ends at weights of ±1e6.
         """
         proven = self._states_stability and self.is_stable
         return torch.full_like(w, math.inf) if proven else self._boundary_distance(w)

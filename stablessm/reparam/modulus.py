@@ -37,10 +37,8 @@ def exp_modulus(rate: float) -> float:
 def quadratic_modulus(beta: float, c: float) -> float:
     """Return β (β + √(β² + 4c)) / (2c), the stability modulus of the map ``best`` with c = b/a.
 
-    The map's eigenvalue is at distance 1/(aw² + b) from the stability boundary.
-
-    The supremum of (a(w+β)² + b)/(aw² + b) - 1 is at w = (√(β² + 4c) - β)/2. StableSSM eq. 75 prints a bound that
-    depends on w.
+    The map's eigenvalue is at distance 1/(aw² + b) from the stability boundary. The supremum of (a(w+β)² + b)/(aw² + b)
+    - 1 is at w = (√(β² + 4c) - β)/2. StableSSM eq. 75 prints a bound that depends on w.
 
     >>> quadratic_modulus(1.0, 0.5)                                # (1 + √3)
     2.732050807568877
@@ -51,13 +49,12 @@ def quadratic_modulus(beta: float, c: float) -> float:
 def relative_change(map: Reparameterization, w: Tensor, w_tilde: Tensor) -> Tensor:
     """Compute how much the memory of a mode changes if its weight changes from w to w̃, relative to its size.
 
-    The stability modulus is the supremum of this number. The tensors of weights are broadcast.
-
-    The change is |d(w)/d(w̃) - 1|, where d is the distance to the stability boundary. In discrete time, this is the sum
-    (1 - |λ|) Σ_k |λ̃^k - λ^k| for eigenvalues of the same sign. For opposite signs, even powers subtract and odd powers
-    add, and the sum is (1 - |λ|) (|λ| + |λ̃|) / ((1 - max) (1 + min)), with the maximum and the minimum of |λ| and
-    |λ̃|. The change is infinite where only w̃ is unstable, and 0 where w is unstable, because definition 3.2 changes
-    the weights of stable models.
+    The stability modulus is the supremum of this number. The tensors of weights are broadcast. The change is
+    |d(w)/d(w̃) - 1|, where d is the distance to the stability boundary. In discrete time, this is the sum (1 - |λ|) Σ_k
+    |λ̃^k - λ^k| for eigenvalues of the same sign. For opposite signs, even powers subtract and odd powers add, and the
+    sum is (1 - |λ|) (|λ| + |λ̃|) / ((1 - max) (1 + min)), with the maximum and the minimum of |λ| and |λ̃|. The change
+    is infinite where only w̃ is unstable, and 0 where w is unstable, because definition 3.2 changes the weights of
+    stable models.
     """
     lam, lam_tilde = map(w), map(w_tilde)
     d, d_tilde = map.distance(w), map.distance(w_tilde)

@@ -85,8 +85,6 @@ def plain(tensor: Tensor) -> bool:
     """Return True if a backend may be called with this tensor directly, without PyTorch's dispatcher.
 
     Return False for tensors that vmap has batched, for subclasses of Tensor, and inside a dispatch mode.
-
-    Return False for tensors that vmap has batched, for subclasses of Tensor, and inside a dispatch mode.
     """
     return (
         _private is not None
@@ -108,7 +106,7 @@ def quick(signal: Tensor) -> bool:
 
 
 def forward_mode() -> bool:
-    """Return True inside forward-mode differentiation, and also if PyTorch's release does not allow to tell."""
+    """Return True inside forward-mode differentiation, or if this release of PyTorch does not show it."""
     return _private is None or _private.forward_level() >= 0
 
 
@@ -147,10 +145,8 @@ def constant_result(function: Callable[..., R]) -> Callable[..., R]:
 def loop(step: Callable[[Tensors, Tensors], tuple[Tensors, Tensors]], states: Tensors, inputs: Tensors) -> Any:
     """Apply (states, outputs) = step(states, inputs) at every time step; return the last states and all outputs.
 
-    Outputs have the shape (B, T, …).
-
-    ``torch.export`` records one operator that contains the step, for any number of steps. ``torch.compile`` leaves the
-    loop out of its graphs, because 100 unrolled steps took minutes to compile.
+    Outputs have the shape (B, T, …). ``torch.export`` records one operator that contains the step, for any number of
+    steps. ``torch.compile`` leaves the loop out of its graphs, because 100 unrolled steps took minutes to compile.
 
     Args:
         step: the function to repeat, which may also use other tensors.
@@ -207,10 +203,8 @@ def _made_uncompiled_loop() -> bool:
 def eager(function: Any) -> Any:
     """Return an autograd function rewritten in the older form, without ``setup_context``, which is faster to call.
 
-    The result is only for ``plain`` tensors.
-
-    PyTorch calls the older form without binding arguments by name, which saves a third of the time of a small call.
-    ``torch.func`` requires the newer form.
+    The result is only for ``plain`` tensors. PyTorch calls the older form without binding arguments by name, which
+    saves a third of the time of a small call. ``torch.func`` requires the newer form.
     """
 
     class Eager(torch.autograd.Function):
@@ -253,10 +247,9 @@ def _differentiated(*tensors: Tensor | None) -> bool:
 def operation_mode(private: _Private | None = _private) -> type:
     """Return a base class of context managers that intercept every PyTorch operation.
 
-    A subclass defines ``operation(name, function, args, kwargs)``, which runs instead of each operation.
-
-    Every operation that PyTorch dispatches is intercepted. In a release of PyTorch whose private functions have not
-    been tested, every call of a PyTorch function is intercepted.
+    A subclass defines ``operation(name, function, args, kwargs)``, which runs instead of each operation. Every
+    operation that PyTorch dispatches is intercepted. In a release of PyTorch whose private functions have not been
+    tested, every call of a PyTorch function is intercepted.
     """
     base = TorchFunctionMode if private is None else private.mode
 

@@ -86,8 +86,6 @@ class SSMBackend(Protocol):
         """Return the gradients of x, decay, B, C, D and initial, or None for an argument that was not given.
 
         ``d_y`` and ``d_final`` are the gradients of the output and of the final state; ``d_final=None`` means zeros.
-
-        ``d_final=None`` means zeros.
         """
 
 

@@ -64,7 +64,7 @@ def _unknown(module: nn.Module) -> ArgumentError:
 
 @singledispatch
 def _add(module: nn.Module, program: Program, x: int) -> int:
-    """Append the step of a module to the program; return the index of its output, given the index x of its input."""
+    """Append the step of a module to a program; return the index of its output, given the index x of its input."""
     for kind, function in POINTWISE.items():
         if type(module) is kind:
             return program.pointwise(x, function)
@@ -88,7 +88,7 @@ def _(layer: LRU, program: Program, x: int) -> int:
 
 
 def _lru(layer: LRU, program: Program, x: int, *, clock: bool) -> int:
-    """Append the step of an LRU.
+    """Append the step of an LRU to a program; return the index of its output.
 
     With a ``clock``, its first input is a constant 1, which x does not contain.
     """
@@ -204,7 +204,7 @@ def _(layer: SelectiveSSM, program: Program, x: int) -> int:
 
 
 def _gated(layer: GatedLayer, program: Program, change: int, x: int, *, unit: bool = False) -> int:
-    """Append the gated recurrence h = (1 + change) h + u; return the index of h.
+    """Append the gated recurrence h = (1 + change) h + u to a program; return the index of h.
 
     u is x if ``unit`` is set, otherwise change ⊙ x.
     """
@@ -303,7 +303,7 @@ def _(model: RecurrentConvolution, program: Program, x: int) -> int:
 
 
 def _group(group: ChannelGroup, program: Program, x: int) -> list[int]:
-    """Append a group of channels; return the indices of the values whose sum is the output.
+    """Append a group of channels to a program; return the indices of the values whose sum is the output.
 
     These are the output of the taps and the output of the modes that follow the taps.
     """

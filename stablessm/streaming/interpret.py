@@ -25,9 +25,8 @@ class Library(NamedTuple):
 def constants(operation: ops.Operation) -> dict[str, np.ndarray]:
     """Return the constant arrays of an operation by name.
 
-    A complex array is split in two; the arrays of a list are numbered.
-
-    Taps come in the order of the delay line, oldest first. ``first`` has, for each input, a filter that takes it.
+    A complex array is split in two; the arrays of a list are numbered. Taps come in the order of the delay line, oldest
+    first. ``first`` has, for each input, a filter that takes it.
     """
     fields = operation._asdict()
     if isinstance(operation, ops.Taps):
@@ -45,7 +44,7 @@ def constants(operation: ops.Operation) -> dict[str, np.ndarray]:
 
 
 def lowered(operation: ops.Operation, numbers: Mapping[str, Any], library: Library) -> Callable[[Values], Any]:
-    """Return an operation as a function of the list of all values, which returns the new value of ``operation[0]``.
+    """Return a function that computes an operation: it takes the list of all values and returns the first result.
 
     Values are (batch, size) and are replaced, never modified. If an operation also computes other values, the function
     replaces these in the list.

@@ -28,11 +28,11 @@ class Step(Protocol):
     """A function that appends the step of one class of modules to a program, and calls ``add`` for submodules."""
 
     def __call__(self, module: Any, program: Program, x: int, /, add: Add) -> int:
-        """Append the step of a module whose input has the index x; return the index of its output."""
+        """Append the step of a module to a program; return the index of its output, given the index x of its input."""
 
 
 def _model(model: SequenceModel, program: Program, x: int, add: Add) -> int:
-    """Append ``model.step``, whose output is for each step or for the sequence so far.
+    """Append ``model.step`` to a program; its output is for each step or for the sequence so far.
 
     Tokens are given as their embeddings.
     """
@@ -54,7 +54,7 @@ def _model(model: SequenceModel, program: Program, x: int, add: Add) -> int:
 
 
 def _mean(program: Program, x: int) -> int:
-    """Append the mean of the values of all steps so far; its states are their sum and their number."""
+    """Append the mean of the values of all steps so far to a program; its states are their sum and their number."""
     size = program.sizes[x]
     (total,), (count,) = program.state((size,)), program.state((1,))
     program.scale(total, torch.ones(1), x, out=total)
@@ -85,7 +85,7 @@ def _block(block: Block, program: Program, x: int, add: Add) -> int:
 
 
 def _hyena(module: Hyena, program: Program, x: int, add: Add) -> int:
-    """Append the step of a Hyena operator.
+    """Append the step of a Hyena operator to a program.
 
     Its filter has three taps; the state holds the last two inputs.
     """
@@ -101,7 +101,7 @@ def _hyena(module: Hyena, program: Program, x: int, add: Add) -> int:
 
 
 def _layer_norm(norm: LayerNorm, program: Program, x: int, add: Add) -> int:
-    """Append a layer normalization, (x - mean) / √(variance + ε) ⊙ weight + bias."""
+    """Append a layer normalization to a program: (x - mean) / √(variance + ε) ⊙ weight + bias."""
     size = program.sizes[x]
     average = torch.full((1, size), 1 / size, dtype=torch.float64)
     centered = program.scale(x, torch.ones(1), _everywhere(program, program.affine((x, -average)), size))
@@ -111,7 +111,7 @@ def _layer_norm(norm: LayerNorm, program: Program, x: int, add: Add) -> int:
 
 
 def _batch_norm(norm: BatchNorm, program: Program, x: int, add: Add) -> int:
-    """Append a batch normalization that uses the running statistics of the training."""
+    """Append a batch normalization to a program, which uses the running statistics of the training."""
     mean, variance = (_there(part).double() for part in (norm.running_mean, norm.running_var))
     factor = norm.weight / (variance + norm.eps).sqrt()
     return program.scale(x, factor, norm.bias - mean * factor)
@@ -122,7 +122,7 @@ def _no_norm(norm: NoNorm, program: Program, x: int, add: Add) -> int:
 
 
 def _everywhere(program: Program, number: int, size: int) -> int:
-    """Append a vector whose elements all equal ``number``; return its index."""
+    """Append a vector whose elements all equal ``number`` to a program; return its index."""
     return program.affine((number, torch.ones(size, 1)))
 
 

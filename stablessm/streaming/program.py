@@ -59,9 +59,8 @@ class Rotate(NamedTuple):
 class Channels(NamedTuple):
     """A diagonal recurrence with N states for each of H channels, like S4D.
 
-    h = decay ⊙ h + gain ⊙ source, out = Re Σ_n weights_n h_n + skip ⊙ source.
-
-    The values ``real`` and ``imag`` are h, (H, N) flattened.
+    h = decay ⊙ h + gain ⊙ source, out = Re Σ_n weights_n h_n + skip ⊙ source. The values ``real`` and ``imag`` are h,
+    (H, N) flattened.
     """
 
     out: int
@@ -187,7 +186,7 @@ class Program:
         """The structure of the model's state, with the index of a slot in place of each tensor."""
 
     def value(self, size: int) -> int:
-        """Add a value with ``size`` elements, and return its index."""
+        """Add a value, a vector with ``size`` elements, to the program; return its index."""
         self.sizes.append(size)
         return len(self.sizes) - 1
 
@@ -199,7 +198,7 @@ class Program:
         return values
 
     def affine(self, *terms: tuple[int, Tensor], bias: Tensor | None = None) -> int:
-        """Append Σ weights source + bias, and return its index; a product with the identity adds no operation."""
+        """Append the operation Σ weights source + bias, unless it is the identity; return the index of its result."""
         source, first = terms[0]
         if len(terms) == 1 and bias is None and torch.equal(first, torch.eye(len(first)).to(first)):
             return source
@@ -213,20 +212,23 @@ class Program:
         return out
 
     def scale(self, source: int, factor: Tensor, plus: int | Tensor, *, out: int | None = None) -> int:
-        """Append factor ⊙ source + plus, and return its index; ``out=source`` changes a state in place."""
+        """Append the operation factor ⊙ source + plus; return the index of its result.
+
+        ``out=source`` changes a state in place.
+        """
         out = self.value(self.sizes[source]) if out is None else out
         constant = plus if isinstance(plus, int) else self.array(plus.expand(self.sizes[source]))
         self.operations.append(Scale(out, source, self.array(factor.expand(self.sizes[source])), constant))
         return out
 
     def product(self, left: int, right: int) -> int:
-        """Append left ⊙ right, and return its index."""
+        """Append the operation left ⊙ right; return the index of its result."""
         out = self.value(self.sizes[left])
         self.operations.append(Product(out, left, right))
         return out
 
     def gate(self, state: int, decay: int, drive: int) -> None:
-        """Append decay ⊙ state + drive, which replaces the state."""
+        """Append the operation decay ⊙ state + drive, whose result replaces the state."""
         self.operations.append(Gate(state, decay, drive))
 
     def split(self, source: int, *sizes: int) -> list[int]:
@@ -239,19 +241,19 @@ class Program:
         return parts
 
     def spread(self, source: int, *, each: int = 1, whole: int = 1) -> int:
-        """Append the repetition of each element, or of the whole vector, and return its index."""
+        """Append the repetition of each element, or of the whole vector; return the index of its result."""
         out = self.value(self.sizes[source] * each * whole)
         self.operations.append(Spread(out, source, each, whole))
         return out
 
     def fold(self, source: int, width: int) -> int:
-        """Append the sums of groups of ``width`` neighboring elements, and return its index."""
+        """Append the sums of groups of ``width`` neighboring elements; return the index of the result."""
         out = self.value(self.sizes[source] // width)
         self.operations.append(Fold(out, source, width))
         return out
 
     def pointwise(self, source: int, function: str) -> int:
-        """Append function(source), and return its index; the function ``linear`` adds no operation."""
+        """Append the operation function(source), unless it is ``linear``; return the index of its result."""
         if function == "linear":
             return source
         if function not in FUNCTIONS:
@@ -261,7 +263,7 @@ class Program:
         return out
 
     def reverse(self, source: int) -> int:
-        """Append the reversal of a value in time, and return its index."""
+        """Append the reversal of a value in time; return the index of its result."""
         if not self.whole:
             expected = "a model that reads forward in time, for a step (export_sequence accepts both directions)"
             raise ArgumentError("model", expected, "Bidirectional")

@@ -214,7 +214,7 @@ class _Code:
     def _each(
         self, sources: list[int], constants: list[ir.Constant], outs: list[int], body: Callable[..., list[ir.Value]]
     ) -> None:
-        """Emit outs = body(*sources, *constants), one vector after the other."""
+        """Emit code for outs = body(*sources, *constants), one vector after the other."""
 
         def row(index: ir.Value) -> None:
             starts = [*(self.at(value, index) for value in sources), *constants]
@@ -232,7 +232,7 @@ class _Code:
     def _recur(
         self, states: list[int], sources: list[int], constants: list[ir.Constant], body: Callable[..., list[ir.Value]]
     ) -> None:
-        """Emit states = body(*states, *sources, *constants) in float64, and the store of the rounded states."""
+        """Emit code for states = body(*states, *sources, *constants) in float64; the stored states are rounded."""
 
         def row(index: ir.Value) -> None:
             exact = [self._row(self.memory.wide[value], index) for value in states]
@@ -259,7 +259,7 @@ class _Code:
     def _complex_step(
         self, u: ir.Value, v: ir.Value, x: ir.Value, y: ir.Value, a: ir.Value, b: ir.Value
     ) -> list[ir.Value]:
-        """Emit the complex product and sum (a + ib)(u + iv) + (x + iy)."""
+        """Emit code for the complex product and sum (a + ib)(u + iv) + (x + iy)."""
         multiply_add, negative = self.wide.multiply_add, self.builder.fneg(b)
         return [
             multiply_add(a, u, multiply_add(negative, v, x)),
@@ -267,7 +267,7 @@ class _Code:
         ]
 
     def _channels(self, op: Channels) -> None:
-        """Emit a diagonal recurrence (:class:`.Channels`) as a loop over vectors of channels.
+        """Emit code for a diagonal recurrence (:class:`.Channels`) as a loop over vectors of channels.
 
         The loop updates state after state and sums the outputs in registers.
         """
@@ -306,7 +306,7 @@ class _Code:
         self.rows(row)
 
     def _spread(self, op: ops.Spread, row: ir.Value) -> None:
-        """Emit the repetition of elements, one after the other, because these vectors are short."""
+        """Emit code for the repetition of elements, one after the other, because these vectors are short."""
         emit, size = self.emit, self.memory.size(op.source)
         source, out = self.at(op.source, row), self.at(op.out, row)
 
@@ -332,7 +332,7 @@ class _Code:
         self._repeat(self.memory.size(op.out), one)
 
     def _taps(self, op: Taps) -> None:
-        """Emit short filters (:class:`.Taps`), as a loop over vectors of filters.
+        """Emit code for short filters (:class:`.Taps`), as a loop over vectors of filters.
 
         The loop shifts the delay line by one and sums the weighted inputs.
         """
@@ -372,7 +372,7 @@ class _Code:
             self._tiles(op, whole * TILE_VECTORS, 1, rest)
 
     def _tiles(self, op: Affine, first: int, tiles: int, width: int) -> None:
-        """Emit the matrix product for ``tiles`` groups of ``width`` output vectors, from vector ``first`` on."""
+        """Emit code for the matrix product for ``tiles`` groups of ``width`` output vectors, from ``first`` on."""
         if not tiles:
             return
         emit, unroll = self.emit, TILE_VECTORS // width
@@ -404,7 +404,7 @@ class _Code:
     def _summed(
         self, x: ir.Value, weights: ir.Value, inputs: int, width: int, totals: list[ir.Value]
     ) -> list[ir.Value]:
-        """Emit totals + Σ_j weights_j x_j for ``width`` vectors of outputs.
+        """Emit code for totals + Σ_j weights_j x_j for ``width`` vectors of outputs.
 
         A width below a full tile takes two or four inputs at once. Padding after the last input is not read, because it
         may be infinite, and infinity times zero is NaN.

@@ -105,7 +105,7 @@ class _Code:
         return found
 
     def gate(self, z: ir.Value, tile: ir.Value) -> tuple[ir.Value, ir.Value, ir.Value]:
-        """Emit the computation of rate, softplus(z) and f = exp(rate softplus(z)) - 1, and return the three."""
+        """Emit code for rate, softplus(z) and f = exp(rate softplus(z)) - 1, and return the three values."""
         rate, opened = self.load(self.emit.at(self.fields["rate"], self.channel(tile))), self.math.softplus(z)
         change = self.math.expm1(self.b.fmul(rate, opened))
         return rate, opened, self.math.negative(change) if self.spec.below_one else change

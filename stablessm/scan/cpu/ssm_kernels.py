@@ -121,7 +121,7 @@ class _State:
 
 
 def _running(code: ChunkEmitter, step: Row, start: Row, inputs: list[Row], *, conjugate: bool = False) -> list[Row]:
-    """Return the state before each chunk of a block, from h = step h + input, which starts at ``start``."""
+    """Compute the state before each chunk of a block, by h = step h + input from ``start`` on."""
     states = [start]
     for given in inputs[:-1]:
         states.append(code.product(step, states[-1], given, conjugate=conjugate))
@@ -129,7 +129,7 @@ def _running(code: ChunkEmitter, step: Row, start: Row, inputs: list[Row], *, co
 
 
 def _jump(code: ChunkEmitter, state: _State, before: Row, inputs: list[Row], *, conjugate: bool = False) -> None:
-    """Emit the step of the carried state over a whole block, in float64.
+    """Emit code that advances the carried state by a whole block, in float64.
 
     Only the contribution of the inputs is summed in float32.
     """
@@ -220,7 +220,7 @@ def _backward(block: _Block, rows: _Buffers) -> None:
 
 
 def _inside_back(block: _Block, rows: _Buffers) -> None:
-    """Emit the gradients of x and of the kernel k, for outputs that depend on inputs of the same chunk."""
+    """Emit code for the gradients of x and of the kernel k, for outputs that depend on inputs of the same chunk."""
     code, builder, length = block.code, block.code.builder, block.code.spec.length
 
     def inside(c: ir.Value, sums: Row) -> Row:
@@ -238,7 +238,7 @@ def _inside_back(block: _Block, rows: _Buffers) -> None:
 
 
 def _whole_back(code: ChunkEmitter, rows: _Buffers, state: _State, before: Row) -> None:
-    """Emit the gradients that pass through the states between the chunks of a full block, all chunks at once."""
+    """Emit code for the gradients through the states between the chunks of a full block, all chunks at once."""
     length = code.spec.length
     step = code.round(state.power(length))
     states = _running(code, step, before, code.project(rows.x, state.into, I64(length), CHUNKS))
@@ -256,7 +256,7 @@ def _whole_back(code: ChunkEmitter, rows: _Buffers, state: _State, before: Row) 
 
 
 def _chunks_back(block: _Block, rows: _Buffers, state: _State, before: Row) -> None:
-    """Emit the gradients that pass through the states between chunks, one chunk at a time, for a short block."""
+    """Emit code for the gradients through the states between chunks, one chunk at a time, for a short block."""
     code, builder, length = block.code, block.code.builder, block.code.spec.length
 
     def kept(c: ir.Value) -> ir.Value:

@@ -41,7 +41,7 @@ class _Parameters:
 
 
 def _make(code: ChunkEmitter, tile: ir.Value, wide_kernel: ir.Value) -> None:
-    """Emit the computation of a tile's tables; ``wide_kernel`` is a buffer of L float64 vectors."""
+    """Emit code for the computation of a tile's tables; ``wide_kernel`` is a buffer of L float64 vectors."""
     fields, length = code.fields, code.spec.length
     none = code.widen(code.zeros(PARTS))
     for j in range(length):
@@ -80,7 +80,7 @@ def _make(code: ChunkEmitter, tile: ir.Value, wide_kernel: ir.Value) -> None:
 
 
 def _gradients(code: ChunkEmitter, tile: ir.Value) -> None:
-    """Emit da = Σ_j j conj(a^(j-1)) d(a^j), dB = Σ_j conj(a^j) d(B a^j), and dC, where d means gradient."""
+    """Emit code for da = Σ_j j conj(a^(j-1)) d(a^j), dB = Σ_j conj(a^j) d(B a^j), and dC, where d means gradient."""
     fields, length = code.fields, code.spec.length
     none = code.widen(code.zeros(PARTS))
 

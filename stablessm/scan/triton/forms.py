@@ -27,7 +27,7 @@ class Tile(NamedTuple):
 
 
 class Form(NamedTuple):
-    """One division of a scan: a walk or a chain, with its tile."""
+    """A way to divide a scan among GPU programs: a walk or a chain, with a tile size and launch options."""
 
     tile: Tile
     window: int = 0

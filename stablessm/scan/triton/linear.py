@@ -106,7 +106,7 @@ class _Grid(NamedTuple):
 
     def launch(self, kernels: tuple[Any, Any], strides: tuple[int, ...], initial: bool, cuts: bool,
                offsets: tuple[int, ...]) -> Launch:  # fmt: skip
-        """Return the launch of the first kernel if the division is a walk, or of the second kernel if it is a chain."""
+        """Return a launch of ``kernels[0]`` for a walk, or of ``kernels[1]`` for a chain."""
         flags, sizes = {"INITIAL": initial, "CUTS": cuts}, (self.steps, self.channels)
         if not self.window:
             constants = {**flags, **self.constants}
