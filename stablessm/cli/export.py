@@ -22,13 +22,12 @@ def export(
     ],
     path: Annotated[Path, typer.Argument(help="File to write; its name ends in .onnx or .pt2 (torch.export).")],
     kind: Annotated[
-        str,
-        typer.Option(help="What one call computes: step (one sample) or sequence (whole sequences of any length)."),
+        str, typer.Option(help="What one call computes: step (one sample) or sequence (whole sequences of any length).")
     ] = "step",
     batch_size: Annotated[
         int | None,
         typer.Option(
-            "--batch-size", "--batch", min=1, help="Number of sequences, fixed for --kind step (default: any number)."
+            "--batch-size", "--batch", min=1, help="Fixed batch size; requires --kind step (default: any batch size)."
         ),
     ] = None,
 ) -> dict[str, Any]:

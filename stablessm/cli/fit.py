@@ -61,13 +61,8 @@ class KernelOptions:
     @property
     def name(self) -> str:
         """Return the formula of the kernel, or the name of the file with its samples."""
-        return (
-            self.expression
-            if self.expression is not None
-            else self.samples.absolute().name
-            if self.samples
-            else "nothing"
-        )
+        from_file = self.samples.absolute().name if self.samples else "nothing"
+        return from_file if self.expression is None else self.expression
 
     def read(self, *, noisy: bool) -> tuple[np.ndarray, np.ndarray, dict[str, Any]]:
         """Return times and values for the plot, and the arguments that describe the kernel to ``exponential_sum``.

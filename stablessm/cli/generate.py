@@ -18,8 +18,7 @@ from stablessm.cli.output import printed
 
 def generate(
     model: Annotated[
-        str,
-        typer.Argument(help="Folder written by stablessm train lm, or causal Hugging Face model (folder or name)."),
+        str, typer.Argument(help="Folder written by stablessm train lm, or causal Hugging Face model (folder or name).")
     ],
     prompt: Annotated[str, typer.Argument(help="Beginning of the text (default: empty, a new document).")] = "",
     tokens: Annotated[int, typer.Option(min=1, help="Maximum number of tokens; fewer if the document ends.")] = 200,

@@ -26,7 +26,12 @@ class MemoryOptions:
     ] = None
     dt: Annotated[float | None, typer.Option(help="Time between samples (default: the model's dt, or 1).")] = None
     unit: Annotated[str | None, typer.Option(help="Name of the time unit in the plots and the table.")] = None
-    norm: Annotated[str, typer.Option(help="Normalization of the inputs: ball, plus_one or unit.")] = "ball"
+    norm: Annotated[
+        str,
+        typer.Option(
+            help="Inputs to search: ball (norm up to --bound), plus_one (any size, weighted) or unit (size 1)."
+        ),
+    ] = "ball"
     bound: Annotated[float, typer.Option(help="Largest norm of the inputs that are tried.")] = 1.0
     output: Annotated[str | None, typer.Option(help="Output of a Hugging Face model to measure: logits or hidden.")] = (
         None

@@ -24,10 +24,11 @@ _PANELS = 4
 def predict(
     folder: Annotated[Path, typer.Argument(help="Run folder that stablessm train wrote.")],
     data: Annotated[
-        Path | None,
-        typer.Argument(help="CSV, .npy or .npz file without targets (default: the training data)."),
+        Path | None, typer.Argument(help="CSV, .npy or .npz file without targets (default: the training data).")
     ] = None,
-    horizon: Annotated[int | None, typer.Option(min=1, help="Rows to forecast (default: as in training).")] = None,
+    horizon: Annotated[
+        int | None, typer.Option(min=1, help="Number of rows to forecast (default: as in training).")
+    ] = None,
     level: Annotated[
         float, typer.Option(help="Level of the intervals: the share of validation errors that they cover.")
     ] = 0.9,

@@ -22,7 +22,7 @@ def search(
     ],
     trials: Annotated[int, typer.Option(help="Total number of trials, including those already in the storage.")] = 20,
     storage: Annotated[
-        str | None, typer.Option(help="Database, such as sqlite:///search.db (default: a file in the output folder).")
+        str | None, typer.Option(help="Database of trials, such as sqlite:///a.db (default: in the output folder).")
     ] = None,
     settings: Annotated[
         list[str] | None,
