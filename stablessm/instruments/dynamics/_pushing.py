@@ -13,21 +13,21 @@ from stablessm.instruments._tangent import tangents
 from stablessm.instruments.dynamics._stepping import Stepper
 
 _TRIED = (1e-5, 1e-3)
-"""Relative sizes of the changes that are compared with a forward derivative."""
+"""Relative sizes of the finite differences with which a forward derivative is compared."""
 
 
 SMALL = 8
-"""Size of a state up to which backward differentiation is faster."""
+"""Largest size of a state for which backward differentiation is faster."""
 
 
 @final
 @dataclass(frozen=True)
 class Pusher:
-    """A step that also advances tangents, J v."""
+    """A step of a model that also computes Jacobian-vector products J v."""
 
     stepper: Stepper
     mode: Literal["forward derivatives", "backward derivatives", "finite differences"]
-    """How J v is computed; finite differences if the model cannot be differentiated."""
+    """Method to compute J v; finite differences if the model cannot be differentiated."""
 
     @property
     def eps(self) -> float:
@@ -36,7 +36,7 @@ class Pusher:
         return eps ** (2 / 3) if self.mode == "finite differences" else eps
 
     def matrices(self, rows: Tensor, x: Tensor | None, frame: Any, scale: float) -> Any:
-        """Return the next states (R, n), the Jacobian matrices (R, n, n), and the frame, made for R n rows."""
+        """Return the next states (R, n), the Jacobian matrices (R, n, n), and the frame (for R n rows)."""
         count, size = rows.shape
         if self.mode == "backward derivatives":
             return self._backward(rows, x)
@@ -81,12 +81,12 @@ class Pusher:
 
 
 def plain(stepper: Stepper, rows: Tensor, frame: Any) -> Any:
-    """Return the frame with values that have no tangents, so that it can be used in the next step."""
+    """Return the frame with plain values instead of dual numbers, so that it can be used in the next step."""
     return frame if stepper.place in ("single", "first", "last") else stepper.layout.unpack(rows, frame, stepper.place)
 
 
 def pusher(stepper: Stepper) -> Pusher:
-    """Return a derivative, if it agrees with finite differences at the first state, else finite differences."""
+    """Choose the method of differentiation: derivatives if they agree with finite differences at the first state."""
     forward, finite = Pusher(stepper, "forward derivatives"), Pusher(stepper, "finite differences")
     if not stepper.layout.differentiable:
         return finite
