@@ -18,6 +18,9 @@ from stablessm.layers.mapped import MappedLayer
 from stablessm.reparam import Reparameterization
 from stablessm.scan import linear_scan
 from stablessm.scan.checks import check_tensor
+from stablessm.scan.gated import decay_and_drive, gated_scan
+from stablessm.scan.projection import project
+from stablessm.scan.protocol import Gated
 
 FASTEST = -1e4
 """Largest rate per step; the decay is 0 in every precision."""
@@ -72,22 +75,15 @@ class GatedLayer(MappedLayer):
     def _projected(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         """Compute W x + b in float32 or better; recurrent parameters may have a wider dtype than other parameters."""
         if bias.dtype == weight.dtype:
-            return F.linear(x, weight, bias).to(self._parameter_dtype())
-        return F.linear(x, weight).to(self._parameter_dtype()) + bias
+            return project(x, weight, bias).to(self._parameter_dtype())
+        return project(x, weight).to(self._parameter_dtype()) + bias
 
-    def _rates(self, dt: Tensor | None) -> Tensor:
-        """Compute λ dt, limited to 10,000 per step, because an infinite rate times zero would be NaN.
+    def _rates(self) -> Tensor:
+        """Compute λ, limited to -10,000 per step, because an infinite rate times zero would be NaN.
 
         At larger rates, the decay is 0 anyway.
         """
-        rates = self.eigenvalues().clamp(min=FASTEST)
-        return rates if dt is None else rates * dt.view(*dt.shape, *(1,) * len(self.state_shape))
-
-    def _decayed(self, change: Tensor) -> tuple[Tensor, Tensor]:
-        """Compute the decay a = 1 + change and 1 - a; for a stable map, a stays below 1 after rounding."""
-        if self.map.is_stable:
-            change = below_zero(change)
-        return 1 + change, -change
+        return self.eigenvalues().clamp(min=FASTEST)
 
     def _states(self, x: Tensor, state: Tensor | None, reset: Tensor | None, dt: Tensor | None) -> Tensor:
         decay, drive = self._gates(x, dt)
@@ -103,6 +99,36 @@ class GatedLayer(MappedLayer):
         """Return the layer's sizes and map as text, for ``print(model)``."""
         sizes = dict.fromkeys((self.d_input, *self.state_shape, self.d_output))
         return f"{', '.join(map(str, sizes))}, map={self.map!r}"
+
+
+class UnitLayer(GatedLayer):
+    """Base class of gated layers with one gated recurrence per state: :func:`stablessm.scan.gated.decay_and_drive`."""
+
+    form: ClassVar[str]
+
+    @abstractmethod
+    def _gate_inputs(self, x: Tensor) -> Tensor:
+        """Return the inputs of all gates (…, gates · states), in float32 or better."""
+
+    @abstractmethod
+    def _rate(self) -> Tensor:
+        """Return the rate of the recurrence for each state."""
+
+    def _direct(self, x: Tensor) -> Tensor | None:
+        """Return the input that the recurrence uses beside its gates, if it does."""
+        return None
+
+    def _gates(self, x: Tensor, dt: Tensor | None) -> tuple[Tensor, Tensor]:
+        step = None if dt is None else dt[..., None]
+        inputs, stable = self._gate_inputs(x), self.map.is_stable
+        return decay_and_drive(self.form, inputs, self._rate(), self._direct(x), stable, step)
+
+    def _states(self, x: Tensor, state: Tensor | None, reset: Tensor | None, dt: Tensor | None) -> Tensor:
+        if dt is not None:
+            return super()._states(x, state, reset, dt)
+        reset = None if reset is None else reset.expand(x.shape[:2])
+        inputs, stable = self._gate_inputs(x), self.map.is_stable
+        return gated_scan(Gated(self.form, inputs, self._rate(), self._direct(x), state, reset, stable))
 
 
 def softplus(z: Tensor) -> Tensor:

@@ -11,12 +11,13 @@ from torch.nn import functional as F
 from stablessm._arguments import whole_number
 from stablessm._checked import Size, checked
 from stablessm.layers import initialize
-from stablessm.layers.gated import GatedLayer
+from stablessm.layers.gated import UnitLayer
 from stablessm.reparam import Reparameterization
+from stablessm.scan.projection import project
 
 
 @final
-class HGRN(GatedLayer):
+class HGRN(UnitLayer):
     """Hierarchically gated recurrent unit (HGRN, arXiv 2311.04823) with real states, and lower bounds from any map.
 
     h[t] = a[t] ⊙ h[t-1] + (1 - a[t]) ⊙ silu(B x[t] + b),  a[t] = γ + (1 - γ) ⊙ sigmoid(G x[t] + g),  γ = exp(λ),
@@ -34,6 +35,7 @@ class HGRN(GatedLayer):
     (torch.Size([4, 100, 16]), torch.Size([4, 16]))
     """
 
+    form: ClassVar[str] = "hgrn"
     recurrent_parameters: ClassVar[tuple[str, ...]] = ("w", "gate_bias")
 
     @checked
@@ -59,13 +61,11 @@ class HGRN(GatedLayer):
         for weight in (self.gate, self.B, self.out_gate, self.C):
             nn.init.normal_(weight, std=self.d_input**-0.5)
 
-    def _gates(self, x: Tensor, dt: Tensor | None) -> tuple[Tensor, Tensor]:
-        closed = torch.sigmoid(-self._projected(x, self.gate, self.gate_bias))
-        change = torch.expm1(self._rates(None)) * closed
-        if dt is not None:
-            change = torch.expm1(dt[..., None] * torch.log1p(change.clamp(min=torch.finfo(change.dtype).eps - 1)))
-        decay, forgotten = self._decayed(change)
-        return decay, forgotten * F.silu(self._projected(x, self.B, self.bias))
+    def _gate_inputs(self, x: Tensor) -> Tensor:
+        return self._projected(x, torch.cat([self.gate, self.B]), torch.cat([self.gate_bias, self.bias]))
+
+    def _rate(self) -> Tensor:
+        return torch.expm1(self._rates())
 
     def _readout(self, states: Tensor, x: Tensor) -> Tensor:
-        return F.linear(states.to(self.C.dtype) * F.silu(F.linear(x, self.out_gate)), self.C)
+        return project(states.to(self.C.dtype) * F.silu(project(x, self.out_gate)), self.C)

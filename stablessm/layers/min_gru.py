@@ -8,19 +8,17 @@ from typing import ClassVar, final
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from stablessm._checked import Size, checked
-from stablessm.layers.gated import GatedLayer, gate_bias, softplus
+from stablessm.layers.gated import UnitLayer, gate_bias
 from stablessm.reparam import Reparameterization
-from stablessm.scan.gated import gated_scan, gates
-from stablessm.scan.protocol import Gated
+from stablessm.scan.projection import project
 
 START = -0.5
 """Initial λ of every state, for which the decay is the published gate."""
 
 
-class _MinimalUnit(GatedLayer):
+class _MinimalUnit(UnitLayer):
     """The recurrence h[t] = a[t] ⊙ h[t-1] + (1 - a[t]) ⊙ (B x[t] + b), a[t] = exp(2 λ softplus(z[t])); y = h or C h."""
 
     recurrent_parameters: ClassVar[tuple[str, ...]] = ("w", "gate_bias")
@@ -64,25 +62,14 @@ class _MinimalUnit(GatedLayer):
     def _biases(self, z: Tensor) -> Tensor:
         """Return the biases of all gates for which a zero input gives the logit z."""
 
-    @abstractmethod
-    def _combined(self, gates: Tensor) -> Tensor:
-        """Compute the logit z of the decay from the logits of all gates."""
+    def _gate_inputs(self, x: Tensor) -> Tensor:
+        return self._projected(x, torch.cat([self.gate, self.B]), torch.cat([self.gate_bias, self.bias]))
 
-    def _gates(self, x: Tensor, dt: Tensor | None) -> tuple[Tensor, Tensor]:
-        z, candidate = self._inputs(x)
-        change = gates(z, 2 * self._rates(dt), self.map.is_stable)
-        return 1 + change, -change * candidate
-
-    def _inputs(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Compute the logit z of the decay and the candidate B x + b for each step."""
-        return self._combined(self._projected(x, self.gate, self.gate_bias)), self._projected(x, self.B, self.bias)
-
-    def _states(self, x: Tensor, state: Tensor | None, reset: Tensor | None, dt: Tensor | None) -> Tensor:
-        reset = None if reset is None else reset.expand(x.shape[:2])
-        return gated_scan(Gated(*self._inputs(x), 2 * self._rates(dt), state, reset, self.map.is_stable))
+    def _rate(self) -> Tensor:
+        return 2 * self._rates()
 
     def _readout(self, states: Tensor, x: Tensor) -> Tensor:
-        return states.to(x.dtype) if self.C is None else F.linear(states.to(self.C.dtype), self.C)
+        return states.to(x.dtype) if self.C is None else project(states.to(self.C.dtype), self.C)
 
 
 @final
@@ -107,13 +94,11 @@ class MinGRU(_MinimalUnit):
     (torch.Size([4, 100, 16]), torch.Size([4, 16]))
     """
 
+    form: ClassVar[str] = "min-gru"
     gates: ClassVar[int] = 1
 
     def _biases(self, z: Tensor) -> Tensor:
         return z
-
-    def _combined(self, gates: Tensor) -> Tensor:
-        return gates
 
 
 @final
@@ -131,11 +116,8 @@ class MinLSTM(_MinimalUnit):
     (torch.Size([4, 100, 2]), torch.Size([4, 16]))
     """
 
+    form: ClassVar[str] = "min-lstm"
     gates: ClassVar[int] = 2
 
     def _biases(self, z: Tensor) -> Tensor:
         return torch.cat([-z, z])  # log i - log f is z for f = sigmoid(-z) and i = sigmoid(z)
-
-    def _combined(self, gates: Tensor) -> Tensor:
-        forget, enter = softplus(-gates).chunk(2, -1)
-        return forget - enter

@@ -7,13 +7,13 @@ from typing import ClassVar, final
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from stablessm._checked import Size, checked
 from stablessm._errors import ArgumentError
 from stablessm.layers.gated import GatedLayer, below_zero, softplus
 from stablessm.reparam import Reparameterization
 from stablessm.scan import selective_scan
+from stablessm.scan.projection import project
 
 
 @final
@@ -84,14 +84,14 @@ class SelectiveSSM(GatedLayer):
     def _inputs(self, x: Tensor, dt: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         """Compute the time steps (…, d_model) and B and C (…, d_state) from the input, in float32 or better."""
         sizes = (self.dt_rank, self.state_shape[1], self.state_shape[1])
-        low, B, C = F.linear(x, self.projection).split(sizes, -1)
+        low, B, C = project(x, self.projection).split(sizes, -1)
         delta = softplus(self._projected(low, self.gate, self.gate_bias))
         delta = delta if dt is None else delta * dt[..., None]
         return delta, B.to(delta.dtype), C.to(delta.dtype)
 
     def _gates(self, x: Tensor, dt: Tensor | None) -> tuple[Tensor, Tensor]:
         delta, B, _ = self._inputs(x, dt)
-        exponent = delta[..., None] * self._rates(None)
+        exponent = delta[..., None] * self._rates()
         exponent = below_zero(exponent) if self.map.is_stable else exponent
         return exponent.exp(), (delta * x)[..., None] * B[..., None, :]
 
@@ -104,7 +104,7 @@ class SelectiveSSM(GatedLayer):
     ) -> tuple[Tensor, Tensor]:
         delta, B, C = self._inputs(x, dt)
         return selective_scan(
-            x, delta, self._rates(None), B, C, self.D, initial=state, reset=reset, lengths=lengths,
+            x, delta, self._rates(), B, C, self.D, initial=state, reset=reset, lengths=lengths,
             below_one=self.map.is_stable,
         )  # fmt: skip
 

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from stablessm._checked import checked
 from stablessm._errors import ArgumentError
 from stablessm.scan import linear_scan, selective_scan, short_convolution
+from stablessm.scan.projection import project
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -22,9 +23,9 @@ def accelerate(model: Model) -> Model:
     """Make a model of ``transformers`` run on this library's operators, and return the model, which is changed.
 
     Supported are Mamba, FalconMamba, Mamba2, Jamba and RecurrentGemma, and every model that contains their mixers. The
-    weights stay where they are; only the computation of the recurrent mixers is replaced. Nothing has to be compiled.
-    Prompts are computed in one pass, and may come in chunks: a call with a cache continues from its state. Padding on
-    either side changes no real token and no state. Generation, caches and training work as before.
+    weights stay where they are; only the computation of recurrent mixers and of linear layers is replaced. Nothing has
+    to be compiled. Prompts are computed in one pass, and may come in chunks: a call with a cache continues from its
+    state. Padding on either side changes no real token and no state. Generation, caches and training work as before.
 
     Args:
         model: a model of ``transformers``, or any module that contains such mixers.
@@ -42,9 +43,14 @@ def accelerate(model: Model) -> Model:
     if not found:
         expected = "a model of transformers with one of the mixers " + ", ".join(_MIXERS)
         raise ArgumentError("model", expected, type(model).__name__)
+    found += [(module, _linear) for module in model.modules() if type(module) is nn.Linear]
     for module, forward in found:
         module.forward = types.MethodType(forward, module)
     return model
+
+
+def _linear(self: nn.Linear, x: Tensor) -> Tensor:
+    return project(x, self.weight, self.bias)
 
 
 class _Padding(NamedTuple):

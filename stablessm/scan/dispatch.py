@@ -8,6 +8,7 @@ uses the operator or the autograd function: the results are the same, and small 
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
@@ -73,6 +74,12 @@ _private = private_functions(torch.__version__)
 
 raw_stream: Callable[[int], int] = _public_stream if _private is None else _private.raw_stream
 """Return the handle of the current CUDA stream of a device."""
+
+
+onednn_linear: Callable[..., Tensor] | None = None
+"""Return W x + b, computed by oneDNN; None if PyTorch has no such operator, or on other processors than x86."""
+if _private is not None and platform.machine().lower() in ("x86_64", "amd64"):
+    onednn_linear = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
 
 
 current_device: Callable[[], int] = (

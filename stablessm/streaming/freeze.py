@@ -156,7 +156,7 @@ def _(layer: MinLSTM, program: Program, x: int) -> int:
 
 
 def _minimal(layer: MinGRU | MinLSTM, program: Program, x: int, z: int) -> int:
-    exponent = program.scale(program.pointwise(z, "softplus"), 2 * layer._rates(None), torch.zeros(1))
+    exponent = program.scale(program.pointwise(z, "softplus"), 2 * layer._rates(), torch.zeros(1))
     change = program.pointwise(exponent, "expm1")
     h = _gated(layer, program, change, program.affine((x, -layer.B), bias=-layer.bias))
     return h if layer.C is None else program.affine((h, layer.C))
@@ -165,7 +165,7 @@ def _minimal(layer: MinGRU | MinLSTM, program: Program, x: int, z: int) -> int:
 @_add.register
 def _(layer: HGRN, program: Program, x: int) -> int:
     closed = program.pointwise(program.affine((x, -layer.gate), bias=-layer.gate_bias), "sigmoid")
-    change = program.scale(closed, torch.expm1(layer._rates(None)), torch.zeros(1))
+    change = program.scale(closed, torch.expm1(layer._rates()), torch.zeros(1))
     candidate = program.pointwise(program.affine((x, layer.B), bias=layer.bias), "silu")
     h = _gated(layer, program, change, program.scale(candidate, -torch.ones(1), torch.zeros(1)))
     gate = program.pointwise(program.affine((x, layer.out_gate)), "silu")
@@ -179,7 +179,7 @@ def _(layer: RGLRU, program: Program, x: int) -> int:
         program.pointwise(program.affine((x, torch.block_diag(*weight)), bias=bias), "sigmoid")
         for weight, bias in gates
     )
-    exponent, zero = SHARPNESS * layer._rates(None), torch.zeros(1)
+    exponent, zero = SHARPNESS * layer._rates(), torch.zeros(1)
     change = program.pointwise(program.scale(open_, exponent, zero), "expm1")
     lost = program.pointwise(program.scale(open_, 2 * exponent, zero), "expm1")
     gain = program.pointwise(program.scale(lost, -torch.ones(1), zero), "sqrt")
@@ -191,7 +191,7 @@ def _(layer: SelectiveSSM, program: Program, x: int) -> int:
     channels, states = layer.state_shape
     low, B, C = program.split(program.affine((x, layer.projection)), layer.dt_rank, states, states)
     delta = program.pointwise(program.affine((low, layer.gate), bias=layer.gate_bias), "softplus")
-    rates, zero = layer._rates(None).flatten(), torch.zeros(1)
+    rates, zero = layer._rates().flatten(), torch.zeros(1)
     exponent = program.scale(program.spread(delta, each=states), rates, zero)
     drive = program.spread(program.product(delta, x), each=states)
     (h,) = program.state(layer.state_shape)
