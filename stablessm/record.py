@@ -67,7 +67,7 @@ def atomic(path: Place) -> Iterator[Path]:
 
 @contextmanager
 def writing(path: Place) -> Iterator[None]:
-    """Give an ``OSError`` of the ``with`` block a message with the file that could not be written, and the remedy."""
+    """Add the file that could not be written, and a remedy, to the message of an ``OSError`` in a ``with`` block."""
     path = Path(path)
     try:
         yield

@@ -31,7 +31,7 @@ PHASES = ("forward", "forward+backward")
 @final
 @dataclass(frozen=True)
 class Contender:
-    """One implementation in a benchmark: functions to call by phase, one for each set of inputs.
+    """One implementation in a benchmark: functions that run it forward, and forward and backward, for each input set.
 
     A function returns the result, or the result and the gradients of the inputs.
     """
@@ -84,7 +84,7 @@ def _phases(run: Callable[..., Tensor]) -> dict[str, Callable[..., tuple[Tensor,
 
 
 def is_peer(name: str) -> bool:
-    """Return True if a contender is another package."""
+    """Return True if a contender belongs to another package."""
     return name not in (OURS, GRAPH)
 
 
@@ -141,7 +141,7 @@ def contest(makers: Makers, gate: Gate, floors: Mapping[str, float], options: Op
 
 
 def make(makers: Makers) -> tuple[dict[str, Contender], dict[str, str]]:
-    """Build the contenders; return those that could be built, and the reasons why the others could not."""
+    """Build the contenders; return those that could be built, and for each of the others the reason why not."""
     made, failed = {}, {}
     for name, maker in makers.items():
         try:

@@ -62,7 +62,7 @@ def matmul_precision(name: str) -> Iterator[None]:
 
 
 def limits(device: str, *, smoke: bool) -> dict[str, float]:
-    """Measure the copy bandwidth and the rates of matrix products, by their names in the summary of a record."""
+    """Measure the copy bandwidth and the rates of matrix products; return them under the names that records use."""
     megabytes, size, seconds = (16, 256, 0.05) if smoke else (1024, 8192, 1.0) if device == "cuda" else (256, 2048, 1.0)
     rates = matmul_rates(device, size, seconds)
     return {"copy_gigabytes_per_second": copy_bandwidth(device, megabytes, seconds) / 1e9} | {
@@ -71,7 +71,7 @@ def limits(device: str, *, smoke: bool) -> dict[str, float]:
 
 
 def describe(device: str) -> dict[str, object]:
-    """Return the device, the number of threads and the versions, for the record."""
+    """Return the device, the number of threads and the versions, for a record."""
     return {
         "device": torch.cuda.get_device_name() if device == "cuda" else cpu_model(),
         "threads": torch.get_num_threads(),

@@ -49,7 +49,7 @@ def columns(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def facts(values: Mapping[str, Any]) -> str:
-    """Format values by name, one line each.
+    """Format named values as text, one line each.
 
     >>> print(facts({"least_ahead": 2.34567, "same_bits": True}))
     least ahead: 2.346

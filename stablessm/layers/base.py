@@ -61,7 +61,7 @@ class SequenceLayer(nn.Module, ABC):
 
     @abstractmethod
     def _states(self, x: Tensor, state: Tensor | None, reset: Tensor | None, dt: Tensor | None) -> Tensor:
-        """Compute the states after every step, (B, T, …); ``state=None`` means an initial state of zeros."""
+        """Compute the states after all steps, (B, T, …), from an initial state (None means zeros)."""
 
     @abstractmethod
     def _advance(self, x_t: Tensor, state: Tensor, dt: Tensor | None) -> Tensor:

@@ -52,7 +52,7 @@ class DiagonalLayer(MappedLayer):
         """
 
     def _weights_of_factors(self) -> Weights | None:
-        """Return the parameters from which a GPU kernel can compute a and g, or None if no kernel can."""
+        """Return the parameters from which a GPU kernel can compute the factors a and g, or None if no kernel can."""
         return None
 
     @abstractmethod
@@ -63,7 +63,7 @@ class DiagonalLayer(MappedLayer):
         return self._discretize(dt)[0]
 
     def _factors(self, dt: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Return the factors a and g from the cache of ``hold``, or compute them."""
+        """Return the factors a and g of the recurrence from the cache of ``hold``, or compute them."""
         if dt is not None:
             return self._discretize(dt)
         if self._held is not None and not torch.is_grad_enabled():
@@ -71,7 +71,7 @@ class DiagonalLayer(MappedLayer):
         return computed_at_once(self._weights_of_factors()) or self._discretize(None)
 
     def _step_factors(self) -> tuple[Tensor, Tensor] | Weights:
-        """Return a and g for a step without gradients, or the parameters from which the step's kernel computes them."""
+        """Return the factors a and g of a step without gradients, or the parameters from which kernels compute them."""
         if self._held is not None:
             return self._held
         weights = self._weights_of_factors()

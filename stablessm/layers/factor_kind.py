@@ -1,4 +1,4 @@
-"""The map and the options that, with the weights, determine the factors of a recurrence."""
+"""The map and the options that determine, together with the weights, the factors a and g of a recurrence."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NAMES = {
 
 
 class Kind(NamedTuple):
-    """The map and the options of a recurrence, in the form that GPU kernels receive."""
+    """The map and the options of a recurrence, in the form in which GPU kernels receive them."""
 
     map: str
     """Name of the map."""

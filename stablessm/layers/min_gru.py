@@ -74,7 +74,7 @@ class _MinimalUnit(UnitLayer):
 
 @final
 class MinGRU(_MinimalUnit):
-    """Minimal gated recurrent unit (minGRU, arXiv 2410.01201), with decays from any map.
+    """Minimal gated recurrent unit (minGRU, arXiv 2410.01201), whose decays come from any reparameterization (map).
 
     h[t] = a[t] ⊙ h[t-1] + (1 - a[t]) ⊙ (B x[t] + b),  a[t] = exp(2 λ softplus(z[t])),  z = G x + g.
 
@@ -103,7 +103,7 @@ class MinGRU(_MinimalUnit):
 
 @final
 class MinLSTM(_MinimalUnit):
-    """Minimal LSTM with normalized gates (minLSTM, arXiv 2410.01201), with decays from any map.
+    """Minimal LSTM with normalized gates (minLSTM, arXiv 2410.01201), whose decays come from any map.
 
     h[t] = a[t] ⊙ h[t-1] + (1 - a[t]) ⊙ (B x[t] + b),  a[t] = exp(2 λ softplus(z[t])),  z = log i - log f,
     with the forget gate f = sigmoid(G x + g) and the input gate i = sigmoid(G' x + g').

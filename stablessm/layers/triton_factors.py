@@ -111,7 +111,7 @@ def computed(
     w, imag, log_dt, row, place, exists, inside, dt, p, q,
     MAP: tl.constexpr, CONTINUOUS: tl.constexpr, COMPLEX: tl.constexpr, LOG: tl.constexpr, NORMALIZE: tl.constexpr,
 ):  # fmt: skip
-    """Compute the real and imaginary parts of a and g; in discrete time, the imaginary part of g is 0."""
+    """Compute the real and imaginary parts of the factors a and g; in discrete time, g is real."""
     weight = _wide(w, place, inside)
     y = _wide(imag, place, inside) if COMPLEX else tl.zeros_like(weight)
     if CONTINUOUS:
@@ -136,7 +136,7 @@ def forward_kernel(
     N: tl.constexpr, MAP: tl.constexpr, CONTINUOUS: tl.constexpr, COMPLEX: tl.constexpr, LOG: tl.constexpr,
     NORMALIZE: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Compute the factors a and g of this program's tile."""
+    """Compute a recurrence's factors a and g for one tile of weights."""
     row, place, exists, inside = _place(rows, N, ROWS, BLOCK)
     a, b, g, h = computed(
         w, imag, log_dt, row, place, exists, inside, dt, p, q, MAP, CONTINUOUS, COMPLEX, LOG, NORMALIZE
@@ -151,7 +151,7 @@ def backward_kernel(
     N: tl.constexpr, MAP: tl.constexpr, CONTINUOUS: tl.constexpr, COMPLEX: tl.constexpr, LOG: tl.constexpr,
     NORMALIZE: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Compute the gradients of w, of ω or θ, and of log dt."""
+    """Compute the gradients of w, of the frequency ω or phase θ, and of log dt, for one tile of weights."""
     row, place, exists, inside = _place(rows, N, ROWS, BLOCK)
     weight = _wide(w, place, inside)
     y = _wide(imag, place, inside) if COMPLEX else tl.zeros_like(weight)
@@ -185,7 +185,7 @@ def backward_kernel(
 def forward(
     kind: Kind, w: Tensor, imag: Tensor | None, log_dt: Tensor | None, *, differentiated: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """Compute the factors a and g, which have the shape of w: (N,), or (H, N) with log_dt (H,).
+    """Compute a recurrence's factors a and g, in the shape of w: (N,), or (H, N) with log_dt (H,).
 
     With ``differentiated``, the first call also starts to compile the backward pass.
     """
@@ -208,7 +208,7 @@ def _both_ways(kind: Kind, *tensors: Tensor | None) -> None:
 def backward(
     kind: Kind, w: Tensor, imag: Tensor | None, log_dt: Tensor | None, d_decay: Tensor, d_gain: Tensor
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """Compute the gradients of w, imag and log_dt from the gradients of a and g."""
+    """Compute the gradients of w, imag and log_dt from the gradients of the factors a and g."""
     d_w, d_imag, d_log_dt = (None if tensor is None else torch.empty_like(tensor) for tensor in (w, imag, log_dt))
     _, launch = _launches(kind, w.shape, imag is not None, log_dt is not None)
     given = (w, w if imag is None else imag, w if log_dt is None else log_dt, _whole(d_decay), _whole(d_gain))

@@ -87,7 +87,7 @@ def forward_kernel(
     eigenvalues, dt, decay, gain, rows,
     N: tl.constexpr, COMPLEX: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Compute a = e^z and g = φ(z) dt, with z = λ dt, for one tile of eigenvalues."""
+    """Compute the zero-order hold a = e^z and g = φ(z) dt, with z = λ dt, for one tile of eigenvalues λ."""
     row, place, inside = _place(rows, N, ROWS, BLOCK)
     re, im = _load(eigenvalues, place, inside, COMPLEX)
     step = tl.load(dt + row, mask=row < rows, other=0.0).to(tl.float64)
@@ -123,7 +123,7 @@ def backward_kernel(
 
 
 def forward(eigenvalues: Tensor, dt: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute the factors a and g for eigenvalues (…, N) and time steps dt (…, 1)."""
+    """Compute the zero-order hold's factors a and g for eigenvalues (…, N) and time steps dt (…, 1)."""
     lam = _whole(eigenvalues)
     decay, gain = torch.empty_like(lam), torch.empty_like(lam)
     launch, _ = _launches(dt.numel(), lam.shape[-1], lam.dtype)
@@ -132,7 +132,7 @@ def forward(eigenvalues: Tensor, dt: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def backward(eigenvalues: Tensor, dt: Tensor, d_decay: Tensor, d_gain: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute the gradients of λ and dt from the gradients of a and g."""
+    """Compute the gradients of the eigenvalues λ and of dt from the gradients of a and g."""
     lam, rows, states = _whole(eigenvalues), dt.numel(), eigenvalues.shape[-1]
     d_lam, partial = torch.empty_like(lam), dt.new_empty(*dt.shape[:-1], -(-states // BLOCK))
     _, launch = _launches(rows, states, lam.dtype)

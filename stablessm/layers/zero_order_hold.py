@@ -85,7 +85,7 @@ class _Hold(torch.autograd.Function):
 
 
 def _factors(eigenvalues: Tensor, dt: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Compute a, g, dt in the dtype of λ, and a mask of small z = λ dt; the gradients use the last two.
+    """Compute the hold's a and g, and for the gradients dt in the dtype of λ and a mask of small z = λ dt.
 
     No gradient flows here, so the unused branch of a ``where`` may divide by 0. For the gradients, the difference
     e^z - φ cancels for small z, while φ'/φ = 1/2 + z/12 - z³/720 + … (Bernoulli numbers) does not. Both have the same
@@ -104,7 +104,7 @@ def _factors(eigenvalues: Tensor, dt: Tensor) -> tuple[Tensor, Tensor, Tensor, T
 def _gradients(
     d_decay: Tensor, d_gain: Tensor, eigenvalues: Tensor, dt: Tensor, *found: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Compute the gradients of λ and dt, in the shapes of λ and dt."""
+    """Compute the gradients of the eigenvalues λ and of dt, in their shapes."""
     decay, gain, step, small = found
     z = eigenvalues * step
     series = torch.addcmul(gain * 0.5, gain, z, value=1 / 12)
@@ -146,7 +146,7 @@ def _check_raw(eigenvalues: Tensor, dt: Tensor) -> None:
 
 @torch.library.custom_op("stablessm::hold", mutates_args=())
 def hold_op(eigenvalues: Tensor, dt: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute a and g with the Triton kernel: the operator ``stablessm::hold``.
+    """Compute the zero-order hold's a and g with the Triton kernel: the operator ``stablessm::hold``.
 
     It is an operator because ``torch.compile`` does not compile complex numbers.
     """
@@ -158,7 +158,7 @@ def hold_op(eigenvalues: Tensor, dt: Tensor) -> tuple[Tensor, Tensor]:
 
 @torch.library.custom_op("stablessm::hold_backward", mutates_args=())
 def hold_backward_op(eigenvalues: Tensor, dt: Tensor, d_decay: Tensor, d_gain: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute the gradients of λ and dt: the operator ``stablessm::hold_backward``."""
+    """Compute the gradients of the eigenvalues λ and of dt: the operator ``stablessm::hold_backward``."""
     from stablessm.layers import triton_hold
 
     _check_raw(eigenvalues, dt)

@@ -197,7 +197,7 @@ _MAP = 3.75
 
 @cache
 def _erfc_series(terms: int) -> tuple[float, ...]:
-    """Compute the first Chebyshev coefficients, in t, of (1 + 2u) e^{u²} erfc(u)."""
+    """Compute the Chebyshev coefficients of (1 + 2u) e^{u²} erfc(u) as a function of t = (u - 3.75) / (u + 3.75)."""
     from scipy import special
 
     def scaled(t: Any) -> Any:

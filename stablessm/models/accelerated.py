@@ -187,7 +187,7 @@ def _head_mixer(
 
 
 def _recording(mixer: Any, cache: Any) -> bool:
-    """Return True while a cache keeps all states, for assisted generation.
+    """Return True while a cache of ``transformers`` keeps all states, as assisted generation requires.
 
     The mixer then runs as in ``transformers``.
     """

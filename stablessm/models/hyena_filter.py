@@ -43,7 +43,7 @@ def plainly(z: Tensor, tail: Tensor | None, weight: Tensor, reset: Tensor | None
 
 
 def of_joined(joined: Tensor, weight: Tensor, episode: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Compute :func:`filtered` from tail and z as one array (B, 2 + T, 3 C), given each step's episode number."""
+    """Compute :func:`filtered` from the joined tail and z, (B, 2 + T, 3 C), given the episode number of every step."""
     steps = joined.shape[1] - TAPS + 1
     y = joined[:, TAPS - 1 :] * weight[0]
     for j in range(1, TAPS):

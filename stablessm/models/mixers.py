@@ -29,7 +29,7 @@ GATED = "hyena-"
 
 
 def _started(options: dict[str, Any], start: Callable[..., dict[str, Any]]) -> dict[str, Any]:
-    """Replace ``timescales`` in the options of a mixer by the result of ``start(shortest, longest)``."""
+    """Replace the ``timescales`` in a mixer's options by the options that ``start(shortest, longest)`` returns."""
     scales = options.pop("timescales", None)
     return options if scales is None else {**start(*scales), **options}
 

@@ -76,7 +76,7 @@ class Affine:
     matrix: bool = False
 
     def times(self, value: Tensor) -> Tensor:
-        """Return factor · value: a matrix product, or an elementwise product."""
+        """Return factor · value, as a matrix product if ``matrix`` is set, otherwise elementwise."""
         return self._product("value", value)
 
     def __call__(self, state: Tensor) -> Tensor:
@@ -95,7 +95,7 @@ class Affine:
         return Affine(self.times(earlier.factor), self(earlier.offset), self.matrix)
 
     def adjoint(self, gradient: Tensor) -> Affine:
-        """Return the map that takes a gradient from the end of the steps to their start and adds ``gradient`` there."""
+        """Return the affine map that carries a gradient back through the steps; ``gradient`` is the map's offset."""
         return Affine(self.factor.mH if self.matrix else self.factor.conj(), gradient, self.matrix)
 
 

@@ -239,7 +239,7 @@ class Forms(NamedTuple):
     """The autograd function in the form of :func:`eager`, for plain tensors."""
 
     def choose(self, at_once: bool, *tensors: Tensor | None) -> Any:
-        """Return the way to call the operator for these tensors; ``at_once`` is the result of :func:`quick`."""
+        """Return the operator or autograd function to call for these tensors; :func:`quick` gives ``at_once``."""
         if at_once:
             return self.eager.apply if _differentiated(*tensors) else self.function.at_once
         return self.operator if torch.compiler.is_compiling() else self.function.apply

@@ -17,7 +17,7 @@ from stablessm.streaming.step_code import build
 
 @final
 class CompiledRunner:
-    """A step of a program, compiled for one batch size.
+    """One step of a model, compiled to machine code for one batch size.
 
     ``step`` holds the GIL, because it takes microseconds and waiting to get the GIL back could take milliseconds.
     """

@@ -13,7 +13,7 @@ Values: TypeAlias = dict[int, Any]
 
 
 class Library(NamedTuple):
-    """The functions that have different names in NumPy and PyTorch."""
+    """The functions that have different names in NumPy and PyTorch, under common names."""
 
     concatenate: Callable[[list[Any], int], Any]
     repeat: Callable[[Any, int], Any]

@@ -60,7 +60,7 @@ class NumpyRunner:
             y[:, t] = self.y
 
     def arrays(self) -> list[np.ndarray]:
-        """Return the arrays of all values, and the output array."""
+        """Return every array that a step reads or writes, except the weights."""
         return [*self._at.values(), self.y]
 
     def read(self, slot: Slot) -> list[np.ndarray]:

@@ -412,7 +412,7 @@ class _Code:
         b, emit, unroll = self.builder, self.emit, TILE_VECTORS // width
 
         def some(first: ir.Value, count: int, at_once: int, totals: list[ir.Value]) -> list[ir.Value]:
-            """Add ``count`` groups of ``at_once`` inputs to the totals, from input ``first`` on."""
+            """Emit code that adds ``count`` groups of ``at_once`` weighted inputs to the totals."""
 
             def one(j: ir.Value, sums: list[ir.Value]) -> list[ir.Value]:
                 results = []

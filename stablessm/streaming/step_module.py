@@ -82,7 +82,7 @@ class FrozenModule(nn.Module, ABC):
         return {name: getattr(self, f"{name}_{number}") for name in self._names[number]}
 
     def _call(self, number: int) -> tuple[int, Callable[[Values], Tensor]]:
-        """Return the index of an operation's first result, and a function that computes it from all values."""
+        """Return the index of an operation's first result, and a function from all values to this result."""
         operation = self.program.operations[number]
         return operation[0], lowered(operation, self._numbers(number), TORCH)
 

@@ -298,7 +298,7 @@ def _backward(code: _Code, tile_of: Callable[[ir.Value], ir.Value], tiles: ir.Va
 
 
 def build(spec: Spec) -> ir.Function:
-    """Return the LLVM function of the kernel, which computes a range of units."""
+    """Return the LLVM function of the kernel, which computes a range of work units."""
     names = BACKWARD_FIELDS if spec.backward else FORWARD_FIELDS
     scalar = ir.DoubleType() if spec.double else ir.FloatType()
     arrays = ("rate", "initial", "gates", "x", "states", "grad", "d_gates", "d_x", "d_rate", "d_initial")

@@ -110,7 +110,7 @@ class _Unit:
         self.repeat(self.fields["states"], lambda n: self.emit.store(self.load(source, n), self.vector(target, n)))
 
     def clear(self, name: str, count: ir.Value) -> None:
-        """Set the first ``count`` vectors of the buffer ``name`` to zero."""
+        """Emit code that sets the first ``count`` vectors of the buffer ``name`` to zero."""
         self.repeat(count, lambda n: self.emit.store(self.zero(), self.buffer(name, n)))
 
     def restarts(self, t: ir.Value) -> ir.Value:
@@ -159,7 +159,7 @@ class _Unit:
 
 
 def _forward(unit: _Unit) -> None:
-    """Emit code for the forward pass of a unit."""
+    """Emit code for the forward pass of one sequence and one tile (vector of channels)."""
     f, b, emit = unit.fields, unit.builder, unit.emit
     steps = b.load(emit.at(f["ends"], unit.batch))
     unit.copy_states(unit.states_of("state"), unit.buffers["h"])
@@ -174,7 +174,7 @@ def _forward(unit: _Unit) -> None:
 
 
 def _backward(unit: _Unit) -> None:
-    """Emit code for the backward pass of a unit.
+    """Emit code for the backward pass of one sequence and one tile (vector of channels).
 
     The buffer ``carry`` holds the gradient of the state that arrives from the later step.
     """
@@ -273,7 +273,7 @@ def _name(spec: Spec) -> str:
 
 
 def build(spec: Spec) -> ir.Function:
-    """Return the LLVM function of the kernel, which computes a range of units."""
+    """Return the LLVM function of the kernel, which computes a range of work units."""
     names = BACKWARD_FIELDS if spec.backward else FORWARD_FIELDS
     scalar = ir.DoubleType() if spec.double else ir.FloatType()
     arrays = ("x", "delta", "A", "B", "C", "state", "checkpoints", "y", "d_y", "d_x", "d_delta", "d_A", "d_B", "d_C")

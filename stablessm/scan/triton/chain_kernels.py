@@ -263,7 +263,7 @@ def forward_chain_kernel(
     LANE: tl.constexpr, EVEN: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK: tl.constexpr, SPREAD: tl.constexpr,
     WINDOW: tl.constexpr, LANES: tl.constexpr, COMPILED: tl.constexpr,
 ):  # fmt: skip
-    """Compute one tile of h[t] = a[t] h[t-1] + x[t], whose first state is ``initial`` or zero."""
+    """Compute one tile of h[t] = a[t] h[t-1] + x[t], after receiving the state before the tile."""
     WIDE: tl.constexpr = tl.float64 if DOUBLE else tl.float32
     ticket, launch = _ticket(board)
     level, strip = ticket // strips, ticket % strips
@@ -308,7 +308,7 @@ def backward_chain_kernel(
     LANE: tl.constexpr, EVEN: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK: tl.constexpr, SPREAD: tl.constexpr,
     WINDOW: tl.constexpr, LANES: tl.constexpr, COMPILED: tl.constexpr,
 ):  # fmt: skip
-    """Compute one tile of λ[t] = g[t] + conj(a[t+1]) λ[t+1], and the gradients that depend on it.
+    """Compute one tile of λ[t] = g[t] + conj(a[t+1]) λ[t+1], and the gradients that depend on λ.
 
     Rows and results are those of ``linear_kernels.backward_kernel``. The gradient of a decay per channel is summed over
     each tile; ``reduce_kernel`` sums it over tiles and sequences.

@@ -47,7 +47,10 @@ NUMBERS = (
 
 @triton.jit
 def place(strip, steps, channels, BLOCK: tl.constexpr, LANE: tl.constexpr):
-    """Return the sequence and the channels of a strip, and each channel's number of steps (0 past the last channel)."""
+    """Return the sequence and channels that a program computes, and each channel's number of steps.
+
+    The number of steps is 0 past the last channel.
+    """
     blocks = tl.cdiv(channels, BLOCK)
     channel = (strip % blocks) * BLOCK + tl.arange(0, BLOCK)[None, :]
     inside = tl.max_constancy(channel < channels, (1, LANE))
@@ -128,7 +131,7 @@ def forward_kernel(
     LANE: tl.constexpr, EVEN: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK: tl.constexpr, SPREAD: tl.constexpr,
     STAGES: tl.constexpr,
 ):  # fmt: skip
-    """Compute h[t] = a[t] h[t-1] + x[t] over all steps of a strip, from ``initial`` or from zero."""
+    """Compute h[t] = a[t] h[t-1] + x[t] over all steps, for BLOCK channels of one sequence."""
     WIDE: tl.constexpr = tl.float64 if DOUBLE else tl.float32
     batch, channel, count = place(tl.program_id(0), steps, channels, BLOCK, LANE)
     decay_at = base(batch, 0, channel, decay_b, decay_t, decay_c)

@@ -198,7 +198,7 @@ class _Layer:
         self._after_T, self._states = after_T, states
 
     def generate(self, decay: Tensor, B: Tensor, C: Tensor, D: Tensor | None) -> ChunkMatrices:
-        """Compute the matrices of a chunk for these parameters."""
+        """Compute the matrices of a chunk from a layer's parameters, for every channel."""
         device, real = decay.device, decay.dtype.to_real()
         M = torch.empty((self.channels, self.length, self.width), dtype=real, device=device)
         W = torch.empty((self.channels, self.length, self.numbers), dtype=real, device=device)

@@ -119,7 +119,7 @@ def generate_kernel(
 
 @triton.jit(do_not_specialize=NUMBERS)
 def toeplitz_kernel(response, T, width, LENGTH: tl.constexpr, ROWS: tl.constexpr):
-    """Fill ROWS rows of the matrix T (of impulse responses) for one channel.
+    """Fill ROWS rows of the Toeplitz matrix T[j, i] = k[i-j] of one channel's impulse response k.
 
     Rows are ``width`` numbers apart.
     """
@@ -132,7 +132,7 @@ def toeplitz_kernel(response, T, width, LENGTH: tl.constexpr, ROWS: tl.constexpr
 
 @triton.jit
 def _column(batch, chunks, states, BLOCK: tl.constexpr):
-    """Return this program's channel, its sequence, the index of their first row, and the states to compute."""
+    """Return the channel, the sequence and the states that this program computes, and the index of their first row."""
     blocks = tl.cdiv(states, BLOCK)
     pair = (tl.program_id(0) // blocks).to(tl.int64)
     n = tl.program_id(0) % blocks * BLOCK + tl.arange(0, BLOCK)[None, :]
@@ -256,7 +256,7 @@ def diagonals_kernel(d_T, d_response, d_D, width, LENGTH: tl.constexpr, ROWS: tl
 
 @triton.jit
 def _pull(sum_re, sum_im, g_re, g_im, z_re, z_im, IS_COMPLEX: tl.constexpr):
-    """Add Σ g conj(z) over rows to ``sum``, the gradient of a factor whose product with z has the gradient g."""
+    """Add Σ g conj(z) over rows to ``sum``: the gradient of a factor of z, where g is the gradient of the product."""
     re, im = product(g_re, g_im, z_re, -z_im, IS_COMPLEX)
     sum_re += tl.sum(re, 0, keep_dims=True)
     if IS_COMPLEX:

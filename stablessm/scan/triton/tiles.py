@@ -175,7 +175,7 @@ def walk(a_re, a_im, x_re, x_im, cut, y_re, y_im, CUTS: tl.constexpr, IS_COMPLEX
 
 @triton.jit
 def walk_from(a_re, a_im, x_re, x_im, cut, y_re, y_im, CUTS: tl.constexpr, IS_COMPLEX: tl.constexpr):
-    """Compute y as :func:`walk` does, from the given y before each segment, (SPREAD, BLOCK)."""
+    """Compute the same y[t] as :func:`walk` for a tile, given the y before each segment, (SPREAD, BLOCK)."""
     SPREAD: tl.constexpr = y_re.shape[0]
     rows: tl.constexpr = x_re.shape
     a_re, x_re = segments(a_re, SPREAD), segments(x_re, SPREAD)
