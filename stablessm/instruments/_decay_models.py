@@ -1,4 +1,4 @@
-"""Parametric laws of decay, and their fit to the logarithm of a curve by weighted least squares.
+"""Parametric laws of decay (such as exponential or power law), and their fit to the logarithm of a curve.
 
 All laws have the form M(s) = e^a (s + e^g)^(-p) exp(-b s^q) ± e^(c - d s). Each law fits some of the seven parameters
 (log q instead of q) and fixes the others. Many fits run at once.
@@ -115,7 +115,7 @@ def fit_laws(windows: list[Points]) -> list[dict[LawName, Fit]]:
 def _minimize(
     theta: np.ndarray, sign: np.ndarray, free: np.ndarray, s: np.ndarray, y: np.ndarray, weight: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Fit all laws to all windows at once by the Levenberg-Marquardt method.
+    """Fit many laws of decay to windows of curves at once by the Levenberg-Marquardt method.
 
     Returns parameters, standard errors, costs and root mean square residuals.
     """
@@ -182,7 +182,7 @@ def _residual(theta: np.ndarray, sign: np.ndarray, s: np.ndarray, y: np.ndarray)
 
 
 def _starts(free: tuple[int, ...], window: Points) -> Iterator[np.ndarray]:
-    """Yield starting values of the seven parameters for a fit, followed by the sign of the second term."""
+    """Yield starting values for the fit of a law of decay: its seven parameters, then the sign of its second term."""
     s, y, weight = window.s, window.y, window.weight
     main = tuple(parameter for parameter in free if parameter < C)
     if not main:

@@ -285,7 +285,7 @@ def _same_stretch(judged: list[_Judgment]) -> bool:
 
 
 def _fall(window: Points) -> float:
-    """Return the fall of the logarithm over a window, along a fitted straight line."""
+    """Return the total fall of the logarithm of a curve over a window, along a fitted straight line."""
     return _slope(window.s, window.y) * float(window.s[-1] - window.s[0])
 
 
@@ -375,7 +375,7 @@ def _vote(fit: Fit, window: Points, log_negligible: float) -> Kind | None:
 
 
 def _main_vote(fit: Fit, begin: float, end: float) -> Kind | None:
-    """Return the kind of decay that a law with one term implies."""
+    """Return the kind of decay (such as exponential or polynomial) that a fitted law with a single term implies."""
     theta = fit.theta
     fall = fit.log_main(begin) - fit.log_main(end)
     free = LAWS[fit.law]
@@ -413,7 +413,7 @@ def tail(fit: Fit) -> tuple[float, float]:
 
 
 def _parameter(kind: Kind, fit: Fit) -> tuple[float, float]:
-    """Return the parameter of a kind of decay (rate, exponent or stretch) and half the width of its interval."""
+    """Return the fitted parameter of a kind of decay (rate, exponent or stretch) and half the width of its interval."""
     if kind == "polynomial":
         return float(fit.theta[P]), fit.half_width(P)
     if kind == "stretched":

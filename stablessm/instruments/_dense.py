@@ -19,7 +19,7 @@ _ROUNDS, _NEAREST = 100, 64
 
 
 def square_matrix(argument: str, W: object) -> Tensor:
-    """Return W as a finite square matrix in double precision on the CPU, or raise an ArgumentError."""
+    """Check that W is a finite square matrix, and return it in double precision on the CPU."""
     if not isinstance(W, Tensor) and not hasattr(W, "__array__"):
         raise ArgumentError(argument, "a square matrix (tensor or array)", type(W).__name__)
     require(argument, W, rule_of(Tensor | np.ndarray))
@@ -104,10 +104,10 @@ def _crossings(W: Tensor, level: float, time: Time) -> tuple[Tensor, Tensor]:
 
 
 def _points(alpha: Tensor, beta: Tensor, time: Time, *, real: bool) -> Tensor:
-    """Return the points of the boundary closest to the candidates α/β, and the points midway between neighbors.
+    """Return the points of the stability boundary closest to the eigenvalues α/β, and midpoints between neighbors.
 
-    Rounding moves a double eigenvalue off the boundary by √eps or more. Several candidates are therefore used at any
-    distance: a false candidate costs only one evaluation, but a missing one would invalidate the guarantee.
+    Rounding moves a double eigenvalue off the boundary by √eps or more. Several eigenvalues are therefore used at any
+    distance: a false point costs only one evaluation, but a missing point would invalidate the guarantee.
     """
     if time == "continuous":
         off, along = alpha.real.abs(), alpha.imag

@@ -99,7 +99,7 @@ class _Watch(operation_mode()):  # type: ignore[misc]
         self.products: Counter[int] = Counter()
 
     def operation(self, name: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """Run an operation and check its arguments and results."""
+        """Run a PyTorch operation, and check whether its results are the first bad values."""
         name = name.removesuffix("_")
         before = [tensor for _, tensor in tensors_in((args, kwargs), "")] if not self.done else []
         smallest = [_zeros(value) for value in args] if not self.done else []

@@ -51,7 +51,7 @@ class HuggingFace(Stateful):
 
     @property
     def special(self) -> set[int]:
-        """Return the ids of tokens that are not text: padding, begin, end, images."""
+        """Return the ids of special tokens that are not text, such as padding, begin, end and image tokens."""
         config = self.model.config
         named = (getattr(config, name) for name in dir(type(config)) + list(vars(config)) if name.endswith("token_id"))
         flat = [token for value in named for token in (value if isinstance(value, list) else [value])]

@@ -143,7 +143,8 @@ class RealModes(Modes):
         return eigenvalues**times if self.map.time == "discrete" else (eigenvalues * times).exp()
 
     def _mode_change(self, radii: Tensor, perturbed: AbstractSet[str]) -> Tensor:
-        """Return the supremum over |w̃ - w| ≤ β of Σ_k q_k |e^{λ̃t_k} - e^{λt_k}|.
+        """Return the largest change of each mode for weights within β: sup over |w̃ - w| ≤ β of Σ_k q_k |e^{λ̃t_k} -
+        e^{λt_k}|.
 
         The difference has one sign for all t and grows with |λ̃ - λ|: the ends of the interval of reachable λ̃ decide.
         In discrete time that holds for λ̃ of λ's own sign; for the other, each power is bounded by itself.

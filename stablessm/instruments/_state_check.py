@@ -36,9 +36,10 @@ class Check:
         self.tol, self.channel_tol = self._tolerances() if tol is None else (tol, tol)
 
     def _tolerances(self) -> tuple[float, float]:
-        """Return the tolerance of the coarsest dtype that the model computes in, or what rounding needs.
+        """Return the tolerances of the check, from the coarsest dtype in the model and its sensitivity to rounding.
 
-        The second number is for errors relative to the largest output of a channel instead of all channels.
+        The first tolerance is for errors relative to the largest output, the second for errors relative to the largest
+        output of the same channel.
         """
         dtypes = [dtype.to_real() for dtype in (self.whole.dtype, *self._state_dtypes())]
         coarse = max((dtype for dtype in dtypes if dtype.is_floating_point), key=_eps, default=torch.float32)

@@ -85,7 +85,7 @@ class Search:
 
     @property
     def searched(self) -> int:
-        """Return the number of steps to search: a quarter more than the response lasts, up to the limit."""
+        """Return the number of steps to search: 1.25 times the duration of the response, up to the limit."""
         alive = (self._value[: self.limit] > 8 * self.rounding).nonzero()
         return min(self.limit, int(alive[-1] * 1.25) + SHORTEST) if len(alive) else self.limit
 
@@ -173,7 +173,7 @@ class Search:
             yield speed
 
     def _keep(self, at: int, value: Tensor, inputs: Tensor) -> None:
-        """Keep the values that are larger than before, from time ``at`` on, and the inputs that gave them."""
+        """Store the values of M that are larger than before, from time ``at`` on, and the inputs that gave them."""
         now = slice(at, at + len(value))
         known = self._value[now]
         better = (value > known) | (value.isnan() & ~known.isnan())  # a NaN is kept, to be reported
@@ -247,7 +247,7 @@ class Search:
         return self.bound * left[ratio.topk(min(TIMES, self.searched)).indices, :, 0]
 
     def _times(self, most: int) -> Tensor:
-        """Return about ``most`` times with a response: the peak, and others evenly and logarithmically spaced."""
+        """Return about ``most`` times with a response: the peak, and evenly and logarithmically spaced times."""
         alive = (self._value[: self.searched] > 8 * self.rounding).nonzero()[:, 0]
         if not len(alive):
             return alive

@@ -53,7 +53,7 @@ class LyapunovCertificate(Result):
         )
 
     def bound(self, t: float | Tensor) -> Tensor:
-        """Return constant · e^(-rate t), an upper bound of ‖e^(Wt)‖₂ (of ‖W^t‖₂ in discrete time) for t ≥ 0."""
+        """Return the proven upper bound constant · e^(-rate t) of ‖e^(Wt)‖₂ (in discrete time, of ‖W^t‖₂) for t ≥ 0."""
         return self.constant * torch.exp(-self.rate * torch.as_tensor(t, dtype=torch.float64))
 
 

@@ -83,7 +83,7 @@ class MemoryCurve(Result):
         return decay.fit_decay(self.time, self.value, floor=self.floor or None)
 
     def memory_time(self, eps: float) -> float:
-        """Return the last time at which M is above ``eps`` times its largest value.
+        """Return the memory time: the last time at which M is above ``eps`` times its largest value.
 
         >>> MemoryCurve(np.arange(30), 0.3 ** np.arange(30)).memory_time(0.01)
         3.0

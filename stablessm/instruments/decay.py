@@ -60,13 +60,13 @@ class DecayFit(Result):
     timescale: float | None = None
 
     def __call__(self, times: ArrayLike) -> np.ndarray:
-        """Evaluate the law of the tail at times; it is NaN if undecided, and constant up to ``last_lag`` if finite."""
+        """Evaluate the fitted law of decay at times; NaN if undecided, and constant up to ``last_lag`` if finite."""
         t = np.asarray(times, dtype=float)
         value = np.exp(self.log(t))
         return value if self.last_lag is None else np.where(t <= self.last_lag, value, 0.0)
 
     def log(self, times: ArrayLike) -> np.ndarray:
-        """Evaluate the logarithm of the law of the tail at times, also where the law itself underflows."""
+        """Evaluate the logarithm of the fitted law of decay at times, also where the law itself underflows."""
         t = np.asarray(times, dtype=float)
         line = self.log_amplitude - (self.rate or 0.0) * t
         with np.errstate(invalid="ignore", divide="ignore"):  # these laws are not defined (NaN) before their beginning
@@ -149,7 +149,7 @@ def fit_decay(time: ArrayLike, value: ArrayLike, *, floor: float | None = None, 
 
 
 def _end(t: np.ndarray, v: np.ndarray, stop: int, level: float, top: float) -> DecayFit | None:
-    """Return a fit of kind finite or undecided for a curve that falls abruptly to its floor; None for other curves."""
+    """Return a fit (finite or undecided) for a curve that falls abruptly to its noise floor; None for other curves."""
     gap, missing = _longest_gap(v[:stop], level), len(v) - stop
     abrupt = _abruptness(v[:stop], level or _ROUNDING)
     if abrupt <= 0 or missing <= gap:
@@ -263,7 +263,7 @@ def _rounded(value: np.ndarray) -> np.ndarray:
 
 
 def _stop(value: np.ndarray, floor: float) -> int:
-    """Return the number of samples before the curve reaches its floor (or subnormal numbers)."""
+    """Return the number of samples before the curve reaches its noise floor (or subnormal numbers)."""
     return after_last(value > max(CLEAR * floor, np.finfo(float).tiny))
 
 
@@ -283,12 +283,12 @@ def _abruptness(value: np.ndarray, floor: float) -> float:
 
 
 def _longest_gap(value: np.ndarray, floor: float) -> int:
-    """Return the largest number of consecutive samples within the floor that are followed by a sample clear of it."""
+    """Return the largest number of consecutive samples in the noise floor between two samples above it."""
     return int(np.diff(np.flatnonzero(value > CLEAR * floor), prepend=-1).max(initial=1)) - 1
 
 
 def _clear(t: np.ndarray, v: np.ndarray, fit: DecayFit | None) -> tuple[np.ndarray, np.ndarray]:
-    """Return the samples that are clear of the floor of the fit, and one more sample if no law continues them."""
+    """Return the samples of a curve above its noise floor, and one more sample if no fitted law continues them."""
     stop = len(t) if fit is None else max(int(np.searchsorted(t, fit.used[1], side="right")), 1)
     if fit is not None and fit.kind in ("finite", "undecided") and stop < len(t):
         return t[: stop + 1], np.append(v[:stop], v[stop] if fit.kind == "undecided" else 0.0)

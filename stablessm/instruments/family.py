@@ -98,12 +98,12 @@ class PerturbationFamily(Result):
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """Return the widths in increasing order."""
+        """Return the widths of the models in increasing order."""
         return tuple(self.curves)
 
     @property
     def radius(self) -> np.ndarray:
-        """Return the radii β, (R,)."""
+        """Return the radii β of the perturbation curves, (R,)."""
         return next(iter(self.curves.values())).radius
 
     @property
@@ -190,7 +190,7 @@ class PerturbationFamily(Result):
 
 
 def _overtakes(radius: np.ndarray, low: np.ndarray, high: np.ndarray, margin: float) -> list[float]:
-    """Return every β at which ``high`` starts to exceed (1 + margin) ``low``; the first β if it exceeds it there."""
+    """Return every radius β at which the errors ``high`` start to exceed (1 + margin) times the errors ``low``."""
     low, high = (np.log(np.clip(error, np.finfo(float).tiny, np.finfo(float).max)) for error in (low, high))
     ahead = high - low - np.log1p(real_number("margin", margin, -1))
     crossed = [float(radius[0])] if ahead[0] > 0 else []

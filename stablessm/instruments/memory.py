@@ -185,7 +185,7 @@ def _refuse(unused: dict[str, Any]) -> None:
 
 
 def _from_rest(system: System, horizon: int, warm_up: int | None) -> tuple[System, int]:
-    """Return the system with enough input after the horizon, and the number of steps without input before time 0."""
+    """Return a system that provides future inputs if the model looks ahead, and the number of warm-up steps."""
     if warm_up is not None:
         warm_up = whole_number("warm_up", warm_up, 0)
         return seeing_ahead(system, horizon + warm_up), warm_up
@@ -267,7 +267,7 @@ def time_step(model: Any, dt: float | None) -> float:
 
 
 def own_unit(system: System, step: float) -> str:
-    """Return the default name of the unit of time."""
+    """Return the default name of the unit of time of a memory curve, such as ``steps`` or ``tokens``."""
     if system.input == "embedding":
         return "tokens"
     return "steps" if step == 1 and own_step(system.model) is None else "time"

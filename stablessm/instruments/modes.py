@@ -65,7 +65,7 @@ class Mode(Result):
 
     @property
     def unstable(self) -> bool:
-        """Return whether the mode grows from sample to sample."""
+        """Return True if the mode is unstable, which means that it grows from sample to sample."""
         return self.growth > 0
 
     def __str__(self) -> str:

@@ -134,7 +134,7 @@ def _collected(model: Any, x: Tensor) -> Tensor:
 
 
 def _stepper(model: Any, x: Tensor) -> tuple[systems.Call, int, Tensor]:
-    """Return a function that runs one step, the batch axis of the state, and the input in the dtype of the model."""
+    """Return a function that runs one step of the model, the batch axis of its state, and inputs in its dtype."""
     if huggingface.is_transformer(model):
         if huggingface.state_name(model) is None:
             raise ArgumentError("model", "one that takes and returns a state", type(model).__name__)

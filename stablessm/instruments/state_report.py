@@ -13,7 +13,7 @@ PASS, FAIL, UNSUPPORTED, UNCLEAR = "pass", "fail", "not supported", "inconclusiv
 @final
 @dataclass(frozen=True, repr=False)
 class StateCase(Result):
-    """The result of one test case: a way of carrying the state, compared with one pass over each whole sequence."""
+    """The result of one test case of :func:`check_state`: a way of carrying the state, compared with one pass."""
 
     name: str
     """Name of the case, such as ``chunks`` or ``left padding``."""

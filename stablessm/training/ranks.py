@@ -43,7 +43,7 @@ class Ranks:
 
     @property
     def part(self) -> tuple[int, int]:
-        """The part of a batch that belongs to this rank, for ``Task.batch``."""
+        """The part (i, n) of a batch that belongs to this rank, in the form that ``Task.batch`` accepts."""
         return self.rank, self.size
 
     def sum(self, values: Tensor) -> Tensor:

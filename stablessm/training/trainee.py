@@ -82,7 +82,7 @@ class Whole(Trainee):
             self.runner = nn.parallel.DistributedDataParallel(self.runner, **options)
 
     def accumulating(self) -> AbstractContextManager[object]:
-        """Return DDP's ``no_sync`` context."""
+        """Return the ``no_sync`` context of DDP, in which gradients are not exchanged between ranks."""
         if isinstance(self.runner, nn.parallel.DistributedDataParallel):
             return self.runner.no_sync()
         return nullcontext()

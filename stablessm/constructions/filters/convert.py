@@ -145,7 +145,7 @@ class _Streamed(_Replacement):
 
 @final
 class _Carried(_Replacement):
-    """A recurrent layer of the original model whose state is carried from pass to pass."""
+    """A wrapper of a recurrent layer in a converted model that carries the state of the layer between calls."""
 
     def __init__(self, layer: nn.Module, tape: _Tape) -> None:
         super().__init__(tape)

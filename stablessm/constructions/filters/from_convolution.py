@@ -118,7 +118,7 @@ def _plan(row: np.ndarray, tol: float, max_order: int, head: int, finite: bool, 
 
 
 def _cheapest(plans: list[_Plan], flat: np.ndarray, d_input: int) -> list[_Plan]:
-    """Replace the modes of all filters of an input by one shared buffer if the buffer needs no more numbers."""
+    """Replace the modes of all filters of an input by a shared buffer of past inputs if that needs no more numbers."""
     plans = list(plans)
     for source in range(d_input):
         rows = range(source, len(plans), d_input)
@@ -134,7 +134,7 @@ def _cheapest(plans: list[_Plan], flat: np.ndarray, d_input: int) -> list[_Plan]
 def _build(
     plans: list[_Plan], shape: tuple[int, ...], flat: np.ndarray, finite: bool, dtype: torch.dtype
 ) -> RecurrentConvolution:
-    """Build the layer from plans; filters of similar numbers of taps and modes (up to a factor of two) run together."""
+    """Build the recurrent layer from the plans of all filters; filters of similar size run together."""
     members: dict[tuple[int, int], list[int]] = defaultdict(list)
     for i, plan in enumerate(plans):
         modes = 0 if plan.modes is None else len(plan.modes.rates)

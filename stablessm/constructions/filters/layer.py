@@ -176,7 +176,7 @@ class RecurrentConvolution(nn.Module):
 
     @property
     def state_size(self) -> int:
-        """Number of real numbers in the state of one sequence; a complex number counts two."""
+        """Number of real numbers in the state of one sequence; a complex number counts twice."""
         leaves = (leaf for group in self._groups() for leaf in group.initial_state(1) if leaf is not None)
         return sum(leaf.numel() * (2 if leaf.is_complex() else 1) for leaf in leaves)
 

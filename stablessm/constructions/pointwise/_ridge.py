@@ -47,7 +47,7 @@ class Ridge:
     """Condition number of the least-squares problem for C and c."""
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
-        """Evaluate the network at points (n, d); return values (n, k)."""
+        """Evaluate the network at points (n, d) and return its values (n, k)."""
         return np.tanh(x @ self.A.T + self.b) @ self.C.T + self.c
 
     def rounding(self, size: np.ndarray) -> np.ndarray:
@@ -57,7 +57,7 @@ class Ridge:
         return 4 * eps * (np.abs(self.C) @ (len(self.b) + inputs) + np.abs(self.c))
 
     def jet(self, x: np.ndarray, half: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return g at the centers x of cells x ± half, and bounds on how much g can change within each cell.
+        """Return the values of the network at the centers x of cells x ± half, and bounds of its change in each cell.
 
         x and half are (n, d). The three results are (n, k): g, Σ_i |∂_i g| half_i, and an upper bound of
         sup |δ·∇²g δ| over the cell and over |δ_i| ≤ half_i. The argument of a unit changes by at most ``reach`` within
@@ -113,7 +113,10 @@ def on_an_interval(f: Pointwise, tol: float, max_width: int) -> Iterator[tuple[R
 
 
 def _mesh(edges: np.ndarray, steepness: float) -> tuple[np.ndarray, np.ndarray]:
-    """Return A (m, 1) and b (m,) of one hidden unit per cell, including one cell beyond each end of the interval."""
+    """Return weights A (m, 1) and b (m,) of hidden units, one per cell of a mesh of an interval.
+
+    The mesh is extended by one cell beyond each end of the interval.
+    """
     length = np.diff(edges)
     middle = edges[:-1] + length / 2
     centers = np.concatenate([middle[:1] - length[:1], middle, middle[-1:] + length[-1:]])

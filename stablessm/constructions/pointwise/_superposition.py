@@ -57,7 +57,7 @@ class Sprecher:
 
     @property
     def flat(self) -> float:
-        """Fraction of a cell on which ψ is constant."""
+        """Fraction of each cell of length γ^(-k) on which Sprecher's inner function ψ is constant."""
         return (self.base - 2) / (self.base - 1)
 
     @cached_property
@@ -68,7 +68,7 @@ class Sprecher:
 
     @cached_property
     def psi(self) -> np.ndarray:
-        """The values of ψ at i γ^(-k) for i = 0 … γ^k."""
+        """The values of Sprecher's inner function ψ at the grid points i γ^(-k), i = 0 … γ^k."""
         values = np.arange(self.base + 1) / self.base
         for digit in range(2, self.digits + 1):
             step = float(self.base) ** -float(self._beta(np.array(digit)))
@@ -78,14 +78,14 @@ class Sprecher:
         return values
 
     def inner(self, x: np.ndarray, family: int) -> np.ndarray:
-        """Return ψ(s x + q a) for x in [0, 1] of any shape, where q is the family."""
+        """Return Sprecher's inner function of the shifted variable, ψ(s x + q a), for x in [0, 1] and the family q."""
         y = (self.scale * x + family * self.shift) * self.base**self.digits
         cell = np.clip(np.floor(y).astype(int), 0, len(self.psi) - 2)
         rise = np.clip((y - cell - self.flat) / (1 - self.flat), 0, 1)
         return self.psi[cell] * (1 - rise) + self.psi[cell + 1] * rise
 
     def sums(self, x: np.ndarray, family: int) -> np.ndarray:
-        """Return the inner sums ξ_q(x) (points,) at points x (points, n), where q is the family."""
+        """Return the inner sums ξ_q(x) = Σ_p λ_p ψ(s x_p + q a) (points,) at points x (points, n) for family q."""
         return self.inner(x, family) @ self.weights
 
     def cells(self, family: int, digits: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -38,7 +38,7 @@ _RADIUS = 0.5
 @checked
 @dataclass(frozen=True, eq=False, repr=False)
 class KolmogorovArnold(Result):
-    """The result of :func:`kolmogorov_arnold`: a five-layer SSM whose output at step ``length`` is f, and its error."""
+    """The result of :func:`kolmogorov_arnold`: a five-layer SSM that computes f of its inputs, and its error."""
 
     model: LayerStack = field(repr=False)
     """Model from (batch, time, 1) to (batch, time, 1), in float64; its output at step ``length`` approximates f."""
@@ -64,7 +64,7 @@ class KolmogorovArnold(Result):
 
     @property
     def width(self) -> int:
-        """Number of states of the widest layer."""
+        """Width of the model: the number of states of its widest layer."""
         return max(self.widths)
 
     @property
@@ -148,7 +148,7 @@ def kolmogorov_arnold(
 
 
 def _inner_layers(found: Superposition) -> tuple[RealSSM, RealSSM]:
-    """Build the two layers that map x to ψ(s x + q a) for all q, with one hardtanh ramp per gap in the range of x."""
+    """Build the first two layers, which map an input x to Sprecher's inner function ψ(s x + q a) for all shifts q."""
     from scipy.linalg import block_diag
 
     inner = found.inner
@@ -168,7 +168,7 @@ def _inner_layers(found: Superposition) -> tuple[RealSSM, RealSSM]:
 
 
 def _outer_layers(found: Superposition) -> tuple[RealSSM, RealSSM]:
-    """Build the two layers that map the inner sums ξ_q of all q to Σ_q Φ_q(ξ_q)."""
+    """Build the last two layers, which map the inner sums ξ_q to the sum Σ_q Φ_q(ξ_q) of the outer functions."""
     from scipy.linalg import block_diag
 
     slopes, offsets, weights, constants = zip(*(phi.ramps() for phi in found.outer), strict=True)

@@ -36,7 +36,7 @@ class Factors:
 
     @classmethod
     def none(cls, horizon: int, dt: float) -> Factors:
-        """Return factors whose kernels are zero."""
+        """Return the factors of a Volterra model whose kernels are all zero."""
         nothing = ExponentialSum(np.array([-1.0 / dt]), np.zeros((1, 1, 1)), dt=dt, horizon=horizon)
         return cls(nothing, np.ones(1, dtype=np.int64), np.zeros(1), 1.0)
 
@@ -67,7 +67,7 @@ class Modes:
 
     @property
     def condition(self) -> float:
-        """Condition number of the modes, each scaled to norm one."""
+        """Condition number of the matrix of the exponential modes, each scaled to norm one."""
         return float(np.linalg.cond(self.triangle))
 
     def weights(self, coefficients: np.ndarray) -> np.ndarray:

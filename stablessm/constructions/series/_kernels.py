@@ -125,11 +125,11 @@ class SampledKernel:
         return symmetric_part(core)
 
     def tested(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return nodes and weights for a test of the fit, other than the nodes of the fit (if few, all nodes)."""
+        """Return grid nodes and weights to test a fit of the kernel, other than the nodes that were fitted."""
         return strata(self.horizon, _TESTED[self.order], seed=1)
 
     def scattered(self) -> tuple[tuple[np.ndarray, float], ...]:
-        """Return random points and diagonal points of a large grid to test the fit, (points, n) each, with weights."""
+        """Return random and diagonal points of a large grid to test a fit, (points, n) each, with weights."""
         draw = np.random.default_rng(2).integers(self.horizon + 1, size=(_UNIFORM, self.order))
         diagonal = np.repeat(np.arange(self.horizon + 1)[:, None], self.order, 1)
         return (draw, (self.horizon + 1) ** self.order / _UNIFORM), (diagonal, 1.0)

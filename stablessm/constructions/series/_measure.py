@@ -37,7 +37,7 @@ def run(model: VolterraSSM, x: np.ndarray) -> np.ndarray:
 
 
 def ratio(error: float, size: float) -> float:
-    """Return the relative error error / size; it is infinite if only the size is zero, and 0 if both are zero."""
+    """Return error / size as a relative error: infinite if only the size is zero, and 0 if both are zero."""
     return error / size if size else (0.0 if not error else math.inf)
 
 

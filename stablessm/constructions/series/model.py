@@ -69,7 +69,7 @@ class VolterraSSM(nn.Module):
 
     @property
     def states(self) -> int:
-        """Number of real numbers in the state; a complex number counts two."""
+        """Number of real numbers in the state of one sequence; a complex number counts twice."""
         return int(self.layer.state_shape[0]) * (2 if self.layer.complex_state else 1)
 
     @property

@@ -27,7 +27,7 @@ _ATTEMPTS = 4
 
 @final
 class _Construction:
-    """Builds Volterra series (SSM-UA eq. 18) as recurrent models; see :meth:`__call__` and :meth:`identify`.
+    """Constructs Volterra series (SSM-UA eq. 18) as recurrent models, from kernels or, with ``identify``, from data.
 
     >>> model = volterra({2: lambda a, b: 1 / (1 + a + b) ** 2}, horizon=1000, tol=1e-3)
     >>> model.rank, model.states, model.error < 1e-3

@@ -61,7 +61,7 @@ class Path:
         return self.models[order].size / np.sqrt(free) if self._noise is None else self._noise
 
     def left(self, order: int) -> np.ndarray:
-        """Return the residual (n, q) of the fit with the given order."""
+        """Return the residual (n, q) of the samples after the fit with the given order."""
         basis = self._basis(order)
         return self._target - basis @ (basis.conj().T @ self._target)
 

@@ -39,7 +39,7 @@ class GradedHankel:
 
 
 def graded_hankel(samples: Samples, panels: Panels) -> GradedHankel:
-    """Decompose the weighted Hankel matrix of a function in continuous time, which is sampled on panels."""
+    """Decompose the weighted Hankel matrix of a function, which is sampled on adaptive subintervals (panels)."""
     values = panels.values.reshape(-1, panels.values.shape[2])
     if values.shape[1] > 1:  # as few columns as possible; no singular value changes
         u, s, _ = np.linalg.svd(values, full_matrices=False)
@@ -64,7 +64,7 @@ def graded_hankel(samples: Samples, panels: Panels) -> GradedHankel:
 
 
 def _half_nodes(panels: Panels, most: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return about ``most`` times from 0 to half the horizon, and weights whose sum is one in each panel."""
+    """Return about ``most`` times from 0 to half the horizon, and weights that sum to one in each panel."""
     points, weights = np.polynomial.legendre.leggauss(_PER_PANEL)
     some = np.unique(np.linspace(0, len(panels) - 1, max(1, most // _PER_PANEL)).astype(np.int64))
     left, right = ((edge[some, None] - panels.left[0]) / 2 for edge in (panels.left, panels.right))

@@ -46,7 +46,7 @@ class Hankel:
 
 
 def hankel(values: np.ndarray, *, padded: bool = False) -> Hankel:
-    """Return the full decomposition of the Hankel matrix of samples (n, q), n at most DENSE + 1."""
+    """Return the full singular value decomposition of the Hankel matrix of samples (n, q), n ≤ DENSE + 1."""
     values, rows = _prepared(values, padded)
     index = np.arange(rows)[:, None] + np.arange(len(values) - rows + 1)
     stacked = values[index].transpose(0, 2, 1)  # rows, entries, columns

@@ -1,4 +1,4 @@
-"""The measured errors of a fit, and the reason why a fit fails."""
+"""The measured errors of a fitted exponential sum, and the reason why a fit fails."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ INTERRUPTED = "exponential_sum was interrupted; it returns the best sum found so
 def measured(
     samples: Samples, domain: Domain, fit: Fit, request: Request, unit: float = 1.0, limit: float = math.nan
 ) -> ExponentialSum:
-    """Create the result of a fit to samples / unit, with its measured errors; ``limit`` is its ``lower_bound``."""
+    """Create an :class:`ExponentialSum` from a fit to samples / unit, and measure its errors."""
     es, error = compare(samples, domain, fit, unit)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         ratio = np.where(error.size > 0, error.size / error.kernel, 0.0)

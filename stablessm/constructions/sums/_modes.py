@@ -84,12 +84,12 @@ class Domain:
         return self.clip(rates[np.argsort(rates.real)])
 
     def clip(self, rates: np.ndarray) -> np.ndarray:
-        """Select the rates within the band, and move them away from the slowest allowed rate, as initial rates."""
+        """Select the rates with an allowed frequency, and move them away from the slowest allowed rate."""
         rates = rates[np.abs(rates.imag) <= (math.inf if self.discrete else self.band)]
         return np.minimum(rates.real, -max(1.01 * self.slowest, self.slowest + self.rest)) + 1j * rates.imag
 
     def move(self, rates: np.ndarray, step: np.ndarray) -> np.ndarray:
-        """Return the rates after a step: u for all rates, then v for the rates whose frequency can change."""
+        """Return the rates after an optimization step in the coordinates of this class."""
         turns = self.turns(rates)
         a = -rates.real - self.slowest
         b = rates.imag.copy()
@@ -102,7 +102,7 @@ class Domain:
         return -(self.slowest + a * np.exp(np.clip(step[: len(rates)], -4, 4))) + 1j * b
 
     def matrix(self, rates: np.ndarray, times: np.ndarray) -> np.ndarray:
-        """Return the matrix of the modes at the given times (n, order).
+        """Return the matrix whose columns are the modes of the given rates, at the given times (n, order).
 
         The columns are e^{at} for a real rate a, and e^{at} cos bt and -e^{at} sin bt for a pair a ± ib. For a complex
         sum they are e^{rt}.

@@ -39,11 +39,11 @@ class Panels:
         return len(self.left)
 
     def take(self, which: np.ndarray) -> Panels:
-        """Return the panels with the given indices."""
+        """Return a copy with only the panels (subintervals) of the given indices."""
         return Panels(self.left[which], self.right[which], self.times[which], self.values[which])
 
     def with_values(self, values: np.ndarray) -> Panels:
-        """Return the same panels with values of another function."""
+        """Return a copy with the same panels (subintervals) but the values of another function."""
         return Panels(self.left, self.right, self.times, values)
 
     def misfit(self) -> np.ndarray:
@@ -88,7 +88,7 @@ class Panels:
         return float(change.max()), float(self.left[short[change.argmax()]])
 
     def points(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return all times of all panels in increasing order, each once, and the values at these times."""
+        """Return all sample times of all panels in increasing order, each once, and the values at these times."""
         times, where = np.unique(self.times.reshape(-1), return_index=True)
         return times, self.values.reshape(-1, self.values.shape[2])[where]
 
@@ -98,7 +98,7 @@ Function = Callable[[np.ndarray], np.ndarray]
 
 
 def build(function: Function, left: np.ndarray, right: np.ndarray, step: float | None = None) -> Panels:
-    """Build panels between given ends, with checks at random times; if a step is given, all times are its multiples."""
+    """Sample a function on subintervals (panels) with given ends; if a step is given, all times are multiples of it."""
     within = np.random.default_rng(len(left)).uniform(*_MIDDLE, (len(left), _NODES - 1))
     checks = -np.cos(np.pi * (np.arange(_NODES - 1) + within) / (_NODES - 1))
     offsets = np.concatenate([np.broadcast_to(_reference, (len(left), _NODES)), checks], axis=1)
@@ -118,9 +118,9 @@ def refined(
     most: int,
     step: float | None = None,
 ) -> tuple[Panels, bool]:
-    """Halve panels repeatedly until ``coarse`` marks no panel or there are ``most`` points.
+    """Halve the subintervals (panels) that ``coarse`` marks, until none is marked or ``most`` points exist.
 
-    Returns the panels, and whether no panel is marked.
+    Returns the panels, and whether no panel is marked any more.
     """
     done, active, end = [], panels, float(panels.right.max())
     count = active.times.size

@@ -68,7 +68,7 @@ class Samples:
 
     @property
     def horizon(self) -> int:
-        """Number of steps of dt to the last time."""
+        """Number of steps dt from time 0 to the last sample."""
         return math.ceil(self.times[-1] / self.dt - 1e-9)
 
     @property
@@ -152,7 +152,7 @@ def _function_samples(
     relative: bool,
     tol: float | None,
 ) -> Samples:
-    """Sample a function in continuous time, or on a grid too long to evaluate at every step."""
+    """Sample a kernel that is a function of continuous time, or of too many steps to evaluate it at every step."""
     head = _divided(grid, _BETWEEN) if continuous and len(grid) <= _MOST_BETWEEN else grid
     values, shape = sample(head)
     largest = _largest(values)
@@ -178,7 +178,7 @@ def _function_samples(
 
 
 def _divided(grid: np.ndarray, parts: int) -> np.ndarray:
-    """Divide each interval of a grid into equal parts."""
+    """Insert points into a grid of times: divide each interval into ``parts`` equal parts."""
     return np.interp(np.arange(parts * (len(grid) - 1) + 1) / parts, np.arange(len(grid)), grid)
 
 

@@ -1,4 +1,4 @@
-"""Adaptive sampling of a function on panels, and sampling at evenly spaced times for a Hankel matrix."""
+"""Sampling of a function: on adaptive subintervals (panels), and at evenly spaced times for a Hankel matrix."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ _EVEN = 64, 2**15  # smallest and largest number of even samples
 def resolve(
     function: Function, grid: np.ndarray, end: float, goal: float, relative: bool, step: float | None
 ) -> Panels:
-    """Build panels from the first time to ``end``, halved until the interpolation error is at most ``goal``.
+    """Sample a function on subintervals (panels) that are halved until the interpolation error is at most ``goal``.
 
-    ``grid`` determines the first panels; if a ``step`` is given, all times are its multiples.
+    The panels cover the time from the first point of ``grid``, which determines the first panels, to ``end``. If a
+    ``step`` is given, all times are its multiples.
     """
     edges = np.append(grid[:-1:_POINTS_A_PANEL], grid[-1])
     edges = edges[np.unique(np.linspace(0, len(edges) - 1, _FIRST_PANELS).astype(np.int64))]

@@ -52,7 +52,7 @@ class Search:
     def __init__(
         self, samples: Samples, domain: Domain, request: Request, *, close: float = _CLOSE, grows: bool = False
     ) -> None:
-        """Prepare the search for a kernel.
+        """Prepare the search for exponential sums that approximate a kernel.
 
         Args:
             samples: samples of the kernel.
@@ -85,7 +85,7 @@ class Search:
 
     @property
     def jump(self) -> float:
-        """Size of the largest jump. A sum is continuous, so its supremum error is at least half of the jump."""
+        """Size of the largest jump of the kernel. Sums are continuous, so their error is at least half of the jump."""
         panels = self.samples.panels
         return 0.0 if panels is None or self.samples.step is not None or self.samples.relative else panels.jump()[0]
 
@@ -372,7 +372,7 @@ class Search:
 
     @property
     def _bound(self) -> bool:
-        """Whether every allowed rate decays within the horizon."""
+        """Whether the decay of every allowed rate is visible within the horizon."""
         return self.domain.slowest * float(self.samples.times[-1]) > 1
 
     def _starts(self, order: int) -> list[tuple[str, np.ndarray]]:

@@ -303,7 +303,7 @@ class ExponentialSum(Result):
 
     @property
     def _modes(self) -> str:
-        """Text with one line for each of the first modes: rate and weight with standard errors."""
+        """A text for ``print`` with one line per mode (at most 8): its rate and weight with standard errors."""
         if self.rate_errors is None or self.weight_errors is None:
             return ""
         lines = [f"\n  rate {_with_error(*pair)}" for pair in zip(self.rates, self.rate_errors, strict=True)]

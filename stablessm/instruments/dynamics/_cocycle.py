@@ -38,7 +38,7 @@ def blocks(pattern: Tensor) -> list[Tensor]:
 
 
 def orthonormal(count: int, size: int, k: int, parts: list[Tensor] | None, generator: torch.Generator) -> Tensor:
-    """Return random orthonormal directions (count, size, k); with ``parts``, each direction is within one part."""
+    """Return random orthonormal directions (count, size, k), each within one of the sets ``parts`` of variables."""
     noise = torch.randn(count, size, k, generator=generator, dtype=torch.float64)
     if parts is None:
         return torch.linalg.qr(noise)[0]
@@ -76,7 +76,7 @@ class Cocycle:
         self._count(upper.diagonal(dim1=-2, dim2=-1).abs().log())
 
     def add_matrix(self, matrix: Tensor) -> None:
-        """Add a step with the Jacobian matrix (R, n, n), part by part."""
+        """Add a step with Jacobian matrices (R, n, n), separately for each set of connected variables."""
         if self.parts is None or len(self.parts) == 1:
             self.add(matrix @ self.directions)
             return
@@ -101,7 +101,7 @@ class Cocycle:
         self.counts.clear()
 
     def is_exact(self) -> bool:
-        """Return True if every part is one real or complex variable, whose growth does not depend on directions."""
+        """Return True if no (real or complex) variables influence each other, so that all growth rates are exact."""
         if self.parts is None or max(map(len, self.parts)) > 2:
             return False
         logs = torch.stack(self.sums).sum((0, 1))

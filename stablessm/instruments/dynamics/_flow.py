@@ -96,7 +96,7 @@ def _parts(dual: Tensor) -> tuple[Tensor, Tensor]:
 
 @contextmanager
 def flow(model: Any, inputs: Any, *, precise: bool) -> Iterator[Flow]:
-    """Return a context that yields the flow of a model along inputs.
+    """Return a context that yields a :class:`Flow`, which runs a model along inputs with derivatives.
 
     Inputs are (time,), (time, d_input), (batch, time, d_input), or tokens. With ``precise``, a copy of a module runs in
     float64 if that is possible.
@@ -158,7 +158,7 @@ def _of_values(model: Any, x: Tensor) -> Flow:
 
 
 def _of_tokens(model: Any, tokens: Tensor) -> tuple[Flow, Any]:
-    """Return the flow of a model along embeddings of tokens; a hook replaces the output of its first embedding."""
+    """Return the flow of a model on embeddings of tokens; a hook replaces the output of its first embedding layer."""
     parts = model.modules() if isinstance(model, nn.Module) else ()
     tables = [part for part in parts if isinstance(part, nn.Embedding)]
     if huggingface.is_transformer(model):
@@ -183,7 +183,7 @@ def _of_tokens(model: Any, tokens: Tensor) -> tuple[Flow, Any]:
 
 
 def _tested(found: Flow) -> Flow:
-    """Test whether the state of a flow consists of numbers of constant size; otherwise return a flow without state."""
+    """Test that the state of the model has a constant size; otherwise return a flow that does not carry the state."""
     with torch.no_grad():
         y, state = found.run(found.x[:1, :3], None)
         if y.dim() != 3 or y.shape[1] != min(3, found.x.shape[1]):

@@ -23,7 +23,7 @@ Place: TypeAlias = Literal["single", "first", "last", "axis 0", "axis 1"]
 @final
 @dataclass(frozen=True)
 class Leaf:
-    """One part of a state that consists of real or complex numbers."""
+    """The shape, dtype and kind of one part of a state: a tensor, an array or a number."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
@@ -32,7 +32,7 @@ class Leaf:
 
     @property
     def size(self) -> int:
-        """Return the number of real numbers in this part; a complex number counts twice."""
+        """Return the number of real numbers in this part of a state; a complex number counts twice."""
         return math.prod(self.shape) * (2 if self.dtype.is_complex else 1)
 
 
@@ -80,7 +80,7 @@ class Layout:
         return torch.cat(rows, 1)
 
     def unpack(self, rows: Tensor, frame: Any, place: Place) -> Any:
-        """Convert rows (R, n) to a state with the structure and the other contents of ``frame``."""
+        """Convert rows (R, n) of real numbers to a state with the structure and other contents of ``frame``."""
         parts = iter(rows.split([leaf.size for leaf in self.leaves], 1))
         leaves = iter(self.leaves)
 
@@ -97,7 +97,7 @@ class Layout:
 
 
 def layout_of(state: Any, place: Place, precise: bool) -> Layout:
-    """Return the layout of a state; its parts are in double precision if ``precise``."""
+    """Return the layout of a state: shapes and dtypes of its parts (in double precision if ``precise``)."""
     leaves = []
     for part in numbers_in(state):
         kind: Any = "tensor" if isinstance(part, Tensor) else "array" if isinstance(part, np.ndarray) else "number"

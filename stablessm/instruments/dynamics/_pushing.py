@@ -31,12 +31,12 @@ class Pusher:
 
     @property
     def eps(self) -> float:
-        """Return the relative error of a product J v."""
+        """Return the expected relative error of a Jacobian-vector product J v."""
         eps = max(torch.finfo(leaf.dtype).eps for leaf in self.stepper.layout.leaves)
         return eps ** (2 / 3) if self.mode == "finite differences" else eps
 
     def matrices(self, rows: Tensor, x: Tensor | None, frame: Any, scale: float) -> Any:
-        """Return the next states (R, n), the Jacobian matrices (R, n, n), and the frame (for R n rows)."""
+        """Advance states by one step; return the next states (R, n), Jacobian matrices (R, n, n), and the raw state."""
         count, size = rows.shape
         if self.mode == "backward derivatives":
             return self._backward(rows, x)
@@ -56,7 +56,7 @@ class Pusher:
         return after.detach(), torch.stack(lines, 1).double(), self.stepper.frame
 
     def push(self, rows: Tensor, directions: Tensor, x: Tensor | None, frame: Any, scale: float) -> Any:
-        """Return the next states (R, n), J v (R, n) in float64, and the frame; ``scale`` is the size of the states."""
+        """Advance states by one step; return the next states (R, n), J v (R, n) in float64, and the raw state."""
         if self.mode == "finite differences":
             return self._difference(rows, directions, x, frame, scale * (self.eps**0.5))
         if self.stepper.vectorized:
@@ -81,12 +81,12 @@ class Pusher:
 
 
 def plain(stepper: Stepper, rows: Tensor, frame: Any) -> Any:
-    """Return the frame with plain values instead of dual numbers, so that it can be used in the next step."""
+    """Return a state without derivatives (dual numbers) from rows, so that it can be used in the next step."""
     return frame if stepper.place in ("single", "first", "last") else stepper.layout.unpack(rows, frame, stepper.place)
 
 
 def pusher(stepper: Stepper) -> Pusher:
-    """Choose the method of differentiation: derivatives if they agree with finite differences at the first state."""
+    """Choose how to compute Jacobian-vector products: by derivatives if they agree with finite differences."""
     forward, finite = Pusher(stepper, "forward derivatives"), Pusher(stepper, "finite differences")
     if not stepper.layout.differentiable:
         return finite

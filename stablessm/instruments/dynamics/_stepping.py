@@ -23,7 +23,7 @@ _EXPECTED = "a model with a state: (x, state) -> (y, state)"
 @final
 @dataclass(frozen=True)
 class Stepper:
-    """A model that advances rows of states by one step."""
+    """A model in a common form that advances several states, as rows of real numbers, by one step."""
 
     step: Step
     layout: Layout
@@ -47,15 +47,15 @@ class Stepper:
 
     @property
     def size(self) -> int:
-        """Return the number of real numbers in a state."""
+        """Return the number of real numbers in a state of the model."""
         return self.layout.size
 
     def framed(self, rows: int) -> Any:
-        """Return a frame for the given number of rows."""
+        """Return a state with the given number of rows, as a template for the structure of states."""
         return repeated(self.frame, rows, int(self.place[-1])) if self.place.startswith("axis") else self.frame
 
     def advance(self, rows: Tensor, x: Tensor | None, frame: Any) -> tuple[Tensor, Any]:
-        """Advance states (R, n) by one step with inputs x (R, …) or None; return the next states and their frame."""
+        """Advance states (R, n) by one step with inputs x (R, …) or None; return them as rows and unconverted."""
         if self.place == "single" and not self.vectorized:
             parts = [self._single(rows[i : i + 1], None if x is None else x[i], frame) for i in range(len(rows))]
             return torch.cat([part for part, _ in parts]), parts[-1][1]
@@ -175,7 +175,7 @@ def _tried(step: Step, x: Any, state: Any) -> Any:
 
 
 def _function(model: Any, x: Tensor | None, state: Any) -> Stepper:
-    """Return the stepper of a function, after a search for the form of its input and state and for many rows."""
+    """Return the stepper of a function, after trying several forms of its input and state."""
     if x is None and state is None:
         raise ArgumentError("state", "the first state, since the model has neither inputs nor a state of its own", None)
     reasons: list[Exception] = []

@@ -95,7 +95,7 @@ def information_processing_capacity(
     seed: Seed = 0,
     progress: bool = True,
 ) -> InformationCapacity:
-    """Measure which functions of past inputs a linear readout of the states can compute (Dambre et al. 2012).
+    """Measure which functions of past inputs a linear readout of the states can compute, and how well (Dambre 2012).
 
     The functions are products of Legendre polynomials of inputs at different delays, which are orthogonal if the inputs
     are independent and uniform. The capacity of a function z is the share of its variance that a linear combination of
@@ -266,11 +266,11 @@ class _Search:
         return np.square(np.linalg.solve(lower, onto.T)).sum(1)
 
     def total(self) -> float:
-        """Return the sum of all capacities."""
+        """Return the sum of the capacities of all functions that were found."""
         return float(self.capacities().sum())
 
     def result(self, state_size: int, max_degree: int) -> InformationCapacity:
-        """Return the result of the search."""
+        """Return the capacities of all functions that were found, as an :class:`InformationCapacity`."""
         values = np.minimum(self.capacities(), 1.0)
         degrees = np.array([sum(degree for _, degree in term) for term in self.kept], dtype=int)
         rank = self.basis.shape[1]

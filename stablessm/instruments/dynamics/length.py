@@ -58,11 +58,11 @@ class LengthCurve(Result):
 
     @property
     def perplexity(self) -> np.ndarray:
-        """Return exp(loss), for a loss in nats."""
+        """Return the perplexity exp(loss) in each bin of positions, for a loss in nats."""
         return np.exp(self.loss)
 
     def rise(self, after: int) -> float:
-        """Return the largest loss after a position minus the loss in the bin that contains the position.
+        """Return by how much the loss rises after a position: the largest later loss minus the loss at the position.
 
         >>> curve = LengthCurve(np.array([1, 2, 4, 8]), np.array([4.0, 3.0, 2.5, 2.75]), np.zeros(4), None, None, True)
         >>> curve.rise(after=3)
@@ -298,7 +298,7 @@ def _runner(model: Any, x: Tensor) -> tuple[Run, bool]:
 def _losses(
     run: Run, carries: bool, x: Tensor, y: Tensor, loss: Loss, window: int | None, tell: Callable[[], object]
 ) -> Tensor:
-    """Return the loss of each step (B, T); the model starts again every ``window`` steps."""
+    """Run the model and return the loss of each step (B, T); the model starts again every ``window`` steps."""
     length = x.shape[1]
     size = window or (CHUNK if carries else length)
     state, found = None, []

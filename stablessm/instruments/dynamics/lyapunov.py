@@ -103,7 +103,7 @@ class LyapunovSpectrum(Result):
 
     @property
     def largest(self) -> float:
-        """Return the largest exponent."""
+        """Return the largest Lyapunov exponent."""
         return float(self.exponents[0])
 
     @property
@@ -319,14 +319,14 @@ class _Measurement:
         return self.way.matrices(rows, x, self.run.framed(len(rows) * self.run.size), self.scale)[1]
 
     def _pushed(self, rows: Tensor, directions: Tensor, t: int, frame: Any) -> tuple[Tensor, Tensor, Any]:
-        """Return the states after step t, the products of J_t and the directions (R, n, k), and the frame."""
+        """Advance states by step t; return them, J_t times the directions (R, n, k), and the raw state."""
         count, size, k = directions.shape
         wide, x = rows.repeat_interleave(k, 0), self.run.at(t, count * k)
         after, moved, frame = self.way.push(wide, directions.mT.reshape(count * k, size), x, frame, self.scale)
         return after[::k], moved.reshape(count, k, size).mT, frame
 
     def _walk(self, first: Tensor | None, pattern: Tensor | None) -> Any:
-        """Run the trajectories for ``_trajectories``; if ``pattern`` is incomplete, return a larger pattern instead."""
+        """Run the trajectories and return their growth, or an influence between variables that ``pattern`` lacks."""
         size, count, k = self.run.size, len(self.start), self.tangents
         parts = None if pattern is None else blocks(pattern)
         covered = None if pattern is None else closure(pattern)
@@ -395,7 +395,7 @@ def _is_huge(rows: Tensor) -> bool:
 
 
 def _spread(rows: Tensor, others: int) -> Tensor:
-    """Return the largest distance of each group of rows from its first row."""
+    """Return the largest distance within each group of states, from the first state of the group."""
     groups = rows.double().reshape(-1, others, rows.shape[1])
     return torch.linalg.vector_norm(groups[:, 1:] - groups[:, :1], dim=-1).amax(1).clamp(min=1e-300)
 

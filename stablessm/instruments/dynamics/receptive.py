@@ -112,7 +112,7 @@ def receptive_field(
 
 
 def _ablation(found: Flow, count: int, generator: torch.Generator, tell: Callable[[], object]) -> np.ndarray:
-    """Return the relative change of outputs at each lag after an input is replaced."""
+    """Replace inputs, one at a time, and return the relative change of the outputs at each lag."""
     length = found.x.shape[1]
     squares, numbers = np.zeros(count), np.zeros(count)
     spread = 0.0
@@ -134,7 +134,7 @@ def _ablation(found: Flow, count: int, generator: torch.Generator, tell: Callabl
 
 
 def _gradient(found: Flow, count: int, generator: torch.Generator, tell: Callable[[], object]) -> np.ndarray | None:
-    """Return the derivative of outputs with respect to the input at each lag, or None without derivatives."""
+    """Return the size of the derivative of outputs with respect to inputs at each lag; None for arrays."""
     length = found.x.shape[1]
     positions = torch.linspace(min(count, length) - 1, length - 1, POSITIONS).long().unique()
     squares = np.zeros(count)

@@ -214,7 +214,7 @@ def _directions(width: int, generator: torch.Generator) -> Tensor:
 
 
 def _operator(dy: Tensor, generator: torch.Generator) -> Tensor:
-    """Convert changes of the outputs (columns, steps, d_output) to a matrix (steps · channels, columns)."""
+    """Return the past-to-future operator as a matrix (steps · channels, columns), from changes of the outputs."""
     wide = dy.to(torch.complex128 if dy.is_complex() else torch.float64).cpu()
     out = _directions(dy.shape[-1], generator).to(wide.dtype)
     return torch.einsum("csd,od->soc", wide, out).flatten(0, 1)
