@@ -1,10 +1,13 @@
-"""``stablessm`` and ``python -m stablessm`` (for launchers that start modules, such as torchrun): the command line."""
+"""The entry point of the commands ``stablessm`` and ``python -m stablessm``.
+
+Launchers such as torchrun start modules with ``python -m``.
+"""
 
 import sys
 
 
 def main() -> None:
-    """Run the command line, or print in one line what to install for it."""
+    """Run the command line, or print in one line how to install a package that it requires."""
     from stablessm import _current_folder
     from stablessm._optional import import_failure
 

@@ -1,4 +1,4 @@
-"""Checks of numbers and words that callers pass. No torch."""
+"""Checks of arguments that are numbers or words; this module does not import torch."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ def one_of(name: str, value: Any, allowed: Collection[str]) -> str:
 
 
 MOST = 2**31
-"""Upper limit of sizes: a larger one is a mistake, and overflows in some library."""
+"""Upper limit of sizes: a larger size is a mistake and would overflow in some library."""
 
 
 def whole_number(name: str, value: Any, least: int = 1, most: int = MOST) -> int:
-    """Return a whole number of any type except bool as an int; otherwise raise an ArgumentError.
+    """Return a whole number of any type except bool, converted to an int; otherwise raise an ArgumentError.
 
     >>> import numpy as np
     >>> whole_number("order", np.int64(3))
@@ -36,7 +36,7 @@ def whole_number(name: str, value: Any, least: int = 1, most: int = MOST) -> int
     expected = f"a whole number, at least {least}"
     try:
         number = operator.index(value)
-    except (TypeError, RuntimeError) as error:  # RuntimeError from tensors
+    except (TypeError, RuntimeError) as error:  # tensors raise a RuntimeError
         raise ArgumentError(name, expected, repr(value)) from error
     if isinstance(value, bool) or not least <= number < most:
         raise ArgumentError(name, expected if number < most else f"{expected} and below {most}", repr(value))
@@ -44,9 +44,9 @@ def whole_number(name: str, value: Any, least: int = 1, most: int = MOST) -> int
 
 
 def real_number(name: str, value: Any, low: float, high: float = math.inf, *, include_low: bool = False) -> float:
-    """Return a number between ``low`` and ``high`` as a float; otherwise raise an ArgumentError.
+    """Return a number between ``low`` and ``high``, converted to a float; otherwise raise an ArgumentError.
 
-    Both ends are excluded; with ``include_low``, only ``high`` is.
+    Both ends are excluded; with ``include_low``, ``low`` is included.
 
     >>> import numpy as np
     >>> real_number("tol", np.float32(0.5), 0, 1)

@@ -1,4 +1,7 @@
-"""Reading CSV and similar text files: encodings, separators, decimal marks, missing values, dates. No torch."""
+"""Reads CSV and similar text files: encodings, separators, decimal marks, missing values and dates.
+
+This module does not import torch.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from typing import Final
 _MARKS: Final = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
 _SEPARATORS: Final = ";\t|,"
 _SAMPLE: Final = 100
-"""Number of lines that decide on the separator."""
+"""Number of lines from which the separator is determined."""
 _QUOTED: Final = re.compile(r'"(?:[^"]|"")*"')
 _DECIMAL: Final = re.compile(r"[+-]?(\d*|\d{1,3}(\.\d{3})+),\d+([eE][+-]?\d+)?")
 _THOUSANDS: Final = re.compile(r"[+-]?[1-9]\d{0,2}(,\d{3})+(\.\d*)?")
@@ -25,7 +28,7 @@ _DOTTED: Final = re.compile(r"[+-]?[1-9]\d{0,2}(\.\d{3})+")
 MISSING: Final = frozenset({"", "na", "n/a", "nan", "null", "none", "-", "--", "?", "#n/a", ".", "missing"})
 """Spellings of a missing value, in lower case."""
 _SPACES: Final = " \u00a0\u2009\u202f'\u2019"
-"""Signs between thousands, apart from commas and dots."""
+"""Characters that may separate thousands, besides commas and dots."""
 _GROUPED: Final = re.compile(rf"[+-]?[1-9]\d{{0,2}}([{_SPACES}]\d{{3}})+([.,]\d*)?")
 _UNIT: Final = re.compile(rf"([$€£¥]\s?)?([+-]?[\d.,{_SPACES}]*\d)(\s?[%$€£¥])?")
 """A number with a percent or currency sign."""
@@ -34,7 +37,7 @@ _TIMES: Final = ("", " %H:%M", " %H:%M:%S", " %H:%M:%S.%f", " %I:%M %p", " %I:%M
 
 
 def decoded(content: bytes) -> str:
-    """Return the text of a file: by its byte order mark, or each line in UTF-8 or else in Windows-1252.
+    """Decode the text of a file: by its byte order mark, or each line as UTF-8 or else as Windows-1252.
 
     >>> decoded("Straße".encode("cp1252")), decoded("é".encode("utf-16"))
     ('Straße', 'é')
@@ -47,7 +50,7 @@ def decoded(content: bytes) -> str:
     else:
         text = "".join(map(_decoded_line, content.splitlines(keepends=True)))
     if "\0" in text:
-        raise ValueError("the file holds bytes that are no text")
+        raise ValueError("the file contains bytes that are not text")
     return text
 
 
@@ -59,9 +62,9 @@ def _decoded_line(line: bytes) -> str:
 
 
 def without_comments(text: str) -> str:
-    """Return the text with blank lines in place of the lines at its beginning that start with # or, as in Excel, sep=.
+    """Replace the lines at the beginning of a text that start with # or sep= (as in Excel) by blank lines.
 
-    The last of these lines is kept if it has as many cells as the line after it: it then holds the names of columns.
+    The last of these lines is kept if it has as many cells as the line after it, because it then holds column names.
 
     >>> without_comments("# station 7\\nx,y\\n1,2"), without_comments("# x,y\\n1,2")
     ('\\nx,y\\n1,2', '# x,y\\n1,2')
@@ -78,7 +81,7 @@ def without_comments(text: str) -> str:
 
 
 def separator_of(text: str) -> str | None:
-    """Return the separator: a semicolon, tab, bar or comma that occurs equally often in every line, or None.
+    """Return the separator of cells: a semicolon, tab, bar or comma that occurs equally often in all lines, or None.
 
     A line may end with an extra separator. A comma is a separator only if no other character is.
 
@@ -111,9 +114,10 @@ def _has_preamble(text: str, separator: str) -> bool:
 
 
 def preamble(rows: Sequence[Sequence[str]]) -> int:
-    """Return the number of rows above the column names, such as a title: rows with other numbers of cells, or padded.
+    """Return the number of rows above the row of column names, such as a title.
 
-    The names are words in every column, and numbers or dates follow within two rows.
+    These rows have other numbers of cells or are padded. The row of column names has a word in every column, and
+    numbers or dates follow within two rows.
 
     >>> preamble([["Export of station 7"], ["load", "price"], ["1", "2"]])
     1
@@ -137,24 +141,64 @@ def preamble(rows: Sequence[Sequence[str]]) -> int:
 
 
 def below_preamble(rows: list[tuple[int, list[str]]]) -> tuple[list[tuple[int, list[str]]], list[str]]:
-    """Return the rows of ``split`` from the column names on, and a sentence if there are rows above the names."""
+    """Return the rows from the column names on, and a sentence about the rows above them, if there are any.
+
+    ``rows`` are the result of :func:`split`.
+    """
     above = preamble([cells for _, cells in rows])
     if not above:
         return rows, []
-    last = rows[above - 1][0]
-    skipped = "line 1 is skipped: it is" if last == 1 else f"lines 1 to {last} are skipped: they are"
-    return rows[above:], [f"{skipped} above the column names"]
+    return rows[above:], [f"{_skipped(1, rows[above - 1][0])} above the column names"]
+
+
+def above_notes(rows: list[tuple[int, list[str]]]) -> tuple[list[tuple[int, list[str]]], list[str]]:
+    """Remove notes below the table and repeated column names from rows of ``split``; also return sentences about them.
+
+    A row below the table is a note if its first cell that is not empty is a word, in a column of dates, or in a column
+    of numbers and nothing else is in the row.
+
+    >>> table = [(1, ["day", "load"]), (2, ["2024-01-31", "1"]), (3, ["2024-02-01", "2"]), (4, ["Total", "3"])]
+    >>> above_notes(table)[1]
+    ['line 4 is skipped: it is below the table']
+    """
+    names, table, said = rows[0][1] if rows else [], rows, []
+    upper = [cells for _, cells in rows[1 : 1 + len(rows) // 2]][:_SAMPLE]
+    while len(table) > 1 + len(upper) and _is_note(table[-1][1], upper):
+        table = table[:-1]
+    if len(table) < len(rows):
+        said = [f"{_skipped(rows[len(table)][0], rows[-1][0])} below the table"]
+    repeated = [line for line, cells in table[1:] if cells == names]
+    if repeated and any(map(_is_word, names)):
+        table = [table[0], *(row for row in table[1:] if row[1] != names)]
+        said.append(f"lines that repeat the column names are skipped: {', '.join(map(str, repeated))}")
+    return table, said
+
+
+def _skipped(first: int, last: int) -> str:
+    return f"line {first} is skipped: it is" if first == last else f"lines {first} to {last} are skipped: they are"
+
+
+def _is_note(cells: list[str], above: list[list[str]]) -> bool:
+    place = next((place for place, cell in enumerate(cells) if cell), len(cells))
+    if place == len(cells) or cells[place][0].isdigit() or not _is_word(cells[place]):
+        return False
+    column = [row[place] for row in above if place < len(row)]
+    if dates(column):
+        return True
+    filled = [cell for cell in column if cell.lower() not in MISSING]
+    return bool(filled) and not any(cells[place + 1 :]) and not any(map(_is_word, filled))
 
 
 def _is_word(cell: str) -> bool:
-    """Return whether a cell is neither a number nor a date nor missing."""
+    """Return True if a cell is neither a number nor a date nor missing."""
     return number(cell) is None and number(cell, decimal_commas=True) is None and not dates([cell])
 
 
 def split(text: str, separator: str | None, most: int | None = None) -> list[tuple[int, list[str]]]:
-    """Return the cells of each line (at most ``most``) that is not blank, with its number from 1. Raises csv.Error.
+    """Split a text into lines that are not blank, and lines into cells; return each line's number and cells.
 
-    Without a separator a line is one cell. Lines at the end whose cells are all empty are left out.
+    Numbers start at 1. At most ``most`` lines are returned. A text that is not valid CSV raises csv.Error. Without a
+    separator, a line is one cell. Lines at the end whose cells are all empty are left out.
     """
     reader = csv.reader(text.splitlines(keepends=True), delimiter=separator or "\0", strict=True)
     try:
@@ -168,9 +212,10 @@ def split(text: str, separator: str | None, most: int | None = None) -> list[tup
 
 
 def _tidy(cell: str, separator: str | None) -> str:
-    """Return a cell without white space around it; of a number, also without signs of units and between thousands.
+    """Return a cell without white space around it and, if it is a number, without unit signs and thousands separators.
 
-    A space between digits divides thousands only in a file with a separator: otherwise it may be the separator.
+    A space between digits separates thousands only in a file with a separator; otherwise it may be the separator
+    itself.
 
     >>> _tidy(" 1 234,5 ", ";"), _tidy("12.5 %", ","), _tidy("$1,200", ";"), _tidy("1 234", None), _tidy("3 men", ";")
     ('1234,5', '12.5', '1,200', '1 234', '3 men')
@@ -214,7 +259,7 @@ def decimal_mark(cells: Sequence[str], separator: str | None) -> tuple[bool, str
 
 
 def reading(cell: str, decimal_commas: bool) -> str:
-    """Return a sentence about a cell that may be read in two ways.
+    """Return a sentence that says how an ambiguous cell, such as 1,040, is read.
 
     >>> reading("1,040", True), reading("1,040", False)
     ('1,040 is read as 1.04 (decimal comma)', '1,040 is read as 1040 (comma between thousands)')
@@ -224,7 +269,7 @@ def reading(cell: str, decimal_commas: bool) -> str:
 
 
 def number(cell: str, decimal_commas: bool = False) -> float | None:
-    """Return the number in a cell, NaN for a missing one, None for anything else; infinity counts as missing.
+    """Return the number in a cell, NaN for a missing or infinite number, and None for anything else.
 
     >>> number("1.234,5", True), number("1,234.5"), number("TRUE"), number("n/a"), number("x")
     (1234.5, 1234.5, 1.0, nan, None)
@@ -246,32 +291,50 @@ def number(cell: str, decimal_commas: bool = False) -> float | None:
 
 
 def dates(cells: Sequence[str]) -> list[datetime | None]:
-    """Return the dates in the cells of a column, None where a cell is missing; empty if another cell is not a date.
+    """Return the dates in the cells of a column, with None for a missing date.
 
-    The dates are in ISO 8601, or all in the first of these forms that fits every cell: day.month.year,
-    month/day/year, day/month/year, year/month/day, day-month-year. A time of day may follow. A time with an offset is
-    converted to UTC, so that daylight saving time does not make the steps uneven.
+    Return an empty list if a cell is neither a date nor missing. The dates are in ISO 8601, or all in the first of
+    these forms that fits every cell: day.month.year, month/day/year, day/month/year, year/month/day, day-month-year. A
+    time of day may follow. If day and month can be exchanged, the order with the more even steps is used, or else with
+    the shorter time between the ends. A time with an offset is converted to UTC, so that daylight saving time does not
+    make the steps uneven.
 
     >>> dates(["2024-02-01T12:30:00+02:00", "", "2024-02-01"])
     [datetime.datetime(2024, 2, 1, 10, 30), None, datetime.datetime(2024, 2, 1, 0, 0)]
     >>> dates(["1/2/2024", "1/13/2024"])[0].month, dates(["1/2/2024", "13/2/2024"])[0].month, dates(["12.5"])
     (1, 2, [])
+    >>> dates(["1/2/2024 23:00", "2/2/2024 00:00", "2/2/2024 01:00"])[0].month
+    2
     """
     there = {cell for cell in cells if cell.lower() not in MISSING}
     if not there or any(not cell[:1].isdigit() or not any(mark in cell for mark in "-./") for cell in there):
         return []
     readers: list[Callable[[str], datetime]] = [_iso, *(functools.partial(_formatted, day) for day in _DAYS)]
+    fitting = []
     for read in readers:
-        try:
+        with contextlib.suppress(ValueError):
             found = {cell: read(cell) for cell in there}
-        except ValueError:
-            continue
-        return [found.get(cell) for cell in cells]
-    return []
+            fitting.append([found.get(cell) for cell in cells])
+            if "/" not in cells[0] or len(fitting) == 2:
+                break
+    return min(fitting, key=_oddness, default=[])
+
+
+def _oddness(found: list[datetime | None]) -> tuple[bool, float, float]:
+    """Return how irregular the dates of a column are, as a tuple that sorts regular dates first.
+
+    The tuple states whether a step leads back, the ratio of the longest step to the mean step, and the time between the
+    first and the last date.
+    """
+    first = next(filter(None, found))
+    times = [(date - first).total_seconds() for date in found if date is not None]
+    span = times[-1]
+    ratios = [(b - a) * (len(times) - 1) / span for a, b in itertools.pairwise(times)] if span else [1.0]
+    return min(ratios) < 0, round(max(ratios), 1), abs(span)
 
 
 def _iso(cell: str) -> datetime:
-    found = datetime.fromisoformat(cell)
+    found = datetime.fromisoformat(re.sub(r" (UTC|GMT|Z)$", "+00:00", cell))
     return found if found.tzinfo is None else found.astimezone(UTC).replace(tzinfo=None)
 
 

@@ -1,7 +1,7 @@
-"""A decorator for public functions and classes that explains failed calls by their annotations. No torch.
+"""A decorator for public functions and classes, which explains failed calls by the annotations of their arguments.
 
 The annotation is the rule, so that the signature shows everything that is checked. The types below add ranges to
-numbers.
+numbers. This module does not import torch.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class Rule(NamedTuple):
-    """A check of a value, and the words for what it accepts."""
+    """A check that a value must pass, and a description of the values that pass."""
 
     accepts: Callable[[Any], bool]
     expected: str
@@ -39,7 +39,7 @@ Finite: TypeAlias = Annotated[float, Rule(math.isfinite, "a finite number")]
 
 
 def checked(thing: T) -> T:
-    """Decorate a public function or class: a call that fails raises an ArgumentError for the argument of a wrong type.
+    """Decorate a public function or class so that a failed call names the argument whose type is wrong.
 
     A class has its constructor and its public methods decorated; a module (``nn.Module``) only its constructor and its
     class methods, because ``torch.compile`` traces the others.
@@ -47,10 +47,13 @@ def checked(thing: T) -> T:
     Arguments are compared with their annotations only after a call has failed, so that a successful call costs little.
     There are two exceptions, which are checked before the call: flags, because text or None as a flag would do the
     opposite of what it says, and text and bools for numbers (``dt="5"``, ``size=True``), because they may happen to
-    work. Errors of stablessm are raised unchanged. ``int``
-    accepts whole numbers of any type, ``float`` real numbers except NaN, ``str`` text without NUL, ``Literal`` its
-    values, ``tuple[float, float]`` two numbers, ``ArrayLike`` anything that NumPy converts to real numbers, and a class
-    its instances. An annotation that cannot be evaluated, such as one imported for type checkers only, accepts
+    work. Numbers of other types, such as an array with one whole number, are passed on as ``int`` or ``float`` where
+    the annotation accepts nothing else. Errors of stablessm are raised unchanged, unless they name an argument that
+    this function does not have.
+
+    ``int`` accepts whole numbers of any type, ``float`` real numbers except NaN, ``str`` text without NUL, ``Literal``
+    its values, ``tuple[float, float]`` two numbers, ``ArrayLike`` anything that NumPy converts to real numbers, and a
+    class its instances. An annotation that cannot be evaluated, such as one imported for type checkers only, accepts
     anything.
 
     >>> @checked
@@ -65,6 +68,7 @@ def checked(thing: T) -> T:
         return _checked_class(thing)
     function: Any = thing
     flags, numbers = _places(function, _FLAG), _places(function, _NUMBER)
+    alone = frozenset(name for name, _ in _places(function, _NUMBER_ALONE))
 
     @functools.wraps(function)
     def call(*args: Any, **options: Any) -> Any:
@@ -74,11 +78,19 @@ def checked(thing: T) -> T:
                 require(name, value, _rule(function, name))
         for name, position in numbers:
             value = options[name] if name in options else args[position] if position < len(args) else 0
-            if isinstance(value, bool | str | bytes):
-                require(name, value, _rule(function, name))
+            if type(value) in (int, float) or value is None:
+                continue
+            number = _as_number(value, _rule(function, name), name, only=name in alone)
+            if number is not value and name in options:
+                options[name] = number
+            elif number is not value:
+                args = (*args[:position], number, *args[position + 1 :])
         try:
             return function(*args, **options)
-        except (ArgumentError, NumericalError, BackendUnavailableError, OSError):
+        except ArgumentError as error:
+            _name_own_argument(function, args, options, error)
+            raise
+        except (NumericalError, BackendUnavailableError, OSError):
             raise
         except Exception as error:
             _blame(function, args, options, error)
@@ -87,8 +99,17 @@ def checked(thing: T) -> T:
     return call  # type: ignore[return-value]
 
 
+def _as_number(value: Any, rule: Rule, name: str, *, only: bool) -> Any:
+    """Return a value converted to ``int`` or ``float`` if the parameter accepts only numbers; refuse text and bools."""
+    if isinstance(value, bool | str | bytes):
+        require(name, value, rule)
+    elif only and rule.accepts(value):
+        return operator.index(value) if _whole(value) else float(value)
+    return value
+
+
 def _checked_class(cls: Any) -> Any:
-    """Decorate the constructor and the public methods of a class."""
+    """Decorate the constructor and the public methods of a class with :func:`checked`."""
     is_module = hasattr(cls, "forward")
     cls.__init__ = checked(cls.__init__)
     for name, member in list(vars(cls).items()):
@@ -102,7 +123,7 @@ def _checked_class(cls: Any) -> Any:
 
 
 def _places(function: Any, kind: re.Pattern[str]) -> list[tuple[str, int]]:
-    """Return the name and the position of each parameter whose annotation is of this kind."""
+    """Return the name and the position of each parameter whose annotation matches a pattern."""
     written = {name: each for name, each in getattr(function, "__annotations__", {}).items() if name != "return"}
     named = [name for name, each in written.items() if kind.search(each if isinstance(each, str) else repr(each))]
     code = getattr(inspect.unwrap(function), "__code__", None)
@@ -114,16 +135,16 @@ def _places(function: Any, kind: re.Pattern[str]) -> list[tuple[str, int]]:
 
 @functools.cache
 def _rule(function: Any, name: str) -> Rule:
-    """Return the rule of a parameter."""
+    """Return the rule for one parameter of a function."""
     return rule_of(_evaluated(function.__annotations__[name], inspect.unwrap(function).__globals__))
 
 
 def _blame(function: Any, args: tuple[Any, ...], options: dict[str, Any], error: Exception) -> None:
-    """Raise an ArgumentError for the first argument that does not have its annotated type, if there is one."""
+    """Raise an ArgumentError for the first argument that does not match its annotation, if there is one."""
     signature = inspect.signature(function)
     try:
         given = signature.bind(*args, **options).arguments
-    except TypeError:  # the error says what is missing or unknown
+    except TypeError:  # the original error says what is missing or unknown
         return
     for name, rule in _rules(function, signature).items():
         if name in given and given[name] is not signature.parameters[name].default:
@@ -133,8 +154,18 @@ def _blame(function: Any, args: tuple[Any, ...], options: dict[str, Any], error:
                 raise refused from error
 
 
+def _name_own_argument(function: Any, args: tuple[Any, ...], options: dict[str, Any], error: ArgumentError) -> None:
+    """Raise an ArgumentError that names an argument of the function, if the error names no such argument."""
+    names = inspect.signature(function).parameters
+    if names.keys() & set(re.findall(r"\w+", error.argument)):
+        return
+    _blame(function, args, options, error)
+    if "model" in names and error.argument in ("x", "x_t", "state"):
+        raise ArgumentError("model", "a model that takes such inputs", f"a call that raised: {error}") from error
+
+
 def require(name: str, value: Any, rule: Rule) -> None:
-    """Raise an ArgumentError unless the rule accepts the value."""
+    """Raise an ArgumentError unless the value passes the rule."""
     if not rule.accepts(value):
         plain = value is None or isinstance(value, str | bytes | Number | tuple | list | Mapping)
         got = _repr(value) if plain else value if hasattr(value, "shape") else type(value).__name__
@@ -144,12 +175,12 @@ def require(name: str, value: Any, rule: Rule) -> None:
 def _repr(value: Any) -> str:
     try:
         return repr(value)
-    except Exception:  # too many digits, too deep, or of a class whose __repr__ fails
+    except Exception:  # repr fails: too many digits, nested too deeply, or an error in __repr__
         return type(value).__name__
 
 
 def _rules(function: Any, signature: inspect.Signature) -> dict[str, Rule]:
-    """Return a rule for each parameter."""
+    """Return a rule for each parameter of a function, by name."""
     rules = {}
     for name, parameter in signature.parameters.items():
         if parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
@@ -173,7 +204,7 @@ def _evaluated(annotation: Any, names: dict[str, Any]) -> Any:
 
 
 def rule_of(annotation: Any) -> Rule:
-    """Return the rule of an annotation.
+    """Return the rule that an annotation describes.
 
     >>> rule_of(float | None).expected
     'a number or None'
@@ -182,9 +213,13 @@ def rule_of(annotation: Any) -> Rule:
     if annotation in _SIMPLE:
         return _SIMPLE[annotation]
     if origin is Annotated:
-        base, (_, *more) = Rule(_whole, "") if parts[0] is int else rule_of(parts[0]), parts
-        return Rule(lambda value: base.accepts(value) and all(rule.accepts(value) for rule in more), more[-1].expected)
-    if re.search("ArrayLike|_SupportsArray", str(annotation)):  # a union that merges with others, or (NumPy 2.5) a name
+        (kind, *more), whole = parts, parts[0] is int
+        base = Rule(_whole, "") if whole else rule_of(kind)
+        plain = operator.index if whole else lambda value: value  # 2^63 overflows in comparisons of tensors
+        return Rule(
+            lambda value: base.accepts(value) and all(rule.accepts(plain(value)) for rule in more), more[-1].expected
+        )
+    if re.search("ArrayLike|_SupportsArray", str(annotation)):  # a union that merges with others, or a name
         empty = type(None) in parts
         return Rule(lambda value: (empty and value is None) or _numeric(value), "real numbers, without a gradient")
     if origin is Literal:
@@ -217,7 +252,7 @@ def _instance(kind: Any) -> Rule:
 
 
 def _has_values(tensor: Any) -> bool:
-    """Return whether a tensor or array has values of a common dtype: not sparse, quantized, float8 or on meta."""
+    """Return True if the values of a tensor or array can be read: not sparse, quantized, float8 or on meta."""
     strided = str(getattr(tensor, "layout", "torch.strided")) == "torch.strided"
     common = _COMMON.fullmatch(str(tensor.dtype).removeprefix("torch."))
     rare = getattr(tensor, "is_meta", False) or getattr(tensor, "is_nested", False)
@@ -229,7 +264,7 @@ def _any_of(rules: Sequence[Rule]) -> Rule:
 
 
 def _sequence(item: Any, *more: Any) -> Rule:
-    """Return the rule of a sequence: one for all entries, or one for each entry of ``tuple[X, Y]``."""
+    """Return the rule for a sequence of entries of the type ``item``, or for the tuple ``tuple[item, *more]``."""
     if more and more != (...,):
         rules = [rule_of(part) for part in (item, *more)]
         words = [rule.expected for rule in rules]
@@ -256,10 +291,13 @@ def _each(rules: Sequence[Rule], values: Sequence[Any]) -> bool:
 
 
 def _listed(value: Any) -> bool:
-    """Return whether a value is a sequence, including arrays of one dimension but not text."""
+    """Return True if a value is a sequence.
+
+    Arrays of one dimension are sequences, except arrays of objects; text is not.
+    """
     if isinstance(value, str | bytes | bytearray) or getattr(value, "is_meta", False):
         return False
-    return isinstance(value, Sequence) or getattr(value, "ndim", None) == 1
+    return isinstance(value, Sequence) or (getattr(value, "ndim", None) == 1 and str(value.dtype) != "object")
 
 
 def _anything(value: Any) -> bool:
@@ -267,7 +305,7 @@ def _anything(value: Any) -> bool:
 
 
 def _whole(value: Any) -> bool:
-    """Return whether a value is a whole number of any type except bool; tensors with one number count."""
+    """Return True if a value is a whole number of any type except bool; tensors with one number count."""
     if isinstance(value, bool) or "bool" in str(getattr(value, "dtype", "")):
         return False
     try:
@@ -277,14 +315,14 @@ def _whole(value: Any) -> bool:
 
 
 def _flag(value: Any) -> bool:
-    """Return whether a value is True, False, 0, 1 or an array or tensor with one truth value."""
+    """Return True if a value is True, False, 0, 1, or an array or tensor with one truth value."""
     if hasattr(value, "dtype"):
         return "bool" in str(value.dtype) and math.prod(value.shape) == 1 and _has_values(value)
     return isinstance(value, int) and value in (0, 1)
 
 
 def _number(value: Any) -> bool:
-    """Return whether a value is a real number of any type except NaN and bool."""
+    """Return True if a value is a real number of any type except NaN and bool."""
     if isinstance(value, bool) or not isinstance(value, Real):
         return False
     try:
@@ -305,7 +343,7 @@ def _numeric(value: Any) -> bool:
 
 
 def _text(value: Any) -> bool:
-    """Return whether a value is text that a file or a terminal can hold."""
+    """Return True if a value is text that a file or a terminal can contain."""
     try:
         return isinstance(value, str) and b"\0" not in value.encode()
     except UnicodeEncodeError:  # half of a surrogate pair
@@ -313,16 +351,17 @@ def _text(value: Any) -> bool:
 
 
 def _path(value: Any) -> bool:
-    """Return the rule of ``os.PathLike``."""
+    """Return True if a value is a path object (``os.PathLike``)."""
     return hasattr(value, "__fspath__")
 
 
 _FLAG: Final = re.compile(r"^(bool|bool \| None|<class 'bool'>)$")
 _NUMBER: Final = re.compile(r"\b(int|float|Size|Count|Seed|Finite)\b")
-"""Annotations of flags, and annotations that mention numbers."""
+_NUMBER_ALONE: Final = re.compile(r"^(int|float|Size|Count|Seed|Finite)( \| None)?$")
+"""Patterns of annotations: of flags, of annotations that mention numbers, and of those that accept only one number."""
 _COMMON: Final = re.compile(r"b?float(16|32|64)|complex\d+|int\d+|uint8|bool")
 _LATER: Final = {"Axes | None": Annotated[Any, Rule(lambda ax: ax is None or hasattr(ax, "loglog"), "Matplotlib axes")]}
-"""Rules of annotations that only type checkers can evaluate."""
+"""Rules for annotations that only type checkers can evaluate."""
 _SIMPLE: Final[dict[Any, Rule]] = {
     int: Rule(lambda value: _whole(value) and abs(operator.index(value)) < MOST, "a whole number"),
     float: Rule(_number, "a number"),

@@ -1,4 +1,4 @@
-"""How results are displayed: a few lines of text, and a small table with a drawing in notebooks."""
+"""The display of results: a few lines of text, and in notebooks a small table with a drawing."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from stablessm._errors import printable, quoted
 
 LINES = 8
-"""Number of lines of a ``repr`` and of a summary in a notebook."""
+"""Largest number of lines of a ``repr`` and of a summary in a notebook."""
 
 _WIDTH, _HEIGHT = 240, 90
 """Size of the drawing in a notebook, in pixels."""
@@ -18,7 +18,7 @@ _LEFT = 'style="text-align:left"'
 
 
 class Result:
-    """Base class of results. ``repr`` and notebooks show the fields that are not None, and arrays by shape and range.
+    """The base class of results: ``repr`` and notebooks show a summary of the fields that are not None.
 
     A subclass is a dataclass with ``repr=False``. If it defines ``__str__``, notebooks show that text above the fields.
     """
@@ -51,14 +51,17 @@ class Result:
 
 
 def _digits(value: object) -> str:
-    """Return a field with numbers to six digits."""
+    """Return the value of a field as text, with numbers to six digits."""
     if isinstance(value, tuple) and value and all(isinstance(part, float) for part in value):
         return f"({', '.join(map(_digits, value))})"
     return f"{value:.6g}" if isinstance(value, float) else printable(quoted(value))
 
 
 def _drawing(x: Any, y: Any) -> str:
-    """Return a curve as a small SVG with a logarithmic y axis; an empty string for fewer than two positive values."""
+    """Draw a curve as a small SVG with a logarithmic y axis.
+
+    The result is an empty string if there are fewer than two positive values.
+    """
     step = max(1, math.ceil(len(x) / 200))
     pairs = [(float(a), float(b)) for a, b in zip(x[::step], y[::step], strict=True)]
     points = [(a, math.log10(b)) for a, b in pairs if math.isfinite(a) and 0 < b < math.inf]

@@ -1,4 +1,4 @@
-"""The exceptions of stablessm. Each message names the argument, the expected value and the received value."""
+"""The exceptions of this library, whose messages name the argument, the expected value and the received value."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any
 
 LONGEST = 400
-"""Number of characters of a value that a message shows."""
+"""Largest number of characters of a value that a message shows."""
 
 _CONTROL = "[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"
 
 MOST = 8
-"""Number of entries of a value that a message shows."""
+"""Largest number of entries of a value that a message shows."""
 
 
 def shown(value: object) -> str:
-    """Return a value as a message shows it: arrays by shape, type and range, long sequences by their beginning.
+    """Return a value as messages show it: shape, type and range of an array, the beginning of a long sequence.
 
     >>> shown(list(range(100)))
     '[0, 1, 2, 3, 4, 5, 6, 7, …] (100 entries)'
@@ -37,7 +37,7 @@ def shown(value: object) -> str:
 
 
 def quoted(item: object) -> str:
-    """Return :func:`shown`, with quotation marks around text."""
+    """Return :func:`shown` of a value, with quotation marks around text."""
     return repr(item) if isinstance(item, str) else shown(item)
 
 
@@ -57,13 +57,13 @@ def _array(value: Any) -> str:
         if "complex" in kind:
             return kind
         low, high = float(value.min()), float(value.max())
-    except (TypeError, RuntimeError, ValueError, NotImplementedError):  # text, no values at all
+    except (TypeError, RuntimeError, ValueError, NotImplementedError):  # an array of text, or an empty array
         return kind
     return f"{kind}, from {low:g} to {high:g}"
 
 
 def printable(text: str) -> str:
-    """Return text that is safe to print: control characters, which a terminal obeys, are written as codes.
+    """Return text that is safe to print, with control characters of terminals replaced by their codes.
 
     >>> printable("a\\x1b[2J\\nb")
     'a\\\\x1b[2J\\nb'
@@ -72,7 +72,7 @@ def printable(text: str) -> str:
 
 
 class ArgumentError(ValueError):
-    """An argument has a wrong rank, size, dtype or value.
+    """The error for an argument that has a wrong rank, size, dtype or value.
 
     >>> raise ArgumentError("decay", "64 channels (as in drive)", "32 channels")
     Traceback (most recent call last):
@@ -86,7 +86,7 @@ class ArgumentError(ValueError):
 
 
 def unknown_name(argument: str, names: Iterable[str], got: object, expected: str | None = None) -> ArgumentError:
-    """Return the error for a name that is not among ``names``; it suggests a name that is spelled similarly.
+    """Return the error for a name that is not among ``names``; the error suggests a similar name.
 
     ``expected`` describes the names; by default they are listed.
 
@@ -104,15 +104,15 @@ def unknown_name(argument: str, names: Iterable[str], got: object, expected: str
 
 
 class BackendUnavailableError(RuntimeError):
-    """A requested backend cannot run on this machine; the message states the reason and the remedy."""
+    """The error for a backend that cannot run on this machine; the message states reason and remedy."""
 
 
 class MissingPackageError(BackendUnavailableError, ImportError):
-    """An optional package is not installed or cannot be imported; the message has the command that installs it."""
+    """The error for an optional package that cannot be imported; the message has the command that installs it."""
 
 
 class NumericalError(ArithmeticError):
-    """A computation failed numerically; the message states the remedy."""
+    """The error for a computation that failed numerically; the message states the remedy."""
 
     def __init__(self, what: str, remedy: str) -> None:
         super().__init__(f"{what}. Remedy: {remedy}")

@@ -1,4 +1,4 @@
-"""Forked processes: a child must not wait for threads or locks that exist only in its parent.
+"""Makes forked processes safe: a child must not wait for threads or locks that exist only in its parent.
 
 GNU's OpenMP runtime (libgomp), on which PyTorch runs on Linux, keeps its threads for the next parallel operation and
 does not notice a fork: the child inherits a list of threads that it does not have, and its first parallel operation
@@ -23,24 +23,24 @@ compiling = threading.RLock()
 locks of imports and of LLVM as they are."""
 
 _FORKED = 0x40
-"""PF_FORKNOEXEC among the flags in /proc/self/stat: the process was forked and has not started another program."""
+"""The flag PF_FORKNOEXEC in /proc/self/stat: the process was forked and has not started another program."""
 _SOFT_PAUSE = 1
 _LIBRARIES = {"darwin": "libtorch_cpu.dylib", "win32": "torch_cpu.dll"}
 """PyTorch's library for CPUs, which loads the OpenMP runtime; on other systems libtorch_cpu.so."""
 _sound_in = 0
-"""The process whose OpenMP threads can be used; 0 if this process inherited threads that it does not have."""
+"""Id of the process whose OpenMP threads can be used; 0 if this process inherited threads that it does not have."""
 _ended = True
 
 
 def openmp() -> ctypes.CDLL | None:
-    """Return the OpenMP runtime that PyTorch has loaded, or None if PyTorch is not loaded or the runtime is unknown."""
+    """Return the OpenMP runtime that PyTorch has loaded; None if PyTorch is not loaded or the runtime is unknown."""
     torch = getattr(sys.modules.get("torch"), "__file__", None)
     if torch is None:
         return None
     # Symbols are looked up as the linker does for PyTorch. On Linux a preloaded runtime comes before PyTorch's own.
     if sys.platform == "linux" and hasattr(ctypes.CDLL(None), "GOMP_parallel"):
         return ctypes.CDLL(None)
-    for folder in (Path(torch).parent / "lib", Path(sys.prefix) / "lib"):  # of a wheel, of a conda environment
+    for folder in (Path(torch).parent / "lib", Path(sys.prefix) / "lib"):  # in a wheel, or in a conda environment
         path = folder / _LIBRARIES.get(sys.platform, "libtorch_cpu.so")
         if path.exists() and hasattr(library := ctypes.CDLL(str(path)), "GOMP_parallel"):
             return library
@@ -48,12 +48,12 @@ def openmp() -> ctypes.CDLL | None:
 
 
 def openmp_is_sound() -> bool:
-    """Return False in a process that may have inherited OpenMP threads it does not have."""
+    """Return True if this process can use OpenMP; False if it may have inherited threads that do not exist."""
     return _sound_in == os.getpid()
 
 
 def _survives_fork(runtime: ctypes.CDLL | None) -> bool:
-    """Return True for the OpenMP runtimes of LLVM and Intel, which restart in a forked child by themselves."""
+    """Return True for OpenMP runtimes that restart by themselves in a forked child (LLVM's and Intel's)."""
     return runtime is None or hasattr(runtime, "__kmpc_fork_call")
 
 
@@ -61,7 +61,7 @@ def _before() -> None:
     global _ended
     compiling.acquire()
     runtime = openmp()
-    pause = getattr(runtime, "omp_pause_resource_all", None)  # would itself wait for threads that do not exist
+    pause = getattr(runtime, "omp_pause_resource_all", None)  # with such threads, this call would hang too
     _ended = _survives_fork(runtime) or (pause is not None and openmp_is_sound() and pause(_SOFT_PAUSE) == 0)
 
 
@@ -81,7 +81,7 @@ def _use_one_thread() -> None:
 
 
 def _inherited() -> bool:
-    """Return whether this process was forked after PyTorch had loaded an OpenMP runtime that cannot be forked."""
+    """Return True if this process was forked after PyTorch had loaded an OpenMP runtime that cannot be forked."""
     if sys.platform != "linux" or _survives_fork(openmp()):
         return False
     try:
@@ -92,7 +92,7 @@ def _inherited() -> bool:
 
 
 def _loaded_since_fork() -> bool:
-    """Return whether the parent still runs and has the runtime at another address than this process."""
+    """Return True if this process has loaded the OpenMP runtime itself, at another address than its parent."""
     ours, parents = (
         Path(f"/proc/{process}/maps").read_text(encoding="utf-8", errors="replace").splitlines()
         for process in ("self", os.getppid())

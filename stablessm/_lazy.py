@@ -1,4 +1,4 @@
-"""Imports public names at their first use, so that a part of the package works without importing the rest."""
+"""Imports public names at their first use, so that parts of the package work without importing the rest."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 
 def public(package: str, name: str, names: Sequence[str], homes: Sequence[str]) -> Any:
-    """Return a public name for a package's ``__getattr__``: a submodule, or an attribute of one of ``homes``.
+    """Return a public name of a package, for its ``__getattr__``: a submodule, or an attribute of one of ``homes``.
 
     Args:
         names: Public names of the package; any other name raises an AttributeError.

@@ -1,4 +1,4 @@
-"""Locks: one process at a time computes in a run folder, and one worker at a time computes a job."""
+"""File locks: one process at a time computes in a run folder, and one worker at a time computes a job."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from stablessm._errors import ArgumentError
 JOB = "lock"
 """Name of the lock file of a job, in the folder of its notes."""
 _LOOK = 0.5
-"""Seconds; a check whether a lock is taken holds it for less."""
+"""Number of seconds to wait for a lock, because a check whether it is taken holds it for a shorter time."""
 
 
 @contextmanager
 def alone(folder: Path) -> Iterator[None]:
-    """Lock the run folder for this process, or raise an ArgumentError."""
+    """Lock a run folder for this process inside a ``with`` block; raise an ArgumentError if it is locked."""
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError) as error:
@@ -37,18 +37,21 @@ def alone(folder: Path) -> Iterator[None]:
 
 
 def taken(folder: Path) -> bool:
-    """Return whether a process computes in the run folder now."""
+    """Return True if a process is computing in the run folder now."""
     return _held(folder.with_name(f".{folder.name}.lock"))
 
 
 def job_lock(notes: Path) -> FileLock:
-    """Return the lock of a job, held by the worker that computes it; other workers wait until it ends or dies."""
+    """Return the lock of a job, which the worker that computes the job holds.
+
+    Other workers wait until that worker releases the lock or dies.
+    """
     notes.mkdir(parents=True, exist_ok=True)
     return FileLock(notes / JOB, poll_interval=0.2)
 
 
 def running(notes: Path) -> bool:
-    """Return whether a worker, on this or another machine, computes the job now."""
+    """Return True if a worker, on this or another machine, is computing the job now."""
     return _held(notes / JOB)
 
 

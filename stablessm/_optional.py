@@ -1,4 +1,4 @@
-"""Imports optional packages when they are needed; the error for a missing package says how to install it."""
+"""Imports optional packages when they are needed; an error says how to install a missing package."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ EXTRAS: Final[Mapping[str, str]] = {
     "mambapy": "bench",
     "accelerated_scan": "bench",
 }
-"""The extra of stablessm that installs a package; any other package is installed by its own name."""
+"""The extra of stablessm that installs a package, by package; other packages are installed by their own names."""
 _DISTRIBUTIONS: Final[Mapping[str, str]] = {"fla": "flash-linear-attention"}
 """Names under which pip knows packages that are imported by another name."""
 REQUIRED: Final = (
     "torch", "numpy", "llvmlite", "typer", "rich", "tqdm", "matplotlib", "plotly", "safetensors", "scipy", "filelock",
 )  # fmt: skip
-"""Packages that pip installs with stablessm. Without them (--no-deps) a part of it runs: importing it needs none."""
+"""Packages that pip installs with stablessm. Importing stablessm works without them, and so do parts of it."""
 _HUB: Final = ("transformers", "tokenizers", "accelerate", "datasets", "huggingface_hub")
 _LONGEST: Final = 200
-"""Characters of another library's error message that are passed on."""
+"""Largest number of characters of another library's error message that our message contains."""
 
 
 def install_command(package: str) -> str:
@@ -50,7 +50,7 @@ def install_command(package: str) -> str:
 
 
 def why_missing(package: str) -> str | None:
-    """Return why a package cannot be used here and the command that installs it, or None if it can be imported.
+    """Return why a package cannot be imported and the command that installs it; None if it can be imported.
 
     >>> why_missing("numpy") is None
     True
@@ -59,13 +59,13 @@ def why_missing(package: str) -> str | None:
     """
     try:
         _imported(package)
-    except Exception as error:  # a broken package may raise anything: OSError where its shared library does not load
+    except Exception as error:  # a broken package may raise any error, for example OSError
         return _reason(package, error)
     return None
 
 
 def require(package: str, purpose: str) -> Any:
-    """Return the imported package, or raise an error that says what needs it and how to install it.
+    """Import a package and return it, or raise an error that says what requires it and how to install it.
 
     Args:
         package: Name under which it is imported.
@@ -84,12 +84,12 @@ def require(package: str, purpose: str) -> Any:
 
 
 def import_failure(error: BaseException) -> str | None:
-    """Return what to install if ``error`` was raised by the import of a package we depend on, otherwise None."""
+    """Return how to install the package whose import raised ``error``; None for an error of another kind."""
     if isinstance(error, MissingPackageError):
         return str(error)
     package = _importing(error.__traceback__)
     if package is None and isinstance(error, ImportError) and error.name:
-        package = error.name.partition(".")[0]  # missing, or without a name that a newer version has
+        package = error.name.partition(".")[0]  # the package is missing, or an old version lacks a name
     if package in (*REQUIRED, *EXTRAS, *_DISTRIBUTIONS):
         return _reason(package, error)
     return None if error.__cause__ is None else import_failure(error.__cause__)  # transformers raises its own error
@@ -104,7 +104,7 @@ def _imported(package: str) -> Any:
 
 
 def _load_llvm() -> None:
-    """Load llvmlite's shared library, which its import alone does not."""
+    """Load llvmlite's shared library, because importing llvmlite does not load it."""
     importlib.import_module("llvmlite.binding").initialize_native_target()
 
 
@@ -123,7 +123,7 @@ def _reason(package: str, error: BaseException) -> str:
 
 
 def _importing(trace: TracebackType | None) -> str | None:
-    """Return the outermost package, other than ours, whose module body was running."""
+    """Return the outermost package, other than ours, whose import a traceback passes through."""
     while trace is not None:
         name = str(trace.tb_frame.f_globals.get("__name__", "")).partition(".")[0]
         if trace.tb_frame.f_code.co_name == "<module>" and name not in ("stablessm", "__main__"):

@@ -1,10 +1,12 @@
-"""Splitting a number of things into parts of nearly equal size."""
+"""Divides a number of things into parts of nearly equal size."""
 
 from __future__ import annotations
 
 
 def nth_part(count: int, index: int, parts: int) -> slice:
-    """Return part ``index`` of ``count`` things split into ``parts`` parts; the first parts may be larger by one.
+    """Return the slice of part ``index`` if ``count`` things are divided into ``parts`` parts.
+
+    The first parts may be larger by one.
 
     >>> [nth_part(10, index, 3) for index in range(3)]
     [slice(0, 4, None), slice(4, 7, None), slice(7, 10, None)]

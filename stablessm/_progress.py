@@ -7,14 +7,17 @@ import sys
 from collections.abc import Callable, Iterator
 
 SILENT, SILENT_IN_LOGS = 2.0, 8.0
-"""Seconds before progress is shown in a terminal, and elsewhere."""
+"""Number of seconds before progress is shown, in a terminal and in a log."""
 quiet = False
 """True while a command runs with ``--quiet``."""
 
 
 @contextlib.contextmanager
 def working(name: str, show: bool = True) -> Iterator[Callable[[], object]]:
-    """Yield a function to call after every step. Long work shows a progress bar, or a line now and then in a log."""
+    """Yield a function to call after every step of long work, for which a terminal shows a progress bar.
+
+    A log gets a line now and then.
+    """
     from tqdm import tqdm
 
     terminal = sys.stderr is not None and sys.stderr.isatty()

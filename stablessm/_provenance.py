@@ -1,6 +1,7 @@
-"""The origin of a result: versions, the commit of the source, the machine. Requires only the standard library.
+"""The origin of a result: versions, the commit of the source, and the machine.
 
-``setup.py`` runs this file when a wheel or an sdist is built, and writes the commit into ``_build.json``.
+This module requires only the standard library. ``setup.py`` runs it when a wheel or an sdist is built, and writes the
+commit into ``_build.json``.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ PACKAGES: Final = (
     "torch", "numpy", "scipy", "llvmlite", "triton", "transformers", "tokenizers", "jax", "mambapy", "accelerated-scan",
     "flash-linear-attention", "onnxruntime",
 )  # fmt: skip
-"""Packages that change numbers or speed."""
+"""Packages whose versions can change numbers or speed."""
 BUILD: Final = "_build.json"
 """Name of the file, in wheels and sdists but not in a checkout, with the commit that was built."""
 _GIT_PLACES: Final = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR")
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of Python, of stablessm and of those PACKAGES that are installed."""
+    """Return the installed versions of Python, of stablessm and of the packages in PACKAGES."""
     ours = str(getattr(sys.modules.get("stablessm"), "__version__", ""))
     found = {"python": platform.python_version(), "stablessm": ours}
     for package in PACKAGES:
@@ -45,10 +46,10 @@ def _installed(package: str) -> str | None:
 
 
 def commit() -> str | None:
-    """Return the commit this package was built from or runs from, with ``+`` if there were changes; None if unknown.
+    """Return the commit from which this package was built or runs, with ``+`` if files were changed; None if unknown.
 
-    In this order: the environment variable STABLESSM_COMMIT, what the build wrote into the package, and git, if the
-    repository tracks this very file. A repository that happens to lie above an installed package does not.
+    The commit is read from the environment variable STABLESSM_COMMIT, from the file that the build wrote into the
+    package, or from git, in this order. Git is asked only if its repository tracks this file.
     """
     if "STABLESSM_COMMIT" in os.environ:
         return os.environ["STABLESSM_COMMIT"]
@@ -65,7 +66,7 @@ def commit() -> str | None:
 
 
 def hardware() -> dict[str, Any]:
-    """Return the machine: architecture, system, CPU model, cores, threads of PyTorch (if it was imported), GPU."""
+    """Return a description of the machine: architecture, system, CPU, cores, threads of PyTorch (if imported), GPU."""
     torch = sys.modules.get("torch")
     gpu = torch.cuda.get_device_name() if torch is not None and torch.cuda.is_available() else None
     return {
@@ -79,7 +80,7 @@ def hardware() -> dict[str, Any]:
 
 
 def cpu_model() -> str:
-    """Return the name of the processor, or its architecture if the system does not name it."""
+    """Return the name of the processor, or its architecture if the system does not name the processor."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
         return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))

@@ -1,4 +1,4 @@
-"""Old spellings of public names, which work for one more release and give a DeprecationWarning."""
+"""Support for old spellings of public names, which work for one more release and give a DeprecationWarning."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ NAMES: Final = {
     "realisation": "realization",
     "standardise": "standardize",
 }
-"""Present spelling of each old one."""
+"""Present spelling of each old spelling."""
 
 OLD: Final = {new: old for old, new in NAMES.items()}
-"""Old spelling of each present one."""
+"""Old spelling of each present spelling."""
 
 _silent = ContextVar("_silent", default=False)
 
 
 @contextmanager
 def reading_a_file() -> Iterator[None]:
-    """Turn the warnings off: files that were written under old names are read without a warning."""
+    """Turn off the warnings about old names while a file is read, because the file may have been written under them."""
     before = _silent.set(True)
     try:
         yield
@@ -46,7 +46,7 @@ def reading_a_file() -> Iterator[None]:
 
 
 def warn(message: str) -> None:
-    """Give a DeprecationWarning for the line of the caller, outside this package and PyTorch."""
+    """Give a DeprecationWarning that points to the line of the caller outside of this package and PyTorch."""
     if _silent.get():
         return
     level, frame = 1, sys._getframe()
@@ -56,7 +56,7 @@ def warn(message: str) -> None:
 
 
 def current(options: Mapping[str, Any], old: Iterable[str], where: str) -> dict[str, Any]:
-    """Return options under their present names, with one warning for each old name.
+    """Return options with old names replaced by present names, with one warning for each old name.
 
     Args:
         options: Values by name.
@@ -77,12 +77,15 @@ def current(options: Mapping[str, Any], old: Iterable[str], where: str) -> dict[
 
 
 def current_options(cls: type, options: Mapping[str, Any], where: str = "") -> dict[str, Any]:
-    """Return options of a class under their present names; the decorator :func:`renamed` states the old names."""
+    """Return options of a class with old names replaced by present names.
+
+    The decorator :func:`renamed` lists the old names.
+    """
     return current(options, getattr(cls, "_old_names", ()), where or cls.__name__)
 
 
 def as_now(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings from a file under the names that the present settings have.
+    """Return settings from a file with their names spelled as in the present settings.
 
     >>> as_now({"standardise": False, "valid": 0.1}, {"standardize": True, "valid": 0.1})
     {'standardize': False, 'valid': 0.1}
@@ -91,7 +94,7 @@ def as_now(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def renamed(*old: str) -> Callable[[C], C]:
-    """Let a class take these old keywords, and let its instances have attributes of these names.
+    """Let a class accept these old keywords in its constructor, and let its instances have attributes of these names.
 
     >>> @renamed("normalise")
     ... class Layer:
@@ -139,7 +142,7 @@ def _attribute(old: str) -> property:
 
 
 def module_names(module: str, *old: str) -> Callable[[str], Any]:
-    """Return a module's ``__getattr__``, which knows attributes and submodules under these old names."""
+    """Return a ``__getattr__`` for a module that finds attributes and submodules under these old names."""
 
     def __getattr__(name: str) -> Any:  # noqa: N807
         if name not in old:

@@ -1,4 +1,4 @@
-"""Settings that turn off the telemetry of Hugging Face libraries and Ray, unless the user has set it."""
+"""Turns off the telemetry of Hugging Face libraries and Ray, unless the user has made a choice."""
 
 from __future__ import annotations
 
@@ -11,17 +11,18 @@ _RAY = "RAY_USAGE_STATS_ENABLED"
 
 
 def hub() -> dict[str, str]:
-    """Return the environment variables with which the Hugging Face libraries send no telemetry.
+    """Return the environment variables that turn off the telemetry of Hugging Face libraries.
 
-    They are read when ``huggingface_hub`` is imported. Empty if the user has set one of them.
+    The variables are read when ``huggingface_hub`` is imported. The result is empty if the user has set one of them.
     """
     return {} if any(variable in os.environ for variable in _HUB) else {_HUB[0]: "1"}
 
 
 def ray() -> dict[str, str]:
-    """Return the environment variables with which a Ray cluster that is started sends no usage statistics.
+    """Return the environment variables that turn off the usage statistics of a new Ray cluster.
 
-    Empty if the user has set the variable, or has answered ``ray enable-usage-stats`` or ``ray disable-usage-stats``.
+    The result is empty if the user has set the variable, or has answered ``ray enable-usage-stats`` or ``ray
+    disable-usage-stats``.
     """
     if _RAY in os.environ:
         return {}

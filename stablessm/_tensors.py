@@ -1,4 +1,4 @@
-"""Tensors and a text in a ``.safetensors`` file, with a SHA-256 of both."""
+"""Writes and reads ``.safetensors`` files that contain tensors, a text, and a SHA-256 of both."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _SEALED = "sealed"
 
 
 def packed(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return copies on the CPU, as safetensors wants them: in order, and none a view of another."""
+    """Return copies of tensors on the CPU in the form that safetensors requires: sorted, and none a view of another."""
     return {name: t.detach().cpu().clone(memory_format=torch.contiguous_format) for name, t in tensors.items()}
 
 
 def save(path: str | os.PathLike[str], tensors: Mapping[str, Tensor], content: str = "") -> str:
-    """Write packed tensors and a text to a ``.safetensors`` file, with their SHA-256, which is returned."""
+    """Write packed tensors and a text to a ``.safetensors`` file, with their SHA-256; return the SHA-256."""
     from safetensors.torch import save_file
 
     seal = digest(content, tensors)
@@ -37,9 +37,9 @@ def save(path: str | os.PathLike[str], tensors: Mapping[str, Tensor], content: s
 
 
 def load(path: str | os.PathLike[str], expected: str = _EXPECTED) -> tuple[str, dict[str, Tensor], str | None]:
-    """Return the text and the tensors that :func:`save` wrote, and their SHA-256.
+    """Return the text, the tensors and the SHA-256 of a file that :func:`save` wrote.
 
-    A file of another origin has no checksum: None, and its text is empty.
+    For a file of another origin, the text is empty and the SHA-256 is None.
     """
     with _opened(path, expected) as file:
         metadata = file.metadata()
@@ -62,23 +62,23 @@ def _opened(path: str | os.PathLike[str], expected: str) -> Iterator[Any]:
 
 
 def header(path: str | os.PathLike[str], expected: str = _EXPECTED) -> tuple[dict[str, tuple[int, ...]], str | None]:
-    """Return the shapes of the tensors in a ``.safetensors`` file, and their SHA-256; no tensor is read."""
+    """Return the shapes of the tensors in a ``.safetensors`` file and its SHA-256, without reading the tensors."""
     with _opened(path, expected) as file:
         shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118 (no mapping)
         return shapes, _unsealed(file.metadata())[1]
 
 
 def _unsealed(metadata: Mapping[str, str] | None) -> tuple[str, str | None]:
-    """Return the text and the SHA-256 in a file's metadata."""
+    """Return the text and the SHA-256 from a file's metadata."""
     given = metadata or {}
     if _SEALED in given:
         found = json.loads(given[_SEALED])
         return found["content"], found["sha256"]
-    return given.get("content", given.get("stablessm", "")), given.get("sha256")  # as earlier versions wrote them
+    return given.get("content", given.get("stablessm", "")), given.get("sha256")  # as in older files
 
 
 def digest(content: str, tensors: Mapping[str, Tensor]) -> str:
-    """Return the SHA-256 of a text and of all tensors, with names, shapes and dtypes."""
+    """Compute the SHA-256 of a text and of all tensors, with their names, shapes and dtypes."""
     found = hashlib.sha256(content.encode())
     for name in sorted(tensors):
         tensor = tensors[name]

@@ -1,4 +1,4 @@
-"""Files of a run: JSON, NPZ and safetensors, written atomically and checked when read.
+"""Reads and writes the files of a run: JSON, NPZ and safetensors, written atomically and checked when read.
 
 Every file reaches the disk before it replaces another. JSON and safetensors carry a SHA-256 of their content (NPZ has
 checksums of its own), so that a damaged file raises an error that names it. Files without a checksum, as earlier
@@ -39,12 +39,12 @@ RESTORE = "Restore it from a copy, or remove it and make it again"
 
 
 class DamagedFileError(ArgumentError):
-    """A file is damaged or was replaced. The message names the file and what to do."""
+    """The error for a file that is damaged or was replaced; the message names the file and the remedy."""
 
 
 @contextmanager
 def atomic(path: Place) -> Iterator[Path]:
-    """Yield a temporary file that is renamed to ``path`` if the block succeeds, and deleted otherwise.
+    """Yield a temporary file that is renamed to ``path`` if the ``with`` block succeeds, and deleted otherwise.
 
     The block must close the file. The content is on the disk before the file gets its name. An ``OSError`` names
     ``path``, whatever failed.
@@ -67,13 +67,13 @@ def atomic(path: Place) -> Iterator[Path]:
 
 @contextmanager
 def writing(path: Place) -> Iterator[None]:
-    """Make an ``OSError`` in the block name the file that could not be written, and what to do."""
+    """Add the file that could not be written, and a remedy, to the message of an ``OSError`` in a ``with`` block."""
     path = Path(path)
     try:
         yield
     except OSError as error:
         if error.filename is not None and not Path(str(error.filename)).is_relative_to(path.parent):
-            raise  # about another file
+            raise  # the error is about another file
         full = error.errno in (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC))
         remedy = "free some space or choose another disk" if full else "choose a folder that can be written to"
         raise OSError(error.errno, f"{error.strerror or error}; {remedy}", str(path)) from error
@@ -84,7 +84,7 @@ def writing(path: Place) -> Iterator[None]:
 
 
 def replace(source: Place, target: Place) -> None:
-    """Write ``source`` to the disk, then rename it to ``target``, which may be an existing file.
+    """Rename ``source`` to ``target``, which may be an existing file, after its content is on the disk.
 
     Windows refuses while another process, such as a virus scanner, has one of the files open, so the rename is tried
     again for two seconds.
@@ -103,7 +103,7 @@ def replace(source: Place, target: Place) -> None:
 
 
 def _to_disk(path: Path) -> None:
-    """Wait until the content of a file, or the names in a folder, are on the disk."""
+    """Wait until the content of a file, or the list of names in a folder, is on the disk."""
     is_folder = path.is_dir()
     if is_folder and _WINDOWS:  # Windows cannot open a folder
         return
@@ -117,9 +117,10 @@ def _to_disk(path: Path) -> None:
 
 @contextmanager
 def reading(path: Place, expected: str, *, arguments: bool = True) -> Iterator[None]:
-    """Turn every error about the content of ``path`` into a DamagedFileError that names the file.
+    """Turn every error of the ``with`` block about the content of ``path`` into a DamagedFileError.
 
-    An ``OSError`` keeps its type and names the file too. With ``arguments=False``, an ArgumentError passes unchanged.
+    The error names the file. An ``OSError`` keeps its type and names the file too. With ``arguments=False``, an
+    ArgumentError passes unchanged.
     """
     if b"\0" in os.fsencode(Path(path)):  # an error about the argument, not about the content of a file
         raise ValueError("embedded null byte")
@@ -137,7 +138,7 @@ def reading(path: Place, expected: str, *, arguments: bool = True) -> Iterator[N
 
 
 def inside(path: Path, folder: Path) -> Path:
-    """Return ``path``, or raise an error if a symbolic link leads out of ``folder``."""
+    """Return ``path``; raise an error if a symbolic link makes it a path outside of ``folder``."""
     if not path.resolve().is_relative_to(folder.resolve()):
         raise DamagedFileError(str(path), f"a file in {folder}", f"a symbolic link to {path.resolve()}. Copy the file")
     return path
@@ -147,9 +148,10 @@ def inside(path: Path, folder: Path) -> Path:
 
 
 def write_json(path: Place, content: Mapping[str, Any], *, indent: int | None = 2) -> None:
-    """Write ``content`` as JSON with a checksum. See :func:`plain` for arrays and numbers that are not finite.
+    """Write ``content`` to a file as JSON with a checksum.
 
-    With ``indent=None``, the file has one line and no checksum, for numbers whose checksum is stored elsewhere.
+    :func:`plain` describes how arrays and numbers that are not finite are written. With ``indent=None``, the file has
+    one line and no checksum, for numbers whose checksum is stored elsewhere.
     """
     given = plain(content)
     if indent is not None:
@@ -161,16 +163,15 @@ def write_json(path: Place, content: Mapping[str, Any], *, indent: int | None = 
 
 
 def read_json(path: Place, expected: str = "a whole JSON file") -> dict[str, Any]:
-    """Return the content of a file that :func:`write_json` wrote. A file without a checksum is not checked."""
+    """Return the content of a JSON file; raise an error if it does not match the checksum that the file contains."""
     with reading(path, expected):
         return parsed(Path(path).read_bytes(), f"its {_SEAL} entry, if you edited the file yourself, can be removed")
 
 
 def read_side(path: Place, read: Callable[[dict[str, Any]], _Read], otherwise: _Read, lost: str) -> _Read:
-    """Return ``read(content)`` for a JSON file that is not essential.
+    """Return ``read(content)`` for a JSON file that is not essential, or ``otherwise`` if it cannot be read.
 
-    If there is no file, ``otherwise`` is returned; if it is damaged, ``otherwise`` is returned with a warning that ends
-    in ``lost``, the consequence.
+    For a damaged file there is a warning that ends with ``lost``, the consequence.
     """
     try:
         with reading(path, "a whole JSON file"):
@@ -183,7 +184,10 @@ def read_side(path: Place, read: Callable[[dict[str, Any]], _Read], otherwise: _
 
 
 def parsed(raw: bytes, remedy: str) -> dict[str, Any]:
-    """Return the JSON object in ``raw``, without its checksum. The error about a wrong checksum ends in ``remedy``."""
+    """Parse a JSON object from bytes, and check and remove its checksum.
+
+    The error about a wrong checksum ends with ``remedy``.
+    """
     found = json.loads(raw.decode("utf-8"))
     if not isinstance(found, dict):
         raise ValueError(f"an object was expected, not {type(found).__name__}")
@@ -194,7 +198,7 @@ def parsed(raw: bytes, remedy: str) -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """Return a value as JSON can hold it: arrays as lists, infinities and NaN as ``"inf"``, ``"-inf"`` and ``"nan"``.
+    """Convert a value for JSON: arrays to lists, infinities and NaN to ``"inf"``, ``"-inf"`` and ``"nan"``.
 
     >>> plain({"radius": float("inf"), "lags": np.arange(3), 2: (1, None)})
     {'radius': 'inf', 'lags': [0, 1, 2], '2': [1, None]}
@@ -211,7 +215,7 @@ def plain(value: Any) -> Any:
 
 
 def number(value: Any) -> float:
-    """Return the float of a value that :func:`plain` wrote; NaN for anything else.
+    """Return the float that :func:`plain` converted to a value; NaN for any other value.
 
     >>> number(2), number("-inf"), number("two")
     (2.0, -inf, nan)
@@ -230,7 +234,7 @@ def _seal(content: Mapping[str, Any]) -> str:
 
 
 def append_line(path: Path, row: Mapping[str, Any]) -> bytes:
-    """Append one line in a single write, and return it."""
+    """Append an object to a file of JSON lines, in a single write; return the line."""
     line = _line(row).encode()
     with writing(path), path.open("ab", buffering=0) as file:
         file.write(line)
@@ -238,23 +242,26 @@ def append_line(path: Path, row: Mapping[str, Any]) -> bytes:
 
 
 def write_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Write all lines atomically."""
+    """Write objects to a file of JSON lines, atomically."""
     with atomic(path) as temporary:
         temporary.write_bytes("".join(map(_line, rows)).encode())
 
 
 def read_lines(path: Path, **kinds: type) -> list[dict[str, Any]]:
-    """Return the objects in a file of JSON lines whose keys have these ``kinds``; an empty list if there is no file.
+    """Return the objects in a file of JSON lines, or an empty list if there is no file.
 
-    A last line that a kill cut off is left out. Other damaged lines are left out with a warning.
+    An object is damaged if its keys do not have values of the given ``kinds``. An incomplete last line, which a killed
+    process leaves, is left out. Other damaged lines are left out with a warning, and so is a file that cannot be read
+    or is a symbolic link to a file outside its folder.
     """
     rows, damaged = [], 0
     try:
-        lines = path.read_bytes().split(b"\n")
+        lines = inside(path, path.parent).read_bytes().split(b"\n")
     except FileNotFoundError:
         return []
-    except OSError as error:
-        warnings.warn(f"{path} cannot be read and is left out: {error.strerror}", stacklevel=2)
+    except (DamagedFileError, OSError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        warnings.warn(f"{path} cannot be read and is left out: {why}", stacklevel=2)
         return []
     for line in filter(None, lines):
         try:
@@ -280,7 +287,7 @@ def _line(row: Mapping[str, Any]) -> str:
 
 
 def save_arrays(path: Place, kind: str, meta: Mapping[str, Any], arrays: Mapping[str, Any]) -> None:
-    """Write arrays and plain values (``meta``) to one ``.npz`` file without pickle. ``kind`` names the content."""
+    """Write arrays and plain values (``meta``) to an ``.npz`` file without pickle; ``kind`` names the content."""
     if Path(path).suffix != ".npz":
         raise ArgumentError("path", "a file name that ends in .npz", str(path))
     text = json.dumps({"kind": kind, **plain(meta)}, ensure_ascii=False)
@@ -290,10 +297,10 @@ def save_arrays(path: Place, kind: str, meta: Mapping[str, Any], arrays: Mapping
 
 
 def load_arrays(path: Place, kind: str | None = None) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Return the plain values and the arrays that :func:`save_arrays` wrote.
+    """Return the plain values and the arrays of a file that :func:`save_arrays` wrote.
 
-    ``FILE.npz/NAME`` is a part of a file that :func:`save_parts` wrote. Without ``kind``, any kind is
-    accepted, and the returned values include it.
+    The path ``FILE.npz/NAME`` means the part NAME of a file that :func:`save_parts` wrote. Without ``kind``, any kind
+    is accepted, and the returned values include the kind.
     """
     path, prefix = Path(path), ""
     if path.parent.suffix == ".npz":
@@ -308,7 +315,7 @@ def load_arrays(path: Place, kind: str | None = None) -> tuple[dict[str, Any], d
 
 
 def save_parts(path: Place, parts: Mapping[str, tuple[Mapping[str, Any], Mapping[str, np.ndarray]]]) -> None:
-    """Write several sets of plain values and arrays, by name, to one strongly compressed ``.npz`` file.
+    """Write several sets of plain values and arrays, each with a name, to one compressed ``.npz`` file.
 
     The plain values include the ``kind`` of :func:`save_arrays`. Equal parts give equal files.
     """
@@ -339,19 +346,19 @@ def part_names(path: Place) -> set[str]:
 
 
 def digest_of(path: Path) -> str:
-    """Return the SHA-256 of a file."""
+    """Compute the SHA-256 of a file's content."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def require_digest(path: Path, digest: str | None, expected: str = "the file that was written") -> None:
-    """Raise a DamagedFileError unless a file has this SHA-256; None skips the check."""
+    """Raise a DamagedFileError unless a file has the given SHA-256; None skips the check."""
     if digest is not None and digest_of(path) != digest:
         raise DamagedFileError(str(path), expected, f"other content. {RESTORE}")
 
 
 def environment() -> dict[str, Any]:
-    """Return versions, machine and commit, which are needed to repeat a run."""
+    """Return versions, machine and commit of this process, which are needed to repeat a run."""
     return {
         "versions": _provenance.versions(),
         "commit": _provenance.commit(),
@@ -360,7 +367,7 @@ def environment() -> dict[str, Any]:
 
 
 def write_record(folder: str | os.PathLike[str], *, started: float, **content: Any) -> Path:
-    """Write ``folder/record.json``: ``content``, the command, the environment and the wall time since ``started``.
+    """Write ``folder/record.json``: ``content``, command, environment, and the wall time since ``started``.
 
     ``started`` is a value of ``time.perf_counter()``.
     """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import io
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -108,6 +109,34 @@ def with_preamble(seed: int) -> tuple[CsvFile, list[str]]:
         fitting = file.features["encoding"] == "utf-8" and file.features["header"] and not file.features["comment"]
         if fitting and not file.content.startswith(b"sep=") and len(file.names) + len(file.features["extra"]) > 1:
             return file, [str(title) for title in rng.permutation([TITLES[0], *rng.choice(TITLES, rng.integers(0, 3))])]
+
+
+NOTES = ("Total", "Source: ENTSO", "# end", "Created 2024-01-31", "valid until further notice")
+
+
+def with_notes_below(seed: int) -> CsvFile:
+    """Return a file whose first column holds dates or numbers, with one to three notes below or repeated names."""
+    rng = np.random.default_rng([seed, 2])
+    while True:
+        file = random_file(int(rng.integers(10**9)))
+        fitting = file.features["encoding"] == "utf-8" and file.features["header"] and not file.features["comment"]
+        if not fitting or "text" in file.features["extra"] or file.content.startswith(b"sep="):
+            continue
+        if len(file.names) + len(file.features["extra"]) > 1:
+            break
+    lines = file.content.decode().splitlines()
+    first, separator = csv.reader(lines[1:2], delimiter=str(file.features["separator"])), file.features["separator"]
+    cells = next(first)
+    whole = len(cells[0]) > 8 and "date" in file.features["extra"] and cells[0][:1].isdigit()
+    if rng.random() < 0.3:
+        lines.insert(len(lines) - 2, lines[0])
+    else:
+        for note in rng.choice(NOTES, rng.integers(1, 4)):
+            padding = str(separator) * int(rng.choice([0, len(cells) - 1]))
+            lines.append(
+                f"Total{separator}" + str(separator).join(cells[1:]) if whole and note == "Total" else note + padding
+            )
+    return dataclasses.replace(file, content="\n".join(lines).encode() + b"\n")
 
 
 def right(file: CsvFile, path: Path) -> bool:

@@ -60,12 +60,14 @@ class Kind:
         parts: patterns of the files that are damaged.
         alone: whether each file stands for itself, so that another of its kind in its place is no damage; it is then
             exchanged for another file of the folder.
+        sealed: whether the files have checksums; those of another library have none, and valid changes are ``edited``.
     """
 
     make: Callable[[Path, int], None]
     readers: Mapping[str, Reader]
     parts: tuple[str, ...] = ("**/*",)
     alone: bool = False
+    sealed: bool = True
 
 
 @dataclass(frozen=True)
@@ -116,12 +118,14 @@ class Workshop:
         if self.kinds[kind].alone:
             twin = rng.choice([p for p in self.whole(kind).iterdir() if p.name != name and p.suffix == path.suffix])
         DAMAGES[damage](path, rng, twin)
-        outcome, message = self._outcome(kind, reader, folder, path, expected, may_change=damage in EDITS)
+        sealed = self.kinds[kind].sealed
+        outcome, message = self.outcome(kind, reader, folder, path, expected, may_change=damage in EDITS or not sealed)
         return Member(kind, reader, name, damage, outcome, message)
 
-    def _outcome(
-        self, kind: str, reader: str, folder: Path, path: Path, expected: Any, *, may_change: bool
+    def outcome(
+        self, kind: str, reader: str, folder: Path, path: Path, expected: Any, *, may_change: bool = False
     ) -> tuple[str, str]:
+        """Read a damaged folder; return what came out, and what was said."""
         try:
             result, said = self._read(kind, reader, folder)
         except LateError:
@@ -140,6 +144,12 @@ class Workshop:
         if _names(said, path, folder):
             return "reported", said
         return ("edited" if may_change else "silent"), said or _difference(expected, result)
+
+    def damaged(self, kind: str, file: Path, damage: str) -> Path:
+        """Return a copy of the folder of a kind with one file damaged."""
+        folder = self._copy(kind)
+        DAMAGES[damage](folder / file, random.Random(0), self.whole(kind) / file)
+        return folder
 
     def _copy(self, kind: str) -> Path:
         copy = self.root / COPY / "run"

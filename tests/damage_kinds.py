@@ -17,6 +17,8 @@ from damage import Kind, RefusedError, command
 import stablessm as ssm
 from stablessm import record
 
+GATED = ("mingru", "minlstm", "rglru", "hgrn", "selective")
+"""Mixers whose decay follows the input."""
 WALKS = "sweep_experiment:EXPERIMENT"
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -176,6 +178,86 @@ def _tokens(folder: Path) -> Any:
         return [task.batch(split, 2, seed=0, epoch=0, index=0) for split in ("train", "valid")], task.companions
 
 
+# forecasters, replicas, searches, and what reads any model
+
+
+def _series(folder: Path) -> Path:
+    path = folder.parent / "load.csv"
+    if not path.exists():
+        rows = (f"2026-01-{1 + n // 24:02} {n % 24:02}:00,{np.sin(n / 4):.4f},{n % 7}\n" for n in range(240))
+        path.write_text("time,load,price\n" + "".join(rows), encoding="utf-8")
+    return path
+
+
+def _forecast(folder: Path, seed: int, *more: object) -> None:
+    sizes = [word for size in ("d_model=4", "n_layers=1", "d_state=4") for word in ("--set", size)]
+    command(
+        "train", "--data", _series(folder), "--target", "load", "-o", "window=12", "-o", "horizon=3", *sizes,
+        "--steps", 6, "--batch-size", 4, "--device", "cpu", "--seed", seed, "--ema", 0.9, "--evaluate-every", 2,
+        "--checkpoint-every", 2, "--out", folder, *more,
+    )  # fmt: skip
+
+
+def _predict(folder: Path) -> Any:
+    return command("predict", folder, _series(folder), "--device", "cpu")
+
+
+def _extend(folder: Path) -> Any:
+    _forecast(folder, 0, "--steps", 8, "--extend")
+    return ssm.load(folder / "model").state_dict(), _metrics(folder)
+
+
+def _branch(folder: Path) -> Any:
+    branch = folder.parent / "branch"
+    _forecast(branch, 0, "--init-from", folder, "--fresh")
+    return ssm.load(branch / "model").state_dict()
+
+
+def _replicas(folder: Path, seed: int) -> None:
+    train(folder, folder, seed, "--replicas", 2)
+
+
+def _resume_replicas(folder: Path) -> Any:
+    train(folder.parent, folder, 0, "--replicas", 2)
+    parts = sorted(folder.glob("replica-*"))
+    return [(ssm.load(part / "model").state_dict(), _metrics(part)) for part in parts]
+
+
+def _search(folder: Path, seed: int, trials: int = 2) -> str:
+    small = ("steps=2", "batch_size=4", "model.d_model=4", "model.n_layers=1", "task.length=6")
+    small += tuple(f"task.{split}_examples=8" for split in ("train", "valid", "test"))
+    return command(
+        "search", "functional", "--over", "lr=log:1e-3:1e-1", "--trials", trials, "--seed", seed, "--out", folder,
+        *(word for setting in small for word in ("--set", setting)),
+    )  # fmt: skip
+
+
+def _search_on(folder: Path) -> Any:
+    _search(folder, 0, 3)
+    return (folder / "search.json").read_text(encoding="utf-8")
+
+
+def _gated(folder: Path, seed: int) -> None:
+    torch.manual_seed(seed)
+    for mixer in GATED:
+        model = ssm.SequenceRegressor(1, d_input=1, d_model=4, n_layers=1, mixer=mixer, map="best")
+        ssm.save(model, folder / mixer)
+
+
+def _load_gated(folder: Path) -> Any:
+    return [_load(folder / mixer) for mixer in GATED]
+
+
+def _measure(folder: Path) -> Any:
+    out = folder.parent / "measured"
+    command("measure", folder, "--horizon", 8, "--samples", 2, "--ascent", 0, "--out", out)
+    return {path.name: record.load_arrays(path) for path in out.glob("*.npz")}
+
+
+def _check(folder: Path) -> Any:
+    return command("check", folder, "--case", "chunks", "--length", 12)
+
+
 # experiments and sweeps
 
 
@@ -260,6 +342,22 @@ def _from_pretrained(folder: Path) -> Any:
         return model.state_dict(), model(torch.arange(12)[None]).logits
 
 
+def _mamba(folder: Path, seed: int) -> None:
+    from transformers import MambaConfig, MambaForCausalLM
+
+    torch.manual_seed(seed)
+    sizes = {"vocab_size": 9, "hidden_size": 4, "num_hidden_layers": 1, "state_size": 2, "intermediate_size": 8}
+    MambaForCausalLM(MambaConfig(**sizes, time_step_rank=1)).save_pretrained(folder)
+
+
+def _accelerated(folder: Path) -> Any:
+    from stablessm.cli.model_source import load_model
+
+    model = ssm.accelerate(load_model(str(folder))[0].eval())
+    with torch.no_grad():
+        return model(torch.arange(9)[None]).logits
+
+
 def _bench(folder: Path, seed: int) -> None:
     from stablessm.bench.records import write_record
 
@@ -312,6 +410,17 @@ KINDS: dict[str, Kind] = {
     "experiment": Kind(_experiment, {"run": _run, "status": _status, "report": _report}),
     "begun experiment": Kind(_begun_experiment, {"run": _run, "status": _status}),
     "sweep": Kind(_sweep, {"sweep": _sweep_on, "status": _status}),
+    "gated models": Kind(_gated, {"load": _load_gated}),
+    "forecast": Kind(
+        _forecast,
+        {"predict": _predict, "extend": _extend, "init from": _branch, "measure": _measure, "check": _check},
+        ("*.json*", "model/*", "checkpoints/*"),
+    ),
+    "replicas": Kind(
+        _replicas, {"resume": _resume_replicas}, ("*.json*", "replica-*/*.json*", "replica-*/model/*", "checkpoints/*")
+    ),
+    "search": Kind(_search, {"resume": _search_on}, ("search.*", "trials/*/record.json")),
+    "Mamba": Kind(_mamba, {"accelerate": _accelerated, "measure": _measure, "check": _check}, sealed=False),
     "Hugging Face folder": Kind(_hugging_face, {"from_pretrained": _from_pretrained}),
     "benchmark record": Kind(_bench, {"rows": _bench_rows}, ("bench.json",), alone=True),
     "checkpoint in shards": Kind(_shards, {"load": _load_shards}),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
+from fractions import Fraction
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,6 +16,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor, nn
 from typing_extensions import TypeAliasType
 
+import stablessm as ssm
 from stablessm import ArgumentError, NumericalError
 from stablessm._checked import Count, Finite, Seed, Size, checked, rule_of
 from stablessm._typing import Device, Times, takes_tensor
@@ -38,7 +40,12 @@ RULES: list[tuple[Any, str, list[Any], list[Any]]] = [
     (Literal["a", "b", "c"], "one of 'a', 'b', 'c'", ["c"], ["d"]),
     (tuple[float, float], "two numbers", [(1, 2.5), [0.5, 1]], [(1,), (1, 2, 3), (1, "2"), "12", None]),
     (tuple[int, ...], "a sequence, each entry a whole number", [(), (1, 2), [3], np.array([1, 2])], [(1.5,), 1, {1}]),
-    (Sequence[float], "a sequence, each entry a number", [[1, 2.5], torch.tensor([1]).numpy()], ["12", [None], 3]),
+    (
+        Sequence[float],
+        "a sequence, each entry a number",
+        [[1, 2.5], torch.tensor([1]).numpy()],
+        ["12", [None], 3, np.array([1.0], dtype=object)],
+    ),
     (Mapping[str, float], "a mapping from text to a number", [{}, {"a": 1}], [{1: 1}, {"a": "b"}, [("a", 1)]]),
     (Callable[..., Any], "a function", [len, lambda: None], [3, None]),
     (type[int], "a class", [int, bool], [3]),
@@ -102,7 +109,7 @@ def test_calls_that_work_are_not_refused():
     assert failing(2.5, [1, 2]) == 4.5
 
 
-@pytest.mark.parametrize("error", [ArgumentError("a", "b", "c"), NumericalError("what", "remedy"), OSError("disk")])
+@pytest.mark.parametrize("error", [ArgumentError("first", "b", "c"), NumericalError("what", "remedy"), OSError("disk")])
 def test_errors_of_our_own_pass(error):
     with pytest.raises(type(error)) as caught:
         failing(1, ["wrong"], error=error)
@@ -119,6 +126,35 @@ def test_failures_name_the_first_wrong_argument():
         failing(1, error=KeyError("ours"))
     with pytest.raises(TypeError, match="missing 1 required positional argument: 'first'"):
         failing()
+
+
+def test_an_error_about_an_argument_of_another_function_names_one_of_this_function():
+    inner = ArgumentError("size", "1", "2")
+    with pytest.raises(ArgumentError, match=r"^second: expected text, got 3$") as caught:
+        failing(1, 3, error=inner)
+    assert caught.value.__cause__ is inner
+    with pytest.raises(ArgumentError) as unchanged:
+        failing(1, error=inner)
+    assert unchanged.value is inner
+
+    @checked
+    def run(model: Callable[[Tensor], Tensor], x_t: str = "x") -> Tensor:
+        return model(torch.ones(2, 3))
+
+    with pytest.raises(ArgumentError, match=r"^model: expected a model that takes such inputs, got .*x: expected"):
+        run(lambda x: ssm.S4D(2)(x[None])[0])
+
+
+@pytest.mark.parametrize("number", [np.array(3), np.int64(3), torch.tensor(3), np.float32(3), np.uint8(3), Fraction(3)])
+def test_numbers_of_other_types_are_passed_on_as_plain_numbers(number):
+    @checked
+    def kinds(size: Size, *, seed: Seed | None = None, dt: float = 1.0, either: float | Tensor = 1.0) -> list[type]:
+        return [type(size), type(seed), type(dt), type(either)]
+
+    plain = isinstance(number, np.float32 | Fraction)
+    assert kinds(3 if plain else number, either=number) == [int, type(None), float, type(number)]
+    assert kinds(3, seed=4, dt=number)[2] in (int, float) or isinstance(number, np.ndarray | Tensor)
+    assert plain or kinds(np.int16(2), seed=number)[:2] == [int, int]
 
 
 def test_classes_and_methods_of_one_tensor():

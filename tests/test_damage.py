@@ -24,8 +24,8 @@ from safetensors.torch import load_file, save_file
 import stablessm as ssm
 from stablessm import ArgumentError, _tensors, record
 
-QUICK = ("layer", "model", "sum", "curves", "token cache", "benchmark record", "checkpoint in shards")
-SLOWER = ("training", "interrupted training", "begun experiment", "sweep")
+QUICK = ("layer", "model", "gated models", "sum", "curves", "token cache", "benchmark record", "checkpoint in shards")
+SLOWER = ("training", "interrupted training", "replicas", "forecast", "begun experiment", "sweep")
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="the damage is done by POSIX calls")
 
 
@@ -45,6 +45,22 @@ def test_damage_is_named_or_does_not_matter(workshop: Workshop, kind: str, membe
 def test_much_damage_is_named_or_does_not_matter(workshop: Workshop, kind: str) -> None:
     found = [workshop.member(kind, number, seed=2) for number in range(40)]
     assert [member for member in found if member.outcome not in damage.GOOD] == []
+
+
+@pytest.mark.parametrize("kind", ["interrupted training", "replicas", "begun experiment"])
+def test_links_out_of_a_folder_are_neither_read_nor_written(workshop: Workshop, kind: str) -> None:
+    """Each JSON file in turn is a link; what a resumed run writes must not contain its target, or change it."""
+    reader = sorted(KINDS[kind].readers)[0]
+    expected, whole = workshop.expected(kind, reader), workshop.whole(kind)
+    files = {p.relative_to(whole) for part in KINDS[kind].parts for p in whole.glob(part)}
+    for file in sorted(file for file in files if file.suffix in (".json", ".jsonl")):
+        folder = workshop.damaged(kind, file, "link")
+        target = (folder / file).readlink()
+        before = target.read_text(encoding="utf-8")
+        assert workshop.outcome(kind, reader, folder, folder / file, expected)[0] in damage.GOOD, file
+        written = [path for path in folder.rglob("*") if path.is_file() and not path.is_symlink()]
+        assert not [path for path in written if damage.SECRET.encode() in path.read_bytes()], file
+        assert target.read_text(encoding="utf-8") == before
 
 
 # weights

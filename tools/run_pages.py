@@ -27,7 +27,7 @@ import shutil
 import sys
 import tempfile
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -52,13 +52,27 @@ class Checker(doctest.OutputChecker):
 
     def check_output(self, want: str, got: str, optionflags: int) -> bool:
         """Return whether the output equals the expected output."""
-        if super().check_output(want, got, optionflags):
-            return True
-        numbers = zip(*([float(text) for text in DECIMAL.findall(output)] for output in (want, got)), strict=False)
-        words = (DECIMAL.sub("#", output) for output in (want, got))
-        return super().check_output(*words, optionflags) and all(
-            math.isclose(wanted, found, rel_tol=self.tolerance) for wanted, found in numbers
+        return super().check_output(want, got, optionflags) or self._close(
+            " ".join(want.split()), " ".join(got.split())
         )
+
+    def _close(self, want: str, got: str) -> bool:
+        """Return whether the texts between the ellipses of ``want`` follow each other in ``got``, numbers aside."""
+        texts, end = [text.strip() for text in want.split("...")], 0
+        for number, text in enumerate(texts):
+            pattern = f"({DECIMAL.pattern})".join(map(re.escape, DECIMAL.split(text)))
+            pattern += r"\Z" if number == len(texts) - 1 else ""
+            places = range(end, len(got) + 1) if number else (0,)
+            matches = (match for place in places if (match := re.compile(pattern).match(got, place)))
+            match = next((match for match in matches if self._equal(DECIMAL.findall(text), match.groups())), None)
+            if match is None:
+                return False
+            end = match.end()
+        return True
+
+    def _equal(self, wanted: Iterable[str], found: Iterable[str]) -> bool:
+        """Return whether the numbers are equal up to the tolerance."""
+        return all(math.isclose(float(a), float(b), rel_tol=self.tolerance) for a, b in zip(wanted, found, strict=True))
 
 
 class Block(NamedTuple):

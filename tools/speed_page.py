@@ -69,8 +69,9 @@ def contest_table(record: Record) -> str:
         ahead = [row.get(f"{prefix}best_peer_over_this") for row in record["rows"] if row["contender"] == ours]
         behind = sum(ratio < 1 for ratio in ahead if ratio)
         compared = len([ratio for ratio in ahead if ratio])
-        said.append(f"{way or 'stablessm'}: slower than the best peer in {behind} of {compared} comparisons")
-    return "\n\n".join([_markdown(head, lines), f"{'; '.join(said)}.", *_without_time(record, tuple(facts))])
+        said.append(f"in {behind} of {compared} comparisons{f' ({way})' if way else ''}")
+    behind_in = f"stablessm is slower than the best peer {', '.join(said)}."
+    return "\n\n".join([_markdown(head, lines), behind_in, *_without_time(record, tuple(facts))])
 
 
 def grid_chart(record: Record) -> str:
@@ -275,7 +276,7 @@ def _about(record: Record) -> str:
         if name.startswith("matmul_"):
             facts.append(f"{name.split('_')[1]} matrix product {rate:.3g} TFLOP/s")
     missing = [f"{name} {why}" for name, why in record.get("peers", {}).items() if not why[0].isdigit()]
-    facts += [f"left out: {', '.join(missing)}"] if missing else []
+    facts += [f"not measured: {', '.join(missing)}"] if missing else []
     facts += [] if record["complete"] else ["the run was interrupted"]
     return f"`{record['command']}` on {'; '.join(facts)}.\n"
 

@@ -46,9 +46,10 @@ def families_part(record: dict[str, Any]) -> str:
     names = [case["name"] for case in rows[0]["cases"]]
     summary = record["summary"]
     about = [
-        f"transformers {summary['transformers']}; small random models in float32 on a CPU without compiled kernels.",
-        f"Of {summary['controls']} random models whose state is right (layers of this library, `torch.nn`, attention),",
-        f"{summary['alarms on controls']} fail. Record: `benchmarks/results/states.json` ({record['date']},",
+        f"The table was made with transformers {summary['transformers']}: small random models in float32 on a CPU",
+        f"without compiled kernels. As a control, {summary['controls']} random models with a correct state (layers of",
+        f"this library, `torch.nn`, attention) were checked: {summary['alarms on controls']} fail.",
+        f"Record: `benchmarks/results/states.json` ({record['date']},",
         f"`{record['command']}`, {summary['seconds']} s on one core).",
     ]
     return "\n".join(["", *table(rows, names), "", *about, ""])

@@ -1,4 +1,4 @@
-"""Errors of the scan compared with float64 over long sequences, and whether two runs give the same bits.
+"""Measures errors of the scan over long sequences, and checks whether two runs give bitwise identical results.
 
 |a| is 1 - 1e-6, so that every rounding error stays in the state. An error is the largest difference divided by the
 largest true value.
@@ -27,11 +27,11 @@ CHANNELS = 8
 MODULUS = 1 - 1e-6
 GRADIENTS_UP_TO = 100_000
 BLOCK = 10_000
-"""Number of steps per call of the reference, which keeps one tensor per step."""
+"""Number of steps per call of the reference, which stores one tensor per step."""
 
 
 def run(options: Options) -> None:
-    """Measure errors, print a table, and update the record after every case."""
+    """Measure the errors of all cases, print a table, and update the record after every case."""
     lengths = [size[0] for size in options.pick_sizes(SMOKE if options.smoke else STEPS, "STEPS")]
     dtypes = options.pick_dtypes(DTYPES, DTYPES)
     axes: Axes = {"steps": lengths, "dtype": dtypes, "decay": DECAYS}
@@ -39,7 +39,7 @@ def run(options: Options) -> None:
 
 
 def one_case(steps: int, dtype: str, decay: str, device: str) -> list[Row]:
-    """Return the errors of the states, and of the gradients if the reference can compute them."""
+    """Measure the errors of the states, and of the gradients if the reference can compute them."""
     torch.manual_seed(0)
     kind = getattr(torch, dtype)
     a = torch.full((1, steps, CHANNELS) if decay == "step" else (CHANNELS,), MODULUS, dtype=torch.float64)
@@ -60,7 +60,7 @@ def one_case(steps: int, dtype: str, decay: str, device: str) -> list[Row]:
 
 
 def relative_error(ours: Tensor, exact: Tensor) -> float:
-    """Return the largest difference divided by the largest true value.
+    """Return the largest absolute difference divided by the largest absolute value of ``exact``.
 
     >>> relative_error(torch.tensor([1.0, 2.0]), torch.tensor([1.0, 4.0], dtype=torch.float64))
     0.5
@@ -79,7 +79,7 @@ def show(rows: list[Row]) -> str:
 
 
 def summarize(rows: Sequence[Row]) -> dict[str, Any]:
-    """Return the largest errors of all cases."""
+    """Return the largest errors over all cases, by name."""
     values = [row["relative_error"] for row in rows if row["what"] == "states"]
     gradients = [row["relative_error"] for row in rows if row["what"] != "states"]
     found = {"worst_error_of_states": max(values), "same_bits": all(row["same_bits"] for row in rows)}

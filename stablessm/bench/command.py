@@ -1,4 +1,4 @@
-"""The suites of ``stablessm bench``, and running one or all of them."""
+"""The suites of ``stablessm bench``, and a function that runs one or all of them."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from stablessm.bench import accuracy, machine, scan, ssm, stream
 from stablessm.bench.options import Options
 
 SUITES = {"scan": scan, "ssm": ssm, "accuracy": accuracy, "stream": stream}
-"""Each module has a function ``run(options)`` that writes a record as it proceeds."""
+"""Modules by the name of their suite; each has a function ``run(options)`` that updates a record after every case."""
 
 
 def run(suite: str, options: Options) -> list[Path]:
-    """Run one suite, or ``all``, and return the paths of the records."""
+    """Run one suite, or all of them for ``all``, and return the paths of the records."""
     if suite not in (*SUITES, "all"):
         raise unknown_name("suite", [*SUITES, "all"], suite)
-    everything = [name for name in SUITES if options.device == "cpu" or name != "stream"]  # stream runs on the CPU only
+    everything = [name for name in SUITES if options.device == "cpu" or name != "stream"]  # CPU only
     chosen = everything if suite == "all" else [suite]
     if suite == "all" and (options.sizes or options.dtypes):
         raise ArgumentError("suite", "a single suite, because --shapes and --dtype differ between suites", "'all'")

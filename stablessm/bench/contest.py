@@ -1,4 +1,4 @@
-"""One case of a benchmark: every contender is checked, timed in turns if its result is correct, and gets a row.
+"""Runs one case of a benchmark: contenders are checked and, if their results are correct, timed in turns.
 
 A contender that fails gets a row with its error, and the run continues.
 """
@@ -31,7 +31,10 @@ PHASES = ("forward", "forward+backward")
 @final
 @dataclass(frozen=True)
 class Contender:
-    """Calls by phase, one per set of inputs. They return the result, or the result and the gradients of the inputs."""
+    """One implementation in a benchmark: functions that run it forward, and forward and backward, for each input set.
+
+    A function returns the result, or the result and the gradients of the inputs.
+    """
 
     calls: Mapping[str, Sequence[Call]]
     clock: Clock
@@ -45,14 +48,20 @@ Makers: TypeAlias = Mapping[str, Callable[[], Contender]]
 
 
 def torch_contender(run: Callable[..., Tensor], sets: Sequence[Sequence[Tensor]], **more: Any) -> Contender:
-    """Return calls of ``run`` without and with autograd. A set holds the inputs and the gradient of the result."""
+    """Build a contender from a PyTorch function: calls without and with autograd.
+
+    A set holds the inputs and the gradient of the result.
+    """
     leaves = [(*(tensor.detach().requires_grad_() for tensor in inputs), g) for *inputs, g in sets]
     calls = {phase: [partial(call, *inputs) for inputs in leaves] for phase, call in _phases(run).items()}
     return Contender(calls, event_clock if sets[0][-1].is_cuda else host_clock, **more)
 
 
 def graph_contender(run: Callable[..., Tensor], sets: Sequence[Sequence[Tensor]]) -> Contender:
-    """Return the same calls, each phase captured as a CUDA graph. A call copies its inputs into the graph's tensors."""
+    """Build a contender like :func:`torch_contender`, with each phase captured as a CUDA graph.
+
+    A call copies its inputs into the graph's tensors.
+    """
 
     def fresh(call: Callable[..., Any]) -> Callable[..., Any]:  # leaves, so that differentiation ends at them
         return lambda *inputs: call(*(tensor.detach().requires_grad_() for tensor in inputs[:-1]), inputs[-1])
@@ -75,21 +84,21 @@ def _phases(run: Callable[..., Tensor]) -> dict[str, Callable[..., tuple[Tensor,
 
 
 def is_peer(name: str) -> bool:
-    """Return whether a contender belongs to another package."""
+    """Return True if a contender belongs to another package."""
     return name not in (OURS, GRAPH)
 
 
 @final
 @dataclass(frozen=True)
 class Gate:
-    """The true values with which a result is compared before it is timed."""
+    """Compares a contender's result with the true values before the contender is timed."""
 
     expected: Sequence[np.ndarray]
     select: Select
     tolerance: float
 
     def check(self, contender: Contender, phase: str) -> tuple[float | None, str | None]:
-        """Return the relative error of one call, largest over result and gradients, and the reason if it is wrong."""
+        """Return the largest relative error of one call's results and gradients, and the reason if it is too large."""
         try:
             parts = self.select(contender.answer(contender.calls[phase][0]()))
         except Exception as error:
@@ -102,7 +111,7 @@ class Gate:
 
 
 def contest(makers: Makers, gate: Gate, floors: Mapping[str, float], options: Options) -> list[Row]:
-    """Return a row for each phase and contender: times, multiple of the floor (milliseconds by phase), error."""
+    """Check and time all contenders; return a row for each and each phase: time, multiple of the floor, error."""
     made, failed = make(makers)
     rows = []
     for phase, floor in floors.items():
@@ -132,7 +141,7 @@ def contest(makers: Makers, gate: Gate, floors: Mapping[str, float], options: Op
 
 
 def make(makers: Makers) -> tuple[dict[str, Contender], dict[str, str]]:
-    """Return the contenders that could be built, and the reasons why the others could not."""
+    """Build the contenders; return those that could be built, and for each of the others the reason why not."""
     made, failed = {}, {}
     for name, maker in makers.items():
         try:
@@ -145,7 +154,7 @@ def make(makers: Makers) -> tuple[dict[str, Contender], dict[str, str]]:
 def measure(
     contenders: Mapping[str, Contender], phase: str, options: Options
 ) -> tuple[dict[str, Timing], dict[str, Timing]]:
-    """Time the contenders in turns; for those that PyTorch runs on a GPU, also measure the time on the GPU alone."""
+    """Time the contenders in turns, also on the GPU alone for contenders that PyTorch runs on a GPU."""
     calls = {name: rotating(contender.calls[phase]) for name, contender in contenders.items()}
     clocks = {name: contender.clock for name, contender in contenders.items()}
     on_gpu = [name for name, clock in clocks.items() if clock is event_clock]
@@ -158,7 +167,7 @@ def measure(
 
 
 def timed(timing: Timing | None, floor: float, best: float | None) -> Row:
-    """Return the columns of a row for a time; ``best`` is the time of the fastest peer."""
+    """Return the columns of a row for a measured time: the time, its multiple of the floor, the best peer's ratio."""
     if timing is None:
         return dict.fromkeys(("ms", "quartiles_ms", "turns", "times_floor", "best_peer_over_this"))
     return {
@@ -168,7 +177,7 @@ def timed(timing: Timing | None, floor: float, best: float | None) -> Row:
 
 
 def peak_memory(call: Call) -> int:
-    """Return the peak memory of a call on the GPU in bytes, including results, above the memory in use before."""
+    """Return the peak GPU memory of a call in bytes, including its results but not the memory in use before."""
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
@@ -178,7 +187,10 @@ def peak_memory(call: Call) -> int:
 
 
 def show(title: str, rows: Sequence[Row]) -> str:
-    """Return one case as a table. Names in braces in the title are replaced by entries of its rows."""
+    """Return the rows of one case as a table.
+
+    Names in braces in the title are replaced by entries of the rows.
+    """
     lines = []
     for name in dict.fromkeys(row["contender"] for row in rows):
         phases = {row["phase"]: row for row in rows if row["contender"] == name}
@@ -205,5 +217,5 @@ def _cells(phases: Mapping[str, Row], prefix: str) -> list[str]:
 
 
 def failure(error: Exception) -> str:
-    """Return the failure of a contender in one line."""
+    """Return the error of a contender as one line of text."""
     return f"failed: {type(error).__name__}: {' '.join(str(error).split())[:200]}"

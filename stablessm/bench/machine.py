@@ -1,4 +1,4 @@
-"""The machine: its description, its rates of copying and multiplying, and the same allocator for all contenders."""
+"""Describes the machine and measures its rates of copying and multiplying, as limits for all contenders."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _TRIM_THRESHOLD, _TOP_PAD, _MMAP_MAX = -1, -2, -4  # malloc.h
 
 
 def keep_memory() -> None:
-    """Tell glibc to keep freed memory.
+    """Tell the C library (glibc) to keep freed memory, so that no contender pays for page faults of others.
 
-    By default it returns every block above 32 MB to the system, and the next allocation pays for page faults, which
-    would be charged to one contender. Other allocators are left alone.
+    By default, glibc returns every block above 32 MB to the system, and the next allocation causes page faults, whose
+    time would count for one contender. Other allocators are not changed.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if platform.system() == "Linux" else None
     if mallopt is not None:
@@ -29,7 +29,7 @@ def keep_memory() -> None:
 
 
 def copy_bandwidth(device: str, megabytes: int, seconds: float = 1.0) -> float:
-    """Return bytes read plus bytes written per second by a plain copy that does not fit into a cache."""
+    """Measure the bytes read and written per second by a plain copy of an array too large for a cache."""
     source = torch.randn(megabytes * 2**18, device=device)
     target = torch.empty_like(source)
     took = _milliseconds("copy", lambda: target.copy_(source), device, seconds)
@@ -37,7 +37,7 @@ def copy_bandwidth(device: str, megabytes: int, seconds: float = 1.0) -> float:
 
 
 def matmul_rates(device: str, size: int, seconds: float = 1.0) -> dict[str, float]:
-    """Return floating-point operations per second of a square matrix product, by arithmetic."""
+    """Measure the floating-point operations per second of a square matrix product, by dtype and precision."""
     kinds = {"float32": ("highest", torch.float32)}
     if device == "cuda":
         kinds |= {"tf32": ("high", torch.float32), "bfloat16": ("highest", torch.bfloat16)}
@@ -52,7 +52,7 @@ def matmul_rates(device: str, size: int, seconds: float = 1.0) -> dict[str, floa
 
 @contextmanager
 def matmul_precision(name: str) -> Iterator[None]:
-    """Set ``torch.set_float32_matmul_precision(name)`` in the block."""
+    """Set the precision of float32 matrix products, by its name in PyTorch, inside a ``with`` block."""
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision(name)
     try:
@@ -62,7 +62,7 @@ def matmul_precision(name: str) -> Iterator[None]:
 
 
 def limits(device: str, *, smoke: bool) -> dict[str, float]:
-    """Measure the rates of the hardware, named as in the summary of a record."""
+    """Measure the copy bandwidth and the rates of matrix products; return them under the names that records use."""
     megabytes, size, seconds = (16, 256, 0.05) if smoke else (1024, 8192, 1.0) if device == "cuda" else (256, 2048, 1.0)
     rates = matmul_rates(device, size, seconds)
     return {"copy_gigabytes_per_second": copy_bandwidth(device, megabytes, seconds) / 1e9} | {
@@ -71,7 +71,7 @@ def limits(device: str, *, smoke: bool) -> dict[str, float]:
 
 
 def describe(device: str) -> dict[str, object]:
-    """Return device, threads and versions, for the record."""
+    """Return the device, the number of threads and the versions, for a record."""
     return {
         "device": torch.cuda.get_device_name() if device == "cuda" else cpu_model(),
         "threads": torch.get_num_threads(),

@@ -1,4 +1,4 @@
-"""Timing: contenders in turns, medians with quartiles, and a clock for each device."""
+"""Timing: contenders take turns, results are medians with quartiles, and each device has its clocks."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ import torch
 
 Call: TypeAlias = Callable[[], Any]
 Clock: TypeAlias = Callable[[Call, int], float]
-"""Function that returns the milliseconds of this many consecutive calls."""
+"""Function of a call and a number that returns the duration, in milliseconds, of this number of consecutive calls."""
 _LONG = 200
-"""Milliseconds above which warm caches and spinning threads do not matter."""
+"""Duration in milliseconds above which warm caches and spinning threads do not matter."""
 _TURN = 5
-"""Approximate milliseconds of a turn on a GPU, long enough that the first launch does not matter."""
+"""Approximate duration of a turn on a GPU in milliseconds, long enough that the first launch does not matter."""
 _QUEUED = 10
 """Number of calls in the queue at once; the driver holds about a thousand launches."""
 _PAUSE = 4.0
-"""Initial estimate of the milliseconds that queueing them takes."""
+"""Initial estimate of the time, in milliseconds, that queueing these calls takes."""
 _FILLER_NUMBERS = 1 << 26
 """Number of float32 values that are cleared repeatedly to keep a GPU busy for a while."""
 
@@ -32,7 +32,7 @@ _FILLER_NUMBERS = 1 << 26
 @final
 @dataclass(frozen=True)
 class Timing:
-    """Milliseconds per call: median and quartiles over the turns."""
+    """The duration of a call in milliseconds: median and quartiles over the turns."""
 
     median: float
     quartiles: tuple[float, float]
@@ -41,7 +41,10 @@ class Timing:
 
 
 def finish(result: Any) -> None:
-    """Wait until ``result`` is computed; PyTorch's CPU operations have always finished."""
+    """Wait until the computation of ``result`` has finished.
+
+    PyTorch's CPU operations have always finished when they return.
+    """
     for part in result if isinstance(result, tuple) else (result,):
         if hasattr(part, "block_until_ready"):
             part.block_until_ready()
@@ -50,7 +53,7 @@ def finish(result: Any) -> None:
 
 
 def host_clock(call: Call, repeat: int) -> float:
-    """Time calls with the clock of the processor, until the last result is computed."""
+    """Measure the milliseconds of ``repeat`` calls with the clock of the CPU, until the last result is computed."""
     start = time.perf_counter()
     for _ in range(repeat):
         result = call()
@@ -59,7 +62,7 @@ def host_clock(call: Call, repeat: int) -> float:
 
 
 def event_clock(call: Call, repeat: int) -> float:
-    """Time calls with CUDA events, including the gaps of slow launches."""
+    """Measure the milliseconds of ``repeat`` calls with CUDA events, including gaps between slow launches."""
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     start.record()
     for _ in range(repeat):
@@ -70,7 +73,10 @@ def event_clock(call: Call, repeat: int) -> float:
 
 
 def queued_clock(call: Call, repeat: int) -> float:
-    """Time calls with CUDA events while all calls are queued behind a pause: the time on the GPU without the host."""
+    """Measure the milliseconds of ``repeat`` calls on the GPU alone, without the time that launches take.
+
+    CUDA events time the calls, all of which are queued behind a pause.
+    """
     pause = _PAUSE
     while True:
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -88,7 +94,7 @@ def queued_clock(call: Call, repeat: int) -> float:
 
 
 def _pause(milliseconds: float) -> None:
-    """Keep the GPU busy for at least this long, without waiting for it."""
+    """Keep the GPU busy for at least this number of milliseconds, without waiting for it."""
     filler, each = _filler()
     for _ in range(math.ceil(milliseconds / each)):
         filler.zero_()
@@ -96,7 +102,7 @@ def _pause(milliseconds: float) -> None:
 
 @functools.cache
 def _filler() -> tuple[torch.Tensor, float]:
-    """Return an array and the shortest time, in milliseconds, in which it can be cleared."""
+    """Return a large array and the shortest time, in milliseconds, in which the GPU can clear it."""
     filler = torch.empty(_FILLER_NUMBERS, device="cuda")
     return filler, min(event_clock(filler.zero_, 10) / 10 for _ in range(5))
 
@@ -104,15 +110,15 @@ def _filler() -> tuple[torch.Tensor, float]:
 def timings(
     calls: Mapping[str, Call], *, seconds: float, clocks: Mapping[str, Clock] | None = None
 ) -> dict[str, Timing]:
-    """Time ``calls`` in rounds, one turn each, so that a slow moment of the machine affects all of them.
+    """Time several functions in rounds, one turn each, so that a slow moment of the machine affects all of them.
 
-    ``seconds`` limits the total time of each call. On a GPU, a short call is repeated within its turn, so that neither
-    the clock nor the first launch matters.
+    ``seconds`` limits the total time of each function. On a GPU, a short function is called repeatedly within its turn,
+    so that neither the clock nor the first launch matters.
     """
     clock = {name: (clocks or {}).get(name, host_clock) for name in calls}
     once, repeat, turns = {}, {}, {}
     for name, call in calls.items():
-        finish(call())  # compiles
+        finish(call())  # the first call compiles
         once[name] = max(clock[name](call, 1), 1e-4)
         most = 1 if not torch.cuda.is_available() else _QUEUED if clock[name] is queued_clock else 100
         repeat[name] = max(1, min(most, math.ceil(_TURN / once[name])))
@@ -133,7 +139,7 @@ def _timing(values: Sequence[float]) -> Timing:
 
 
 def copies(device: str, size_bytes: int) -> int:
-    """Return the number of input sets to cycle through, so that a GPU's cache does not hold the next call's inputs."""
+    """Return the number of input sets to use in turn, so that the GPU's cache does not hold the next call's inputs."""
     if device == "cpu":
         return 1
     cache = torch.cuda.get_device_properties(device).L2_cache_size
@@ -141,11 +147,14 @@ def copies(device: str, size_bytes: int) -> int:
 
 
 def rotating(calls: Sequence[Call]) -> Call:
-    """Return a call that runs ``calls`` in turn. Results live for a round, so that outputs move in memory too."""
+    """Return a function that runs the functions in ``calls`` in turn, one per call.
+
+    Results are kept for a round, so that outputs use different memory too.
+    """
     if len(calls) == 1:
         return calls[0]
     following = itertools.cycle(calls)
-    kept = deque((call() for call in calls), maxlen=len(calls))  # no turn pays for new memory
+    kept = deque((call() for call in calls), maxlen=len(calls))  # allocates all memory before the first turn
 
     def call() -> Any:
         kept.append(next(following)())

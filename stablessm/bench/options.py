@@ -1,4 +1,4 @@
-"""Options of every suite: device, shapes, dtypes, time limit, and the place of the record."""
+"""The options of every suite: device, shapes, dtypes, time limit and path of the record."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Sizes: TypeAlias = tuple[tuple[int, ...], ...]
 @final
 @dataclass(frozen=True)
 class Options:
-    """Checked options of a suite. By default, ``sizes`` and ``dtypes`` are the suite's own.
+    """The checked options of a suite; by default, ``sizes`` and ``dtypes`` are those of the suite.
 
     >>> Options.of(sizes="8x1024x256,1x64x3").sizes
     ((8, 1024, 256), (1, 64, 3))
@@ -30,7 +30,7 @@ class Options:
     sizes: Sizes | None = None
     dtypes: tuple[str, ...] | None = None
     smoke: bool = False
-    """True for tiny cases, to see that everything runs."""
+    """True for tiny cases, which test that everything runs."""
     seconds: float = 1.0
     """Time limit for each contender in each case."""
     out: Path = Path("runs/bench")
@@ -45,7 +45,7 @@ class Options:
 
     @classmethod
     def of(cls, *, sizes: str | None = None, dtype: str | None = None, **others: Any) -> Self:
-        """Parse options: sizes such as ``8x1024x256`` and dtypes, separated by commas."""
+        """Parse options given as text, such as the sizes ``8x1024x256,1x64x3``."""
         return cls(
             sizes=None if sizes is None else tuple(_size(text) for text in sizes.split(",")),
             dtypes=None if dtype is None else tuple(name.strip() for name in dtype.split(",")),
@@ -53,11 +53,14 @@ class Options:
         )
 
     def path(self, suite: str) -> Path:
-        """Return the file of the record of a suite."""
+        """Return the path of a suite's record."""
         return self.out if self.out.suffix == ".json" else self.out / f"{suite}-{self.device}.json"
 
     def pick_sizes(self, default: Collection[tuple[int, ...]], form: str) -> list[tuple[int, ...]]:
-        """Return the given sizes, checked against ``form`` (such as ``BATCHxTIMExCHANNELS``), or the suite's own."""
+        """Return the sizes that the user gave, or else the suite's default sizes.
+
+        The sizes must have as many numbers as ``form``, such as ``BATCHxTIMExCHANNELS``.
+        """
         rank = form.count("x") + 1
         for size in self.sizes or ():
             if len(size) != rank:
@@ -65,7 +68,7 @@ class Options:
         return list(self.sizes or default)
 
     def pick_dtypes(self, default: Collection[str], known: Collection[str]) -> list[str]:
-        """Return the given dtypes, which must be ``known`` to the suite, or the suite's own."""
+        """Return the dtypes that the user gave, which the suite must know, or else the suite's default dtypes."""
         for name in self.dtypes or ():
             if name not in known:
                 raise ArgumentError("dtype", f"one of {', '.join(known)}", repr(name))

@@ -1,4 +1,4 @@
-"""The record of a benchmark: one JSON file, which is replaced atomically after every case."""
+"""The record of a benchmark: a JSON file that is replaced atomically after every case."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from stablessm.record import environment, read_side, write_json
 
 
 def command() -> str:
-    """Return the command line without the option --out."""
+    """Return the command line of this process without the option --out."""
     program, arguments = Path(sys.argv[0]), [word for word in sys.argv[1:] if not word.startswith("--out=")]
     if "--out" in arguments:
         at = arguments.index("--out")
@@ -27,7 +27,7 @@ def command() -> str:
 def write_record(
     path: Path, device: str, rows: list[dict], summary: dict, *, complete: bool = True, **more: Any
 ) -> None:
-    """Write a record. ``complete=False`` marks the record of a run that has not finished."""
+    """Write the record of a benchmark; ``complete=False`` marks a run that has not finished."""
     content = {
         "command": command(),
         "complete": complete,
@@ -42,7 +42,7 @@ def write_record(
 
 
 def rows_so_far(path: Path) -> list[dict]:
-    """Return the rows of an interrupted run of the same command and commit, which need not be measured again."""
+    """Return the rows that an interrupted run of the same command and commit has measured."""
 
     def rows(found: dict[str, Any]) -> list[dict]:
         same = found["command"] == command() and found["commit"] == _commit() and not found["complete"]

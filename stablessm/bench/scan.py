@@ -1,4 +1,4 @@
-"""The scan compared with other packages and with the copy bandwidth of the machine.
+"""Compares the speed of the scan with other packages and with the copy bandwidth of the machine.
 
 Every contender is first compared with the float64 reference; no time is reported for a wrong result. The floor is the
 bytes that must be moved (each input read once, each output written once) divided by the rate of a plain copy in the
@@ -30,7 +30,7 @@ SMOKE = [(2, 64, 16)]
 DTYPES = ["float32", "complex64", "bfloat16"]
 DECAYS = ("step", "channel")
 SCALARS = {"forward": {"step": 3, "channel": 2}, "forward+backward": {"step": 8, "channel": 5}}
-"""Number of values that must be moved for each element; see docs/speed.md."""
+"""Number of values that must be read or written for each element; see docs/speed.md."""
 CHECKED = 16
 """Number of channels, from the first to the last, that are compared with the reference."""
 TOLERANCE = {"float32": 1e-3, "complex64": 1e-3, "bfloat16": 3e-2}
@@ -38,7 +38,7 @@ TOLERANCE = {"float32": 1e-3, "complex64": 1e-3, "bfloat16": 3e-2}
 
 
 def run(options: Options) -> None:
-    """Measure all cases, print a table for each, and update the record after each."""
+    """Measure all cases of the scan, print a table for each, and update the record after each."""
     sizes = options.pick_sizes(SMOKE if options.smoke else SIZES[options.device], "BATCHxTIMExCHANNELS")
     dtypes = options.pick_dtypes(DTYPES if options.device == "cuda" else DTYPES[:2], DTYPES)
     peers, limits = scan_peers.available(options.device), announce(options)
@@ -52,7 +52,7 @@ def run(options: Options) -> None:
 def one_case(
     size: tuple[int, ...], dtype: str, decay: str, peers: Mapping[str, str], bandwidth: float, options: Options
 ) -> list[Row]:
-    """Return the rows of all contenders, for the forward pass alone and with the backward pass."""
+    """Measure all contenders in one case; return their rows, for the forward pass alone and with the backward pass."""
     inputs = draw(size, dtype, decay)
     gate = Gate(truth(*inputs), some_channels, TOLERANCE[dtype])
     a, x, g = (tensor.to(options.device) for tensor in inputs)
@@ -62,7 +62,7 @@ def one_case(
 
 
 def draw(size: tuple[int, ...], dtype: str, decay: str) -> scan_peers.Inputs:
-    """Return decays with a modulus from 0.5 to 0.999 (complex ones with any phase), and normal drive and gradient."""
+    """Draw the inputs: decays with a modulus from 0.5 to 0.999 (any phase if complex), normal drive and gradient."""
     torch.manual_seed(0)
     kind = getattr(torch, dtype)
     span = 0.49 if dtype == "bfloat16" else 0.499  # 0.999 would be 1 in bfloat16
@@ -73,7 +73,7 @@ def draw(size: tuple[int, ...], dtype: str, decay: str) -> scan_peers.Inputs:
 
 
 def some_channels(parts: Sequence[Any]) -> list[np.ndarray]:
-    """Return the compared channels of states and gradients in double precision."""
+    """Return the channels of states and gradients that are compared with the reference, in double precision."""
     return [_channels(part) for part in parts]
 
 
@@ -87,7 +87,7 @@ def _channels(part: Any) -> np.ndarray:
 
 
 def truth(a: Tensor, x: Tensor, g: Tensor) -> list[np.ndarray]:
-    """Return the states and the gradients of a and x by the float64 reference, for the compared channels.
+    """Compute the states and the gradients of a and x by the float64 reference, for the compared channels.
 
     The adjoint of a scan is a scan in the other direction. Autograd would take minutes for a long sequence.
     """
@@ -100,7 +100,7 @@ def truth(a: Tensor, x: Tensor, g: Tensor) -> list[np.ndarray]:
 
 
 def summarize(rows: Sequence[Row]) -> dict[str, float]:
-    """Return the extremes over all cases; on a GPU, of the queued times too."""
+    """Return the smallest and largest of the measured ratios over all cases; on a GPU, also for queued times."""
     prefixes = ["queued_", ""] if any("queued_ms" in row for row in rows) else [""]
     return {f"{prefix}{name}": value for prefix in prefixes for name, value in _extremes(rows, prefix).items()}
 

@@ -1,4 +1,4 @@
-"""The recurrence h[t] = a[t] h[t-1] + x[t] in other packages ("peers"), each in its fastest public form."""
+"""The scan h[t] = a[t] h[t-1] + x[t] in other packages ("peers"), each in its fastest public form."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def available(device: str) -> dict[str, str]:
 
 
 def contenders(sets: Sequence[Inputs], peers: Mapping[str, str]) -> dict[str, Callable[[], Contender]]:
-    """Return functions that build the contenders: ours first, then every available peer that can run this."""
+    """Return functions that build the contenders: ours first, then every available peer that can run this case."""
     a, x, _ = sets[0]
     here = {name for name, version in peers.items() if version[0].isdigit()}
     makers: dict[str, Callable[[], Contender]] = {OURS: partial(torch_contender, linear_scan, sets)}
@@ -73,7 +73,7 @@ def contenders(sets: Sequence[Inputs], peers: Mapping[str, str]) -> dict[str, Ca
 
 
 def _fft(a: Tensor, x: Tensor) -> Tensor:
-    """Return the convolution with a**t, as S4D is trained; a must not depend on time."""
+    """Compute the states as a convolution with a**t, as S4D is trained; a must not depend on time."""
     steps = x.shape[1]
     kernel = a ** torch.arange(steps, device=x.device, dtype=x.real.dtype)[:, None]
     transform, inverse = (torch.fft.fft, torch.fft.ifft) if x.is_complex() else (torch.fft.rfft, torch.fft.irfft)
@@ -87,10 +87,10 @@ def _mambapy(a: Tensor, x: Tensor) -> Tensor:
 
 
 def accelerated_contender(sets: Sequence[Inputs], *, transpose: bool = True) -> Contender:
-    """Return accelerated-scan, without the real backward pass if the last block is not full.
+    """Build the contender accelerated-scan, without its backward pass if its last block would not be full.
 
-    In that case ``scalar.backward_scan`` of version 0.3.1 reads past the end of its array (its mask is only t > 0).
-    This can be an illegal memory access, after which all CUDA calls of the process fail.
+    With such a block, ``scalar.backward_scan`` of version 0.3.1 reads past the end of its array (its mask is only t >
+    0). This can be an illegal memory access, after which all CUDA calls of the process fail.
 
     Args:
         sets: Inputs in our layout.
@@ -122,7 +122,7 @@ def _accelerated_own_layout(a: Tensor, x: Tensor) -> Tensor:
 
 
 def hgrn_contender(sets: Sequence[Inputs], function: str) -> Contender:
-    """Return a function of fla that takes log a and returns its gradient; computing the logarithm is not timed."""
+    """Build a contender from a function of fla that takes log a; the computation of log a is not timed."""
     from fla.ops import hgrn
 
     scan = getattr(hgrn, function)
@@ -137,7 +137,10 @@ def hgrn_contender(sets: Sequence[Inputs], function: str) -> Contender:
 
 
 def jax_contender(run: Scan, sets: Sequence[Inputs]) -> Contender:
-    """Return ``run(a, x)`` and its pull-back, compiled. The host times them, including launches and the final wait."""
+    """Build a contender from a JAX function, compiled with its gradient.
+
+    The host times the calls, including launches and the final wait.
+    """
     import jax
     import jax.numpy as jnp
 
@@ -181,7 +184,7 @@ def _lax_scan(a: Any, x: Any) -> Any:
 
 
 def associative_scan(a: Any, x: Any) -> Any:
-    """Return the states by ``jax.lax.associative_scan``."""
+    """Compute the states with ``jax.lax.associative_scan``."""
     import jax
     import jax.numpy as jnp
 
@@ -192,7 +195,7 @@ def associative_scan(a: Any, x: Any) -> Any:
 
 
 def _jax_device(device: str) -> Any:
-    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # it would take most of the GPU's memory at once
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # JAX would take most GPU memory
     import jax
 
     try:

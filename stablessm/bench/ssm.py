@@ -1,4 +1,4 @@
-"""The fused layer y = Re(C h) + D x compared with an FFT convolution and with a scan that writes its states.
+"""Compares the speed of the fused layer with an FFT convolution and with a scan that writes its states to memory.
 
 A convolution needs a kernel. Training computes it at every step, from all modes at all times (as S4D does) or in our
 two levels; ``cached`` leaves that out and gives no gradients of the layer's own parameters. Every contender is first
@@ -42,11 +42,11 @@ LOOP_STEPS = 20_000
 TOLERANCE = 1e-3
 """Largest relative error of a correct result, by dtype."""
 MOST_BYTES = {"cpu": 1 << 30, "cuda": 16 << 30}
-"""Contenders with an array larger than this many values are left out."""
+"""Largest number of bytes of an array, by device; contenders with a larger array are left out."""
 
 
 def run(options: Options) -> None:
-    """Measure all cases, print a table for each, and update the record after each."""
+    """Measure all cases of the fused layer, print a table for each, and update the record after each."""
     sizes = options.pick_sizes(SMOKE if options.smoke else SIZES[options.device], "BATCHxTIMExCHANNELSxSTATES")
     dtypes = options.pick_dtypes(DTYPES if options.device == "cuda" else DTYPES[:1], DTYPES)
     limits = announce(options)
@@ -60,7 +60,7 @@ def run(options: Options) -> None:
 
 
 def one_case(size: tuple[int, ...], dtype: str, bandwidth: float, options: Options) -> list[Row]:
-    """Return the rows of all contenders, for the forward pass alone and with the backward pass."""
+    """Measure all contenders in one case; return their rows, for the forward pass alone and with the backward pass."""
     inputs = draw(size)
     gate = Gate(truth(*inputs), some_channels, TOLERANCE)
     first = [tensor.to(options.device) for tensor in inputs]
@@ -72,7 +72,7 @@ def one_case(size: tuple[int, ...], dtype: str, bandwidth: float, options: Optio
 
 
 def draw(size: tuple[int, ...]) -> list[Tensor]:
-    """Return x, decay (modulus 0.5 to 0.999, phase up to 0.3), B, C, D and the gradient of y."""
+    """Draw x, decay (modulus 0.5 to 0.999, phase up to 0.3), B, C, D and the gradient of y."""
     torch.manual_seed(0)
     batch, steps, channels, states = size
     shape = (channels, states)
@@ -83,7 +83,7 @@ def draw(size: tuple[int, ...]) -> list[Tensor]:
 
 
 def truth(*inputs: Tensor) -> list[np.ndarray]:
-    """Return the output and the gradients of the compared channels in float64."""
+    """Compute the output and the gradients of the compared channels in float64."""
     *leaves, g = (torch.from_numpy(part) for part in some_channels(inputs))
     leaves = [leaf.requires_grad_() for leaf in leaves]
     y, _ = ssm_scan(*leaves, backend="reference" if len(g[0]) <= LOOP_STEPS else "cpu")
@@ -91,7 +91,10 @@ def truth(*inputs: Tensor) -> list[np.ndarray]:
 
 
 def some_channels(parts: Sequence[Tensor]) -> list[np.ndarray]:
-    """Return the first and last channels in double precision: the last dimension of (B, T, H), else the first."""
+    """Return the first and the last channel of tensors in double precision, to compare them with the reference.
+
+    Channels are the last dimension of a tensor (B, T, H), otherwise the first dimension.
+    """
     found = []
     for part in parts:
         index = torch.linspace(0, part.shape[-1 if part.dim() == 3 else 0] - 1, CHECKED).long().to(part.device)
@@ -101,7 +104,7 @@ def some_channels(parts: Sequence[Tensor]) -> list[np.ndarray]:
 
 
 def contenders(sets: Sequence[Sequence[Tensor]], most_bytes: int) -> Makers:
-    """Return functions that build the contenders that fit into memory."""
+    """Return functions that build the contenders whose arrays fit into memory."""
     x, decay = sets[0][:2]
     steps, states = x.shape[1], decay.numel()
     found = {
@@ -144,7 +147,7 @@ def _kernel(decay: Tensor, B: Tensor, C: Tensor, steps: int) -> Tensor:
 
 
 def summarize(rows: Sequence[Row]) -> dict[str, float]:
-    """Return the extremes over all cases; on a GPU, of the queued times."""
+    """Return the smallest and largest of the measured ratios over all cases; on a GPU, for queued times."""
     found = {}
     key = "queued_ms" if any("queued_ms" in row for row in rows) else "ms"
     for phase in PHASES:

@@ -1,8 +1,8 @@
-"""Latency of one step, median and tail: one sample in, one sample out, on one thread.
+"""Measures the latency of one step, median and tail: one sample in, one sample out, on one thread.
 
 Every contender is first compared with the float64 forward pass; no time is reported for a wrong result. Each step is
 timed by itself. Their number does not depend on ``seconds``, because a tail needs many. Contenders take turns of some
-hundred steps; Python's garbage collector stays on, as in a real program.
+hundred steps. Python's garbage collector stays on, as in a real program.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ TAIL = {"median_us": 50.0, "p99_us": 99.0, "p99_9_us": 99.9, "max_us": 100.0}
 
 
 def run(options: Options) -> None:
-    """Measure all cases, print a table for each, and update the record after each."""
+    """Measure the latencies of all layers, print a table for each case, and update the record after each."""
     if options.device != "cpu":
         raise ArgumentError("device", "cpu, because a streamer runs on the CPU", repr(options.device))
     widths = [size[0] for size in options.pick_sizes(SMOKE if options.smoke else WIDTHS, "WIDTH")]
@@ -69,7 +69,7 @@ def run(options: Options) -> None:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Run PyTorch on one thread in the block."""
+    """Run PyTorch on one thread inside a ``with`` block."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -79,7 +79,7 @@ def one_thread() -> Iterator[None]:
 
 
 def one_case(layer: str, width: int, steps: int, *, compiled: bool) -> list[Row]:
-    """Return a row for each contender."""
+    """Measure all contenders for one layer, and return a row for each."""
     torch.manual_seed(0)
     torch.compiler.reset()  # torch.compile stops compiling a function after many layers
     made = LAYERS[layer](width).requires_grad_(False)
@@ -110,12 +110,12 @@ def one_case(layer: str, width: int, steps: int, *, compiled: bool) -> list[Row]
 
 
 def is_peer(row: Row) -> bool:
-    """Return whether a contender is an alternative to a streamer."""
+    """Return True if the row's contender is an alternative to a streamer."""
     return not row["contender"].startswith(OURS)
 
 
 def contenders(layer: SequenceLayer, *, compiled: bool) -> dict[str, Callable[[Tensor], tuple[Step, list[Any]]]]:
-    """Return functions that build a step from the zero state, and inputs in the form that suits it."""
+    """Return functions that build a contender: its step, starting from a zero state, and its inputs."""
     found: dict[str, Callable[[Tensor], tuple[Step, list[Any]]]] = {
         OURS: lambda x: (Streamer(layer), list(x.numpy())),
         f"{OURS}, tensors": lambda x: (Streamer(layer), list(x)),
@@ -141,7 +141,10 @@ def _eager(layer: SequenceLayer, step: Callable[..., tuple[Tensor, Tensor]], x: 
 
 
 def _onnx(layer: SequenceLayer, x: Tensor) -> tuple[Step, list[np.ndarray]]:
-    """Return a step of ONNX Runtime with bound inputs and outputs; the state alternates between two buffers."""
+    """Return a step in ONNX Runtime and its inputs, with inputs and outputs bound to fixed memory.
+
+    The state alternates between two buffers.
+    """
     onnxruntime = require("onnxruntime", "bench stream")
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
@@ -174,7 +177,7 @@ def _onnx(layer: SequenceLayer, x: Tensor) -> tuple[Step, list[np.ndarray]]:
 
 
 def latencies(steps: Mapping[str, tuple[Step, list[Any]]], count: int) -> dict[str, list[np.ndarray]]:
-    """Return the nanoseconds of ``count`` steps of each contender, measured in turns."""
+    """Measure the duration of ``count`` steps of each contender, in turns; return nanoseconds."""
     taken: dict[str, list[np.ndarray]] = {name: [] for name in steps}
     for _ in range(TURNS):
         for name, (step, inputs) in steps.items():
@@ -199,7 +202,7 @@ def _clock_alone(count: int) -> np.ndarray:
 
 
 def statistics(taken: list[np.ndarray]) -> dict[str, float]:
-    """Median and tail in microseconds.
+    """Return the median and the tail of durations given in nanoseconds, in microseconds.
 
     >>> statistics([np.array([1000, 2000, 3000])])["median_us"]
     2.0
@@ -209,7 +212,7 @@ def statistics(taken: list[np.ndarray]) -> dict[str, float]:
 
 
 def show(rows: list[Row]) -> str:
-    """Return one case as a table."""
+    """Return the rows of one case as a table."""
     lines = []
     for row in rows:
         cells = [f"{row[key]:.2f}" if row[key] is not None else "" for key in TAIL]

@@ -1,4 +1,4 @@
-"""Running a suite: case by case, with a table for each and an updated record after each."""
+"""Runs a suite case by case, prints a table for each case, and updates the record after each case."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def run_cases(
     summarize: Callable[[Sequence[Row]], Mapping[str, Any]],
     **more: Any,
 ) -> None:
-    """Measure every case that is not yet in the record of an interrupted run.
+    """Measure every case that an interrupted run has not yet recorded, print its table and update the record.
 
     Args:
         axes: Values of arguments of ``measure`` by name; the cases are all combinations.

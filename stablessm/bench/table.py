@@ -1,4 +1,4 @@
-"""Rows as text for a terminal, and a progress bar."""
+"""Formats rows as text for a terminal, and shows a progress bar."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ _CLEAR = "\r\x1b[K"
 
 
 def progress(cases: Sequence[T], unit: str = "case") -> Iterator[T]:
-    """Yield ``cases`` with a progress bar in a terminal. Print with :func:`say` meanwhile."""
+    """Yield ``cases`` while a terminal shows a progress bar.
+
+    Use :func:`say` to print meanwhile.
+    """
     for number, case in enumerate(cases):
         if sys.stderr.isatty():
             done = 30 * number // len(cases)
@@ -23,14 +26,14 @@ def progress(cases: Sequence[T], unit: str = "case") -> Iterator[T]:
 
 
 def say(text: str) -> None:
-    """Print above the progress bar, without buffering, so that a killed run has printed its results."""
+    """Print text above the progress bar, without buffering, so that the results of a killed run have been printed."""
     if sys.stderr.isatty():
         print(_CLEAR, end="", file=sys.stderr, flush=True)
     print(text, flush=True)
 
 
 def columns(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a table with the first column aligned to the left and the others to the right.
+    """Format rows as a table with the first column aligned to the left and all others to the right.
 
     >>> print(columns(["", "ms"], [["ours", "1.2"], ["a peer", "30"]]))
             ms
@@ -46,7 +49,7 @@ def columns(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def facts(values: Mapping[str, Any]) -> str:
-    """Return values by name, one line each.
+    """Format named values as text, one line each.
 
     >>> print(facts({"least_ahead": 2.34567, "same_bits": True}))
     least ahead: 2.346
@@ -57,7 +60,7 @@ def facts(values: Mapping[str, Any]) -> str:
 
 
 def milliseconds(ms: float, quartiles: Sequence[float] | None) -> str:
-    """Return the median with its quartiles, with enough digits to tell them apart.
+    """Format a median with its quartiles, with enough digits to tell them apart.
 
     >>> milliseconds(0.11012, (0.1091, 0.1123)), milliseconds(920.4, (918.0, 930.2))
     ('0.110 (0.109–0.112)', '920 (918–930)')
@@ -68,5 +71,5 @@ def milliseconds(ms: float, quartiles: Sequence[float] | None) -> str:
 
 
 def times(ratio: float | None) -> str:
-    """Return a ratio as text, or an empty text if there is none."""
+    """Format a ratio, or return an empty text if there is none."""
     return "" if ratio is None else f"{ratio:.2f}" if ratio < 10 else f"{ratio:.0f}"

@@ -17,7 +17,7 @@ def bench(
     suite: Annotated[
         str,
         typer.Argument(
-            help="scan, ssm, accuracy, stream, or all.",
+            help="Benchmark suite: scan, ssm, accuracy, stream, or all.",
             autocompletion=choices("scan", "ssm", "accuracy", "stream", "all"),
         ),
     ] = "all",
@@ -35,15 +35,15 @@ def bench(
     size: Annotated[
         str,
         typer.Option(
-            help="smoke: tiny cases, to see that everything runs; full: the suite's own cases.",
+            help="Size of the cases: smoke (tiny, to see that everything runs) or full.",
             autocompletion=choices("smoke", "full"),
         ),
     ] = "full",
     smoke: Annotated[bool, typer.Option("--smoke", hidden=True, help="Old name of --size smoke.")] = False,
-    seconds: Annotated[float, typer.Option(help="Time limit in seconds for each contender in each case.")] = 1.0,
-    out: Annotated[Path, typer.Option(help="Record to write: a .json file, or a folder for SUITE-DEVICE.json.")] = Path(
-        "runs/bench"
-    ),
+    seconds: Annotated[float, typer.Option(help="Time limit in seconds for each implementation in each case.")] = 1.0,
+    out: Annotated[
+        Path, typer.Option(help="Record to write: a .json file, or a folder for the file SUITE-DEVICE.json.")
+    ] = Path("runs/bench"),
 ) -> dict[str, Any]:
     """Measure speed and accuracy on this machine.
 

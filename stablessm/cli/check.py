@@ -20,33 +20,34 @@ def check(
     model: Annotated[
         str | None,
         typer.Argument(
-            help="Folder saved by stablessm, Hugging Face folder or name, or module:factory (its code runs).",
+            help="Model: folder saved by stablessm, Hugging Face folder or name, or module:factory (its code runs).",
             show_default=False,
         ),
     ] = None,
     *,
     family: Annotated[
         list[str] | None,
-        typer.Option(help="Family of the installed transformers, such as mamba: checks a small random model."),
+        typer.Option(help="Check a small random model of this family of transformers, such as mamba; repeatable."),
     ] = None,
-    families: Annotated[bool, typer.Option("--families", help="Check every recurrent and hybrid family.")] = False,
-    case: Annotated[list[str] | None, typer.Option(help="Case to run, such as chunks (default: all cases).")] = None,
+    families: Annotated[bool, typer.Option("--families", help="Check all recurrent families of transformers.")] = False,
+    case: Annotated[list[str] | None, typer.Option(help="Case to check, such as chunks (default: all).")] = None,
     d_input: Annotated[
-        int | None, typer.Option(min=1, help="Number of input channels (default: asked of the model).")
+        int | None, typer.Option(min=1, help="Number of input channels (default: read from the model).")
     ] = None,
     length: Annotated[int, typer.Option(min=12, help="Number of steps of the random sequences.")] = 24,
     batch_size: Annotated[int, typer.Option(min=2, help="Number of random sequences.")] = 3,
     tol: Annotated[
-        float | None, typer.Option(help="Largest error relative to the largest output (default: by dtype).")
+        float | None, typer.Option(help="Error tolerance, relative to the largest output (default: by dtype).")
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the sequences, and of the weights of a family.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the sequences, and of random weights.")] = 0,
     trust_remote_code: TrustRemoteCode = False,
 ) -> dict[str, Any]:
-    """Check that the state of a model is right.
+    """Check that a model with a carried state gives the same outputs.
 
-    Random sequences run in one pass, and again step by step, in chunks, with padding, alone, packed, from copied and
-    saved states, in bfloat16, and in generate. The table says for each case whether the outputs are the same, the
-    largest error, the step at which it starts and the layer that differs first. The exit code is 1 if a case fails.
+    The model computes random sequences in one pass, and again step by step, in chunks, with padding, one at a time,
+    packed, from copied and saved states, in bfloat16, and in generate. The table shows for each of these cases whether
+    the outputs are the same, the largest error, the step at which it starts and the first layer that differs. The exit
+    code is 1 if a case fails.
 
     Examples:
 

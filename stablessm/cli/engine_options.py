@@ -31,17 +31,17 @@ class EngineOptions:
     ] = None
     gpus: Annotated[int, typer.Option(help="Number of GPUs per job; a job sees only its own GPUs.")] = 0
     memory: Annotated[str | None, typer.Option(help="Memory per job, such as 4GB; requires --on ray or slurm.")] = None
-    retries: Annotated[int, typer.Option(help="How often a job is repeated after its worker was lost.")] = 2
+    retries: Annotated[int, typer.Option(help="Number of times that a job is repeated after its worker was lost.")] = 2
     address: Annotated[str | None, typer.Option(help="Address of a Ray cluster; requires --on ray.")] = None
     executor: Annotated[
-        str | None, typer.Option(help="slurm, or local to try --on slurm on this machine (default: slurm).")
+        str | None, typer.Option(help="Executor of --on slurm: slurm, or local for a test (default: slurm).")
     ] = None
     minutes: Annotated[
         int | None, typer.Option(help="Time limit per job in minutes; requires --on slurm (default: 1440).")
     ] = None
     slurm: Annotated[
         list[str] | None,
-        typer.Option(help="KEY=VALUE for sbatch, such as partition=gpu; requires --on slurm; repeatable."),
+        typer.Option(help="Option of sbatch as KEY=VALUE, such as partition=gpu; requires --on slurm; repeatable."),
     ] = None
 
     def engine(self) -> Any | None:

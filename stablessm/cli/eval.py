@@ -15,13 +15,13 @@ from stablessm.cli.text_scores import columns, text_scores
 
 
 def evaluate(
-    folder: Annotated[Path, typer.Argument(help="Folder of a run of stablessm train.")],
+    folder: Annotated[Path, typer.Argument(help="Run folder that stablessm train wrote.")],
     split: Annotated[str, typer.Option(help="Split to score: train, valid or test.")] = "test",
     batch_size: Annotated[int | None, typer.Option(min=1, help="Batch size (default: as in training).")] = None,
     device: Device = "auto",
     option: Annotated[
         list[str] | None,
-        typer.Option("--option", "-o", help="Option of the task, for other data, such as text=other.txt; repeatable."),
+        typer.Option("--option", "-o", help="Task option to change, such as text=other.txt; repeatable."),
     ] = None,
 ) -> dict[str, Any]:
     """Score a trained model.

@@ -18,21 +18,20 @@ FORMATS = (".onnx", ".pt2")
 
 def export(
     model: Annotated[
-        str, typer.Argument(help="Folder of train, fit or save, or package.module:factory (its code runs).")
+        str, typer.Argument(help="Folder written by train, fit or save, or module:factory (its code runs).")
     ],
     path: Annotated[Path, typer.Argument(help="File to write; its name ends in .onnx or .pt2 (torch.export).")],
     kind: Annotated[
-        str,
-        typer.Option(help="What one call computes: step (one sample) or sequence (whole sequences of any length)."),
+        str, typer.Option(help="What one call computes: step (one sample) or sequence (whole sequences of any length).")
     ] = "step",
     batch_size: Annotated[
         int | None,
         typer.Option(
-            "--batch-size", "--batch", min=1, help="Fixed number of streams, with --kind step (default: any number)."
+            "--batch-size", "--batch", min=1, help="Fixed batch size; requires --kind step (default: any batch size)."
         ),
     ] = None,
 ) -> dict[str, Any]:
-    """Export a step or whole sequences to ONNX or torch.export.
+    """Export a model to ONNX or torch.export.
 
     The file maps (x, states) to (y, states) and runs without stablessm. The weights are frozen, and complex states
     become pairs of real numbers. The states that one call returns are the states of the next call. A model that was

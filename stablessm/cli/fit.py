@@ -41,35 +41,28 @@ POINTS = 400
 class KernelOptions:
     """Command-line options that describe the kernel to fit and the grid of times."""
 
-    expression: Annotated[str | None, typer.Argument(help="Formula in t, such as '1/(1+t)**1.1'.")] = None
-    horizon: Annotated[int | None, typer.Option(min=1, help="Last step of the grid 0, dt, …, horizon·dt.")] = None
+    expression: Annotated[str | None, typer.Argument(help="Kernel as a formula in t, such as '1/(1+t)**1.1'.")] = None
+    horizon: Annotated[int | None, typer.Option(min=1, help="Last step of the time grid 0, dt, …, horizon·dt.")] = None
     dt: Annotated[
         float | None, typer.Option(help="Time between samples, or time step for an --interval (default: 1).")
     ] = None
     interval: Annotated[
         tuple[float, float] | None,
-        typer.Option(help="Two times: fit between them on a logarithmic grid, for kernels that are singular at 0."),
+        typer.Option(help="Two times between which to fit, on a logarithmic grid; for kernels that are singular at 0."),
     ] = None
     samples: Annotated[
         Path | None,
-        typer.Option(
-            "--from", help="File with samples instead of a formula; each line holds a value, or t and a value."
-        ),
+        typer.Option("--from", help="File with samples instead of a formula; each line has a value, or t and a value."),
     ] = None
     continuous: Annotated[
-        bool, typer.Option("--continuous", help="Fit between the grid points too, so that no rate is an alias.")
+        bool, typer.Option("--continuous", help="Fit in continuous time: also between the grid points.")
     ] = False
 
     @property
     def name(self) -> str:
         """Return the formula of the kernel, or the name of the file with its samples."""
-        return (
-            self.expression
-            if self.expression is not None
-            else self.samples.absolute().name
-            if self.samples
-            else "nothing"
-        )
+        from_file = self.samples.absolute().name if self.samples else "nothing"
+        return from_file if self.expression is None else self.expression
 
     def read(self, *, noisy: bool) -> tuple[np.ndarray, np.ndarray, dict[str, Any]]:
         """Return times and values for the plot, and the arguments that describe the kernel to ``exponential_sum``.
@@ -152,12 +145,12 @@ class SumOptions:
     """Command-line options of the fit: its tolerance or order, and constraints on rates and weights."""
 
     tol: Annotated[
-        float | None, typer.Option(help="Largest error; the smallest order that reaches it is used (default: 1e-6).")
+        float | None, typer.Option(help="Largest error, to be met with the fewest states (default: 1e-6).")
     ] = None
     order: Annotated[int | None, typer.Option(min=1, help="Number of states, instead of --tol.")] = None
     real: Annotated[bool, typer.Option("--real", help="Use real rates only, so that no mode oscillates.")] = False
     positive: Annotated[bool, typer.Option("--positive", help="Use real rates and positive weights only.")] = False
-    relative: Annotated[bool, typer.Option("--relative", help="Measure errors relative to the kernel.")] = False
+    relative: Annotated[bool, typer.Option("--relative", help="Measure relative instead of absolute errors.")] = False
     norm: Annotated[
         str,
         typer.Option(
@@ -167,7 +160,7 @@ class SumOptions:
     noise: Annotated[
         float | None, typer.Option(help="Standard deviation of the noise; requires --norm l2 (default: estimated).")
     ] = None
-    max_order: Annotated[int | None, typer.Option(min=1, help="Highest order that is tried to reach --tol.")] = None
+    max_order: Annotated[int | None, typer.Option(min=1, help="Largest number of states to try with --tol.")] = None
 
     def arguments(self) -> dict[str, Any]:
         """Return those arguments of ``exponential_sum`` that control the fit and differ from their defaults."""

@@ -18,16 +18,15 @@ from stablessm.cli.output import printed
 
 def generate(
     model: Annotated[
-        str,
-        typer.Argument(help="Folder written by stablessm train lm, or causal Hugging Face model (folder or name)."),
+        str, typer.Argument(help="Folder written by stablessm train lm, or causal Hugging Face model (folder or name).")
     ],
-    prompt: Annotated[str, typer.Argument(help="Beginning of the text (default: a new document).")] = "",
+    prompt: Annotated[str, typer.Argument(help="Beginning of the text (default: empty, a new document).")] = "",
     tokens: Annotated[int, typer.Option(min=1, help="Maximum number of tokens; fewer if the document ends.")] = 200,
     temperature: Annotated[
         float, typer.Option(min=0, help="Temperature of sampling; 0 always takes the most likely token.")
     ] = 0.8,
     top_k: Annotated[
-        int | None, typer.Option(min=1, help="Sample from this many of the most likely tokens (default: all).")
+        int | None, typer.Option(min=1, help="Number of most likely tokens from which to sample (default: all).")
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of sampling; the same seed gives the same text.")] = 0,
     device: Device = "auto",

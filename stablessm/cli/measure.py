@@ -22,18 +22,23 @@ class MemoryOptions:
 
     horizon: Annotated[int, typer.Option(min=1, help="Number of steps over which memory is measured.")] = 256
     d_input: Annotated[
-        int | None, typer.Option(min=1, help="Number of input channels (default: asked of the model).")
+        int | None, typer.Option(min=1, help="Number of input channels (default: read from the model).")
     ] = None
     dt: Annotated[float | None, typer.Option(help="Time between samples (default: the model's dt, or 1).")] = None
-    unit: Annotated[str | None, typer.Option(help="Name of the time unit, for the plots and the table.")] = None
-    norm: Annotated[str, typer.Option(help="Normalization of the memory function: ball, plus_one or unit.")] = "ball"
+    unit: Annotated[str | None, typer.Option(help="Name of the time unit in the plots and the table.")] = None
+    norm: Annotated[
+        str,
+        typer.Option(
+            help="Inputs to search: ball (norm up to --bound), plus_one (any size, weighted) or unit (size 1)."
+        ),
+    ] = "ball"
     bound: Annotated[float, typer.Option(help="Largest norm of the inputs that are tried.")] = 1.0
     output: Annotated[str | None, typer.Option(help="Output of a Hugging Face model to measure: logits or hidden.")] = (
         None
     )
-    samples: Annotated[int, typer.Option(min=1, help="Number of random inputs that the search tries first.")] = 64
+    samples: Annotated[int, typer.Option(min=1, help="Number of random inputs that are tried first.")] = 64
     ascent: Annotated[int, typer.Option(min=0, help="Number of gradient-ascent steps after the random inputs.")] = 8
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the search.")] = 0
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the random inputs.")] = 0
 
 
 @grouped
@@ -41,8 +46,8 @@ def measure(
     model: Annotated[
         list[str],
         typer.Argument(
-            help="Folder saved by stablessm, Hugging Face folder or name, or module:factory (its code runs). Several "
-            "models are compared, and so are the models in a folder of checkpoints.",
+            help="Model: folder saved by stablessm, Hugging Face folder or name, or module:factory (its code runs). "
+            "Several models are compared, and so are the models in a folder of checkpoints.",
         ),
     ],
     *,
@@ -50,8 +55,8 @@ def measure(
     words: Annotated[
         str | None,
         typer.Option(
-            help="Words that a Hugging Face model reads again and again, separated by commas; multi-token words use "
-            "their last token (default: inputs in embedding space)."
+            help="Words, separated by commas, that a Hugging Face model reads repeatedly; multi-token words use their "
+            "last token (default: inputs in embedding space)."
         ),
     ] = None,
     out: Annotated[
@@ -61,7 +66,8 @@ def measure(
 ) -> dict[str, Any]:
     """Measure how long a model remembers.
 
-    The result is the kind of decay, its time scales, and the distance to instability (the stability radius). Several
+    The memory function M(t) is the largest response to any input; random inputs and then gradient ascent search for it.
+    The result is its kind of decay, its time scales, and the distance to instability (the stability radius). Several
     models, or the checkpoints of a training, are measured with the same options and drawn on one page.
 
     Examples:

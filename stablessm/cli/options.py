@@ -29,17 +29,17 @@ Device = Annotated[
         help="Device: auto (a GPU if there is one), cpu or cuda.", autocompletion=choices("auto", "cpu", "cuda")
     ),
 ]
-Runs = Annotated[Path, typer.Option(help="Folder that holds the run folders.")]
+Runs = Annotated[Path, typer.Option(help="Folder that contains the run folders.")]
 Size = Annotated[
     str,
     typer.Option(
-        help="smoke: a small version that takes seconds; paper: the published size; some experiments have reduced "
-        "(smaller than paper) or large (for a GPU).",
+        help="Size: smoke (a small version that takes seconds) or paper (the published size); some experiments have "
+        "reduced (smaller than paper) or large (for a GPU).",
         autocompletion=choices("smoke", "reduced", "paper", "large"),
     ),
 ]
 TrustRemoteCode = Annotated[
-    bool, typer.Option("--trust-remote-code", help="Run the Python code that a model on the Hugging Face hub brings.")
+    bool, typer.Option("--trust-remote-code", help="Run Python code from the model's Hugging Face repository.")
 ]
 RESUME = "interrupted; run the same command again to resume"
 

@@ -22,16 +22,19 @@ _PANELS = 4
 
 
 def predict(
-    folder: Annotated[Path, typer.Argument(help="Folder of a run of stablessm train.")],
+    folder: Annotated[Path, typer.Argument(help="Run folder that stablessm train wrote.")],
     data: Annotated[
-        Path | None,
-        typer.Argument(help="CSV, .npy or .npz file without targets; default: the training data, or their test split."),
+        Path | None, typer.Argument(help="CSV, .npy or .npz file without targets (default: the training data).")
     ] = None,
-    horizon: Annotated[int | None, typer.Option(min=1, help="Rows to forecast (default: as in training).")] = None,
-    level: Annotated[float, typer.Option(help="Share of the validation errors that an interval covers.")] = 0.9,
+    horizon: Annotated[
+        int | None, typer.Option(min=1, help="Number of rows to forecast (default: as in training).")
+    ] = None,
+    level: Annotated[
+        float, typer.Option(help="Level of the intervals: the share of validation errors that they cover.")
+    ] = 0.9,
     device: Device = "auto",
     out: Annotated[
-        Path | None, typer.Option(help="CSV file to write, with a plot beside it (default: print the CSV).")
+        Path | None, typer.Option(help="CSV file to write, together with a plot (default: print the CSV).")
     ] = None,
 ) -> Any:
     """Forecast a series, or classify sequences, with a trained model.

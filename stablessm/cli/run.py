@@ -29,14 +29,14 @@ def run(
     ids: Annotated[
         list[str],
         typer.Argument(
-            help="Ids that stablessm list shows, or all, or module:NAME of your own experiment (its code runs).",
+            help="Ids of experiments (stablessm list), or all, or module:NAME of your own experiment (its code runs).",
             autocompletion=_ids,
         ),
     ],
     size: Size = "smoke",
     out: Runs = Path("runs"),
     settings: Annotated[
-        list[str] | None, typer.Option("--set", help="KEY=VALUE: another value for a setting; repeatable.")
+        list[str] | None, typer.Option("--set", help="Setting to change, as KEY=VALUE; repeatable.")
     ] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Delete the run in the folder and start again.")] = False,
     *,
@@ -45,7 +45,7 @@ def run(
     """Run experiments and check the papers' claims.
 
     An interrupted run resumes, and a complete run is not computed again. The smoke size only shows that everything
-    works; only the paper size gives verdicts.
+    works; the other sizes give verdicts.
 
     With --jobs or --on, experiments are split into jobs that run in parallel; stablessm status shows their progress.
 

@@ -14,7 +14,7 @@ from stablessm.cli.output import Unsuccessful, note
 
 def search(
     name: Annotated[
-        str, typer.Argument(help="Task to train on (stablessm train --list), or experiment (stablessm list).")
+        str, typer.Argument(help="Name of a task (stablessm train --list), or id of an experiment (stablessm list).")
     ],
     over: Annotated[
         list[str],
@@ -22,24 +22,22 @@ def search(
     ],
     trials: Annotated[int, typer.Option(help="Total number of trials, including those already in the storage.")] = 20,
     storage: Annotated[
-        str | None, typer.Option(help="Database, such as sqlite:///search.db (default: a file in the output folder).")
+        str | None, typer.Option(help="Database of trials, such as sqlite:///a.db (default: in the output folder).")
     ] = None,
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", help="KEY=VALUE: a setting that is the same in every trial; repeatable."),
+        typer.Option("--set", help="Setting that is the same in every trial, as KEY=VALUE; repeatable."),
     ] = None,
-    model: Annotated[str, typer.Option(help="Preset to train, for a task.")] = "small",
+    model: Annotated[str, typer.Option(help="Model preset to train on a task; ignored for an experiment.")] = "small",
     size: Annotated[str, typer.Option(help="Size of the experiment, such as smoke; ignored for a task.")] = "smoke",
     objective: Annotated[
         str | None,
-        typer.Option(
-            help="Number to optimize, for an experiment: STAGE/ARRAY:HOW, where HOW is mean, min, max or last."
-        ),
+        typer.Option(help="Result of an experiment to optimize: STAGE/ARRAY:HOW, where HOW is mean, min, max or last."),
     ] = None,
     maximize: Annotated[
-        bool, typer.Option("--maximize", help="Look for the largest --objective instead of the smallest.")
+        bool, typer.Option("--maximize", help="Maximize the --objective instead of minimizing it.")
     ] = False,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the settings that are proposed.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the settings that are tried.")] = 0,
     out: Annotated[Path | None, typer.Option(help="Output folder (default: runs/search/NAME).")] = None,
 ) -> dict[str, Any]:
     """Search for the best settings with Optuna.

@@ -12,8 +12,8 @@ from stablessm.cli import tables
 
 
 def status(
-    out: Annotated[Path, typer.Option(help="Folder that holds the run folders.")] = Path("runs"),
-    all: Annotated[bool, typer.Option("--all", help="Show complete runs and finished trainings too.")] = False,
+    out: Annotated[Path, typer.Option(help="Folder that contains the run folders.")] = Path("runs"),
+    all: Annotated[bool, typer.Option("--all", help="Also show complete runs and finished trainings.")] = False,
 ) -> dict[str, Any]:
     """Show the progress of trainings, runs and sweeps.
 

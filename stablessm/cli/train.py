@@ -28,13 +28,13 @@ class DataOptions:
     )
     option: Annotated[
         list[str] | None,
-        typer.Option("--option", "-o", help="Option of the task, such as length=20 or carry=true; repeatable."),
+        typer.Option("--option", "-o", help="Task option, such as length=20 or carry=true; repeatable."),
     ] = None
     data: Annotated[
         Path | None,
         typer.Option(help="File with your data: .csv (with --target or --label), .npz (inputs, targets), or text."),
     ] = None
-    target: Annotated[str | None, typer.Option(help="Columns of --data to forecast.")] = None
+    target: Annotated[str | None, typer.Option(help="Columns of --data to forecast, separated by commas.")] = None
     label: Annotated[
         str | None, typer.Option(help="Column of --data with the label of each sequence (requires -o sequence=COLUMN).")
     ] = None
@@ -46,11 +46,13 @@ class ModelOptions:
     """Command-line options that choose the model to train."""
 
     model: Annotated[
-        str | None, typer.Option(help="Preset; --list shows them (default: small, or lm-small for the task lm).")
+        str | None, typer.Option(help="Model preset; --list shows them (default: small, or lm-small for the task lm).")
     ] = None
-    map: Annotated[str | None, typer.Option(help="Reparameterization: best, exp, softplus, direct, …")] = None
+    map: Annotated[
+        str | None, typer.Option(help="Reparameterization of the recurrent weights: best, exp, softplus, direct, …")
+    ] = None
     setting: Annotated[
-        list[str] | None, typer.Option("--set", help="Setting of the model, such as n_layers=4; repeatable.")
+        list[str] | None, typer.Option("--set", help="Model setting, such as n_layers=4; repeatable.")
     ] = None
 
 
@@ -62,12 +64,10 @@ class TrainingOptions:
     epochs: Annotated[
         int | None, typer.Option(min=1, help="Number of epochs (default: 10, unless --steps is given).")
     ] = None
-    steps: Annotated[int | None, typer.Option(min=1, help="Number of updates of the weights, instead of --epochs.")] = (
-        None
-    )
+    steps: Annotated[int | None, typer.Option(min=1, help="Number of optimizer steps, instead of --epochs.")] = None
     batch_size: Annotated[int, typer.Option(min=1, help="Number of sequences per batch, over all ranks.")] = 64
     accumulate: Annotated[
-        int, typer.Option(min=1, help="Number of batches per update (the gradient of one large batch).")
+        int, typer.Option(min=1, help="Number of batches whose gradients are accumulated for one optimizer step.")
     ] = 1
     lr: Annotated[float, typer.Option(help="Learning rate.")] = 0.004
     recurrent_lr: Annotated[
@@ -82,7 +82,7 @@ class TrainingOptions:
     ] = "cosine"
     warmup: Annotated[float, typer.Option(help="Fraction of the steps during which the learning rate rises.")] = 0.05
     cooldown: Annotated[
-        float, typer.Option(help="Fraction of the steps during which the learning rate falls, with --schedule wsd.")
+        float, typer.Option(help="Fraction of the steps during which the learning rate falls (--schedule wsd).")
     ] = 0.2
     clip: Annotated[float, typer.Option(help="Largest norm of the gradient; 0 turns clipping off.")] = 1.0
     select: Annotated[str, typer.Option(help="Weights to keep: best (by validation) or last.")] = "best"
@@ -91,10 +91,10 @@ class TrainingOptions:
         typer.Option(help="Decay of a moving average of the weights, such as 0.999; the average is scored and kept."),
     ] = None
     patience: Annotated[
-        int | None, typer.Option(min=1, help="Stop after this number of validations without a better score.")
+        int | None, typer.Option(min=1, help="Stop after this number of evaluations without a better validation score.")
     ] = None
     init_from: Annotated[
-        Path | None, typer.Option(help="Folder of another run or of a saved model with the initial weights.")
+        Path | None, typer.Option(help="Folder of a run or of a saved model with the initial weights.")
     ] = None
     seed: Annotated[
         int, typer.Option(min=0, help="Seed of the initial weights, the order of the data and dropout.")
@@ -107,9 +107,9 @@ class TrainingOptions:
         int | None, typer.Option(min=1, help="Number of steps between evaluations (default: one epoch).")
     ] = None
     checkpoint_every: Annotated[
-        int | None, typer.Option(min=1, help="Number of steps between checkpoints (default: one minute).")
+        int | None, typer.Option(min=1, help="Number of steps between checkpoints (default: each minute).")
     ] = None
-    log_every: Annotated[int, typer.Option(min=1, help="Number of steps between lines of metrics.")] = 20
+    log_every: Annotated[int, typer.Option(min=1, help="Number of steps between logged metrics.")] = 20
     device: Device = "auto"
     autocast: Annotated[
         bool, typer.Option("--autocast", help="Use bfloat16 outside the recurrences; on a GPU, TF32 inside them.")
@@ -152,9 +152,9 @@ class RunOptions:
     ] = False
     logger: Annotated[
         list[str] | None,
-        typer.Option(help="Logger of the metrics as package.module:NAME (its code runs); repeatable."),
+        typer.Option(help="Logger that receives the metrics, as package.module:NAME (its code runs); repeatable."),
     ] = None
-    show: Annotated[bool, typer.Option("--list", help="List tasks and models, or the options of TASK, and stop.")] = (
+    show: Annotated[bool, typer.Option("--list", help="List tasks and models, or the options of TASK, and exit.")] = (
         False
     )
 

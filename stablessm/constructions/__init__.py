@@ -1,4 +1,4 @@
-"""Models whose weights are computed instead of trained."""
+"""Models whose weights are computed from a given kernel or function instead of trained."""
 
 from typing import TYPE_CHECKING, Any
 

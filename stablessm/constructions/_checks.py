@@ -1,4 +1,4 @@
-"""Checks of the arrays that callers pass to a construction. Does not import torch."""
+"""Checks of the arrays that callers pass to constructions. This module does not import torch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from stablessm._errors import ArgumentError
 
 
 def array(name: str, value: Any) -> np.ndarray:
-    """Return numbers, arrays or tensors (on any device, with or without a graph) as a NumPy array."""
+    """Convert a number, list, array or tensor (on any device, with or without a graph) to a NumPy array."""
     try:
         if hasattr(value, "detach"):
             value = value.detach().cpu()
@@ -21,9 +21,9 @@ def array(name: str, value: Any) -> np.ndarray:
 
 
 def real_array(name: str, value: Any) -> np.ndarray:
-    """Return a new contiguous float64 array from numbers, arrays or tensors.
+    """Convert a real number, list, array or tensor to a new contiguous float64 array.
 
-    Complex numbers raise an error; their imaginary part is never dropped.
+    Complex numbers raise an error; an imaginary part is never dropped.
 
     >>> real_array("x", [1, 2]).tolist()
     [1.0, 2.0]

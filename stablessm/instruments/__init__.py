@@ -1,4 +1,4 @@
-"""How far does a model remember, and how robust is that memory? For any callable or module, ours or not."""
+"""Instruments: functions that measure the memory, robustness, gradients and states of any callable or module."""
 
 from stablessm.instruments.adapters import NotSupportedError, Stateful
 from stablessm.instruments.bernstein import BernsteinCheck, bernstein_bound, bernstein_check

@@ -1,4 +1,4 @@
-"""The axes on which an instrument draws."""
+"""The Matplotlib axes on which an instrument draws."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def on(ax: Axes | None, width: float = 6) -> Axes:
-    """Return ``ax``, or the axes of a new figure, ``width`` inches wide, that no window shows."""
+    """Return the given axes, or the axes of a new figure, ``width`` inches wide, which is not shown in a window."""
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width, 4), layout="constrained").subplots() if ax is None else ax

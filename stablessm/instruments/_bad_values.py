@@ -1,4 +1,4 @@
-"""Bad values of a tensor: whether it has any, and where the first of them is."""
+"""Search for bad values in a tensor: entries that are NaN, infinite or above a limit."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Order: TypeAlias = Literal["batch", "time"] | None
 
 
 def is_bad(tensor: Tensor, limit: float | None) -> bool:
-    """Return whether any entry is not finite, or has a modulus above the limit."""
+    """Return True if an entry is NaN or infinite or, if a limit is given, has a modulus above the limit."""
     tensor = tensor.detach()
     if limit is not None:
         return tensor.numel() > 0 and not bool(tensor.abs().amax() <= limit)  # a NaN fails this comparison, too
@@ -22,12 +22,12 @@ def is_bad(tensor: Tensor, limit: float | None) -> bool:
 
 
 def bad_entries(tensor: Tensor, limit: float | None) -> Tensor:
-    """Return a mask of the entries that :func:`is_bad` looks for."""
+    """Return a mask of the bad entries of a tensor, which :func:`is_bad` searches for."""
     return ~tensor.isfinite() if limit is None else ~(tensor.abs() <= limit)
 
 
 def is_spoilt(tensor: Tensor, limit: float | None) -> bool:
-    """Return whether any entry is bad, not counting -∞, which attention masks consist of."""
+    """Return True if an entry is bad, where -∞ does not count because attention masks consist of it."""
     tensor = (
         tensor.detach()
     )  # under activation checkpointing, the tensors saved for backward must not depend on the result
@@ -37,7 +37,7 @@ def is_spoilt(tensor: Tensor, limit: float | None) -> bool:
 
 
 def first_bad(bad: Tensor, order: Order, latest: bool) -> tuple[int, ...]:
-    """Return the index of the first True entry; in a sequence, of the earliest (or latest) in time."""
+    """Return the index of the first True entry of a mask; in a sequence, of the earliest (or latest) entry in time."""
     if order is None:
         return _unravel(bad)
     times = bad.transpose(0, 1) if order == "batch" else bad

@@ -1,6 +1,7 @@
-"""Laws of decay, all of one form, fitted to the logarithm of a curve by weighted least squares, many at once.
+"""Parametric laws of decay (such as exponential or power law), and their fit to the logarithm of a curve.
 
-M(s) = e^a (s + e^g)^(-p) exp(-b s^q) ± e^(c - d s); a law frees some of the seven parameters (log q stands for q).
+All laws have the form M(s) = e^a (s + e^g)^(-p) exp(-b s^q) ± e^(c - d s). Each law fits some of the seven parameters
+(log q instead of q) and fixes the others. Many fits run at once.
 """
 
 from __future__ import annotations
@@ -38,11 +39,11 @@ LAWS: dict[LawName, tuple[int, ...]] = {
     "power on a level": (A, P, G, C),
     "stretched on a level": (A, B, Q, C),
 }
-"""Free parameters of each law."""
+"""Parameters that each law fits."""
 STEEPEST = 8.0
-"""Largest power of time; larger ones cannot be told from exponentials."""
+"""Largest power of time; larger powers cannot be distinguished from exponentials."""
 STRETCHES = (0.2, 6.0)
-"""Smallest and largest stretch."""
+"""Smallest and largest stretching exponent q."""
 
 ABSENT = -1e9  # the logarithm of a term that is not there
 _STEPS = 40
@@ -57,34 +58,34 @@ _NARROWEST = 1e-5  # of t0, in units of the first time
 @final
 @dataclass(frozen=True)
 class Fit:
-    """One law fitted to one window: its parameters with their standard errors, and how well it fits."""
+    """A law of decay that was fitted to a window of a curve: parameters, standard errors, and quality of the fit."""
 
     law: LawName
     theta: np.ndarray
     error: np.ndarray
     n: int
     cost: float
-    """The weighted sum of squared residuals."""
+    """Weighted sum of squared residuals."""
     rms: float
-    """The root mean square of the residuals, without weights."""
+    """Unweighted root mean square of the residuals."""
 
     @property
     def misfit(self) -> float:
-        """Return the root mean square deviation of the points from the law, in standard deviations."""
+        """Return the root mean square deviation of the points from the law, in standard deviations of the noise."""
         return math.sqrt(self.cost / self.n)
 
     def half_width(self, parameter: int) -> float:
-        """Return half of the 95 % confidence interval."""
+        """Return half of the width of the 95 % confidence interval of a parameter."""
         return 2 * float(self.error[parameter]) * max(1.0, math.sqrt(self.cost / max(self.n - len(LAWS[self.law]), 1)))
 
     def log_main(self, s: float) -> float:
-        """Return the logarithm of the first term of the law at time s (only ``two modes`` has a second term)."""
+        """Return the logarithm of the first term of the law at time s."""
         a, p, g, b, q = self.theta[:C]
         return float(a - p * math.log(s + math.exp(g)) - b * s ** math.exp(q))
 
 
 def fit_laws(windows: list[Points]) -> list[dict[LawName, Fit]]:
-    """Fit every law to every window that has more points than the law has parameters."""
+    """Fit every law to every window of a curve that has more points than the law has parameters."""
     rows: list[tuple[int, LawName]] = []
     starts: list[np.ndarray] = []
     for index, window in enumerate(windows):
@@ -114,7 +115,10 @@ def fit_laws(windows: list[Points]) -> list[dict[LawName, Fit]]:
 def _minimize(
     theta: np.ndarray, sign: np.ndarray, free: np.ndarray, s: np.ndarray, y: np.ndarray, weight: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Return (parameters, standard errors, cost, rms) by the Levenberg-Marquardt method, for all problems at once."""
+    """Fit many laws of decay to windows of curves at once by the Levenberg-Marquardt method.
+
+    Returns parameters, standard errors, costs and root mean square residuals.
+    """
     low, high = np.full(theta.shape, -np.inf), np.full(theta.shape, np.inf)
     low[:, G], high[:, G] = np.log(_NARROWEST * np.where(s > 0, s, np.inf).min(1)), _WIDEST
     low[:, Q], high[:, Q] = np.log(STRETCHES)
@@ -153,7 +157,7 @@ def _minimize(
 
 
 def _residual(theta: np.ndarray, sign: np.ndarray, s: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the residuals of the laws and their derivatives with respect to the seven parameters."""
+    """Return the residuals of all fits and their derivatives with respect to the seven parameters."""
     a, p, g, b, q, c, d = (theta[:, parameter, None] for parameter in range(7))
     shift, log_s = np.exp(g), np.log(np.maximum(s, 1e-12))
     log_u = np.log(s + shift)
@@ -178,7 +182,7 @@ def _residual(theta: np.ndarray, sign: np.ndarray, s: np.ndarray, y: np.ndarray)
 
 
 def _starts(free: tuple[int, ...], window: Points) -> Iterator[np.ndarray]:
-    """Yield starting parameters, followed by the sign of the second term."""
+    """Yield starting values for the fit of a law of decay: its seven parameters, then the sign of its second term."""
     s, y, weight = window.s, window.y, window.weight
     main = tuple(parameter for parameter in free if parameter < C)
     if not main:
@@ -206,7 +210,7 @@ def _starts(free: tuple[int, ...], window: Points) -> Iterator[np.ndarray]:
 
 
 def _single(main: tuple[int, ...], s: np.ndarray, y: np.ndarray, weight: np.ndarray, zooms: int = 1) -> np.ndarray:
-    """Return the best law of one term, by linear fits on successively finer grids of its nonlinear parameter."""
+    """Fit a law of one term by linear fits on successively finer grids of its nonlinear parameter."""
     theta = np.array([ABSENT, 0.0, 0.0, 0.0, 0.0, ABSENT, 0.0, 1.0])
     low, high = math.log(1e-3 * s[s > 0].min()), math.log(3.0)
     if Q in main:

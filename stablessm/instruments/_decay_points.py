@@ -1,4 +1,4 @@
-"""Reduces a measured curve to the few points to which laws are fitted, in windows that end at the noise floor."""
+"""Reduction of a measured curve to few points for fits, in windows that end where the curve reaches its noise floor."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 NEGLIGIBLE = 1e-5
-"""A plateau below this fraction of the largest value is taken for rounding, not for memory."""
+"""A plateau below this fraction of the largest value counts as rounding, not as memory."""
 CLEAR = 10.0
-"""A value this many times above the floor is signal: the floor changes its logarithm by at most a tenth."""
+"""A value above this many times the noise floor counts as signal: the floor changes its logarithm by at most 0.1."""
 FEWEST = 8
-"""Least number of samples of a curve, and of crests of a wave, for a verdict."""
+"""Smallest number of samples of a curve, and of crests of a wave, for which a verdict is given."""
 LEAST = FEWEST - 1
-"""Least number of points of a window, which never contains the first sample."""
+"""Smallest number of points of a window, which never contains the first sample."""
 
 _BEGINNINGS = (0.0, 1 / 16, 1 / 4, 1 / 2)  # of the windows, in units of the time seen
 _DIP = 0.33  # times √log n: noise of 10 % dips by 0.28 √log n among n samples, an oscillation by far more
@@ -28,7 +28,7 @@ _DISCREPANCY = 1e-6  # least standard deviation of a point, however many samples
 @final
 @dataclass(frozen=True)
 class Points:
-    """log M = ``y`` at the times ``origin + unit * s``, with the weight 1/variance of each."""
+    """Points of a curve M: the values log M = ``y`` at times ``origin + unit * s``, with weights 1/variance."""
 
     s: np.ndarray
     y: np.ndarray
@@ -38,26 +38,28 @@ class Points:
 @final
 @dataclass(frozen=True)
 class Windows:
-    """The points of a curve in four windows that begin at later and later times and end at s = 1."""
+    """A measured curve reduced to points, in four windows with increasing first times that end at s = 1."""
 
     points: list[Points]
     origin: float
     unit: float
     smooth: bool
-    """Whether the curve is free of dips in its last quarter, or consists of crests."""
+    """Whether the curve has no dips in its last quarter, or the points are the crests of a wave."""
     period: int
-    """Samples from one crest of the wave to the next; 1 without a wave."""
+    """Number of samples between neighboring crests of the wave; 1 without a wave."""
     waves: bool
     """Whether the curve has dips or crests."""
     envelope: Points
-    """The largest value from each time on, from the top of the curve to its end, also where the curve has dips."""
+    """Points of the envelope, the largest value from each time on, from the maximum of the curve to its end."""
 
 
 def noise_floor(time: np.ndarray, value: np.ndarray, negligible: float) -> tuple[float, float]:
-    """Return (90 % quantile, mean) of a flat tail below ``negligible``; (0, 0) without such a tail.
+    """Return the noise floor of a curve: the 90 % quantile and the mean of its flat tail, or (0, 0) without a flat
+    tail.
 
-    The tail begins after the last sample above three times that quantile. Its first third is left out, since the decay
-    may still show there. The rest is a floor if it falls by at most 15 %.
+    The values of the tail are below ``negligible``. The tail begins after the last sample above three times that
+    quantile. The first third of the tail is left out, since the decay may still show there. The rest is a floor if it
+    falls by at most 15 %.
     """
     n = len(value)
     level = float(np.quantile(value[-max(FEWEST, n // 10) :], 0.9))
@@ -79,10 +81,11 @@ def noise_floor(time: np.ndarray, value: np.ndarray, negligible: float) -> tuple
 
 
 def windows(time: np.ndarray, value: np.ndarray, offset: float, level: float) -> Windows | None:
-    """Return windows of a curve up to its floor, minus the mean of the floor; None if too few samples are above it.
+    """Reduce a curve above its noise floor to points in windows; return None if too few samples are above the floor.
 
-    The first sample is left out: it may belong to a skip connection. A curve is followed from its top, or from its
-    beginning if the top is in the second half.
+    The mean of the floor (``offset``) is subtracted. The first sample is left out, because it may belong to a skip
+    connection. The windows begin after the maximum of the curve, or at the beginning if the maximum is in the second
+    half.
     """
     kept = value > CLEAR / 2 * offset
     kept[0] = False
@@ -117,29 +120,29 @@ def windows(time: np.ndarray, value: np.ndarray, offset: float, level: float) ->
 
 
 def _falling(time: np.ndarray, envelope: np.ndarray, origin: float, unit: float) -> Points:
-    """Return the part of the envelope that falls."""
+    """Return the points of an envelope from its maximum to the end."""
     top = after_last(envelope == envelope[0]) - 1
     return Points((time[top:] - origin) / unit, envelope[top:], np.ones(len(time) - top))
 
 
 def after_last(mask: np.ndarray) -> int:
-    """Return one past the last true element, 0 if there is none."""
+    """Return one plus the index of the last True element; 0 if there is none."""
     return len(mask) - int(np.argmax(mask[::-1])) if mask.any() else 0
 
 
 def _share(level: float, y: ArrayLike) -> np.ndarray:
-    """Return the deviation of the logarithm that a floor of this level causes."""
+    """Return the error that a noise floor of the given level causes in the logarithms y."""
     return 0.5 * np.minimum(level * np.exp(np.minimum(-np.asarray(y), 600.0)), 1e6)
 
 
 def _dip(time: np.ndarray, y: np.ndarray, level: float) -> float:
-    """Return the least depth of a dip of the logarithm that noise and floor do not explain."""
+    """Return the depth from which a dip of the logarithm is not explained by noise and floor."""
     noise = max(_noise(time, y), float(_share(level, y.min())))
     return max(min(_DIP, 3 * noise) * math.sqrt(math.log(max(len(y), 2))), _RIPPLE)
 
 
 def _crests(y: np.ndarray, dip: float) -> tuple[np.ndarray | None, float]:
-    """Return the indices of the crests of a wave and the error of their heights; (None, 0) without a wave."""
+    """Return the indices of the crests of a wave and the error of their heights; (None, 0) if y has no regular wave."""
     from scipy.signal import find_peaks
 
     peaks = find_peaks(y, prominence=dip)[0]
@@ -155,7 +158,7 @@ def _crests(y: np.ndarray, dip: float) -> tuple[np.ndarray | None, float]:
 
 
 def _after_dips(y: np.ndarray, dip: float) -> int:
-    """Return the first sample after the last dip."""
+    """Return the index of the first sample after the last dip of y."""
     from scipy.signal import find_peaks
 
     dips = find_peaks(-y, prominence=dip)[0]
@@ -163,9 +166,9 @@ def _after_dips(y: np.ndarray, dip: float) -> int:
 
 
 def _blocks(s: np.ndarray, y: np.ndarray, sigma: float, floor: np.ndarray) -> Points:
-    """Return means over blocks spaced evenly in time (for modes) and in log time (for powers).
+    """Average samples over blocks that are evenly spaced in time (for modes) and in log time (for powers).
 
-    A mean covers only the middle of a block, in which curvature changes the mean by at most the noise.
+    Each mean covers only the middle of its block, so that the curvature of y changes the mean by at most the noise.
     """
     n = len(s)
     if n <= 2 * _BLOCKS:
@@ -192,9 +195,10 @@ def _blocks(s: np.ndarray, y: np.ndarray, sigma: float, floor: np.ndarray) -> Po
 
 
 def _noise(time: np.ndarray, y: np.ndarray) -> float:
-    """Return the deviation of independent noise: how far a sample lies from the polynomial through its neighbors.
+    """Estimate the standard deviation of independent noise from the distances of samples to polynomials through
+    neighbors.
 
-    One, two or three neighbors on each side, whichever leaves least: a smooth curve leaves less the more there are.
+    The polynomial has one, two or three neighbors on each side, whichever gives the smallest estimate.
     """
     found = []
     for reach in (1, 2, 3):

@@ -1,4 +1,4 @@
-"""Decides which law a curve follows, with the evidence and an interval of its parameter.
+"""The decision which kind of decay a curve has, with the evidence and an interval of the parameter.
 
 Every law votes for a kind of decay in every window. The first window in which a law fits within the noise decides, by
 the Bayesian information criterion (BIC); later windows must not contradict it. If no law fits, the curve is exponential
@@ -70,7 +70,7 @@ _REQUIRED: dict[LawName, float] = {
     "two modes": 12.0,
     "cut power": 12.0,
 }
-"""Smallest evidence (difference of logarithmic likelihoods) for each law. Laws with many parameters resemble others."""
+"""Smallest evidence (difference of log likelihoods) for a law; laws with many parameters resemble others."""
 _CLEARLY = 5.0  # evidence with which one window contradicts another, or decides although no law fits
 _STEEP = 3.5  # powers of time up to 5 fall by less than e^3.5 in the last half of the time; a larger fall excludes them
 _RESTS = 0.3  # largest variation of the logarithm at the end of a curve that does not decay
@@ -95,7 +95,10 @@ _EQUAL = 60.0  # laws whose criteria (BIC) differ by less than this contribute t
 @final
 @dataclass(frozen=True)
 class Verdict:
-    """``value`` is the rate (in windows' units), the exponent or the stretch; ``fit`` the law that gives the tail."""
+    """A verdict on a curve: the kind of decay, the reason, and the parameter with its interval.
+
+    ``value`` is the rate (in the unit of the windows), the exponent or the stretch; ``fit`` is the law of the tail.
+    """
 
     kind: Kind
     reason: str
@@ -108,7 +111,7 @@ class Verdict:
 @final
 @dataclass(frozen=True)
 class _Judgment:
-    """What the laws say of one window: the best vote, by how much it wins, all laws that voted with their scores."""
+    """The judgment of one window: the kind of decay for which its best law votes, the evidence, and all fitted laws."""
 
     window: Points
     vote: Kind
@@ -127,7 +130,7 @@ class _Judgment:
         return self.best.misfit <= _FOLLOWS or self.best.rms <= _CLOSELY
 
     def close(self, kind: Kind) -> list[Fit]:
-        """Return the laws of a kind that take part in its interval, the best one first.
+        """Return the fitted laws that determine the interval of a kind of decay, the best law first.
 
         These fit about as well as the best law. Where no law follows the points, these are one mode, two modes, and a
         mode times a moderate power: after a transient the first two tend to overestimate the final rate, and the last
@@ -140,12 +143,12 @@ class _Judgment:
         return modes + [fit for _, fit in found if fit.law == "cut power" and abs(fit.theta[P]) <= _MODERATE]
 
     def agrees(self, kind: Kind, evidence: float) -> bool:
-        """Return whether the window does not contradict with that evidence."""
+        """Return False if this window contradicts the given kind with at least the given evidence."""
         return self.vote in (kind, "undecided") or self.evidence < evidence
 
 
 def decide(seen: Windows, margin: float, log_negligible: float) -> Verdict:
-    """Return the verdict on a curve. Levels below ``log_negligible`` are floors."""
+    """Decide which kind of decay a curve has; constant levels below ``log_negligible`` count as noise floors."""
     judged = [_judge(*pair, log_negligible) for pair in zip(fit_laws(seen.points), seen.points, strict=True)]
     first = next((i for i, each in enumerate(judged) if each.followed), None) if seen.smooth else None
     if first is None:
@@ -155,7 +158,7 @@ def decide(seen: Windows, margin: float, log_negligible: float) -> Verdict:
 
 
 def _followed(judged: list[_Judgment], first: int, margin: float, seen: Windows) -> Verdict:
-    """Return the verdict of the first window that a law follows, unless it is thin or later windows contradict it."""
+    """Return the verdict of the first window in which a law fits, if the evidence is clear and later windows agree."""
     chosen, later = judged[first], judged[first + 1 :]
     kind, evidence = chosen.vote, chosen.evidence
     name = chosen.name
@@ -192,9 +195,9 @@ def _followed(judged: list[_Judgment], first: int, margin: float, seen: Windows)
 
 
 def _claim(kind: Kind, best: Fit, judged: list[_Judgment], beaten: str, evidence: float, seen: Windows) -> Verdict:
-    """Return a verdict whose interval spans the intervals of the laws of that kind in the last two of these windows.
+    """Return a verdict with an interval that spans the intervals of all laws of this kind in the last two windows.
 
-    Room is added on each side, as the rate may go on to change after the end of the curve.
+    The interval is widened on both sides, because the rate may still change after the end of the curve.
     """
     value, half = _parameter(kind, best)
     spans = [(value - half, value + half)]
@@ -220,7 +223,7 @@ def _claim(kind: Kind, best: Fit, judged: list[_Judgment], beaten: str, evidence
 
 
 def _unfollowed(judged: list[_Judgment], undecided: Verdict, seen: Windows) -> Verdict:
-    """Return exponential or undecided for a curve that no law fits, such as one of many modes.
+    """Return the verdict (exponential or undecided) on a curve that no law fits, such as the curve of many modes.
 
     The curve is exponential if its envelope, or what follows its last dip, falls evenly and further than a power of
     time could; if it falls less far, but at the same rate everywhere; or if every window clearly says so. A stretched
@@ -246,7 +249,8 @@ def _unfollowed(judged: list[_Judgment], undecided: Verdict, seen: Windows) -> V
 
 
 def _by_envelope(seen: Windows, undecided: Verdict, least: float) -> Verdict:
-    """Return exponential if the envelope falls far and evenly (by ``least``) along a straight line; else undecided.
+    """Return the verdict exponential if the envelope falls far and evenly along a straight line, otherwise
+    ``undecided``.
 
     The rate is the slope of that line, or of the last half if the curve has no waves. Its interval spans the slopes of
     all, of the last three quarters and of the last half, and their continued trend, with room for waves.
@@ -272,7 +276,7 @@ def _by_envelope(seen: Windows, undecided: Verdict, least: float) -> Verdict:
 
 
 def _same_stretch(judged: list[_Judgment]) -> bool:
-    """Return whether these windows agree on a stretch other than one."""
+    """Return True if all windows agree on the same stretch, which is not 1."""
     found = [(vote, fit.theta[Q]) for each in judged for _, vote, fit in each.laws if fit.law == "stretched"]
     if [vote for vote, _ in found] != ["stretched"] * len(judged):
         return False
@@ -281,12 +285,12 @@ def _same_stretch(judged: list[_Judgment]) -> bool:
 
 
 def _fall(window: Points) -> float:
-    """Return the fall of the logarithm along a straight line."""
+    """Return the total fall of the logarithm of a curve over a window, along a fitted straight line."""
     return _slope(window.s, window.y) * float(window.s[-1] - window.s[0])
 
 
 def _evenness(window: Points) -> float:
-    """Return the ratio of the slower to the faster decay rate of the two halves of a window; 0 if one rises."""
+    """Return the ratio of the slower to the faster decay rate of the two halves of a window; 0 if a half rises."""
     s, y = window.s, window.y
     middle = (s[0] + s[-1]) / 2
     slow, fast = sorted(_slope(s[part], y[part]) for part in (s <= middle, s >= middle))
@@ -294,7 +298,7 @@ def _evenness(window: Points) -> float:
 
 
 def _rests(window: Points) -> bool:
-    """Return whether the last half of this window is flat, or the window ends with its largest value."""
+    """Return True if the last half of the window is flat, or the window ends with its largest value."""
     late = window.y[window.s >= (window.s[0] + window.s[-1]) / 2]
     return bool(np.ptp(late) < _RESTS or late[-1] >= window.y.max() - _FLAT)
 
@@ -339,7 +343,7 @@ def _judge(fits: dict[LawName, Fit], window: Points, log_negligible: float) -> _
 
 
 def _vote(fit: Fit, window: Points, log_negligible: float) -> Kind | None:
-    """Return what a fitted law says; None if it says no more than a simpler one."""
+    """Return the kind of decay that a fitted law implies; None if the law is in effect a simpler law."""
     begin, end = float(window.s[0]), float(window.s[-1])
     theta, fallen = fit.theta, float(window.y.max() - window.y[-1])
     if fit.law == "level":
@@ -371,7 +375,7 @@ def _vote(fit: Fit, window: Points, log_negligible: float) -> Kind | None:
 
 
 def _main_vote(fit: Fit, begin: float, end: float) -> Kind | None:
-    """Return the vote of a law of one term."""
+    """Return the kind of decay (such as exponential or polynomial) that a fitted law with a single term implies."""
     theta = fit.theta
     fall = fit.log_main(begin) - fit.log_main(end)
     free = LAWS[fit.law]
@@ -389,14 +393,14 @@ def _main_vote(fit: Fit, begin: float, end: float) -> Kind | None:
 
 
 def _by_fall(kind: Kind, fall: float, half: float) -> Kind:
-    """Return the verdict of a law whose tail falls by e^fall: it decays, it does not, or the data are too few."""
+    """Return the given kind, ``none`` or ``undecided`` for a law whose tail falls by a factor of e^fall."""
     if fall + half < _SURELY_FLAT and fall < max(_FLAT, 1.5 * half):
         return "none"
     return "undecided" if fall < (_STRETCHED_SEEN if kind == "stretched" else _SEEN) else kind
 
 
 def _modes(fit: Fit) -> list[tuple[float, float, float]]:
-    """Return (rate, log amplitude, half width of the rate) of two modes, the slower one first."""
+    """Return (rate, log amplitude, half width of the interval of the rate) of two modes, the slower mode first."""
     theta = fit.theta
     return sorted(
         [(float(theta[B]), float(theta[A]), fit.half_width(B)), (float(theta[D]), float(theta[C]), fit.half_width(D))]
@@ -404,12 +408,12 @@ def _modes(fit: Fit) -> list[tuple[float, float, float]]:
 
 
 def tail(fit: Fit) -> tuple[float, float]:
-    """Return (log amplitude, rate) of the slowest mode."""
+    """Return the logarithm of the amplitude and the rate of the slowest mode of a fit."""
     return _modes(fit)[0][1::-1] if fit.law == "two modes" else (float(fit.theta[A]), float(fit.theta[B]))
 
 
 def _parameter(kind: Kind, fit: Fit) -> tuple[float, float]:
-    """Return (the rate, exponent or stretch, half of its interval)."""
+    """Return the fitted parameter of a kind of decay (rate, exponent or stretch) and half the width of its interval."""
     if kind == "polynomial":
         return float(fit.theta[P]), fit.half_width(P)
     if kind == "stretched":

@@ -1,4 +1,4 @@
-"""The distance of a dense matrix from instability, by a level-set iteration with lower and upper bounds."""
+"""The distance of a dense matrix from the nearest unstable matrix, by an iteration with lower and upper bounds."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ROUNDS, _NEAREST = 100, 64
 
 
 def square_matrix(argument: str, W: object) -> Tensor:
-    """Return W as a finite square matrix in double precision on the CPU, or raise an ArgumentError."""
+    """Check that W is a finite square matrix, and return it in double precision on the CPU."""
     if not isinstance(W, Tensor) and not hasattr(W, "__array__"):
         raise ArgumentError(argument, "a square matrix (tensor or array)", type(W).__name__)
     require(argument, W, rule_of(Tensor | np.ndarray))
@@ -32,12 +32,14 @@ def square_matrix(argument: str, W: object) -> Tensor:
 
 
 def spectral_bound(eigenvalues: Tensor, time: Time) -> float:
-    """Return the spectral abscissa max Re λ in continuous time, the spectral radius max |λ| in discrete time."""
+    """Return max Re λ in continuous time (spectral abscissa), or max |λ| in discrete time (spectral radius)."""
     return float((eigenvalues.real if time == "continuous" else eigenvalues.abs()).max())
 
 
 def distance_to_instability(W: Tensor, time: Time) -> float:
-    """Return min over z of σ_min(zI - W), z on the imaginary axis or the unit circle; 0 if W is not stable.
+    """Return the distance of W to the nearest unstable matrix in the 2-norm; 0 if W is not stable.
+
+    The distance is the minimum of σ_min(zI - W) over z on the imaginary axis, or on the unit circle in discrete time.
 
     Every value of σ_min is an upper bound; the first ones are computed next to the eigenvalues. Then a level just below
     the smallest value is tested: σ_min equals the level at z exactly if z is an eigenvalue of a Hamiltonian matrix
@@ -78,15 +80,16 @@ def _bracket(W: Tensor, time: Time) -> float:
 
 
 def _smallest(W: Tensor, z: Tensor) -> float:
-    """Return the smallest σ_min(zI - W) over the given z, one at a time to save memory."""
+    """Return the smallest σ_min(zI - W) over the given points z, computed one at a time to save memory."""
     one = torch.eye(len(W), dtype=z.dtype)
     return min(float(torch.linalg.svdvals(point * one - W)[-1]) for point in z)
 
 
 def _crossings(W: Tensor, level: float, time: Time) -> tuple[Tensor, Tensor]:
-    """Return all z = α/β, as (α, β), for which zI - W has the level as a singular value, if z is on the boundary.
+    """Return candidates z = α/β, as (α, β), for points on the boundary where zI - W has the level as a singular value.
 
-    From (zI - W) v = level u and (zI - W)* u = level v, with z* = -z on the axis and 1/z on the circle.
+    They are the eigenvalues of a problem that follows from (zI - W) v = level u and (zI - W)* u = level v, with
+    z* = -z on the axis and 1/z on the circle.
     """
     one, none = torch.eye(len(W), dtype=W.dtype), torch.zeros_like(W)
     shift = level * one
@@ -101,10 +104,10 @@ def _crossings(W: Tensor, level: float, time: Time) -> tuple[Tensor, Tensor]:
 
 
 def _points(alpha: Tensor, beta: Tensor, time: Time, *, real: bool) -> Tensor:
-    """Return boundary points next to the eigenvalues α/β nearest to it, and midway between neighbors.
+    """Return the points of the stability boundary closest to the eigenvalues α/β, and midpoints between neighbors.
 
-    Rounding moves a double eigenvalue off the boundary by √eps or more, so the nearest few are used at any distance: a
-    false one costs one evaluation, a missing one the guarantee.
+    Rounding moves a double eigenvalue off the boundary by √eps or more. Several eigenvalues are therefore used at any
+    distance: a false point costs only one evaluation, but a missing point would invalidate the guarantee.
     """
     if time == "continuous":
         off, along = alpha.real.abs(), alpha.imag

@@ -1,4 +1,4 @@
-"""The report on a divergence: where it happened, why, and what to do about it."""
+"""The report on a divergence: where it began, its cause, and a remedy."""
 
 from __future__ import annotations
 
@@ -61,11 +61,11 @@ _STABLE = (
 @final
 @dataclass(frozen=True, repr=False)
 class Divergence(Result):
-    """The first tensor that diverged, in the order of computation."""
+    """A report on the first tensor that diverged, in the order of computation."""
 
     phase: Phase
     """``parameter``: a parameter or buffer was bad before it was used. ``input``: the input of the model was bad.
-    ``forward``: a bad value was computed from good ones. ``gradient``: the same in the backward pass."""
+    ``forward``: a bad value was computed from good values. ``gradient``: the same in the backward pass."""
     module: str
     """Qualified name of the module; empty for the model itself."""
     kind: str
@@ -75,24 +75,24 @@ class Divergence(Result):
     value: float
     """Modulus of the first bad entry of the tensor."""
     index: tuple[int, ...]
-    """Index of that entry: the earliest in time, for a gradient the latest, since gradients flow backward in time."""
+    """Index of this entry, which is the earliest in time (for a gradient the latest, since gradients flow backward)."""
     batch: int | None
     time: int | None
     channel: int | None
-    """The index read as (batch, time, channel), if the tensor is a sequence."""
+    """``index`` as (batch, time, channel), if the tensor is a sequence."""
     mode: Mode | None
     """The recurrent mode that most likely diverged: a mode of the module, or, if the module has no modes, an unstable
     mode anywhere in the model."""
     cause: Cause | None = None
-    """The kind of operation that made the first bad number, found by running the module again."""
+    """Kind of the operation that produced the first bad number, found by running the module again."""
     weight: str | None = None
     """Qualified name of the unstable recurrent matrix, if ``cause`` is the recurrent weight of a dense recurrence."""
     radius: float | None = None
-    """The spectral radius of that matrix."""
+    """Spectral radius of this matrix."""
 
     @property
     def remedy(self) -> str:
-        """Return the advice for this cause."""
+        """Return advice on how to avoid this divergence."""
         if self.mode is not None and self.mode.unstable:
             return _STABLE
         return _REMEDY[self.phase] if self.cause is None else _CAUSES[self.cause][1]

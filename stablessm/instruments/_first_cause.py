@@ -1,4 +1,4 @@
-"""Finds the first operation that turned finite numbers into NaN or infinity, and names the kind of error."""
+"""Search for the first operation that turned finite numbers into NaN or infinity, and for the kind of error."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Cause: TypeAlias = Literal[
 ]
 
 OFTEN = 8
-"""A square matrix that takes part in this many products of one pass is taken for a recurrent weight."""
+"""A square matrix that takes part in at least this many products of one pass counts as a recurrent weight."""
 
 _LOG = {"log", "log2", "log10", "log1p", "logit", "xlogy", "special_xlog1py", "log_sigmoid_forward"}
 _DIVISION = {
@@ -33,19 +33,19 @@ _PRODUCTS = {"pow", "prod", "cumprod"}
 """Operations whose results overflow although their arguments are moderate."""
 _MATRIX_PRODUCTS = {"mm", "bmm", "addmm", "mv", "addmv", "matmul", "linear"}
 _STEEP_AT = {"sqrt": 0, "pow": 0, "asin": 1, "acos": 1, "acosh": 1}
-"""The modulus of the argument at which the slope of a function is infinite."""
+"""Modulus of the argument at which the slope of a function is infinite."""
 _EXP = {"exp", "exp2", "expm1", "sinh", "cosh", "special_expm1"}
 _MADE = ("empty", "new_empty", "full", "new_full", "fill", "scalar_tensor", "masked_fill", "where", "lift_fresh")
-"""Prefixes of the operations that write given values, or leave memory uninitialized."""
+"""Prefixes of the names of operations that write given values, or leave memory uninitialized."""
 
 
 def first_cause(
     module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, steep: bool = False
 ) -> tuple[Cause | None, frozenset[int]]:
-    """Run a module again. Return the first cause of a bad value, and the matrices that were used often.
+    """Run a module again; return the first cause of a bad value, and the matrices that were used often.
 
-    The cause is None if all values are finite; with ``steep`` it then is ``slope`` where a function has an infinite
-    slope, which only the gradient shows. The matrices are given by their addresses.
+    The cause is None if all values are finite. With ``steep`` it is ``slope`` if all values are finite but a function
+    has an infinite slope, which shows only in the gradient. The matrices are given by their addresses.
     """
     watch = _Watch()
     try:
@@ -77,7 +77,7 @@ def unstable_weight(
 
 @contextmanager
 def _unharmed(module: nn.Module) -> Iterator[None]:
-    """Restore buffers (running means) and the random state at the end."""
+    """Return a context at whose end the buffers of a module (such as running means) and random state are restored."""
     buffers = {name: buffer.clone() for name, buffer in module.named_buffers()}
     with torch.random.fork_rng():
         try:
@@ -88,7 +88,7 @@ def _unharmed(module: nn.Module) -> Iterator[None]:
 
 
 class _Watch(operation_mode()):  # type: ignore[misc]
-    """Checks the result of every operation until one is bad."""
+    """A mode that checks the result of every operation until a result is bad."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -99,7 +99,7 @@ class _Watch(operation_mode()):  # type: ignore[misc]
         self.products: Counter[int] = Counter()
 
     def operation(self, name: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """Run an operation and check its arguments and results."""
+        """Run a PyTorch operation, and check whether its results are the first bad values."""
         name = name.removesuffix("_")
         before = [tensor for _, tensor in tensors_in((args, kwargs), "")] if not self.done else []
         smallest = [_zeros(value) for value in args] if not self.done else []
@@ -140,7 +140,7 @@ class _Watch(operation_mode()):  # type: ignore[misc]
 
 
 def _negative(tensor: Tensor) -> Tensor:
-    """Return where a tensor is -∞."""
+    """Return a mask of the entries of a tensor that are -∞."""
     return torch.isneginf(tensor) if tensor.is_floating_point() else torch.zeros_like(tensor, dtype=torch.bool)
 
 
@@ -149,13 +149,13 @@ def _falls(tensors: list[Tensor]) -> bool:
 
 
 def _large(tensor: Tensor) -> bool:
-    """Return whether a tensor holds finite numbers whose products can overflow."""
+    """Return True if a tensor contains finite numbers so large that their products can overflow."""
     finite = tensor.abs()[tensor.isfinite()]
     return finite.numel() > 0 and bool(finite.max() > torch.finfo(tensor.dtype).max ** 0.5 / 16)
 
 
 def _is_steep(name: str, args: tuple[Any, ...]) -> bool:
-    """Return whether the slope of a function is infinite at one of its arguments."""
+    """Return True if the slope of a function is infinite at one of its arguments."""
     if name not in _STEEP_AT or not isinstance(args[0], Tensor):
         return False
     root = name != "pow" or (isinstance(args[1], float) and 0 < args[1] < 1)

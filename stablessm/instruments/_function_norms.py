@@ -1,4 +1,4 @@
-"""The distance of a model with given weights from its target, in three function norms.
+"""The distance between a model with given weights and a target, in three function norms.
 
 A distance is a function of the weights alone, pure and differentiable, so that ``torch.vmap`` can stack models.
 """
@@ -19,14 +19,14 @@ from stablessm.instruments._weight_balls import Weights
 
 Norm: TypeAlias = Literal["kernel_l1", "sobolev", "mse"]
 Distance: TypeAlias = Callable[[Weights], Tensor]
-"""Weights (some or all weights of a model) -> one number."""
+"""Function from (some or all) weights of a model to its distance from the target."""
 
 AMPLITUDES = (0.1, 1.0, 10.0, 100.0)
 ROWS = 32
 
 
 class _Kernel(nn.Module):
-    """A module whose output is the kernel of its owner, since ``functional_call`` calls modules only."""
+    """A module whose output is the kernel of its owner, because ``functional_call`` accepts only modules."""
 
     owner: Any
 
@@ -42,33 +42,33 @@ class _Kernel(nn.Module):
 @final
 @dataclass(frozen=True)
 class KernelDistance:
-    """‖ρ - ρ̂‖ = Σ_k q_k |ρ(t_k) - ρ̂(t_k)|_F: for a linear model the norm of H - Ĥ (StableSSM eq. 19, 58).
+    """The ℓ1 distance of the kernels of a model and its target: ‖ρ - ρ̂‖ = Σ_k q_k |ρ(t_k) - ρ̂(t_k)|_F.
 
-    In continuous time the q_k are those of the trapezoidal rule on [0, horizon dt]. A kernel that counts in steps
-    gives y[k] = Σ_j ρ̂_j x[k-j], to which dt ρ(j dt) of a target in continuous time corresponds: q_k = 1 for
-    k < horizon.
+    For a linear model this is the norm of H - Ĥ (StableSSM eq. 19, 58). In continuous time the q_k are the weights of
+    the trapezoidal rule on [0, horizon dt]. A model in steps computes y[k] = Σ_j ρ̂_j x[k-j], so that ρ̂_j is compared
+    with dt ρ(j dt) of a target in continuous time, and q_k = 1 for k < horizon.
     """
 
     model: nn.Module
     times: Tensor
-    """(K,) in the unit of the model's kernel."""
+    """Times t_k (K,), in the unit of the kernel of the model."""
     weights: Tensor
-    """q, (K,)."""
+    """Weights q_k (K,)."""
     target: Tensor
     """Kernel of the target, (K, d_output, d_input)."""
 
     def __call__(self, weights: Weights) -> Tensor:
-        """Return the distance of the model with these weights."""
+        """Return the distance between the target and the model with the given weights."""
         change = (self.kernel(weights) - self.target).double()  # squares of large values need the range of float64
         return (torch.linalg.vector_norm(change, dim=(-2, -1)) * self.weights).sum()
 
     def kernel(self, weights: Weights) -> Tensor:
-        """Return the kernel, (K, d_output, d_input)."""
+        """Return the kernel of the model with the given weights, (K, d_output, d_input)."""
         return functional_call(_Kernel(self.model), {f"owner.{name}": w for name, w in weights.items()}, (self.times,))
 
 
 def kernel_distance(model: nn.Module, target: Any, horizon: int, dt: float, like: Tensor) -> KernelDistance:
-    """Return the ``KernelDistance`` on ``horizon`` steps of ``dt``, in the dtype of ``like``."""
+    """Create the kernel distance of a model and a target on ``horizon`` steps of ``dt``, in the dtype of ``like``."""
     for name, owner in (("model", model), ("target", target)):
         if not callable(getattr(owner, "kernel", None)):
             raise ArgumentError(name, "a kernel(times) method (norm 'kernel_l1' is for linear maps)", repr(owner))
@@ -91,7 +91,7 @@ def kernel_distance(model: nn.Module, target: Any, horizon: int, dt: float, like
 
 
 def counts_steps(owner: Any) -> bool:
-    """Return whether times in ``owner.kernel(times)`` are steps: in discrete time, and without a single ``dt``."""
+    """Return True if the times in ``owner.kernel(times)`` are steps: in discrete time, or without a single ``dt``."""
     time = getattr(owner, "time", None)
     return time == "discrete" or (time == "continuous" and not hasattr(owner, "dt"))
 
@@ -99,24 +99,25 @@ def counts_steps(owner: Any) -> bool:
 @final
 @dataclass(frozen=True)
 class OutputDistance:
-    """A norm of the outputs' error over a batch of test inputs, of which the first is zero.
+    """The distance of the outputs of a model and its target for a batch of test inputs, of which the first is zero.
 
-    ``mse``: its mean square. ``sobolev``: sup over t of ‖H_t - Ĥ_t‖ + ‖dH_t/dt - dĤ_t/dt‖ (StableSSM eq. 6) with
-    ‖H_t‖ = sup_x |H_t(x)| / (‖x‖_∞ + 1) + |H_t(0)| (eq. 14), over these inputs, with differences for derivatives.
+    ``mse``: the mean square error. ``sobolev``: the supremum over t of ‖H_t - Ĥ_t‖ + ‖dH_t/dt - dĤ_t/dt‖ (StableSSM
+    eq. 6) with ‖H_t‖ = sup_x |H_t(x)| / (‖x‖_∞ + 1) + |H_t(0)| (eq. 14), over the test inputs; derivatives are
+    difference quotients.
     """
 
     model: nn.Module
     norm: Norm
     inputs: Tensor
-    """(1 + B, T, d_input)."""
+    """Test inputs (1 + B, T, d_input)."""
     target: Tensor
-    """Outputs of the target, (1 + B, T, d_output)."""
+    """Outputs of the target (1 + B, T, d_output)."""
     dt: float
     response: ImpulseResponse | None
-    """Impulse response of a linear model, from which its outputs follow faster than by running it."""
+    """Impulse response of a linear model, from which its outputs are computed faster than by running the model."""
 
     def __call__(self, weights: Weights) -> Tensor:
-        """Return the distance of the model with these weights."""
+        """Return the distance between the target and the model with the given weights."""
         error = (self.outputs(weights) - self.target).double()
         if self.norm == "mse":
             return error[1:].square().mean()
@@ -126,7 +127,7 @@ class OutputDistance:
         return (value[1:].amax(0) + value[0] + slope[1:].amax(0) + slope[0]).amax()
 
     def outputs(self, weights: Weights) -> Tensor:
-        """Return the outputs, (1 + B, T, d_output)."""
+        """Return the outputs of the model with the given weights, (1 + B, T, d_output)."""
 
         def call(x: Tensor) -> Tensor:
             return only_output(functional_call(self.model, weights, (x,)))
@@ -137,7 +138,7 @@ class OutputDistance:
 def output_distance(
     model: nn.Module, target: Any, norm: Norm, inputs: Tensor, dt: float, like: Tensor
 ) -> OutputDistance:
-    """Return the ``OutputDistance`` over these inputs (B, T, d_input)."""
+    """Create the output distance of a model and a target for test inputs (B, T, d_input)."""
     for name, owner in (("model", model), ("target", target)):
         own = None if counts_steps(owner) else getattr(owner, "dt", None)
         if isinstance(own, float | int) and own != dt:
@@ -157,7 +158,7 @@ def output_distance(
 
 
 def checked_inputs(model: nn.Module, target: Any, inputs: Tensor | None, norm: Norm, horizon: int, seed: int) -> Tensor:
-    """Return the test inputs (B, T, d_input): the given ones, or ``drawn_inputs`` for the model and the target."""
+    """Return the given test inputs (B, T, d_input) after checks, or draw inputs for the model and the target."""
     sizes = {name: getattr(owner, "d_input", None) for name, owner in (("model", model), ("target", target))}
     known = sizes["model"] or sizes["target"]
     if None not in sizes.values() and sizes["model"] != sizes["target"]:
@@ -178,7 +179,8 @@ def checked_inputs(model: nn.Module, target: Any, inputs: Tensor | None, norm: N
 
 
 def drawn_inputs(norm: Norm, steps: int, d_input: int, seed: int) -> Tensor:
-    """Return 32 inputs (B, T, d_input) in float64: white noise; for ``sobolev`` also Heaviside inputs and random signs.
+    """Draw 32 test inputs (B, T, d_input), float64: white noise; for ``sobolev`` also Heaviside inputs and random
+    signs.
 
     >>> drawn_inputs("sobolev", 100, 2, seed=0).shape
     torch.Size([32, 100, 2])

@@ -1,4 +1,4 @@
-"""Hugging Face models with their cache, attention mask and positions."""
+"""The adapter that runs Hugging Face models with their cache, attention mask and positions."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ _KEYS = re.compile(r"(keys|values|key_cache|value_cache)(\[\d+\])?$")
 @final
 @dataclass
 class Memory:
-    """What a model needs to continue: its cache, and which of the tokens so far are real."""
+    """The state of a Hugging Face model: its cache, and which of the tokens so far are not padding."""
 
     cache: Any
     seen: int
     """Number of tokens, including padding."""
     real: Tensor | None
-    """(B, seen), False at padding; None if there was no padding."""
+    """Mask (B, seen), False at padding; None if there was no padding."""
 
 
 @final
 class HuggingFace(Stateful):
-    """A causal model of the ``transformers`` library, on tokens. Its state is a :class:`Memory`."""
+    """An adapter for causal language models of the ``transformers`` library. The state is a :class:`Memory`."""
 
     in_place = True
 
     def __init__(self, model: Any, positions: bool = True) -> None:
-        """Wrap a model; with ``positions=False`` the model itself must find out the positions of the tokens."""
+        """Wrap a model; with ``positions=False`` it does not receive the positions of tokens and must derive them."""
         self.positions = positions
         table = model.get_input_embeddings().weight
         super().__init__(model, 1, table.dtype, table.device)
@@ -51,7 +51,7 @@ class HuggingFace(Stateful):
 
     @property
     def special(self) -> set[int]:
-        """Return the ids of tokens that are not text: padding, begin, end, images."""
+        """Return the ids of special tokens that are not text, such as padding, begin, end and image tokens."""
         config = self.model.config
         named = (getattr(config, name) for name in dir(type(config)) + list(vars(config)) if name.endswith("token_id"))
         flat = [token for value in named for token in (value if isinstance(value, list) else [value])]
@@ -64,7 +64,7 @@ class HuggingFace(Stateful):
         return frozenset(token for token in given if token is not None and token < (self.vocabulary or 1))
 
     def inputs(self, rows: int, steps: int, generator: torch.Generator) -> Tensor:
-        """Return random tokens that are not special."""
+        """Return random tokens (rows, steps) that are not special tokens."""
         size = self.vocabulary or 1
         allowed = torch.tensor([token for token in range(size) if token not in self.special] or [0])
         return allowed[torch.randint(len(allowed), (rows, steps), generator=generator)].to(self.device)
@@ -177,7 +177,7 @@ class HuggingFace(Stateful):
 
 
 def _positions(starts: Tensor) -> Tensor:
-    """Return positions (B, T) that start again at 0 with every sequence."""
+    """Return positions (B, T) of packed sequences, which start again at 0 where ``starts`` is True."""
     steps = torch.arange(starts.shape[1], device=starts.device).expand(starts.shape)
     return steps - torch.where(starts, steps, 0).cummax(1).values
 

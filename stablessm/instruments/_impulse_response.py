@@ -1,4 +1,4 @@
-"""Computes the outputs of a linear model from its responses to zero and to an impulse in each channel."""
+"""Outputs of a linear model, computed from its responses to a zero input and to an impulse in each channel."""
 
 from __future__ import annotations
 
@@ -13,21 +13,24 @@ from torch.nn import functional as F
 from stablessm.scan import causal_convolution
 
 SHIFTED_BYTES = 2**25
-"""Up to this size all shifts of the inputs are stored, and a matrix product replaces FFTs."""
+"""Largest size at which all shifts of the inputs are stored, so that a matrix product replaces FFTs."""
 
 
 @final
 @dataclass(frozen=True)
 class ImpulseResponse:
-    """y = H(0) + Σ_i r_i * x_i for the inputs x (B, T, d_input), with r_i the answer to an impulse in channel i."""
+    """Computes the outputs of linear models for fixed inputs x (B, T, d_input) as y = H(0) + Σ_i r_i * x_i.
+
+    r_i is the response of a model to an impulse in channel i.
+    """
 
     inputs: Tensor
     shifted: Tensor | None
-    """x[b, t-s, i]: (d_input · T, B · T), over (i, s) and (b, t)."""
+    """All shifts x[b, t-s, i] of the inputs, as a matrix (d_input · T, B · T) with rows (i, s) and columns (b, t)."""
 
     @classmethod
     def on(cls, inputs: Tensor) -> ImpulseResponse:
-        """Return the impulse response for these inputs."""
+        """Prepare the computation for the given inputs."""
         batch, steps, channels = inputs.shape
         if batch * steps**2 * channels * inputs.element_size() > SHIFTED_BYTES:
             return cls(inputs, None)
@@ -35,7 +38,7 @@ class ImpulseResponse:
         return cls(inputs, past.flip(-1).permute(0, 3, 1, 2).reshape(channels * steps, batch * steps).contiguous())
 
     def outputs(self, call: Callable[[Tensor], Tensor]) -> Tensor:
-        """Return outputs (B, T, d_output) of an affine model, which is run on 1 + d_input sequences.
+        """Return the outputs (B, T, d_output) of an affine model, which runs only on 1 + d_input sequences.
 
         >>> x = torch.randn(8, 5, 2, dtype=torch.float64)
         >>> torch.allclose(ImpulseResponse.on(x).outputs(lambda x: 1 + x.cumsum(1)), 1 + x.cumsum(1))
@@ -59,7 +62,7 @@ class ImpulseResponse:
 
 
 def is_linear(model: nn.Module, inputs: Tensor, outputs: Tensor) -> bool:
-    """Return whether the model has a kernel and its impulse response gives these outputs."""
+    """Return True if a model has a method ``kernel`` and its impulse response reproduces the given outputs."""
     kernel = getattr(model, "kernel", None)
     if not callable(kernel):
         return False
@@ -73,5 +76,5 @@ def is_linear(model: nn.Module, inputs: Tensor, outputs: Tensor) -> bool:
 
 
 def only_output(answer: Tensor | tuple[Tensor, ...]) -> Tensor:
-    """Return y from the result of a model, y or (y, state)."""
+    """Return the output y from the result of a model, which is y or (y, state)."""
     return answer[0] if isinstance(answer, tuple) else answer

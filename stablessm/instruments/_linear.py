@@ -1,4 +1,4 @@
-"""Linear time-invariant models: detected by a test, measured by an impulse, with the supremum in closed form."""
+"""Memory of linear time-invariant models, which are detected by a test: from the impulse response, in closed form."""
 
 from __future__ import annotations
 
@@ -13,35 +13,35 @@ from torch import Tensor
 from stablessm.instruments.systems import System, takes_time_steps
 
 LARGE = 100.0
-"""Under ``plus_one``, which has no largest input, amplitudes up to this multiple of the bound are tried."""
+"""With the norm ``plus_one``, which has no largest input, amplitudes up to this multiple of the bound are tried."""
 
 MAX_CORNERS = 12
-"""Up to this number of inputs all corners of the cube |x|_∞ = 1 are tried."""
+"""Largest number of input channels for which all corners of the cube |x|_∞ = 1 are tried."""
 
 
 def reach(norm: str, bound: float) -> float:
-    """Return the length of the longest input to try: the radius of the ball, or ``LARGE`` times it for ``plus_one``."""
+    """Return the size of the largest input to try: the bound, or ``LARGE`` times the bound for ``plus_one``."""
     return LARGE * bound if norm == "plus_one" else bound
 
 
 @final
 @dataclass(frozen=True)
 class Gain:
-    """sup |ρ x|₂ over inputs x, for every time."""
+    """The gain of a linear model: sup |ρ x|₂ over inputs x for every time, and the maximizing inputs."""
 
     value: Tensor
-    """(T,) in float64."""
+    """Gain at each time (T,), float64."""
     maximizer: Tensor
-    """(T, d_input)."""
+    """Input that attains the gain at each time (T, d_input)."""
     proved: bool
     dtype: torch.dtype
-    """The dtype in which the kernel was measured."""
+    """Dtype in which the kernel was measured."""
 
 
 def gain(
     system: System, horizon: int, dt: float, norm: str, bound: float, warm_up: int, *, assume: bool
 ) -> Gain | None:
-    """Return the gain of a linear model at 0, dt, …, computed in chunks of its kernel; None if it is not linear.
+    """Return the gain of a linear model at times 0, dt, …, computed in chunks; None if the model is not linear.
 
     Linearity is tested for inputs up to the size ``reach``, unless ``assume`` is set.
     """
@@ -68,8 +68,11 @@ def gain(
 
 
 def _responses(system: System, horizon: int, size: float, warm_up: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Return chunks (·, d_output, d_input) of the response to an impulse, each with how far its sum is from the
-    responses to two constant inputs, and how large these are."""
+    """Yield chunks (·, d_output, d_input) of the impulse response with two numbers for a test of linearity.
+
+    The numbers are the largest difference between the summed impulse response and the responses to two constant inputs,
+    and the size of these responses.
+    """
     d = system.d_input
     # a random direction: a model may respond to differences of channels alone
     drawn = torch.randn(d, generator=torch.Generator().manual_seed(0))
@@ -98,7 +101,7 @@ def _responses(system: System, horizon: int, size: float, warm_up: int) -> Itera
 
 
 def superposes(system: System, size: float) -> bool:
-    """Return whether H(2x - 3x') = 2H(x) - 3H(x') on random inputs, H less its response to no input."""
+    """Return True if H(2x - 3x') = 2H(x) - 3H(x') on random inputs, after the response to zero is subtracted from H."""
     generator = torch.Generator().manual_seed(0)
     pair = torch.randn(2, 32, system.d_input, generator=generator, dtype=torch.float64) * size
     x = torch.stack([torch.zeros_like(pair[0]), pair[0], pair[1], 2 * pair[0] - 3 * pair[1]])
@@ -111,7 +114,7 @@ def superposes(system: System, size: float) -> bool:
 
 
 def continuous_kernel(system: System, horizon: int) -> Iterator[Tensor]:
-    """Yield exact chunks (·, d_output, d_input) of ρ(k dt) of a linear layer in continuous time.
+    """Yield the exact kernel ρ(k dt) of a linear layer in continuous time, in chunks (·, d_output, d_input).
 
     An input x that is held for a time τ leads to the state τ B x + O(τ²), so that its derivative at τ = 0 is the state
     after an impulse. From there the layer runs without input.
@@ -136,7 +139,7 @@ def continuous_kernel(system: System, horizon: int) -> Iterator[Tensor]:
 
 
 def largest_gain(kernel: Tensor, norm: str, bound: float) -> tuple[Tensor, Tensor, bool]:
-    """Return sup |ρ x|₂ for each time, the maximizing x, and whether the supremum is proved."""
+    """Return sup |ρ x|₂ over inputs x for each time of a kernel, the maximizing x, and whether it is proved."""
     kernel = kernel.double().cpu()
     if norm == "ball":
         finite = kernel.isfinite().flatten(1).all(1)

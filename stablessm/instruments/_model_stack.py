@@ -1,4 +1,4 @@
-"""Many models in one computation: perturbed copies of one model, or of several models of different widths."""
+"""Evaluation of many models as one computation: perturbed copies of a model, or of models of different widths."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from stablessm.instruments._function_norms import Distance
 from stablessm.instruments._weight_balls import Weights
 
 CHUNK_BYTES = {"cpu": 2**23, "cuda": 2**30}
-"""Bytes that a stack may keep for its gradient. A CPU is fastest within its caches, a GPU with large batches."""
+"""Bytes that a stack may keep for its gradient: a CPU is fastest within its caches, a GPU with large batches."""
 
 ONE_BY_ONE = ("cpu",)
 """Devices on which models of different widths are not stacked, since padding costs more than it saves."""
@@ -26,32 +26,32 @@ ONE_BY_ONE = ("cpu",)
 @final
 @dataclass(frozen=True)
 class Stack:
-    """A distance for many models at once: by ``torch.vmap`` where the model allows it, else one by one."""
+    """Evaluates the distance from a target for many models at once: by ``torch.vmap`` if possible, else one by one."""
 
     distance: Distance
     weights: Weights
-    """The perturbed weights of M models, (M, …) each."""
+    """Weights of M models that are perturbed, each (M, …)."""
     fixed: Weights
-    """The other weights, in which M models differ; empty for a single model, whose distance has them."""
+    """Other weights of M models; empty for a single model, whose ``distance`` contains them."""
 
     @classmethod
     def of(cls, distance: Distance, weights: Weights) -> Stack:
-        """Return the stack of one model."""
+        """Create the stack of a single model, from its distance function and the weights that are perturbed."""
         return cls(distance, {name: w[None] for name, w in weights.items()}, {})
 
     @property
     def device(self) -> torch.device:
-        """Return the device of the models."""
+        """Return the device on which the models are."""
         return next(iter(self.weights.values())).device
 
     def of_one(self) -> float:
-        """Return the distance of a single, unperturbed model."""
+        """Return the distance of the unperturbed model, for a stack of a single model."""
         with torch.no_grad():
             value = float(self.distance({name: w[0] for name, w in self.weights.items()}))
         return math.inf if math.isnan(value) else value
 
     def values(self, models: Weights, which: Tensor) -> Tensor:
-        """Return distances (P,) of copies of the models ``which``; NaN counts as ∞."""
+        """Return the distances (P,) of P models with the given weights; ``which`` are the models they are copies of."""
         models = models | {name: w[which] for name, w in self.fixed.items()}
         if self.vectorized:
             values = self._mapped(models)
@@ -60,7 +60,7 @@ class Stack:
         return torch.where(values.isnan(), torch.inf, values)
 
     def values_and_gradients(self, models: Weights, which: Tensor) -> tuple[Tensor, Weights]:
-        """Return distances and the gradients of their logarithms, which remain moderate when a model explodes."""
+        """Return distances and the gradients of their logarithms, which stay moderate even if a model explodes."""
         leaves = {name: w.detach().requires_grad_() for name, w in models.items()}
         with torch.enable_grad():
             values = self.values(leaves, which)
@@ -77,7 +77,7 @@ class Stack:
 
     @cached_property
     def vectorized(self) -> bool:
-        """Return whether ``torch.vmap`` can run the model: no branch or loop may depend on the data."""
+        """Return True if ``torch.vmap`` can run the model: no branch or loop of the model may depend on the data."""
         try:
             with torch.no_grad():
                 self._mapped({name: w[[0, 0]] for name, w in (self.weights | self.fixed).items()})
@@ -87,12 +87,12 @@ class Stack:
 
     @cached_property
     def chunk(self) -> int:
-        """Return the number of models of a stack, from the bytes that autograd keeps for each."""
+        """Return the number of models to run at once, from the number of bytes that autograd keeps per model."""
         budget = CHUNK_BYTES.get(self.device.type, CHUNK_BYTES["cuda"])
         return max(1, budget // max(1, self._kept(2) - self._kept(1)))
 
     def _kept(self, count: int) -> int:
-        """Return the bytes that autograd keeps for a stack of ``count`` models; shared tensors count once."""
+        """Return the number of bytes that autograd keeps for ``count`` models; shared tensors count once."""
         sizes: dict[int, int] = {}
 
         def note(tensor: Tensor) -> Tensor:
@@ -107,7 +107,7 @@ class Stack:
 
 
 def joined(models: Sequence[nn.Module], stacks: Sequence[Stack]) -> Stack | None:
-    """Return one stack of models of different widths; None if that is not faster, or would change the models.
+    """Combine models of different widths into one stack; return None if that is not faster or would change results.
 
     Narrow models are padded with zeros to the width of the widest. A test ensures that the padding neither changes the
     distance nor receives a gradient.
@@ -137,7 +137,7 @@ def joined(models: Sequence[nn.Module], stacks: Sequence[Stack]) -> Stack | None
 
 
 def padded(tensor: Tensor, shape: Sequence[int]) -> Tensor:
-    """Return the tensor with zeros appended along every axis.
+    """Pad a tensor with zeros at the end of every axis to the given shape.
 
     >>> padded(torch.ones(1, 2), (2, 3)).tolist()
     [[1.0, 1.0, 0.0], [0.0, 0.0, 0.0]]
@@ -147,12 +147,12 @@ def padded(tensor: Tensor, shape: Sequence[int]) -> Tensor:
 
 
 def _kinds(model: nn.Module) -> tuple[tuple[object, ...], ...]:
-    """Return the properties of the parameters that all models of a stack must share."""
+    """Return the names, dimensions, dtypes and devices of the parameters, which all models of a stack must share."""
     return tuple((name, p.dim(), p.dtype, p.device) for name, p in model.named_parameters())
 
 
 def _same(together: Stack, models: Sequence[nn.Module], stacks: Sequence[Stack]) -> bool:
-    """Return whether each model has the same distance as before, and the padding has no gradient."""
+    """Return True if every model has the same distance in the stack as alone, and padding has no gradient."""
     if not together.vectorized:
         return False
     which = torch.arange(len(models), device=together.device)

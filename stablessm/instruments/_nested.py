@@ -1,4 +1,4 @@
-"""Tensors inside whatever a module takes or returns."""
+"""Search for tensors in the nested arguments and results of modules."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from torch import Tensor
 
 
 def is_numeric(value: Any) -> TypeGuard[Tensor]:
-    """Return whether this is a tensor of real or complex numbers with values; whole numbers and flags do not count."""
+    """Return True for a tensor of real or complex floating-point numbers that is not on the meta device."""
     return isinstance(value, Tensor) and (value.is_floating_point() or value.is_complex()) and not value.is_meta
 
 
 def tensors_in(value: Any, path: str) -> Iterator[tuple[str, Tensor]]:
-    """Yield every tensor of numbers in nested tuples, lists and mappings, and how to reach it.
+    """Yield every floating-point tensor in nested tuples, lists and mappings, with the expression that reaches it.
 
     >>> import torch
     >>> [where for where, _ in tensors_in((torch.ones(1), {"state": torch.ones(2), "step": 3}), "output")]

@@ -1,4 +1,4 @@
-"""Upper bounds of the perturbation error, from theory, for linear models with diagonal modes."""
+"""Theoretical upper bounds of the perturbation error of linear models with diagonal recurrences."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from stablessm.instruments._weight_balls import WeightBall
 from stablessm.reparam import Reparameterization, _continuous, _discrete
 
 OUR_MAPS = (*_continuous.MAPS, *_discrete.MAPS)
-"""Maps whose extrema on an interval are at its ends or at 0, which is not known of other maps."""
+"""Maps whose extrema on an interval are at its ends or at 0, which is not known for other maps."""
 
 CHUNK_ELEMENTS = 2**21
-"""Number of values of modes, over radii and times, that are computed at once."""
+"""Largest number of values of modes (over radii and times) that are computed at once."""
 
 
 @torch.no_grad()
 def modes_of(distance: KernelDistance) -> Modes | None:
-    """Return the modes of a model with a map, its weight, an input and a readout that give its kernel; else None."""
+    """Return the modes of the model of a kernel distance, or None if its kernel is not a sum of modes with a map."""
     model: Any = distance.model
     if not isinstance(getattr(model, "map", None), OUR_MAPS):
         return None
@@ -57,16 +57,16 @@ def modes_of(distance: KernelDistance) -> Modes | None:
 
 @dataclass(frozen=True)
 class Modes(ABC):
-    """A model with the kernel ρ̂ = Σ_n C_n m_n B_n on the grid of a ``KernelDistance``; m_n depends on w_n alone."""
+    """The modes m_n of a model with kernel ρ̂ = Σ_n C_n m_n B_n, on a time grid; m_n depends only on the weight w_n."""
 
     map: Reparameterization
     names: tuple[str, ...]
-    """The model's names of w, B and C."""
+    """Names of the parameters w, B and C in the model."""
     w: Tensor
     readout: Tensor
-    """|C_n|, (N,), with C_n the n-th column."""
+    """Norms |C_n| of the columns of C (N,)."""
     drive: Tensor
-    """|B_n|, (N,), with B_n the n-th row."""
+    """Norms |B_n| of the rows of B (N,)."""
     readout_entries: int
     """Number of real entries of a column of C."""
     drive_entries: int
@@ -74,18 +74,22 @@ class Modes(ABC):
     times: Tensor
     weights: Tensor
     dtype: torch.dtype
-    """The dtype of the model; the bounds are computed in float64."""
+    """Dtype of the model; the bounds are computed in float64."""
 
     @abstractmethod
     def values(self, eigenvalues: Tensor) -> Tensor:
-        """Return m without its phase, (K, …), for these eigenvalues or moduli."""
+        """Return the modes m, without phases, at all times for the given eigenvalues or moduli, (K, …)."""
 
     @abstractmethod
     def _mode_change(self, radii: Tensor, perturbed: AbstractSet[str]) -> Tensor:
-        """Return a bound of Σ_k q_k |m̃_n(t_k) - m_n(t_k)|, (R, N); ∞ where the model would overflow."""
+        """Return an upper bound of the change Σ_k q_k |m̃_n(t_k) - m_n(t_k)| of each mode for each radius, (R, N).
+
+        The bound is ∞ where the model would overflow.
+        """
 
     def upper(self, base: float, perturbed: AbstractSet[str], ball: WeightBall, radii: np.ndarray) -> np.ndarray:
-        """Return an upper bound of the perturbation error at each radius: ``base`` plus the change of the modes.
+        """Return an upper bound of the perturbation error at each radius: the error ``base`` plus the change of all
+        modes.
 
         Mode by mode, as in StableSSM eq. 60-63, with the exact supremum of ‖e^{λ̃t} - e^{λt}‖ over |w̃ - w| ≤ β. With
         |C_n|, |B_n| growing by up to δ_C, δ_B a mode changes by at most::
@@ -97,7 +101,7 @@ class Modes(ABC):
         return np.concatenate([self._upper(base, perturbed, ball, piece).cpu().numpy() for piece in pieces])
 
     def _upper(self, base: float, perturbed: AbstractSet[str], ball: WeightBall, radii: Tensor) -> Tensor:
-        """Return ``upper`` for radii (R, 1)."""
+        """Compute :meth:`upper` for radii (R, 1)."""
         _, inputs, outputs = self.names
         readout, drive = (  # in order ∞ every entry may change by β
             norm + (math.sqrt(entries) if ball.order == math.inf else 1.0) * radii * (name in perturbed)
@@ -118,28 +122,29 @@ class Modes(ABC):
         return torch.where(radii[:, 0] == 0, base, total)
 
     def _reachable(self, radii: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the smallest and the largest eigenvalue within β of each weight, (R, N)."""
+        """Return the smallest and the largest eigenvalue that weights within β of each w_n give, (R, N) each."""
         nearest_to_0 = self.w.sign() * (self.w.abs() - radii).clamp(min=0)
         reachable = self.map(torch.stack([self.w - radii, self.w + radii, nearest_to_0]))
         return reachable.amin(0), reachable.amax(0)
 
     def theorem(self, base: float, perturbed: AbstractSet[str], radii: np.ndarray) -> np.ndarray | None:
-        """Return the bound of theorem 3.3; None where the theorem does not apply."""
+        """Return the bound of StableSSM theorem 3.3 at each radius; None if the theorem does not apply."""
         return None
 
 
 @final
 @dataclass(frozen=True)
 class RealModes(Modes):
-    """m(t) = e^{λt}, or λ^k, with λ = f(w) real."""
+    """Real modes m(t) = e^{λt}, or λ^k in discrete time, with λ = f(w)."""
 
     def values(self, eigenvalues: Tensor) -> Tensor:
-        """Return e^{λt}, or λ^k, (K, …)."""
+        """Return the modes e^{λt}, or λ^k in discrete time, at all times (K, …)."""
         times = self.times.reshape(-1, *(1,) * eigenvalues.dim())
         return eigenvalues**times if self.map.time == "discrete" else (eigenvalues * times).exp()
 
     def _mode_change(self, radii: Tensor, perturbed: AbstractSet[str]) -> Tensor:
-        """Return the supremum over |w̃ - w| ≤ β of Σ_k q_k |e^{λ̃t_k} - e^{λt_k}|.
+        """Return the largest change of each mode for weights within β: sup over |w̃ - w| ≤ β of Σ_k q_k |e^{λ̃t_k} -
+        e^{λt_k}|.
 
         The difference has one sign for all t and grows with |λ̃ - λ|: the ends of the interval of reachable λ̃ decide.
         In discrete time that holds for λ̃ of λ's own sign; for the other, each power is bounded by itself.
@@ -160,9 +165,11 @@ class RealModes(Modes):
         return torch.where(peak.to(self.dtype).isinf() | change.isnan(), torch.inf, change)
 
     def theorem(self, base: float, perturbed: AbstractSet[str], radii: np.ndarray) -> np.ndarray | None:
-        """Return E(0) + Σ_n |C_n||B_n| / d_n · g(β), StableSSM eq. 65: d = |f(w)| or 1 - |f(w)|, g the map's modulus.
+        """Return the bound E(0) + Σ_n |C_n||B_n| / d_n · g(β) of StableSSM eq. 65.
 
-        None where the input or the readout is perturbed too.
+        d is |f(w)| or, in discrete time, 1 - |f(w)|, and g is the stability modulus of the map.
+
+        The result is None if the input weights or the readout are perturbed too.
         """
         if perturbed & set(self.names[1:]):
             return None
@@ -176,12 +183,12 @@ class RealModes(Modes):
 @final
 @dataclass(frozen=True)
 class TurningModes(Modes):
-    """m_k = γ r^k e^{ikθ} with r = f(w), in discrete time; γ = √(1 - r²), or 1."""
+    """Oscillating modes in discrete time, m_k = γ r^k e^{ikθ} with r = f(w), and γ = √(1 - r²) or 1."""
 
     normalized: bool
 
     def values(self, eigenvalues: Tensor) -> Tensor:
-        """Return γ r^k, (K, …)."""
+        """Return the moduli γ r^k of the modes at all times (K, …)."""
         return self._sizes(eigenvalues, self.times.reshape(-1, *(1,) * eigenvalues.dim()))
 
     def _sizes(self, moduli: Tensor, k: Tensor) -> Tensor:
@@ -189,7 +196,7 @@ class TurningModes(Modes):
         return gain * moduli**k
 
     def _mode_change(self, radii: Tensor, perturbed: AbstractSet[str]) -> Tensor:
-        """Return Σ_k of sup |γ̃ r̃^k - γ r^k| + γ r^k min(2, k |θ̃ - θ|), an upper bound of the change of the sum.
+        """Return an upper bound of the change of each mode: Σ_k of sup |γ̃ r̃^k - γ r^k| + γ r^k min(2, k |θ̃ - θ|).
 
         As a function of r, γ r^k is monotone between 0, ±√(k/(k+1)) and ±1, so that its extrema are there or at an end.
         """

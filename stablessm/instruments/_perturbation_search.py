@@ -1,4 +1,4 @@
-"""A lower bound of the supremum over a ball of weights, by random draws or gradient ascent of many models at once."""
+"""Search for the largest distance over a ball of weights, by random draws or gradient ascent of many models."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from stablessm.instruments._model_stack import Stack
 from stablessm.instruments._weight_balls import WeightBall, Weights
 
 FIRST_STEP, LAST_STEP = 2.0, 0.1
-"""Lengths of the steps of an ascent, relative to the radius; in between they shrink geometrically."""
+"""Lengths of the first and last step of an ascent, relative to the radius; between them they shrink geometrically."""
 
 
 def largest_distances(
     stack: Stack, starts: Weights, ball: WeightBall, radii: Tensor, *, steps: int, progress: bool
 ) -> Tensor:
-    """Return the largest distance found for each model and radius, (M, R), by ascent from random starts.
+    """Search for the largest distance over a ball of weights, for each model and radius; return the distances (M, R).
 
-    The starts (M, samples, …) on the boundary of the ball are the same for every radius; with 0 steps only they are
-    evaluated. A step follows the gradient of the logarithm and is projected back onto the ball; its length decreases
-    from ``FIRST_STEP`` to ``LAST_STEP``. The result is the largest value over all steps.
+    The search is an ascent from random starts (M, samples, …) on the boundary of the ball, the same for every radius;
+    with 0 steps only the starts are evaluated. A step follows the gradient of the logarithm and is projected back onto
+    the ball; its length decreases from ``FIRST_STEP`` to ``LAST_STEP``. The result is the largest value over all steps.
     """
     from tqdm import tqdm
 
@@ -52,5 +52,5 @@ def largest_distances(
 
 
 def _times(radius: Tensor, change: Tensor) -> Tensor:
-    """Return β_i change_i for P stacked changes."""
+    """Multiply each of P stacked changes by its radius β_i."""
     return radius.to(change).reshape(-1, *(1,) * (change.dim() - 1)) * change

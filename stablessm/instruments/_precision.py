@@ -1,4 +1,4 @@
-"""A model run in double precision, where it can be: a slow decay soon falls below single precision's rounding."""
+"""Conversion of a model to float64, because a slow decay soon falls below the rounding errors of float32."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from torch import nn
 from stablessm.instruments.systems import System, evaluating
 
 MOST_WEIGHTS = 2**26
-"""Number of weights up to which a model is copied."""
+"""Largest number of weights of a model that is copied."""
 
 
 def in_double(system: System, run_by: Callable[[Any], System]) -> System:
-    """Return the system of a copy of the model in float64; the system itself if no copy is that precise.
+    """Return the system of a copy of the model in float64, or the given system if a copy is not possible or not
+    precise.
 
     >>> from stablessm.instruments.systems import as_system
     >>> in_double(as_system(nn.GRU(2, 3)), as_system).dtype
@@ -37,7 +38,7 @@ def in_double(system: System, run_by: Callable[[Any], System]) -> System:
 
 
 def _is_precise(system: System) -> bool:
-    """Return whether outputs follow a relative input change of 1e-9: some models compute in float32 internally."""
+    """Return True if outputs respond to a relative input change of 1e-9 (some models use float32 internally)."""
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(1, 12, system.d_input, generator=generator, dtype=torch.float64).to(system.device)
     with evaluating(system.model), torch.no_grad():

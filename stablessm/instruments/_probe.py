@@ -1,4 +1,4 @@
-"""A linear probe with held-out data: ridge regression from features to targets."""
+"""Linear probes: ridge regression from features to targets, with held-out data."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ import torch
 from torch import Tensor
 
 _STRENGTHS = tuple(10.0**power for power in range(-13, 4))
-"""Strengths of the ridge, relative to the mean variance of a feature."""
+"""Ridge parameters, relative to the mean variance of a feature."""
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """Features (n, F) and targets (n, K), in float64."""
+    """A data set for a probe: features (n, F) and targets (n, K), float64."""
 
     features: Tensor
     targets: Tensor
 
 
 def predictions(train: Samples, validation: Samples, test: Samples, groups: int) -> Tensor:
-    """Return the predictions for ``test``, (n, K), of a probe that is fitted on ``train``.
+    """Fit a probe on ``train`` and return its predictions (n, K) for ``test``.
 
-    Every group of targets (K in equal parts, in order) has its own ridge, the best one on ``validation``. One of the
-    ridges is infinite, which predicts the mean.
+    Every group of targets (K in equal parts, in order) has its own ridge parameter, which is the best on
+    ``validation``. One of the ridge parameters is infinite, which predicts the mean.
     """
     mean, middle = train.features.mean(0), train.targets.mean(0)
     scale = train.features.std(0)
@@ -55,17 +55,20 @@ def _errors(difference: Tensor, groups: int) -> Tensor:
 
 
 def explained(targets: Tensor, predicted: Tensor, groups: int) -> Tensor:
-    """Return 1 - |y - ŷ|² / |y - mean|² of each group, at least 0; 0 if the target does not vary."""
+    """Return the explained variance 1 - |y - ŷ|² / |y - mean|² of each group of targets, at least 0.
+
+    It is 0 if the targets do not vary.
+    """
     total = _errors(targets - targets.mean(0), groups)
     error = _errors(targets - predicted, groups)
     return torch.where(total > 0, 1 - error / total.clamp(min=torch.finfo(total.dtype).tiny), 0).clamp(min=0)
 
 
 def new_explained(targets: Tensor, predicted: Tensor) -> Tensor:
-    """Return the same for each target less what the targets before it say of it, on these samples, (K,).
+    """Return the explained variance of the part of each target that previous targets do not determine, (K,).
 
-    With orthonormal targets q_i and predictions in the span of F centered features (and constants), each value is at
-    most |P q_i|², P the projection onto that span: together never more than F.
+    For orthonormal targets q_i and predictions in the span of F centered features (and constants), each value is at
+    most |P q_i|², where P is the projection onto this span, so that the sum of all values is at most F.
     """
     centered, middle = targets - targets.mean(0), targets.mean(0)
     size = torch.linalg.qr(centered)[1].diagonal().abs()

@@ -1,4 +1,4 @@
-"""The cases of a check of states."""
+"""The test cases that :func:`stablessm.check_state` runs on the state of a model."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from stablessm.instruments.adapters import NotSupportedError, said
 from stablessm.instruments.state_report import FAIL, PASS, UNSUPPORTED, StateCase
 
 LARGE = 200_000_000
-"""Number of weights above which no copy in float64 is made."""
+"""Largest number of weights of a model that is copied to float64."""
 Make: TypeAlias = Callable[[plans.Shape], list[plans.Plan]]
 Case: TypeAlias = Callable[[Check, str], StateCase]
 
 
 def _of(make: Make) -> Case:
-    """Return the case of some plans. If a batch fails, the note says whether a single sequence is right."""
+    """Return a test case that runs plans. If a batch fails, the note states whether a single sequence is right."""
 
     def case(check: Check, name: str) -> StateCase:
         found = check.run(name, make(check.shape))
@@ -37,15 +37,15 @@ def _of(make: Make) -> Case:
 
 
 def _against(make: Make, truth: Make) -> Case:
-    """Return the case of plans that are compared with other plans, so that it does not fail where these fail, too."""
+    """Return a test case that compares the outputs of plans with the outputs of the plans that ``truth`` makes."""
     return lambda check, name: check.run(name, make(check.shape), truth=check.carried(truth(check.shape)))
 
 
 def _right_padding(check: Check, name: str) -> StateCase:
-    """Run right-padded prompts and steps after them.
+    """Test right-padded prompts, and steps after them.
 
-    For attention the padding stays in the cache, where sliding windows and position biases count it: ``transformers``
-    asks for padding on the left before generation. A recurrent state has no such excuse.
+    For attention, the padding stays in the cache, where sliding windows and position biases count it; ``transformers``
+    requires padding on the left before generation. A recurrent state must ignore the padding.
     """
     (plan,) = plans.padding(check.shape, side="right")
     truth = check.carried(plans.unpadded(check.shape))
@@ -60,7 +60,7 @@ def _converted(change: plans.Change) -> Case:
 
 
 def _packing(check: Check, name: str) -> StateCase:
-    """Run packed rows. A model that does not separate them at all does not support packing."""
+    """Test rows of packed sequences. A model that does not separate them at all does not support packing."""
     (plan,) = plans.packing(check.shape)
     case = check.run(name, [plan])
     if case.status == FAIL and case.error is not None:
@@ -86,7 +86,7 @@ def _reuse(check: Check, name: str) -> StateCase:
 
 
 def _both(case: StateCase, other: Callable[[], StateCase]) -> StateCase:
-    """Return a case if it failed, else the other one if it is supported."""
+    """Return a case if it failed, otherwise the other case if the model supports it."""
     if case.status == FAIL:
         return case
     try:
@@ -96,7 +96,7 @@ def _both(case: StateCase, other: Callable[[], StateCase]) -> StateCase:
 
 
 def _positions(check: Check, name: str) -> StateCase:
-    """Run a prompt, a chunk and single steps without telling the model the positions."""
+    """Test a prompt, a chunk and single steps without passing positions to the model."""
     ways, adapter = plans.carried(check.shape), check.adapter
     truth = check.carried(ways)
     check.adapter = adapter.without_positions()
@@ -113,9 +113,10 @@ def _mutation(check: Check, name: str) -> StateCase:
 
 
 def _dtype(dtype: torch.dtype) -> Case:
-    """Return the case of another dtype: step by step, the error against float64 must not exceed that of one pass.
+    """Return a test case for another dtype: running step by step must be about as accurate as one pass.
 
-    The median over steps is compared, because rounding can change the choice of an expert at single steps.
+    The errors are relative to float64. Their median over steps is compared, because rounding can change the choice of
+    an expert at single steps.
     """
 
     def case(check: Check, name: str) -> StateCase:
@@ -152,7 +153,7 @@ def _dtype(dtype: torch.dtype) -> Case:
 
 
 def _exact(check: Check, x: Tensor) -> Tensor:
-    """Return the outputs of the whole pass in float64, or in the model's own dtype if that is too large or fails."""
+    """Return the outputs of one pass in float64, or in the dtype of the model if it is too large or float64 fails."""
     try:
         weights = check.adapter.model.parameters() if isinstance(check.adapter.model, torch.nn.Module) else ()
         if sum(weight.numel() for weight in weights) > LARGE:
@@ -163,7 +164,7 @@ def _exact(check: Check, x: Tensor) -> Tensor:
 
 
 def _generate(check: Check, name: str) -> StateCase:
-    """Compare greedy tokens with the largest logits of a pass over all of them."""
+    """Test generation: greedy tokens must have the largest logits in one pass over all tokens."""
     half, steps = check.shape.half, check.shape.steps
     if check.adapter.vocabulary is None:
         raise NotSupportedError("the model does not generate tokens")
@@ -183,7 +184,7 @@ def _generate(check: Check, name: str) -> StateCase:
 
 
 def _causal(check: Check, name: str) -> StateCase:
-    """Change the second half of the inputs, which must not change the first half of the outputs."""
+    """Test causality: a change of the second half of the inputs must not change the first half of the outputs."""
     half = check.shape.half
     other = torch.cat([check.x[:, :half], check.x[:, half:].roll(1, 0)], 1)
     apart = torch.stack([distance(a, b) for a, b in zip(check.adapter.whole(other), check.whole, strict=True)])
@@ -214,11 +215,11 @@ CASES: dict[str, Case] = {
     "cache mutation": _mutation,
     "generate": _generate,
 }
-"""The cases by name, in the order in which they run."""
+"""Test cases by name, in the order in which they run."""
 
 
 def run_case(check: Check, name: str) -> StateCase:
-    """Return the result of the case of this name."""
+    """Run the test case with the given name and return its result."""
     try:
         return CASES[name](check, name)
     except NotSupportedError as reason:

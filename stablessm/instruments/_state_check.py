@@ -1,4 +1,4 @@
-"""A model with its true outputs, against which plans are compared."""
+"""A model with its true outputs, with which the outputs of other ways of running it are compared."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from stablessm.instruments.adapters import NotSupportedError, Stateful, name_of,
 from stablessm.instruments.state_report import FAIL, PASS, UNCLEAR, StateCase
 
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}
-"""Default tolerance relative to the largest output; 5e-2 in other dtypes."""
+"""Default tolerance by dtype, relative to the largest output; 5e-2 for other dtypes."""
 ROUNDING = 20
-"""The tolerance is at least this many times the change of the outputs when every weight changes by rounding."""
+"""The tolerance is at least this many times the change of the outputs if every weight changes by a rounding error."""
 VAGUE = 0.05
-"""Tolerance above which a case that does not fail is inconclusive."""
+"""Tolerance above which a test case that does not fail is inconclusive."""
 
 
 @final
 class Check:
-    """A model, its inputs, its true outputs and the tolerance."""
+    """A model to be checked, with its inputs, its true outputs from one pass, and the tolerance."""
 
     def __init__(self, adapter: Stateful, shape: plans.Shape, seed: int, tol: float | None) -> None:
         self.adapter, self.shape, self.seed = adapter, shape, seed
@@ -36,9 +36,10 @@ class Check:
         self.tol, self.channel_tol = self._tolerances() if tol is None else (tol, tol)
 
     def _tolerances(self) -> tuple[float, float]:
-        """Return the tolerance of the coarsest dtype that the model computes in, or what rounding needs.
+        """Return the tolerances of the check, from the coarsest dtype in the model and its sensitivity to rounding.
 
-        The second number is for errors relative to the largest output of a channel instead of all channels.
+        The first tolerance is for errors relative to the largest output, the second for errors relative to the largest
+        output of the same channel.
         """
         dtypes = [dtype.to_real() for dtype in (self.whole.dtype, *self._state_dtypes())]
         coarse = max((dtype for dtype in dtypes if dtype.is_floating_point), key=_eps, default=torch.float32)
@@ -54,7 +55,7 @@ class Check:
         return [leaf.dtype for _, leaf in _states.leaves(state) if isinstance(leaf, Tensor)]
 
     def _shaken(self, eps: float) -> Tensor:
-        """Return the outputs when all weights, or the inputs of a function, change by about ``eps``."""
+        """Return the outputs after all weights (or the inputs of a function) are changed by about ``eps``."""
         generator = torch.Generator().manual_seed(self.seed)
 
         def shaken(tensor: Tensor) -> Tensor:
@@ -87,7 +88,7 @@ class Check:
             raise ArgumentError("model", "the same output for the same input", got)
 
     def run(self, name: str, ways: Sequence[plans.Plan], note: str = "", truth: Tensor | None = None) -> StateCase:
-        """Return the worst of some plans, compared with ``truth`` (default: the whole pass)."""
+        """Run plans, compare their outputs with ``truth`` (default: one pass), and return the worst result."""
         found = []
         for plan in ways:
             found.append(self._plan(name, plan, note, self.whole if truth is None else truth))
@@ -96,7 +97,9 @@ class Check:
         return max(found, key=lambda case: (case.status == FAIL, case.error is None, case.error or 0.0))
 
     def carried(self, ways: Sequence[plans.Plan]) -> Tensor:
-        """Return the outputs of plans that other cases are compared with; of the whole pass if these plans fail."""
+        """Return the outputs of plans with which other test cases are compared; if a plan fails, the outputs of one
+        pass.
+        """
         try:
             return assembled(self.adapter, self.x, ways, self.whole)
         except Exception:  # other cases say so
@@ -149,7 +152,7 @@ def _whole(adapter: Stateful, x: Tensor) -> Tensor:
 
 
 def _lengths(plan: plans.Plan) -> str:
-    """Return the lengths of the calls of a plan."""
+    """Return a text with the lengths of the calls of a plan."""
     lengths = [sum(map(len, feed.rows[0])) for feed in plan]
     shown = list(map(str, lengths))
     return f"calls of {', '.join(shown if len(shown) <= 5 else [*shown[:3], '…', shown[-1]])} steps"

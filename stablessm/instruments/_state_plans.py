@@ -1,4 +1,4 @@
-"""Ways of feeding sequences to a model that must all give the outputs of one pass over each whole sequence."""
+"""Plans of calls that feed sequences to a model in parts; all plans must give the outputs of one pass."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any, final
 
 Change = Callable[[Any], Any]
 PADDING = -1
-"""Number of the sequence that a piece of padding belongs to."""
+"""Number that marks padding in place of the number of a sequence."""
 
 
 @final
 @dataclass(frozen=True)
 class Piece:
-    """Steps ``start`` to ``stop`` of a sequence; of ``PADDING``, that many steps of padding."""
+    """A piece of a row: steps ``start`` to ``stop`` of a sequence, or as many steps of padding for ``PADDING``."""
 
     sequence: int
     start: int
@@ -27,21 +27,23 @@ class Piece:
 @final
 @dataclass(frozen=True)
 class Feed:
-    """One call of a model: the rows of its batch, where its state comes from and where the new state goes."""
+    """One call of a model in a plan: the rows of its batch, the state it starts from, and where the new state is
+    stored.
+    """
 
     rows: tuple[tuple[Piece, ...], ...]
     source: str | None = None
-    """Name of a stored state; None is the initial state."""
+    """Name of the stored state from which the call starts; None for the initial state."""
     into: str = "state"
     """Name under which the new state is stored."""
     how: str = "run"
-    """Method of the adapter: run, step, padded or packed."""
+    """Method of the adapter that is called: run, step, padded or packed."""
     via: Change | None = None
-    """Applied to the state before the call: a copy, for example."""
+    """Function that is applied to the state before the call, for example a copy."""
     keep: str | None = None
     """Name under which a copy of the state is stored before the call."""
     compared: bool = True
-    """Whether the outputs are compared; False for a detour with the inputs of other sequences."""
+    """Whether the outputs are compared; False for a detour, a call with the inputs of other sequences."""
 
 
 Plan = tuple[Feed, ...]
@@ -50,56 +52,56 @@ Plan = tuple[Feed, ...]
 @final
 @dataclass(frozen=True)
 class Shape:
-    """Number and length of the sequences."""
+    """The number and length of the sequences that plans feed to a model."""
 
     rows: int
     steps: int
 
     def chunk(self, start: int, stop: int, **options: Any) -> Feed:
-        """Return the call on these steps of all sequences, which continues from the state unless it starts at 0."""
+        """Return a call on steps ``start`` to ``stop`` of all sequences, from the stored state unless start is 0."""
         rows = tuple((Piece(row, start, stop),) for row in range(self.rows))
         return Feed(rows, **{"source": "state" if start else None, **options})
 
     def chunks(self, *lengths: int, how: str = "run", start: int = 0) -> Iterator[Feed]:
-        """Yield the calls on chunks of these lengths."""
+        """Yield calls on consecutive chunks of the given lengths."""
         for length in lengths:
             yield self.chunk(start, start + length, how=how)
             start += length
 
     def stepwise(self, start: int, stop: int | None = None) -> Iterator[Feed]:
-        """Yield the calls on single steps."""
+        """Yield calls on the single steps from ``start`` to ``stop``."""
         yield from self.chunks(*[1] * ((stop or self.steps) - start), how="step", start=start)
 
     @property
     def half(self) -> int:
-        """Return the number of steps of a prompt."""
+        """Return the number of steps of a prompt, half of the sequence."""
         return self.steps // 2
 
 
 def carried(shape: Shape) -> list[Plan]:
-    """Return a prompt and single steps after it: what other cases do, without what they are about."""
+    """Return the plan of a prompt and single steps after it, with which the plans of many test cases are compared."""
     return [(shape.chunk(0, shape.half), *shape.stepwise(shape.half))]
 
 
 def step_by_step(shape: Shape) -> list[Plan]:
-    """Return single steps from the beginning, and after a prompt."""
+    """Return plans of single steps, from the beginning and after a prompt."""
     return [tuple(shape.stepwise(0)), *carried(shape)]
 
 
 def chunks(shape: Shape) -> list[Plan]:
-    """Return chunks of several lengths."""
+    """Return plans of chunks of several lengths."""
     third, short = shape.steps // 3, shape.steps // 2
     ways = [(shape.steps,), (third, third - 1), (5,), (2,) * (short - 1)]  # single steps are a case of their own
     return [tuple(shape.chunks(*way, *filter(None, [shape.steps - sum(way)]))) for way in ways]
 
 
 def _prompts(shape: Shape) -> list[int]:
-    """Return prompts' lengths, different for most sequences."""
+    """Return the length of the prompt of each sequence; most lengths differ."""
     return [max(1, shape.steps - 4 - 3 * (row % 3) - row % 2) for row in range(shape.rows)]
 
 
 def padding(shape: Shape, side: str) -> list[Plan]:
-    """Return prompts of different lengths, padded on the left or right to one length, and single steps after them."""
+    """Return a plan of prompts padded on one side to the same length, and single steps after the prompts."""
     lengths, rows = _prompts(shape), []
     for row, length in enumerate(lengths):
         real, pads = Piece(row, 0, length), Piece(PADDING, 0, max(lengths) - length)
@@ -112,7 +114,7 @@ def padding(shape: Shape, side: str) -> list[Plan]:
 
 
 def unpadded(shape: Shape) -> list[Plan]:
-    """Return the same prompts and steps for each sequence alone, without padding."""
+    """Return the plans of :func:`padding` for each sequence alone, without padding."""
     return [
         (
             Feed(((Piece(row, 0, length),),)),
@@ -123,14 +125,14 @@ def unpadded(shape: Shape) -> list[Plan]:
 
 
 def single(shape: Shape) -> list[Plan]:
-    """Return each sequence alone, and the batch in another order."""
+    """Return plans of each sequence alone, and of the batch in another order."""
     alone = [(Feed(((Piece(row, 0, shape.steps),),)),) for row in range(shape.rows)]
     turned = Feed(tuple((Piece((row + 1) % shape.rows, 0, shape.steps),) for row in range(shape.rows)))
     return [*alone, (turned,)]
 
 
 def packing(shape: Shape) -> list[Plan]:
-    """Return rows in which the beginnings of several sequences follow each other."""
+    """Return a plan of packed rows, in which the beginnings of several sequences follow each other."""
     third = shape.steps // 3
     lengths = [third + 1, third - 1 or 1, third]
     rows = [[Piece((row + i) % shape.rows, 0, length) for i, length in enumerate(lengths)] for row in range(shape.rows)]
@@ -138,13 +140,13 @@ def packing(shape: Shape) -> list[Plan]:
 
 
 def _detour(shape: Shape, steps: int = 1, **options: Any) -> Feed:
-    """Return a call on the inputs of other sequences."""
+    """Return a detour: a call with the inputs of other sequences, whose outputs are not compared."""
     rows = ((Piece((row + 1) % shape.rows, 0, steps),) for row in range(shape.rows))
     return Feed(tuple(rows), compared=False, **options)
 
 
 def rollback(shape: Shape) -> list[Plan]:
-    """Return a detour after the prompt, and the way back to a copy of the state after the prompt."""
+    """Return a plan of a prompt, a detour, and a return to a copy of the state after the prompt."""
     half = shape.half
     detour = (_detour(shape, source="state", keep="copy"), _detour(shape, source="state"))
     back = shape.chunk(half, half + 1, source="copy", how="step")
@@ -152,14 +154,14 @@ def rollback(shape: Shape) -> list[Plan]:
 
 
 def undo(shape: Shape, record: Change, crop: Change) -> list[Plan]:
-    """Return a detour of one step that ``crop`` removes from the state; ``record`` announces it."""
+    """Return a plan with a detour of one step that ``crop`` removes from the state, which ``record`` prepares."""
     half = shape.half
     back = shape.chunk(half, half + 1, via=crop, how="step")
     return [(shape.chunk(0, half), _detour(shape, source="state", via=record), back, *shape.stepwise(half + 1))]
 
 
 def converted(shape: Shape, change: Change) -> list[Plan]:
-    """Return a prompt, steps from the converted state, and a detour from the original state in between."""
+    """Return a plan of a prompt, steps from a converted copy of the state, and a detour from the original state."""
     half = shape.half
     first = shape.chunk(half, half + 1, source="prompt", via=change, how="step")
     detour = _detour(shape, source="prompt", into="prompt")
@@ -167,7 +169,7 @@ def converted(shape: Shape, change: Change) -> list[Plan]:
 
 
 def interleaved(shape: Shape) -> list[Plan]:
-    """Return two batches whose calls alternate."""
+    """Return a plan of two batches whose calls alternate."""
     half = shape.half
 
     def turned(start: int, stop: int, **options: Any) -> Feed:
@@ -181,14 +183,14 @@ def interleaved(shape: Shape) -> list[Plan]:
 
 
 def reused(shape: Shape, reset: Change) -> list[Plan]:
-    """Return a batch, and another batch with the same state object after its reset."""
+    """Return a plan of one batch, and another batch with the same state object after its reset."""
     half = shape.half
     again = shape.chunk(0, half, source="state", via=reset)
     return [(_detour(shape, half), again, *shape.stepwise(half))]
 
 
 def mutation(shape: Shape) -> list[Plan]:
-    """Return two calls from one state, which the first must not change."""
+    """Return a plan of two calls from the same state, which the first call must not change."""
     half = shape.half
     once = shape.chunk(half, half + 1, source="prompt", how="step")
     return [(shape.chunk(0, half, into="prompt"), once, once, *shape.stepwise(half + 1))]

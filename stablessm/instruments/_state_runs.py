@@ -1,4 +1,4 @@
-"""Runs a model by a plan, and compares its outputs, and those of its parts, with one pass over whole sequences."""
+"""Execution of plans: run a model, and compare the outputs of the model and its parts with one pass."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from stablessm.instruments.adapters import Stateful
 @final
 @dataclass(frozen=True)
 class Difference:
-    """The largest difference of some outputs, and where they start to differ."""
+    """The difference between the outputs of a plan and of one pass: its size, and where it starts."""
 
     error: float
-    """Relative to the largest |output|; infinite where an output is not a number."""
+    """Largest difference relative to the largest |output|; infinite if an output is not a number."""
     of_channel: float = 0.0
     """Largest difference of a channel relative to the largest |output| of that channel."""
     first: int | None = None
     """First step of a sequence with a difference above the tolerance."""
     note: str = ""
-    """What is wrong with the outputs other than their values."""
+    """Description of what is wrong with the outputs, apart from their values."""
 
 
 def outputs(adapter: Stateful, x: Tensor, plan: Plan) -> Iterator[tuple[Feed, Tensor]]:
-    """Yield the outputs of every call of a plan."""
+    """Run a model by a plan and yield every call with its outputs."""
     states: dict[str, Any] = {}
     for feed in plan:
         state = None if feed.source is None else states[feed.source]
@@ -52,7 +52,7 @@ def outputs(adapter: Stateful, x: Tensor, plan: Plan) -> Iterator[tuple[Feed, Te
 
 
 def compare(pairs: Iterator[tuple[Feed, Tensor]], whole: Tensor, tol: float) -> Difference:
-    """Return the difference of the outputs of a plan from those of whole sequences, (S, T, ...)."""
+    """Compare the outputs of the calls of a plan with the outputs ``whole`` of one pass, (S, T, ...)."""
     scale, channels = float(whole.abs().max()) or 1.0, _channel_scales(whole)
     worst, of_channel, first = 0.0, 0.0, None
     for feed, y in pairs:
@@ -77,7 +77,7 @@ def compare(pairs: Iterator[tuple[Feed, Tensor]], whole: Tensor, tol: float) -> 
 
 
 def assembled(adapter: Stateful, x: Tensor, ways: Sequence[Plan], whole: Tensor) -> Tensor:
-    """Return outputs like ``whole`` with the outputs of some plans in their places."""
+    """Return a copy of ``whole``, the outputs of one pass, with the outputs of plans written over it."""
     result = whole.clone()
     for plan in ways:
         for feed, y in outputs(adapter, x, plan):
@@ -87,14 +87,14 @@ def assembled(adapter: Stateful, x: Tensor, ways: Sequence[Plan], whole: Tensor)
 
 
 def distance(u: Tensor, v: Tensor) -> Tensor:
-    """Return the largest |u - v| of each step, (T,); infinite where an entry is not a number."""
+    """Return the largest |u - v| at each step, (T,); infinite where an entry is not a number."""
     wide = torch.complex128 if u.is_complex() else torch.float64
     apart = (u.to(wide) - v.to(wide)).abs().nan_to_num(nan=math.inf, posinf=math.inf)
     return apart.flatten(1).amax(1) if apart.numel() else apart.new_zeros(len(u))
 
 
 def _channel_scales(whole: Tensor) -> Tensor:
-    """Return the largest |output| of each channel; of all channels for a channel that is only rounding."""
+    """Return the largest |output| of each channel (the overall largest for channels with only rounding errors)."""
     size = (whole if whole.is_floating_point() or whole.is_complex() else whole.double()).abs().flatten(0, 1).amax(0)
     if not size.numel():
         return size
@@ -103,13 +103,13 @@ def _channel_scales(whole: Tensor) -> Tensor:
 
 
 def largest(y: Tensor, whole: Tensor, *, of_channel: bool = False) -> float:
-    """Return the largest difference relative to the largest |output|, or with ``of_channel`` to that of its channel."""
+    """Return the largest difference of y from ``whole``, relative to the largest |output| (overall or per channel)."""
     scale = _channel_scales(whole) if of_channel else float(whole.abs().max()) or 1.0
     return max(float(distance(a / scale, b / scale).max()) for a, b in zip(y, whole, strict=True))
 
 
 def first_layer(adapter: Stateful, x: Tensor, plan: Plan, tol: float) -> str | None:
-    """Return the first part of the model whose output differs; None if the model has no parts or none differs."""
+    """Return the name of the first module of the model whose output differs in a plan, or None."""
     model = adapter.model
     if not isinstance(model, nn.Module):
         return None
@@ -147,7 +147,9 @@ def _fits(feed: Feed, y: Tensor) -> bool:
 
 @contextmanager
 def _recording(model: nn.Module) -> Iterator[dict[tuple[str, int], Tensor]]:
-    """Collect the outputs of all parts of a model by name and number of the call, in the order in which they end."""
+    """Return a context that collects the outputs of all modules, by name and number of the call, in order of
+    completion.
+    """
     seen: dict[tuple[str, int], Tensor] = {}
     calls: dict[str, int] = {}
 
@@ -169,7 +171,7 @@ def _recording(model: nn.Module) -> Iterator[dict[tuple[str, int], Tensor]]:
 
 
 def _pieces(feed: Feed) -> Iterator[tuple[int, int, Any]]:
-    """Yield row, first step in the row, and piece, of every piece that is not padding."""
+    """Yield the row, the first step in this row, and the piece, for every piece that is not padding."""
     for row, pieces in enumerate(feed.rows):
         at = 0
         for piece in pieces:
@@ -179,7 +181,7 @@ def _pieces(feed: Feed) -> Iterator[tuple[int, int, Any]]:
 
 
 def inputs(x: Tensor, feed: Feed) -> Tensor:
-    """Return the batch of a call; padding is noise that must not matter."""
+    """Return the input batch for a call of a plan; padding is filled with noise, which must not affect the outputs."""
     steps = sum(map(len, feed.rows[0]))
     given = x[:1, :1].expand(len(feed.rows), steps, *x.shape[2:]).clone()
     for row, at, piece in _pieces(feed):
@@ -195,7 +197,7 @@ def _real(feed: Feed, given: Tensor) -> Tensor:
 
 
 def starts(feed: Feed, given: Tensor) -> Tensor:
-    """Return (B, T), True at the first step of every piece."""
+    """Return a mask (B, T) that is True at the first step of every piece of a call."""
     first = torch.zeros(given.shape[:2], dtype=torch.bool, device=given.device)
     for row, at, _ in _pieces(feed):
         first[row, at] = True

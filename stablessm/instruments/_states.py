@@ -1,4 +1,4 @@
-"""States of any structure: the arrays inside them, and copies with other arrays."""
+"""States of any structure: list the arrays in a state, and copy a state with other arrays."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor
 
 
 def leaves(state: Any, path: str = "state") -> list[tuple[str, Any]]:
-    """Return every array in a state, and how to reach it.
+    """Return every array in a state, with an expression that states its place.
 
     A state is a tensor, a NumPy or JAX array, or an object that contains arrays: tuples, lists, mappings and objects
     with attributes, such as a cache of the ``transformers`` library. Each array is listed once.
@@ -42,7 +42,7 @@ def _walk(value: Any, path: str, seen: set[int]) -> Iterator[tuple[str, Any]]:
 
 
 def is_array(value: Any) -> bool:
-    """Return whether this is a tensor, or an array of NumPy or JAX."""
+    """Return True for a tensor, or an array of NumPy or JAX."""
     return isinstance(value, Tensor | np.ndarray) or (hasattr(value, "__array__") and hasattr(value, "dtype"))
 
 
@@ -56,12 +56,12 @@ def mapped(state: Any, change: Callable[[Any], Any]) -> Any:
 
 
 def copied(state: Any) -> Any:
-    """Return a copy that shares no memory with the state."""
+    """Return a copy of a state that shares no memory with the original."""
     return mapped(state, lambda array: array.detach().clone() if isinstance(array, Tensor) else copy.deepcopy(array))
 
 
 def saved(state: Any) -> Any:
-    """Return the state after its arrays were written to the bytes of a file and read back."""
+    """Return a copy of a state whose arrays were written to the bytes of a file and read back."""
 
     def change(array: Any) -> Any:
         if not isinstance(array, Tensor):
@@ -83,7 +83,7 @@ def _read(array: np.ndarray) -> np.ndarray:
 
 
 def moved(state: Any) -> Any:
-    """Return the state after its tensors were moved to a GPU (without one, to other memory) and back."""
+    """Return a copy of a state whose tensors were moved to a GPU (without a GPU, to other memory) and back."""
     other = "cuda" if torch.cuda.is_available() else "cpu"
 
     def change(array: Any) -> Any:

@@ -1,4 +1,4 @@
-"""A lower bound of the supremum of |d/dt H_t(u^x)| over inputs x, for every t at once, by a search."""
+"""A search for the inputs x that maximize |d/dt H_t(u^x)|, which defines the memory function, at every time t."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from stablessm.instruments._tangent import linearized, tangents
 from stablessm.instruments.systems import CHUNK_ELEMENTS, SHORTEST, STATE_ELEMENTS, System
 
 TIMES = 48
-"""Largest number of times for which an input is improved by gradient ascent; every input counts at all times."""
+"""Largest number of times for which inputs are improved by gradient ascent; each input is then tried at all times."""
 
 ROUNDS = 4
 """Number of times that a linear model of the measured responses proposes inputs, before the ascent."""
 
 POOL_STEPS = 2**18
-"""Number of time steps (summed over inputs) per step of the ascent for inputs that are varied without a gradient."""
+"""Number of time steps (summed over inputs) per step of an ascent without gradients."""
 
 CONVERGED = 1e-3
 """Relative gain, at any time, below which the ascent ends."""
@@ -29,10 +29,10 @@ RAYS = 8
 """Number of the best directions along which all sizes of input are tried."""
 
 SEARCHED = 2**14
-"""Number of steps that are searched; later steps are measured with the best inputs of the second half of these."""
+"""Number of steps that are searched; later steps are measured with the best inputs of the last half of these steps."""
 
 MORE, SHORT_RUNS = 4, 8
-"""Factors on the number of inputs that run until the response has decayed, and for ``SHORTEST`` steps."""
+"""Factors by which more inputs are tried over the length of the response, and over ``SHORTEST`` steps only."""
 
 STRETCH = 2.0
 """Factor by which the ascent first changes the size of an input."""
@@ -41,22 +41,22 @@ SMALLEST = 1e-6
 """Size of the smallest input, relative to the bound: small enough for a model to be linear."""
 
 NONLINEAR = 0.01
-"""Share of a response by which it may differ from the linear one."""
+"""Largest relative difference between a response and the linear response."""
 
 LONGEST_GRADIENT = 2**19
-"""Number of time steps (summed over inputs) of one gradient."""
+"""Largest number of time steps (summed over inputs) for one gradient."""
 
 GRADIENT_ELEMENTS = 2**22
-"""Number of values that one gradient may keep."""
+"""Largest number of values that autograd may keep for one gradient."""
 
 LEADERS = 4
 """Number of inputs with which the steps after ``SEARCHED`` are measured."""
 
 
 class Search:
-    """The best input so far for each time.
+    """The search for the input that gives the largest value of the memory function at each time.
 
-    The input is constant from time 0 on; with ``brief`` it lasts one step, and the response itself is measured instead
+    Inputs are constant from time 0 on. With ``brief`` they last one step, and the response itself is measured instead
     of its derivative, which is the same for a linear model.
     """
 
@@ -75,27 +75,27 @@ class Search:
 
     @property
     def value(self) -> np.ndarray:
-        """The largest value found, (T,)."""
+        """Largest value found at each time, (T,)."""
         return self._value.numpy()
 
     @property
     def maximizer(self) -> np.ndarray:
-        """The inputs that gave these values, (T, d_input)."""
+        """Input that gave the largest value at each time, (T, d_input)."""
         return self._best.numpy()
 
     @property
     def searched(self) -> int:
-        """Return the number of steps to search: a quarter more than the response lasts, up to the limit."""
+        """Return the number of steps to search: 1.25 times the duration of the response, up to the limit."""
         alive = (self._value[: self.limit] > 8 * self.rounding).nonzero()
         return min(self.limit, int(alive[-1] * 1.25) + SHORTEST) if len(alive) else self.limit
 
     @property
     def rounding(self) -> float:
-        """eps · max |y|, in units of M."""
+        """Rounding error of the values: eps · max |y|, in the unit of M."""
         return self._eps * self._largest_output / self.dt / (self.bound if self.norm == "ball" else 1.0)
 
     def run(self, samples: int, ascent: int, seed: int) -> None:
-        """Search over inputs of all sizes and the linearized model, then by ascent."""
+        """Search over inputs of all sizes and inputs that a linearized model suggests, then improve them by ascent."""
         d = self.system.d_input
         generator = torch.Generator().manual_seed(seed)
         self.evaluate(self._spread(samples, generator), self.limit)
@@ -118,7 +118,8 @@ class Search:
             self.note += f", after {self.limit} steps {len(leaders)} of them"
 
     def _linearize(self, system: System) -> None:
-        """Add the response to an infinitesimal input, scaled to the size ``SMALLEST`` times the bound, to the search.
+        """Include the response to an infinitesimal input, scaled to the size ``SMALLEST`` times the bound, in the
+        search.
 
         It ends where the response to an input of that size is no longer linear, as near an unstable fixed point.
         """
@@ -139,7 +140,7 @@ class Search:
                     break
 
     def _leaders(self) -> Tensor:
-        """Return the inputs that were best most often in the second half of what was searched over."""
+        """Return the inputs that were best at the largest number of times in the last half of the searched steps."""
         late = slice(self.limit // 2, self.limit)
         alive = self._value[late] > 8 * self.rounding
         led = self._best[late][alive] if bool(alive.any()) else self._best[self._value.argmax()][None]
@@ -147,18 +148,18 @@ class Search:
         return inputs[times.topk(min(LEADERS, len(inputs))).indices]
 
     def evaluate(self, points: Tensor, horizon: int) -> None:
-        """Measure M of these inputs up to a horizon; keep what is better than before."""
+        """Measure M for the given inputs up to a horizon, and keep the values that are larger than before."""
         for some in points.split(self._together(horizon)) if len(points) else ():
             for _ in self._evaluated(some, horizon):
                 pass
 
     def rows(self, points: Tensor) -> Tensor:
-        """Return M of each input, (n, T), and keep what is better than before."""
+        """Return M for each of n inputs, (n, T), and keep the values that are larger than before."""
         groups = points.split(self._together(self.horizon))
         return torch.cat([torch.cat(list(self._evaluated(some, self.horizon)), 1) for some in groups])
 
     def _evaluated(self, points: Tensor, horizon: int) -> Iterator[Tensor]:
-        """Yield M of each input in pieces, (n, ·)."""
+        """Yield M for each of n inputs in pieces of the time axis, (n, ·)."""
         inputs, at, whole = points.double().cpu(), 0, horizon >= self.searched
         if whole:
             self._gram += inputs.mT @ inputs
@@ -172,7 +173,7 @@ class Search:
             yield speed
 
     def _keep(self, at: int, value: Tensor, inputs: Tensor) -> None:
-        """Keep what is better than before: values (n,) from the time ``at`` on, and their inputs (n, d_input)."""
+        """Store the values of M that are larger than before, from time ``at`` on, and the inputs that gave them."""
         now = slice(at, at + len(value))
         known = self._value[now]
         better = (value > known) | (value.isnan() & ~known.isnan())  # a NaN is kept, to be reported
@@ -180,21 +181,21 @@ class Search:
         self._best[now] = torch.where(better[:, None], inputs, self._best[now])
 
     def _together(self, horizon: int) -> int:
-        """Return the number of inputs to run at once, which depends on the horizon and the state."""
+        """Return the number of inputs to run at once, which depends on the horizon and the size of the state."""
         if self.system.streams:
             return max(1, STATE_ELEMENTS // (4 * SHORTEST * self.system.width) - 1)
         width = (horizon + self.warm_up) * max(self.system.d_input, self.system.d_output)
         return max(1, 8 * CHUNK_ELEMENTS // width)
 
     def _speeds(self, points: Tensor, velocity: Tensor) -> Tensor:
-        """Return the normalized |d/dt H_t(u^x)|, (n, T)."""
+        """Return the normalized |d/dt H_t(u^x)| for n inputs, (n, T)."""
         speed = _length(velocity)
         if self.norm == "ball":
             return speed / self.bound
         return speed / (points.abs().amax(1, keepdim=True) + 1) if self.norm == "plus_one" else speed
 
     def _velocities(self, points: Tensor, horizon: int, linear: System | None = None) -> Iterator[Tensor]:
-        """Yield d/dt H_t(u^x) of the system or of its linearization in pieces, (n, ·, d_output)."""
+        """Yield d/dt H_t(u^x) of the system or of its linearization in pieces of the time axis, (n, ·, d_output)."""
         x = torch.cat([torch.zeros_like(points[:1]), points])
 
         def drive(start: int, stop: int) -> Tensor:
@@ -221,7 +222,7 @@ class Search:
                 yield change / self.dt
 
     def _remember(self, inputs: Tensor, velocity: Tensor, at: int) -> None:
-        """Accumulate the sums that determine the best linear model of the outputs."""
+        """Accumulate the sums that determine the best linear model of the responses."""
         if not self._linear_model_fits() or at >= self.limit:
             return
         if self._cross is None:
@@ -230,12 +231,14 @@ class Search:
         self._cross[at : at + seen.shape[1]] += torch.einsum("nd,nto->tdo", inputs, seen)
 
     def _linear_model_fits(self) -> bool:
-        """Return whether a matrix for each time fits in memory; in one dimension no matrix is needed."""
+        """Return True if a matrix for each time fits in memory; for a single input channel no matrix is needed."""
         elements = self.limit * self.system.d_input * self.system.d_output
         return self.system.d_input > 1 and elements <= 8 * CHUNK_ELEMENTS
 
     def _proposed(self) -> Tensor:
-        """Return the best inputs according to that linear model, at the times with the largest expected gain."""
+        """Return the best inputs according to the linear model of the responses, at the times with the largest expected
+        gain.
+        """
         cross = torch.as_tensor(self._cross)[: self.searched].nan_to_num(0, 0, 0)
         slopes = torch.linalg.pinv(self._gram, hermitian=True) @ cross
         left, gain, _ = torch.linalg.svd(slopes, full_matrices=False)  # of (T, d_input, d_output)
@@ -244,7 +247,7 @@ class Search:
         return self.bound * left[ratio.topk(min(TIMES, self.searched)).indices, :, 0]
 
     def _times(self, most: int) -> Tensor:
-        """Return about ``most`` times with a response: the peak, and others evenly and logarithmically spaced."""
+        """Return about ``most`` times with a response: the peak, and evenly and logarithmically spaced times."""
         alive = (self._value[: self.searched] > 8 * self.rounding).nonzero()[:, 0]
         if not len(alive):
             return alive
@@ -255,11 +258,11 @@ class Search:
         return alive[torch.searchsorted(alive, torch.from_numpy(spread.round().astype(np.int64)))].unique()
 
     def _leading(self, times: Tensor) -> Tensor:
-        """Return the directions of the best inputs at these times, and of the best small ones."""
+        """Return the directions of the best inputs at the given times, without repetition."""
         return torch.unique(_unit(self._best[times]), dim=0)
 
     def _ascend(self, steps: int, samples: int, generator: torch.Generator) -> bool:
-        """Improve the best inputs: their size, and in several dimensions all of them; False without a gradient."""
+        """Improve the best inputs by ascent; return False if the model has no gradient."""
         times = self._times(TIMES)
         differentiable = self.system.d_input > 1
         pool = min(samples, max(8, POOL_STEPS // self.searched))
@@ -294,12 +297,12 @@ class Search:
         return differentiable
 
     def _groups(self, x: Tensor, times: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield groups of inputs that fit in memory: a gradient keeps every output."""
+        """Yield groups of inputs that fit in memory together, because a gradient keeps every output."""
         size = max(1, GRADIENT_ELEMENTS // ((int(times.max()) + 1 + self.warm_up) * self.system.width))
         return zip(x.split(size), times.split(size), strict=True)
 
     def _slope(self, x: Tensor, times: Tensor) -> Tensor:
-        """Return the direction in which each input's own time gains most, (n, d_input)."""
+        """Return, for each input, the direction of the gradient of M at its own time, (n, d_input)."""
         with torch.enable_grad():
             x = x.detach().requires_grad_()
             speed = self._speeds(x, torch.cat(list(self._velocities(x, int(times.max()) + 1)), 1))
@@ -308,7 +311,9 @@ class Search:
         return torch.nn.functional.normalize(slope.double().nan_to_num().cpu(), dim=1)
 
     def _spread(self, count: int, generator: torch.Generator) -> Tensor:
-        """Return inputs of all sizes (in several dimensions half of them the largest) in random directions."""
+        """Return inputs in random directions and of all sizes (with several channels, half of them of the largest
+        size).
+        """
         d = self.system.d_input
         longest = count // 2 if d > 1 else 0
         count = count if d > 1 else max(1, count // 2)
@@ -318,13 +323,13 @@ class Search:
         return self._own(torch.cat([points, -points]))
 
     def _on_rays(self, directions: Tensor, samples: int) -> Tensor:
-        """Return all sizes of input in these directions (n, d_input) and in their opposites."""
+        """Return inputs of all sizes in the given directions (n, d_input) and in the opposite directions."""
         sizes = self._sizes(max(1, samples))
         points = (sizes[:, None, None] * directions).flatten(0, 1)
         return self._own(torch.cat([points, -points]))
 
     def _sizes(self, samples: int) -> Tensor:
-        """Return input sizes from the linear regime to the largest: half spaced logarithmically, half evenly."""
+        """Return input sizes from the smallest (linear regime) to the largest, half of them logarithmically spaced."""
         even = torch.linspace(0, self.bound, samples // 2 + 1, dtype=torch.float64)[1:]
         low, high = math.log10(SMALLEST * self.bound), math.log10(self.reach)
         return torch.cat([torch.logspace(low, high, samples - len(even), dtype=torch.float64).flip(0), even])

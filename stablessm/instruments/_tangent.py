@@ -1,4 +1,4 @@
-"""A model linearized at rest, exactly: by forward differentiation."""
+"""Exact linearization of a model at rest, by forward-mode differentiation."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from stablessm.instruments.systems import System
 
 @contextmanager
 def tangents() -> Iterator[None]:
-    """Run a linearized system in this context; its state cannot be used outside."""
+    """Return a context in which a linearized system can run; its states cannot be used outside of the context."""
     # fused attention and the fused LSTM of oneDNN have no forward derivative
     with forward_ad.dual_level(), sdpa_kernel(SDPBackend.MATH), _without_onednn():
         yield
@@ -33,9 +33,9 @@ def _without_onednn() -> Iterator[None]:
 
 
 def linearized(system: System) -> System | None:
-    """Return the system from a small input to the first-order change of the output, about no input.
+    """Return the linearization of a system at zero input: a system from small inputs to first-order output changes.
 
-    None if the model cannot be differentiated forward.
+    The result is None if the model does not support forward-mode differentiation.
     """
 
     def call(x: Tensor, state: Any) -> tuple[Tensor, Any]:

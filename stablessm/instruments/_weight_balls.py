@@ -1,4 +1,4 @@
-"""Which weights are perturbed, and the balls |θ̃ - θ| ≤ β of the two published weight norms."""
+"""The selection of the weights that are perturbed, and balls |θ̃ - θ| ≤ β in the two published weight norms."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from torch import Tensor, nn
 from stablessm._errors import ArgumentError
 
 Weights: TypeAlias = dict[str, Tensor]
-"""Parameter name → values; the values of P stacked models have a leading dimension P."""
+"""Values of parameters by name; the values of P stacked models have a leading dimension P."""
 
 WeightNorm: TypeAlias = Literal["tensor_max", "entry_max"]
 
 
 def select(model: nn.Module, parameters: Sequence[str] | str | None) -> Weights:
-    """Return the selected trainable parameters: all, ``recurrent``, or those that match names or glob patterns.
+    """Return trainable parameters of a model: all, ``recurrent``, or the parameters that match names or glob patterns.
 
     >>> list(select(nn.LSTM(1, 2), ["weight_*"]))
     ['weight_ih_l0', 'weight_hh_l0']
@@ -52,7 +52,7 @@ def select(model: nn.Module, parameters: Sequence[str] | str | None) -> Weights:
 @final
 @dataclass(frozen=True)
 class WeightBall:
-    """The unit ball of a weight norm: a product of balls, one for each tensor, in its ``order``-norm.
+    """The unit ball of changes of weights in a weight norm: every tensor has at most norm 1 in the ``order``-norm.
 
     ``tensor_max`` (StableSSM, below eq. 7) has order 2, ``entry_max`` order ∞. Changes are relative to the radius.
 
@@ -65,11 +65,11 @@ class WeightBall:
 
     @classmethod
     def of(cls, norm: WeightNorm) -> WeightBall:
-        """Return the ball of a norm, by name."""
+        """Return the ball of the weight norm with the given name."""
         return cls(2.0 if norm == "tensor_max" else math.inf)
 
     def sample(self, weights: Weights, count: int, seed: int) -> Weights:
-        """Return ``count`` random changes with every tensor on the boundary of its ball."""
+        """Return ``count`` random changes of the weights; every tensor of a change has norm 1."""
         generator = torch.Generator().manual_seed(seed)
         draw = torch.randn if self.order == 2 else _symmetric
         changes = {
@@ -79,13 +79,16 @@ class WeightBall:
         return {name: (c / self._size(c)).to(weights[name]) for name, c in changes.items()}
 
     def project(self, change: Weights) -> Weights:
-        """Return the nearest changes inside the ball."""
+        """Project stacked changes onto the ball: return the nearest changes inside."""
         if self.order == 2:
             return {name: c / self._size(c).clamp(min=1) for name, c in change.items()}
         return {name: c.clamp(-1, 1) for name, c in change.items()}
 
     def steepest(self, gradient: Weights) -> Weights:
-        """Return the change of norm 1 along which a function with this gradient grows fastest; 0 if not finite."""
+        """Return the change of norm 1 along which a function with the given gradient grows fastest.
+
+        Where the gradient is not finite, the change is 0.
+        """
         finite = {name: torch.where(g.isfinite(), g, 0) for name, g in gradient.items()}
         if self.order != 2:
             return {name: g.sign() for name, g in finite.items()}
@@ -93,17 +96,17 @@ class WeightBall:
         return {name: g / self._size(g).clamp(min=1) for name, g in scaled.items()}
 
     def _size(self, stack: Tensor) -> Tensor:
-        """Return the norm of each of P stacked tensors, with as many dimensions as the stack."""
+        """Return the norm of each of P stacked tensors, in a shape that broadcasts against the stack."""
         norms = torch.linalg.vector_norm(stack.reshape(len(stack), -1), self.order, dim=1)
         return norms.reshape(-1, *(1,) * (stack.dim() - 1))
 
 
 def _largest(stack: Tensor) -> Tensor:
-    """Return the largest entry of each of P stacked tensors, 1 where all are 0."""
+    """Return the largest modulus in each of P stacked tensors, or 1 for a tensor of zeros."""
     size = stack.reshape(len(stack), -1).abs().amax(1).reshape(-1, *(1,) * (stack.dim() - 1))
     return torch.where(size == 0, 1, size)
 
 
 def _symmetric(*shape: int, generator: torch.Generator, dtype: torch.dtype) -> Tensor:
-    """Return uniform random numbers in [-1, 1]."""
+    """Return random numbers with a uniform distribution in [-1, 1]."""
     return 2 * torch.rand(*shape, generator=generator, dtype=dtype) - 1

@@ -1,4 +1,4 @@
-"""How a model with a state is run: one interface for layers, ``torch.nn``, functions, Hugging Face and reservoirs."""
+"""Adapters: one interface to run models with a state, for layers, ``torch.nn``, functions, Hugging Face, reservoirs."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ Result = tuple[Tensor, Any]
 
 
 class NotSupportedError(Exception):
-    """A model has no way to do this, by design. The message says which argument or method is missing."""
+    """Raised if a model does not support an operation by design; the message states the missing argument or method."""
 
 
 class Stateful(ABC):
-    """A model with a state, and how it is run.
+    """The base class of adapters, which run a model with a state in one common way.
 
-    Subclass it to run a model of your own kind: write :meth:`run`, and the optional methods that the model supports.
-    Inputs are (B, T, d_input), or token ids (B, T) if ``vocabulary`` is given.
+    To run another kind of model, subclass this class: implement :meth:`run`, and the optional methods that the model
+    supports. Inputs are (B, T, d_input), or token ids (B, T) if ``vocabulary`` is given.
     """
 
     vocabulary: int | None = None
     """Number of token ids; None for a model with real inputs."""
     never_generated: frozenset[int] = frozenset()
-    """Tokens that :meth:`generate` does not choose even if they are the most likely."""
+    """Tokens that :meth:`generate` never chooses, even if they are the most likely."""
     in_place = False
     """Whether the state that is passed to the model is updated in place, by design."""
 
@@ -45,64 +45,64 @@ class Stateful(ABC):
 
     @abstractmethod
     def run(self, x: Tensor, state: Any = None) -> Result:
-        """Return outputs (B, T, d_output) and the state after the last step; None is the initial state."""
+        """Run the model from a state (None: initial state); return outputs (B, T, d_output) and the final state."""
 
     def whole(self, x: Tensor) -> Tensor:
-        """Return the outputs of one pass over whole sequences, without a state if the model can do that."""
+        """Return the outputs of one pass over whole sequences, without a state if the model supports that."""
         return self.run(x)[0]
 
     def step(self, x: Tensor, state: Any = None) -> Result:
-        """Run a single step, x (B, 1, d_input), by the method that the model has for it."""
+        """Run a single step, x (B, 1, d_input), by the method of the model for single steps, if it has one."""
         return self.run(x, state)
 
     def padded(self, x: Tensor, real: Tensor, state: Any = None) -> Result:
-        """Run a batch with padding; ``real`` (B, T) is False at padding, whose outputs mean nothing."""
+        """Run a batch with padding; ``real`` (B, T) is False at padding, where outputs have no meaning."""
         raise NotSupportedError("how the model takes padding is not known; a Stateful of your own can define padded")
 
     def packed(self, x: Tensor, starts: Tensor) -> Tensor:
-        """Return the outputs of sequences that follow each other in a row; ``starts`` (B, T) marks first steps."""
+        """Return the outputs for packed rows of several sequences; ``starts`` (B, T) is True at their first steps."""
         raise NotSupportedError("the model takes no resets")
 
     def unseparated(self, x: Tensor, starts: Tensor) -> Tensor | None:
-        """Return the outputs of the call of :meth:`packed` if the model ignored the starts; None if that is unknown."""
+        """Return the outputs that :meth:`packed` would have if the model ignored ``starts``; None if unknown."""
         return None
 
     def reset(self, state: Any) -> Any:
-        """Return the state object as it was before the first step, to be used again."""
+        """Reset a state object to the state before the first step, and return it to be used again."""
         raise NotSupportedError("the state has no reset method")
 
     def record(self, state: Any) -> Any:
-        """Return the state, prepared for :meth:`crop`."""
+        """Prepare a state for a later call of :meth:`crop`, and return it."""
         raise NotSupportedError("the state cannot remove steps; copy it to return to it")
 
     def crop(self, state: Any, steps: int) -> Any:
-        """Return the state without its last ``steps`` steps."""
+        """Remove the last ``steps`` steps from a state that :meth:`record` prepared, and return it."""
         raise NotSupportedError("the state cannot remove steps; copy it to return to it")
 
     def generate(self, x: Tensor, steps: int) -> Tensor:
-        """Return tokens (B, T + steps): those of x, continued greedily."""
+        """Generate tokens greedily; return the tokens of x and the new tokens, (B, T + steps)."""
         raise NotSupportedError("the model has no generate method")
 
     def only_attends(self) -> bool:
-        """Return whether the state holds the keys and values of attention and nothing else."""
+        """Return True if the state consists only of the keys and values of attention."""
         return False
 
     def without_positions(self) -> Stateful:
-        """Return the adapter that leaves it to the model to know the positions of inputs that continue from a state."""
+        """Return an adapter that does not pass positions, so that the model must derive them from its state."""
         raise NotSupportedError("the model takes no positions")
 
     def cast(self, dtype: torch.dtype) -> Stateful:
-        """Return the adapter of a copy of the model in another dtype."""
+        """Return an adapter of a copy of the model in another dtype."""
         raise NotSupportedError("the model has no weights to convert")
 
     def inputs(self, rows: int, steps: int, generator: torch.Generator) -> Tensor:
-        """Return random inputs: white noise."""
+        """Return random inputs for the model, (rows, steps, d_input): white noise."""
         x = torch.randn(rows, steps, self.d_input, generator=generator, dtype=torch.float64)
         return x.to(self.device, self.dtype)
 
 
 class _Module(Stateful):
-    """A module whose inputs have the dtype of its weights."""
+    """The base class of adapters for modules whose inputs have the dtype of their weights."""
 
     def __init__(self, model: Any, d_input: int, dtype: torch.dtype | None = None) -> None:
         weight = weight_of(model)
@@ -117,7 +117,7 @@ class _Module(Stateful):
 
 @final
 class _Layer(_Module):
-    """A layer or model of this library, or anything with the same methods."""
+    """An adapter for layers and models of this library, and for modules with the same methods."""
 
     def __init__(self, model: Any, d_input: int) -> None:
         super().__init__(model, d_input)
@@ -146,7 +146,7 @@ class _Layer(_Module):
 
 @final
 class _Recurrence(_Module):
-    """``nn.RNN``, ``nn.GRU`` or ``nn.LSTM``."""
+    """An adapter for ``nn.RNN``, ``nn.GRU`` and ``nn.LSTM``."""
 
     def run(self, x: Tensor, state: Any = None) -> Result:
         first = self.model.batch_first
@@ -164,7 +164,7 @@ class _Recurrence(_Module):
 
 @final
 class _Cell(_Module):
-    """``nn.RNNCell``, ``nn.GRUCell`` or ``nn.LSTMCell``, called once per step."""
+    """An adapter for ``nn.RNNCell``, ``nn.GRUCell`` and ``nn.LSTMCell``, which are called once per step."""
 
     def run(self, x: Tensor, state: Any = None) -> Result:
         outputs = []
@@ -176,7 +176,7 @@ class _Cell(_Module):
 
 @final
 class _Function(_Module):
-    """Any ``(x, state) -> (y, state)``: a module, or a function of tensors or of NumPy arrays (JAX functions, too).
+    """An adapter for any ``(x, state) -> (y, state)``: a module, or a function of tensors or of NumPy or JAX arrays.
 
     A function of a single step is called once per step, with x (B, d_input).
     """
@@ -200,7 +200,10 @@ class _Function(_Module):
 
 
 def _found_call(function: _Function) -> Callable[[Tensor, Any], Result]:
-    """Return the way of calling that gives one output per step, or raise the error of the first way."""
+    """Find the way to call a function (tensors or arrays, whole or per step) that gives one output per step.
+
+    If no way works, the error of the first way is raised.
+    """
     model, x = function.model, function.inputs(2, 3, torch.Generator().manual_seed(0))
 
     def on_tensors(x: Tensor, state: Any) -> Result:
@@ -239,7 +242,7 @@ def _found_call(function: _Function) -> Callable[[Tensor, Any], Result]:
 
 @final
 class _Reservoir(Stateful):
-    """A node or model of reservoirpy (0.4), which keeps its state in itself. Sequences of a batch run one by one."""
+    """An adapter for nodes and models of reservoirpy (0.4), which store their state themselves."""
 
     def __init__(self, model: Any, d_input: int) -> None:
         super().__init__(model, d_input, torch.float64)
@@ -259,7 +262,7 @@ class _Reservoir(Stateful):
 
 
 def as_stateful(model: Any, *, d_input: int | None = None) -> Stateful:
-    """Return the adapter of a model, or raise an ArgumentError that says why its state cannot be carried.
+    """Return an adapter for a model with a state, or raise an ArgumentError that states why the model has none.
 
     An adapter (an instance of a subclass of :class:`Stateful`) is returned unchanged.
 
@@ -317,5 +320,5 @@ def name_of(model: Any) -> str:
 
 
 def said(error: Exception) -> str:
-    """Return the type of an error and the first line of its message."""
+    """Return the type of an error and the first line of its message, as a text."""
     return f"{type(error).__name__}: {(str(error) or 'no message').splitlines()[0][:160]}"

@@ -24,28 +24,28 @@ if TYPE_CHECKING:
 @checked
 @dataclass(frozen=True, eq=False, repr=False)
 class BernsteinCheck(Result):
-    """A bound constant · e^(-rate t) at some times and, after ``against``, a memory measured at them."""
+    """An exponential bound on the memory of a model, constant · e^(-rate t), and optionally a measured memory."""
 
     times: Tensor
-    """(T,)"""
+    """Times of the bound (T,)."""
     rate: float
-    """β."""
+    """Rate β of the bound."""
     constant: float
-    """The factor of e^(-βt): (d+1) L₀ θ_max² (eq. 54), or |c| L₀ (d|U| + |b|) if sharp (eq. 53)."""
+    """Factor of e^(-βt): (d+1) L₀ θ_max² (StableSSM eq. 54), or |c| L₀ (d|U| + |b|) if sharp (eq. 53)."""
     d_input: int
     theta_max: float
     memory: Tensor | None = None
-    """(T,) the measured memory, None before ``against``."""
+    """Measured memory (T,); None before ``against``."""
     floor: float = 0.0
-    """Values up to this are noise of the measurement and do not violate the bound."""
+    """Values up to this floor are noise of the measurement and do not violate the bound."""
 
     @property
     def bound(self) -> Tensor:
-        """Return the bound at ``times``, (T,)."""
+        """Return the values of the bound at ``times``, (T,)."""
         return self.constant * torch.exp(-self.rate * self.times)
 
     def against(self, times: Tensor | Sequence[float], memory: Tensor | Sequence[float], *, floor: float = 0.0) -> Self:
-        """Return the bound with a memory measured at these times, in the norm ``plus_one``.
+        """Return a copy of this check with a memory that was measured at the given times, in the norm ``plus_one``.
 
         The theorem is about sup |d/dt y| / (|x|_∞ + 1) over Heaviside inputs x (eq. 45).
         """
@@ -56,20 +56,20 @@ class BernsteinCheck(Result):
 
     @property
     def ratio(self) -> Tensor:
-        """Return memory over bound, (T,); 0 where the memory is noise, infinite where the bound underflows."""
+        """Return the ratio of memory to bound, (T,); 0 where memory is noise, infinite where the bound underflows."""
         if self.memory is None:
             raise ArgumentError("memory", "a measurement, given by `against(times, memory)`", None)
         return torch.where(self.memory > self.floor, self.memory / self.bound, 0.0)
 
     @property
     def worst(self) -> tuple[float, float]:
-        """Return the largest ratio of memory to bound, and the time of it."""
+        """Return the largest ratio of memory to bound, and the time at which it occurs."""
         at = self.ratio.argmax()
         return float(self.ratio[at]), float(self.times[at])
 
     @property
     def holds(self) -> bool:
-        """Return whether the memory stays below the bound, up to a few roundings of float64."""
+        """Return True if the memory stays below the bound, up to rounding errors of float64."""
         return self.worst[0] <= 1 + 1e-12
 
     def plot(self, ax: Axes | None = None) -> Axes:
@@ -87,7 +87,9 @@ class BernsteinCheck(Result):
 def bernstein_bound(
     times: Tensor | Sequence[float], *, rate: float, theta_max: float, d_input: Size = 1, lipschitz: float = 1.0
 ) -> BernsteinCheck:
-    """Return (d+1) L₀ θ_max² e^(-βt), the largest memory of a stably approximated target (StableSSM eq. 8, 54).
+    """Return an upper bound of the memory of any target that can be approximated stably: (d+1) L₀ θ_max² e^(-βt).
+
+    This is StableSSM eq. 8 and 54.
 
     Args:
         times: Times (T,) of the bound.
@@ -112,7 +114,7 @@ def bernstein_check(
     lipschitz: float = 1.0,
     sharp: bool = False,
 ) -> BernsteinCheck:
-    """Return the bound of :func:`bernstein_bound` for a diagonal layer dh/dt = Λh + Bx + b, y = Cσ(h).
+    """Return the bound of :func:`bernstein_bound` on the memory of a diagonal layer dh/dt = Λh + Bx + b, y = Cσ(h).
 
     θ_max = max(|Λ|₂, |B|₂, |b|₂, |C|₂), the weight norm of StableSSM (definition 2.4), with spectral norms
     for matrices. Λ are the eigenvalues, whatever map they came through. β = min(-λ) (eq. 44).
@@ -149,7 +151,7 @@ def _check(times: object, rate: float, constant: float, d_input: int, theta_max:
 
 
 def _weights(model: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return Λ (N,), B (N, D), b (N,), C (D, N) of a real diagonal layer in continuous time."""
+    """Return the weights Λ (N,), B (N, D), b (N,) and C (D, N) of a real diagonal layer in continuous time."""
     named = all(hasattr(model, name) for name in ("eigenvalues", "B", "C"))
     eigenvalues = model.eigenvalues().detach() if named else None
     if eigenvalues is None or eigenvalues.is_complex() or getattr(model, "time", "continuous") != "continuous":

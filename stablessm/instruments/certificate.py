@@ -1,4 +1,4 @@
-"""A Lyapunov certificate: a matrix that proves how fast a linear recurrence decays."""
+"""Lyapunov certificates: matrices that prove how fast a linear recurrence decays."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ _DOUBLINGS = 60  # 2^60 terms: enough for every spectral radius below 1 that flo
 @checked
 @dataclass(frozen=True, eq=False, repr=False)
 class LyapunovCertificate(Result):
-    """A proof of the decay rate of a stable matrix W, from ``lyapunov_certificate``."""
+    """A proof of the decay rate of the recurrence with a stable matrix W, from ``lyapunov_certificate``."""
 
     time: Time
     P: Tensor
-    """(N, N) Hermitian positive definite, in double precision."""
+    """Matrix P (N, N), Hermitian and positive definite, float64."""
     norm: float
-    """‖P‖₂."""
+    """Norm ‖P‖₂."""
     abscissa: float
-    """max Re λ in continuous time; the spectral radius max |λ| in discrete time."""
+    """Spectral abscissa max Re λ in continuous time, or spectral radius max |λ| in discrete time."""
     normal_bound: float
-    """1/(2β₀) with β₀ = -abscissa, in discrete time 1/(1 - abscissa²): ‖P‖₂ of a normal W."""
+    """Value of ‖P‖₂ for a normal W: 1/(2β₀) with β₀ = -abscissa, in discrete time 1/(1 - abscissa²)."""
     normal_bound_holds: bool
-    """Whether ‖P‖₂ ≤ ``normal_bound``, up to the square root of the input's precision."""
+    """Whether ‖P‖₂ ≤ ``normal_bound``, up to the square root of the precision of W."""
     is_normal: bool
-    """Whether W commutes with its adjoint, up to the input's precision."""
+    """Whether W commutes with its adjoint, up to the precision of W."""
     rate: float
-    """The proven decay rate, per unit of time or per step."""
+    """Proven decay rate, per unit of time or per step."""
     constant: float
-    """√cond(P), the factor of the bound."""
+    """Factor √cond(P) of the bound."""
     residual: float
     """2-norm of the residual of the equation."""
 
@@ -53,24 +53,26 @@ class LyapunovCertificate(Result):
         )
 
     def bound(self, t: float | Tensor) -> Tensor:
-        """Return constant · e^(-rate t), an upper bound of ‖e^(Wt)‖₂ (of ‖W^t‖₂ in discrete time) for t ≥ 0."""
+        """Return the proven upper bound constant · e^(-rate t) of ‖e^(Wt)‖₂ (in discrete time, of ‖W^t‖₂) for t ≥ 0."""
         return self.constant * torch.exp(-self.rate * torch.as_tensor(t, dtype=torch.float64))
 
 
 @checked
 def lyapunov_certificate(W: Tensor | np.ndarray, *, time: Time = "continuous") -> LyapunovCertificate:
-    """Solve WᵀP + PW = -I (IAT eq. 66), or WᵀPW - P = -I in discrete time, for a stable W.
+    """Compute a matrix P that proves how fast dx/dt = Wx, or x[k+1] = W x[k], decays, for a stable matrix W.
+
+    P solves WᵀP + PW = -I (IAT eq. 66), or WᵀPW - P = -I in discrete time.
 
     Along dx/dt = Wx the energy V = xᵀPx falls by |x|² ≥ V/‖P‖₂ per unit of time, so::
 
         |e^(Wt) x| ≤ √cond(P) e^(-t/(2‖P‖₂)) |x|        |W^k x| ≤ √cond(P) (1 - 1/‖P‖₂)^(k/2) |x|
 
-    ``rate`` is that exponent, reduced by the effect of the residual and of rounding, so that the proof holds for the P
-    that was computed. W may be complex; ᵀ is then the adjoint.
+    ``rate`` is the exponent of this bound, reduced by the effect of the residual and of rounding, so that the proof
+    holds for the computed P. W may be complex; ᵀ is then the adjoint.
 
-    Lemma A.9 (eq. 68) states ‖P‖₂ ≤ 1/(2β₀). Its proof takes the eigenvectors as orthogonal, so it covers
-    normal W. In general 1/(2β₀) bounds ‖P‖₂ from *below* (put an eigenvector in): the lemma holds only
-    where there is equality.
+    Lemma A.9 (eq. 68) states ‖P‖₂ ≤ 1/(2β₀). Its proof assumes orthogonal eigenvectors, so it covers
+    normal W. In general 1/(2β₀) bounds ‖P‖₂ from *below* (insert an eigenvector): the lemma holds only
+    with equality.
 
     >>> proof = lyapunov_certificate(torch.tensor([[-1.0, 10.0], [0.0, -1.0]]))
     >>> round(proof.norm, 1), proof.normal_bound, proof.normal_bound_holds, proof.is_normal
@@ -112,7 +114,9 @@ def lyapunov_certificate(W: Tensor | np.ndarray, *, time: Time = "continuous") -
 
 
 def _solve(A: Tensor, time: Time) -> tuple[Tensor, float, float]:
-    """Return P, the residual of its equation, and a bound of the rounding error in that residual."""
+    """Solve the Lyapunov equation; return P, the norm of the residual, and a bound of the rounding error of the
+    residual.
+    """
     one = torch.eye(len(A), dtype=A.dtype)
     if time == "continuous":
         from scipy.linalg import solve_continuous_lyapunov
@@ -131,7 +135,7 @@ def _solve(A: Tensor, time: Time) -> tuple[Tensor, float, float]:
 
 
 def _stein(A: Tensor, Q: Tensor) -> Tensor:
-    """Return Σ (Aᵏ)ᵀ Q Aᵏ, which solves AᵀPA - P = -Q; every round doubles the number of terms."""
+    """Solve AᵀPA - P = -Q by the series P = Σ (Aᵏ)ᵀ Q Aᵏ; every round doubles the number of terms."""
     P, power = Q, A
     for _ in range(_DOUBLINGS):
         P, power = P + power.mH @ P @ power, power @ power

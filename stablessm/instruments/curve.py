@@ -1,4 +1,4 @@
-"""A measured memory function: how strongly the output depends on the input a time t ago."""
+"""The result of a memory measurement: a curve that can be fitted, plotted, saved and summarized."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _ARRAYS = ("time", "value", "maximizer", "inputs", "by_input")
 
 
 DISCRETE = ("steps", "tokens")
-"""Units in which time is counted, so that nothing lies between two samples."""
+"""Units of discrete time, in which there is nothing between two samples."""
 
 MOST_POINTS = 4000
 """Largest number of points of a curve in an interactive figure."""
@@ -37,7 +37,7 @@ MOST_POINTS = 4000
 @checked
 @dataclass(frozen=True, eq=False, repr=False)
 class MemoryCurve(Result):
-    """M(t) on a grid of times, with its normalization, rounding level and inputs.
+    """A memory function M(t) measured on a grid of times, with its normalization, rounding level and inputs.
 
     >>> curve = MemoryCurve(np.arange(50) * 0.1, np.exp(-np.arange(50) * 0.1), unit="s")
     >>> curve.decay().kind, round(curve.decay().rate, 6), round(curve.memory_time(0.1), 6)
@@ -46,27 +46,27 @@ class MemoryCurve(Result):
 
     _drawn = ("time", "value")
     time: np.ndarray
-    """(T,), in ``unit``."""
+    """Times (T,), in ``unit``."""
     value: np.ndarray
-    """(T,) M at these times, in output per input and time."""
+    """Values of M at these times (T,), in output per input and time."""
     unit: str = "steps"
     norm: str = "unit"
     """The normalization of M: ``ball``, ``plus_one`` or ``unit``."""
     bound: float = 1.0
     exact: bool = False
-    """Whether ``value`` is the supremum; otherwise it is a lower bound, found by search."""
+    """Whether ``value`` is the exact supremum over inputs; otherwise it is a lower bound, found by search."""
     maximizer: np.ndarray | None = None
-    """(T, d_input): the constant input that gave the value."""
+    """Constant input that gave the value at each time (T, d_input)."""
     floor: float = 0.0
-    """Values up to this are rounding errors."""
+    """Values up to this level are rounding errors."""
     note: str = ""
-    """How the curve was measured."""
+    """Describes how the curve was measured."""
     inputs: tuple[str, ...] | None = None
     """Names of the inputs that were measured separately."""
     by_input: np.ndarray | None = None
-    """(number of inputs, T): one curve for each named input."""
+    """Values of one curve for each named input (number of inputs, T)."""
     dt: float = math.nan
-    """The time between samples (default: from ``time``)."""
+    """Time between samples (default: from ``time``)."""
 
     def __post_init__(self) -> None:
         if np.ndim(self.time) != 1:
@@ -75,7 +75,7 @@ class MemoryCurve(Result):
             object.__setattr__(self, "dt", float(self.time[1] - self.time[0]))
 
     def decay(self) -> DecayFit:
-        """Return the kind of decay, with the rate, exponent or stretch and its interval."""
+        """Return the kind of decay of the curve, with the rate, exponent or stretch and its interval."""
         return self._fit
 
     @cached_property
@@ -83,7 +83,7 @@ class MemoryCurve(Result):
         return decay.fit_decay(self.time, self.value, floor=self.floor or None)
 
     def memory_time(self, eps: float) -> float:
-        """Return the last time at which M is above ``eps`` times its largest value.
+        """Return the memory time: the last time at which M is above ``eps`` times its largest value.
 
         >>> MemoryCurve(np.arange(30), 0.3 ** np.arange(30)).memory_time(0.01)
         3.0
@@ -91,10 +91,10 @@ class MemoryCurve(Result):
         return decay.memory_time(self.time, self.value, eps, fit=self._fit)
 
     def effective_length(self) -> float:
-        """Return the length of a memory of constant strength max M with the same area.
+        """Return the length that a memory of constant strength max M would have with the same area.
 
-        In steps or tokens (``unit``) that is Σ M[k] / max M, in any other unit of time ∫ M dt / max M. The fitted law
-        continues M after the last sample.
+        For the units steps and tokens the length is Σ M[k] / max M, for any other unit of time ∫ M dt / max M. The
+        fitted law continues M after the last sample.
 
         >>> round(MemoryCurve(np.arange(30), 0.5 ** np.arange(30)).effective_length(), 6)
         2.0
@@ -110,18 +110,18 @@ class MemoryCurve(Result):
         return length + self.dt * float(self.value[0] + open_end * self.value[-1]) / top / 2
 
     def half_life(self) -> float:
-        """Return the time by which half of ∫ M dt has passed."""
+        """Return the half-life: the time by which half of the area ∫ M dt under the curve has passed."""
         return decay.half_life(self.time, self.value, fit=self._fit)
 
     def of(self, name: str) -> MemoryCurve:
-        """Return the curve of one of ``inputs``."""
+        """Return the curve of one of the named inputs."""
         if self.inputs is None or self.by_input is None or name not in self.inputs:
             raise ArgumentError("name", f"one of {', '.join(self.inputs or ())}", name)
         row = self.by_input[self.inputs.index(name)]
         return MemoryCurve(self.time, row, self.unit, self.norm, self.bound, True, floor=self.floor, note=self.note)
 
     def plot(self, ax: Axes | None = None, *, fit: bool = True, label: str = "memory", **style: Any) -> Axes:
-        """Plot M with a logarithmic y axis, the fitted decay and the rounding level (matplotlib)."""
+        """Plot the curve with a logarithmic y axis, the fitted decay and the rounding level, with Matplotlib."""
         ax = _axes.on(ax)
         (line,) = ax.semilogy(self.time, self._positive(self.value), label=label, **style)
         for kind, time, value in self._companions(fit):
@@ -132,7 +132,7 @@ class MemoryCurve(Result):
         return ax
 
     def plotly(self, *, fit: bool = True, label: str = "memory") -> Figure:
-        """Return the plot as an interactive figure (plotly)."""
+        """Return the same plot as an interactive figure of Plotly."""
         from plotly.graph_objects import Figure, Scatter
 
         shown = _thinned(len(self.time))
@@ -145,14 +145,14 @@ class MemoryCurve(Result):
         return figure
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write to ``path``, an ``.npz`` file."""
+        """Save the curve to ``path``, an ``.npz`` file."""
         arrays = {name: value for name in _ARRAYS if (value := getattr(self, name)) is not None}
         meta = {key: getattr(self, key) for key in ("unit", "norm", "bound", "exact", "floor", "note", "dt")}
         record.save_arrays(path, "MemoryCurve", meta, arrays)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Read a curve that :meth:`save` wrote."""
+        """Load a curve from a file that :meth:`save` wrote."""
         meta, arrays = record.load_arrays(path, "MemoryCurve")
         with record.reading(path, "a curve that MemoryCurve.save wrote"):
             fields: dict[str, Any] = {**arrays, **meta, "dt": float(meta["dt"])}
@@ -189,7 +189,7 @@ class MemoryCurve(Result):
 
 
 def _thinned(n: int) -> np.ndarray:
-    """Return indices of at most ``MOST_POINTS`` samples, half of them evenly, half logarithmically spaced."""
+    """Select at most ``MOST_POINTS`` of n samples, half of them evenly and half logarithmically spaced."""
     if n <= MOST_POINTS:
         return np.arange(n)
     half = MOST_POINTS // 2

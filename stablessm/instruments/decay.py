@@ -1,4 +1,4 @@
-"""How a memory curve decays: exponentially (plain or stretched), as a power of time, not at all, or to zero."""
+"""The kind of decay of a memory curve: exponential, stretched exponential, polynomial, finite, or none."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ _OF_ALL = 3e-6  # a plateau below this fraction of the largest value is rounding
 @checked
 @dataclass(frozen=True, repr=False)
 class DecayFit(Result):
-    """The kind of decay of a curve (definition 4.2 of IAT, 2.2 of StableSSM), the law of its tail, and the evidence.
+    """The kind of decay of a curve (IAT definition 4.2, StableSSM definition 2.2), the law of its tail, and the
+    evidence.
 
     M(t) = e^log_amplitude (t + shift)^(-power) e^(-rate t), or e^log_amplitude exp(-((t + shift)/timescale)^stretch)
 
@@ -59,13 +60,13 @@ class DecayFit(Result):
     timescale: float | None = None
 
     def __call__(self, times: ArrayLike) -> np.ndarray:
-        """Return the law of the tail at these times: NaN if undecided, constant up to ``last_lag`` if finite."""
+        """Evaluate the fitted law of decay at times; NaN if undecided, and constant up to ``last_lag`` if finite."""
         t = np.asarray(times, dtype=float)
         value = np.exp(self.log(t))
         return value if self.last_lag is None else np.where(t <= self.last_lag, value, 0.0)
 
     def log(self, times: ArrayLike) -> np.ndarray:
-        """Return the logarithm of the law, also where the law underflows."""
+        """Evaluate the logarithm of the fitted law of decay at times, also where the law itself underflows."""
         t = np.asarray(times, dtype=float)
         line = self.log_amplitude - (self.rate or 0.0) * t
         with np.errstate(invalid="ignore", divide="ignore"):  # these laws are not defined (NaN) before their beginning
@@ -76,7 +77,7 @@ class DecayFit(Result):
 
 @checked
 def fit_decay(time: ArrayLike, value: ArrayLike, *, floor: float | None = None, margin: float = 2.0) -> DecayFit:
-    """Decide how a curve decays.
+    """Decide how a measured curve decays, and fit a law to its tail.
 
     Five laws are fitted to log M, for a wave at its crests: c e^(-βt), a sum or difference of two of these,
     c (t + t0)^(-p), the same times e^(-βt), and c exp(-(t/τ)^s); the first, third and fifth also above a constant. They
@@ -148,7 +149,7 @@ def fit_decay(time: ArrayLike, value: ArrayLike, *, floor: float | None = None, 
 
 
 def _end(t: np.ndarray, v: np.ndarray, stop: int, level: float, top: float) -> DecayFit | None:
-    """Return finite or undecided for a curve that falls abruptly to its floor; None for other curves."""
+    """Return a fit (finite or undecided) for a curve that falls abruptly to its noise floor; None for other curves."""
     gap, missing = _longest_gap(v[:stop], level), len(v) - stop
     abrupt = _abruptness(v[:stop], level or _ROUNDING)
     if abrupt <= 0 or missing <= gap:
@@ -163,7 +164,7 @@ def _end(t: np.ndarray, v: np.ndarray, stop: int, level: float, top: float) -> D
 
 
 def memory_time(time: ArrayLike, value: ArrayLike, eps: float, fit: DecayFit | None = None) -> float:
-    """Return the last time at which M > eps max M.
+    """Return the memory time of a curve M: the last time at which M > eps max M.
 
     If the last sample is above eps max M, the result is infinite, or, with a ``fit``, the time at which its law reaches
     eps max M (infinite for the kinds ``none`` and ``undecided``). Samples in the floor of the fit do not count.
@@ -188,7 +189,9 @@ def memory_time(time: ArrayLike, value: ArrayLike, eps: float, fit: DecayFit | N
 
 
 def effective_length(time: ArrayLike, value: ArrayLike, fit: DecayFit | None = None) -> float:
-    """Return ∫ M dt / max M, the length of a box of the same height and area; 1/β for e^(-βt).
+    """Return the effective length ∫ M dt / max M of a curve M, the length of a box with the same height and area.
+
+    For e^(-βt) it is 1/β.
 
     Without a ``fit`` the integral ends with the samples. With a ``fit``, its law continues the curve after the last
     sample clear of the floor: the result is infinite for ``none`` and for exponents up to 1, and nothing is added for
@@ -204,9 +207,9 @@ def effective_length(time: ArrayLike, value: ArrayLike, fit: DecayFit | None = N
 
 
 def half_life(time: ArrayLike, value: ArrayLike, fit: DecayFit | None = None) -> float:
-    """Return the time after the first sample by which half of ∫ M dt has passed; log 2 / β for e^(-βt).
+    """Return the half-life of a curve M: the time after the first sample by which half of ∫ M dt has passed.
 
-    The integral is that of :func:`effective_length`.
+    For e^(-βt) it is log 2 / β. The integral is the same as in :func:`effective_length`.
 
     >>> t = np.arange(5000) * 0.01
     >>> round(half_life(t, np.exp(-t)), 4)
@@ -223,7 +226,7 @@ def half_life(time: ArrayLike, value: ArrayLike, fit: DecayFit | None = None) ->
 
 
 def _described(verdict: Verdict, seen: Windows, used: tuple[float, float], floor: float, log_top: float) -> DecayFit:
-    """Return the verdict in the units of the curve."""
+    """Convert a verdict to a :class:`DecayFit`, with parameters in the units of the curve."""
     kind, fit, interval, unit = verdict.kind, verdict.fit, verdict.interval, seen.unit
     plain = (kind, verdict.reason, verdict.evidence, used, floor)
     if fit is None:
@@ -254,20 +257,21 @@ def _described(verdict: Verdict, seen: Windows, used: tuple[float, float], floor
 
 
 def _rounded(value: np.ndarray) -> np.ndarray:
-    """Return the values to twelve digits, so that equal values compare as equal in every unit."""
+    """Round values to twelve digits, so that equal values stay equal after a change of units."""
     mantissa, exponent = np.frexp(value)
     return np.ldexp(np.round(mantissa * 2.0**40), exponent - 40)
 
 
 def _stop(value: np.ndarray, floor: float) -> int:
-    """Return the number of samples before the curve reaches its floor, or subnormal numbers."""
+    """Return the number of samples before the curve reaches its noise floor (or subnormal numbers)."""
     return after_last(value > max(CLEAR * floor, np.finfo(float).tiny))
 
 
 def _abruptness(value: np.ndarray, floor: float) -> float:
-    """Return log(last value / (100 floor)), less six times the fall per sample before it.
+    """Return a measure of how abruptly a curve falls to its floor; it is negative for a curve that decays.
 
-    A curve that decays comes close to the floor before it is lost in it, so that this number is negative.
+    It is log(last value / (100 floor)) minus six times the fall per sample before the last value. A curve that decays
+    comes close to the floor before it reaches the floor, so that the number is negative.
     """
     n = len(value)
     if n == 0:
@@ -279,12 +283,12 @@ def _abruptness(value: np.ndarray, floor: float) -> float:
 
 
 def _longest_gap(value: np.ndarray, floor: float) -> int:
-    """Return the largest number of samples in the floor between two that are clear of it."""
+    """Return the largest number of consecutive samples in the noise floor between two samples above it."""
     return int(np.diff(np.flatnonzero(value > CLEAR * floor), prepend=-1).max(initial=1)) - 1
 
 
 def _clear(t: np.ndarray, v: np.ndarray, fit: DecayFit | None) -> tuple[np.ndarray, np.ndarray]:
-    """Return the samples up to the floor of the fit, and one more if no law continues them (0 if finite)."""
+    """Return the samples of a curve above its noise floor, and one more sample if no fitted law continues them."""
     stop = len(t) if fit is None else max(int(np.searchsorted(t, fit.used[1], side="right")), 1)
     if fit is not None and fit.kind in ("finite", "undecided") and stop < len(t):
         return t[: stop + 1], np.append(v[:stop], v[stop] if fit.kind == "undecided" else 0.0)
@@ -292,7 +296,7 @@ def _clear(t: np.ndarray, v: np.ndarray, fit: DecayFit | None) -> tuple[np.ndarr
 
 
 def _rest(fit: DecayFit | None, start: float) -> float:
-    """Return the integral of the fitted law from ``start`` to infinity; 0 if the fit has no law."""
+    """Return the integral of the fitted law from ``start`` to infinity; 0 if the fit has no law for the tail."""
     if fit is None or fit.kind in ("finite", "undecided"):
         return 0.0
     if fit.rate is not None:  # Gauss and Laguerre's rule: exact where there is no power
@@ -308,7 +312,7 @@ def _rest(fit: DecayFit | None, start: float) -> float:
 
 
 def _first_below(excess: Callable[[float], float], start: float) -> float:
-    """Return the time from ``start`` at which a decreasing function reaches zero; ``start`` if it is below zero."""
+    """Return the time after ``start`` at which a decreasing function reaches zero, or ``start`` if it starts below."""
     from scipy.optimize import brentq
 
     if excess(start) <= 0:
@@ -333,7 +337,7 @@ def _curve(time: ArrayLike, value: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _real(name: str, array: ArrayLike) -> np.ndarray:
-    """Return an array or tensor as float64."""
+    """Convert an array or tensor of real numbers to float64."""
     if isinstance(array, Tensor):
         array = array.detach().cpu().to(torch.promote_types(array.dtype, torch.float64))
     if np.iscomplexobj(array):

@@ -1,4 +1,4 @@
-"""Finds the module, step and mode that produced the first NaN, infinity or exploding value."""
+"""Search for the module, time step and mode that produced the first NaN, infinity or exploding value."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ __all__ = ["Divergence", "DivergenceError", "DivergenceTrace", "trace_divergence
 def trace_divergence(
     model: nn.Module, *, when: Literal["raise", "record"] = "raise", limit: float | None = None
 ) -> DivergenceTrace:
-    """Watch a model within a ``with`` block, and name the first value or gradient that is not finite.
+    """Return a context that watches a model and reports the first value or gradient that is not finite.
 
     The outputs of all modules are checked in the forward pass, gradients in the backward pass, parameters and buffers
     at the start of the block and again when an output is bad. An input of a module is bad if it contains NaN or +∞;
@@ -62,7 +62,7 @@ def trace_divergence(
 @final
 @dataclass(frozen=True)
 class _Call:
-    """A module that is running, with its arguments."""
+    """A call of a module that is running, with its arguments."""
 
     name: str
     module: nn.Module
@@ -76,7 +76,7 @@ class _Call:
 @final
 @dataclass
 class _Seen:
-    """A tensor whose gradient is watched: the module that made it, as which output, and the modules that read it."""
+    """A tensor whose gradient is watched: the module and output that produced it, and the modules that read it."""
 
     producer: str
     path: str
@@ -87,7 +87,7 @@ class _Seen:
 
 @final
 class DivergenceTrace:
-    """The context manager of ``trace_divergence``; ``report`` is the first divergence, or None."""
+    """The context manager that ``trace_divergence`` returns; ``report`` is the first divergence, or None."""
 
     def __init__(self, model: nn.Module, when: Literal["raise", "record"], limit: float | None) -> None:
         if not isinstance(model, nn.Module):
@@ -181,14 +181,14 @@ class DivergenceTrace:
         self._found(self._explained(report, self._outermost))
 
     def _bad_input(self) -> Divergence | None:
-        """Return the report on a bad input of the model, which may not show before the gradient."""
+        """Return a report if the input of the model was bad, which may become visible only in the gradient."""
         if (call := self._outermost) is None:
             return None
         found = ((place, value, order) for place, value, order in call.inputs() if is_spoilt(value, self._limit))
         return next((self._divergence("input", call.name, *bad) for bad in found), None)
 
     def _forward(self, path: str, tensor: Tensor, order: Order, states: list[Tensor]) -> Divergence:
-        """Return the report on a bad output. It blames a parameter, an input, code between modules, or the module."""
+        """Return a report on a bad output; its origin is a parameter, an input, code between modules, or the module."""
         call = self._running[-1]
         bad = self._bad_parameter(call.name)
         if bad is not None:
@@ -216,7 +216,7 @@ class DivergenceTrace:
         return self._explained(report, call)
 
     def _explained(self, report: Divergence, call: _Call | None) -> Divergence:
-        """Return the report with its cause: the first bad operation, or an unstable recurrence that ran before it."""
+        """Add the cause to a report: the first bad operation, or an unstable recurrence that ran before it."""
         if report.phase == "input":
             return report
         cause, often, forward = None, frozenset[int](), report.phase == "forward"
@@ -273,7 +273,7 @@ class DivergenceTrace:
         return Divergence(phase, name, type(module).__name__, label, value, index, batch, time, channel, mode)
 
     def _blame(self, name: str, states: Sequence[Tensor], index: tuple[int, ...] | None, forward: bool) -> Mode | None:
-        """Return the mode at the index; otherwise the mode of the module with the largest state or the fastest growth.
+        """Return the recurrent mode that probably diverged: the mode at the index, or with the largest state or growth.
 
         If the module has no modes, the fastest growing unstable mode of the model is returned; in the forward pass, one
         of a module that has already run, if there is one.
@@ -302,14 +302,14 @@ class DivergenceTrace:
 
 
 def _sequence_first(tensors: Iterable[tuple[str, Tensor]], module: nn.Module) -> Iterator[tuple[str, Tensor, Order]]:
-    """Yield the tensors with their order. Only the first tensor, if it has three dimensions, is a sequence."""
+    """Yield tensors with the order of their axes; only the first tensor, if it has three dimensions, is a sequence."""
     first: Order = "time" if getattr(module, "batch_first", True) is False else "batch"
     for i, (path, tensor) in enumerate(tensors):
         yield path, tensor, first if i == 0 and tensor.dim() == 3 else None
 
 
 def _grows(module: nn.Module) -> bool:
-    """Return whether the values of a recurrence can grow: it does not name tanh as its nonlinearity."""
+    """Return True if the values of a recurrence can grow, because its nonlinearity is not tanh."""
     return "tanh" not in str(getattr(module, "mode", getattr(module, "nonlinearity", ""))).lower()
 
 
@@ -319,9 +319,9 @@ def _within(name: str, outer: str) -> bool:
 
 @torch.no_grad()
 def _replay(module: Any, x: Tensor, state: Any = None, *, limit: float | None) -> tuple[int, Tensor, Any] | None:
-    """Return the first bad step with its output and state, found step by step.
+    """Run a module step by step; return the first bad step with its output and state, or None.
 
-    A convolution spreads one overflow over all times.
+    This is necessary because a convolution spreads one overflow over all times.
     """
     try:
         for time, x_t in enumerate(x.unbind(1)):

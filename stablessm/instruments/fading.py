@@ -1,4 +1,4 @@
-"""Fading memory: how long two different pasts can be distinguished."""
+"""The fading function: how long a model can distinguish two different pasts."""
 
 from __future__ import annotations
 
@@ -30,19 +30,22 @@ def fading_function(
     seed: Seed = 0,
     progress: bool = True,
 ) -> MemoryCurve:
-    """Return F(t) = sup |H_t(x) - H_t(x')| / B over inputs that agree from time 0 on and differ by at most B before.
+    """Measure the fading function: how far outputs still differ a time t after two inputs have become equal.
 
-    Fading memory (IAT appendix A.3, eq. 24) means F(t) → 0. Decaying memory concerns constant inputs and is another
-    property. The peak-hold functional has decaying memory that does not fade; a kernel of ever thinner
+    F(t) = sup |H_t(x) - H_t(x')| / B over inputs that are equal from time 0 on and differ by at most B before.
+
+    Fading memory (IAT appendix A.3, eq. 24) means F(t) → 0. Decaying memory is a different property that concerns
+    constant inputs. The peak-hold functional has decaying memory that does not fade; a kernel of thinner and thinner
     spikes has fading memory that does not decay (remark A.5).
 
-    The supremum is found by a search and is a lower bound. The pasts are ±B in every channel, held or only just before
-    time 0, random signs and noise; each is compared with no past. After time 0 the input is zero, or the same noise.
+    The supremum is found by a search and is a lower bound. The pasts are ±B in every channel (constant, or only just
+    before time 0), random signs and noise; each past is compared with a past of zeros. After time 0 the input is zero,
+    or the same noise for both.
 
     Args:
         model, d_input, dt, unit, progress: as for :func:`stablessm.memory_function`.
         horizon: Number of steps after the pasts.
-        bound: B.
+        bound: Largest difference B of the inputs.
         past: Number of steps of the pasts (default: ``horizon``).
         samples: Number of random pasts.
         seed: Seed of the random pasts.
@@ -77,7 +80,7 @@ def fading_function(
 
 
 def _pasts(length: int, d_input: int, samples: int, generator: torch.Generator) -> Tensor:
-    """Return pasts (n, length, d_input) with entries up to 1; the first is zero."""
+    """Return input sequences before time 0 (n, length, d_input) with entries of at most 1; the first is zero."""
     constant = torch.cat([torch.ones(1, d_input), -torch.ones(1, d_input), torch.eye(d_input), -torch.eye(d_input)])
     held = constant[:, None].expand(-1, length, -1).double()
     brief = torch.zeros_like(held)

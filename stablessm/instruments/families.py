@@ -1,4 +1,4 @@
-"""Small random models of the recurrent and hybrid families of the installed ``transformers``."""
+"""Small random models of the recurrent and hybrid model families of ``transformers``, to test instruments with."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from stablessm._optional import require
 _STATEFUL = re.compile(
     r"_is_stateful = True|create_recurrent_attention_mask|update_(conv|recurrent)_state|linear_cache"
 )
-"""What the code of a family with a recurrent state contains."""
+"""Matches the code of a model family with a recurrent state."""
 GAIN = 1.0
-"""Standard deviation of the entries of a matrix, times the square root of its number of columns."""
+"""Standard deviation of the entries of a random matrix, times the square root of its number of columns."""
 
 _SMALL: dict[str, Any] = {
     "vocab_size": 96, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 4, "num_attention_heads": 4,
@@ -32,7 +32,7 @@ _SMALL: dict[str, Any] = {
     "linear_num_heads": 4, "linear_head_dim": 8, "kv_lora_rank": 8, "q_lora_rank": 8, "qk_nope_head_dim": 8,
     "qk_rope_head_dim": 8, "v_head_dim": 8, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0,
 }  # fmt: skip
-"""Sizes that a family gets if its config has a field of this name."""
+"""Small sizes, which are used if the config of a family has a field of this name."""
 
 _LINEAR, _FULL = "linear_attention", "full_attention"
 _OWN: dict[str, dict[str, Any]] = {
@@ -67,15 +67,15 @@ _OWN: dict[str, dict[str, Any]] = {
     "zamba2": {"layers_block_type": [_LINEAR, _LINEAR, "hybrid", _LINEAR], "n_mamba_heads": 8},
     "zaya": {"num_experts_per_tok": 1},
 }  # fmt: skip
-"""Sizes of single families."""
+"""Sizes of families that need special values."""
 _RENAMED = ("granitemoehybrid", "nemotron_h", "zamba", "zamba2")
 """Families whose layers had other names in earlier versions of ``transformers``."""
 
 
 def names() -> list[str]:
-    """Return the recurrent and hybrid families of the installed ``transformers``, found by reading its code.
+    """Return the names of the recurrent and hybrid model families of ``transformers``, found by reading its code.
 
-    Models of images, sound and text are left out; their text model is a family of its own.
+    Families for several kinds of data (images, sound and text) are left out; their text model is a separate family.
 
     >>> {"mamba", "rwkv", "zamba2"} <= set(names()), "llama" in names()
     (True, False)
@@ -87,7 +87,7 @@ def names() -> list[str]:
 
 
 def _model_type(family: str) -> str | None:
-    """Return the type of the text model of a family; None if it has none that can be built without other parts."""
+    """Return the type of the text model of a family; None if no text model can be built without other parts."""
     from transformers.models.auto import modeling_auto as auto
 
     tables: tuple[Any, Any] = (auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, auto.MODEL_MAPPING_NAMES)
@@ -97,7 +97,7 @@ def _model_type(family: str) -> str | None:
 
 @checked
 def random_model(family: str, *, seed: Seed = 0, dtype: Any = torch.float32) -> nn.Module:
-    """Return a small model of a family with random weights, large enough for errors of the state to show.
+    """Return a small model of a family with random weights that are large enough to make errors of the state visible.
 
     The initial weights of ``transformers`` are so small that a model forgets within a few steps. Here the entries of
     every matrix have the standard deviation 1 / √columns, and embeddings the standard deviation 1.
@@ -130,7 +130,7 @@ def _auto(transformers: Any, kind: str) -> Any:
 
 
 def small_config(transformers: Any, kind: str) -> Any:
-    """Return the config of a small model."""
+    """Return the config of a small model of the given type."""
     cls = transformers.CONFIG_MAPPING[kind]
     known = {*transformers.AutoConfig.for_model(kind).to_dict(), *inspect.signature(cls).parameters, *cls.attribute_map}
     sizes = {name: size for name, size in _SMALL.items() if name in known}
@@ -147,7 +147,7 @@ def _older(size: Any) -> Any:
 
 @torch.no_grad()
 def _spread(model: nn.Module) -> None:
-    """Draw the matrices of a model again, with larger entries."""
+    """Draw the weight matrices of a model again, with larger entries."""
     tables = {id(part.weight) for part in model.modules() if isinstance(part, nn.Embedding)}
     for name, weight in model.named_parameters():
         if weight.dim() < 2 or len(weight) == 1 or not weight.is_floating_point() or "log" in name.lower():

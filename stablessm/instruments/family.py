@@ -1,4 +1,4 @@
-"""Perturbation errors of models of growing width: does a perturbed model stay close to its target?"""
+"""Perturbation errors of models of increasing width, and a verdict on stable approximation."""
 
 from __future__ import annotations
 
@@ -21,33 +21,33 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 MARGIN = 0.1
-"""Relative difference of errors that counts in a verdict, since a search finds only lower bounds."""
+"""Smallest relative difference of errors that counts in a verdict, since a search finds only lower bounds."""
 SETTLED = 0.8
 """A crossing that moves by less than this factor counts as constant."""
 STEEP = 4.0
-"""An error that grows faster than this power of β jumps; errors of stable models grow like β, or β² for large β."""
+"""An error that grows faster than this power of β counts as a jump; errors of stable models grow like β or β²."""
 
 
 @final
 @dataclass(frozen=True, repr=False)
 class Crossing(Result):
-    """Where a wider model becomes worse than a narrower one."""
+    """The radii at which the error of a wider model becomes larger than the error of a narrower model."""
 
     narrow: int
     wide: int
     radii: tuple[float, ...]
-    """Every β at which E_wide(β) overtakes E_narrow(β); empty if it never does."""
+    """Every β at which E_wide(β) overtakes E_narrow(β); may be empty."""
 
 
 @final
 @dataclass(frozen=True, repr=False)
 class StabilityVerdict(Result):
-    """The verdict on stability from a family of finite widths."""
+    """A verdict on whether a family of models with finite widths approximates its target stably."""
 
     stable: bool | None
-    """None: undecided."""
+    """True, False, or None if undecided."""
     radius: float
-    """The largest β₀ up to which the curves support stability; 0 if they do not."""
+    """Largest β₀ up to which the curves support stability; 0 if they do not support it."""
     evidence: tuple[str, ...]
 
 
@@ -57,16 +57,16 @@ class Extrapolation(Result):
     """An estimate of E(β) = limsup of E_m(β) over the width m, from finite widths."""
 
     error: np.ndarray
-    """(R,)."""
+    """Estimate of the limit at each radius (R,)."""
     uncertainty: np.ndarray
-    """(R,) distance of the estimate from the widest model, or between the two widest models; ∞ where errors grow."""
+    """Distance of the estimate from the widest model, or between the two widest models (R,); ∞ where errors grow."""
 
 
 @final
 @checked
 @dataclass(frozen=True, eq=False, repr=False)
 class PerturbationFamily(Result):
-    """Perturbation curves of one target and one kind of model, by width; the same radii for all.
+    """The perturbation curves of one kind of model for one target, by width, at the same radii.
 
     >>> import stablessm as ssm
     >>> models = {m: ssm.RealSSM(1, m, 1) for m in (2, 4, 8)}
@@ -89,33 +89,34 @@ class PerturbationFamily(Result):
     def of(
         cls, models: Mapping[int, nn.Module], target: Any, radii: Sequence[float] | np.ndarray | Tensor, **options: Any
     ) -> Self:
-        """Return the curves of models by width, with the options of ``perturbation_error``.
+        """Measure the perturbation curves of models by width, with the options of ``perturbation_error``.
 
-        On a GPU all widths are one computation: draws × radii × widths, narrow models padded with zeros where that
-        leaves them what they are, in chunks of a gigabyte.
+        On a GPU all draws, radii and widths are one computation, in chunks of a gigabyte. Narrow models are padded with
+        zeros if that does not change their outputs.
         """
         return cls(dict(zip(models, Sweep(**options).curves(list(models.values()), target, radii), strict=True)))
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """Return the widths in increasing order."""
+        """Return the widths of the models in increasing order."""
         return tuple(self.curves)
 
     @property
     def radius(self) -> np.ndarray:
-        """Return the radii β, (R,)."""
+        """Return the radii β of the perturbation curves, (R,)."""
         return next(iter(self.curves.values())).radius
 
     @property
     def errors(self) -> np.ndarray:
-        """Return the errors E_m(β) that were found, (widths, R)."""
+        """Return the errors E_m(β) that the search found, (widths, R)."""
         return np.stack([curve.lower for curve in self.curves.values()])
 
     def crossings(self, margin: float = 0.0) -> list[Crossing]:
-        """Return, for consecutive widths, where the error of the wider model exceeds (1 + margin) times the narrower's.
+        """Return, for consecutive widths, the radii at which the error of the wider model overtakes that of the
+        narrower.
 
-        Between radii both errors are taken to be straight lines on logarithmic axes; between 0 and the first positive
-        radius, in β itself.
+        The error of the wider model must exceed (1 + margin) times the error of the narrower model. Between radii both
+        errors are interpolated linearly on logarithmic axes, or in β itself between 0 and the first positive radius.
         """
         pairs = pairwise(zip(self.widths, self.errors, strict=True))
         return [
@@ -125,10 +126,10 @@ class PerturbationFamily(Result):
 
     @property
     def extrapolated(self) -> Extrapolation:
-        """Return an estimate of E(β) for each radius, β = 0 too.
+        """Return an estimate of the limit E(β) of infinite width for each radius, including β = 0.
 
-        Aitken's Δ² over the last three widths where their errors approach a limit, each difference a fraction of the
-        one before; that is what a power of m does when widths double. Elsewhere the widest model's error.
+        The estimate is Aitken's Δ² method over the last three widths if their errors approach a limit geometrically, as
+        a power of m does when widths double. Otherwise it is the error of the widest model.
         """
         errors = self.errors
         last = errors[-1]
@@ -145,13 +146,14 @@ class PerturbationFamily(Result):
         return Extrapolation(limit, uncertainty)
 
     def verdict(self) -> StabilityVerdict:
-        """Return whether the family looks like a stable approximation (StableSSM definition 2.5, IAT figure 1).
+        """Decide whether the family approximates its target stably (StableSSM definition 2.5, IAT figure 1).
 
-        Stable: E_m(0) falls with m, and there is a β₀ > 0 up to which no wider model is worse than all narrower ones
-        and E does not jump in β. Unstable: E_m(0) falls, but the radius from which a wider model is worse than all
-        narrower ones moves left with every width, and has not settled. A wider model that is only worse than the one
-        before proves nothing: where E_m(0) falls fast, errors at β > 0 may dip before they reach their limit. Three
-        widths or more can decide; finite widths can only suggest.
+        Stable: E_m(0) decreases with m, and there is a β₀ > 0 up to which no wider model is worse than all narrower
+            models
+        and E does not jump in β. Unstable: E_m(0) decreases, but the radius from which a wider model is worse than all
+        narrower models decreases with every width, and does not settle. A wider model that is worse than only the
+        previous model proves nothing: where E_m(0) decreases fast, errors at β > 0 may dip before they reach their
+        limit. A verdict requires at least three widths; finite widths can only suggest.
         """
         radius, errors = self.radius, self.errors
         if len(errors) < 3 or radius[0] > 0:
@@ -188,7 +190,7 @@ class PerturbationFamily(Result):
 
 
 def _overtakes(radius: np.ndarray, low: np.ndarray, high: np.ndarray, margin: float) -> list[float]:
-    """Return every β where ``high`` comes to exceed (1 + margin) ``low``; the first β if it starts above."""
+    """Return every radius β at which the errors ``high`` start to exceed (1 + margin) times the errors ``low``."""
     low, high = (np.log(np.clip(error, np.finfo(float).tiny, np.finfo(float).max)) for error in (low, high))
     ahead = high - low - np.log1p(real_number("margin", margin, -1))
     crossed = [float(radius[0])] if ahead[0] > 0 else []
@@ -200,7 +202,7 @@ def _overtakes(radius: np.ndarray, low: np.ndarray, high: np.ndarray, margin: fl
 
 
 def _worse(first: np.ndarray) -> str:
-    """Return in words from which radius on each wider model is worse than all narrower ones."""
+    """Return a sentence that states from which radius on each wider model is worse than all narrower models."""
     if np.isinf(first).all():
         return "no wider model is worse than all narrower ones at any β"
     radii = ", ".join(f"{r:.3g}" if r < np.inf else "no β" for r in first)
@@ -208,7 +210,7 @@ def _worse(first: np.ndarray) -> str:
 
 
 def _before_jump(radius: np.ndarray, error: np.ndarray) -> float:
-    """Return the last positive β before the error grows faster than β^STEEP, from one radius to the next."""
+    """Return the last positive β before the error grows faster than β^STEEP between two consecutive radii."""
     for (r0, e0), (r1, e1) in pairwise(zip(radius, error, strict=True)):
         if r0 > 0 and not e1 <= e0 * (r1 / r0) ** STEEP:
             return float(r0)

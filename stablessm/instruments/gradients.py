@@ -1,4 +1,4 @@
-"""Gradient over weight: the gradient of each weight relative to its size."""
+"""Gradient-over-weight ratios: the gradient of each weight relative to the size of the weight."""
 
 from __future__ import annotations
 
@@ -23,37 +23,37 @@ if TYPE_CHECKING:
 
 QUANTILES = (0.5, 0.9, 0.99)
 SAMPLE = 2**20
-"""Quantiles of a larger tensor are computed from this number of evenly spaced entries; its maximum is exact."""
+"""Number of evenly spaced entries from which quantiles of a larger tensor are computed; the maximum is exact."""
 
 
 @final
 @dataclass(frozen=True, eq=False, repr=False)
 class ParameterRatio(Result):
-    """|∂loss/∂w| / |w| over the entries of one parameter."""
+    """The gradient-over-weight ratios |∂loss/∂w| / |w| of the entries of one parameter."""
 
     maximum: float
     quantiles: tuple[float, float, float]
-    """At 0.5, 0.9 and 0.99."""
+    """Quantiles of the ratios at 0.5, 0.9 and 0.99."""
     ratio: Tensor | None
-    """The ratio of every entry, in the shape of the parameter; None for a non-recurrent parameter of more than
-    ``SAMPLE`` entries."""
+    """Ratio of every entry, in the shape of the parameter; None for a non-recurrent parameter of more than ``SAMPLE``
+    entries."""
     predicted: Tensor | None
-    """G(w)/|w| for a weight w of a scalar map; theorem 3.4 bounds the ratio by a constant times it."""
+    """Predicted ratio G(w)/|w| for a weight w of a scalar map, up to a constant (StableSSM theorem 3.4)."""
     recurrent: bool = False
-    """Whether its module lists it in ``recurrent_parameters``."""
+    """Whether the module of the parameter lists it in ``recurrent_parameters``."""
 
 
 @final
 @dataclass(frozen=True, eq=False, repr=False)
 class GradientOverWeight(Result):
-    """The ratios of a model after one backward pass."""
+    """The gradient-over-weight ratios of all parameters of a model after one backward pass."""
 
     parameters: Mapping[str, ParameterRatio]
-    """By qualified name."""
+    """Ratios of each parameter by qualified name."""
 
     @property
     def maximum(self) -> float:
-        """Return the largest ratio of all."""
+        """Return the largest ratio over all parameters."""
         return max(entry.maximum for entry in self.parameters.values())
 
     def __getitem__(self, name: str) -> ParameterRatio:
@@ -74,14 +74,16 @@ class GradientOverWeight(Result):
 @torch.no_grad()
 @checked
 def gradient_over_weight(model: nn.Module, *, recurrent_only: bool = False) -> GradientOverWeight:
-    """Return |∂loss/∂w| / |w| of every entry after a backward pass; training is stable while it stays bounded.
+    """Return the gradient-over-weight ratios |∂loss/∂w| / |w| of all parameters after a backward pass.
+
+    Training is stable while these ratios stay bounded.
 
     Theorem 3.4 of StableSSM (eq. 12; in discrete time with 1 - |f|, see ``Reparameterization.gradient_scale``)::
 
         |∂loss/∂w| ≤ C G(w),   G(w) = |f'(w)| / f(w)²
 
-    with a C that does not depend on the map f. G(w)/|w|, which is reported with the measured ratio, tells how a map
-    distributes the ratio over modes; the map "best" makes it constant. The theorem holds for stable λ only.
+    with a C that does not depend on the map f. G(w)/|w|, which is reported with the measured ratio, shows how a map
+    distributes the ratio over modes; it is constant for the map "best". The theorem holds for stable λ only.
 
     A weight of 0 has ratio ∞, or 0 if its gradient is 0 too. Parameters without a gradient are left out.
 
@@ -115,18 +117,18 @@ def gradient_over_weight(model: nn.Module, *, recurrent_only: bool = False) -> G
 @final
 @dataclass(frozen=True, eq=False, repr=False)
 class GradientHistory(Result):
-    """The ratios that a ``GradientTracker`` recorded: arrays over updates and parameters."""
+    """The gradient-over-weight ratios that a ``GradientTracker`` recorded, as arrays over steps and parameters."""
 
     step: np.ndarray
-    """(S,) which training step, from 0."""
+    """Number of the training step (S,), counted from 0."""
     names: tuple[str, ...]
     maximum: np.ndarray
-    """(S, P); NaN where a parameter had no gradient."""
+    """Largest ratio of each parameter (S, P); NaN where a parameter had no gradient."""
     quantiles: np.ndarray
-    """(S, P, 3) at 0.5, 0.9 and 0.99."""
+    """Quantiles of the ratios at 0.5, 0.9 and 0.99 (S, P, 3)."""
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Plot the maximum of each parameter against the step; the median to the 99 % quantile is shaded."""
+        """Plot the largest ratio of each parameter by step; the range from median to 99 % quantile is shaded."""
         ax = _axes.on(ax)
         for i, name in enumerate(self.names):
             (line,) = ax.plot(self.step, self.maximum[:, i], label=name)
@@ -142,17 +144,17 @@ class GradientHistory(Result):
 @renamed("optimiser")
 @checked
 class GradientTracker:
-    """Records gradient over weight during training; numbers stay on the device until they are read.
+    """Records gradient-over-weight ratios during training; numbers stay on the device until they are read.
 
-    Call ``update()`` after each backward pass, or pass the optimizer: then every ``optimizer.step()`` calls it, and
-    gradients are clipped and unscaled as the optimizer sees them. ``remove()``, or the end of a ``with``
-    block, detaches it.
+    Call ``update()`` after each backward pass, or pass the optimizer: every ``optimizer.step()`` then calls it, with
+    the clipped and unscaled gradients that the optimizer receives. ``remove()``, or the end of a ``with`` block,
+    detaches the tracker.
 
     Args:
-        model: any module.
-        optimizer: whose steps to follow.
-        every: look at one step out of so many.
-        recurrent_only: as in ``gradient_over_weight``.
+        model: Any module.
+        optimizer: Optimizer whose steps are recorded.
+        every: Number of steps between records.
+        recurrent_only: As in ``gradient_over_weight``.
 
     >>> import stablessm as ssm
     >>> layer = ssm.RealSSM(1, 3, 1)
@@ -183,7 +185,7 @@ class GradientTracker:
 
     @torch.no_grad()
     def update(self) -> None:
-        """Record the present gradients, if this step is due."""
+        """Record the ratios of the current gradients, if a record is due at this step."""
         if self._calls % self._every == 0:
             self._steps.append(self._calls)
             self._rows.append(_statistics(list(self._parameters.values())))
@@ -191,17 +193,17 @@ class GradientTracker:
 
     @property
     def history(self) -> GradientHistory:
-        """Return everything recorded so far, as numpy arrays."""
+        """Return the ratios recorded so far, as NumPy arrays."""
         rows = [row.cpu().numpy() for row in self._rows]
         table = np.stack(rows) if rows else np.empty((0, len(self._parameters), 1 + len(QUANTILES)))
         return GradientHistory(np.array(self._steps, int), tuple(self._parameters), table[..., 0], table[..., 1:])
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Plot the history, see ``GradientHistory.plot``."""
+        """Plot the recorded ratios, see ``GradientHistory.plot``."""
         return self.history.plot(ax)
 
     def remove(self) -> None:
-        """Stop following the optimizer; the history stays."""
+        """Detach the tracker from the optimizer; the recorded history is kept."""
         if self._handle is not None:
             self._handle.remove()
 
@@ -216,7 +218,7 @@ class GradientTracker:
 
 
 def _recurrent(model: nn.Module) -> dict[str, Any]:
-    """Return the module of each recurrent parameter by its qualified name."""
+    """Return the module of each recurrent parameter by the qualified name of the parameter."""
     return {
         f"{name}.{own}".lstrip("."): module
         for name, module in recurrent_modules(model)
@@ -234,7 +236,7 @@ def _parameters(model: nn.Module, recurrent_only: bool) -> dict[str, nn.Paramete
 
 
 def _ratios(p: nn.Parameter) -> Tensor:
-    """Return |g|/|w| in float32 or better."""
+    """Return the ratios |gradient|/|weight| of a parameter in float32 or better."""
     assert p.grad is not None
     grad = p.grad.to_dense() if p.grad.is_sparse else p.grad
     wide = torch.promote_types(p.dtype, torch.float32)
@@ -242,7 +244,7 @@ def _ratios(p: nn.Parameter) -> Tensor:
 
 
 def _statistics(parameters: list[nn.Parameter]) -> Tensor:
-    """Return maximum and quantiles, (P, 4), without waiting for the device."""
+    """Return the maximum and the quantiles of the ratios of each parameter, (P, 4), without waiting for the device."""
     device, rows = parameters[0].device, []
     at = torch.tensor(QUANTILES)
     for p in parameters:

@@ -1,4 +1,4 @@
-"""Hugging Face models as systems: inputs in embedding space, or tokens."""
+"""Adaptation of Hugging Face models to the instruments, with inputs in embedding space or tokens."""
 
 from __future__ import annotations
 
@@ -17,37 +17,37 @@ from stablessm.instruments.systems import Call, System, by_step, completed
 Inputs: TypeAlias = Callable[[Tensor], dict[str, Tensor]]
 
 Output: TypeAlias = str | Callable[[Any], Tensor]
-"""``logits``, ``hidden`` (the last layer's states), or a function of the model's output, such as a score."""
+"""The output to use: ``logits``, ``hidden`` (states of the last layer), or a function of the output of the model."""
 
 WARM_UP = 16
 """Number of neutral tokens before the input changes, so that attention has something to attend to."""
 
 _POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len")
 _STATES = ("past_key_values", "cache_params", "state")
-"""Names under which models return their state. A test finds out whether chunks can continue from it."""
+"""Names under which models return their state. A test determines whether the model can continue from the state."""
 
 
 def is_transformer(model: Any) -> bool:
-    """Return whether this is a model of the ``transformers`` library, without importing it."""
+    """Return True for a model of the ``transformers`` library, without importing the library."""
     return any(base.__module__.startswith("transformers.") for base in type(model).__mro__) and hasattr(
         model, "get_input_embeddings"
     )
 
 
 def embedding_system(model: Any, output: Output | None, neutral: Sequence[int] | None = None) -> System:
-    """Return the model from embeddings to outputs: an input x is added to the embedding of the neutral token."""
+    """Return a model as a system from embeddings to outputs; an input is added to the embedding of a neutral token."""
     base = _neutral_embedding(model, neutral)
     return _system(model, output, lambda x: {"inputs_embeds": base + x}, base.shape[-1], base.dtype, "embedding")
 
 
 def embedding_call(model: Any) -> Call:
-    """Return the model from embeddings and a state to outputs and a state, as it is run by ``embedding_system``."""
+    """Return a model as a function from (embeddings, state) to (outputs, state), like ``embedding_system``."""
     base = _neutral_embedding(model, None)
     return _caller(model, None, lambda x: {"inputs_embeds": base + x}, carry=True)
 
 
 def token_call(model: Any) -> Call:
-    """Return the model from token ids (B, T) and a state to outputs and a state."""
+    """Return a model as a function from (token ids (B, T), state) to (outputs, state)."""
     return _caller(model, None, lambda x: {"input_ids": x}, carry=True)
 
 
@@ -58,20 +58,20 @@ def _neutral_embedding(model: Any, neutral: Sequence[int] | None) -> Tensor:
 
 
 def state_name(model: Any) -> str | None:
-    """Return the name of the argument that takes the state of the model; None if there is none."""
+    """Return the name of the argument of a model that takes its state; None if there is no such argument."""
     accepted = inspect.signature(model.forward).parameters
     return next((name for name in _STATES if name in accepted), None)
 
 
 def token_system(model: Any, output: Output | None) -> System:
-    """Return the model from token ids, (B, T, 1), to outputs; also any other callable from ids, (B, T), to outputs."""
+    """Return a Hugging Face model, or any callable from token ids, as a system from token ids (B, T, 1) to outputs."""
     if not is_transformer(model):
         return _token_callable(model, output)
     return _system(model, output, lambda x: {"input_ids": x[..., 0]}, 1, torch.long, "token")
 
 
 def closed(system: System, suffix: Sequence[int]) -> System:
-    """Return the system with these tokens after every beginning of the input."""
+    """Return a system that appends the tokens ``suffix`` to every beginning of the input."""
     if not system.pooled:
         raise ArgumentError("suffix", "None, since the model answers at every token, before the suffix", list(suffix))
     end = torch.tensor(checked_tokens(system.model, "suffix", suffix), device=system.device)[None, :, None]
@@ -84,7 +84,7 @@ def closed(system: System, suffix: Sequence[int]) -> System:
 
 
 def neutral_prefix(model: Any, prefix: Sequence[int] | None) -> list[int]:
-    """Return neutral token ids: the given ones, or the begin, padding or end token, or token 0."""
+    """Return the neutral token ids: the given ids, or else the begin, padding or end token, or token 0."""
     if prefix is not None:
         return checked_tokens(model, "prefix", prefix)
     if not is_transformer(model):
@@ -95,7 +95,7 @@ def neutral_prefix(model: Any, prefix: Sequence[int] | None) -> list[int]:
 
 
 def checked_tokens(model: Any, argument: str, tokens: Sequence[int]) -> list[int]:
-    """Return the token ids; raise an ArgumentError if there are none, or some that the model does not have."""
+    """Return checked token ids; raise an ArgumentError if there are none or if the model does not have one of them."""
     size = model.get_input_embeddings().weight.shape[0] if hasattr(model, "get_input_embeddings") else None
     try:
         ids = [operator.index(token) for token in tokens]

@@ -1,4 +1,4 @@
-"""The memory function of any sequence model."""
+"""Measurement of the memory function of any sequence model."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _WHEN = {
 }
 
 ROUNDING = 8
-"""Rounding of a difference of outputs y, in units of eps · max |y|."""
+"""Rounding error of a difference of outputs y, in units of eps · max |y|."""
 
 
 @checked
@@ -163,7 +163,7 @@ def memory_function(
 
 
 def _around(system: System, inputs: Tensor | np.ndarray, steps: int) -> System:
-    """Return the system with its input added to given inputs."""
+    """Return a system whose input is added to given inputs."""
     base = torch.as_tensor(inputs).detach().to(system.device, system.dtype)
     base = base[:, None] if base.dim() == 1 else base
     if base.dim() != 2 or base.shape[1] != system.d_input or len(base) < steps or not bool(base.isfinite().all()):
@@ -185,7 +185,7 @@ def _refuse(unused: dict[str, Any]) -> None:
 
 
 def _from_rest(system: System, horizon: int, warm_up: int | None) -> tuple[System, int]:
-    """Return the system with the input that it looks ahead to, and the number of steps without input before time 0."""
+    """Return a system that provides future inputs if the model looks ahead, and the number of warm-up steps."""
     if warm_up is not None:
         warm_up = whole_number("warm_up", warm_up, 0)
         return seeing_ahead(system, horizon + warm_up), warm_up
@@ -230,7 +230,7 @@ def _of_tokens(
 
 
 def finite_curve(time: np.ndarray, value: Any, maximizer: Any, floor: float, **facts: Any) -> MemoryCurve:
-    """Return the curve, or raise an error that names the first step at which it is not finite."""
+    """Create the memory curve, or raise an error that states the first step at which it is not finite."""
     value = np.asarray(value, dtype=np.float64)
     maximizer = None if maximizer is None else np.asarray(maximizer, dtype=np.float64)
     bad = np.flatnonzero(~np.isfinite(value))
@@ -256,7 +256,7 @@ def _given(directions: Tensor, amplitudes: Sequence[float] | None, system: Syste
 
 
 def time_step(model: Any, dt: float | None) -> float:
-    """Return the time between samples: the model's own, which ``dt`` must not contradict, or ``dt``, or 1."""
+    """Return the time between samples: that of the model (which ``dt`` must not contradict), or ``dt``, or 1."""
     own = own_step(model)
     if dt is None:
         return 1.0 if own is None else own
@@ -267,7 +267,7 @@ def time_step(model: Any, dt: float | None) -> float:
 
 
 def own_unit(system: System, step: float) -> str:
-    """Return the default name of the unit of time."""
+    """Return the default name of the unit of time of a memory curve, such as ``steps`` or ``tokens``."""
     if system.input == "embedding":
         return "tokens"
     return "steps" if step == 1 and own_step(system.model) is None else "time"

@@ -1,4 +1,4 @@
-"""The modes of a model's recurrences: their time scales, relative gradients and distances to instability."""
+"""Report on the modes of all recurrences of a model: time scales, relative gradients and distances to instability."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 DRAWS = 32
-"""How often a random initialization is drawn to see where it can land."""
+"""Number of random initializations that are drawn to determine the usual range of eigenvalues."""
 
 
 def recurrent_modules(model: nn.Module) -> Iterator[tuple[str, Any]]:
-    """Yield qualified names and modules that list ``recurrent_parameters``.
+    """Yield the recurrent modules of a model, which list ``recurrent_parameters``, with their qualified names.
 
-    A compiled module passes on the attributes of the one inside it, and would count twice.
+    A compiled module is skipped, because it forwards the attributes of the module inside it, which would count twice.
     """
     for name, module in model.named_modules():
         if getattr(module, "recurrent_parameters", ()) and "_orig_mod" not in module._modules:
@@ -38,7 +38,7 @@ def recurrent_modules(model: nn.Module) -> Iterator[tuple[str, Any]]:
 
 
 def mapped_weight(module: Any) -> str | None:
-    """Return the name of the weight w of a scalar map λ = f(w), the first recurrent parameter; None without a map."""
+    """Return the name of the weight w of a module with a scalar map λ = f(w); None without a scalar map."""
     names = getattr(module, "recurrent_parameters", ())
     return names[0] if names and isinstance(getattr(module, "map", None), Reparameterization) else None
 
@@ -52,7 +52,7 @@ def ratio(numerator: Tensor, denominator: Tensor) -> Tensor:
 @final
 @dataclass(frozen=True, repr=False)
 class Mode(Result):
-    """One mode of one recurrence; ``ModeReport`` explains the fields."""
+    """One mode of a recurrence: its eigenvalue, time scale and sensitivity; ``ModeReport`` explains the fields."""
 
     module: str
     index: tuple[int, ...]
@@ -65,7 +65,7 @@ class Mode(Result):
 
     @property
     def unstable(self) -> bool:
-        """Return whether the mode grows from sample to sample."""
+        """Return True if the mode is unstable, which means that it grows from sample to sample."""
         return self.growth > 0
 
     def __str__(self) -> str:
@@ -77,10 +77,10 @@ class Mode(Result):
 @final
 @dataclass(frozen=True, repr=False)
 class Initialization(Result):
-    """The result of :meth:`ModeReport.intact`; true if the eigenvalues are where the layers initialized them."""
+    """The result of :meth:`ModeReport.intact`; it is true if the eigenvalues are as the layers initialized them."""
 
     findings: tuple[str, ...]
-    """The differences, one sentence per module."""
+    """Differences from the initialization, one sentence per module."""
 
     def __bool__(self) -> bool:
         return not self.findings
@@ -99,24 +99,24 @@ class Initialization(Result):
 @checked
 @dataclass(frozen=True, eq=False, repr=False)
 class ModeReport(Result):
-    """All modes of a model; entry i of every array belongs to mode i."""
+    """A report on all modes of a model; entry i of every array belongs to mode i."""
 
     module: np.ndarray
     """Qualified name of the module; empty for the model itself."""
     index: tuple[tuple[int, ...], ...]
-    """Position in the module's ``eigenvalues()``."""
+    """Index of the mode in ``eigenvalues()`` of the module."""
     eigenvalue: np.ndarray
-    """λ, complex."""
+    """Eigenvalue λ, complex."""
     time_scale: np.ndarray
     """Time in which the mode decays by e: -1/Re λ or -dt/log|λ|, in the unit of dt; infinite if it does not decay."""
     gradient_scale: np.ndarray
-    """G(w) = |f'(w)|/f(w)², in discrete time |f'(w)|/(1 - |f(w)|)² (StableSSM eq. 12); NaN without a scalar map."""
+    """Gradient scale G(w) = |f'(w)|/f(w)², or |f'(w)|/(1 - |f(w)|)² in discrete time; NaN without a scalar map."""
     gradient_over_weight: np.ndarray
-    """G(w)/|w|, the scale of the gradient relative to the weight (StableSSM eq. 11); 0/0 is 0."""
+    """Ratio G(w)/|w|, the gradient scale relative to the weight (StableSSM eq. 11); 0/0 is 0."""
     distance: np.ndarray
     """Distance of λ from the stability boundary: -Re λ, or 1 - |λ| in discrete time."""
     growth: np.ndarray
-    """log of the factor from one sample to the next: Re λ times the step, log|λ|, or log|1 + dt λ| under Euler."""
+    """Logarithm of the growth factor per sample: Re λ times the step, log|λ|, or log|1 + dt λ| for Euler steps."""
     dt: float | None
     _modules: Mapping[str, Any] = field(repr=False)
 
@@ -130,16 +130,16 @@ class ModeReport(Result):
 
     @property
     def rows(self) -> list[Mode]:
-        """Return every mode."""
+        """Return a list of all modes."""
         return [self[i] for i in range(len(self))]
 
     def intact(self, expected: Tensor | Mapping[str, Tensor] | None = None) -> Initialization:
-        """Check, before training, that the eigenvalues are where the layers initialized them.
+        """Check, before training, that the eigenvalues are as the layers initialized them.
 
         Re λ, Im λ, |λ| and 1/time scale are compared, each sorted. The expected values come from
         ``reset_parameters()`` of a copy of each module, under several seeds. If all seeds agree, the initialization is
         deterministic and must be met up to rounding. Otherwise only the range (enlarged by a tenth) and the spread (at
-        least a third of the smallest one drawn) are compared, so that a wrong start in the right range passes.
+        least a third of the smallest spread drawn) are compared, so that a wrong start in the right range passes.
 
         Args:
             expected: Eigenvalues to compare with instead: a tensor for a single module, or a mapping from module names.
@@ -182,7 +182,7 @@ class ModeReport(Result):
         return expected
 
     def table(self, top: int = 3) -> Table:
-        """Return a table of the ``top`` slowest, fastest and steepest (largest G/|w|) modes, unstable ones first."""
+        """Return a table of the ``top`` slowest, fastest and steepest (largest G/|w|) modes, unstable modes first."""
         from rich.table import Table
         from rich.text import Text
 
@@ -229,11 +229,11 @@ class ModeReport(Result):
 @torch.no_grad()
 @checked
 def report_modes(model: nn.Module, dt: float | None = None) -> ModeReport:
-    """Return a table of every mode of a layer or of all layers in a model.
+    """Return a report on every mode of a layer, or of all layers in a model.
 
-    A recurrent module lists ``recurrent_parameters`` and has ``eigenvalues()``; G(w) needs a scalar ``map`` too. With
-    an activation these are the eigenvalues of W, the linear part, not those of the whole recurrence. Where the input
-    sets the decay, the time scale is that of a zero input.
+    A recurrent module lists ``recurrent_parameters`` and has ``eigenvalues()``; G(w) also requires a scalar ``map``.
+    For a recurrence with an activation, the eigenvalues are those of the linear part W. If the input sets the decay,
+    the time scale is that for a zero input.
 
     Args:
         model: Any module.
@@ -262,7 +262,7 @@ def report_modes(model: nn.Module, dt: float | None = None) -> ModeReport:
 
 
 def _columns(module: Any, dt: float | None) -> tuple[np.ndarray, ...]:
-    """Return λ, time scale, G, G/|w|, distance and growth of one module, in double precision."""
+    """Return the arrays λ, time scale, G, G/|w|, distance and growth of the modes of one module, in float64."""
     lam = module.eigenvalues().detach().cpu().to(torch.complex128)
     map = getattr(module, "map", None)
     continuous = getattr(module, "time", getattr(map, "time", "continuous")) == "continuous"
@@ -295,7 +295,7 @@ def _of_eigenvalues(lam: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def _drawn(name: str, module: Any, dt: float | None) -> list[dict[str, np.ndarray]]:
-    """Return where ``reset_parameters`` of a copy puts the eigenvalues, under several seeds; twice if they agree."""
+    """Return the eigenvalues that ``reset_parameters`` of a copy of a module gives, for several seeds."""
     if not hasattr(module, "reset_parameters"):
         got = f"none, and {type(module).__name__} has no reset_parameters()"
         raise ArgumentError("expected", f"the eigenvalues of {name!r}", got)
@@ -316,7 +316,7 @@ def _same(a: np.ndarray, b: np.ndarray, tolerance: float) -> bool:
 
 
 def _compare(now: np.ndarray, draws: list[np.ndarray], tolerance: float) -> str:
-    """Return a description of the difference between sorted numbers, or an empty string."""
+    """Describe how sorted numbers differ from several random draws of them; return an empty string if they agree."""
     found = f"is {now[0]:.4g} to {now[-1]:.4g}"
     low, high = min(draw[0] for draw in draws), max(draw[-1] for draw in draws)
     if all(_same(draw, draws[0], tolerance) for draw in draws):

@@ -43,18 +43,18 @@ Search: TypeAlias = Literal["random", "ascent"]
 @checked
 @dataclass(frozen=True, eq=False, repr=False)
 class PerturbationCurve(Result):
-    """E(β) between two bounds, at increasing radii β (StableSSM eq. 7)."""
+    """The perturbation error E(β) of a model at increasing radii β, with lower and upper bounds (StableSSM eq. 7)."""
 
     _drawn = ("radius", "lower")
     radius: np.ndarray
-    """β, (R,)."""
+    """Radii β (R,)."""
     lower: np.ndarray
-    """The largest error that the search found. It never falls in β, since balls are nested; ∞ if a model overflowed."""
+    """Largest error that the search found. It never decreases in β, since balls are nested; ∞ if a model overflowed."""
     upper: np.ndarray | None
-    """A bound that no perturbation exceeds; None where there is no theory for the model and the norm."""
+    """Upper bound that no perturbation exceeds; None if there is no theory for the model and the norm."""
     theorem: np.ndarray | None
-    """The bound of theorem 3.3, if only the recurrent weights are perturbed. It holds for an infinite horizon and exact
-    integrals, so that the quadrature error of a coarse grid may exceed it."""
+    """Upper bound of StableSSM theorem 3.3, if only the recurrent weights are perturbed. It holds for an infinite
+    horizon and exact integrals, so that the quadrature error of a coarse grid may exceed it."""
     norm: Norm
     weight_norm: WeightNorm
     search: Search
@@ -64,14 +64,14 @@ class PerturbationCurve(Result):
     steps: int
     """Number of steps of gradient ascent; 0 for random search."""
     horizon: int
-    """The horizon, in steps of ``dt``."""
+    """Horizon in steps of ``dt``."""
     dt: float
     seed: int
     evaluations: int
     """Number of models that were compared with the target."""
 
     def plot(self, ax: Axes | None = None, *, label: str | None = None) -> Axes:
-        """Plot both bounds against β on logarithmic axes; the dotted line is the error at β = 0."""
+        """Plot the lower and the upper bound against β on logarithmic axes; the dotted line is the error at β = 0."""
         ax = _axes.on(ax, 5)
         positive = self.radius > 0
         (line,) = ax.loglog(self.radius[positive], self.lower[positive], "o-", ms=3, label=label or "found by search")
@@ -85,7 +85,7 @@ class PerturbationCurve(Result):
         return ax
 
     def plotly(self) -> Figure:
-        """Return the plot as an interactive figure (plotly)."""
+        """Return the same plot as an interactive figure of Plotly."""
         from plotly import graph_objects as go
 
         positive = self.radius > 0
@@ -104,7 +104,7 @@ class PerturbationCurve(Result):
         return "\n".join([f"perturbation error ({self.norm}, {self.weight_norm}, {self.search} search):", *lines])
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the curve to one ``.npz`` file."""
+        """Save the curve to an ``.npz`` file."""
         fields = {name: value for name, value in asdict(self).items() if value is not None}
         arrays = {name: value for name, value in fields.items() if isinstance(value, np.ndarray)}
         meta = {name: value for name, value in fields.items() if name not in arrays}
@@ -112,7 +112,7 @@ class PerturbationCurve(Result):
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Read a curve that ``save`` wrote."""
+        """Load a curve from a file that ``save`` wrote."""
         meta, arrays = record.load_arrays(path, "perturbation curve")
         with record.reading(path, "a curve that PerturbationCurve.save wrote"):
             meta["parameters"] = tuple(meta["parameters"])
@@ -137,12 +137,14 @@ def perturbation_error(
     seed: Seed = 0,
     progress: bool = True,
 ) -> PerturbationCurve:
-    """Return E(β) = sup over |θ̃ - θ| ≤ β of ‖H - Ĥ(·; θ̃)‖ (StableSSM definition 2.4, IAT definition 4.4).
+    """Measure the perturbation error: the largest distance from a target if the weights change by at most β.
+
+    E(β) = sup over |θ̃ - θ| ≤ β of ‖H - Ĥ(·; θ̃)‖ (StableSSM definition 2.4, IAT definition 4.4).
 
     Args:
         model: Any module from (B, T, d_input) to y or (y, state). It is not changed.
-        target: H, a callable of the same shapes; for ``kernel_l1`` anything with ``kernel(times)``.
-        radii: β ≥ 0, in any order; the curve has them sorted.
+        target: The target H, a callable of the same shapes; for ``kernel_l1`` anything with ``kernel(times)``.
+        radii: Radii β ≥ 0, in any order; they are sorted in the curve.
         norm: Function norm. ``kernel_l1``: ∫|ρ - ρ̂| dt up to the horizon, for linear models and targets;
             Σ_k |dt ρ(k dt) - ρ̂_k| for a model in discrete time, whose kernel is the weight of one step. A direct term
             D x and a bias are not part of a kernel. ``sobolev``: value and derivative, StableSSM eq. 6 and 14, over
@@ -150,22 +152,22 @@ def perturbation_error(
             ``mse``: mean square over white noise.
         weight_norm: ``tensor_max``, the largest 2-norm of a parameter tensor (below eq. 7); ``entry_max``, the
             largest entry.
-        parameters: θ: names or glob patterns, or ``recurrent`` for the parameters that modules list in
-            ``recurrent_parameters`` (theorem 3.3) (default: all trainable parameters).
+        parameters: Perturbed parameters θ: names or glob patterns, or ``recurrent`` for the parameters that modules
+            list in ``recurrent_parameters``, as in theorem 3.3 (default: all trainable parameters).
         search: ``random``: ``samples`` perturbations of norm β, as published. ``ascent``: ``steps`` steps of projected
             gradient ascent from the same perturbations, so that the result is never smaller.
         samples: Number of random perturbations.
         steps: Number of steps of ascent.
         horizon: Length of the kernels and test inputs, in steps of ``dt``.
         dt: Time step (default: the target's, or the model's, or 1).
-        inputs: Test inputs (B, T, d_input) that replace the default ones and set the horizon.
+        inputs: Test inputs (B, T, d_input) that replace the default inputs and set the horizon.
         seed: Seed of the perturbations and of the test inputs.
         progress: Whether a search shows a progress bar (in a terminal).
 
     The search gives ``lower``, a lower bound. The upper bound ``upper`` exists for ``kernel_l1`` and diagonal models:
     for ``RealSSM`` and a diagonal linear ``ContinuousRNN`` it is StableSSM eq. 60-63 on the same grid, for ``LRU`` the
-    same with a phase. There is none for S4D, whose steps can change too, for weights in half precision, and for other
-    norms.
+    same with a phase. There is no upper bound for S4D, whose steps can also change, for weights in half precision, and
+    for other norms.
 
     >>> import stablessm as ssm
     >>> from stablessm.targets import LinearFunctional
@@ -208,7 +210,7 @@ class Sweep:
     def curves(
         self, models: Sequence[nn.Module], target: Any, radii: Sequence[float] | np.ndarray | Tensor
     ) -> list[PerturbationCurve]:
-        """Return one curve per model; all models are searched at once if ``joined`` makes one stack of them."""
+        """Return one perturbation curve per model; all models are searched at once if ``joined`` can combine them."""
         for model in models:
             if not isinstance(model, nn.Module):
                 raise ArgumentError("model", "a torch.nn.Module, since its weights are perturbed", type(model).__name__)
@@ -234,7 +236,7 @@ class Sweep:
     def _found(
         self, models: Sequence[nn.Module], stacks: list[Stack], starts: list[Weights], ball: WeightBall, radii: Tensor
     ) -> list[np.ndarray]:
-        """Return the largest distances at the positive radii, (R,) for each model."""
+        """Return the largest distances that the search finds at the positive radii, (R,) for each model."""
         together = joined(models, stacks)
         if together is not None:
             shapes = {name: w.shape[1:] for name, w in together.weights.items()}
@@ -299,5 +301,5 @@ def _checked_radii(radii: Sequence[float] | np.ndarray | Tensor) -> np.ndarray:
 
 
 def _time_step(model: nn.Module, target: Any) -> float:
-    """Return the time step of the target, or of the model, or 1; a model in discrete time has none."""
+    """Return the time step of the target, or else of the model, or else 1."""
     return next((dt for owner in (target, model) if (dt := own_step(owner)) is not None), 1.0)

@@ -1,4 +1,4 @@
-"""The stability radius: how large an error in the recurrent weights every eigenvalue survives."""
+"""The stability radius: the smallest change of the recurrent weights that makes a model unstable."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ if TYPE_CHECKING:
 @final
 @dataclass(frozen=True, repr=False)
 class NearestBoundary(Result):
-    """Which recurrence is nearest to instability, and how near."""
+    """The recurrence of a model that is nearest to instability, and its stability radius."""
 
     module: str
     """Qualified name of the module; empty for the model itself."""
     mode: tuple[int, ...] | None
     """Index of the weight; None for a dense recurrence, whose modes share one weight."""
     distance: float
-    """The stability radius: no smaller error makes the recurrence unstable."""
+    """Stability radius: no smaller change of the weights makes the recurrence unstable."""
 
 
 @checked
 def stability_radius(x: nn.Module | Tensor | np.ndarray, *, time: Time | None = None) -> float:
-    """Return the largest β such that no error smaller than β in the recurrent weights makes the recurrence unstable.
+    """Return the stability radius: no change of the recurrent weights smaller than this makes a recurrence unstable.
 
-    For a model, the smallest over its recurrences (``nearest_boundary`` names it). A recurrence is a module
-    with a ``map`` in continuous or discrete time:
+    The radius of a model is the smallest radius of its recurrences (``nearest_boundary`` names the recurrence). A
+    recurrence is a module with a ``map`` in continuous or discrete time:
 
     * diagonal, a ``Reparameterization`` of a weight ``w`` or ``M``: exact, from the map's
       ``boundary_distance``. min |Re λ| or min (1 - |λ|) for ``direct``, infinite for a stable map. Weights
@@ -60,7 +60,7 @@ def stability_radius(x: nn.Module | Tensor | np.ndarray, *, time: Time | None = 
     the precision of the weight count as unstable, and the radius of an unstable recurrence is 0.
 
     For a square matrix W, real or complex, it is the distance to instability, the 2-norm of the smallest
-    complex error that matters; a real one may have to be larger::
+    complex error that makes W unstable; a real error may have to be larger::
 
         continuous   min over ω of σ_min(iωI - W)        discrete   min over θ of σ_min(e^(iθ)I - W)
 
@@ -132,7 +132,7 @@ def _boundary(name: str, module: Any) -> NearestBoundary | None:
 
 
 def _dense_radius(W: Tensor, eps: float) -> float:
-    """Return inf if W, rounded to ``eps``, is farther from instability than its rounding, else how far it is."""
+    """Return inf if W is farther from instability than its rounding error (``eps``), otherwise its distance."""
     if not len(W):
         return math.inf
     rounding = len(W) * eps * float(torch.linalg.matrix_norm(W))

@@ -1,4 +1,4 @@
-"""How much of the past a linear probe finds in the state of a recurrent model."""
+"""Readback: how much of the past inputs a linear probe recovers from the state of a recurrent model."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ from stablessm.instruments.memory import time_step
 @checked
 @dataclass(frozen=True, eq=False, repr=False)
 class Readback(Result):
-    """How much of the past inputs a linear probe recovers from a state, from :func:`readback`."""
+    """The share of past inputs that a linear probe recovers from a state, as :func:`readback` returns it."""
 
     _drawn = ("time", "explained")
     time: np.ndarray
-    """(K,) how long ago: the lags 0, 1, … in units of dt."""
+    """Time since the input (K,): the lags 0, 1, … times dt."""
     explained: np.ndarray
-    """(K,) share of the variance of the input at each lag that the probe explains on held-out data, from 0 to 1."""
+    """Fraction (0 to 1) of the variance of the input at each lag that the probe explains on held-out data (K,)."""
     new: np.ndarray
-    """(K,) capacity that each lag adds: the explained variance of the part of the input that later inputs do not
-    determine, summed over channels. For white noise of one channel it equals ``explained``, up to sampling."""
+    """Capacity that each lag adds (K,): the explained variance of the part of the input that later inputs do not
+    determine, summed over channels. For white noise of one channel it equals ``explained``, up to sampling errors."""
     state_size: int
     """Number of real values in the state; a complex value counts twice."""
 
     @property
     def capacity(self) -> float:
-        """Return Jaeger's memory capacity Σ ``new``, in input numbers; it cannot exceed ``state_size``."""
+        """Return Jaeger's memory capacity Σ ``new``, as a number of input values; it cannot exceed ``state_size``."""
         return float(self.new.sum())
 
     def reach(self, level: float = 0.5) -> float:
-        """Return the longest time up to which at least ``level`` of the variance is explained; nan if there is none."""
+        """Return the longest time at which at least ``level`` of the variance is explained, or nan."""
         if not 0 < level <= 1:
             raise ArgumentError("level", "above 0 and at most 1", level)
         enough = np.minimum.accumulate(self.explained) >= level
@@ -115,7 +115,7 @@ def _checked(data: Tensor | np.ndarray) -> Tensor:
 
 
 def _collected(model: Any, x: Tensor) -> Tensor:
-    """Return the state after every step, (B, T, F), by running one step at a time."""
+    """Run a model step by step and return the state after every step, (B, T, F)."""
     call, axis, x = _stepper(model, x)
     state: Any = None
     rows: list[Tensor] = []
@@ -134,7 +134,7 @@ def _collected(model: Any, x: Tensor) -> Tensor:
 
 
 def _stepper(model: Any, x: Tensor) -> tuple[systems.Call, int, Tensor]:
-    """Return a function that runs one step, the batch axis of the state, and the input in the model's dtype."""
+    """Return a function that runs one step of the model, the batch axis of its state, and inputs in its dtype."""
     if huggingface.is_transformer(model):
         if huggingface.state_name(model) is None:
             raise ArgumentError("model", "one that takes and returns a state", type(model).__name__)
@@ -161,7 +161,7 @@ def _called(model: Any, x: Tensor, state: Any) -> tuple[Tensor, Any]:
 
 
 def _tensors(state: Any) -> Iterator[Tensor]:
-    """Yield tensors in nested containers and in the layers of a Hugging Face cache."""
+    """Yield the tensors of a state, in nested containers and in the layers of a Hugging Face cache."""
     for layer in getattr(state, "layers", (state,)):
         inside = layer
         if isinstance(layer, Sequence):
@@ -172,7 +172,7 @@ def _tensors(state: Any) -> Iterator[Tensor]:
 
 
 def _flat(part: Tensor, axis: int, batch: int) -> Tensor:
-    """Return a copy of the state, (batch, numbers): some models overwrite their state."""
+    """Return a copy of a part of the state as (batch, numbers); the copy is needed as some models overwrite states."""
     if part.dim() <= axis or part.shape[axis] != batch:
         raise ArgumentError("model", f"a state with {batch} rows (batch)", f"shape {tuple(part.shape)}")
     part = part.movedim(axis, 0).reshape(batch, -1)
@@ -189,7 +189,7 @@ def _real_rows(found: object, x: Tensor) -> Tensor:
 
 
 def _split(found: Tensor, x: Tensor, lags: int) -> tuple[_probe.Samples, ...]:
-    """Return training, validation and test samples; every sample has all lags."""
+    """Split states and inputs into training, validation and test samples; every sample has all lags."""
     batch, steps, channels = x.shape
     usable = steps - lags + 1
     if usable < 1:

@@ -1,4 +1,4 @@
-"""Checks that the state of a model is right: the outputs are the same, however the state is carried."""
+"""The check that the outputs of a model do not depend on how its state is carried."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ def check_state(
 ) -> StateReport:
     """Check that a model with a state gives the same outputs however its state is carried.
 
-    Random sequences run once in whole; the outputs are the truth for all cases. Then the model gets the same
+    Random sequences run in one pass, whose outputs are the truth for all cases. Then the model runs on the same
     sequences step by step, in chunks, with padding, alone, packed into rows, from copied, saved and moved states, and
-    so on, and must return the same outputs. ``StateReport.cases`` says for each case whether it does; if not, how
+    so on, and must return the same outputs. ``StateReport.cases`` states for each case whether it does; if not, how
     large the error is, at which step it starts and which layer differs first.
 
     The model is a layer or model of this library, ``nn.RNN``, ``nn.GRU``, ``nn.LSTM`` or one of their cells, any
@@ -46,7 +46,7 @@ def check_state(
 
     Args:
         model: The model.
-        d_input: Number of input channels (default: asked of the model).
+        d_input: Number of input channels (default: from the model).
         cases: Names of the cases to run (default: all).
         length, batch: Length and number of the sequences, at least 12 and 2.
         seed: Seed of the inputs.

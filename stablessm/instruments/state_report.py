@@ -1,4 +1,4 @@
-"""The result of a check of states: a table of cases."""
+"""The result of a check of the state of a model: a table of test cases."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ PASS, FAIL, UNSUPPORTED, UNCLEAR = "pass", "fail", "not supported", "inconclusiv
 @final
 @dataclass(frozen=True, repr=False)
 class StateCase(Result):
-    """One way of carrying the state, compared with one pass over each whole sequence."""
+    """The result of one test case of :func:`check_state`: a way of carrying the state, compared with one pass."""
 
     name: str
-    """``chunks``, ``left padding``, …"""
+    """Name of the case, such as ``chunks`` or ``left padding``."""
     status: str
     """``pass``, ``fail``, ``not supported`` (by design; ``note`` says why) or ``inconclusive``."""
     error: float | None = None
@@ -28,16 +28,16 @@ class StateCase(Result):
     layer: str | None = None
     """First part of the model, in order of execution, whose output differs by more than ``tol``."""
     note: str = ""
-    """What was done, or why the case is not supported, or the error that the model raised."""
+    """States what was done, why the case is not supported, or the error that the model raised."""
 
     @property
     def passed(self) -> bool:
-        """Return False if the case failed. A case that the model does not support by design has not failed."""
+        """Return True unless the case failed. A case that the model does not support by design has not failed."""
         return self.status != FAIL
 
     @property
     def cells(self) -> tuple[str, ...]:
-        """Return the cells of a table: name, status, error, first step, layer and note."""
+        """Return the table cells of this case: name, status, error, first step, layer and note."""
         shown = ("" if value is None else value for value in (self.first, self.layer))
         return (self.name, self.status, "" if self.error is None else f"{self.error:.1e}", *map(str, shown), self.note)
 
@@ -51,23 +51,23 @@ class StateReport(Result):
     """The result of :func:`check_state`: one :class:`StateCase` per way of carrying the state."""
 
     model: str
-    """Name of the model's class."""
+    """Name of the class of the model."""
     cases: tuple[StateCase, ...]
 
     @property
     def passed(self) -> bool:
-        """Return whether no case failed."""
+        """Return True if no case failed."""
         return all(case.passed for case in self.cases)
 
     def __getitem__(self, name: str) -> StateCase:
-        """Return the case of this name."""
+        """Return the result of the case with the given name."""
         for case in self.cases:
             if case.name == name:
                 return case
         raise KeyError(f"{name!r}; the cases are {', '.join(case.name for case in self.cases)}")
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the report as plain data, for JSON."""
+        """Return the report as a dictionary of plain values, for JSON."""
         cases = [{**asdict(case), "passed": case.passed} for case in self.cases]
         return {"model": self.model, "passed": self.passed, "cases": cases}
 

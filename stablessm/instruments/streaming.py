@@ -1,4 +1,4 @@
-"""Checks that a model gives the same outputs in chunks, step by step, and in one pass over the whole sequence."""
+"""The check that a model gives the same outputs in chunks, step by step, and in one pass over whole sequences."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}
 @final
 @dataclass(frozen=True, repr=False)
 class StreamingDifference(Result):
-    """The difference between one way of streaming and the full pass."""
+    """The difference between the outputs of one way of streaming and of one pass over whole sequences."""
 
     way: str
-    """``chunks of 1, 63`` or ``step``."""
+    """Name of the way of streaming: ``step``, or for example ``chunks of 1, 63``."""
     absolute: float
-    """The largest |difference| of the outputs; infinite where one of them is not a number."""
+    """Largest |difference| of the outputs; infinite if an output is not a number."""
     relative: float
-    """``absolute`` over the largest |output|."""
+    """``absolute`` divided by the largest |output|."""
     batch: int
     time: int
     channel: int
     """Index of the largest difference."""
     first: int | None
-    """The first time step with a difference above the tolerance."""
+    """First time step with a difference above the tolerance."""
     state: float
-    """The largest |difference| of the final states over the largest entry of each; infinite if they do not match."""
+    """Largest |difference| of the final states, relative to their largest entry; infinite if they do not match."""
 
     def __str__(self) -> str:
         where = f"at batch {self.batch}, time {self.time}, channel {self.channel}"
@@ -49,19 +49,19 @@ class StreamingDifference(Result):
 @final
 @dataclass(frozen=True, repr=False)
 class StreamingReport(Result):
-    """The differences of every way of streaming that was tried."""
+    """The result of :func:`check_streaming`: the difference for every way of streaming that was tried."""
 
     differences: tuple[StreamingDifference, ...]
     tol: float
 
     @property
     def ok(self) -> bool:
-        """Return whether every output and final state agrees within the tolerance."""
+        """Return True if all outputs and final states agree within the tolerance."""
         return all(max(difference.relative, difference.state) <= self.tol for difference in self.differences)
 
     @property
     def worst(self) -> StreamingDifference:
-        """Return the way with the largest difference, of outputs or final states."""
+        """Return the way of streaming with the largest difference of outputs or final states."""
         return max(self.differences, key=lambda difference: max(difference.relative, difference.state))
 
     def __str__(self) -> str:
@@ -81,12 +81,13 @@ def check_streaming(
     seed: Seed = 0,
     tol: float | None = None,
 ) -> StreamingReport:
-    """Run a model over white noise in one pass, in chunks with the state carried, and step by step; compare.
+    """Check that a model gives the same outputs in one pass, in chunks with the state carried, and step by step.
 
-    The model is one of our layers, ``nn.RNN``, ``nn.GRU``, ``nn.LSTM`` (``batch_first`` or not), or anything called as
-    ``model(x, state) -> (y, state)``, or ``model.sequence(x, state)`` if it has that method, as our models do; None is
-    the initial state. If the model has ``step(x_t, state)``, that is compared, too. Modules run in evaluation mode.
-    :func:`stablessm.check_state` does this and more: padding, copies of the state, other dtypes, Hugging Face models.
+    The input is white noise. The model is one of our layers, ``nn.RNN``, ``nn.GRU``, ``nn.LSTM`` (``batch_first`` or
+    not), or anything called as ``model(x, state) -> (y, state)``, or ``model.sequence(x, state)`` if it has that
+    method, as our models do; None is the initial state. If the model has ``step(x_t, state)``, that is compared, too.
+    Modules run in evaluation mode. :func:`stablessm.check_state` does this and more: padding, copies of the state,
+    other dtypes, Hugging Face models.
 
     Args:
         model: Module or callable.
@@ -129,7 +130,7 @@ def check_streaming(
 
 
 def _carried(run: Any, pieces: Sequence[Tensor], join: Any, time: int) -> tuple[Tensor, Any]:
-    """Return the joined outputs of the pieces, with the state carried from each to the next, and the last state."""
+    """Run pieces of a sequence with the state carried from each to the next; return joined outputs and final state."""
     outputs, state = [], None
     for piece in pieces:
         y, state = run(piece, state)

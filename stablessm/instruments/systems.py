@@ -1,4 +1,4 @@
-"""A common interface to sequence models: inputs, outputs, and a carried state if there is one."""
+"""A common interface with which the instruments run sequence models, with a carried state if there is one."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from stablessm._errors import ArgumentError
 from stablessm.instruments._nested import tensors_in
 
 Call: TypeAlias = Callable[[Tensor, Any], tuple[Tensor, Any]]
-"""(input (B, T, d_input), state or None) -> (output (B, T, d_output) or (B, d_output), state or None)."""
+"""Function from an input (B, T, d_input) and a state to an output (B, T, d_output) or (B, d_output) and a state."""
 
 Drive: TypeAlias = Callable[[int, int], Tensor]
-"""(start, stop) -> the input of these steps, (B, stop - start, d_input); ``start`` may be negative."""
+"""Function from (start, stop) to the input of these steps (B, stop - start, d_input); ``start`` may be negative."""
 
 CHUNK_ELEMENTS = 2**21
 """Largest number of input or output values of a chunk."""
@@ -30,19 +30,19 @@ STATE_ELEMENTS = 2**22
 """Largest number of state values of a chunk: a layer may store the state of every step."""
 
 PROBED = 256
-"""Number of steps over which a model that carries its state is tested for looking ahead."""
+"""Number of steps over which a model that carries its state is tested for dependence on future inputs."""
 
 SHORTEST, LONGEST = 16, 8192
 """Shortest and longest chunk, in steps."""
 
 
 class _NoisyError(ArgumentError):
-    """The same input does not give the same output."""
+    """Raised if a model gives different outputs for the same input."""
 
 
 @dataclass(frozen=True)
 class System:
-    """A model with its shapes and its way of running, for the instruments."""
+    """A sequence model in the common form that the instruments use: a function to run it, shapes and properties."""
 
     model: Any
     call: Call
@@ -53,18 +53,18 @@ class System:
     streams: bool
     """Whether the state can be carried from one chunk to the next."""
     pooled: bool = False
-    """Whether the model returns one output per sequence; it is then run on every beginning of the sequence."""
+    """Whether the model returns one output per sequence; it then runs on every beginning of the sequence."""
     ahead: int = 0
-    """Steps of input after the last output that the outputs can depend on; see :func:`seeing_ahead`."""
+    """Number of steps of input after the last output on which outputs can depend; see :func:`seeing_ahead`."""
     input: str = "input"
-    """What the input is called in messages and plots."""
+    """Name of the input in messages and plots."""
     longest: int | None = None
     """Largest number of steps that the model accepts."""
     held: int = 1
     """Number of values in the largest tensor of the state of one sequence."""
 
     def telling(self, tell: Callable[[], object]) -> System:
-        """Return the system that calls ``tell`` whenever it runs."""
+        """Return a copy of the system that calls ``tell`` whenever it runs."""
 
         def call(x: Tensor, state: Any) -> tuple[Tensor, Any]:
             tell()
@@ -74,13 +74,14 @@ class System:
 
     @property
     def width(self) -> int:
-        """Return the least number of values that one step of one sequence occupies."""
+        """Return the smallest number of values that one step of one sequence occupies in memory."""
         return max(self.d_input, self.d_output, self.held)
 
     def outputs(
         self, drive: Drive, start: int, stop: int, *, state: Any = None, steady: int | None = None
     ) -> Iterator[Tensor]:
-        """Yield outputs (B, ·, d_output) from step ``start`` up to ``stop``, in pieces, beginning with ``state``.
+        """Run the model from step ``start`` to ``stop``, beginning with ``state``; yield outputs (B, ·, d_output) in
+        pieces.
 
         A model that carries its state runs in chunks of bounded length, so that its use of memory is bounded. From step
         ``steady`` on the input is constant: once a chunk does not change the state, its outputs are repeated.
@@ -116,7 +117,7 @@ class System:
 
 
 def as_system(model: Any, *, d_input: int | None = None, output: Any = None) -> System:
-    """Find out how to run a model, or raise an ArgumentError that says why it cannot be run.
+    """Return a model as a system that the instruments can run, or raise an ArgumentError that states why not.
 
     These models can be run: our layers (and anything with an ``initial_state`` that is called as
     ``model(x, state) -> (y, state)``), our models (and anything that has ``sequence(x, state) -> (y, state)``, too),
@@ -155,7 +156,7 @@ def as_system(model: Any, *, d_input: int | None = None, output: Any = None) -> 
 
 
 def completed(system: System) -> System:
-    """Return the system with its output size and whether it pools or carries its state, found by running the model."""
+    """Complete a system by running the model: its output size, and whether it pools or carries its state."""
     with evaluating(system.model), torch.no_grad():
         short, long = (tuple(_try(system, torch.zeros(2, steps, system.d_input)).shape) for steps in (5, 7))
         if (short, long) in (
@@ -178,7 +179,7 @@ def completed(system: System) -> System:
 
 
 def _chunks(start: int, stop: int, longest: int) -> list[tuple[int, int]]:
-    """Return the ends of chunks. Their lengths double up to ``longest``, so that a state at rest is found early.
+    """Divide steps into chunks (start, stop) whose lengths double up to ``longest``.
 
     >>> _chunks(0, 300, 128)
     [(0, 64), (64, 192), (192, 300)]
@@ -219,7 +220,7 @@ def _try(system: System, x: Tensor) -> Tensor:
 
 
 def seeing_ahead(system: System, steps: int) -> System:
-    """Return the system with ``ahead``, the steps of input that it needs after ``steps`` steps; 0 if it is causal.
+    """Return the system with ``ahead``, the number of input steps that it needs after ``steps`` steps (0 if causal).
 
     A model looks ahead, at whatever distance, if an output changes when all the input after these steps changes.
     It gets ``steps`` steps, or three times as many if it looks further ahead than that and these are enough.
@@ -244,7 +245,7 @@ def seeing_ahead(system: System, steps: int) -> System:
 
 
 def _sees(system: System, outputs: int, start: int, stop: int) -> bool:
-    """Return whether the first outputs change with the input from one step to another."""
+    """Return True if the first ``outputs`` outputs change when the inputs from ``start`` to ``stop`` change."""
     x = _probe(system, stop, rows=4)
     x[1:, :start] = x[0, :start]
     if system.dtype.is_floating_point:  # larger, and none at all: the model may compare the future with the past
@@ -278,7 +279,7 @@ def require_causal(name: str, run: Callable[[Tensor], Tensor], x: Tensor, y: Ten
 
 
 def _require_repeatable(system: System) -> None:
-    """Raise an error that names the cause if the same input gives a different output in a second call."""
+    """Raise an error that states the cause if a second call with the same input gives a different output."""
     x, before = _probe(system, 6), (torch.random.get_rng_state(), _numpy_state())
     one, other = _try(system, x), _try(system, x)
     if _alike(one, other, one, torch.finfo(one.dtype).eps ** 0.5):
@@ -297,7 +298,7 @@ def _numpy_state() -> tuple[bytes, int]:
 
 
 def _rows_are_apart(system: System) -> bool:
-    """Return whether the sequences of a batch do not mix, as they do in a module that takes the time first."""
+    """Return True if the sequences of a batch do not affect each other, as they would in a module with time first."""
     x = _probe(system, 6)
     both, one = _try(system, x), _try(system, x[:1])
     # a GPU sums in another order for another batch size, and a deep model can amplify the difference
@@ -305,7 +306,7 @@ def _rows_are_apart(system: System) -> bool:
 
 
 def _carried(system: System) -> Any:
-    """Return the state of two sequences if two chunks that carry it give the result of one pass; else None."""
+    """Return a state if two chunks with a carried state give the same outputs as one pass; otherwise None."""
     if not system.streams:
         return None
     x = _probe(system, 12)
@@ -320,7 +321,7 @@ def _carried(system: System) -> Any:
 
 
 def _unchanged(before: Any, after: Any) -> bool:
-    """Return whether two states are bitwise equal; False for states of unknown types.
+    """Return True if two states are bitwise equal, and False for states of unknown types.
 
     >>> _unchanged([torch.ones(2), 3], [torch.ones(2), 3]), _unchanged((torch.ones(2), 3), (torch.ones(2), 4))
     (True, False)
@@ -343,14 +344,14 @@ def _probe(system: System, steps: int, rows: int = 2) -> Tensor:
 
 
 def _alike(a: Tensor, b: Tensor, scale: Tensor, least: float = 0.0) -> bool:
-    """Return whether values agree up to rounding, or up to ``least`` times the largest value of ``scale``."""
+    """Return True if values agree up to rounding errors, or up to ``least`` times the largest value of ``scale``."""
     relative = max(100 * torch.finfo(scale.dtype).eps, least)
     tolerance = relative * (1e-30 + float(scale.nan_to_num().abs().max()))
     return torch.allclose(a, b, rtol=0, atol=tolerance, equal_nan=True)
 
 
 def input_size(model: Any, d_input: int | None) -> int:
-    """Return the number of input channels: the model's own, which ``d_input`` must equal, or ``d_input``."""
+    """Return the number of input channels: that of the model, which ``d_input`` must not contradict, or ``d_input``."""
     own = getattr(model, "d_input", getattr(model, "input_size", None))
     if d_input is None:
         if not isinstance(own, int):
@@ -377,25 +378,25 @@ def _caller(model: Any) -> tuple[Call, bool]:
 
 
 def _on_arrays(call: Call) -> Call:
-    """Return the call of a function that takes NumPy arrays."""
+    """Convert a function of NumPy arrays to a function of tensors."""
     return lambda x, state: call(x.numpy(force=True), state)  # type: ignore[arg-type]
 
 
 def _as_tensor(y: Any, x: Tensor | np.ndarray) -> Any:
-    """Return the result of a function as a tensor, if it is an array or a list."""
+    """Convert the result of a function to a tensor if it is an array or a list; return other results unchanged."""
     if not isinstance(y, np.ndarray | list | np.generic):
         return y
     return torch.as_tensor(np.asarray(y), device=x.device if isinstance(x, Tensor) else None)
 
 
 def by_step(model: Any) -> Any:
-    """Return the callable with one output per step: ``model.sequence`` if the model has it, else the model."""
+    """Return the callable of a model with one output per step: ``model.sequence`` if it exists, otherwise the model."""
     run = getattr(model, "sequence", None)
     return run if callable(run) and hasattr(model, "initial_state") else model
 
 
 def torch_recurrence(model: nn.RNNBase) -> Call:
-    """Return the call of a ``torch.nn`` recurrence with the batch first."""
+    """Return a function that runs a ``torch.nn`` recurrence with the batch axis first."""
 
     def call(x: Tensor, state: Any) -> tuple[Tensor, Any]:
         y, state = model(x if model.batch_first else x.transpose(0, 1), state)
@@ -405,7 +406,7 @@ def torch_recurrence(model: nn.RNNBase) -> Call:
 
 
 def own_step(model: Any) -> float | None:
-    """Return the time step of a model: its own ``dt``, or the ``dt`` that all its continuous parts share."""
+    """Return the time step of a model: its ``dt``, or the ``dt`` that all its parts in continuous time share."""
     parts = [model] if hasattr(model, "dt") or not isinstance(model, nn.Module) else model.modules()
     found = (getattr(part, "dt", None) for part in parts if getattr(part, "time", None) != "discrete")
     steps = {float(step) for step in found if isinstance(step, Real)}
@@ -413,27 +414,27 @@ def own_step(model: Any) -> float | None:
 
 
 def takes_time_steps(model: Any) -> bool:
-    """Return whether the model is a continuous-time recurrence with ``step(x, state, dt=…)``."""
+    """Return True for a recurrence in continuous time with ``step(x, state, dt=…)``."""
     if getattr(model, "time", None) != "continuous" or not callable(step := getattr(model, "step", None)):
         return False
     return "dt" in inspect.signature(step).parameters
 
 
 def weight_of(model: Any) -> Tensor | None:
-    """Return the first floating-point parameter or buffer of a module, whose dtype and device its inputs need."""
+    """Return the first floating-point parameter or buffer of a module, which determines dtype and device of inputs."""
     tensors = chain(model.parameters(), model.buffers()) if isinstance(model, nn.Module) else ()
     return next((tensor for tensor in tensors if tensor.is_floating_point()), None)
 
 
 def like(model: Any, x: Tensor, default: torch.dtype | None = None) -> Tensor:
-    """Return x in the dtype and on the device of the model's weights; without weights, in ``default`` or unchanged."""
+    """Convert x to the dtype and device of the weights of a model; without weights, to ``default`` or not at all."""
     weight = weight_of(model)
     return x.to(default or x.dtype) if weight is None else x.to(weight)
 
 
 @contextmanager
 def evaluating(model: Any) -> Iterator[None]:
-    """Set evaluation mode (no dropout) in this context, and restore the mode of every module at its end."""
+    """Return a context in which a model is in evaluation mode; at its end the mode of every module is restored."""
     modules = {module: module.training for module in model.modules()} if isinstance(model, nn.Module) else {}
     with ExitStack() as stack:
         # cuDNN cannot differentiate a recurrence in evaluation mode

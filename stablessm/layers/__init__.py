@@ -1,4 +1,4 @@
-"""Recurrent layers that are stable by construction. Scan, convolution and single steps give the same numbers."""
+"""Recurrent layers that are stable by construction, and that run as a scan, as a convolution or step by step."""
 
 from stablessm.layers.base import SequenceLayer
 from stablessm.layers.bidirectional import Bidirectional

@@ -1,4 +1,4 @@
-"""The activations of the papers, by name, with their derivatives."""
+"""The activation functions that the papers use, by name, with their derivatives."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from stablessm._arguments import one_of
 
 
 class Activation(NamedTuple):
-    """An activation σ and its derivative σ', both elementwise."""
+    """An activation function σ and its derivative σ', both elementwise."""
 
     value: Callable[[Tensor], Tensor]
     slope: Callable[[Tensor], Tensor]
@@ -50,7 +50,7 @@ ACTIVATIONS = {
 
 
 def get(name: str) -> Activation:
-    """Return the activation called ``name``.
+    """Return the activation function with a given name, and its derivative.
 
     >>> get("hardtanh").value(torch.tensor([-3.0, 0.5])).tolist()
     [-1.0, 0.5]

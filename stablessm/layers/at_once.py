@@ -1,4 +1,4 @@
-"""Decides whether one step of a module runs in kernels of its own, which do the work of several operations."""
+"""Decides whether one step of a module runs as one Triton kernel instead of several PyTorch operations."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from stablessm.scan.checks import autocast_enabled
 from stablessm.scan.dispatch import forward_mode, quick
 
 FEW = 4
-"""Largest number of rows that the kernels multiply at least as fast as cuBLAS in every dtype."""
+"""Largest batch size at which the kernels multiply matrices at least as fast as cuBLAS in every dtype."""
 PRODUCTS = 2**23
-"""Largest number of products in float32, which the kernels compute without tensor cores."""
+"""Largest number of float32 products in a matrix product, because the kernels compute these without tensor cores."""
 
 
 def runs_at_once(x_t: Tensor, *parameters: Tensor | None) -> bool:
-    """Return True if the Triton kernels of a step can compute with x_t (B, C) and these parameters.
+    """Return True if a Triton kernel can compute a step from the input x_t (B, C) and these parameters.
 
-    They compute no gradients, and require contiguous tensors of one dtype on a GPU.
+    The kernels compute no gradients, and require contiguous tensors of one dtype on a GPU.
     """
     if torch.is_grad_enabled() or not quick(x_t) or forward_mode() or resolve("auto", x_t.device) != "triton":
         return False
@@ -34,7 +34,7 @@ def runs_at_once(x_t: Tensor, *parameters: Tensor | None) -> bool:
 
 
 def multiplies_at_once(x_t: Tensor, *parameters: Tensor | None) -> bool:
-    """Return True if the kernels can compute with these tensors, and matrix products in them are fast."""
+    """Return True if a Triton kernel can compute a step from these tensors, and is not slower than cuBLAS."""
     rows = x_t.shape[0]  # len() of a tensor takes longer
     if x_t.dtype == torch.float32 and rows > FEW:
         for tensor in parameters:
@@ -44,7 +44,10 @@ def multiplies_at_once(x_t: Tensor, *parameters: Tensor | None) -> bool:
 
 
 def linear_parameters(*modules: Any) -> list[Tensor] | None:
-    """Return weights and biases of ``nn.Linear`` modules without hooks, in order; None if there are other modules."""
+    """Return the weights and biases of ``nn.Linear`` modules, in order.
+
+    Return None if a module has hooks or is not an ``nn.Linear``.
+    """
     if any(type(module) is not nn.Linear or _has_hooks(module) for module in modules):
         return None
     return [tensor for module in modules for tensor in (module.weight, module.bias)]

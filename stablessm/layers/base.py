@@ -1,4 +1,4 @@
-"""The base class of all layers: shapes, state in and out, padding, resets, time steps, streaming."""
+"""The base class of all layers: their interface, and what all layers do with states, padding, resets and time steps."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from stablessm.scan.padding import last_state, without_padding
 
 
 class SequenceLayer(nn.Module, ABC):
-    """A causal map from a sequence (B, T, d_input) to a sequence (B, T, d_output) that carries a state.
+    """A layer that maps a sequence (B, T, d_input) causally to a sequence (B, T, d_output) and carries a state.
 
     It also accepts a ``PackedSequence`` and a single sequence (T, d_input), as ``torch.nn.GRU`` does.
 
@@ -53,26 +53,26 @@ class SequenceLayer(nn.Module, ABC):
 
     @abstractmethod
     def eigenvalues(self) -> Tensor:
-        """Return the eigenvalues of the recurrence. Gradients flow through them."""
+        """Return the eigenvalues of the recurrence, through which gradients flow."""
 
     @abstractmethod
     def kernel(self, times: Times) -> Tensor:
-        """Return the response to an impulse at the given times, without the direct term D x."""
+        """Return the output at the given times after an impulse at time 0, without the direct term D x."""
 
     @abstractmethod
     def _states(self, x: Tensor, state: Tensor | None, reset: Tensor | None, dt: Tensor | None) -> Tensor:
-        """Return all states (B, T, …); ``state=None`` starts from zeros."""
+        """Compute the states after all steps, (B, T, …), from an initial state (None means zeros)."""
 
     @abstractmethod
     def _advance(self, x_t: Tensor, state: Tensor, dt: Tensor | None) -> Tensor:
-        """Return the next state (B, …)."""
+        """Compute the state after one more step, (B, …)."""
 
     @abstractmethod
     def _readout(self, states: Tensor, x: Tensor) -> Tensor:
-        """Compute the output from states and input, at one time or at many."""
+        """Compute the output from states and inputs, for one step or for many."""
 
     def initial_state(self, batch: int) -> State:
-        """Return the zero state for ``batch`` sequences, in float32 or better."""
+        """Return a state of zeros for ``batch`` sequences, in float32 or better."""
         if not torch.compiler.is_compiling():
             batch = whole_number("batch", batch, 0)
         return torch.zeros(batch, *self.state_shape, dtype=self._state_dtype(), device=self._parameter().device)
@@ -80,7 +80,7 @@ class SequenceLayer(nn.Module, ABC):
     def forward(
         self, x: Input, state: State | None = None, *, lengths: Lengths = None, reset: Reset = None, dt: Dt = None
     ) -> tuple[Sequence, State]:
-        """Run over a sequence.
+        """Compute the outputs and the last state for a batch of sequences.
 
         Args:
             x: (B, T, d_input), in the dtype of the parameters; or, as ``torch.nn.GRU`` accepts them, one sequence
@@ -111,7 +111,7 @@ class SequenceLayer(nn.Module, ABC):
         return without_padding(_as_autocast(y), lengths), final
 
     def step(self, x_t: Tensor, state: State | None = None, *, dt: Dt = None) -> tuple[Tensor, State]:
-        """Run one step of ``forward`` and return the output (B, d_output) and the next state.
+        """Run one step of ``forward``: return the output (B, d_output) and the next state.
 
         Args:
             x_t: (B, d_input), or (d_input,) for a single sequence; output and state then have no batch dimension.
@@ -132,7 +132,7 @@ class SequenceLayer(nn.Module, ABC):
         return _as_autocast(self._readout(new, x_t)), new
 
     def _step_at_once(self, x_t: Tensor, state: Tensor) -> tuple[Tensor, Tensor] | None:
-        """Return the result of a step that runs in a few kernels; None where a layer or its tensors have none."""
+        """Compute one step with a few Triton kernels, or return None if the layer or its tensors do not allow it."""
         return None
 
     def _run(
@@ -143,7 +143,7 @@ class SequenceLayer(nn.Module, ABC):
         return self._readout(states, x), last_state(states, before, lengths)
 
     def _check(self, name: str, x: Tensor, rank: int, letters: str) -> tuple[int, ...]:
-        """Check x, which has ``rank`` dimensions or one fewer if unbatched, and return its shape without channels."""
+        """Check an input x with ``rank`` dimensions (one fewer without a batch); return its shape without channels."""
         if not isinstance(x, Tensor) or x.dim() != rank - 1:
             check_tensor(name, x, rank, letters)
         if x.shape[-1] != self.d_input:
@@ -186,7 +186,7 @@ class SequenceLayer(nn.Module, ABC):
         return torch.as_tensor(dt, dtype=self._parameter_dtype(), device=like.device)
 
     def _parameter(self) -> Tensor:
-        """Return one parameter, from which dtype and device are read."""
+        """Return one of the parameters, whose dtype and device are the layer's."""
         return next(self.parameters())
 
     def _state_dtype(self) -> torch.dtype:
@@ -197,7 +197,7 @@ class SequenceLayer(nn.Module, ABC):
 
 
 def _as_autocast(y: Tensor) -> Tensor:
-    """Return an output in the dtype of autocast if autocast is enabled; autocast does not change float64."""
+    """Return an output in the dtype of autocast, if autocast is enabled and the output is not float64."""
     device = y.device.type
     if y.dtype == torch.float64 or not autocast_enabled(device):
         return y

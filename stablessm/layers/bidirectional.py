@@ -61,10 +61,11 @@ class Bidirectional(nn.Module):
     def forward(
         self, x: Input, state: Pair = None, *, lengths: Lengths = None, reset: Reset = None, dt: Dt = None
     ) -> tuple[Sequence, tuple[State, State]]:
-        """Run both layers. The arguments are those of :meth:`SequenceLayer.forward`.
+        """Compute the merged outputs and both last states.
 
-        ``state`` is a pair: the state of ``ahead`` before the first step and the state of ``back`` after the last step.
-        ``dt`` of a step belongs to its sample, in both directions.
+        The arguments are those of :meth:`SequenceLayer.forward`. ``state`` is a pair: the state of ``ahead`` before the
+        first step and the state of ``back`` after the last step. ``dt`` of a step belongs to its sample, in both
+        directions.
         """
         if isinstance(x, PackedSequence):
             return packed(self.forward, x, state, lengths=lengths, reset=reset, dt=dt)
@@ -88,7 +89,10 @@ class Bidirectional(nn.Module):
 
 
 def _reversal(x: Tensor, lengths: Tensor | None) -> Tensor:
-    """Return indices (B, T) that reverse the real steps of each sequence; applying them twice restores the order."""
+    """Return indices (B, T) that reverse the real steps of each sequence and leave its padding in place.
+
+    Applying the indices twice restores the order.
+    """
     steps = torch.arange(x.shape[1], device=x.device)
     if lengths is None:
         return steps.flip(0).expand(x.shape[:2])

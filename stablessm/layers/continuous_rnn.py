@@ -1,4 +1,4 @@
-"""The nonlinear RNN in continuous time that the papers study."""
+"""The nonlinear recurrent network in continuous time that the papers study."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Solver: TypeAlias = Literal["euler", "exponential"]
 
 @final
 class ContinuousRNN(SequenceLayer):
-    """Nonlinear recurrent network in continuous time: dh/dt = σ(W h + U x + b),  y = C h (IAT eq. 1).
+    """A nonlinear recurrent network in continuous time: dh/dt = σ(W h + U x + b),  y = C h (IAT eq. 1).
 
     The matrix W = g(M) comes from any map (IAT eq. 15).
 
@@ -95,7 +95,10 @@ class ContinuousRNN(SequenceLayer):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Draw W with the given eigenvalues, or with time scales over a factor of 1000; Gaussian U and C, and b = 0."""
+        """Draw U and C from a Gaussian and W with the initial eigenvalues, and set b to zero.
+
+        By default, the eigenvalues have time scales that span a factor of 1000.
+        """
         size = len(self.M)
         fastest = self.map.range[0] if isinstance(self.map, Reparameterization) else -math.inf
         start = initialize.spread_rates(size, self.dt, fastest) if self._start is None else self._start
@@ -114,7 +117,7 @@ class ContinuousRNN(SequenceLayer):
             nn.init.zeros_(self.bias)
 
     def recurrent_matrix(self) -> Tensor:
-        """Return W = g(M): (N, N), or (N,) if diagonal."""
+        """Return the recurrent matrix W = g(M): (N, N), or (N,) if the recurrence is diagonal."""
         return self.map(self.M.to(self._parameter_dtype()))
 
     def eigenvalues(self) -> Tensor:
@@ -168,7 +171,7 @@ class ContinuousRNN(SequenceLayer):
         return F.linear(x, self.U, self.bias).to(self._parameter_dtype())
 
     def _linear_step(self, W: Tensor, dt: Tensor | None) -> Tensor | None:
-        """Return dt φ(dt W), which every step shares if σ is linear and all steps are equally long."""
+        """Return dt φ(dt W) if all steps have the same (σ is linear and all steps are equally long); otherwise None."""
         if self.activation != "linear" or self.solver == "euler" or (dt is not None and dt.dim()):
             return None
         step = W.new_tensor(self.dt) if dt is None else dt
@@ -191,7 +194,11 @@ class ContinuousRNN(SequenceLayer):
         return state + increment.squeeze(-1)
 
     def _phi(self, J: Tensor, v: Tensor, dt: Tensor) -> Tensor:
-        """Return dt φ(dt J) v: elementwise, or for a matrix J the upper right block of exp [[dt J, dt v], [0, 0]]."""
+        """Compute dt φ(dt J) v for φ(z) = (e^z - 1) / z.
+
+        A vector J means an elementwise product. For a matrix J, the result is the upper right block of exp [[dt J, dt
+        v], [0, 0]].
+        """
         if self.recurrence == "diagonal":
             return dt * v * phi(J * dt)
         rows, columns = v.shape[-2:]
@@ -199,13 +206,13 @@ class ContinuousRNN(SequenceLayer):
         return torch.linalg.matrix_exp(block)[..., :rows, rows:]
 
     def extra_repr(self) -> str:
-        """Return the options, for ``print(model)``."""
+        """Return the layer's options as text, for ``print(model)``."""
         sizes = f"{self.d_input}, {len(self.M)}, {self.d_output}"
         return f"{sizes}, {self.activation}, {self.recurrence}, map={self.map!r}, dt={self.dt:g}, {self.solver}"
 
 
 def real_matrix(eigenvalues: Tensor) -> Tensor:
-    """Return a real normal matrix with these eigenvalues: 1×1 blocks for real ones, 2×2 blocks for pairs.
+    """Return a real normal matrix with the given eigenvalues, in 1×1 blocks (real) and 2×2 blocks (complex pairs).
 
     >>> real_matrix(torch.tensor([-1 + 2j, -1 - 2j])).tolist()
     [[-1.0, 2.0], [-2.0, -1.0]]

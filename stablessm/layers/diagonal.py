@@ -21,7 +21,7 @@ Mode: TypeAlias = Literal["scan", "conv", "auto"]
 
 
 class DiagonalLayer(MappedLayer):
-    """Base class of layers with a linear diagonal recurrence h[t] = a ⊙ h[t-1] + u[t].
+    """The base class of layers with a linear diagonal recurrence h[t] = a ⊙ h[t-1] + u[t].
 
     ``mode`` is ``scan`` (which allows resets and a ``dt`` that varies in time), ``conv`` (convolution by FFT, without
     either) or ``auto`` (whichever is faster). All modes give the same numbers.
@@ -46,24 +46,24 @@ class DiagonalLayer(MappedLayer):
 
     @abstractmethod
     def _discretize(self, dt: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Return the factors a and g of h[t] = a h[t-1] + g u[t], in float32 or better.
+        """Compute the factors a and g of the recurrence h[t] = a h[t-1] + g u[t], in float32 or better.
 
         Their shape is (*dt.shape, *state_shape), or state_shape without dt.
         """
 
     def _weights_of_factors(self) -> Weights | None:
-        """Return the parameters from which a kernel computes the result of ``_discretize(None)``; None without one."""
+        """Return the parameters from which a GPU kernel can compute the factors a and g, or None if no kernel can."""
         return None
 
     @abstractmethod
     def _drive(self, x: Tensor, gain: Tensor) -> Tensor:
-        """Return g u (…, *state_shape) for an input x (…, d_input)."""
+        """Return the term g u (…, *state_shape) of the recurrence, for an input x (…, d_input)."""
 
     def _decays(self, x: Tensor, dt: Tensor | None) -> Tensor:
         return self._discretize(dt)[0]
 
     def _factors(self, dt: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Return the result of ``_discretize``, or the result that ``hold`` has cached."""
+        """Return the factors a and g of the recurrence from the cache of ``hold``, or compute them."""
         if dt is not None:
             return self._discretize(dt)
         if self._held is not None and not torch.is_grad_enabled():
@@ -71,7 +71,7 @@ class DiagonalLayer(MappedLayer):
         return computed_at_once(self._weights_of_factors()) or self._discretize(None)
 
     def _step_factors(self) -> tuple[Tensor, Tensor] | Weights:
-        """Return the factors, or the weights from which a kernel computes them in a step without gradients."""
+        """Return the factors a and g of a step without gradients, or the parameters from which kernels compute them."""
         if self._held is not None:
             return self._held
         weights = self._weights_of_factors()
@@ -93,15 +93,18 @@ class DiagonalLayer(MappedLayer):
         return decay * state + self._drive(x_t, gain)
 
     def _convolves(self, x: Tensor, reset: Tensor | None, dt: Tensor | None) -> bool:
-        """Return True if this call runs as a convolution."""
+        """Return True if a call with these arguments runs as a convolution."""
         alike = reset is None and (dt is None or dt.dim() == 0)
         if self.mode == "conv" and not alike:
             name = "dt" if reset is None else "reset"
             raise ArgumentError("mode", f"'scan' or 'auto' with a {name} that varies in time", "'conv'")
-        if exporting():  # the exported program takes any length, for which an FFT has no fixed size
+        if exporting():  # an exported program takes any length, but an FFT has a fixed size
             return False
         return self.mode == "conv" or (self.mode == "auto" and alike and self._convolution_is_faster(x))
 
     def _convolution_is_faster(self, x: Tensor) -> bool:
-        """Return True if no fast scan is installed (compared in ``benchmarks/scan.py`` and ``s4d_mode.py``)."""
+        """Return True if no fast scan is installed.
+
+        ``benchmarks/scan.py`` and ``s4d_mode.py`` compare a scan with a convolution.
+        """
         return resolve("auto", x.device) == "reference"

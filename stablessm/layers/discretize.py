@@ -1,4 +1,4 @@
-"""Three discretizations, which turn dh/dt = λ h + u into h[k] = a h[k-1] + g u[k] for steps of length dt."""
+"""Three discretizations, which turn dh/dt = λ h + u into h[k] = a h[k-1] + g u[k] for time steps dt."""
 
 from __future__ import annotations
 
@@ -11,21 +11,22 @@ from stablessm.layers.zero_order_hold import zero_order_hold
 
 
 def bilinear(eigenvalues: Tensor, dt: Tensor) -> tuple[Tensor, Tensor]:
-    """Return a = (1 + λ dt/2) / (1 - λ dt/2), g = dt / (1 - λ dt/2): the trapezoidal rule, stable if Re λ < 0."""
+    """Compute a = (1 + λ dt/2) / (1 - λ dt/2), g = dt / (1 - λ dt/2): the trapezoidal rule, stable if Re λ < 0."""
     half = eigenvalues * dt / 2
     return (1 + half) / (1 - half), dt / (1 - half)
 
 
 def exponential(eigenvalues: Tensor, dt: Tensor) -> tuple[Tensor, Tensor]:
-    """Return a = e^{λ dt}, g = dt: the sampled kernel equals the kernel in continuous time."""
+    """Compute a = e^{λ dt}, g = dt, for which the sampled kernel equals the kernel in continuous time."""
     z = eigenvalues * dt
     return z.exp(), dt.to(z.dtype).expand_as(z)
 
 
 def forgotten(name: str, z: Tensor) -> Tensor:
-    """Return 1 - a² of the discretization called ``name`` at z = λ dt ≤ 0, without cancellation at small |z|.
+    """Compute 1 - a² for the decay a of a discretization, at z = λ dt ≤ 0, without cancellation for small |z|.
 
-    The stationary variance of a state that is driven by white noise is g² / (1 - a²) times the variance of the noise.
+    ``name`` is the name of the discretization. The stationary variance of a state that is driven by white noise is g² /
+    (1 - a²) times the variance of the noise.
     """
     return -2 * z / (1 - z / 2) ** 2 if name == "bilinear" else -(2 * z).expm1()
 
@@ -39,7 +40,7 @@ METHODS: dict[str, Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]] = {
 
 
 def get(name: str) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]:
-    """Return the discretization called ``name``.
+    """Return the discretization with a given name, as a function from (eigenvalues, dt) to (a, g).
 
     >>> import torch
     >>> decay, gain = get("zoh")(torch.tensor([-1.0]), torch.tensor(0.1))

@@ -1,4 +1,4 @@
-"""What the factors of a recurrence depend on besides its weights."""
+"""The map and the options that determine, together with the weights, the factors a and g of a recurrence."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NAMES = {
 
 
 class Kind(NamedTuple):
-    """A map and the form of a recurrence, as the kernels take them."""
+    """The map and the options of a recurrence, in the form in which GPU kernels receive them."""
 
     map: str
     """Name of the map."""
@@ -26,11 +26,11 @@ class Kind(NamedTuple):
     dt: float
     """Time step, if it is not a parameter."""
     normalize: bool
-    """In discrete time, whether g = √(1 - |a|²); otherwise g is 1."""
+    """Whether g = √(1 - |a|²) in discrete time; otherwise g is 1."""
 
     @classmethod
     def of(cls, map: Reparameterization, *, dt: float = 1.0, normalize: bool = False) -> Self | None:
-        """Return the kind of a layer with this map, or None if the kernels do not compute the map.
+        """Return the kind of a layer with this map and these options, or None if the kernels do not support the map.
 
         >>> from stablessm import reparam
         >>> Kind.of(reparam.get("best", b=2.0))
@@ -43,4 +43,4 @@ class Kind(NamedTuple):
 
 
 NO_KIND = Kind("direct", (0.0, 0.0), True, 1.0, False)
-"""In the place of a kind, for kernels that are given the factors themselves."""
+"""Placeholder for kernels that receive the factors themselves, which then ignore the kind."""

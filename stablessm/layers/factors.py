@@ -1,4 +1,4 @@
-"""The factors a and g of h[t] = a h[t-1] + g u[t] from the weights of a layer, in one kernel per pass on a GPU."""
+"""Computes the factors a and g of h[t] = a h[t-1] + g u[t] from a layer's weights, on a GPU by one kernel."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MOST = 1024
 
 
 class Weights(NamedTuple):
-    """The parameters that determine the factors, and how."""
+    """The parameters and the map from which the factors a and g of a recurrence are computed."""
 
     kind: Kind | None
     map: Reparameterization
@@ -30,7 +30,7 @@ class Weights(NamedTuple):
     """(H,) logarithms of the time steps; None if the time step is constant."""
 
     def fit_kernels(self) -> bool:
-        """Return True if the kernels compute the map, and the parameters are contiguous and not float64."""
+        """Return True if the GPU kernels support the map, and the parameters are contiguous and not float64."""
         w = self.w
         return (
             self.kind is not None
@@ -45,7 +45,7 @@ class Weights(NamedTuple):
 
 
 def computed_at_once(weights: Weights | None) -> tuple[Tensor, Tensor] | None:
-    """Return a and g from one kernel; None where the kernel does not apply."""
+    """Compute a recurrence's factors a and g with one GPU kernel; return None if the kernel does not support them."""
     if weights is None:
         return None
     kind, map, *tensors = weights
@@ -65,7 +65,7 @@ def computed_at_once(weights: Weights | None) -> tuple[Tensor, Tensor] | None:
 def plainly(
     kind: Kind, map: Reparameterization, w: Tensor, imag: Tensor | None, log_dt: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """Return a and g by plain operations in float32, differentiable to any order."""
+    """Compute a recurrence's factors a and g with PyTorch operations in float32, differentiable to any order."""
     size, angle = map(w.float()), None if imag is None else imag.float()
     if kind.continuous:
         step = size.new_full((1,), kind.dt) if log_dt is None else log_dt.float().exp()[..., None]
@@ -78,7 +78,7 @@ def plainly(
 
 
 class _Factors(torch.autograd.Function):
-    """Autograd function of the kernels."""
+    """The autograd function of the GPU kernels that compute a recurrence's factors a and g."""
 
     @staticmethod
     def forward(
@@ -92,7 +92,7 @@ class _Factors(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, d_decay: Tensor, d_gain: Tensor) -> tuple[Tensor | None, ...]:
-        again = torch.is_grad_enabled()  # create_graph: the gradient itself must be differentiable
+        again = torch.is_grad_enabled()  # with create_graph, the gradient must be differentiable
         if not again and plain(d_decay) and plain(d_gain):
             from stablessm.layers import triton_factors
 
@@ -103,7 +103,7 @@ class _Factors(torch.autograd.Function):
         wanted = [i for i, tensor in enumerate(ctx.saved_tensors) if tensor is not None and ctx.needs_input_grad[2 + i]]
         inputs = [ctx.saved_tensors[i] for i in wanted]
         pairs = zip(outputs, (d_decay, d_gain), strict=True)
-        varying, grads = zip(*((y, d_y) for y, d_y in pairs if y.requires_grad), strict=True)  # a gain of 1 does not
+        varying, grads = zip(*((y, d_y) for y, d_y in pairs if y.requires_grad), strict=True)  # a gain of 1 has none
         found = torch.autograd.grad(varying, inputs, grads, create_graph=again, allow_unused=True)
         each = dict(zip(wanted, found, strict=True))
         return None, None, *(each.get(i) for i in range(3))

@@ -1,4 +1,4 @@
-"""The other forms of input that ``torch.nn.GRU`` accepts: packed sequences, and inputs without a batch dimension."""
+"""The other inputs that ``torch.nn.GRU`` accepts: packed sequences, and inputs without a batch dimension."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Input: TypeAlias = Sequence | PackedSequence
 
 
 def packed(run: Callable[..., Any], x: PackedSequence, state: Any, *, lengths: Any, **options: Any) -> tuple[Any, Any]:
-    """Call ``run``, a layer's ``forward``, for a PackedSequence; return a PackedSequence and the state.
+    """Call ``run``, the ``forward`` of a layer, with a PackedSequence; return a PackedSequence and the state.
 
     States and options have the sequences in their order before packing.
     """
@@ -33,7 +33,7 @@ def packed(run: Callable[..., Any], x: PackedSequence, state: Any, *, lengths: A
 
 
 def unbatched(run: Callable[..., Any], x: Tensor, state: Any, **options: Any) -> tuple[Any, Any]:
-    """Call ``run``, a layer's ``forward`` or ``step``, for one sequence without a batch dimension."""
+    """Call ``run``, the ``forward`` or ``step`` of a layer, with one sequence that has no batch dimension."""
     if options.get("lengths") is not None:
         raise ArgumentError("lengths", "None with one sequence (time, d_input)", type(options["lengths"]).__name__)
     y, state = run(x[None], _each(lambda tensor: tensor[None], state), **options)
@@ -41,7 +41,7 @@ def unbatched(run: Callable[..., Any], x: Tensor, state: Any, **options: Any) ->
 
 
 def _each(change: Callable[[Tensor], Tensor], state: Any) -> Any:
-    """Apply ``change`` to a state, or to each state of a pair; None stays None."""
+    """Apply the function ``change`` to a state, or to each state of a pair; None stays None."""
     if isinstance(state, tuple):
         return tuple(_each(change, part) for part in state)
     return None if state is None else change(state)

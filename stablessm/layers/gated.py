@@ -18,13 +18,16 @@ from stablessm.layers.mapped import MappedLayer
 from stablessm.reparam import Reparameterization
 from stablessm.scan import linear_scan
 from stablessm.scan.checks import check_tensor
+from stablessm.scan.gated import decay_and_drive, gated_scan
+from stablessm.scan.projection import project
+from stablessm.scan.protocol import Gated
 
 FASTEST = -1e4
 """Largest rate per step; the decay is 0 in every precision."""
 
 
 class GatedLayer(MappedLayer):
-    """Base class of recurrences h[t] = a[t] ⊙ h[t-1] + u[t] in which the input sets the decay a[t].
+    """The base class of recurrences h[t] = a[t] ⊙ h[t-1] + u[t] in which the decay a[t] depends on the input.
 
     log a[t] = λ Δ(x[t]) dt, where λ = f(w) < 0 comes from any continuous-time map and Δ(x) > 0 from a gate. A stable
     map therefore gives 0 ≤ a[t] < 1 for all weights and inputs. Rounding cannot change this: a[t] is at most the
@@ -42,10 +45,10 @@ class GatedLayer(MappedLayer):
 
     @abstractmethod
     def _gates(self, x: Tensor, dt: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Return the decay a and the drive u, (…, *state_shape) in float32 or better, for inputs x (…, d_input)."""
+        """Compute the decay a and the drive u, (…, *state_shape) in float32 or better, for inputs x (…, d_input)."""
 
     def eigenvalues(self) -> Tensor:
-        """Return λ, in the shape of the state. The decay of a step is exp(λ Δ(x))."""
+        """Return λ, in the shape of the state; the decay of a step is exp(λ Δ(x))."""
         return self.map(self.w.to(self._parameter_dtype()))
 
     def kernel(self, times: Times) -> Tensor:
@@ -54,7 +57,7 @@ class GatedLayer(MappedLayer):
 
     @checked
     def decays(self, x: Tensor, *, dt: Dt = None) -> Tensor:
-        """Return a[t] for inputs x (B, T, d_input): (B, T, …), in float32 or better.
+        """Compute the decays a[t] for inputs x (B, T, d_input): (B, T, …), in float32 or better.
 
         >>> import stablessm as ssm
         >>> layer = ssm.MinGRU(3, 8)
@@ -70,21 +73,17 @@ class GatedLayer(MappedLayer):
         return self._gates(x, dt)[0]
 
     def _projected(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        """Return W x + b in float32 or better; recurrent parameters may have a wider dtype than the other ones."""
+        """Compute W x + b in float32 or better; recurrent parameters may have a wider dtype than other parameters."""
         if bias.dtype == weight.dtype:
-            return F.linear(x, weight, bias).to(self._parameter_dtype())
-        return F.linear(x, weight).to(self._parameter_dtype()) + bias
+            return project(x, weight, bias).to(self._parameter_dtype())
+        return project(x, weight).to(self._parameter_dtype()) + bias
 
-    def _rates(self, dt: Tensor | None) -> Tensor:
-        """Return λ dt. Rates beyond 10,000 per step, for which the decay is 0, are limited, since ∞ times 0 is NaN."""
-        rates = self.eigenvalues().clamp(min=FASTEST)
-        return rates if dt is None else rates * dt.view(*dt.shape, *(1,) * len(self.state_shape))
+    def _rates(self) -> Tensor:
+        """Compute λ, limited to -10,000 per step, because an infinite rate times zero would be NaN.
 
-    def _decayed(self, change: Tensor) -> tuple[Tensor, Tensor]:
-        """Return a = 1 + change and 1 - a; a stable map keeps a below 1 even where it would be rounded to 1."""
-        if self.map.is_stable:
-            change = below_zero(change)
-        return 1 + change, -change
+        At larger rates, the decay is 0 anyway.
+        """
+        return self.eigenvalues().clamp(min=FASTEST)
 
     def _states(self, x: Tensor, state: Tensor | None, reset: Tensor | None, dt: Tensor | None) -> Tensor:
         decay, drive = self._gates(x, dt)
@@ -97,18 +96,48 @@ class GatedLayer(MappedLayer):
         return decay * state + drive
 
     def extra_repr(self) -> str:
-        """Return the sizes and the map, for ``print(model)``."""
+        """Return the layer's sizes and map as text, for ``print(model)``."""
         sizes = dict.fromkeys((self.d_input, *self.state_shape, self.d_output))
         return f"{', '.join(map(str, sizes))}, map={self.map!r}"
 
 
+class UnitLayer(GatedLayer):
+    """Base class of gated layers with one gated recurrence per state: :func:`stablessm.scan.gated.decay_and_drive`."""
+
+    form: ClassVar[str]
+
+    @abstractmethod
+    def _gate_inputs(self, x: Tensor) -> Tensor:
+        """Return the inputs of all gates (…, gates · states), in float32 or better."""
+
+    @abstractmethod
+    def _rate(self) -> Tensor:
+        """Return the rate of the recurrence for each state."""
+
+    def _direct(self, x: Tensor) -> Tensor | None:
+        """Return the input that the recurrence uses beside its gates, if it does."""
+        return None
+
+    def _gates(self, x: Tensor, dt: Tensor | None) -> tuple[Tensor, Tensor]:
+        step = None if dt is None else dt[..., None]
+        inputs, stable = self._gate_inputs(x), self.map.is_stable
+        return decay_and_drive(self.form, inputs, self._rate(), self._direct(x), stable, step)
+
+    def _states(self, x: Tensor, state: Tensor | None, reset: Tensor | None, dt: Tensor | None) -> Tensor:
+        if dt is not None:
+            return super()._states(x, state, reset, dt)
+        reset = None if reset is None else reset.expand(x.shape[:2])
+        inputs, stable = self._gate_inputs(x), self.map.is_stable
+        return gated_scan(Gated(self.form, inputs, self._rate(), self._direct(x), state, reset, stable))
+
+
 def softplus(z: Tensor) -> Tensor:
-    """Return log(1 + e^z), to full precision in float64 too."""
+    """Compute log(1 + e^z), accurately in float64 too."""
     return F.softplus(z, threshold=50.0)
 
 
 def below_zero(change: Tensor) -> Tensor:
-    """Return the numbers, limited to those for which 1 + change is below 1 after rounding.
+    """Limit the entries of ``change`` to numbers below 0, so that 1 + change stays below 1 after rounding.
 
     >>> (1 + below_zero(torch.zeros(1))).item() < 1
     True
@@ -117,7 +146,7 @@ def below_zero(change: Tensor) -> Tensor:
 
 
 def gate_bias(count: int, timescales: Sequence[float], unit: Tensor) -> Tensor:
-    """Return b such that ``unit`` softplus(b) = 1/τ, with time scales τ spread evenly on a logarithmic axis.
+    """Return biases b for which ``unit`` softplus(b) = 1/τ, with time scales τ evenly spaced in their logarithm.
 
     >>> b = gate_bias(3, (1.0, 100.0), torch.tensor(1.0))
     >>> (1 / torch.nn.functional.softplus(b)).round(decimals=4).tolist()

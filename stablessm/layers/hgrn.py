@@ -1,4 +1,4 @@
-"""The hierarchically gated recurrent network's layer: forget gates with trained lower bounds."""
+"""HGRN, the layer of hierarchically gated recurrent networks: forget gates with trained lower bounds."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from torch.nn import functional as F
 from stablessm._arguments import whole_number
 from stablessm._checked import Size, checked
 from stablessm.layers import initialize
-from stablessm.layers.gated import GatedLayer
+from stablessm.layers.gated import UnitLayer
 from stablessm.reparam import Reparameterization
+from stablessm.scan.projection import project
 
 
 @final
-class HGRN(GatedLayer):
-    """Hierarchically gated recurrent unit (HGRN, arXiv 2311.04823) with real states, and lower bounds from any map.
+class HGRN(UnitLayer):
+    """Hierarchically gated recurrent unit (HGRN, arXiv 2311.04823), whose forget gates have lower bounds from any map.
 
     h[t] = a[t] ⊙ h[t-1] + (1 - a[t]) ⊙ silu(B x[t] + b),  a[t] = γ + (1 - γ) ⊙ sigmoid(G x[t] + g),  γ = exp(λ),
     y[t] = C (h[t] ⊙ silu(O x[t])).
@@ -34,6 +35,7 @@ class HGRN(GatedLayer):
     (torch.Size([4, 100, 16]), torch.Size([4, 16]))
     """
 
+    form: ClassVar[str] = "hgrn"
     recurrent_parameters: ClassVar[tuple[str, ...]] = ("w", "gate_bias")
 
     @checked
@@ -51,7 +53,7 @@ class HGRN(GatedLayer):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Set λ as given or spread over time scales; biases are zero and all other weights Gaussian."""
+        """Set λ to the initial eigenvalues, biases to zero, and draw all other weights from a Gaussian."""
         start = initialize.spread_rates(len(self.w), 1.0, self.map.range[0]) if self._start is None else self._start
         self.w.copy_(self.map.weights(start))
         for bias in (self.gate_bias, self.bias):
@@ -59,13 +61,11 @@ class HGRN(GatedLayer):
         for weight in (self.gate, self.B, self.out_gate, self.C):
             nn.init.normal_(weight, std=self.d_input**-0.5)
 
-    def _gates(self, x: Tensor, dt: Tensor | None) -> tuple[Tensor, Tensor]:
-        closed = torch.sigmoid(-self._projected(x, self.gate, self.gate_bias))
-        change = torch.expm1(self._rates(None)) * closed
-        if dt is not None:
-            change = torch.expm1(dt[..., None] * torch.log1p(change.clamp(min=torch.finfo(change.dtype).eps - 1)))
-        decay, forgotten = self._decayed(change)
-        return decay, forgotten * F.silu(self._projected(x, self.B, self.bias))
+    def _gate_inputs(self, x: Tensor) -> Tensor:
+        return self._projected(x, torch.cat([self.gate, self.B]), torch.cat([self.gate_bias, self.bias]))
+
+    def _rate(self) -> Tensor:
+        return torch.expm1(self._rates())
 
     def _readout(self, states: Tensor, x: Tensor) -> Tensor:
-        return F.linear(states.to(self.C.dtype) * F.silu(F.linear(x, self.out_gate)), self.C)
+        return project(states.to(self.C.dtype) * F.silu(project(x, self.out_gate)), self.C)

@@ -1,4 +1,4 @@
-"""A context in which layers compute their discretized eigenvalues once, for many steps with the same weights."""
+"""A context manager in which layers compute their discretized eigenvalues once, for many steps."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def hold(model: nn.Module) -> Iterator[None]:
     """Compute the discretized eigenvalues of all layers in ``model`` once, and reuse them inside this context.
 
     The weights must not change inside the context. The map and the discretization are a quarter to half of the
-    operations of a step that generates one token. Calls that record gradients or pass ``dt`` compute them as usual.
+    operations of a step that generates one token. Calls with gradients or ``dt`` compute eigenvalues as usual.
 
     >>> import stablessm as ssm
     >>> layer, x_t = ssm.RealSSM(1, 4, 1), torch.randn(2, 1)
@@ -33,4 +33,4 @@ def hold(model: nn.Module) -> Iterator[None]:
         yield
     finally:
         for layer in layers:
-            layer._held = None  # an outer hold loses its cache too: slower, but no stale values
+            layer._held = None  # an outer context loses its cache too, which is slower but correct

@@ -1,4 +1,4 @@
-"""Initial eigenvalues of the layers."""
+"""Computes or draws the initial eigenvalues of layers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def spread_rates(count: int, dt: float, fastest: float) -> Tensor:
 
 
 def ring(count: int, r_min: float, r_max: float, max_phase: float) -> Tensor:
-    """Draw complex eigenvalues uniform in area on a ring r_min ≤ |λ| ≤ r_max, 0 ≤ arg λ ≤ max_phase.
+    """Draw complex eigenvalues, uniformly in area, from the ring r_min ≤ |λ| ≤ r_max with phases 0 ≤ arg λ ≤ max_phase.
 
     This is the initialization of the LRU and of LRU-UA (section 3.1, appendix E): |λ|² is uniform between the squares.
     """
@@ -43,18 +43,18 @@ def ring(count: int, r_min: float, r_max: float, max_phase: float) -> Tensor:
 
 
 def s4d_lin(count: int) -> Tensor:
-    """Return λ_n = -1/2 + iπn (S4D-Lin)."""
+    """Return the S4D-Lin eigenvalues λ_n = -1/2 + iπn."""
     return -0.5 + 1j * math.pi * torch.arange(count, dtype=torch.float64)
 
 
 def s4d_inv(count: int) -> Tensor:
-    """Return λ_n = -1/2 + i (N/π)(N/(2n+1) - 1) with N = 2 count (S4D-Inv)."""
+    """Return the S4D-Inv eigenvalues λ_n = -1/2 + i (N/π)(N/(2n+1) - 1) with N = 2 count."""
     n, size = torch.arange(count, dtype=torch.float64), 2 * count
     return -0.5 + 1j * size / math.pi * (size / (2 * n + 1) - 1)
 
 
 def s4d_legs(count: int) -> Tensor:
-    """Return the eigenvalues of the normal part of HiPPO-LegS with positive imaginary part (S4D-LegS).
+    """Return the S4D-LegS eigenvalues: those of HiPPO-LegS's normal part that have positive imaginary parts.
 
     The LegS matrix of size 2 count is a normal matrix -1/2 + S with skew-symmetric S, plus a matrix of rank one.
     """

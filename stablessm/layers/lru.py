@@ -76,7 +76,7 @@ class LRU(DiagonalLayer):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Draw eigenvalues from the ring, unless they were given; B and C are complex Gaussian, D is Gaussian."""
+        """Draw eigenvalues from the ring, unless they were given, and B, C and D from Gaussians (B and C complex)."""
         ring = (self.r_min, self.r_max, self.max_phase)
         start = initialize.ring(len(self.w), *ring) if self._start is None else self._start
         self.w.copy_(self.map.weights(start.abs()))
@@ -87,12 +87,12 @@ class LRU(DiagonalLayer):
             nn.init.normal_(self.D, std=self.d_input**-0.5)
 
     def eigenvalues(self) -> Tensor:
-        """Return λ, (d_state,) complex."""
+        """Return the complex eigenvalues λ, (d_state,)."""
         return self._discretize(None)[0]
 
     @checked
     def kernel(self, times: Times) -> Tensor:
-        """Return Re(C λ^k γ B) at whole steps k: (len(times), d_output, d_input)."""
+        """Return the impulse response Re(C λ^k γ B) at whole steps k: (len(times), d_output, d_input)."""
         decay, gain = self._discretize(None)
         B, C = self.B.to(gain.dtype), self.C.to(gain.dtype)
         inputs = torch.complex(B[:, 0], B[:, 1]) * gain[:, None]
@@ -134,5 +134,5 @@ class LRU(DiagonalLayer):
         return triton_dense.step(x_t, self.B, None, self._step_factors(), self.C, self.D, held)
 
     def extra_repr(self) -> str:
-        """Return the options, for ``print(model)``."""
+        """Return the layer's options as text, for ``print(model)``."""
         return f"{self.d_input}, {len(self.w)}, {self.d_output}, map={self.map!r}, normalize={self.normalize}"

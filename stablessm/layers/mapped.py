@@ -20,7 +20,7 @@ from stablessm.scan.decay_product import decay_product
 
 
 class MappedLayer(SequenceLayer):
-    """Base class of layers h[t] = a[t] ⊙ h[t-1] + u[t] whose decays a[t] depend on eigenvalues λ = f(w).
+    """The base class of layers h[t] = a[t] ⊙ h[t-1] + u[t] whose decays a[t] depend on eigenvalues λ = f(w).
 
     A reparameterization (``map``) computes the eigenvalues, or their real part or modulus, from the weights ``w``.
     """
@@ -44,11 +44,11 @@ class MappedLayer(SequenceLayer):
 
     @abstractmethod
     def _decays(self, x: Tensor, dt: Tensor | None) -> Tensor:
-        """Return the decays a (…, *state_shape) for inputs x; without the dimensions of x if all steps share them."""
+        """Compute the decays a (…, *state_shape) for inputs x; (*state_shape) if all steps have the same decays."""
 
     @checked
     def with_map(self, map: str | Reparameterization, **options: Any) -> Self:
-        """Return a copy with another map: its weights differ, its eigenvalues and therefore its function do not.
+        """Return a copy with another map, whose weights are chosen so that the eigenvalues and outputs do not change.
 
         >>> import stablessm as ssm
         >>> layer = ssm.RealSSM(1, 4, 1, map="best")
@@ -65,7 +65,7 @@ class MappedLayer(SequenceLayer):
     def transition(
         self, x: Tensor, *, lengths: Lengths = None, reset: Reset = None, dt: Dt = None
     ) -> tuple[Tensor, Tensor]:
-        """Return the effect of a sequence on the state: final state = factor ⊙ initial state + offset, both (B, …).
+        """Compute the effect of a sequence on the state: final state = factor ⊙ initial state + offset, both (B, …).
 
         The arguments are those of ``forward``. ``stablessm.parallel`` uses the result to join parts of a sequence that
         were computed on several devices.
@@ -87,7 +87,7 @@ class MappedLayer(SequenceLayer):
         return self.w  # called often, and next(self.parameters()) is slow
 
     def _given(self, eigenvalues: Tensor | None) -> Tensor | None:
-        """Return the eigenvalues that a user passed, checked, detached and expanded to the state."""
+        """Check the initial eigenvalues that a user passed, and expand them to the shape of the state."""
         if eigenvalues is None:
             return None
         wide = eigenvalues.detach().cpu().to(torch.complex128)

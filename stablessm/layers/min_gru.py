@@ -8,20 +8,18 @@ from typing import ClassVar, final
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from stablessm._checked import Size, checked
-from stablessm.layers.gated import GatedLayer, gate_bias, softplus
+from stablessm.layers.gated import UnitLayer, gate_bias
 from stablessm.reparam import Reparameterization
-from stablessm.scan.gated import gated_scan, gates
-from stablessm.scan.protocol import Gated
+from stablessm.scan.projection import project
 
 START = -0.5
-"""Initial λ of every state, for which the decay is the gate that was published."""
+"""Initial λ of every state, for which the decay is the published gate."""
 
 
-class _MinimalUnit(GatedLayer):
-    """h[t] = a[t] ⊙ h[t-1] + (1 - a[t]) ⊙ (B x[t] + b), where a[t] = exp(2 λ softplus(z[t])); y = h or C h."""
+class _MinimalUnit(UnitLayer):
+    """The recurrence h[t] = a[t] ⊙ h[t-1] + (1 - a[t]) ⊙ (B x[t] + b), a[t] = exp(2 λ softplus(z[t])); y = h or C h."""
 
     recurrent_parameters: ClassVar[tuple[str, ...]] = ("w", "gate_bias")
     gates: ClassVar[int]
@@ -50,7 +48,7 @@ class _MinimalUnit(GatedLayer):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Set λ, and biases such that a zero input gives the time scales; all other weights are Gaussian."""
+        """Set λ, set the biases so that a zero input gives the initial time scales, and draw all other weights."""
         start = torch.full_like(self.w, START, dtype=torch.float64) if self._start is None else self._start
         self.w.copy_(self.map.weights(start))
         self.gate_bias.copy_(self._biases(gate_bias(len(self.w), self.timescales, -2 * start)))
@@ -62,32 +60,21 @@ class _MinimalUnit(GatedLayer):
 
     @abstractmethod
     def _biases(self, z: Tensor) -> Tensor:
-        """Return the biases of all gates for which a zero input gives this z."""
+        """Return the biases of all gates for which a zero input gives the logit z."""
 
-    @abstractmethod
-    def _combined(self, gates: Tensor) -> Tensor:
-        """Return z for the values of all gates before their activation."""
+    def _gate_inputs(self, x: Tensor) -> Tensor:
+        return self._projected(x, torch.cat([self.gate, self.B]), torch.cat([self.gate_bias, self.bias]))
 
-    def _gates(self, x: Tensor, dt: Tensor | None) -> tuple[Tensor, Tensor]:
-        z, candidate = self._inputs(x)
-        change = gates(z, 2 * self._rates(dt), self.map.is_stable)
-        return 1 + change, -change * candidate
-
-    def _inputs(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return z and the candidate of each step."""
-        return self._combined(self._projected(x, self.gate, self.gate_bias)), self._projected(x, self.B, self.bias)
-
-    def _states(self, x: Tensor, state: Tensor | None, reset: Tensor | None, dt: Tensor | None) -> Tensor:
-        reset = None if reset is None else reset.expand(x.shape[:2])
-        return gated_scan(Gated(*self._inputs(x), 2 * self._rates(dt), state, reset, self.map.is_stable))
+    def _rate(self) -> Tensor:
+        return 2 * self._rates()
 
     def _readout(self, states: Tensor, x: Tensor) -> Tensor:
-        return states.to(x.dtype) if self.C is None else F.linear(states.to(self.C.dtype), self.C)
+        return states.to(x.dtype) if self.C is None else project(states.to(self.C.dtype), self.C)
 
 
 @final
 class MinGRU(_MinimalUnit):
-    """Minimal gated recurrent unit (minGRU, arXiv 2410.01201), with decays from any map.
+    """Minimal gated recurrent unit (minGRU, arXiv 2410.01201), whose decays come from any reparameterization (map).
 
     h[t] = a[t] ⊙ h[t-1] + (1 - a[t]) ⊙ (B x[t] + b),  a[t] = exp(2 λ softplus(z[t])),  z = G x + g.
 
@@ -107,18 +94,16 @@ class MinGRU(_MinimalUnit):
     (torch.Size([4, 100, 16]), torch.Size([4, 16]))
     """
 
+    form: ClassVar[str] = "min-gru"
     gates: ClassVar[int] = 1
 
     def _biases(self, z: Tensor) -> Tensor:
         return z
 
-    def _combined(self, gates: Tensor) -> Tensor:
-        return gates
-
 
 @final
 class MinLSTM(_MinimalUnit):
-    """Minimal LSTM with normalized gates (minLSTM, arXiv 2410.01201), with decays from any map.
+    """Minimal LSTM with normalized gates (minLSTM, arXiv 2410.01201), whose decays come from any map.
 
     h[t] = a[t] ⊙ h[t-1] + (1 - a[t]) ⊙ (B x[t] + b),  a[t] = exp(2 λ softplus(z[t])),  z = log i - log f,
     with the forget gate f = sigmoid(G x + g) and the input gate i = sigmoid(G' x + g').
@@ -131,11 +116,8 @@ class MinLSTM(_MinimalUnit):
     (torch.Size([4, 100, 2]), torch.Size([4, 16]))
     """
 
+    form: ClassVar[str] = "min-lstm"
     gates: ClassVar[int] = 2
 
     def _biases(self, z: Tensor) -> Tensor:
         return torch.cat([-z, z])  # log i - log f is z for f = sigmoid(-z) and i = sigmoid(z)
-
-    def _combined(self, gates: Tensor) -> Tensor:
-        forget, enter = softplus(-gates).chunk(2, -1)
-        return forget - enter

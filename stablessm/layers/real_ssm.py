@@ -38,9 +38,9 @@ class RealSSM(DiagonalLayer):
         activation: name of σ, which is applied to the states before the readout.
         bias: whether the layer has the bias b.
         skip: whether the layer has the direct term D x.
-        eigenvalues: (d_state,) start from these; under one seed two maps then start as the same function (or take
-            a copy ``with_map``). By default time
-            scales are spread evenly on a logarithmic axis, over a factor of 1000 from one step (or the map's shortest).
+        eigenvalues: (d_state,) initial eigenvalues (default: time scales evenly spaced in their logarithm, over a
+            factor of 1000 from one step or, if longer, from the shortest that the map allows). With the same seed and
+            the same eigenvalues, layers with different maps start as the same function.
         mode: ``scan``, ``conv`` or ``auto``.
 
     >>> layer = RealSSM(d_input=1, d_state=64, d_output=1, map="best", time="continuous", dt=0.1)
@@ -86,7 +86,7 @@ class RealSSM(DiagonalLayer):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Set the initial eigenvalues, and draw B such that white noise gives states of variance one.
+        """Set the initial eigenvalues, and draw B such that white noise as input gives states of variance one.
 
         The stationary state has variance one on average over the draws of B, for every eigenvalue inside the stable
         region. An eigenvalue on the boundary or outside has no stationary state; B is then scaled such that the
@@ -105,22 +105,22 @@ class RealSSM(DiagonalLayer):
                 nn.init.zeros_(zero)
 
     def _forgotten(self, decay: Tensor) -> Tensor:
-        """Return 1 - a² for the stored weights, or 1e-6 for states that never become stationary."""
+        """Compute 1 - a² for the stored weights, where a is the decay; 1e-6 for states that never become stationary."""
         rough, w = 1 - decay**2, self.w.double()
         if self.time == "continuous":
             exact = discretize.forgotten(self.discretization, self.map(w) * self.dt)
         else:
             exact = self.map.distance(w) * (1 + self.map(w).abs())
         exact = torch.where(exact > 0, exact, 1e-6).to(rough)
-        return torch.where(rough > 1e-5, rough, exact)  # below this, a difference in single precision loses its digits
+        return torch.where(rough > 1e-5, rough, exact)  # below this, a difference in float32 would lose its digits
 
     def eigenvalues(self) -> Tensor:
-        """Return λ, (d_state,)."""
+        """Return the real eigenvalues λ, (d_state,)."""
         return self.map(self.w.to(self._parameter_dtype()))
 
     @checked
     def kernel(self, times: Times) -> Tensor:
-        """Return ρ(t) = C e^{λ t} B, or C λ^k B in discrete time: (len(times), d_output, d_input)."""
+        """Return the kernel ρ(t) = C e^{λ t} B, or C λ^k B in discrete time: (len(times), d_output, d_input)."""
         if self.activation != "linear":
             raise ArgumentError("activation", "'linear', since only a linear layer has a kernel", repr(self.activation))
         if self.time == "continuous":
@@ -172,13 +172,13 @@ class RealSSM(DiagonalLayer):
         return initialize.spread_rates(len(self.w), 1.0, math.log(low) if low > 0 else -math.inf).exp()
 
     def extra_repr(self) -> str:
-        """Return the options, for ``print(model)``."""
+        """Return the layer's options as text, for ``print(model)``."""
         own = f"dt={self.dt:g}, {self.discretization}" if self.time == "continuous" else "discrete"
         return f"{self.d_input}, {len(self.w)}, {self.d_output}, map={self.map!r}, {own}, {self.activation}"
 
 
 def discrete_powers(decay: Tensor, times: Tensor) -> Tensor:
-    """Return decay**k at whole, non-negative times k: (len(times), *decay.shape)."""
+    """Compute decay**k at non-negative whole times k: (len(times), *decay.shape)."""
     steps = times.round().long()
     if bool((steps != times).any() | (steps < 0).any()):
         wrong = times[(steps != times) | (steps < 0)][0].item()

@@ -1,4 +1,4 @@
-"""A function as a CUDA graph, which a GPU replays without the host."""
+"""Captures a function as a CUDA graph, which a GPU replays without waiting for the host."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ Result = TypeVar("Result")
 
 @final
 class Replayed(Generic[Result]):
-    """``function`` as a CUDA graph, whose kernels run one after the other without waiting for the host.
+    """A function captured as a CUDA graph, whose kernels run one after the other without waiting for the host.
 
     Args:
         function: Function of tensors with fixed shapes, whose values the host does not read.
         arguments: Arguments of a first call.
         state: Tensors that ``function`` changes in place. Capturing the graph calls ``function`` and restores them.
-        generator: Random generator that ``function`` draws from (default: that of the device). Its state before a call
-            decides what is drawn, as without a graph. Capturing the graph draws from it too.
+        generator: Random generator that ``function`` draws from (default: the device's). Its state before a call
+            determines what is drawn, as without a graph. Capturing the graph also draws from it.
     """
 
     def __init__(
@@ -48,11 +48,11 @@ class Replayed(Generic[Result]):
             tensor.copy_(kept)
 
     def fits(self, arguments: Iterable[Tensor]) -> bool:
-        """Return whether the arguments have the shapes of the first call."""
+        """Return True if the arguments have the shapes of the first call."""
         return [argument.shape for argument in arguments] == [own.shape for own in self.arguments]
 
     def __call__(self, *arguments: Tensor) -> Result:
-        """Return the result, which the next call overwrites."""
+        """Replay the graph with new arguments, and return its result, which the next call overwrites."""
         for own, argument in zip(self.arguments, arguments, strict=True):
             own.copy_(argument)
         self.graph.replay()

@@ -1,4 +1,4 @@
-"""The real-gated linear recurrent unit of Griffin and RecurrentGemma."""
+"""RG-LRU, the real-gated linear recurrent unit of Griffin and RecurrentGemma."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from stablessm._arguments import whole_number
 from stablessm._checked import Size, checked
 from stablessm._errors import ArgumentError
-from stablessm.layers.gated import GatedLayer
+from stablessm.layers.gated import UnitLayer
 from stablessm.reparam import Reparameterization
 
 SHARPNESS = 8.0
@@ -18,8 +18,8 @@ SHARPNESS = 8.0
 
 
 @final
-class RGLRU(GatedLayer):
-    """Real-gated linear recurrent unit (RG-LRU of Griffin, arXiv 2402.19427), with decays from any map.
+class RGLRU(UnitLayer):
+    """Real-gated linear recurrent unit (RG-LRU of Griffin, arXiv 2402.19427), whose decays come from any map.
 
     h[t] = a[t] ⊙ h[t-1] + √(1 - a[t]²) ⊙ i[t] ⊙ x[t],  a[t] = exp(8 λ r[t]),  y = h,
     with the gates r = sigmoid(R x + b) and i = sigmoid(I x + c). The published map is ``softplus``.
@@ -36,6 +36,7 @@ class RGLRU(GatedLayer):
     (torch.Size([4, 100, 16]), torch.Size([4, 16]))
     """
 
+    form: ClassVar[str] = "rg-lru"
     recurrent_parameters: ClassVar[tuple[str, ...]] = ("w", "gate_bias")
 
     @checked
@@ -62,7 +63,7 @@ class RGLRU(GatedLayer):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Draw λ, unless it is given; biases are zero, the weights of the gates Gaussian."""
+        """Draw λ unless it is given, set biases to zero, and draw the weights of the gates from a Gaussian."""
         start = self._start
         if start is None:
             start = torch.empty_like(self.w, dtype=torch.float64).uniform_(0.9, 0.999).log() / SHARPNESS
@@ -71,23 +72,23 @@ class RGLRU(GatedLayer):
             nn.init.normal_(weight, std=weight.shape[-1] ** -0.5)
             nn.init.zeros_(bias)
 
-    def _gates(self, x: Tensor, dt: Tensor | None) -> tuple[Tensor, Tensor]:
-        open_ = torch.sigmoid(self._blockwise(x, self.gate, self.gate_bias))
-        exponent = SHARPNESS * self._rates(dt) * open_
-        decay, _ = self._decayed(torch.expm1(exponent))
-        gain = (-torch.expm1(2 * exponent)).clamp(min=torch.finfo(exponent.dtype).tiny).sqrt()
-        enter = torch.sigmoid(self._blockwise(x, self.in_gate, self.in_gate_bias))
-        return decay, gain * enter * x
-
-    def _blockwise(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    def _gate_inputs(self, x: Tensor) -> Tensor:
+        bias = torch.cat([self.gate_bias, self.in_gate_bias])
         if self.blocks == 1:
-            return self._projected(x, weight[0], bias)
+            return self._projected(x, torch.cat([self.gate[0], self.in_gate[0]]), bias)
         parts = x.unflatten(-1, (self.blocks, -1))
-        return torch.einsum("...bi,boi->...bo", parts, weight).flatten(-2).to(self._parameter_dtype()) + bias
+        gates = [torch.einsum("...bi,boi->...bo", parts, weight).flatten(-2) for weight in (self.gate, self.in_gate)]
+        return torch.cat(gates, -1).to(self._parameter_dtype()) + bias
+
+    def _rate(self) -> Tensor:
+        return SHARPNESS * self._rates()
+
+    def _direct(self, x: Tensor) -> Tensor:
+        return x.to(self._parameter_dtype())
 
     def _readout(self, states: Tensor, x: Tensor) -> Tensor:
         return states.to(x.dtype)
 
     def extra_repr(self) -> str:
-        """Return the options, for ``print(model)``."""
+        """Return the layer's options as text, for ``print(model)``."""
         return f"{super().extra_repr()}, blocks={self.blocks}"

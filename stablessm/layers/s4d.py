@@ -1,4 +1,4 @@
-"""S4D: N complex states for each of H independent channels."""
+"""The S4D layer: N complex states for each of H independent channels."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from stablessm.scan.decay_product import power
 @final
 @renamed("discretisation")
 class S4D(DiagonalLayer):
-    """S4D layer: N complex states for each of H channels, which do not mix.
+    """An S4D layer: a diagonal recurrence with N complex states for each of H channels, which do not mix.
 
     For each channel: dh/dt = λ h + x,  y = 2 Re Σ_n C_n h_n + D x, with λ = f(w) + iω and its own time step. Each state
     represents a conjugate pair, hence the factor 2 Re.
@@ -82,7 +82,7 @@ class S4D(DiagonalLayer):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Set the eigenvalues as given or by ``init``; C is complex Gaussian with variance 1, D is Gaussian."""
+        """Set the initial eigenvalues, and draw C and D from Gaussians of variance 1 (C complex)."""
         start = initialize.S4D[self.init](self.state_shape[1]) if self._start is None else self._start
         start = start.expand(self.state_shape)
         self.w.copy_(self.map.weights(start.real))
@@ -92,13 +92,13 @@ class S4D(DiagonalLayer):
         nn.init.normal_(self.D)
 
     def eigenvalues(self) -> Tensor:
-        """Return λ, (H, N) complex."""
+        """Return the complex eigenvalues λ, (H, N)."""
         dtype = self._parameter_dtype()
         return torch.complex(self.map(self.w.to(dtype)), self.frequency.to(dtype))
 
     @checked
     def kernel(self, times: Times) -> Tensor:
-        """Return 2 Re Σ_n C_n e^{λ_n Δ t} Δ, with t in samples and Δ the channel's step: (len(times), H)."""
+        """Return the kernel 2 Re Σ_n C_n e^{λ_n Δ t} Δ, (len(times), H), for t in samples and time steps Δ."""
         dtype = self._parameter_dtype()
         step, times = self.log_dt.to(dtype).exp(), times.to(dtype)
         modes = torch.exp(self.eigenvalues() * step[:, None] * times[:, None, None])
@@ -154,7 +154,10 @@ class S4D(DiagonalLayer):
         return triton_channels.step(x_t, self._step_factors(), self.C, self.D, held)
 
     def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
-        """Load as usual; copy a C that ``assign`` left at an address that is not aligned for complex numbers."""
+        """Load the parameters as usual, and copy C if its address is not aligned for complex numbers.
+
+        ``load_state_dict(assign=True)`` can leave C at such an address.
+        """
         super()._load_from_state_dict(*args, **kwargs)
         aligned = self.C.storage_offset() % 2 == 0 and self.C.data_ptr() % (2 * self.C.element_size()) == 0
         if not (aligned and self.C.is_contiguous()):
@@ -162,12 +165,12 @@ class S4D(DiagonalLayer):
             self.C = nn.Parameter(own, self.C.requires_grad)
 
     def extra_repr(self) -> str:
-        """Return the options, for ``print(model)``."""
+        """Return the layer's options as text, for ``print(model)``."""
         return f"{self.state_shape[0]}, {self.state_shape[1]}, map={self.map!r}, {self.init}, {self.discretization}"
 
 
 def _moved_to_the_end(signal: Tensor, lengths: Tensor) -> Tensor:
-    """Turn right-padded sequences into left-padded ones, padded with zeros."""
+    """Move the real steps of right-padded sequences to the end, after zeros."""
     steps = signal.shape[1]
     index = torch.arange(steps, device=signal.device) - (steps - lengths)[:, None]
     moved = signal.gather(1, index.clamp(min=0)[..., None].expand_as(signal))

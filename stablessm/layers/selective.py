@@ -7,18 +7,18 @@ from typing import ClassVar, final
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from stablessm._checked import Size, checked
 from stablessm._errors import ArgumentError
 from stablessm.layers.gated import GatedLayer, below_zero, softplus
 from stablessm.reparam import Reparameterization
 from stablessm.scan import selective_scan
+from stablessm.scan.projection import project
 
 
 @final
 class SelectiveSSM(GatedLayer):
-    """Selective state-space layer (S6 of Mamba, arXiv 2312.00752), with rates from any map.
+    """Selective state-space layer (S6 of Mamba, arXiv 2312.00752), whose decay rates come from any map.
 
     For each channel: h_n[t] = exp(δ[t] λ_n) h_n[t-1] + δ[t] B_n[t] x[t],  y[t] = Σ_n C_n[t] h_n[t] + D x[t], where
     δ = softplus(G P x + g), and B[t] and C[t] are linear in the input of all channels. The published map is ``exp``.
@@ -68,7 +68,7 @@ class SelectiveSSM(GatedLayer):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Set the rates and draw the time steps; D is one, the other weights are uniform as in ``nn.Linear``."""
+        """Set the initial rates, draw the time steps, set D to one, and draw other weights as ``nn.Linear`` does."""
         channels, states = self.state_shape
         scale = min(1.0, -0.9 * self.map.range[0] / states)
         start = -scale * torch.arange(1.0, states + 1, dtype=torch.float64, device=self.w.device)
@@ -82,16 +82,16 @@ class SelectiveSSM(GatedLayer):
         nn.init.ones_(self.D)
 
     def _inputs(self, x: Tensor, dt: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the time steps (…, d_model) and B and C (…, d_state), in float32 or better."""
+        """Compute the time steps (…, d_model) and B and C (…, d_state) from the input, in float32 or better."""
         sizes = (self.dt_rank, self.state_shape[1], self.state_shape[1])
-        low, B, C = F.linear(x, self.projection).split(sizes, -1)
+        low, B, C = project(x, self.projection).split(sizes, -1)
         delta = softplus(self._projected(low, self.gate, self.gate_bias))
         delta = delta if dt is None else delta * dt[..., None]
         return delta, B.to(delta.dtype), C.to(delta.dtype)
 
     def _gates(self, x: Tensor, dt: Tensor | None) -> tuple[Tensor, Tensor]:
         delta, B, _ = self._inputs(x, dt)
-        exponent = delta[..., None] * self._rates(None)
+        exponent = delta[..., None] * self._rates()
         exponent = below_zero(exponent) if self.map.is_stable else exponent
         return exponent.exp(), (delta * x)[..., None] * B[..., None, :]
 
@@ -104,10 +104,10 @@ class SelectiveSSM(GatedLayer):
     ) -> tuple[Tensor, Tensor]:
         delta, B, C = self._inputs(x, dt)
         return selective_scan(
-            x, delta, self._rates(None), B, C, self.D, initial=state, reset=reset, lengths=lengths,
+            x, delta, self._rates(), B, C, self.D, initial=state, reset=reset, lengths=lengths,
             below_one=self.map.is_stable,
         )  # fmt: skip
 
     def extra_repr(self) -> str:
-        """Return the options, for ``print(model)``."""
+        """Return the layer's options as text, for ``print(model)``."""
         return f"{self.state_shape[0]}, {self.state_shape[1]}, map={self.map!r}, dt_rank={self.dt_rank}"

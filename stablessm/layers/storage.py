@@ -1,4 +1,4 @@
-"""Saves a layer or a model to a folder with ``config.json`` and ``model.safetensors``, without pickle."""
+"""Saves layers and models to a folder as ``config.json`` and ``model.safetensors``, without pickle, and loads them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ WEIGHTS = "model.safetensors"
 
 
 class SavedModel(nn.Module):
-    """Base class of models whose frozen ``config`` holds every constructor argument, in types that JSON can write."""
+    """The base class of models whose ``config`` holds all constructor arguments as values that JSON can represent."""
 
     config: Any
 
@@ -51,7 +51,7 @@ _models: dict[str, type[SavedModel]] = {}
 
 
 def saved(cls: _Model) -> _Model:
-    """Register a class of models, by its name, for :func:`save` and :func:`load`."""
+    """Register a class of models by its name, so that :func:`save` and :func:`load` support it."""
     _models[cls.__name__] = cls
     return cls
 
@@ -79,7 +79,7 @@ def save(layer: SequenceLayer | Bidirectional | SavedModel, folder: str | os.Pat
         raise ArgumentError("layer", known, str(error)) from error
     before, tensors = _weights_of(folder), _tensors.packed(layer.state_dict())
     new = _tensors.digest("", tensors)
-    record.write_json(folder / "config.json", {**content, "weights": [new, *before]})  # a kill leaves valid files
+    record.write_json(folder / "config.json", {**content, "weights": [new, *before]})  # files are valid at any time
     _tensors.save(folder / WEIGHTS, tensors)
     if before:
         record.write_json(folder / "config.json", {**content, "weights": [new]})
@@ -87,9 +87,10 @@ def save(layer: SequenceLayer | Bidirectional | SavedModel, folder: str | os.Pat
 
 @checked
 def load(folder: str | os.PathLike[str]) -> Any:
-    """Return the layer or model that :func:`save` wrote, with its weights and dtype. The random state is not changed.
+    """Return the layer or model that :func:`save` wrote to a folder, with its weights and dtype.
 
-    Damaged files and weights of another model raise an error. Weights that are not finite raise a warning.
+    The random state is not changed. Damaged files and weights of another model raise an error. Weights that are not
+    finite raise a warning.
     """
     folder = Path(folder)
     config, weights = folder / "config.json", folder / WEIGHTS
@@ -105,7 +106,7 @@ def load(folder: str | os.PathLike[str]) -> Any:
             raise ArgumentError("class", f"one of {', '.join((*CLASSES, *_models))}", content["class"])
         known = list(content.get("weights", ()))
         try:
-            _require_shapes(content, shapes)  # before memory is allocated
+            _require_shapes(content, shapes)  # this check comes before memory is allocated
         except ArgumentError:
             _require_whole(weights, known, expected)
             raise
@@ -117,7 +118,10 @@ def load(folder: str | os.PathLike[str]) -> Any:
 def restore(
     layer: nn.Module, weights: Path, known: Sequence[str | None], expected: str = "a whole .safetensors file"
 ) -> None:
-    """Load weights from a ``.safetensors`` file. Its SHA-256 must be in ``known``, unless ``known`` is empty."""
+    """Load the weights of a layer from a ``.safetensors`` file.
+
+    The file's SHA-256 must be in ``known``, unless ``known`` is empty.
+    """
     tensors = _require_whole(weights, known, expected)
     with record.reading(weights, expected):
         layer.load_state_dict(tensors)
@@ -136,7 +140,7 @@ def _require_whole(weights: Path, known: Sequence[str | None], expected: str) ->
 
 
 def _weights_of(folder: Path) -> list[str | None]:
-    """Return the checksum of the stored weights, or None if they have none."""
+    """Return the recorded checksums of the weights in a folder, or None for weights without a checksum."""
     try:
         return list(record.read_json(folder / "config.json").get("weights", [None])[:1])
     except (OSError, ArgumentError, TypeError):
@@ -144,14 +148,14 @@ def _weights_of(folder: Path) -> list[str | None]:
 
 
 def _otherwise(folder: Path) -> str:
-    """Return the remedy for damaged weights of a training run that has checkpoints; an empty string without them."""
+    """Return a hint to use a checkpoint in place of damaged weights, or "" if the training run has none."""
     if not any(folder.parent.glob("checkpoints/step-*")):
         return ""
     return f", or stablessm train with --last-good, which takes the weights of the last checkpoint of {folder.parent}"
 
 
 def _require_shapes(content: dict[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> None:
-    """Raise an error if the sizes in a config differ from the sizes of the weights."""
+    """Raise an error if the sizes in a config file differ from the sizes of the weights."""
     _require_at_most(content, "n_layers", len(shapes))  # even without memory, each layer takes time
     try:
         with torch.device("meta"):
@@ -160,7 +164,7 @@ def _require_shapes(content: dict[str, Any], shapes: Mapping[str, tuple[int, ...
         if "meta" not in str(error):
             raise
         longest = max((length for shape in shapes.values() for length in shape), default=1)
-        for name in content["options"] if content["class"] in CLASSES else ():  # a matrix map reads values
+        for name in content["options"] if content["class"] in CLASSES else ():  # a matrix map reads its weights
             _require_at_most(content, name, longest)
         return
     for name in sorted(built.keys() | shapes.keys()):
@@ -189,7 +193,7 @@ def _known_models() -> dict[str, type[SavedModel]]:
 
 
 def _config(layer: nn.Module) -> dict[str, Any]:
-    """Return the class of a layer and its constructor arguments: everything except the weights."""
+    """Return the class name of a layer or model and its constructor arguments, but not its weights."""
     if isinstance(layer, SavedModel):
         return {"class": type(layer).__name__, "options": asdict(layer.config)}
     if isinstance(layer, Bidirectional):
@@ -218,7 +222,7 @@ def _option(layer: Any, name: str) -> Any:
 
 
 def _build(content: dict[str, Any]) -> Any:
-    # the drawn weights are overwritten, and the random state of a training is left alone
+    # the random state of a training run is restored
     with reading_a_file(), torch.random.fork_rng(devices=[]):
         return _built(content)
 

@@ -1,4 +1,4 @@
-"""One step of S4D on a GPU as one Triton kernel: the recurrence of every channel, and the readout.
+"""One step of S4D on a GPU as one Triton kernel: the recurrence of all channels and the readout.
 
 h' = a h + g x and y = 2 Re Σ_n C_n h'_n + D x, for H channels with N complex states each. A program processes a tile of
 channels of one sequence, in float32.
@@ -65,7 +65,7 @@ def step_kernel(
 def step(
     x: Tensor, factors: tuple[Tensor, Tensor] | Weights, C: Tensor, D: Tensor, state: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Return the output (B, H) in the dtype of x and the next states (B, H, N), complex64.
+    """Compute the output (B, H) in the dtype of x and the next states (B, H, N) in complex64.
 
     Args:
         x: (B, H).

@@ -34,7 +34,7 @@ def step_kernel(
     MAP: tl.constexpr, CONTINUOUS: tl.constexpr, COMPLEX: tl.constexpr, LOG: tl.constexpr, NORMALIZE: tl.constexpr,
     TERMS: tl.constexpr, STATES: tl.constexpr, OUTPUTS: tl.constexpr,
 ):  # fmt: skip
-    """Compute the next state and the output of one sequence; N counts real numbers."""
+    """Compute the next state and the output of one sequence, with N real numbers in a state."""
     row = tl.program_id(0).to(tl.int64)
     k, n = tl.arange(0, TERMS)[None, :], tl.arange(0, STATES)[:, None]
     exists = n < N
@@ -67,7 +67,7 @@ def step(
     D: Tensor | None,
     state: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """Return the output (B, d_output) in the dtype of C and the next states (B, N), in float32 or complex64.
+    """Compute the output (B, d_output) in the dtype of C and the next states (B, N) in float32 or complex64.
 
     Args:
         x: (B, d_input).

@@ -1,4 +1,4 @@
-"""The factors a and g of h[t] = a h[t-1] + g u[t] from the weights of a layer, as one Triton kernel per pass.
+"""Triton kernels that compute the factors a and g of h[t] = a h[t-1] + g u[t] from a layer's weights.
 
 The kernel evaluates the map f(w), then the zero-order hold in continuous time, a = e^z and g = φ(z) dt with z = λ dt
 and λ = f(w) + iω, or in discrete time a = f(w) e^{iθ} and g = √(1 - |a|²) or 1. Without ω or θ the factors are real. It
@@ -31,7 +31,7 @@ TINY: tl.constexpr = tl.constexpr(1.1754943508222875e-38)
 
 @triton.jit
 def _map(w, p, q, MAP: tl.constexpr):
-    """Return f(w) and f'(w) of a map in continuous time; p and q are its options."""
+    """Compute f(w) and f'(w) of a continuous-time map whose options are p and q."""
     one = tl.full(w.shape, 1.0, tl.float64)
     if MAP == "direct":
         value, slope = w, one
@@ -54,7 +54,7 @@ def _map(w, p, q, MAP: tl.constexpr):
 
 @triton.jit
 def _discrete_map(w, p, q, MAP: tl.constexpr):
-    """Return f(w) and f'(w) of a map in discrete time; p and q are its options."""
+    """Compute f(w) and f'(w) of a discrete-time map whose options are p and q."""
     one = tl.full(w.shape, 1.0, tl.float64)
     if MAP == "direct":
         value, slope = w, one
@@ -83,7 +83,7 @@ def _discrete_map(w, p, q, MAP: tl.constexpr):
 
 @triton.jit
 def _place(rows, N: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr):
-    """Return row and offset of the entries of this program's tile, and which rows and entries exist."""
+    """Return the rows and offsets of this program's entries, and masks of the existing rows and entries."""
     row = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None]).to(tl.int64)
     column = tl.arange(0, BLOCK)[None, :]
     return row, row * N + column, row < rows, (row < rows) & (column < N)
@@ -91,7 +91,7 @@ def _place(rows, N: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr):
 
 @triton.jit
 def _gain(size, NORMALIZE: tl.constexpr):
-    """Return g = √(1 - |a|²) and its derivative by |a|, or 1 and 0."""
+    """Compute g = √(1 - |a|²) and its derivative with respect to |a|; without NORMALIZE, g is 1."""
     if NORMALIZE:
         square = (1.0 - tl.abs(size)) * (1.0 + tl.abs(size))
         g = tl.sqrt(tl.where(square < TINY, TINY, square))
@@ -111,7 +111,7 @@ def computed(
     w, imag, log_dt, row, place, exists, inside, dt, p, q,
     MAP: tl.constexpr, CONTINUOUS: tl.constexpr, COMPLEX: tl.constexpr, LOG: tl.constexpr, NORMALIZE: tl.constexpr,
 ):  # fmt: skip
-    """Return the real and imaginary parts of a and g; in discrete time, the imaginary part of g is 0."""
+    """Compute the real and imaginary parts of the factors a and g; in discrete time, g is real."""
     weight = _wide(w, place, inside)
     y = _wide(imag, place, inside) if COMPLEX else tl.zeros_like(weight)
     if CONTINUOUS:
@@ -136,7 +136,7 @@ def forward_kernel(
     N: tl.constexpr, MAP: tl.constexpr, CONTINUOUS: tl.constexpr, COMPLEX: tl.constexpr, LOG: tl.constexpr,
     NORMALIZE: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Compute a and g."""
+    """Compute a recurrence's factors a and g for one tile of weights."""
     row, place, exists, inside = _place(rows, N, ROWS, BLOCK)
     a, b, g, h = computed(
         w, imag, log_dt, row, place, exists, inside, dt, p, q, MAP, CONTINUOUS, COMPLEX, LOG, NORMALIZE
@@ -151,7 +151,7 @@ def backward_kernel(
     N: tl.constexpr, MAP: tl.constexpr, CONTINUOUS: tl.constexpr, COMPLEX: tl.constexpr, LOG: tl.constexpr,
     NORMALIZE: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Compute the gradients of w, of ω or θ, and of log dt (see :mod:`.zero_order_hold` for the hold)."""
+    """Compute the gradients of w, of the frequency ω or phase θ, and of log dt, for one tile of weights."""
     row, place, exists, inside = _place(rows, N, ROWS, BLOCK)
     weight = _wide(w, place, inside)
     y = _wide(imag, place, inside) if COMPLEX else tl.zeros_like(weight)
@@ -185,7 +185,7 @@ def backward_kernel(
 def forward(
     kind: Kind, w: Tensor, imag: Tensor | None, log_dt: Tensor | None, *, differentiated: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """Return a and g, which have the shape of w: (N,), or (H, N) with log_dt (H,).
+    """Compute a recurrence's factors a and g, in the shape of w: (N,), or (H, N) with log_dt (H,).
 
     With ``differentiated``, the first call also starts to compile the backward pass.
     """
@@ -208,7 +208,7 @@ def _both_ways(kind: Kind, *tensors: Tensor | None) -> None:
 def backward(
     kind: Kind, w: Tensor, imag: Tensor | None, log_dt: Tensor | None, d_decay: Tensor, d_gain: Tensor
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """Return the gradients of w, imag and log_dt."""
+    """Compute the gradients of w, imag and log_dt from the gradients of the factors a and g."""
     d_w, d_imag, d_log_dt = (None if tensor is None else torch.empty_like(tensor) for tensor in (w, imag, log_dt))
     _, launch = _launches(kind, w.shape, imag is not None, log_dt is not None)
     given = (w, w if imag is None else imag, w if log_dt is None else log_dt, _whole(d_decay), _whole(d_gain))
@@ -217,7 +217,7 @@ def backward(
 
 
 def constants_of(kind: Kind, is_complex: bool, log: bool) -> dict[str, Any]:
-    """Return the compile-time arguments of :func:`computed`."""
+    """Return the compile-time arguments of the kernels for a kind of recurrence."""
     return {
         "MAP": kind.map, "CONTINUOUS": kind.continuous, "COMPLEX": is_complex, "LOG": log, "NORMALIZE": kind.normalize
     }  # fmt: skip

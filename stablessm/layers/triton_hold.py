@@ -1,4 +1,4 @@
-"""The zero-order hold on a GPU: one Triton kernel for the forward pass and one for the backward pass.
+"""Triton kernels of the zero-order hold: one for the forward pass and one for the backward pass.
 
 λ is (K, N) and dt is (K, 1), where K stands for any number of dimensions. A program processes a tile of ROWS × BLOCK
 eigenvalues. It computes with pairs of float64, so that no formula loses digits of float32; there are few numbers. The
@@ -35,7 +35,7 @@ def _place(rows, N: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr):
 
 @triton.jit
 def _load(pointer, place, inside, COMPLEX: tl.constexpr):
-    """Load real and imaginary parts."""
+    """Load a tile of numbers as their real and imaginary parts."""
     if COMPLEX:
         real = tl.load(pointer + 2 * place, mask=inside, other=0.0).to(tl.float64)
         return real, tl.load(pointer + 2 * place + 1, mask=inside, other=0.0).to(tl.float64)
@@ -54,7 +54,7 @@ def _store(pointer, place, inside, real, imag, COMPLEX: tl.constexpr):
 
 @triton.jit
 def _exp(x, y, COMPLEX: tl.constexpr):
-    """Return e^(x + iy) as a pair."""
+    """Compute e^(x + iy) as its real and imaginary parts."""
     size = tl.exp(x)
     if COMPLEX:
         return size * tl.cos(y), size * tl.sin(y)
@@ -63,7 +63,7 @@ def _exp(x, y, COMPLEX: tl.constexpr):
 
 @triton.jit
 def _phi(x, y, a, b):
-    """Return φ(z) = (e^z - 1)/z and φ'(z) = (e^z - φ(z))/z for z = x + iy, given e^z = a + ib.
+    """Compute φ(z) = (e^z - 1)/z and φ'(z) = (e^z - φ(z))/z for z = x + iy, given e^z = a + ib.
 
     Below |z| = 1/2, where the differences cancel, use the series of s(z) = (φ(z) - 1)/z: φ = 1 + z s and φ' = φ - s.
     """
@@ -87,7 +87,7 @@ def forward_kernel(
     eigenvalues, dt, decay, gain, rows,
     N: tl.constexpr, COMPLEX: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Compute a = e^z and g = φ(z) dt, with z = λ dt."""
+    """Compute the zero-order hold a = e^z and g = φ(z) dt, with z = λ dt, for one tile of eigenvalues λ."""
     row, place, inside = _place(rows, N, ROWS, BLOCK)
     re, im = _load(eigenvalues, place, inside, COMPLEX)
     step = tl.load(dt + row, mask=row < rows, other=0.0).to(tl.float64)
@@ -102,7 +102,7 @@ def backward_kernel(
     eigenvalues, dt, d_decay, d_gain, d_eigenvalues, partial, rows,
     N: tl.constexpr, COMPLEX: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Compute the gradient of λ and this tile's part of the gradient of dt.
+    """Compute the gradient of λ for one tile of eigenvalues, and the tile's part of the gradient of dt.
 
     d_λ = dt (conj(a) d_a + conj(φ'(z) dt) d_g) and d_dt = Re Σ (conj(λ a) d_a + conj(a) d_g).
     """
@@ -123,7 +123,7 @@ def backward_kernel(
 
 
 def forward(eigenvalues: Tensor, dt: Tensor) -> tuple[Tensor, Tensor]:
-    """Return a and g, which have the shape of the eigenvalues (…, N); dt is (…, 1)."""
+    """Compute the zero-order hold's factors a and g for eigenvalues (…, N) and time steps dt (…, 1)."""
     lam = _whole(eigenvalues)
     decay, gain = torch.empty_like(lam), torch.empty_like(lam)
     launch, _ = _launches(dt.numel(), lam.shape[-1], lam.dtype)
@@ -132,7 +132,7 @@ def forward(eigenvalues: Tensor, dt: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def backward(eigenvalues: Tensor, dt: Tensor, d_decay: Tensor, d_gain: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the gradients of λ and dt."""
+    """Compute the gradients of the eigenvalues λ and of dt from the gradients of a and g."""
     lam, rows, states = _whole(eigenvalues), dt.numel(), eigenvalues.shape[-1]
     d_lam, partial = torch.empty_like(lam), dt.new_empty(*dt.shape[:-1], -(-states // BLOCK))
     _, launch = _launches(rows, states, lam.dtype)
@@ -141,7 +141,7 @@ def backward(eigenvalues: Tensor, dt: Tensor, d_decay: Tensor, d_gain: Tensor) -
 
 
 def _whole(tensor: Tensor) -> Tensor:
-    """Return a contiguous tensor without lazy conjugation or negation, as a kernel that reads memory requires."""
+    """Return a contiguous tensor without lazy conjugation or negation, because a kernel reads the memory as it is."""
     if tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg():
         return tensor
     return tensor.resolve_conj().resolve_neg().contiguous()

@@ -1,4 +1,4 @@
-"""A linear map of few rows on a GPU, with everything around it that one step of a model needs, as one Triton kernel.
+"""A Triton kernel for a linear layer on a small batch, together with the operations around the layer in one step.
 
 y = f(LN(x) ⊙ times) Wᵀ + bias, where the norm, the factor ``times``, the activation f after the bias, a second linear
 map V of another input and a sum with ``onto`` are optional. For a few rows, reading W takes most of the time, so a
@@ -34,14 +34,14 @@ PRODUCTS = 2048
 TILE = 16, 32, 256
 """Number of rows, columns and terms of a tile, for more rows."""
 SINGLE = 16, 32, 32
-"""The same in float32, which is multiplied without tensor cores: more terms would not fit into registers."""
+"""TILE for float32, which is multiplied without tensor cores: more terms would not fit into registers."""
 ENTRIES = 4096
-"""Largest number of entries that are loaded at once to compute moments of rows; more take too many registers."""
+"""Largest number of entries loaded at once to compute mean and deviation of rows; more take too many registers."""
 
 
 @triton.jit
 def _moments(x, row, inside, K: tl.constexpr, SPAN: tl.constexpr, ROWS: tl.constexpr, EPS: tl.constexpr):
-    """Return the mean and the reciprocal deviation of rows of x, (ROWS, 1) each."""
+    """Compute the mean and the reciprocal standard deviation of rows of x, (ROWS, 1) each."""
     total = tl.zeros([ROWS, SPAN], tl.float32)
     for first in tl.static_range(0, K, SPAN):
         k = first + tl.arange(0, SPAN)[None, :]
@@ -60,7 +60,7 @@ def _input(
     x, times, scale, shift, mean, deviation, row, k, inside, K: tl.constexpr, NORM: tl.constexpr, TIMES: tl.constexpr,
     CONJUGATE: tl.constexpr,
 ):  # fmt: skip
-    """Return the terms k of some rows of the input, (ROWS, TERMS)."""
+    """Load the input terms with indices k for some rows, normalized and multiplied by ``times``, (ROWS, TERMS)."""
     there = inside & (k < K)
     value = tl.load(x + row * K + k, there, 0.0).to(tl.float32)
     if NORM:
@@ -79,7 +79,10 @@ def _added(
     NORM: tl.constexpr, TIMES: tl.constexpr, CONJUGATE: tl.constexpr, ROWS: tl.constexpr, TERMS: tl.constexpr,
     STAGES: tl.constexpr,
 ):  # fmt: skip
-    """Return total + input Wᵀ, (ROWS, COLUMNS); for a single row, the transpose of products not yet summed."""
+    """Compute total + input Wᵀ, (ROWS, COLUMNS).
+
+    For a single row, the result is the transposed array of products, which ``_summed`` adds up.
+    """
     if ROWS == 1:
         for first in tl.static_range(0, K, TERMS):
             k = first + tl.arange(0, TERMS)[None, :]
@@ -96,7 +99,7 @@ def _added(
 
 @triton.jit
 def _tile(rows, N: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """Return the rows (ROWS, 1) and columns (1, COLUMNS) of this program, and which rows exist."""
+    """Return the rows (ROWS, 1) and columns (1, COLUMNS) of this program, and a mask of the existing rows."""
     columns: tl.constexpr = (N + COLUMNS - 1) // COLUMNS
     row = (tl.program_id(0) // columns * ROWS + tl.arange(0, ROWS)[:, None]).to(tl.int64)
     return row, tl.program_id(0) % columns * COLUMNS + tl.arange(0, COLUMNS)[None, :], row < rows
@@ -104,7 +107,7 @@ def _tile(rows, N: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
 
 @triton.jit
 def _zeros(ROWS: tl.constexpr, COLUMNS: tl.constexpr, TERMS: tl.constexpr):
-    """Return zeros of the shape that ``_added`` takes."""
+    """Return an array of zeros in which ``_added`` accumulates."""
     return tl.zeros([COLUMNS, TERMS], tl.float32) if ROWS == 1 else tl.zeros([ROWS, COLUMNS], tl.float32)
 
 
@@ -122,7 +125,7 @@ def linear_kernel(
     TIMES: tl.constexpr, CONJUGATE: tl.constexpr, BIAS: tl.constexpr, GELU: tl.constexpr, ONTO: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, TERMS: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """Compute y (rows, N) from x (rows, K) and, if SECOND > 0, from ``second`` (rows, SECOND)."""
+    """Compute a tile of y (rows, N) from x (rows, K) and, if SECOND > 0, from ``second`` (rows, SECOND)."""
     row, column, inside = _tile(rows, N, ROWS, COLUMNS)
     mean, deviation = 0.0, 1.0
     if NORM:
@@ -153,9 +156,10 @@ def advanced(
     HELD: tl.constexpr, MAP: tl.constexpr, CONTINUOUS: tl.constexpr, COMPLEX: tl.constexpr, LOG: tl.constexpr,
     NORMALIZE: tl.constexpr,
 ):  # fmt: skip
-    """Return a h + g total for the states h at ``place``; ``column`` counts real numbers.
+    """Compute the next states a h + g total, where the present states h are at the offsets ``place``.
 
-    With HELD, ``decay`` and ``gain`` point to a and g. Otherwise they point to w and the phases.
+    ``column`` counts real numbers. With HELD, ``decay`` and ``gain`` point to a and g. Otherwise they point to w and
+    the phases.
     """
     entry = column // 2 if COMPLEX else column
     if HELD:
@@ -181,7 +185,7 @@ def advance_kernel(
     CONTINUOUS: tl.constexpr, COMPLEX: tl.constexpr, LOG: tl.constexpr, NORMALIZE: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, TERMS: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """Compute the next states (rows, N), where N counts real numbers, from x (rows, K)."""
+    """Compute a tile of the next states (rows, N) from x (rows, K), where N counts real numbers."""
     row, column, inside = _tile(rows, N, ROWS, COLUMNS)
     total = _added(
         _zeros(ROWS, COLUMNS, TERMS), x, x, x, x, weight, 0.0, 1.0, row, column, inside, N, K,
@@ -211,7 +215,7 @@ def linear(
     second: tuple[Tensor, Tensor] | None = None,
     onto: Tensor | None = None,
 ) -> Tensor:
-    """Return onto + f((LN(x) ⊙ times) Wᵀ + second Vᵀ + bias), (B, N), in the dtype of the weight.
+    """Compute onto + f((LN(x) ⊙ times) Wᵀ + second Vᵀ + bias), (B, N), in the dtype of the weight.
 
     Args:
         x: (B, K), or complex (B, K / 2).
@@ -245,7 +249,7 @@ def linear(
 def advance(
     x: Tensor, weight: Tensor, bias: Tensor | None, factors: tuple[Tensor, Tensor] | Weights, state: Tensor
 ) -> Tensor:
-    """Return the next states a h + g (x Bᵀ + bias), (B, N), in float32 or complex64.
+    """Compute the next states a h + g (x Bᵀ + bias), (B, N), in float32 or complex64.
 
     Args:
         x: (B, K).

@@ -1,4 +1,4 @@
-"""The zero-order hold with derivatives in closed form, which need few operations; on a GPU, one kernel per pass.
+"""The zero-order hold, with derivatives in closed form; on a GPU, one kernel per pass.
 
 With z = λ dt, a = e^z and g = φ(z) dt, where φ(z) = (e^z - 1) / z:
 
@@ -19,7 +19,7 @@ from stablessm.scan.dispatch import exporting, forward_mode, plain, quick
 
 
 def phi(z: Tensor) -> Tensor:
-    """Return (e^z - 1) / z, continued by 1 at z = 0, where the gradient is right too.
+    """Compute φ(z) = (e^z - 1) / z, with φ(0) = 1 and the correct gradient at 0.
 
     >>> phi(torch.tensor([0.0, 1.0]))
     tensor([1.0000, 1.7183])
@@ -31,7 +31,7 @@ def phi(z: Tensor) -> Tensor:
 
 
 def zero_order_hold(eigenvalues: Tensor, dt: Tensor) -> tuple[Tensor, Tensor]:
-    """Return a = e^{λ dt}, g = (e^{λ dt} - 1) / λ: exact if the input is constant between samples.
+    """Compute a = e^{λ dt} and g = (e^{λ dt} - 1) / λ, exact for an input that is constant between samples.
 
     >>> decay, gain = zero_order_hold(torch.tensor([-1.0, 0.0]), torch.tensor(0.5))
     >>> decay, gain
@@ -48,13 +48,13 @@ def zero_order_hold(eigenvalues: Tensor, dt: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def plainly(eigenvalues: Tensor, dt: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute :func:`zero_order_hold` with plain operations: differentiable to any order, forward and reverse."""
+    """Compute :func:`zero_order_hold` with PyTorch operations that are differentiable to any order."""
     z = eigenvalues * dt
     return z.exp(), phi(z) * dt
 
 
 class _Hold(torch.autograd.Function):
-    """Autograd function of the closed form: a Triton kernel for the shapes of layers on a GPU, or plain operations."""
+    """The autograd function of the zero-order hold: a Triton kernel where one exists, otherwise PyTorch operations."""
 
     @staticmethod
     def forward(ctx: Any, eigenvalues: Tensor, dt: Tensor) -> Any:
@@ -71,7 +71,7 @@ class _Hold(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, d_decay: Tensor, d_gain: Tensor) -> tuple[Tensor | None, ...]:
         eigenvalues, dt, *found = ctx.saved_tensors
-        if torch.is_grad_enabled():  # create_graph: the gradient itself must be differentiable
+        if torch.is_grad_enabled():  # with create_graph, the gradient must be differentiable
             wanted = [i for i, needed in enumerate(ctx.needs_input_grad) if needed]
             inputs = [ctx.saved_tensors[i] for i in wanted]
             outputs = plainly(eigenvalues, dt)
@@ -85,7 +85,7 @@ class _Hold(torch.autograd.Function):
 
 
 def _factors(eigenvalues: Tensor, dt: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return a, g, dt in the dtype of λ, and a mask of the small z; the last two are for the gradients.
+    """Compute the hold's a and g, and for the gradients dt in the dtype of λ and a mask of small z = λ dt.
 
     No gradient flows here, so the unused branch of a ``where`` may divide by 0. For the gradients, the difference
     e^z - φ cancels for small z, while φ'/φ = 1/2 + z/12 - z³/720 + … (Bernoulli numbers) does not. Both have the same
@@ -95,7 +95,7 @@ def _factors(eigenvalues: Tensor, dt: Tensor) -> tuple[Tensor, Tensor, Tensor, T
     z = eigenvalues * step
     eps = torch.finfo(z.dtype).eps
     size = z.abs()
-    decay = torch.polar(z.real.exp(), z.imag) if z.is_complex() else z.exp()  # a quarter of the time of a complex exp
+    decay = torch.polar(z.real.exp(), z.imag) if z.is_complex() else z.exp()  # four times faster than a complex exp
     series = torch.addcmul(step, step, z, value=0.5)  # the next term, z²/6, is below a rounding error for |z| < √ε
     gain = torch.where(size < eps**0.5, series, torch.expm1(z) / eigenvalues)
     return decay, gain, step, size < (720 * eps) ** 0.25
@@ -104,7 +104,7 @@ def _factors(eigenvalues: Tensor, dt: Tensor) -> tuple[Tensor, Tensor, Tensor, T
 def _gradients(
     d_decay: Tensor, d_gain: Tensor, eigenvalues: Tensor, dt: Tensor, *found: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Return the gradients of λ and dt, summed to their shapes."""
+    """Compute the gradients of the eigenvalues λ and of dt, in their shapes."""
     decay, gain, step, small = found
     z = eigenvalues * step
     series = torch.addcmul(gain * 0.5, gain, z, value=1 / 12)
@@ -118,18 +118,18 @@ def _gradients(
 
 
 def _in_parts(z: Tensor) -> Tensor:
-    """Return real and imaginary parts along a new last dimension."""
+    """Return the real and imaginary parts of z along a new last dimension; one part for real numbers."""
     return torch.view_as_real(z.resolve_conj()) if z.is_complex() else z[..., None]
 
 
 def _has_kernel(eigenvalues: Tensor, dt: Tensor) -> bool:
-    """Return True for rows of λ with one dt per row, on a GPU."""
+    """Return True if the Triton kernel supports these tensors: on a GPU, with one dt per row of λ."""
     rows = dt.shape == (*eigenvalues.shape[:-1], 1) and eigenvalues.numel() > 0 and eigenvalues.dim() > 0
     return rows and resolve("auto", eigenvalues.device) == "triton"
 
 
 def _check_raw(eigenvalues: Tensor, dt: Tensor) -> None:
-    """Check the arguments of the raw operator."""
+    """Raise an error unless the arguments of the operator ``stablessm::hold`` are valid."""
     check_tensor("eigenvalues", eigenvalues)
     check_tensor("dt", dt)
     check_kinds("eigenvalues", eigenvalues=eigenvalues, dt=dt)
@@ -146,7 +146,10 @@ def _check_raw(eigenvalues: Tensor, dt: Tensor) -> None:
 
 @torch.library.custom_op("stablessm::hold", mutates_args=())
 def hold_op(eigenvalues: Tensor, dt: Tensor) -> tuple[Tensor, Tensor]:
-    """Run the kernel as an operator, because ``torch.compile`` does not compile complex numbers."""
+    """Compute the zero-order hold's a and g with the Triton kernel: the operator ``stablessm::hold``.
+
+    It is an operator because ``torch.compile`` does not compile complex numbers.
+    """
     from stablessm.layers import triton_hold
 
     _check_raw(eigenvalues, dt)
@@ -155,7 +158,7 @@ def hold_op(eigenvalues: Tensor, dt: Tensor) -> tuple[Tensor, Tensor]:
 
 @torch.library.custom_op("stablessm::hold_backward", mutates_args=())
 def hold_backward_op(eigenvalues: Tensor, dt: Tensor, d_decay: Tensor, d_gain: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the gradients of λ and dt."""
+    """Compute the gradients of the eigenvalues λ and of dt: the operator ``stablessm::hold_backward``."""
     from stablessm.layers import triton_hold
 
     _check_raw(eigenvalues, dt)

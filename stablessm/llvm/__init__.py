@@ -1,1 +1,1 @@
-"""Machine code for CPUs, for scan and streaming: instructions, targets, the compiler, and kernels on threads."""
+"""Machine code for CPUs, which the scan and streaming use: instructions, targets, the compiler, and threads."""

@@ -39,7 +39,7 @@ one page (rax: number of bytes). Code in memory may not find the C library's ver
 
 @final
 class MachineCode:
-    """A module that is compiled for this processor and loaded by LLVM's ORC. The code is freed with this object.
+    """A compiled LLVM module, loaded into memory for this processor; its code is freed with this object.
 
     Args:
         module: The instructions.
@@ -51,7 +51,7 @@ class MachineCode:
         with _fork.compiling:
             machine = target_machine()
             library = llvm.JITLibraryBuilder().add_object_img(machine.emit_object(optimized(module, machine)))
-            library.add_current_process()  # which contains memset
+            library.add_current_process()  # the C library, which contains memset
             for name, address in (imports or {}).items():
                 library.import_symbol(name, address)
             for name in exports:
@@ -59,7 +59,7 @@ class MachineCode:
             self._library = library.link(_linker(), f"stablessm_{next(_numbers)}")
 
     def address(self, name: str) -> int:
-        """Return the address of an exported function."""
+        """Return the memory address of an exported function."""
         return self._library[name]
 
 
@@ -72,7 +72,7 @@ def _linker() -> llvm.orcjit.LLJIT:
 
 
 def optimized(module: ir.Module, machine: llvm.TargetMachine) -> llvm.ModuleRef:
-    """Return the module, checked and optimized for a target."""
+    """Verify an LLVM module, optimize it for a target machine, and return the result."""
     text = str(module)
     if "windows" in machine.triple and machine.triple.startswith("x86_64"):
         text += "".join(f'\nmodule asm "{line}"' for line in _STACK_PROBE.strip().splitlines())

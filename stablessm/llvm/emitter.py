@@ -17,31 +17,31 @@ I64 = ir.IntType(64)
 
 
 def pointer_to(address: int, element: ir.Type) -> ir.Constant:
-    """Return an address from outside the code, such as the address of a NumPy array, as a pointer to elements."""
+    """Return an address from outside the code, such as the address of a NumPy array, as a typed LLVM pointer."""
     return I64(address).inttoptr(element.as_pointer())
 
 
 class Arithmetic(Protocol):
-    """The options of a kernel that an emitter uses."""
+    """The options of a kernel that determine its arithmetic."""
 
     @property
     def double(self) -> bool:
-        """Whether numbers are float64 instead of float32."""
+        """Whether numbers are float64 (otherwise float32)."""
 
     @property
     def complex(self) -> bool:
-        """Whether numbers are complex, as interleaved pairs (re, im)."""
+        """Whether numbers are complex, stored as interleaved pairs (re, im)."""
 
     @property
     def stream(self) -> bool:
-        """Whether whole vectors are stored without going through the cache."""
+        """Whether stores of whole vectors bypass the cache."""
 
 
 Options = TypeVar("Options", bound=Arithmetic)
 
 
 class Emitter(Generic[Options]):
-    """The instruction builder, with vector arithmetic for real and interleaved complex numbers."""
+    """Emits LLVM instructions: integer and vector arithmetic, for real and interleaved complex numbers, and loops."""
 
     def __init__(self, builder: ir.IRBuilder, spec: Options) -> None:
         self.builder, self.spec = builder, spec
@@ -49,29 +49,29 @@ class Emitter(Generic[Options]):
         self.size = 8 if spec.double else 4
 
     def vector(self, lanes: int) -> ir.VectorType:
-        """Return the vector type."""
+        """Return the LLVM type of a vector with ``lanes`` numbers."""
         return ir.VectorType(self.scalar, lanes)
 
     def constant(self, lanes: int, values: Sequence[float]) -> ir.Constant:
-        """Return a constant vector with the values repeated over all lanes."""
+        """Return a constant vector, which repeats ``values`` until all lanes are filled."""
         return ir.Constant(self.vector(lanes), [values[i % len(values)] for i in range(lanes)])
 
     def sum(self, *terms: ir.Value | int) -> ir.Value:
-        """Return the sum of integers."""
+        """Emit code for the sum of integers."""
         total, *rest = (I64(term) if isinstance(term, int) else term for term in terms)
         for term in rest:
             total = self.builder.add(total, term)
         return total
 
     def times(self, *factors: ir.Value | int) -> ir.Value:
-        """Return the product of integers."""
+        """Emit code for the product of integers."""
         product, *rest = (I64(factor) if isinstance(factor, int) else factor for factor in factors)
         for factor in rest:
             product = self.builder.mul(product, factor)
         return product
 
     def at(self, pointer: ir.Value, *terms: ir.Value | int) -> ir.Value:
-        """Return the address of the element whose index relative to a pointer is the sum of ``terms``.
+        """Emit code for the address of an element, whose index relative to ``pointer`` is the sum of ``terms``.
 
         Terms that are constant inside a loop come first, because LLVM keeps their order.
         """
@@ -80,13 +80,13 @@ class Emitter(Generic[Options]):
         return pointer
 
     def load(self, pointer: ir.Value, lanes: int) -> ir.Value:
-        """Load a vector from an address that is aligned for a scalar."""
+        """Emit the load of a vector from an address that is aligned for a scalar."""
         loaded = self.builder.load(self.builder.bitcast(pointer, self.vector(lanes).as_pointer()))
         loaded.align = self.size
         return loaded
 
     def store(self, value: ir.Value, pointer: ir.Value) -> None:
-        """Store a vector, without going through the cache if the option ``stream`` is set."""
+        """Emit the store of a vector; the store bypasses the cache if the option ``stream`` is set."""
         lanes = value.type.count
         stored = self.builder.store(value, self.builder.bitcast(pointer, value.type.as_pointer()))
         stored.align = self.size
@@ -96,12 +96,12 @@ class Emitter(Generic[Options]):
             stored.set_metadata("nontemporal", self.builder.module.add_metadata([one]))
 
     def multiply_add(self, u: ir.Value, v: ir.Value, w: ir.Value) -> ir.Value:
-        """Return u v + w, rounded only once if the machine has such an instruction."""
+        """Emit code for u v + w, which is rounded only once if the processor has such an instruction."""
         product = self.builder.fmul(u, v, flags=("contract",))
         return self.builder.fadd(product, w, flags=("contract",))
 
     def product(self, u: ir.Value, v: ir.Value, plus: ir.Value, conjugate: bool = False) -> ir.Value:
-        """Return u v + plus, or u conj(v) + plus."""
+        """Emit code for u v + plus, or u conj(v) + plus, for vectors of real or interleaved complex numbers."""
         if not self.spec.complex:
             return self.multiply_add(u, v, plus)
         lanes = u.type.count
@@ -109,7 +109,7 @@ class Emitter(Generic[Options]):
         imag = self._shuffle(v, [i - i % 2 + 1 for i in range(lanes)])
         swapped = self._shuffle(u, [i + 1 - 2 * (i % 2) for i in range(lanes)])
         signs = ir.Constant(u.type, [-1.0 if i % 2 == conjugate else 1.0 for i in range(lanes)])
-        signed = self.builder.fmul(imag, signs)  # exact; moved out of the loop if v is constant there
+        signed = self.builder.fmul(imag, signs)  # exact; LLVM moves it out of a loop in which v is constant
         return self.multiply_add(swapped, signed, self.multiply_add(u, real, plus))
 
     def _shuffle(self, u: ir.Value, order: list[int]) -> ir.Value:
@@ -122,7 +122,7 @@ class Emitter(Generic[Options]):
         carried: list[ir.Value],
         body: Callable[[ir.Value, list[ir.Value]], list[ir.Value]],
     ) -> list[ir.Value]:
-        """Emit for i in range(count): carried = body(i, carried)."""
+        """Emit the loop ``for i in range(count): carried = body(i, carried)``, and return the last ``carried``."""
         builder = self.builder
         before = builder.block
         head, inside, after = (builder.append_basic_block(name) for name in ("head", "body", "after"))

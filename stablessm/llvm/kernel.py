@@ -1,8 +1,8 @@
-"""Kernels that process a range of tiles. A kernel is compiled at its first use and runs on several threads.
+"""Compiled CPU kernels, each of which processes a range of tiles (vectors of channels) on several threads.
 
-A kernel is ``void kernel(const int64 *fields, int64 first, int64 last)``. It processes the tiles first … last-1 out of
-``fields[0]`` tiles of channels, and reads its other arguments from ``fields``. Compilation takes a fraction of a
-second, so nothing is cached on disk, and every process gives bitwise identical results.
+A kernel is ``void kernel(const int64 *fields, int64 first, int64 last)``, compiled at its first use. It processes the
+tiles first … last-1 out of ``fields[0]`` tiles of channels, and reads its other arguments from ``fields``. Compilation
+takes a fraction of a second, so nothing is cached on disk, and every process gives bitwise identical results.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def kernel_entry(
 
 
 def _add_team_member(kernel: ir.Function) -> dict[str, int]:
-    """Add ``void member(const int64 *fields)``, which processes the calling OpenMP thread's share of the tiles.
+    """Add a function to the kernel's module that processes the calling OpenMP thread's share of the tiles.
 
     Return the addresses of the functions that it calls.
     """
@@ -63,7 +63,7 @@ def _add_team_member(kernel: ir.Function) -> dict[str, int]:
 
 
 class Kernel:
-    """A kernel compiled for this machine. Calling it does not hold the GIL."""
+    """A kernel compiled for this machine, which runs without holding the GIL."""
 
     def __init__(self, function: ir.Function) -> None:
         called = _add_team_member(function)
@@ -74,7 +74,10 @@ class Kernel:
         self._member = self._code.address(names[-1])
 
     def __call__(self, names: Sequence[str], values: Mapping[str, int], tiles: int, workers: int) -> None:
-        """Process all tiles on ``workers`` threads; fields without a value are 0."""
+        """Run the kernel over all tiles on ``workers`` threads.
+
+        ``values`` are the fields by name; fields without a value are 0.
+        """
         fields = (ctypes.c_int64 * len(names))(*[values.get(name, 0) for name in names])
         address = ctypes.addressof(fields)
         workers = min(workers, tiles)
@@ -91,7 +94,7 @@ def compiled(build: Callable[[Spec], ir.Function], spec: Spec) -> Kernel:
     """Return the kernel that ``build`` emits for ``spec``; the first call compiles it."""
     kernel = _compiled.get((build, spec))
     if kernel is None:
-        with _fork.compiling:  # another thread may have compiled it meanwhile
+        with _fork.compiling:  # another thread may have compiled the kernel meanwhile
             kernel = _compiled.get((build, spec)) or Kernel(build(spec))
             _compiled[build, spec] = kernel
     return kernel

@@ -1,4 +1,4 @@
-"""The processor that machine code is compiled for.
+"""The processor for which machine code is compiled: this machine's, or the one that the user names.
 
 Kernels are compiled for all instructions of the processor that they run on, unless the environment variable
 ``STABLESSM_CPU`` names another processor.
@@ -28,7 +28,7 @@ _NEEDED: dict[str, dict[str, tuple[str, ...]]] = {
 
 
 def cpu_name() -> str:
-    """Return the name of the processor that kernels are compiled for, as LLVM calls it.
+    """Return LLVM's name of the processor for which kernels are compiled.
 
     >>> isinstance(cpu_name(), str)
     True
@@ -48,7 +48,7 @@ def cpu_name() -> str:
 
 
 def target_machine() -> llvm.TargetMachine:
-    """Return a new LLVM target for the processor that kernels are compiled for."""
+    """Return a new LLVM target machine for the processor of :func:`cpu_name`."""
     initialize()
     name = cpu_name()
     ours = (os.environ.get(VARIABLE) or HOST) == HOST
@@ -58,7 +58,7 @@ def target_machine() -> llvm.TargetMachine:
 
 @functools.cache
 def initialize() -> None:
-    """Initialize LLVM for this machine."""
+    """Initialize LLVM's code generator for this machine."""
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     llvm.initialize_native_asmparser()

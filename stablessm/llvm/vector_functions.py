@@ -1,4 +1,4 @@
-"""Activations as vector instructions, accurate to a few rounding errors in float32 and float64."""
+"""Activation functions as vector instructions, accurate to a few rounding errors in float32 and float64."""
 
 from __future__ import annotations
 
@@ -25,37 +25,37 @@ _ERFC_TERMS = {False: 13, True: 27}
 
 
 class VectorMath:
-    """Functions of one vector, named as in ``program.FUNCTIONS``. NaN stays NaN."""
+    """Emits mathematical functions of one vector, named as in ``program.FUNCTIONS``; NaN stays NaN."""
 
     def __init__(self, emit: Emitter, lanes: int) -> None:
         self._emit, self._lanes, self._double = emit, lanes, emit.size == 8
 
     def relu(self, z: ir.Value) -> ir.Value:
-        """Return max(z, 0)."""
+        """Emit code for max(z, 0)."""
         return self._select(self._less(z, 0.0), self._all(0.0), z)
 
     def hardtanh(self, z: ir.Value) -> ir.Value:
-        """Return z limited to the range from -1 to 1."""
+        """Emit code for z limited to the range from -1 to 1."""
         return self._clamp(z, 1.0)
 
     def tanh(self, z: ir.Value) -> ir.Value:
-        """Return -e / (2 + e) with e = exp(-2|z|) - 1, and the sign of z."""
+        """Emit code for tanh(z), computed as -e / (2 + e) with e = exp(-2|z|) - 1 and the sign of z."""
         b = self._emit.builder
         e = self._expm1(b.fmul(self._call("fabs", z), self._all(-2.0)))
         return self._call("copysign", b.fdiv(e, b.fadd(e, self._all(2.0))), z)
 
     def sigmoid(self, z: ir.Value) -> ir.Value:
-        """Return 1 / (1 + e) or e / (1 + e), with e = exp(-|z|)."""
+        """Emit code for the sigmoid of z, computed as 1 / (1 + e) or e / (1 + e) with e = exp(-|z|)."""
         b = self._emit.builder
         e = self._exp(b.fneg(self._call("fabs", z)))
         return b.fdiv(self._select(self._less(z, 0.0), e, self._all(1.0)), b.fadd(e, self._all(1.0)))
 
     def silu(self, z: ir.Value) -> ir.Value:
-        """Return z sigmoid(z)."""
+        """Emit code for z sigmoid(z)."""
         return self._emit.builder.fmul(z, self.sigmoid(z))
 
     def gelu(self, z: ir.Value) -> ir.Value:
-        """Return z q or z - z q, with q = erfc(|z| / √2) / 2 the tail of the normal distribution."""
+        """Emit code for GELU(z), computed as z q or z - z q with the normal tail q = erfc(|z| / √2) / 2."""
         b = self._emit.builder
         u = b.fmul(self._call("fabs", z), self._all(math.sqrt(0.5)))
         t = b.fdiv(b.fsub(u, self._all(_MAP)), b.fadd(u, self._all(_MAP)))
@@ -64,58 +64,58 @@ class VectorMath:
         return self._select(self._less(z, 0.0), tail, b.fsub(z, tail))
 
     def phi(self, z: ir.Value) -> ir.Value:
-        """Return (e^z - 1) / z, or 1 for z = 0."""
+        """Emit code for (e^z - 1) / z, or 1 for z = 0."""
         zero = self._emit.builder.fcmp_ordered("==", z, self._all(0.0))
         ratio = self._emit.builder.fdiv(self._expm1(z), self._select(zero, self._all(1.0), z))
         return self._select(zero, self._all(1.0), ratio)
 
     def relu_slope(self, z: ir.Value) -> ir.Value:
-        """Return 1 where z > 0, else 0."""
+        """Emit code for the derivative of ReLU: 1 where z > 0, else 0."""
         return self._select(self._less(self._all(0.0), z), self._all(1.0), self._all(0.0))
 
     def hardtanh_slope(self, z: ir.Value) -> ir.Value:
-        """Return 1 where |z| < 1, else 0."""
+        """Emit code for the derivative of hardtanh: 1 where |z| < 1, else 0."""
         return self._select(self._less(self._call("fabs", z), 1.0), self._all(1.0), self._all(0.0))
 
     def tanh_slope(self, z: ir.Value) -> ir.Value:
-        """Return 1 - tanh(z)²."""
+        """Emit code for the derivative of tanh, 1 - tanh(z)²."""
         b, value = self._emit.builder, self.tanh(z)
         return b.fsub(self._all(1.0), b.fmul(value, value))
 
     def sigmoid_slope(self, z: ir.Value) -> ir.Value:
-        """Return sigmoid(z) sigmoid(-z)."""
+        """Emit code for the derivative of the sigmoid, sigmoid(z) sigmoid(-z)."""
         b = self._emit.builder
         return b.fmul(self.sigmoid(z), self.sigmoid(b.fneg(z)))
 
     def rsqrt(self, z: ir.Value) -> ir.Value:
-        """Return 1 / √z."""
+        """Emit code for 1 / √z."""
         return self.reciprocal(self._call("sqrt", z))
 
     def reciprocal(self, z: ir.Value) -> ir.Value:
-        """Return 1 / z."""
+        """Emit code for 1 / z."""
         return self._emit.builder.fdiv(self._all(1.0), z)
 
     def softplus(self, z: ir.Value) -> ir.Value:
-        """Return max(z, 0) + log(1 + e) with e = exp(-|z|)."""
+        """Emit code for softplus(z), computed as max(z, 0) + log(1 + e) with e = exp(-|z|)."""
         b = self._emit.builder
         tail = self._log1p(self._exp(b.fneg(self._call("fabs", z))))
         return b.fadd(self._select(self._less(z, 0.0), self._all(0.0), z), tail)
 
     def expm1(self, z: ir.Value) -> ir.Value:
-        """Return e^z - 1."""
+        """Emit code for e^z - 1, which is accurate for small z."""
         return self._expm1(z)
 
     def sqrt(self, z: ir.Value) -> ir.Value:
-        """Return √z."""
+        """Emit code for √z."""
         return self._call("sqrt", z)
 
     def negative(self, z: ir.Value) -> ir.Value:
-        """Return z, or the largest number below 0 that changes 1 if z is above it."""
+        """Emit code for z, limited to numbers below 0 for which 1 + z is below 1 after rounding."""
         largest = self._all(-(2.0 ** (-53 if self._double else -24)))
         return self._select(self._less(largest, z), largest, z)
 
     def _log1p(self, z: ir.Value) -> ir.Value:
-        """Return log(1 + z) for 0 ≤ z ≤ 1: 2 artanh(s) with s = z / (2 + z) ≤ 1/3, by its series."""
+        """Emit code for log(1 + z) for 0 ≤ z ≤ 1, computed as the series of 2 artanh(s) with s = z / (2 + z) ≤ 1/3."""
         b = self._emit.builder
         s = b.fdiv(z, b.fadd(z, self._all(2.0)))
         square, total = b.fmul(s, s), self._all(0.0)
@@ -124,7 +124,7 @@ class VectorMath:
         return self._emit.multiply_add(b.fmul(total, square), s, b.fadd(s, s))
 
     def exp(self, z: ir.Value) -> ir.Value:
-        """Return e^z."""
+        """Emit code for e^z."""
         return self._exp(z)
 
     def _exp(self, z: ir.Value) -> ir.Value:
@@ -136,7 +136,7 @@ class VectorMath:
         return self._emit.multiply_add(small, power, self._emit.builder.fsub(power, self._all(1.0)))
 
     def _reduced(self, z: ir.Value) -> tuple[ir.Value, ir.Value]:
-        """Return e^r - 1 and 2^n, where z = n ln 2 + r and |r| ≤ ln 2 / 2."""
+        """Emit code for e^r - 1 and 2^n, where z = n ln 2 + r and |r| ≤ ln 2 / 2."""
         b, bits = self._emit.builder, 64 if self._double else 32
         z = self._clamp(z, _LARGEST[self._double])
         n = self._nearest(b.fmul(z, self._all(math.log2(math.e))))
@@ -147,17 +147,20 @@ class VectorMath:
             total = self._emit.multiply_add(total, r, self._all(1 / math.factorial(k)))
         small = self._emit.multiply_add(b.fmul(total, r), r, r)
         whole = ir.VectorType(ir.IntType(bits), self._lanes)
-        bias, shift = (1023, 52) if self._double else (127, 23)  # the exponent's place in a floating point number
+        bias, shift = (1023, 52) if self._double else (127, 23)  # bias of exponents, and their lowest bit
         exponent = b.add(b.fptosi(n, whole), ir.Constant(whole, [bias] * self._lanes))
         return small, b.bitcast(b.shl(exponent, ir.Constant(whole, [shift] * self._lanes)), z.type)
 
     def _nearest(self, z: ir.Value) -> ir.Value:
-        """Return the whole number nearest to a small z, without the C library, which old processors would need."""
-        b, large = self._emit.builder, self._all(1.5 * 2.0 ** (52 if self._double else 23))  # no fractions here
+        """Emit code for the whole number nearest to a small z.
+
+        The C library's function would be needed on old processors, and is not used.
+        """
+        b, large = self._emit.builder, self._all(1.5 * 2.0 ** (52 if self._double else 23))  # too large for a fraction
         return b.fsub(b.fadd(z, large), large)
 
     def _chebyshev(self, coefficients: Sequence[float], t: ir.Value) -> ir.Value:
-        """Return Σ c_k T_k(t), by Clenshaw's recurrence."""
+        """Emit code for the Chebyshev series Σ c_k T_k(t), by Clenshaw's recurrence."""
         b, twice = self._emit.builder, self._emit.builder.fadd(t, t)
         one, two = self._all(0.0), self._all(0.0)
         for c in reversed(coefficients[1:]):
@@ -194,7 +197,7 @@ _MAP = 3.75
 
 @cache
 def _erfc_series(terms: int) -> tuple[float, ...]:
-    """Return the Chebyshev coefficients of (1 + 2u) e^{u²} erfc(u) in t."""
+    """Compute the Chebyshev coefficients of (1 + 2u) e^{u²} erfc(u) as a function of t = (u - 3.75) / (u + 3.75)."""
     from scipy import special
 
     def scaled(t: Any) -> Any:

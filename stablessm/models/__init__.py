@@ -1,4 +1,4 @@
-"""Sequence models made of layers: classifier, regressor and language model."""
+"""Sequence models made of layers: classifier, regressor, language model, and their parts."""
 
 from typing import TYPE_CHECKING, Any
 

@@ -1,4 +1,4 @@
-"""Runs recurrent models of ``transformers`` on the operators of this library, with their own weights."""
+"""Runs recurrent models of the package ``transformers`` on this library's operators, with the models' own weights."""
 
 from __future__ import annotations
 
@@ -13,18 +13,19 @@ from torch.nn import functional as F
 from stablessm._checked import checked
 from stablessm._errors import ArgumentError
 from stablessm.scan import linear_scan, selective_scan, short_convolution
+from stablessm.scan.projection import project
 
 Model = TypeVar("Model", bound=nn.Module)
 
 
 @checked
 def accelerate(model: Model) -> Model:
-    """Make a model of ``transformers`` run on the operators of this library. The model is changed and returned.
+    """Make a model of ``transformers`` run on this library's operators, and return the model, which is changed.
 
     Supported are Mamba, FalconMamba, Mamba2, Jamba and RecurrentGemma, and every model that contains their mixers. The
-    weights stay where they are; only the computation of the recurrent mixers is replaced. Nothing has to be compiled.
-    Prompts are computed in one pass, and may come in chunks: a call with a cache continues from its state. Padding on
-    either side changes no real token and no state. Generation, caches and training work as before.
+    weights stay where they are; only the computation of recurrent mixers and of linear layers is replaced. Nothing has
+    to be compiled. Prompts are computed in one pass, and may come in chunks: a call with a cache continues from its
+    state. Padding on either side changes no real token and no state. Generation, caches and training work as before.
 
     Args:
         model: a model of ``transformers``, or any module that contains such mixers.
@@ -42,13 +43,18 @@ def accelerate(model: Model) -> Model:
     if not found:
         expected = "a model of transformers with one of the mixers " + ", ".join(_MIXERS)
         raise ArgumentError("model", expected, type(model).__name__)
+    found += [(module, _linear) for module in model.modules() if type(module) is nn.Linear]
     for module, forward in found:
         module.forward = types.MethodType(forward, module)
     return model
 
 
+def _linear(self: nn.Linear, x: Tensor) -> Tensor:
+    return project(x, self.weight, self.bias)
+
+
 class _Padding(NamedTuple):
-    """Real tokens moved to the front of each sequence, and back."""
+    """The padding of a batch, by which real tokens are moved to the front of each sequence and back."""
 
     order: Tensor
     """(B, T): the real tokens first, in their order."""
@@ -56,7 +62,7 @@ class _Padding(NamedTuple):
 
     @classmethod
     def of(cls, mask: Tensor | None, steps: int) -> _Padding | None:
-        """Return the padding of an attention mask (B, at least T), or None if every token is real."""
+        """Return the padding of an attention mask (B, at least T), or None if all tokens are real."""
         if mask is None or mask.dim() != 2:
             return None
         real = mask[:, -steps:].bool()
@@ -65,11 +71,11 @@ class _Padding(NamedTuple):
         return cls(torch.argsort(~real, dim=1, stable=True), real.sum(1))
 
     def front(self, x: Tensor) -> Tensor:
-        """Return x (B, T, C) with the real tokens first."""
+        """Return x (B, T, C) with the real tokens of each sequence first."""
         return x.gather(1, self.order[..., None].expand(x.shape))
 
     def back(self, y: Tensor) -> Tensor:
-        """Invert :meth:`front`."""
+        """Return y (B, T, C) with the tokens in their original places, and zeros at padding."""
         return torch.zeros_like(y).scatter(1, self.order[..., None].expand(y.shape), y)
 
 
@@ -78,7 +84,7 @@ def _moved(x: Tensor, padding: _Padding | None) -> tuple[Tensor, Tensor | None]:
 
 
 def _convolved(mixer: Any, x: Tensor, tail: Tensor | None, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Return the activated short convolution of x (B, T, C), and its last inputs (B, C, K), as caches hold them."""
+    """Compute a mixer's activated short convolution of x (B, T, C), and its last inputs (B, C, K)."""
     weight = mixer.conv1d.weight[:, 0]
     before = None if tail is None else tail.mT
     if x.shape[1] == 1 and before is not None and lengths is None:
@@ -88,11 +94,11 @@ def _convolved(mixer: Any, x: Tensor, tail: Tensor | None, lengths: Tensor | Non
         return mixer.act(y).to(x.dtype), joined.mT
     past = None if before is None else before[:, 1:].to(x.dtype)
     y, last = short_convolution(x, weight.to(x.dtype), mixer.conv1d.bias, past, lengths=lengths)
-    return mixer.act(y), F.pad(last, (0, 0, 1, 0)).mT  # caches hold one input more than the next step needs
+    return mixer.act(y), F.pad(last, (0, 0, 1, 0)).mT  # caches of transformers hold one input more than needed
 
 
 class _Cache:
-    """The states of one mixer in a cache of ``transformers``."""
+    """The states of one mixer in a cache of ``transformers``: its last inputs and its recurrent state."""
 
     def __init__(self, mixer: Any, cache: Any) -> None:
         self.mixer, self.cache, self.index = mixer, cache, mixer.layer_idx
@@ -114,7 +120,7 @@ class _Cache:
 def _selective_mixer(
     self: Any, hidden_states: Tensor, cache_params: Any = None, attention_mask: Tensor | None = None, **kwargs: Any
 ) -> Tensor:
-    """Compute a mixer of Mamba, FalconMamba or Jamba."""
+    """Compute the forward pass of a mixer of Mamba, FalconMamba or Jamba."""
     if _recording(self, cache_params):
         return type(self).forward(self, hidden_states, cache_params, attention_mask, **kwargs)
     padding, cache = _Padding.of(attention_mask, hidden_states.shape[1]), _Cache(self, cache_params)
@@ -138,7 +144,7 @@ def _selective_mixer(
 
 
 def _one_step(x: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-    """Return Σ_n C h and the next state, for one step of :func:`selective_scan`."""
+    """Compute one step of :func:`selective_scan`: return the output Σ_n C h and the next state."""
     step = F.softplus(delta[:, 0].float())
     drive = (step * x[:, 0])[..., None] * B[:, 0, None].float()
     state = torch.addcmul(drive, torch.exp(step[..., None] * A), state)
@@ -148,7 +154,10 @@ def _one_step(x: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, state: 
 def _head_mixer(
     self: Any, hidden_states: Tensor, cache_params: Any = None, attention_mask: Tensor | None = None, **kwargs: Any
 ) -> Tensor:
-    """Compute a mixer of Mamba2, whose channels of one head share their decay: as channels with rates of their own."""
+    """Compute the forward pass of a mixer of Mamba2, whose heads of several channels share their decay.
+
+    Each channel is computed as a channel with rates of its own.
+    """
     if _recording(self, cache_params):
         return type(self).forward(self, hidden_states, cache_params, attention_mask, **kwargs)
     padding, cache = _Padding.of(attention_mask, hidden_states.shape[1]), _Cache(self, cache_params)
@@ -178,7 +187,10 @@ def _head_mixer(
 
 
 def _recording(mixer: Any, cache: Any) -> bool:
-    """Return True while a cache keeps all states, for assisted generation; the mixer of transformers then runs."""
+    """Return True while a cache of ``transformers`` keeps all states, as assisted generation requires.
+
+    The mixer then runs as in ``transformers``.
+    """
     return cache is not None and cache.is_recording_past(mixer.layer_idx)
 
 
@@ -190,7 +202,7 @@ def _scanned(
     recurrent_states: Tensor | None,
     acc_dtype: torch.dtype = torch.float32,
 ) -> tuple[Tensor, Tensor]:
-    """Compute ``_rnn_scan`` of RecurrentGemma in one pass."""
+    """Compute the recurrence of RecurrentGemma (its ``_rnn_scan``) in one pass."""
     cut = reset[..., 0].expand(hidden_states.shape[:2])
     states = linear_scan(recurrent_gate.to(acc_dtype), hidden_states.to(acc_dtype), recurrent_states, reset=cut)
     return states.to(hidden_states.dtype), states[:, -1]

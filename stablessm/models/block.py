@@ -27,7 +27,7 @@ def _identity(x: Tensor) -> Tensor:
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu, "silu": F.silu, "relu": F.relu, "none": _identity
 }  # fmt: skip
-"""Activations after the mixer, by name."""
+"""Activation functions that follow the mixer, by name."""
 
 
 @final
@@ -48,20 +48,20 @@ class TiedDropout(nn.Module):
         self.p = p
 
     def forward(self, x: Tensor, onto: Tensor | None = None) -> Tensor:
-        """Set some channels of each sequence (B, T, C) to zero during training, and add ``onto`` if it is given."""
+        """Drop random channels of each sequence (B, T, C) during training, and add ``onto`` if it is given."""
         if not self.training or not self.p:
             return x if onto is None else onto + x
         mask = F.dropout(x.new_ones(len(x), 1, x.shape[-1]), self.p)
         return x * mask if onto is None else torch.addcmul(onto, x, mask)
 
     def extra_repr(self) -> str:
-        """Return the dropout rate, for ``print(model)``."""
+        """Return the dropout rate as text, for ``print(model)``."""
         return f"{self.p:g}"
 
 
 @final
 class Block(nn.Module):
-    """Residual block: x + dropout(gate(dropout(σ(mixer(norm(x)))))), optionally followed by x + dropout(mlp(norm(x))).
+    """A residual block: x + dropout(gate(dropout(σ(mixer(norm(x)))))), with an optional x + dropout(mlp(norm(x))).
 
     With ``prenorm=False`` the norm comes after the sum instead. The gate is a gated linear unit at each step:
     (Va + b) ⊙ sigmoid(Wa + c).
@@ -111,13 +111,13 @@ class Block(nn.Module):
         self.narrow = nn.Linear(mlp * d_model, d_model) if mlp else None
 
     def initial_state(self, batch: int) -> Any:
-        """Return the initial state of the mixer."""
+        """Return the initial state of the block's mixer."""
         return self.mixer.initial_state(batch)  # type: ignore[operator]
 
     def forward(
         self, x: Tensor, state: Any = None, *, lengths: Lengths = None, reset: Reset = None, dt: Dt = None
     ) -> tuple[Tensor, Any]:
-        """Run over x (B, T, d_model) and return an output of the same shape and the state of the mixer.
+        """Compute the output (B, T, d_model) for x (B, T, d_model), and the state of the mixer.
 
         The arguments are those of a layer. Outputs at padded steps are meaningless, but finite if the inputs are.
         """
@@ -128,7 +128,7 @@ class Block(nn.Module):
         return self._after(x, y, real), state
 
     def step(self, x_t: Tensor, state: Any = None, *, dt: Dt = None) -> tuple[Tensor, Any]:
-        """Run one step of ``forward``: (B, d_model) to (B, d_model)."""
+        """Run one step of ``forward``: return the output (B, d_model) for x_t (B, d_model), and the next state."""
         check_signal("x_t", x_t, ("batch", "d_model"), self.d_model, self._weight(x_t))
         if self._runs_at_once(x_t):
             return self._step_at_once(x_t, state, dt)
@@ -137,7 +137,7 @@ class Block(nn.Module):
         return self._after(x, y[:, None], None)[:, 0], state
 
     def _runs_at_once(self, x_t: Tensor) -> bool:
-        """Return True for a Hyena block of a language model whose step runs in a few kernels."""
+        """Return True if a step runs in a few Triton kernels, as for a Hyena block of a language model."""
         if not isinstance(self.mixer, Hyena) or not self.prenorm or self.activation != "none" or self.gate is not None:
             return False
         norms: Any = (self.norm, self.mlp_norm)
@@ -159,7 +159,7 @@ class Block(nn.Module):
         return linear(y, narrow.weight, narrow.bias, onto=x), state
 
     def _weight(self, x: Tensor) -> Tensor:
-        """Return one parameter, from which the device is read, or ``x`` if there are none."""
+        """Return one of the block's parameters, which is on the block's device, or ``x`` if there are no parameters."""
         return next(self.parameters(), x)
 
     def _before(self, norm: nn.Module, x: Tensor, real: Tensor | None) -> Tensor:

@@ -1,4 +1,4 @@
-"""A model that classifies sequences, or every step of a sequence."""
+"""A model that assigns classes to sequences, or to every step of a sequence."""
 
 from __future__ import annotations
 

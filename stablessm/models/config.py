@@ -1,4 +1,4 @@
-"""The settings of a model, as frozen dataclasses that can be written as JSON."""
+"""The settings of models, as frozen dataclasses that can be written as JSON."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TIMESCALES = (2.0, 2000.0)
 @checked
 @dataclass(frozen=True, kw_only=True)
 class StackConfig:
-    """Settings of a stack: the encoder of the inputs and the blocks.
+    """The settings of a stack: the encoder of the inputs and the blocks.
 
     Args:
         d_input: number of channels, for inputs (B, T, d_input) of numbers. Give either ``d_input`` or ``vocab_size``.
@@ -94,7 +94,7 @@ class StackConfig:
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Self:
-        """Return the config with these settings; an unknown setting raises an error with its name."""
+        """Return a config with the given settings; an unknown setting raises an error that names the setting."""
         known = {entry.name for entry in fields(cls)}
         for name in options.keys() - known:
             raise unknown_name(name, sorted(known), name, f"one of the settings {', '.join(sorted(known))}")
@@ -104,7 +104,7 @@ class StackConfig:
 @checked
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig(StackConfig):
-    """Settings of a stack with a readout of ``size`` numbers, at every step (``per_step``) or per sequence."""
+    """The settings of a model: a stack with a readout of ``size`` numbers per step or per sequence."""
 
     size: int
     pool: Pool
@@ -122,7 +122,7 @@ class ModelConfig(StackConfig):
 @checked
 @dataclass(frozen=True, kw_only=True)
 class LanguageConfig(StackConfig):
-    """Settings of a language model: by default, Hyena blocks with a real recurrence and an MLP in each block.
+    """The settings of a language model; by default, Hyena blocks with a real recurrence and an MLP in each block.
 
     With ``tied``, the readout shares its weights with the embeddings. Unless ``mixer_options`` set others, a real
     recurrence starts with time scales from 2 to 2000 tokens, so that every map starts from the same eigenvalues.
@@ -151,5 +151,5 @@ class LanguageConfig(StackConfig):
 
     @property
     def size(self) -> int:
-        """Return the size of the readout."""
+        """Return the size of the readout, which is the number of tokens."""
         return self.vocab_size or 0

@@ -1,4 +1,4 @@
-"""A step that is repeated many times with the state that it returns, as one CUDA graph where that is possible."""
+"""A step that is repeated many times with the state it returns, as a CUDA graph if possible."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from stablessm.models.states import mapped, tensors
 from stablessm.scan.dispatch import copy_all
 
 Step: TypeAlias = Callable[[Tensor, Any], tuple[Tensor, Any]]
-"""``step(x, state) -> (y, state)``."""
+"""A function ``step(x, state) -> (y, state)``."""
 PLAIN = 3
-"""Number of calls before a step is captured, which takes as long as a few calls."""
+"""Number of calls before a step is captured, because the capture takes as long as a few calls."""
 
 
 @final
 class CapturedStep:
-    """A function ``step(x, state) -> (y, state)`` as a CUDA graph that keeps x, y and the state in the same memory.
+    """A function ``step(x, state) -> (y, state)`` captured as a CUDA graph, with x, y and state in fixed memory.
 
     A GPU replays all kernels of the step without waiting for the host, which would otherwise take most of the time of a
     generated token.
@@ -48,7 +48,7 @@ class CapturedStep:
         return run
 
     def __call__(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
-        """Return the output and the state, both of which the next call overwrites."""
+        """Return the output and the next state, both of which the next call overwrites."""
         self._load(x, state)
         return self._graph(), self.state
 
@@ -68,7 +68,7 @@ class CapturedStep:
 
 @final
 class Repeated:
-    """A function ``step(x, state) -> (y, state)`` that becomes a :class:`CapturedStep` once it was called a few times.
+    """A function ``step(x, state) -> (y, state)`` that becomes a :class:`CapturedStep` after a few calls.
 
     On a CPU, and where a step cannot be captured, the function is called. The results are the same. Whatever the
     function reads, such as weights, must keep its memory and may not change.
@@ -103,7 +103,7 @@ class Repeated:
             warnings.warn(f"generating without a CUDA graph, because a step cannot be captured: {error}", stacklevel=2)
             torch.cuda.synchronize(x.device)
             if generator is not None and spare is not None:
-                generator.graphsafe_set_state(spare)  # the old state believes that the capture is not over
+                generator.graphsafe_set_state(spare)  # the generator's old state would still be marked as captured
             self._can_capture = False
             return None
         if generator is not None and spare is not None:
@@ -112,7 +112,7 @@ class Repeated:
 
 
 def _on_gpu(x: Tensor, state: Any) -> bool:
-    """Return True if all tensors are on one GPU and this call is not itself captured or compiled."""
+    """Return True if all tensors are on one GPU, and this call is not itself being captured or compiled."""
     devices = {tensor.device for tensor in (x, *tensors(state))}
     if len(devices) > 1 or x.device.type != "cuda" or torch.compiler.is_compiling():
         return False

@@ -15,10 +15,11 @@ from stablessm.models.states import mapped, tensors
 
 @final
 class StableSSMCache(Cache):
-    """The state of a model after some tokens: the states of its blocks, and its last output.
+    """The state of a language model after some tokens, as a Hugging Face cache.
 
-    ``model(…, past_key_values=cache)`` continues from the cache and stores the new state in it. Tensors are replaced,
-    never modified, so ``copy.copy(cache)`` is a snapshot to return to.
+    The cache holds the states of the blocks and their last output. ``model(…, past_key_values=cache)`` continues from
+    the cache and stores the new state in it. Tensors are replaced, never modified, so ``copy.copy(cache)`` is a
+    snapshot.
 
     >>> cache = StableSSMCache()
     >>> cache.get_seq_length(), cache.nbytes
@@ -32,7 +33,7 @@ class StableSSMCache(Cache):
         self.last: Tensor | None = None
         """(B, d_model): the output of the blocks at the last real token, which padding repeats."""
         self.seen = 0
-        """Number of tokens that have been read, including padding."""
+        """Number of tokens per row that have been read, including padding."""
         self.padded: Tensor | None = None
         """(B,) number of padding tokens; None if there were none."""
 
@@ -42,23 +43,23 @@ class StableSSMCache(Cache):
         return sum(tensor.nbytes for tensor in tensors((self.state, self.last)))
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
-        """Return the number of tokens read so far."""
+        """Return the number of tokens per row that have been read."""
         return self.seen
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
-        """Replace row i by row ``beam_idx[i]``, for beam search."""
+        """Replace the states of row i by the states of row ``beam_idx[i]``, for beam search."""
         self._each(lambda tensor: tensor.index_select(0, beam_idx.to(tensor.device)))
 
     def batch_select_indices(self, indices: Tensor) -> None:
-        """Keep only these rows of the batch."""
+        """Keep only the rows of the batch with these indices."""
         self.reorder_cache(torch.as_tensor(indices))
 
     def batch_repeat_interleave(self, repeats: int) -> None:
-        """Repeat every row ``repeats`` times."""
+        """Repeat every row of the batch ``repeats`` times."""
         self._each(lambda tensor: tensor.repeat_interleave(repeats, 0))
 
     def reset(self) -> None:
-        """Return to the state before the first token."""
+        """Return the cache to its state before the first token."""
         self.state, self.last, self.seen, self.padded = None, None, 0, None
 
     def crop(self, tokens_to_remove: int) -> None:
@@ -74,27 +75,27 @@ class StableSSMCache(Cache):
 
     @property
     def is_compileable(self) -> bool:
-        """Return False: ``generate`` must not compile the model on its own."""
+        """Return False, because ``generate`` must not compile the model on its own."""
         return False
 
     @property
     def batch_size(self) -> int:
-        """Return the number of rows; -1 before the first token."""
+        """Return the number of rows of the batch; -1 before the first token."""
         return -1 if self.last is None else len(self.last)
 
     def get_max_length(self, layer_idx: int | None = None) -> int:
-        """Return -1: there is no limit."""
+        """Return -1, because the number of tokens has no limit."""
         return -1
 
     def __len__(self) -> int:
         return 0 if self.state is None else len(self.state)
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> None:
-        """Replace every tensor by the result of ``change``."""
+        """Replace every tensor of the cache by the result of ``change``."""
         self.state, self.last, self.padded = (mapped(part, change) for part in (self.state, self.last, self.padded))
 
     def check(self, mask: Tensor | None, steps: int) -> None:
-        """Check that a mask over all tokens marks the same padding as when these tokens were read."""
+        """Raise an error unless a mask over all tokens marks the padding that the cache has already read."""
         if mask is None or self.state is None or mask.shape[1] != self.seen + steps or torch.compiler.is_compiling():
             return
         masked = (mask[:, : self.seen] == 0).sum(1)

@@ -1,4 +1,4 @@
-"""The settings of a language model as a Hugging Face config."""
+"""The settings of a language model as a Hugging Face configuration."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from stablessm._renamed import reading_a_file
 
 try:
     from transformers import PreTrainedConfig
-except Exception as error:  # missing, older, or broken
+except Exception as error:  # transformers is missing, too old, or broken
     raise MissingPackageError(f"StableSSMConfig requires transformers, but {import_failure(error)}") from error
 
 from stablessm.models.config import LanguageConfig
@@ -22,7 +22,7 @@ _NAMES = [entry.name for entry in fields(LanguageConfig) if entry.name not in ("
 
 
 class StableSSMConfig(PreTrainedConfig):
-    """The settings of :class:`~stablessm.models.StableSSMForCausalLM`, by keyword.
+    """The settings of a :class:`~stablessm.models.StableSSMForCausalLM`, as keyword arguments.
 
     They are the settings of :class:`~stablessm.models.LanguageConfig`, with ``tie_word_embeddings`` for ``tied``.
 
@@ -65,12 +65,12 @@ class StableSSMConfig(PreTrainedConfig):
     @classmethod
     @checked
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
-        """Return the config from a dictionary, such as the content of a ``config.json``."""
+        """Return a config from a dictionary, such as the content of a ``config.json``."""
         with reading_a_file():
             return super().from_dict(config_dict, **kwargs)
 
     def network(self) -> LanguageConfig:
-        """Return the config of the network itself."""
+        """Return the settings of the language model that the Hugging Face model contains."""
         tied: Any = self.tie_word_embeddings
         require("tie_word_embeddings", tied, rule_of(bool))
         return LanguageConfig(tied=tied, **{name: getattr(self, name) for name in _NAMES})
@@ -78,6 +78,9 @@ class StableSSMConfig(PreTrainedConfig):
     @classmethod
     @checked
     def of(cls, network: LanguageConfig, **options: Any) -> Self:
-        """Return the config of a network; ``options`` are further Hugging Face settings, such as ``eos_token_id``."""
+        """Return the config for the settings of a language model.
+
+        ``options`` are further Hugging Face settings, such as ``eos_token_id``.
+        """
         settings = asdict(network)
         return cls(tie_word_embeddings=settings["tied"], **{name: settings[name] for name in _NAMES}, **options)

@@ -38,7 +38,7 @@ _generation: ContextVar[dict[nn.Module, Repeated] | None] = ContextVar("_generat
 
 @final
 class StableSSMForCausalLM(PreTrainedModel, GenerationMixin):
-    """:class:`~stablessm.models.LanguageModel` as a ``transformers`` model; the network itself is ``model.network``.
+    """A :class:`~stablessm.models.LanguageModel`, ``model.network``, in a ``transformers`` model.
 
     ``generate`` carries a state whose size does not grow with the text. Padding on the left or right does not change
     the outputs at real tokens, so each prompt of a batch generates what it would generate alone. The logits at padding
@@ -70,7 +70,7 @@ class StableSSMForCausalLM(PreTrainedModel, GenerationMixin):
     def __init__(self, config: StableSSMConfig, network: LanguageModel | None = None) -> None:
         super().__init__(config)
         self.network = LanguageModel(**asdict(config.network())) if network is None else network
-        drawn: Any = not next(self.network.parameters()).is_meta  # then post_init does not initialize them
+        drawn: Any = not next(self.network.parameters()).is_meta  # then post_init keeps the weights
         for module in self.network.modules():
             module._is_hf_initialized = drawn
         self.post_init()
@@ -78,7 +78,7 @@ class StableSSMForCausalLM(PreTrainedModel, GenerationMixin):
     @classmethod
     @checked
     def of(cls, network: LanguageModel, **options: Any) -> Self:
-        """Wrap a trained language model; its weights are not copied.
+        """Wrap a language model in a ``transformers`` model; its weights are not copied.
 
         Args:
             network: the trained model.
@@ -92,7 +92,7 @@ class StableSSMForCausalLM(PreTrainedModel, GenerationMixin):
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
-        """Load the model from a folder or from the hub, as for every ``transformers`` model.
+        """Load a model from a folder or from the hub, like every ``transformers`` model.
 
         Files in a folder whose checksums differ from those that ``save_pretrained`` wrote raise an error.
         """
@@ -129,7 +129,7 @@ class StableSSMForCausalLM(PreTrainedModel, GenerationMixin):
         logits_to_keep: int | Tensor = 0,
         **kwargs: Any,
     ) -> CausalLMOutputWithPast:
-        """Return the logits, and the other requested outputs.
+        """Compute the logits, and the other outputs that are requested.
 
         Args:
             input_ids: (B, T) tokens. Give either ``input_ids`` or ``inputs_embeds``.
@@ -182,7 +182,7 @@ class StableSSMForCausalLM(PreTrainedModel, GenerationMixin):
         reset: Tensor | None,
         wants_hidden: bool,
     ) -> tuple[Tensor, tuple[Tensor, ...] | None]:
-        """Return the output of the blocks at every token, including padding, and the hidden states."""
+        """Compute the output of the blocks at every token, including padding, and, if requested, the hidden states."""
         body = self.network.body
         state, last = (None, None) if cache is None else (cache.state, cache.last)
         if x.shape[1] == 1 and state is not None and padding is None and reset is None and not wants_hidden:
@@ -207,7 +207,7 @@ class StableSSMForCausalLM(PreTrainedModel, GenerationMixin):
         return h, hidden
 
     def generate(self, *args: Any, **kwargs: Any) -> Any:
-        """Generate tokens as every ``transformers`` model does: greedy, sampling, beam search, streamers.
+        """Generate tokens like every ``transformers`` model: greedy, sampling, beam search, streamers.
 
         On an NVIDIA GPU, the blocks run as one CUDA graph from the fifth token on.
         """
@@ -221,7 +221,7 @@ class StableSSMForCausalLM(PreTrainedModel, GenerationMixin):
     def _prepare_cache_for_generation(  # type: ignore[override]  # it says bool and returns nothing
         self, generation_config: Any, model_kwargs: dict[str, Any], *args: Any, **kwargs: Any
     ) -> None:
-        """Use a StableSSMCache for every ``cache_implementation``."""
+        """Create a StableSSMCache for ``generate``, for every ``cache_implementation``."""
         given = model_kwargs.get("past_key_values")
         if given is not None:
             given._is_user_defined = True
@@ -231,21 +231,24 @@ class StableSSMForCausalLM(PreTrainedModel, GenerationMixin):
     def _update_model_kwargs_for_generation(
         self, outputs: Any, model_kwargs: dict[str, Any], *args: Any, **kwargs: Any
     ) -> dict[str, Any]:
-        """Drop the mask: after the prompt every token is real, and the state holds the tokens before."""
+        """Remove the attention mask after the prompt, because every later token is real."""
         if model_kwargs.get("use_cache"):
             model_kwargs["attention_mask"] = None
         return super()._update_model_kwargs_for_generation(outputs, model_kwargs, *args, **kwargs)
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        """Initialize the weights that a checkpoint lacks; the network initializes all others when it is built."""
+        """Initialize the weights of a module that a checkpoint lacks.
+
+        The network initializes all weights when it is built.
+        """
         kept = {name: p.clone() for name, p in module.named_parameters(recurse=False) if _is_loaded(p)}
         self.network.draw(module)
         for name, value in kept.items():
             module.get_parameter(name).copy_(value)
 
     def resize_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Embedding:
-        """Resize the embeddings, as every ``transformers`` model does."""
+        """Resize the embeddings and the readout, like every ``transformers`` model."""
         table = super().resize_token_embeddings(*args, **kwargs)
         config = replace(self.network.config, vocab_size=table.num_embeddings)
         self.network.config = self.network.body.config = config
@@ -253,19 +256,19 @@ class StableSSMForCausalLM(PreTrainedModel, GenerationMixin):
         return table
 
     def get_input_embeddings(self) -> nn.Module:
-        """Return the embedding module."""
+        """Return the embedding module of the network."""
         return self.network.body.encoder
 
     def set_input_embeddings(self, value: Any) -> None:
-        """Replace the embedding module."""
+        """Replace the embedding module of the network."""
         self.network.body.encoder = value
 
     def get_output_embeddings(self) -> nn.Module | None:
-        """Return the readout, or None if it shares its weights with the embeddings."""
+        """Return the readout module, or None if the readout shares its weights with the embeddings."""
         return self.network.readout
 
     def set_output_embeddings(self, new_embeddings: nn.Linear | None) -> None:
-        """Replace the readout."""
+        """Replace the readout module of the network."""
         self.network.readout = new_embeddings
 
 
@@ -274,7 +277,7 @@ AutoModelForCausalLM.register(StableSSMConfig, StableSSMForCausalLM)
 
 
 def _check_files(folder: Path) -> None:
-    """Raise an error if files of a model do not match their checksums, or if the weights do not match the config."""
+    """Raise an error if a model's files do not match their checksums, or its weights do not match its config."""
     if (folder / CHECKSUMS).is_file():
         expected = f"the file that save_pretrained wrote, or, if you changed it yourself, no {CHECKSUMS} beside it"
         for name, digest in record.read_json(folder / CHECKSUMS).items():
@@ -292,7 +295,7 @@ def _is_loaded(parameter: Tensor) -> bool:
 
 @contextmanager
 def _inputs(blocks: nn.ModuleList, wanted: bool) -> Iterator[list[Tensor]]:
-    """Collect the input of each block while the blocks run, if it is requested."""
+    """Yield a list that receives the input of each block while the blocks run, if this is requested."""
     seen: list[Tensor] = []
     hooks = [block.register_forward_pre_hook(lambda _, args: seen.append(args[0])) for block in blocks if wanted]
     try:

@@ -1,4 +1,4 @@
-"""Moves padding at any position to the right, where the layers expect it."""
+"""Moves padding from any place to the right, where layers expect padding."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ IGNORED = -100
 @final
 @dataclass(frozen=True, eq=False)
 class Padding:
-    """The real tokens of a batch, which :meth:`packed` moves to the front of their rows.
+    """The padding of a batch: :meth:`packed` moves real tokens to the front, and :meth:`unpacked` moves them back.
 
     >>> padding = Padding.of(torch.tensor([[0, 1, 1], [1, 1, 0]]), 2, 3)
     >>> padding.packed(torch.tensor([[9, 5, 6], [7, 8, 9]])).tolist(), padding.lengths.tolist()
@@ -34,7 +34,7 @@ class Padding:
 
     @classmethod
     def of(cls, mask: Tensor | None, batch: int, steps: int) -> Self | None:
-        """Return the padding of an attention mask, which may cover earlier tokens too; None if all tokens are real."""
+        """Return the padding of an attention mask, which may include earlier tokens; None if all tokens are real."""
         if mask is None:
             return None
         check_tensor("attention_mask", mask)
@@ -47,12 +47,12 @@ class Padding:
         return cls(real, real.sum(1))
 
     def packed(self, x: Tensor) -> Tensor:
-        """Return x, (B, T) or (B, T, C), with the real tokens in front."""
+        """Return x, (B, T) or (B, T, C), with the real tokens of each row first."""
         order = self.real.long().argsort(dim=1, descending=True, stable=True)
         return x.gather(1, order if x.dim() == 2 else order[..., None].expand_as(x))
 
     def unpacked(self, h: Tensor, before: Tensor | None) -> Tensor:
-        """Undo :meth:`packed`: return (B, T, C), where padding repeats the value of the real token before it.
+        """Undo :meth:`packed`: return (B, T, C), in which padding repeats the value of the real token before it.
 
         Args:
             h: (B, T, C) with the real tokens in front.
@@ -63,6 +63,9 @@ class Padding:
         return torch.cat([first, h], 1).gather(1, place.expand_as(h))
 
     def labels(self, labels: Tensor) -> Tensor:
-        """Return labels (B, T) without padding and without tokens after padding, which no real token predicts."""
+        """Return a copy of labels (B, T) in which the loss ignores padding and tokens that follow padding.
+
+        No real token predicts a token that follows padding.
+        """
         follows = torch.cat([self.real[:, :1], self.real[:, :-1]], 1)
         return labels.masked_fill(~(self.real & follows), IGNORED)

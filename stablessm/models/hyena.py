@@ -1,4 +1,4 @@
-"""A recurrence between two products (Hyena, H3), which can recall tokens; a linear recurrence alone cannot."""
+"""The Hyena operator: a recurrence between two products, which can recall tokens, unlike a linear recurrence alone."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ States: TypeAlias = tuple[Tensor, Any] | None
 
 @final
 class Hyena(nn.Module):
-    """Recurrence m between two products: y = W (q ⊙ m(k ⊙ v)).
+    """The Hyena operator, a recurrence m between two products: y = W (q ⊙ m(k ⊙ v)).
 
     (q, k, v) are three linear maps of x, followed by a short causal filter. This is the operator of Hyena and H3, which
     StableSSM uses in figures 4 to 6. The product k ⊙ v can store a pair of neighboring tokens, and q reads it. The
@@ -51,18 +51,18 @@ class Hyena(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Initialize the short filter again, as at construction."""
+        """Initialize the short filter as at construction."""
         nn.init.uniform_(self.filter, -(TAPS**-0.5), TAPS**-0.5)
 
     def initial_state(self, batch: int) -> tuple[Tensor, Any]:
-        """Return zeros for the filter, and the initial state of the recurrence."""
+        """Return zeros for the filter and the initial state of the recurrence."""
         batch = batch if torch.compiler.is_compiling() else whole_number("batch", batch, 0)
         return self._zeros(batch), self.inner.initial_state(batch)  # type: ignore[operator]
 
     def forward(
         self, x: Tensor, state: States = None, *, lengths: Lengths = None, reset: Reset = None, dt: Dt = None
     ) -> tuple[Tensor, tuple[Tensor, Any]]:
-        """Run over a sequence (B, T, d_model), as a layer; return an output of the same shape and the state."""
+        """Compute the output (B, T, d_model) for a sequence x (B, T, d_model), and the state, as a layer does."""
         check_signal(
             "x", x, ("batch", "time", "d_model"), self.d_model, self.filter, self.projection._parameters.get("weight")
         )
@@ -77,7 +77,7 @@ class Hyena(nn.Module):
         return without_padding(self.output(q * y), lengths), (_tail(z, before, reset, lengths), inner)
 
     def step(self, x_t: Tensor, state: States = None, *, dt: Dt = None) -> tuple[Tensor, tuple[Tensor, Any]]:
-        """Run one step of ``forward``: (B, d_model) to (B, d_model)."""
+        """Run one step of ``forward``: return the output (B, d_model) for x_t (B, d_model), and the next state."""
         check_signal(
             "x_t", x_t, ("batch", "d_model"), self.d_model, self.filter, self.projection._parameters.get("weight")
         )
@@ -91,12 +91,15 @@ class Hyena(nn.Module):
         return self.output(q[:, 0] * y), (joined[:, 1:].to(tail.dtype), inner)
 
     def step_onto(self, x_t: Tensor, state: States, norm: nn.LayerNorm, *, dt: Dt = None) -> tuple[Tensor, Any]:
-        """Return x_t + the output of ``step`` for norm(x_t), and the state; requires ``steps_at_once``."""
+        """Return x_t plus the output of ``step`` for norm(x_t), and the state.
+
+        Requires ``steps_at_once``.
+        """
         tail, inner = self.initial_state(x_t.shape[0]) if state is None else self._parts(state, x_t.shape[0])
         return self._step_at_once(x_t, tail, inner, dt, (norm.weight, norm.bias, norm.eps), onto=x_t)
 
     def steps_at_once(self, x_t: Tensor) -> bool:
-        """Return True if a step runs in kernels that combine projection, filter, products and output."""
+        """Return True if a step runs in Triton kernels that combine projection, filter, products and output."""
         parameters = linear_parameters(self.projection, self.output)
         return parameters is not None and multiplies_at_once(x_t, self.filter, *parameters)
 
@@ -122,7 +125,7 @@ class Hyena(nn.Module):
 
 
 def _tail(z: Tensor, before: Tensor, reset: Tensor | None, lengths: Tensor | None) -> Tensor:
-    """Return the last inputs of the filter that belong to the last episode."""
+    """Return the last inputs of the filter that belong to the current episode, with zeros in place of others."""
     if lengths is None and reset is None and not exporting():
         last = z[:, max(0, z.shape[1] - TAPS + 1) :].to(before.dtype)
         return torch.cat([before, last], 1)[:, -TAPS + 1 :]

@@ -1,4 +1,4 @@
-"""Hyena's short causal filter and the product of keys and values, which run as one kernel on a GPU."""
+"""Hyena's short causal filter and the product of keys and values, computed by one kernel on a GPU."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from stablessm.scan import resolve
 from stablessm.scan.dispatch import forward_mode, plain, quick
 
 TAPS = 3
-"""Length of the filter: the present step and the two before."""
+"""Length of the filter: the present step and the two steps before it."""
 
 
 def filtered(z: Tensor, tail: Tensor | None, weight: Tensor, reset: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Return q and k ⊙ v, with (q, k, v)[t] = Σ_j weight_j z[t - j] over the steps of the same episode.
+    """Compute q and k ⊙ v, where (q, k, v)[t] = Σ_j weight_j z[t - j] over the steps of the same episode.
 
     Args:
         z: (B, T, 3 C).
@@ -36,14 +36,14 @@ def filtered(z: Tensor, tail: Tensor | None, weight: Tensor, reset: Tensor | Non
 
 
 def plainly(z: Tensor, tail: Tensor | None, weight: Tensor, reset: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Compute :func:`filtered` with plain operations, differentiable to any order."""
+    """Compute :func:`filtered` with PyTorch operations that are differentiable to any order."""
     joined = F.pad(z, (0, 0, TAPS - 1, 0)) if tail is None else torch.cat([tail.to(z.dtype), z], 1)
     episode = None if reset is None else F.pad(reset.cumsum(1), (TAPS - 1, 0))
     return of_joined(joined, weight, episode)
 
 
 def of_joined(joined: Tensor, weight: Tensor, episode: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Compute :func:`filtered` from tail and z joined (B, 2 + T, 3 C), given the episode number of every step."""
+    """Compute :func:`filtered` from the joined tail and z, (B, 2 + T, 3 C), given the episode number of every step."""
     steps = joined.shape[1] - TAPS + 1
     y = joined[:, TAPS - 1 :] * weight[0]
     for j in range(1, TAPS):
@@ -57,7 +57,7 @@ def of_joined(joined: Tensor, weight: Tensor, episode: Tensor | None = None) -> 
 
 
 class _Filtered(torch.autograd.Function):
-    """Autograd function of the kernels."""
+    """The autograd function of the GPU kernels of the filter."""
 
     @staticmethod
     def forward(ctx: Any, z: Tensor, tail: Tensor | None, weight: Tensor, reset: Tensor | None) -> Any:
@@ -71,7 +71,7 @@ class _Filtered(torch.autograd.Function):
         from stablessm.models import triton_hyena
 
         z, tail, weight, reset = ctx.saved_tensors
-        again = torch.is_grad_enabled()  # create_graph: the gradient itself must be differentiable
+        again = torch.is_grad_enabled()  # with create_graph, the gradient must be differentiable
         if again or not (plain(d_q) and plain(d_u)):  # or vmap runs it for many gradients
             with torch.enable_grad():
                 outputs = plainly(z, tail, weight, reset)
@@ -86,7 +86,7 @@ class _Filtered(torch.autograd.Function):
 
 
 def _tail_gradient(z: Tensor, tail: Tensor, weight: Tensor, reset: Tensor | None, d_q: Tensor, d_u: Tensor) -> Tensor:
-    """Return the gradient of the tail, which only the first two steps depend on."""
+    """Compute the gradient of the tail, on which only the outputs of the first two steps depend."""
     few = slice(TAPS - 1)
     with torch.enable_grad():
         own = tail.detach().requires_grad_()

@@ -1,4 +1,4 @@
-"""A language model: logits of the next token at every step."""
+"""A language model, which returns the logits of the next token at every step."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ EMBEDDING = 0.02
 @saved
 @final
 class LanguageModel(SequenceModel):
-    """A language model that returns logits (B, T, vocab_size) of the next token (StableSSM section 4.2 by default).
+    """A language model that returns the logits (B, T, vocab_size) of the next token at every step.
+
+    By default, it is the model of StableSSM, section 4.2.
 
     Train with ``model(tokens)``. ``model.sequence(tokens, state)`` also returns the state, and ``model.step(tokens,
     state)`` reads one token (B,) per row; memory does not grow with the text. ``reset`` starts a new document within a
@@ -56,7 +58,7 @@ class LanguageModel(SequenceModel):
 
     @torch.no_grad()
     def draw(self, module: nn.Module) -> None:
-        """Initialize the parameters of one module again, without its submodules, as at construction."""
+        """Initialize the parameters of one module, but not of its submodules, as at construction."""
         if not isinstance(module, nn.Module):
             raise ArgumentError("module", "an nn.Module", type(module).__name__)
         reset: Any = getattr(module, "reset_parameters", None)
@@ -79,7 +81,7 @@ class LanguageModel(SequenceModel):
                 module.weight.mul_((2 * self.config.n_layers) ** -0.5)
 
     def _adds(self, module: nn.Module) -> bool:
-        """Return True if a block adds the output of this module to the residual stream."""
+        """Return True if the output of this module is added to the residual stream of a block."""
         parts = ((block.narrow, getattr(block.mixer, "output", None)) for block in self.body.blocks)
         return any(module is part for both in parts for part in both)
 
@@ -94,7 +96,7 @@ class LanguageModel(SequenceModel):
         never: Sequence[int] = (),
         seed: Seed = 0,
     ) -> Tensor:
-        """Return ``count`` tokens (B, count) that follow each of the prompts (B, T), which have one length.
+        """Generate ``count`` tokens (B, count) that continue each of the prompts (B, T), which have the same length.
 
         The other arguments are those of :func:`~stablessm.models.sample_tokens`, which yields single tokens as they are
         drawn. On an NVIDIA GPU, a step of the model and the draw run as one CUDA graph.
@@ -113,7 +115,7 @@ class LanguageModel(SequenceModel):
         return tokens
 
     def logits(self, h: Tensor) -> Tensor:
-        """Return the logits (…, vocab_size) for outputs h (…, d_model) of the blocks."""
+        """Compute the logits (…, vocab_size) for outputs h (…, d_model) of the blocks."""
         check_tensor("h", h)
         check_device("h", h, self._table)
         if not h.is_floating_point() or h.shape[-1:] != self._table.shape[1:]:

@@ -1,4 +1,4 @@
-"""The block of LRU-UA: a random linear recurrence followed by one MLP."""
+"""The model of LRU-UA: a random linear recurrence followed by an MLP at every step."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _FLOOR = 1e-4
 
 
 class _Measured(nn.Module):
-    """Mean and standard deviation of samples for each channel, as buffers that are set and not trained."""
+    """A module with the mean and the standard deviation of samples for each channel, which are not trained."""
 
     shift: Tensor
     scale: Tensor
@@ -35,7 +35,7 @@ class _Measured(nn.Module):
         self.register_buffer("scale", torch.ones(channels))
 
     def set(self, samples: Tensor) -> Tensor:
-        """Set mean and deviation from samples (…, channels); return the standardized samples as rows."""
+        """Set the mean and the deviation from samples (…, channels); return the standardized samples as rows."""
         flat = rows(samples, len(self.shift))
         shift, scale = moments(flat)
         self.shift.copy_(shift)
@@ -45,7 +45,9 @@ class _Measured(nn.Module):
 
 @final
 class Whitening(_Measured):
-    """z ↦ Wᵀ (z - mean) / deviation, after which samples have mean 0 and covariance 1. W is set, not trained.
+    """The map z ↦ Wᵀ (z - mean) / deviation, after which samples have mean 0 and covariance 1.
+
+    W is set from samples, not trained.
 
     >>> whiten = Whitening(2)
     >>> _ = whiten.set(torch.tensor([[0.0, 1.0], [2.0, 1.0]]))
@@ -60,7 +62,7 @@ class Whitening(_Measured):
         self.register_buffer("W", torch.eye(channels))
 
     def set(self, samples: Tensor) -> Tensor:
-        """Set mean, deviation and directions from samples (…, channels); return the whitened samples as rows."""
+        """Set mean, deviation and W from samples (…, channels); return the whitened samples as rows."""
         flat = super().set(samples)
         variance, directions = torch.linalg.eigh(flat.mT @ flat / len(flat))
         deviation = variance.clamp(min=0).sqrt()
@@ -69,13 +71,15 @@ class Whitening(_Measured):
         return flat @ white
 
     def forward(self, z: Tensor) -> Tensor:
-        """Return whitened samples."""
+        """Return the whitened samples Wᵀ (z - mean) / deviation."""
         return ((z - self.shift) / self.scale) @ self.W
 
 
 @final
 class Units(_Measured):
-    """z ↦ z · scale + shift, from standardized values to the units of the samples. Both are set, not trained.
+    """The map z ↦ z · scale + shift from standardized values to the units of samples.
+
+    Scale and shift are set from samples, not trained.
 
     >>> units = Units(2)
     >>> _ = units.set(torch.tensor([[0.0, 1.0], [2.0, 1.0]]))
@@ -84,12 +88,12 @@ class Units(_Measured):
     """
 
     def forward(self, z: Tensor) -> Tensor:
-        """Return z in the units of the samples."""
+        """Return z converted to the units of the samples."""
         return z * self.scale + self.shift
 
 
 def rows(samples: Tensor, channels: int) -> Tensor:
-    """Return samples (…, channels) as finite rows (n, channels) in float64."""
+    """Return samples (…, channels) as rows (n, channels) in float64; raise an error if any is not finite."""
     if samples.dim() < 2 or samples.shape[-1] != channels or not samples.numel():
         raise ArgumentError("samples", f"(…, {channels}), one or more", f"shape {tuple(samples.shape)}")
     if not bool(samples.isfinite().all()):
@@ -98,7 +102,7 @@ def rows(samples: Tensor, channels: int) -> Tensor:
 
 
 def moments(samples: Tensor) -> tuple[Tensor, Tensor]:
-    """Return mean and standard deviation of samples (n, channels), with 1 as the deviation of a constant channel."""
+    """Return the mean and the standard deviation of samples (n, channels); the deviation of a constant channel is 1."""
     deviation = samples.std(0, correction=0)
     return samples.mean(0), torch.where(deviation > 0, deviation, 1.0)
 
@@ -109,9 +113,9 @@ def _what(samples: Tensor) -> str:
 
 @final
 class PointwiseMLP(nn.Module):
-    """φ: an MLP from features (…, d) to outputs (…, d_output), applied at every step.
+    """An MLP φ from features (…, d) to outputs (…, d_output), applied at every step.
 
-    It whitens the features and applies hidden layers with GELU, then a linear readout in the units of the outputs.
+    The MLP whitens its features and applies hidden layers with GELU, then a linear readout in the units of the outputs.
 
     >>> PointwiseMLP(6, (16, 16), 2)(torch.zeros(4, 10, 6)).shape
     torch.Size([4, 10, 2])
@@ -128,7 +132,7 @@ class PointwiseMLP(nn.Module):
         self.readout = nn.Linear(widths[-1], d_output)
 
     def forward(self, z: Tensor) -> Tensor:
-        """Return φ(z)."""
+        """Return φ(z), (…, d_output), for features z (…, d)."""
         z = self.inputs(z)
         for layer in self.layers:
             z = nn.functional.gelu(layer(z))
@@ -137,7 +141,7 @@ class PointwiseMLP(nn.Module):
 
 @dataclass(frozen=True)
 class LinearRNNMLPConfig:
-    """The arguments of a :class:`LinearRNNMLP`."""
+    """The constructor arguments of a :class:`LinearRNNMLP`."""
 
     d_input: int
     d_state: int
@@ -152,7 +156,7 @@ class LinearRNNMLPConfig:
 @saved
 @final
 class LinearRNNMLP(SavedModel):
-    """Random linear recurrence followed by an MLP φ at every step (LRU-UA eq. 2 and 7, proposition 7).
+    """A random linear recurrence followed by an MLP φ at every step (LRU-UA eq. 2 and 7, proposition 7).
 
     y[k] = φ(Re x[k], Im x[k]) with x[k] = Λ x[k-1] + B (1, u[k]).
     The recurrence is an :class:`~stablessm.LRU` with random eigenvalues; the MLP is the same at every step. The module
@@ -201,17 +205,17 @@ class LinearRNNMLP(SavedModel):
         self.config = LinearRNNMLPConfig(d_input, d_state, d_output, tuple(hidden), r_min, r_max, clock, frozen)
 
     def initial_state(self, batch: int) -> State:
-        """Return the zero state for ``batch`` sequences."""
+        """Return a state of zeros for ``batch`` sequences."""
         return self.recurrence.initial_state(batch)
 
     def eigenvalues(self) -> Tensor:
-        """Return Λ, (d_state,) complex."""
+        """Return the complex eigenvalues Λ of the recurrence, (d_state,)."""
         return self.recurrence.eigenvalues()
 
     def features(self, u: Tensor) -> Tensor:
-        """Return the input of φ (B, T, 2 d_state), starting from the zero state.
+        """Compute the input of φ, (B, T, 2 d_state), from inputs u, starting from a state of zeros.
 
-        For a frozen recurrence it has to be computed only once.
+        For a frozen recurrence, the features have to be computed only once.
         """
         return cast(Tensor, self.recurrence(self._encoded("u", u, "batch", "time"))[0])
 
@@ -236,18 +240,18 @@ class LinearRNNMLP(SavedModel):
     def forward(
         self, u: Tensor, state: State | None = None, *, lengths: Lengths = None, reset: Reset = None, dt: Dt = None
     ) -> tuple[Tensor, State]:
-        """Return outputs (B, T, d_output) and the last state for inputs u (B, T, d_input), as a layer does."""
+        """Compute the outputs (B, T, d_output) and the last state for inputs u (B, T, d_input), as a layer does."""
         features, final = self.recurrence(
             self._encoded("u", u, "batch", "time"), state, lengths=lengths, reset=reset, dt=dt
         )
         return without_padding(self.mlp(features), lengths), final
 
     def step(self, u_t: Tensor, state: State | None = None, *, dt: Dt = None) -> tuple[Tensor, State]:
-        """Run one step of ``forward``: u_t is (B, d_input), the output (B, d_output)."""
+        """Run one step of ``forward``: return the output (B, d_output) for u_t (B, d_input), and the next state."""
         features, state = self.recurrence.step(self._encoded("u_t", u_t, "batch"), state, dt=dt)
         return self.mlp(features), state
 
     def _encoded(self, name: str, u: Tensor, *letters: str) -> Tensor:
-        """Return the checked input, with a constant 1 in front if the model has a clock."""
+        """Check the input u, and put a constant 1 before its channels if the model has a clock."""
         check_signal(name, u, (*letters, "d_input"), self.d_input, self.recurrence.w, self.recurrence.w)
         return torch.cat([torch.ones_like(u[..., :1]), u], -1) if self.clock else u

@@ -1,4 +1,4 @@
-"""Mixers, which are the layers inside blocks: a table of them by name, to which users can add."""
+"""The table of mixers by name, to which users can add; a mixer is the layer inside a block."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from stablessm.models.hyena import Hyena
 from stablessm.reparam import get as get_map
 
 Factory: TypeAlias = Callable[..., nn.Module]
-"""``factory(d_model, d_state, map, map_options, **options)``: a layer from d_model to d_model channels."""
+"""Function ``factory(d_model, d_state, map, map_options, **options)`` that returns a layer for d_model channels."""
 
 SHORTEST = 2.0
 """Shortest initial time scale, in steps."""
@@ -29,7 +29,7 @@ GATED = "hyena-"
 
 
 def _started(options: dict[str, Any], start: Callable[..., dict[str, Any]]) -> dict[str, Any]:
-    """Return the options, with ``timescales`` replaced by the result of ``start(shortest, longest)``."""
+    """Replace the ``timescales`` in a mixer's options by the options that ``start(shortest, longest)`` returns."""
     scales = options.pop("timescales", None)
     return options if scales is None else {**start(*scales), **options}
 
@@ -70,7 +70,7 @@ def _minimal(layer: type[nn.Module]) -> Factory:
 
 
 def _gated(layer: type[nn.Module], factor: float) -> Factory:
-    """Return the factory of a layer with ``d_model`` states, whose decay for a zero input is exp(``factor`` λ)."""
+    """Return a factory of layers with ``d_model`` states, whose decay for a zero input is exp(``factor`` λ)."""
 
     def factory(
         d_model: int,
@@ -105,7 +105,7 @@ _START = {"timescales", "eigenvalues", "dt_min", "dt_max", "r_min", "r_max"}
 
 
 def mixer_names() -> tuple[str, ...]:
-    """Return the names of all mixers; each can have ``hyena-`` before it.
+    """Return the names of all mixers, each of which can have the prefix ``hyena-``.
 
     >>> mixer_names()[:3]
     ('s4d', 'lru', 'real')
@@ -115,7 +115,7 @@ def mixer_names() -> tuple[str, ...]:
 
 @checked
 def register_mixer(name: str, factory: Factory, *, overwrite: bool = False) -> None:
-    """Add a mixer, so that models can be built, saved and loaded with ``mixer=name``.
+    """Add a mixer to the table, so that models can be built, saved and loaded with ``mixer=name``.
 
     Args:
         name: a new name.
@@ -136,20 +136,20 @@ def register_mixer(name: str, factory: Factory, *, overwrite: bool = False) -> N
 
 
 def map_time(name: str, options: Mapping[str, Any]) -> Time | None:
-    """Return whether the maps of a mixer are for continuous or discrete time; None for a registered mixer."""
+    """Return whether a mixer uses maps for continuous or discrete time; None for a mixer that a user registered."""
     times: dict[str, Time] = dict.fromkeys(("s4d", *_GATED), "continuous")
     times |= {"lru": "discrete", "real": options.get("time", "continuous")}
     return times.get(name.removeprefix(GATED))
 
 
 def current_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of a mixer under their present names."""
+    """Return the options of a mixer with old names replaced by present names."""
     layer: Any = {"s4d": S4D, "lru": LRU, "real": RealSSM, **_GATED}.get(name.removeprefix(GATED), object)
     return _renamed.current_options(layer, options, "mixer_options")
 
 
 def within(name: str, options: Mapping[str, Any], length: int) -> dict[str, Any]:
-    """Return the options of a mixer with initial time scales of at most ``length`` steps, unless they are given.
+    """Return a mixer's options with initial time scales of at most ``length`` steps, unless time scales are given.
 
     Training on windows of this length does not constrain modes with longer time scales. With such modes, a model whose
     state is carried beyond a window can be worse than chance.
@@ -170,7 +170,7 @@ def mixer_of(
     map_options: Mapping[str, float] | None = None,
     **options: Any,
 ) -> nn.Module:
-    """Return the mixer of that name.
+    """Build the mixer with a given name.
 
     >>> mixer_of("s4d", 8, 4, "best", {"b": 1.0})
     S4D(8, 4, map=best(a=1.0, b=1.0, time='continuous'), lin, zoh)

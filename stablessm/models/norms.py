@@ -1,4 +1,4 @@
-"""Norms of (B, T, C) that ignore padding."""
+"""Normalization layers for (B, T, C) that ignore padding."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class BatchNorm(nn.BatchNorm1d):
     """
 
     def forward(self, x: Tensor, real: Tensor | None = None) -> Tensor:
-        """Normalize x; ``real`` (B, T) marks the steps that the training statistics are computed over."""
+        """Normalize x; in training, statistics are computed over the steps for which ``real`` (B, T) is True."""
         if real is None or not self.training:
             return super().forward(x.reshape(-1, x.shape[-1])).view(x.shape)
         normal = torch.zeros_like(x)
@@ -34,21 +34,21 @@ class LayerNorm(nn.LayerNorm):
     """Layer normalization of every step of (B, T, C) separately, so that padding has no effect on real steps."""
 
     def forward(self, x: Tensor, real: Tensor | None = None) -> Tensor:
-        """Normalize x."""
+        """Normalize every step of x over its channels."""
         return F.layer_norm(x, self.normalized_shape, self.weight, self.bias, self.eps)
 
 
 @final
 class NoNorm(nn.Module):
-    """No normalization: returns x."""
+    """A module in place of a normalization, which returns its input."""
 
     def forward(self, x: Tensor, real: Tensor | None = None) -> Tensor:
-        """Return x."""
+        """Return x unchanged."""
         return x
 
 
 def norm_of(name: Norm, channels: int) -> nn.Module:
-    """Return a module that is called as ``norm(x, real)``."""
+    """Return the normalization with a given name, a module that is called as ``norm(x, real)``."""
     if name == "layer":
         return LayerNorm(channels)
     return BatchNorm(channels) if name == "batch" else NoNorm()

@@ -1,4 +1,4 @@
-"""Pooling: one vector for a whole sequence, the mean of its steps or the last step.
+"""Pooling: reduces a sequence to one vector, the mean of its steps or its last step.
 
 Pooling maps (B, T, C) to (B, C), over the real steps of the last episode; an empty sequence gives zeros. ``whole``
 pools the given steps together with the earlier steps that ``state`` summarizes. ``running`` returns (B, T, C): at each
@@ -21,31 +21,34 @@ from stablessm.scan.padding import last_state, real_steps
 
 @final
 class Last:
-    """Pooling by the last step, which requires no state."""
+    """Pooling by the last step of a sequence, which requires no state."""
 
     def initial_state(self, like: Tensor, batch: int) -> tuple[()]:
-        """Return an empty state."""
+        """Return an empty state, ()."""
         return ()
 
     def whole(self, h: Tensor, state: Any, lengths: Tensor | None, reset: Tensor | None) -> Tensor:
-        """Return the last real step."""
+        """Return the last real step of each sequence, (B, C)."""
         return last_state(h, torch.zeros_like(h[:, :1]).sum(1), lengths)
 
     def running(self, h: Tensor, state: Any, lengths: Tensor | None, reset: Tensor | None) -> tuple[Tensor, Any]:
-        """Return every step."""
+        """Return h itself, because every step is the last of the sequence up to that step."""
         return h, ()
 
     def step(self, h_t: Tensor, state: Any) -> tuple[Tensor, Any]:
-        """Return the step."""
+        """Return h_t itself."""
         return h_t, ()
 
 
 @final
 class Mean:
-    """Pooling by the mean, in float32 or better. The state is the sum (B, C) and the number of steps (B, 1)."""
+    """Pooling by the mean over the steps of a sequence, in float32 or better.
+
+    The state is the sum (B, C) and the number of steps (B, 1).
+    """
 
     def initial_state(self, like: Tensor, batch: int) -> tuple[Tensor, Tensor]:
-        """Return a sum and a count of zero."""
+        """Return a sum of zeros and a count of zero."""
         zeros = torch.zeros(batch, len(like), dtype=_wide(like), device=like.device)
         return zeros, zeros[:, :1]
 
@@ -58,7 +61,10 @@ class Mean:
         return total, count
 
     def whole(self, h: Tensor, state: Any, lengths: Tensor | None, reset: Tensor | None) -> Tensor:
-        """Return Σ h / n, computed as a product with a vector of zeros and ones, which avoids a copy."""
+        """Return the mean of each sequence, (B, C).
+
+        It is computed as a product with a vector of zeros and ones, which avoids a copy.
+        """
         steps, dtype = h.shape[1], _wide(h)
         if lengths is None and reset is None and state is None and steps:
             return h.mean(1, dtype=dtype)
@@ -76,7 +82,7 @@ class Mean:
         return total / (count + counted.sum(1, keepdim=True)).clamp(min=1)
 
     def running(self, h: Tensor, state: Any, lengths: Tensor | None, reset: Tensor | None) -> tuple[Tensor, Any]:
-        """Return the mean of the steps up to each step."""
+        """Return the mean up to each step, (B, T, C), and the state after the last step."""
         h = h.to(_wide(h))
         total, count = self._parts(h.new_empty(h.shape[0], h.shape[-1]), state)
         sums = linear_scan(h.new_ones(h.shape[-1]), h, total, reset=reset)
@@ -84,7 +90,7 @@ class Mean:
         return sums / counts, (last_state(sums, total, lengths), last_state(counts, count, lengths))
 
     def step(self, h_t: Tensor, state: Any) -> tuple[Tensor, Any]:
-        """Return the mean of the steps so far."""
+        """Return the mean up to this step, (B, C), and the next state."""
         total, count = self._parts(h_t, state)
         total, count = total + h_t, count + 1
         return total / count, (total, count)

@@ -1,4 +1,4 @@
-"""Samples text from a language model, one token at a time, with constant memory."""
+"""Samples tokens from a language model, one at a time, with constant memory."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def sample_tokens(
     never: Sequence[int] = (),
     seed: Seed = 0,
 ) -> Iterator[int]:
-    """Sample tokens that follow a prompt, and yield each as soon as it is drawn.
+    """Sample tokens that continue a prompt, and yield each token as soon as it is drawn.
 
     Memory does not grow with the number of tokens. The weights must not change until the last token is drawn. Several
     texts may be sampled in turns. On an NVIDIA GPU, a step of the model and the draw run as one CUDA graph.
@@ -59,7 +59,10 @@ def sample_tokens(
 
 @torch.inference_mode()
 def drawn(model: Any, prompt: Tensor, count: int, draw: Draw) -> Iterator[Tensor]:
-    """Yield ``count`` tokens (B,) that follow prompts (B, T); the next token overwrites a token on a GPU."""
+    """Yield ``count`` tokens (B,), one after the other, that continue prompts (B, T).
+
+    On a GPU, the next token overwrites a token.
+    """
     with hold(model):
         logits, state = prompt, None
         for part in prompt.split(_AT_ONCE, 1):
@@ -71,7 +74,7 @@ def drawn(model: Any, prompt: Tensor, count: int, draw: Draw) -> Iterator[Tensor
         yield tokens
 
         def step(tokens: Tensor, state: Any) -> tuple[Tensor, Any]:
-            with evaluating(model):  # ends before the yield, since the caller may sample another text
+            with evaluating(model):  # not around the yield: the caller may sample another text
                 logits, state = model.step(tokens, state)
             return draw(logits), state
 
@@ -83,7 +86,7 @@ def drawn(model: Any, prompt: Tensor, count: int, draw: Draw) -> Iterator[Tensor
 
 @final
 class Draw:
-    """Draws a token for each row of logits (B, V) by exponential random numbers, which need no cumulative sums.
+    """Draws a token for each row of logits (B, V), from exponential random numbers, which need no cumulative sums.
 
     The arguments are those of :func:`sample_tokens`.
     """
@@ -98,7 +101,7 @@ class Draw:
         self.generator = None if temperature == 0 else torch.Generator(device).manual_seed(seed)
 
     def __call__(self, logits: Tensor) -> Tensor:
-        """Return a token for each row, (B,)."""
+        """Return a token for each row of logits, (B,)."""
         if self.never is not None:
             logits = logits.index_fill(-1, self.never, -torch.inf)
         if self.temperature == 0:

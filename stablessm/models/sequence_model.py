@@ -1,4 +1,4 @@
-"""A stack with a readout: the base class of classifier, regressor and language model."""
+"""The base class of classifiers, regressors and language models: a stack with a readout."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ States: TypeAlias = tuple[Any, Any] | None
 
 
 class SequenceModel(SavedModel, ABC):
-    """A :class:`~stablessm.models.SequenceStack`, pooling and a linear readout.
+    """The base class of models: a :class:`~stablessm.models.SequenceStack`, pooling and a linear readout.
 
     ``forward`` returns what is trained: one output per sequence, or one per step. ``sequence`` and ``step`` stream:
     they return at every step the output of ``forward`` for the sequence up to that step, and the state.
@@ -41,13 +41,13 @@ class SequenceModel(SavedModel, ABC):
         self._pooling: Pooling = Mean() if config.pool == "mean" and not config.per_step else Last()
 
     def initial_state(self, batch: int) -> tuple[Any, Any]:
-        """Return the state at the start: the states of the blocks, and the state of the pooling."""
+        """Return the state before the first step: the states of the blocks and the state of the pooling."""
         return self.body.initial_state(batch), self._pooling.initial_state(self._table[0], batch)
 
     def forward(
         self, x: Tensor, state: States = None, *, lengths: Lengths = None, reset: Reset = None, dt: Dt = None
     ) -> Tensor:
-        """Return the outputs: (B, size) for each sequence, or with ``per_step`` (B, T, size).
+        """Compute the outputs, (B, size), or with ``per_step`` (B, T, size).
 
         Args:
             x: (B, T, d_input), or tokens (B, T).
@@ -64,7 +64,7 @@ class SequenceModel(SavedModel, ABC):
 
     @torch.no_grad()
     def predict(self, x: Tensor, *, lengths: Lengths = None, reset: Reset = None, dt: Dt = None) -> Tensor:
-        """Return the outputs in evaluation mode, without gradients; a classifier returns probabilities of the classes.
+        """Compute the outputs in evaluation mode, without gradients; a classifier returns probabilities of the classes.
 
         The arguments are those of ``forward``, scaled as in training. ``stablessm.training.TrainedModel`` predicts from
         data in their original units.
@@ -78,14 +78,14 @@ class SequenceModel(SavedModel, ABC):
     def sequence(
         self, x: Tensor, state: States = None, *, lengths: Lengths = None, reset: Reset = None, dt: Dt = None
     ) -> tuple[Tensor, tuple[Any, Any]]:
-        """Return outputs (B, T, size), at each step for the sequence so far and zero at padding, and the state."""
+        """Compute the outputs (B, T, size) for the sequence up to each step, zero at padding, and the last state."""
         blocks, pooled = self._parts(state)
         h, blocks = self.body(x, blocks, lengths=lengths, reset=reset, dt=dt)
         h, pooled = self._pooling.running(h, pooled, lengths, reset)
         return without_padding(self._read(h), lengths), (blocks, pooled)
 
     def step(self, x_t: Tensor, state: States = None, *, dt: Dt = None) -> tuple[Tensor, tuple[Any, Any]]:
-        """Run one step of ``sequence``: from x_t (B, d_input), or tokens (B,), to outputs (B, size)."""
+        """Run one step of ``sequence``: x_t (B, d_input) or tokens (B,) give outputs (B, size) and the next state."""
         blocks, pooled = self._parts(state)
         h_t, blocks = self.body.step(x_t, blocks, dt=dt)
         h_t, pooled = self._pooling.step(h_t, pooled)
@@ -96,7 +96,10 @@ class SequenceModel(SavedModel, ABC):
 
     @property
     def _table(self) -> Tensor:
-        """Return the weights of the readout (size, d_model), dequantized; a tied readout has the encoder's weights."""
+        """Return the weights of the readout (size, d_model), dequantized.
+
+        A tied readout has the encoder's weights.
+        """
         weight: Any = (self.body.encoder if self.readout is None else self.readout).weight
         return weight().dequantize() if callable(weight) else weight  # in a quantized module, weight is a method
 

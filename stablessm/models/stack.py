@@ -23,12 +23,12 @@ from stablessm.scan.padding import real_steps
 
 @final
 class SequenceStack(nn.Module):
-    """An encoder and blocks, from inputs to outputs (B, T, d_model).
+    """An encoder of numbers or tokens, followed by blocks, whose outputs are (B, T, d_model).
 
-    It is called like a layer; its state is a tuple with one entry per block. With ``prenorm``, a final norm follows the
-    blocks. Instead of tokens (B, T), the stack also accepts embeddings (B, T, d_model), which instruments perturb. With
-    ``stack.gradient_checkpointing = True``, training stores only the input of each block and computes the rest again in
-    the backward pass.
+    The stack is called like a layer; its state is a tuple with one entry per block. With ``prenorm``, a final norm
+    follows the blocks. Instead of tokens (B, T), the stack also accepts embeddings (B, T, d_model), which instruments
+    perturb. With ``stack.gradient_checkpointing = True``, training stores only the input of each block and computes the
+    rest again in the backward pass.
 
     >>> body = SequenceStack(StackConfig(vocab_size=30, d_model=16, d_state=4))
     >>> h, state = body(torch.randint(0, 30, (4, 100)))
@@ -63,7 +63,7 @@ class SequenceStack(nn.Module):
         )  # fmt: skip
 
     def initial_state(self, batch: int) -> tuple[Any, ...]:
-        """Return the initial state of every block."""
+        """Return the initial state of every block, as a tuple."""
         return tuple(block.initial_state(batch) for block in self.blocks)  # type: ignore[operator]
 
     def forward(
@@ -75,7 +75,7 @@ class SequenceStack(nn.Module):
         reset: Reset = None,
         dt: Dt = None,
     ) -> tuple[Tensor, tuple[Any, ...]]:
-        """Run over x (B, T, d_input), or tokens (B, T); return (B, T, d_model) and the state.
+        """Compute the outputs (B, T, d_model) for x (B, T, d_input), or tokens (B, T), and the last state.
 
         The arguments are those of a layer. Outputs at padded steps are meaningless, but finite for any padding.
         """
@@ -95,7 +95,7 @@ class SequenceStack(nn.Module):
         return self.dropout(self.norm(h, real)), tuple(after)
 
     def step(self, x_t: Tensor, state: Sequence[Any] | None = None, *, dt: Dt = None) -> tuple[Tensor, tuple[Any, ...]]:
-        """Run one step of ``forward``: from x_t (B, d_input), or tokens (B,), to (B, d_model)."""
+        """Run one step of ``forward``: x_t (B, d_input) or tokens (B,) give (B, d_model) and the next state."""
         before, after = self._checked("x_t", x_t, state, 0), []
         h = self._encoded(x_t)
         for block, own in zip(self.blocks, before, strict=True):
@@ -104,7 +104,7 @@ class SequenceStack(nn.Module):
         return self.norm(h), tuple(after)
 
     def _checked(self, name: str, x: Tensor, state: Sequence[Any] | None, time: int) -> Sequence[Any]:
-        """Check input and state, and return the state of each block."""
+        """Check the input and the state, and return the state of each block."""
         check_tensor(name, x)
         for weight in self.encoder.parameters():  # a quantized encoder has no parameters
             check_device(name, x, weight)
@@ -134,4 +134,4 @@ class SequenceStack(nn.Module):
         low, high = (0, 0) if x.device.type != "cpu" else extremes(x) or (0, 0)  # a GPU would have to synchronize
         if low < 0 or high >= size:
             raise ArgumentError("x", f"tokens from 0 to {size - 1} (vocab_size - 1)", low if low < 0 else high)
-        return self.encoder(x.contiguous())  # as a quantized table requires
+        return self.encoder(x.contiguous())  # a quantized embedding requires this

@@ -1,4 +1,4 @@
-"""States of models: tensors in nested tuples."""
+"""Functions of model states, which are tensors in nested tuples."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def mapped(state: Any, change: Callable[[Tensor], Tensor]) -> Any:
 
 
 def tensors(state: Any) -> Iterator[Tensor]:
-    """Yield the tensors of a state, in order."""
+    """Yield the tensors of a nested state, in order."""
     if isinstance(state, Tensor):
         yield state
     else:

@@ -1,4 +1,4 @@
-"""A summary of a model as a table: modules, parameters, maps, and the memory of its recurrences."""
+"""A table that summarizes a model: modules, parameters, maps, and the memory of its recurrences."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def summary(model: nn.Module) -> str:
 
 
 def _dynamics(module: Any) -> tuple[str, str]:
-    """Return the map of a recurrence, and its shortest and longest memory."""
+    """Return the map of a recurrence, and its shortest and longest memory, as text."""
     name = repr(module.map) if mapped_weight(module) else ""
     if not hasattr(module, "eigenvalues"):
         return name, ""

@@ -1,4 +1,4 @@
-"""Hyena's short filter and first product on a GPU: one Triton kernel for the forward and one for the backward pass.
+"""Triton kernels for Hyena's short filter and first product: one for the forward and one for the backward pass.
 
 A program processes BLOCK channels of q, k and v over TILES tiles of ROWS steps. The steps just before and after a tile
 are loaded again, usually from the cache. The backward pass recomputes k and v, so that only the projection is stored.
@@ -26,7 +26,7 @@ ROWS, BLOCK, TILES, WARPS = 8, 64, 16, 4
 
 @triton.jit
 def _row(z, tail, batch, t, channel, steps, width, inside, TAIL: tl.constexpr, ACC: tl.constexpr):
-    """Return z[t]; for t before the first step, a row of the tail (the two rows before z), or 0 without one."""
+    """Load z[t]; for t before the first step, load a row of the tail (the two rows before z), or 0 without a tail."""
     real = inside & (t >= 0) & (t < steps)
     value = tl.load(z + (batch * steps + t) * width + channel, mask=real, other=0.0).to(ACC)
     if TAIL:
@@ -37,7 +37,7 @@ def _row(z, tail, batch, t, channel, steps, width, inside, TAIL: tl.constexpr, A
 
 @triton.jit
 def _kept(reset, batch, t, steps, RESET: tl.constexpr, ACC: tl.constexpr):
-    """Return 0 at the first step of an episode and 1 elsewhere."""
+    """Return 0 at the first step of an episode, and 1 at other steps."""
     if RESET:
         starts = tl.load(reset + batch * steps + t, mask=(t >= 0) & (t < steps), other=0)
         return tl.where(starts != 0, 0.0, 1.0).to(ACC)
@@ -46,7 +46,7 @@ def _kept(reset, batch, t, steps, RESET: tl.constexpr, ACC: tl.constexpr):
 
 @triton.jit
 def _place(chunks, channels: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, TILES: tl.constexpr):
-    """Return the sequence, the channels, the first step and the index of the chunk of this program."""
+    """Return this program's sequence, channels, first step, and index of its chunk of time."""
     columns = tl.cdiv(channels, BLOCK)
     chunk = tl.program_id(0) // columns
     channel = (tl.program_id(0) % columns) * BLOCK + tl.arange(0, BLOCK)[None, :]
@@ -67,7 +67,7 @@ def _sum(
     z, tail, batch, t, channel, steps, width, inside, one, two, first, second, third,
     TAIL: tl.constexpr, ACC: tl.constexpr,
 ):  # fmt: skip
-    """Return the output of the filter at step t."""
+    """Compute the output of the filter at step t from z and the three filter taps."""
     total = first * _row(z, tail, batch, t, channel, steps, width, inside, TAIL, ACC)
     total += second * (one * _row(z, tail, batch, t - 1, channel, steps, width, inside, TAIL, ACC))
     return total + third * (two * _row(z, tail, batch, t - 2, channel, steps, width, inside, TAIL, ACC))
@@ -79,7 +79,7 @@ def forward_kernel(
     channels: tl.constexpr, TAIL: tl.constexpr, RESET: tl.constexpr, DOUBLE: tl.constexpr,
     ROWS: tl.constexpr, BLOCK: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip
-    """Compute q and u = k ⊙ v from the projection z."""
+    """Compute q and u = k ⊙ v from the projection z, for one chunk of time."""
     ACC: tl.constexpr = tl.float64 if DOUBLE else tl.float32
     batch, c, start, _ = _place(chunks, channels, ROWS, BLOCK, TILES)
     width: tl.constexpr = 3 * channels
@@ -102,7 +102,7 @@ def forward_kernel(
 
 @triton.jit
 def _added(partial, chunk, channel, width, within, first, second, third):
-    """Store the gradients of three filter taps, summed over the steps of this program."""
+    """Store the gradients of the three filter taps, summed over the steps of this program."""
     to = partial + chunk * 3 * width + channel
     tl.store(to, tl.sum(first, 0, keep_dims=True), mask=within)
     tl.store(to + width, tl.sum(second, 0, keep_dims=True), mask=within)
@@ -115,7 +115,7 @@ def backward_kernel(
     channels: tl.constexpr, TAIL: tl.constexpr, RESET: tl.constexpr, DOUBLE: tl.constexpr,
     ROWS: tl.constexpr, BLOCK: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip
-    """Compute d_z, and this program's part of the gradient of the filter.
+    """Compute the gradient of z for one chunk of time, and its part of the gradient of the filter.
 
     Let g[t] be the gradient of the filter's output. Then d_z[t] = f0 g[t] + f1 g[t+1] + f2 g[t+2] within an episode,
     and d_fj = Σ g[t] z[t-j]. For q, g is d_q; for k, it is d_u v; for v, it is d_u k.
@@ -209,7 +209,7 @@ def step_kernel(z, tail, weight, q, u, new, channels: tl.constexpr, BLOCK: tl.co
 
 
 def step(z: Tensor, tail: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return q and k v, (B, C) each, and the next tail, for one step z (B, 3 C) and a tail (B, 2, 3 C) in float32."""
+    """Compute q and k v, (B, C) each, and the next tail, for one step z (B, 3 C) and a tail (B, 2, 3 C) in float32."""
     batch, channels = z.shape[0], z.shape[1] // 3
     q, u = (torch.empty((batch, channels), dtype=z.dtype, device=z.device) for _ in range(2))
     new = torch.empty(tail.shape, dtype=tail.dtype, device=z.device)
@@ -224,7 +224,7 @@ def _step_launch(batch: int, channels: int) -> Launch:
 
 
 def forward(z: Tensor, tail: Tensor | None, reset: Tensor | None, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Return q and k v, (B, T, C) each, for a contiguous projection z (B, T, 3 C)."""
+    """Compute q and k v, (B, T, C) each, for a contiguous projection z (B, T, 3 C)."""
     batch, steps, width = z.shape
     q, u = (z.new_empty(batch, steps, width // 3) for _ in range(2))
     launch, _ = _launches(*_key(z, tail, reset, weight))
@@ -235,7 +235,7 @@ def forward(z: Tensor, tail: Tensor | None, reset: Tensor | None, weight: Tensor
 def backward(
     z: Tensor, tail: Tensor | None, reset: Tensor | None, weight: Tensor, d_q: Tensor, d_u: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Return the gradient of z, and the gradient of the weight in at least float32."""
+    """Compute the gradient of z, and the gradient of the weight in at least float32."""
     batch, steps, width = z.shape
     partial = z.new_empty(batch * _chunks(steps), 3, width, dtype=torch.promote_types(z.dtype, torch.float32))
     d_z, grads = torch.empty_like(z), (d.to(z.dtype).contiguous() for d in (d_q, d_u))
@@ -245,12 +245,12 @@ def backward(
 
 
 def _given(z: Tensor, tail: Tensor | None, reset: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Return tensors for the pointer arguments, with a placeholder for arrays that are not read."""
+    """Return tensors for the pointer arguments; a placeholder takes the place of an array that is not read."""
     return z if tail is None else tail.contiguous(), z if reset is None else reset.contiguous().view(torch.uint8)
 
 
 def _key(z: Tensor, tail: Tensor | None, reset: Tensor | None, weight: Tensor) -> tuple[Any, ...]:
-    """Return everything that the compiled kernel and its launch parameters depend on, except alignment."""
+    """Return everything on which the compiled kernel and its launch parameters depend, except alignment."""
     return *z.shape, z.dtype, weight.dtype, None if tail is None else tail.dtype, reset is not None
 
 

@@ -1,4 +1,4 @@
-"""Compiles the kernels of a model before its first call."""
+"""Compiles the kernels of a model before its first use, by running the model on example inputs."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def warm_up(model: nn.Module, shapes: Sequence[Any]) -> None:
 
 
 def _each(shapes: Sequence[Any]) -> Iterator[tuple[int, ...]]:
-    """Yield the shapes, or the shape."""
+    """Yield every shape, given one shape or several shapes."""
     expected = "a shape such as (8, 1024, 64), of positive whole numbers, or several shapes"
     if not isinstance(shapes, Sequence) or isinstance(shapes, str) or not shapes:
         raise ArgumentError("shapes", expected, repr(shapes))
@@ -66,7 +66,7 @@ def _each(shapes: Sequence[Any]) -> Iterator[tuple[int, ...]]:
 
 
 def _input(model: nn.Module, shape: tuple[int, ...]) -> Tensor:
-    """Return an input of this shape: tokens if the model has a vocabulary and the shape has no channels."""
+    """Return an input of a given shape: tokens if the model has a vocabulary and the shape has no channels."""
     like = next((tensor for tensor in chain(model.parameters(), model.buffers()) if tensor.is_floating_point()), None)
     device = torch.device("cpu") if like is None else like.device
     if len(shape) == 2 and getattr(getattr(model, "config", None), "vocab_size", None) is not None:

@@ -1,4 +1,4 @@
-"""Sequences that are split across ranks, because they do not fit in the memory of one device."""
+"""Sequence parallelism: a sequence that is too long for one device is split across several ranks."""
 
 from stablessm.parallel.carry import Affine, incoming, own_steps
 from stablessm.parallel.model import SequenceParallel, incoming_state, sequence_parallel

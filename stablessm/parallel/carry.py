@@ -1,4 +1,4 @@
-"""Computes the state before the steps of each rank by a differentiable scan over ranks.
+"""Computes the state before the steps of each rank, by a differentiable scan over ranks.
 
 The steps of rank r apply an affine map m_r to the state. Rank r needs m_{r-1}( … m_0(initial)). In round k, it sends
 the composition of the maps of the 2^k ranks up to itself to rank r + 2^k. After ⌈log₂ ranks⌉ rounds, every rank has the
@@ -21,7 +21,7 @@ from stablessm._errors import ArgumentError
 from stablessm._parts import nth_part
 
 Group: TypeAlias = "dist.ProcessGroup | None"
-"""The ranks that share a sequence, in the order of their parts; None for all ranks."""
+"""The ranks that share a sequence, in the order of their parts of the sequence; None means all ranks."""
 
 
 def place(group: Group = None) -> tuple[int, int]:
@@ -39,7 +39,9 @@ def place(group: Group = None) -> tuple[int, int]:
 
 @checked
 def own_steps(steps: int, group: Group = None) -> slice:
-    """Return the slice of steps that belongs to this rank; the parts are consecutive and about equally long.
+    """Return the slice of time steps that belongs to this rank.
+
+    The slices of all ranks are consecutive and about equally long.
 
     >>> x = torch.randn(2, 1000, 8)
     >>> x[:, own_steps(1000)].shape          # one rank: all of it
@@ -53,7 +55,7 @@ def own_steps(steps: int, group: Group = None) -> slice:
 @checked
 @dataclass(frozen=True)
 class Affine:
-    """The affine map state ↦ factor · state + offset.
+    """The effect of some steps of a recurrence on its state: the affine map state ↦ factor · state + offset.
 
     For the recurrence h[t] = a[t] h[t-1] + x[t] over some steps, the factor is the product of the a[t], and the offset
     is the final state for the initial state zero. The composition of such maps is associative, as a parallel scan
@@ -74,11 +76,11 @@ class Affine:
     matrix: bool = False
 
     def times(self, value: Tensor) -> Tensor:
-        """Return factor · value."""
+        """Return factor · value, as a matrix product if ``matrix`` is set, otherwise elementwise."""
         return self._product("value", value)
 
     def __call__(self, state: Tensor) -> Tensor:
-        """Return the state after the steps."""
+        """Return the state after the steps, factor · state + offset."""
         return self._product("state", state) + self.offset
 
     def _product(self, name: str, value: Tensor) -> Tensor:
@@ -89,11 +91,11 @@ class Affine:
             raise ArgumentError(name, expected, value) from error
 
     def after(self, earlier: Affine) -> Affine:
-        """Return the composition: first ``earlier``, then this map."""
+        """Return the composition of two maps, of which ``earlier`` is applied first."""
         return Affine(self.times(earlier.factor), self(earlier.offset), self.matrix)
 
     def adjoint(self, gradient: Tensor) -> Affine:
-        """Return the map of a gradient from the end of the steps to their start, where ``gradient`` is added."""
+        """Return the affine map that carries a gradient back through the steps; ``gradient`` is the map's offset."""
         return Affine(self.factor.mH if self.matrix else self.factor.conj(), gradient, self.matrix)
 
 
@@ -122,7 +124,7 @@ def _scan_ranks(own: Affine, initial: Tensor | None, group: Group, backwards: bo
 
 @final
 class _Incoming(torch.autograd.Function):
-    """Autograd function of the scan over ranks; its derivative is the same scan from the last rank to the first."""
+    """The autograd function of the scan over ranks; its derivative is the same scan from the last rank to the first."""
 
     @staticmethod
     def forward(
@@ -131,7 +133,7 @@ class _Incoming(torch.autograd.Function):
         own = Affine(factor, offset, matrix)
         first = _position(group, backwards)[0] == 0
         start = torch.zeros_like(offset) if initial is None or not first else initial
-        if first:  # the first rank's message includes the initial state
+        if first:  # the map that the first rank sends includes the initial state
             own = Affine(factor, own(start), matrix)
         before = joined_before(own, group, backwards)
         state = start.clone() if before is None else before.offset
@@ -151,7 +153,10 @@ class _Incoming(torch.autograd.Function):
 
 
 def joined_before(own: Affine, group: Group, backwards: bool = False) -> Affine | None:
-    """Return the composed map of all ranks before this one, or with ``backwards`` after it; None if there are none."""
+    """Return the composition of the maps of all ranks before this one; None for the first rank.
+
+    With ``backwards``, the ranks after this one take the place of the ranks before.
+    """
     position, size = _position(group, backwards)
     before: Affine | None = None
     distance = 1
@@ -170,7 +175,10 @@ def _position(group: Group, backwards: bool) -> tuple[int, int]:
 
 
 def _exchange(own: Affine, ahead: int, behind: int, group: Group, backwards: bool) -> Affine | None:
-    """Send to the rank ``ahead`` positions on and receive from the rank ``behind`` positions back, or zeros if none."""
+    """Send a map to the rank ``ahead`` places later; return the map that the rank ``behind`` places earlier sends.
+
+    A distance of 0 means that there is no such rank. Without a sender, return None.
+    """
     rank, sign = place(group)[0], -1 if backwards else 1
     operations = []
     if ahead:
@@ -189,7 +197,7 @@ def _exchange(own: Affine, ahead: int, behind: int, group: Group, backwards: boo
 
 
 def _numbers(tensor: Tensor) -> Tensor:
-    """Return the tensor as flat real numbers, which process groups can send."""
+    """Return a tensor as a flat tensor of real numbers, which process groups can send."""
     return (torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor).flatten()
 
 

@@ -1,4 +1,4 @@
-"""Runs whole models over a split sequence: every recurrence starts from the final state of the previous rank."""
+"""Runs a model on a sequence that is split across ranks: recurrences continue from the state of the previous rank."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _MIXES_TIME = (
 
 @singledispatch
 def incoming_state(module: nn.Module, x: Tensor, state: Any, group: Group, **options: Any) -> Any:
-    """Return the state before this rank's steps x, given the state before the whole sequence.
+    """Return the state of a module before this rank's steps x, given its state before the whole sequence.
 
     This supports diagonal and gated layers and the short filter of :class:`~stablessm.models.Hyena`;
     ``incoming_state.register`` adds a layer of your own. ``options`` are the other arguments of the call:
@@ -54,13 +54,13 @@ def _(module: Hyena, x: Tensor, state: Any, group: Group, **options: Any) -> tup
 
 @final
 class SequenceParallel:
-    """The change that :func:`sequence_parallel` made; :meth:`remove`, or the end of a ``with`` block, undoes it."""
+    """A handle that undoes the change of :func:`sequence_parallel`, by :meth:`remove` or as a context manager."""
 
     def __init__(self, handles: list[RemovableHandle]) -> None:
         self._handles = handles
 
     def remove(self) -> None:
-        """Undo the change: the model takes whole sequences again."""
+        """Undo the change, so that the model takes whole sequences again."""
         for handle in self._handles:
             handle.remove()
 
@@ -73,7 +73,7 @@ class SequenceParallel:
 
 @checked
 def sequence_parallel(model: nn.Module, group: Group = None) -> SequenceParallel:
-    """Change a model such that every rank of ``group`` calls it with its part of a sequence.
+    """Change a model so that every rank of ``group`` calls it with its own part of a sequence.
 
     A hook before the ``forward`` of each recurrence computes the state after the steps of all earlier ranks
     (:func:`incoming_state`). Only numbers of the size of a state are sent; activations stay on their rank. All other
@@ -92,7 +92,7 @@ def sequence_parallel(model: nn.Module, group: Group = None) -> SequenceParallel
     >>> import torch
     >>> import stablessm as ssm
     >>> model = ssm.models.SequenceStack(ssm.models.StackConfig(d_input=3, d_model=8, mixer="hyena-real"))
-    >>> with sequence_parallel(model):          # one rank, when nothing is distributed
+    >>> with sequence_parallel(model):          # without torch.distributed, there is one rank
     ...     y, state = model(torch.randn(2, 100, 3))
     >>> y.shape
     torch.Size([2, 100, 8])
@@ -107,7 +107,7 @@ def sequence_parallel(model: nn.Module, group: Group = None) -> SequenceParallel
 @final
 @dataclass(frozen=True)
 class _Incoming:
-    """A hook that replaces the state with which a module is called."""
+    """A forward pre-hook that replaces the state argument of a module by the state before this rank's steps."""
 
     group: Group
 
@@ -127,7 +127,7 @@ def _joins(module: nn.Module) -> bool:
 
 
 def _check(model: nn.Module) -> None:
-    """Raise if a module uses other steps of the sequence in a way that is not supported."""
+    """Raise an error if a module of the model uses other steps of the sequence in a way that is not supported."""
     for name, module in model.named_modules():
         where = f"{type(module).__name__}{f' ({name})' if name else ''}"
         if isinstance(module, _MIXES_TIME):
@@ -142,7 +142,7 @@ def _check(model: nn.Module) -> None:
 
 
 def _own_size(module: Any) -> int:
-    """Return the state size of a module, without those of its submodules that have hooks of their own."""
+    """Return the number of states of a module, without the states of submodules that have hooks of their own."""
     within = sum(_own_size(part) for part in module.modules() if part is not module and _joins(part))
     return sum(leaf.numel() for leaf in _leaves(module.initial_state(1))) - within
 

@@ -1,4 +1,4 @@
-"""The scan and the fused layer over a sequence that is split across ranks."""
+"""The linear scan and the fused layer over a sequence that is split across ranks."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def sequence_ssm_scan(
     group: Group = None,
     backend: str = "auto",
 ) -> tuple[Tensor, Tensor]:
-    """Compute this rank's part of :func:`stablessm.ssm_scan`, the fused layer, over a split sequence.
+    """Compute this rank's part of :func:`stablessm.ssm_scan` over a sequence split across the ranks of ``group``.
 
     Each rank makes two fused passes over its steps: one from zero, whose final state is sent to later ranks, and one
     from its incoming state. Neither pass stores all states. The arguments are those of ``ssm_scan``; ``reset`` and

@@ -1,4 +1,4 @@
-"""The last inputs of a short filter, treated as a state that is passed between ranks."""
+"""The last inputs of a short filter as a state, which ranks pass to each other."""
 
 from __future__ import annotations
 

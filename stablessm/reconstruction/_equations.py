@@ -50,12 +50,12 @@ class Equations:
 
     @property
     def count(self) -> int:
-        """Number of equations."""
+        """Number of equations (real equations for a real input, otherwise complex equations)."""
         return len(self.fine) if self.rows is None else len(self.rows)
 
     @property
     def dtype(self) -> torch.dtype:
-        """Dtype of equations and unknowns."""
+        """Dtype of the equations and the unknowns: float64 for real inputs, otherwise complex128."""
         return torch.float64 if self.real else torch.complex128
 
     def right_side(self, state: Tensor, initial: Tensor | None = None) -> Tensor:

@@ -29,7 +29,7 @@ class Solver(Protocol):
 
     @property
     def rank(self) -> int:
-        """Number of singular values above the cutoff."""
+        """Number of singular values of the equations above the cutoff."""
 
     def __call__(self, right_side: Tensor) -> Tensor:
         """Return the least-squares solution of least norm for each right-hand side."""
@@ -63,7 +63,7 @@ class DenseSolver:
 
 
 def dense_solver(A: Tensor, cutoff: float, tikhonov: float) -> DenseSolver:
-    """Build a solver from the singular value decomposition of A."""
+    """Build a least-squares solver for the matrix A from its singular value decomposition."""
     left, values, right = torch.linalg.svd(A, full_matrices=False)
     rank = int((values > cutoff * values[0]).sum())
     kept = values[:rank]

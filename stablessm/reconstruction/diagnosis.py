@@ -58,7 +58,7 @@ class Diagnosis(Result):
 
     @property
     def determined(self) -> bool:
-        """Whether the state determines all unknowns."""
+        """Whether the state determines all unknown inputs (or all coefficients in a basis)."""
         return self.rank == self.unknowns
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""From a trainable weight to a stable eigenvalue: scalar and matrix maps, and criteria to compare them."""
+"""Reparameterizations: maps from a trainable weight to a stable eigenvalue or matrix, and criteria to compare them."""
 
 from stablessm.reparam import matrix
 from stablessm.reparam.base import Reparameterization

@@ -1,4 +1,4 @@
-"""What the maps of continuous and of discrete time share."""
+"""Base classes of the built-in maps, which continuous and discrete time share."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from stablessm.reparam.modulus import quadratic_modulus
 
 
 class BuiltIn(Reparameterization):
-    """A map with closed forms, whose inverse checks first that there is one."""
+    """A map with closed forms for its methods, whose inverse raises an error outside of the map's range."""
 
     @property
     def modulus_tolerance(self) -> float:
@@ -26,11 +26,11 @@ class BuiltIn(Reparameterization):
 
     @abstractmethod
     def _inverse(self, eigenvalues: Tensor) -> Tensor:
-        """Return weights of eigenvalues that are in the range."""
+        """Return a weight for each eigenvalue; all eigenvalues are in the map's range."""
 
 
 class Identity(BuiltIn):
-    """λ = w. Not stable."""
+    """The map λ = w, which is not stable."""
 
     name: ClassVar[str] = "direct"
     is_stable: ClassVar[bool] = False
@@ -50,7 +50,7 @@ class Identity(BuiltIn):
 
 @dataclass(frozen=True, repr=False)
 class Clipped(BuiltIn):
-    """λ = w, kept away from the boundary by a margin. Stable for a margin > 0 only."""
+    """The map λ = w, clipped at a distance ``margin`` from the stability boundary; stable only for a margin > 0."""
 
     margin: float = 0.0
     name: ClassVar[str] = "clip"
@@ -68,7 +68,10 @@ class Clipped(BuiltIn):
 
 @dataclass(frozen=True, repr=False)
 class Quadratic(BuiltIn):
-    """A map that depends on q = aw² + b. The inverse is the non-negative of the two weights."""
+    """A map whose eigenvalue λ depends on the weight w only through q = aw² + b.
+
+    Of the two weights with the same λ, the inverse returns the non-negative one.
+    """
 
     a: float = 1.0
     b: float = 1.0

@@ -1,4 +1,4 @@
-"""The continuous-time maps: dh/dt = λh + ..., stable when λ < 0 (StableSSM, table 1 and remark B.3)."""
+"""The built-in continuous-time maps, for dh/dt = λh + …, which is stable when λ < 0 (StableSSM, table 1)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ from stablessm.reparam.modulus import exp_modulus
 @final
 @dataclass(frozen=True, repr=False)
 class Direct(Identity):
-    """λ = w. G = 1/w². Not stable: a small error makes λ > 0 (equation 76).
+    """The map λ = w, with gradient scale G = 1/w².
+
+    It is not stable, because a small change of w can make λ > 0 (StableSSM eq. 76).
 
     >>> Direct().stability_modulus(0.1)
     inf
@@ -31,7 +33,9 @@ class Direct(Identity):
 @final
 @dataclass(frozen=True, repr=False)
 class Clip(Clipped):
-    """λ = min(w, -margin). G = 1/w² below -margin, else 0. Modulus β/margin: stable for a margin > 0 only.
+    """The map λ = min(w, -margin), with gradient scale G = 1/w² below -margin, else 0.
+
+    Its stability modulus is β/margin: it is stable only for a margin > 0.
 
     >>> Clip(margin=0.5)(torch.tensor([-2.0, 1.0]))
     tensor([-2.0000, -0.5000])
@@ -60,7 +64,7 @@ class Clip(Clipped):
 
 
 class _Continuous(BuiltIn):
-    """A map whose sign keeps λ ≤ 0."""
+    """A continuous-time map whose eigenvalues are never positive."""
 
     time: ClassVar[Time] = "continuous"
 
@@ -68,7 +72,9 @@ class _Continuous(BuiltIn):
 @final
 @dataclass(frozen=True, repr=False)
 class Relu(_Continuous):
-    """λ = -ReLU(w). G = 1/w² for w > 0, else 0. Not stable: λ = 0 for every w ≤ 0.
+    """The map λ = -ReLU(w), with gradient scale G = 1/w² for w > 0, else 0.
+
+    It is not stable, because λ = 0 for every w ≤ 0.
 
     >>> Relu().inverse(torch.tensor([-2.0]))
     tensor([2.])
@@ -92,7 +98,7 @@ class Relu(_Continuous):
 
 
 class _StrictlyNegative(_Continuous):
-    """A stable map onto (-∞, 0) whose log-distance is 1-Lipschitz, so that the modulus is e^β - 1."""
+    """A stable map onto the negative numbers for which log(-λ) is 1-Lipschitz in w, so that its modulus is e^β - 1."""
 
     is_stable: ClassVar[bool] = True
     range: ClassVar[Interval] = Interval(-math.inf, 0.0)
@@ -104,7 +110,7 @@ class _StrictlyNegative(_Continuous):
 @final
 @dataclass(frozen=True, repr=False)
 class Exp(_StrictlyNegative):
-    """λ = -e^w. G = e^(-w). Modulus e^β - 1, for every w (equation 71).
+    """The map λ = -e^w, with gradient scale G = e^(-w) and stability modulus e^β - 1 (StableSSM eq. 71).
 
     >>> Exp().inverse(torch.tensor([-1.0]))
     tensor([0.])
@@ -128,7 +134,9 @@ class Exp(_StrictlyNegative):
 @final
 @dataclass(frozen=True, repr=False)
 class Softplus(_StrictlyNegative):
-    """λ = -log(1 + e^w). G = e^w / ((1 + e^w) λ²). Modulus e^β - 1, approached as w → -∞ (equation 72).
+    """The map λ = -log(1 + e^w), with gradient scale G = e^w / ((1 + e^w) λ²) and stability modulus e^β - 1.
+
+    The modulus is approached as w → -∞ (StableSSM eq. 72).
 
     >>> Softplus()(torch.tensor([0.0]))
     tensor([-0.6931])
@@ -137,7 +145,7 @@ class Softplus(_StrictlyNegative):
     name: ClassVar[str] = "softplus"
 
     def __call__(self, w: Tensor) -> Tensor:
-        # torch's own threshold of 20 leaves an error of 2e-9, visible in float64.
+        # PyTorch's default threshold of 20 would cause an error of 2e-9, which float64 resolves.
         return -functional.softplus(w, threshold=40)
 
     def _inverse(self, eigenvalues: Tensor) -> Tensor:
@@ -147,16 +155,17 @@ class Softplus(_StrictlyNegative):
         return -w.sigmoid()
 
     def gradient_scale(self, w: Tensor) -> Tensor:
-        # Far left the formula becomes 0/0 while its value e^(-w) (1 + O(e^2w)) is still a number.
+        # For very negative w the formula would be 0/0, but its value is e^(-w) (1 + O(e^2w)).
         return torch.where(w < -20, (-w).exp(), w.sigmoid() / self(w) ** 2)
 
 
 @final
 @dataclass(frozen=True, repr=False)
 class Best(Quadratic):
-    """λ = -1/(aw² + b), a, b > 0. G = 2a|w|, proportional to the weight (StableSSM, appendix G).
+    """The map λ = -1/(aw² + b), a, b > 0, with gradient scale G = 2a|w|, proportional to w (StableSSM, app. G).
 
-    The modulus is ``quadratic_modulus`` with c = b/a. The inverse is the non-negative of the two weights.
+    The stability modulus is ``quadratic_modulus`` with c = b/a. Of the two weights with the same λ, the inverse returns
+    the non-negative one.
 
     >>> f = Best(a=1.0, b=0.5)
     >>> f.inverse(torch.tensor([-2.0, -0.4])), f.gradient_scale(torch.tensor(3.0))
@@ -185,7 +194,10 @@ class Best(Quadratic):
         return 2 * self.a * w.abs()
 
     def stability_modulus_published(self, beta: float, w: Tensor) -> Tensor:
-        """Return a(β² + 2β|w|)/b, equation 75 as printed; it depends on w, so it is not a g(β) of definition 3.2."""
+        """Return a(β² + 2β|w|)/b, the stability modulus as printed in StableSSM eq. 75.
+
+        It depends on w, so it is not a g(β) as in definition 3.2.
+        """
         return self.a * (beta * beta + 2 * beta * w.abs()) / self.b
 
     def _remedy(self, value: float) -> str:

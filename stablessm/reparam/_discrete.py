@@ -1,4 +1,4 @@
-"""The discrete-time maps: h[k+1] = λh[k] + ..., stable when |λ| < 1 (StableSSM, table 1)."""
+"""The built-in discrete-time maps, for h[k+1] = λh[k] + …, which is stable when |λ| < 1 (StableSSM, table 1)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ from stablessm.reparam.modulus import TOLERANCE, exp_modulus, search
 @final
 @dataclass(frozen=True, repr=False)
 class Direct(Identity):
-    """λ = w. G = 1/(1 - |w|)². Not stable: a small error makes |λ| > 1.
+    """The map λ = w, with gradient scale G = 1/(1 - |w|)².
+
+    It is not stable, because a small change of w can make |λ| > 1.
 
     >>> Direct().gradient_scale(torch.tensor(-0.5)), Direct().gradient_scale_published(torch.tensor(-0.5))
     (tensor(4.), tensor(0.4444))
@@ -30,10 +32,10 @@ class Direct(Identity):
 @final
 @dataclass(frozen=True, repr=False)
 class Clip(Clipped):
-    """λ = w, clamped to |λ| ≤ 1 - margin. G = 1/(1 - |w|)² inside, else 0. Stable for a margin > 0 only.
+    """The map λ = w clamped to |λ| ≤ 1 - margin, with gradient scale G = 1/(1 - |w|)² inside, else 0.
 
-    The modulus is β/margin up to β = 1 - margin, where λ goes from 0 to the clip. Larger errors can start
-    from a λ of the other sign, which pays if margin > 1/2.
+    It is stable only for a margin > 0. The stability modulus is β/margin up to β = 1 - margin, where λ changes from 0
+    to 1 - margin. For larger β, a change that starts from a λ of the other sign is larger if margin > 1/2.
 
     >>> Clip(margin=0.1).stability_modulus(0.5)
     5.0
@@ -67,7 +69,7 @@ class Clip(Clipped):
 
 
 class _Discrete(BuiltIn):
-    """A map from the line into the unit interval."""
+    """A discrete-time map whose eigenvalues satisfy |λ| ≤ 1."""
 
     time: ClassVar[Time] = "discrete"
 
@@ -75,7 +77,9 @@ class _Discrete(BuiltIn):
 @final
 @dataclass(frozen=True, repr=False)
 class Relu(_Discrete):
-    """λ = exp(-ReLU(w)). G = e^(-w)/(1 - e^(-w))² for w > 0, else 0. Not stable: λ = 1 for every w ≤ 0.
+    """The map λ = exp(-ReLU(w)), with gradient scale G = e^(-w)/(1 - e^(-w))² for w > 0, else 0.
+
+    It is not stable, because λ = 1 for every w ≤ 0.
 
     >>> Relu()(torch.tensor([-1.0, 1.0]))
     tensor([1.0000, 0.3679])
@@ -105,7 +109,7 @@ class Relu(_Discrete):
 
 
 class _Stable(_Discrete):
-    """A stable map whose log-distance has slopes up to ``rate``, so that g(β) = e^(rate β) - 1."""
+    """A stable map for which log(1 - |λ|) is Lipschitz in w with constant ``rate``, so that g(β) = e^(rate β) - 1."""
 
     rate: ClassVar[float] = 1.0
     is_stable: ClassVar[bool] = True
@@ -118,7 +122,9 @@ class _Stable(_Discrete):
 @final
 @dataclass(frozen=True, repr=False)
 class Exp(_Stable):
-    """λ = exp(-e^w). G = e^w λ / (1 - λ)². Modulus e^β - 1, approached as w → -∞.
+    """The map λ = exp(-e^w), with gradient scale G = e^w λ / (1 - λ)² and stability modulus e^β - 1.
+
+    The modulus is approached as w → -∞.
 
     >>> Exp().inverse(torch.tensor([0.5]))
     tensor([-0.3665])
@@ -127,7 +133,7 @@ class Exp(_Stable):
     name: ClassVar[str] = "exp"
 
     def __call__(self, w: Tensor) -> Tensor:
-        # Beyond 10 λ is 0 in every dtype, and an overflowing e^w would make the gradient 0 times infinity.
+        # For w > 10, λ is 0 in every dtype, and an overflowing e^w would make the gradient 0 times infinity.
         return (-w.clamp(max=10).exp()).exp()
 
     def _inverse(self, eigenvalues: Tensor) -> Tensor:
@@ -140,7 +146,7 @@ class Exp(_Stable):
         return -torch.expm1(-w.clamp(max=10).exp())
 
     def gradient_scale(self, w: Tensor) -> Tensor:
-        # u e^(-u)/(1 - e^(-u))² = u/(2 sinh(u/2))² with u = e^w; far left it is 0/0 but still equals e^(-w).
+        # u e^(-u)/(1 - e^(-u))² = u/(2 sinh(u/2))² with u = e^w. For very negative w it is 0/0, with the limit e^(-w).
         u = w.clamp(max=10).exp()
         return torch.where(w < -20, (-w).exp(), u / (2 * (u / 2).sinh()) ** 2)
 
@@ -148,7 +154,9 @@ class Exp(_Stable):
 @final
 @dataclass(frozen=True, repr=False)
 class Softplus(_Stable):
-    """λ = 1/(1 + e^w). G = e^(-w). Modulus e^β - 1, approached as w → -∞.
+    """The map λ = 1/(1 + e^w), with gradient scale G = e^(-w) and stability modulus e^β - 1.
+
+    The modulus is approached as w → -∞.
 
     >>> Softplus()(torch.tensor([0.0]))
     tensor([0.5000])
@@ -175,7 +183,9 @@ class Softplus(_Stable):
 @final
 @dataclass(frozen=True, repr=False)
 class Tanh(_Stable):
-    """λ = tanh(w). G = e^(2|w|), where table 1 prints e^(2w). Modulus e^(2β) - 1, approached as |w| → ∞.
+    """The map λ = tanh(w), with gradient scale G = e^(2|w|) and stability modulus e^(2β) - 1.
+
+    The modulus is approached as |w| → ∞. StableSSM prints G = e^(2w) (table 1).
 
     >>> Tanh().gradient_scale(torch.tensor(-1.0)), Tanh().gradient_scale_published(torch.tensor(-1.0))
     (tensor(7.3891), tensor(0.1353))
@@ -204,11 +214,12 @@ class Tanh(_Stable):
 @final
 @dataclass(frozen=True, repr=False)
 class Best(Quadratic):
-    """λ = 1 - 1/(aw² + b), a > 0, b ≥ 1/2. G = 2a|w| where λ ≥ 0 (StableSSM, section 3.3).
+    """The map λ = 1 - 1/(aw² + b), a > 0, b ≥ 1/2, with gradient scale G = 2a|w| where λ ≥ 0 (StableSSM, sec. 3.3).
 
-    With b ≥ 1 λ stays in [0, 1) and the modulus is ``quadratic_modulus`` with c = b/a. With b < 1 (the
-    paper has 1/2) λ can be negative; there q = aw² + b < 1, the distance is (2q - 1)/q, and
-    G = 2a|w|/(2q - 1)²; the modulus is searched for. The inverse is the non-negative of the two weights.
+    With b ≥ 1, λ is in [0, 1) and the stability modulus is ``quadratic_modulus`` with c = b/a. With b < 1 (the paper
+    has 1/2), λ can be negative. Where it is, q = aw² + b < 1, the distance to the stability boundary is (2q - 1)/q, G =
+    2a|w|/(2q - 1)², and the modulus is found by a search. Of the two weights with the same λ, the inverse returns the
+    non-negative one.
 
     >>> Best().inverse(torch.tensor([0.0, 0.9]))
     tensor([0.0000, 3.0000])
@@ -258,7 +269,7 @@ class Best(Quadratic):
     def _modulus(self, beta: float) -> float:
         if self.b >= 1:
             return super()._modulus(beta)
-        # Past |w| = √(b/a) the change only shrinks, as in the closed form.
+        # Beyond |w| = √(b/a) the change only decreases, as in the closed form.
         reach = beta + 2 / math.sqrt(self.a)
         return search(self, beta, (-reach, reach))
 

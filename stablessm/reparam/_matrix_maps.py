@@ -1,4 +1,4 @@
-"""The matrix maps W = g(M) of IAT, section 4.4 (equation 15), and one for general dense W."""
+"""The matrix maps W = g(M) of IAT, section 4.4 (eq. 15), and a map onto general stable matrices."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from stablessm.reparam.spectral import skew_part, symmetric_part
 
 
 def _widened(method: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Return a method that computes in float32 or better: PyTorch has no decompositions in float16 and bfloat16."""
+    """Decorate a method so that it computes in float32 or better; PyTorch has no decompositions in lower precision."""
 
     @functools.wraps(method)
     def call(self: Any, *args: Any, **options: Any) -> Tensor:
@@ -33,7 +33,7 @@ def _widened(method: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 class MatrixMap(ABC):
-    """W = g(M) for real M of shape (..., m, m); W has the same shape and dtype."""
+    """A map W = g(M) from a real weight matrix M to a recurrent matrix W, both (..., m, m) and of the same dtype."""
 
     name: ClassVar[str]
 
@@ -45,7 +45,7 @@ class MatrixMap(ABC):
     @property
     @abstractmethod
     def is_stable(self) -> bool:
-        """Whether every eigenvalue of g(M) has a negative real part, for every M."""
+        """Whether all eigenvalues of g(M) have negative real parts, for every M."""
 
     @abstractmethod
     def __call__(self, M: Tensor) -> Tensor:
@@ -53,13 +53,13 @@ class MatrixMap(ABC):
 
     @abstractmethod
     def inverse(self, W: Tensor) -> Tensor:
-        """Return an M with g(M) = W; raise an ArgumentError if there is none."""
+        """Return a matrix M with g(M) = W; raise an ArgumentError if there is none."""
 
 
 @final
 @dataclass(frozen=True)
 class Direct(MatrixMap):
-    """W = M. Not stable."""
+    """The map W = M, which is not stable."""
 
     name: ClassVar[str] = "direct"
     is_stable: ClassVar[bool] = False
@@ -74,9 +74,9 @@ class Direct(MatrixMap):
 @final
 @dataclass(frozen=True)
 class NegExp(MatrixMap):
-    """W = -e^S with S = (M + Mᵀ)/2: symmetric, all eigenvalues < 0.
+    """The map W = -e^S with S = (M + Mᵀ)/2; W is symmetric, and all its eigenvalues are negative.
 
-    In floating point an eigenvalue smaller than about eps ‖W‖ can lose its sign, as in any dense W.
+    In floating point, an eigenvalue smaller than about eps ‖W‖ can change its sign, as in any dense matrix.
 
     >>> NegExp()(torch.zeros(2, 2))
     tensor([[-1., -0.],
@@ -93,14 +93,17 @@ class NegExp(MatrixMap):
         return _of_negative_definite(W, Exp())
 
     def published(self, M: Tensor) -> Tensor:
-        """Return -e^M of M as it is: unstable once an eigenvalue μ of M has cos(Im μ) < 0."""
+        """Return -e^M as published, without symmetrizing M.
+
+        It is unstable if an eigenvalue μ of M has cos(Im μ) < 0.
+        """
         return -torch.linalg.matrix_exp(M)
 
 
 @final
 @dataclass(frozen=True)
 class NegSoftplus(MatrixMap):
-    """W = -log(I + e^S) with S = (M + Mᵀ)/2: symmetric, all eigenvalues < 0.
+    """The map W = -log(I + e^S) with S = (M + Mᵀ)/2; W is symmetric, and all its eigenvalues are negative.
 
     >>> NegSoftplus()(torch.zeros(1, 1))
     tensor([[-0.6931]])
@@ -116,13 +119,16 @@ class NegSoftplus(MatrixMap):
         return _of_negative_definite(W, Softplus())
 
     def published(self, M: Tensor) -> Tensor:
-        """Return -log(I + e^M) of M as it is, complex: unstable once an eigenvalue μ of M has |1 + e^μ| < 1."""
+        """Return the complex matrix -log(I + e^M) as published, without symmetrizing M.
+
+        It is unstable if an eigenvalue μ of M has |1 + e^μ| < 1.
+        """
         mu, V = torch.linalg.eig(M)
         return torch.linalg.solve(V, V * -torch.log(1 + mu.exp())[..., None, :], left=False)
 
 
 def _softplus_difference(x: Tensor, y: Tensor) -> Tensor:
-    """Return divided differences of -log(1 + e^s); log1p avoids cancellation between close values."""
+    """Compute divided differences of -log(1 + e^s) between x and y, without cancellation between close numbers."""
     h = x - y
     close = torch.log1p(y.sigmoid() * torch.expm1(h.clamp(-1, 1))) / h
     far = (Softplus()(y) - Softplus()(x)) / h
@@ -132,10 +138,10 @@ def _softplus_difference(x: Tensor, y: Tensor) -> Tensor:
 @final
 @dataclass(frozen=True)
 class Project(MatrixMap):
-    """W = (M - Mᵀ)/2 + min(S, -margin): M with the eigenvalues of its symmetric part S clipped.
+    """The map W = (M - Mᵀ)/2 + min(S, -margin), which clips the eigenvalues of the symmetric part S of M.
 
-    It is the matrix nearest to M in Frobenius norm whose symmetric part is at most -margin, so that
-    Re λ ≤ -margin. Stable for a margin > 0; at 0 an eigenvalue can sit on the imaginary axis.
+    W is the matrix nearest to M in the Frobenius norm whose symmetric part has no eigenvalue above -margin, so that
+    Re λ ≤ -margin. The map is stable for a margin > 0; with margin 0, an eigenvalue can be on the imaginary axis.
 
     >>> Project()(torch.tensor([[1.0, 2.0], [-2.0, -3.0]]))
     tensor([[ 0.,  2.],
@@ -171,10 +177,10 @@ class Project(MatrixMap):
 @final
 @dataclass(frozen=True)
 class SkewMinusPSD(MatrixMap):
-    """W = A - Aᵀ - L Lᵀ - margin I, from A, the strict upper triangle of M, and L, the rest of it.
+    """The map W = A - Aᵀ - L Lᵀ - margin I, where A is the strict upper triangle of M and L is the rest of M.
 
-    Every W with a symmetric part below -margin, once; its eigenvalues have Re λ ≤ -margin. This is the
-    general dense stable map.
+    The map reaches every W whose symmetric part has no eigenvalue above -margin. The eigenvalues of W have
+    Re λ ≤ -margin. This is the most general of the stable dense maps.
 
     >>> SkewMinusPSD(margin=0.5)(torch.tensor([[1.0, 3.0], [0.0, 2.0]]))
     tensor([[-1.5000,  3.0000],
@@ -208,7 +214,7 @@ def _slack(W: Tensor) -> float:
 
 
 def _of_negative_definite(W: Tensor, map: Reparameterization) -> Tensor:
-    """Return the symmetric matrix whose eigenvalues ``map`` sends to those of W, which must be negative definite."""
+    """Apply the inverse of ``map`` to the eigenvalues of a symmetric matrix W, which must be negative definite."""
     if bool((skew_part(W).abs() > _slack(W)).any()):
         raise ArgumentError("W", "a symmetric matrix (map 'skew_minus_psd' reaches the others)", "one that is not")
     s, V = torch.linalg.eigh(symmetric_part(W))

@@ -1,4 +1,4 @@
-"""What every reparameterization can do, and how it does it unless it knows a better way."""
+"""The base class of reparameterizations, with default implementations by differentiation and search."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from stablessm.reparam import modulus
 from stablessm.reparam.interval import Interval
 
 _ROUNDING = 1e-12
-"""Times |w|: an eigenvalue this far beyond the boundary is not there by rounding."""
+"""Tolerance relative to |w|: an eigenvalue farther beyond the boundary than this is not there by rounding."""
 
 _AGAIN = 1e-5, 1e-6
 """Round-trip tolerance (rtol, atol) of f(f⁻¹(λ))."""
@@ -27,11 +27,11 @@ _SEARCHED = "is_stable comes from a search over weights of up to 1e6, not from a
 class Reparameterization(ABC):
     """An elementwise map λ = f(w) from trainable weights to eigenvalues (StableSSM, section 3.2).
 
-    Every method takes a real tensor of any shape and returns one of the same shape and dtype. A map of your
-    own sets ``name`` and ``time`` and writes ``__call__`` and ``inverse``; the rest has defaults, which a
-    map overrides where it knows a closed form (``derivative``, ``distance``, ``gradient_scale``,
-    ``is_stable``, ``range``, ``_modulus`` together with ``modulus_tolerance``, ``_boundary_distance``). Make
-    it a frozen dataclass and its options print, compare and copy.
+    Every method takes a real tensor of any shape and returns a tensor of the same shape and dtype. Your own map sets
+    ``name`` and ``time`` and implements ``__call__`` and ``inverse``. All other methods have defaults, which a map
+    overrides if it has a closed form (``derivative``, ``distance``, ``gradient_scale``, ``is_stable``, ``range``,
+    ``_modulus`` together with ``modulus_tolerance``, ``_boundary_distance``). If the map is a frozen dataclass, its
+    options are printed, compared and copied.
 
     >>> class Calm(Reparameterization):
     ...     name, time = "calm", "continuous"
@@ -48,12 +48,12 @@ class Reparameterization(ABC):
     time: ClassVar[Time]
 
     search_interval: ClassVar[tuple[float, float]] = (-10.0, 10.0)
-    """The weights a bounded search looks at. In discrete time 1 - |λ| must still be resolved at its ends:
-    a map that saturates faster than tanh overrides ``distance`` or narrows this."""
+    """Range of the weights that a search examines. In discrete time, 1 - |λ| must not be rounded to 0 at its ends:
+    a map that saturates faster than tanh overrides ``distance`` or narrows this range."""
 
     @abstractmethod
     def __call__(self, w: Tensor) -> Tensor:
-        """Return the eigenvalue f(w)."""
+        """Return the eigenvalues f(w)."""
 
     @abstractmethod
     def inverse(self, eigenvalues: Tensor) -> Tensor:
@@ -66,7 +66,7 @@ class Reparameterization(ABC):
 
     @takes_tensor
     def weights(self, eigenvalues: Tensor) -> Tensor:
-        """Return ``inverse``, after checking that f maps it to these eigenvalues; raise an ArgumentError otherwise."""
+        """Return ``inverse(eigenvalues)``; raise an ArgumentError if f does not map the result to the eigenvalues."""
         w = self.inverse(eigenvalues)
         if type(w) is Tensor and not w.is_meta:
             reached = torch.isclose(self(w), eigenvalues.to(w), *_AGAIN)
@@ -76,12 +76,12 @@ class Reparameterization(ABC):
 
     @property
     def range(self) -> Interval:
-        """The eigenvalues f can reach, as (low, high); the whole line if the map does not say."""
+        """The range of f, as an interval of eigenvalues (default: all real numbers)."""
         return Interval(-math.inf, math.inf)
 
     @property
     def note(self) -> str:
-        """What a user of this map with these options should know; empty if nothing."""
+        """What a user of this map with these options should know; empty if there is nothing to say."""
         return "" if self._states_stability else _SEARCHED
 
     @property
@@ -90,7 +90,7 @@ class Reparameterization(ABC):
 
     @takes_tensor
     def derivative(self, w: Tensor) -> Tensor:
-        """Return f'(w), outside the autograd graph unless the map has a closed form."""
+        """Return f'(w); the default computes it by autograd, and its result has no graph."""
         with torch.enable_grad():
             leaf = w.detach().requires_grad_()
             (slope,) = torch.autograd.grad(self(leaf).sum(), leaf)
@@ -98,23 +98,23 @@ class Reparameterization(ABC):
 
     @takes_tensor
     def distance(self, w: Tensor) -> Tensor:
-        """Return the distance of λ to the stability boundary: -λ in continuous time, 1 - |λ| in discrete time."""
+        """Return the distance of λ from the stability boundary: -λ in continuous time, 1 - |λ| in discrete time."""
         return -self(w) if self.time == "continuous" else 1 - self(w).abs()
 
     @takes_tensor
     def gradient_scale(self, w: Tensor) -> Tensor:
-        """Return G(w) = |f'(w)| / distance(w)², and 0 where f' = 0: the scale of the loss gradient in w.
+        """Return the gradient scale G(w) = |f'(w)| / distance(w)², and 0 where f' = 0.
 
-        Continuous time: |f'| / f², equation 12 of StableSSM. Discrete time: |f'| / (1 - |f|)², because the
-        sum in equation 91 runs over k|λ|^(k-1). It bounds the gradient where λ is stable; elsewhere it is
-        only a formula.
+        The gradient of a loss with respect to w is at most G(w) times a constant that does not depend on the map, where
+        λ is stable. Continuous time: |f'| / f² (StableSSM eq. 12). Discrete time: |f'| / (1 - |f|)², because the sum in
+        StableSSM eq. 91 is over k|λ|^(k-1).
         """
         slope = self.derivative(w).abs()
         return torch.where(slope == 0, 0.0, slope / self.distance(w) ** 2)
 
     @takes_tensor
     def gradient_scale_published(self, w: Tensor) -> Tensor:
-        """Return G as printed in StableSSM: |f'| / (1 - f)² in discrete time (equation 93), too small for λ < 0."""
+        """Return G as printed in StableSSM: |f'| / (1 - f)² in discrete time (eq. 93), which is too small for λ < 0."""
         ours = self.gradient_scale(w)
         if self.time == "continuous":
             return ours
@@ -123,7 +123,7 @@ class Reparameterization(ABC):
 
     @property
     def is_stable(self) -> bool:
-        """Whether the stability modulus is finite (definition 3.2 of StableSSM).
+        """Whether the map is stable, that is, whether its stability modulus is finite (StableSSM, definition 3.2).
 
         The default is a search, not a proof. A map counts as stable if λ is stable at about 400 weights of
         ``search_interval``, does not touch the boundary between them, is not unstable at 800 weights at logarithmic
@@ -142,9 +142,9 @@ class Reparameterization(ABC):
 
     @property
     def modulus_tolerance(self) -> float:
-        """Relative tolerance of ``stability_modulus``: 0 for a closed form.
+        """Relative tolerance of ``stability_modulus``; 0 for a closed form.
 
-        A search keeps it for β ≥ 1e-8, and knows nothing outside ``search_interval``.
+        A search has this tolerance for β ≥ 1e-8, among the weights in ``search_interval``.
         """
         return modulus.TOLERANCE
 
@@ -154,14 +154,16 @@ class Reparameterization(ABC):
     def stability_modulus(self, beta: Tensor) -> Tensor: ...
     @checked
     def stability_modulus(self, beta: float | Tensor) -> float | Tensor:
-        """Return the smallest g(β) of definition 3.2: how much an error β in w can change the memory of a mode.
+        """Return the stability modulus g(β): how much a change of w by at most β can change the memory of a mode.
 
-        Continuous time (equation 9 of StableSSM), where the integral is |1/f(w̃) - 1/f(w)|::
+        This is the smallest g(β) of StableSSM, definition 3.2.
+
+        Continuous time (StableSSM eq. 9), where the integral is |1/f(w̃) - 1/f(w)|::
 
             g(β) = sup_w |f(w)| sup_{|w̃-w| ≤ β} ∫ |e^(f(w̃)t) - e^(f(w)t)| dt
                  = sup_w sup_{|w̃-w| ≤ β} |f(w)/f(w̃) - 1|
 
-        Discrete time (our analog; the paper has none)::
+        Discrete time (by analogy, as the paper has continuous time only)::
 
             g(β) = sup_w (1 - |f(w)|) sup_{|w̃-w| ≤ β} Σ_k |f(w̃)^k - f(w)^k|
 
@@ -179,24 +181,24 @@ class Reparameterization(ABC):
         return self._modulus(beta)
 
     def _modulus(self, beta: float) -> float:
-        """Return ``stability_modulus`` of a stable map at β > 0; by default a search over ``search_interval``."""
+        """Return ``stability_modulus`` of a stable map for β > 0; the default is a search over ``search_interval``."""
         return modulus.search(self, beta, self.search_interval)
 
     @takes_tensor
     def boundary_distance(self, w: Tensor) -> Tensor:
-        """Return the largest β such that every |w̃ - w| < β has a strictly stable eigenvalue (remark B.1 of StableSSM).
+        """Return the largest β such that all weights closer to w than β give stable eigenvalues.
 
-        0 where f(w) itself is not strictly stable, infinite where no weight is to be feared. ``distance``
-        measures the eigenvalue; this measures the weight, which is what training and rounding change. Only
-        a map that states ``is_stable`` itself has infinite ones: otherwise the distance is found by a search
-        and ends where the search ended, at weights of ±1e6.
+        See StableSSM, remark B.1. It is 0 where f(w) itself is not strictly stable, and infinite where all weights are
+        stable. ``distance`` is a distance of eigenvalues; ``boundary_distance`` is a distance of weights, which
+        training and rounding change. It is infinite only for a map that defines ``is_stable`` itself; otherwise it is
+        found by a search, which ends at weights of ±1e6.
         """
         proven = self._states_stability and self.is_stable
         return torch.full_like(w, math.inf) if proven else self._boundary_distance(w)
 
     @torch.no_grad()
     def _boundary_distance(self, w: Tensor) -> Tensor:
-        """Return ``boundary_distance`` of a map that is not stable; by default a search over weights of up to 1e6.
+        """Return ``boundary_distance`` of a map that is not stable; the default is a search over weights up to ±1e6.
 
         A grid of about 1200 points, and points around each weight, find the unstable stretches, and bisection finds
         their ends; minima of the distance between the points are followed to the boundary. A stretch at which the

@@ -1,4 +1,4 @@
-"""What every map must satisfy; run it over a map of your own before you train with it."""
+"""Checks the properties that every map must have; run it on your own map before you train with the map."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _RADII = (0.0, 0.01, 0.1, 0.5, 1.0, 2.0)
 
 
 class ContractError(AssertionError):
-    """A map breaks the contract; ``violated`` names the property."""
+    """The error that :func:`check` raises if a map violates a property; ``violated`` names the property."""
 
     def __init__(self, violated: str, detail: str) -> None:
         super().__init__(f"{violated}: {detail}")
@@ -25,10 +25,10 @@ class ContractError(AssertionError):
 
 @checked
 def check(map: Reparameterization, *, dtype: torch.dtype = torch.float64) -> None:
-    """Raise a ContractError naming the first property the map violates.
+    """Check the properties of a map; raise a ContractError that names the first property that the map violates.
 
-    It looks at about 500 weights in ``map.search_interval``, and for stability at 800 more up to ±1e6. No error
-    means that no violation was found there, and nothing about weights farther away.
+    The check uses about 500 weights in ``map.search_interval`` and, for stability, 800 more up to ±1e6. If no error is
+    raised, no violation was found among these weights.
 
     In order: ``range`` (f(w) lies in it, and is stable if the map says so), ``round trip``
     (f(inverse(λ)) = λ), ``distance`` (-λ or 1 - |λ|), ``derivative`` (equals autograd's), ``gradient``
@@ -40,7 +40,7 @@ def check(map: Reparameterization, *, dtype: torch.dtype = torch.float64) -> Non
     >>> check(get("softplus"), dtype=torch.float32)
     """
     low, high = map.search_interval
-    # A fixed generator: a contract that fails must fail again.
+    # A fixed seed, so that a check that fails once always fails.
     spread = torch.rand(256, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     w = torch.cat([torch.linspace(low, high, 257), low + (high - low) * spread]).to(dtype)
     _check_values(map, w)
@@ -52,7 +52,7 @@ def _check_values(map: Reparameterization, w: Tensor) -> None:
     tol = 1e4 * torch.finfo(w.dtype).eps
     lam = map(w)
     low, high = map.range
-    # Rounding may put λ on an open end; past it is an error.
+    # Rounding may put λ on an open end of the range; λ beyond the end is an error.
     _require("range", (lam >= low - tol) & (lam <= high + tol), w, lam)
     if map.is_stable:
         _require("range", lam <= 0 if map.time == "continuous" else lam.abs() <= 1, w, lam)
@@ -89,7 +89,7 @@ def _check_modulus(map: Reparameterization, w: Tensor) -> None:
         if map.is_stable:
             w_tilde = (w + beta * torch.linspace(-1, 1, 17).double()[:, None]).clamp(*map.search_interval)
             change = relative_change(map, w, w_tilde)
-            # A distance computed from λ carries the rounding of λ.
+            # A distance that is computed from λ has the rounding error of λ.
             rounding = 1e-15 * (1 + at[beta]) * (1 / map.distance(w) + 1 / map.distance(w_tilde))
             bounded = change.isfinite() & (change <= at[beta] * slack + rounding)
             _require("modulus dominates", bounded, w.expand_as(change), change)

@@ -1,4 +1,4 @@
-"""An interval of real numbers that knows which of its ends belong to it."""
+"""An interval of real numbers with open or closed ends."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from stablessm._errors import ArgumentError
 
 @final
 class Interval(tuple[float, float]):
-    """The pair (low, high), with ``closed`` saying which ends belong to the interval.
+    """An interval of real numbers: the pair (low, high), with ``closed`` stating which ends belong to the interval.
 
     >>> low, high = Interval(-2.0, 0.0, closed=(True, False))
     >>> print(Interval(-2.0, 0.0, closed=(True, False)))
@@ -35,7 +35,7 @@ class Interval(tuple[float, float]):
         return f"{left}{self[0]:.6g}, {self[1]:.6g}{right}"
 
     def holds(self, x: Tensor) -> Tensor:
-        """Return which elements of x lie inside; a closed end tolerates a few rounding errors of x's dtype.
+        """Return a mask of the elements of x in the interval; at a closed end, rounding errors are tolerated.
 
         >>> Interval(0.0, 1.0, closed=(True, False)).holds(torch.tensor([0.0, 0.5, 1.0]))
         tensor([ True,  True, False])
@@ -50,6 +50,6 @@ class Interval(tuple[float, float]):
 
 
 def require(argument: str, value: float, allowed: Interval) -> None:
-    """Raise an ArgumentError naming the argument unless the value lies in the allowed interval."""
+    """Raise an ArgumentError that names the argument, unless the value lies in the allowed interval."""
     if not allowed._inside(value, 0.0):
         raise ArgumentError(argument, f"a number in {allowed}", value)

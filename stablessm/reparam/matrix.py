@@ -1,4 +1,4 @@
-"""The table of matrix maps: from a trainable square matrix to a stable recurrent matrix."""
+"""The table of matrix maps, which map a trainable square matrix to a stable recurrent matrix."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _MAPS: dict[str, type[MatrixMap]] = {cls.name: cls for cls in (Direct, NegExp, N
 
 
 def get(name: str | MatrixMap, **options: float) -> MatrixMap:
-    """Return the matrix map of this name; a map that is already built is returned unchanged.
+    """Return the matrix map with a given name; a map object is returned unchanged.
 
     >>> get("project", margin=0.1)
     Project(margin=0.1)
@@ -27,7 +27,7 @@ def get(name: str | MatrixMap, **options: float) -> MatrixMap:
 
 
 def names() -> tuple[str, ...]:
-    """Return the names that ``get`` accepts.
+    """Return the names of all matrix maps.
 
     >>> names()
     ('direct', 'neg_exp', 'neg_softplus', 'project', 'skew_minus_psd')

@@ -1,4 +1,4 @@
-"""The stability modulus: the two closed forms that recur, and a bounded search for every other map."""
+"""The stability modulus of a map: two closed forms, and a search for all other maps."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from stablessm.reparam.base import Reparameterization
 
 TOLERANCE = 1e-6
-"""Relative tolerance the search reaches on maps that vary on scales above a millionth of the interval."""
+"""Relative tolerance of the search, for maps that do not vary on scales below a millionth of the interval."""
 
 _CLOSE = 500  # number of weights around which the search is finer
 _FAR = 1e6
@@ -20,13 +20,13 @@ _FAR = 1e6
 _TOUCH = 1e-14
 
 _MARGIN = 0.03
-"""Part of the interval at each end that counts as next to the end."""
+"""Share of the interval at each end in which a point counts as next to the end."""
 
 _STARTS, _ROUNDS, _SHRINK = 8, 40, 0.5
 
 
 def exp_modulus(rate: float) -> float:
-    """Return e^rate - 1, infinite instead of an OverflowError.
+    """Return e^rate - 1, or infinity where it would overflow.
 
     >>> exp_modulus(1000.0)
     inf
@@ -35,10 +35,10 @@ def exp_modulus(rate: float) -> float:
 
 
 def quadratic_modulus(beta: float, c: float) -> float:
-    """Return β (β + √(β² + 4c)) / (2c): the modulus of any map at distance 1/(aw² + b) from the boundary, c = b/a.
+    """Return β (β + √(β² + 4c)) / (2c), the stability modulus of the map ``best`` with c = b/a.
 
-    The supremum of (a(w+β)² + b)/(aw² + b) - 1 sits at w = (√(β² + 4c) - β)/2. Equation 75 of StableSSM
-    prints a bound that still depends on w.
+    The map's eigenvalue is at distance 1/(aw² + b) from the stability boundary. The supremum of (a(w+β)² + b)/(aw² + b)
+    - 1 is at w = (√(β² + 4c) - β)/2. StableSSM eq. 75 prints a bound that depends on w.
 
     >>> quadratic_modulus(1.0, 0.5)                                # (1 + √3)
     2.732050807568877
@@ -47,12 +47,14 @@ def quadratic_modulus(beta: float, c: float) -> float:
 
 
 def relative_change(map: Reparameterization, w: Tensor, w_tilde: Tensor) -> Tensor:
-    """Return the quantity whose supremum is the stability modulus, for each pair (w, w̃), broadcast.
+    """Compute how much the memory of a mode changes if its weight changes from w to w̃, relative to its size.
 
-    With d the distance to the stability boundary it is |d(w)/d(w̃) - 1|. In discrete time that is the sum
-    (1 - |λ|) Σ_k |λ̃^k - λ^k| for eigenvalues of one sign; for opposite signs the even powers subtract, the
-    odd ones add, and the sum is (|λ| + |λ̃|) / ((1 - max) (1 + min)), max and min taken of |λ| and |λ̃|. It
-    is infinite where only w̃ is unstable, and 0 where w is: definition 3.2 perturbs stable models.
+    The stability modulus is the supremum of this number. The tensors of weights are broadcast. The change is
+    |d(w)/d(w̃) - 1|, where d is the distance to the stability boundary. In discrete time, this is the sum (1 - |λ|) Σ_k
+    |λ̃^k - λ^k| for eigenvalues of the same sign. For opposite signs, even powers subtract and odd powers add, and the
+    sum is (1 - |λ|) (|λ| + |λ̃|) / ((1 - max) (1 + min)), with the maximum and the minimum of |λ| and |λ̃|. The change
+    is infinite where only w̃ is unstable, and 0 where w is unstable, because definition 3.2 changes the weights of
+    stable models.
     """
     lam, lam_tilde = map(w), map(w_tilde)
     d, d_tilde = map.distance(w), map.distance(w_tilde)
@@ -63,20 +65,23 @@ def relative_change(map: Reparameterization, w: Tensor, w_tilde: Tensor) -> Tens
 
 
 def grid(low: float, high: float) -> Tensor:
-    """Return about 400 float64 points of [low, high], half of them evenly, half logarithmically close to 0."""
+    """Return about 400 float64 points in [low, high]: half of them evenly spaced, half logarithmically towards 0."""
     fine = torch.logspace(-6, 0, 100, dtype=torch.float64)
     points = torch.cat([torch.linspace(low, high, 201, dtype=torch.float64), low * fine, high * fine])
     return points.clamp(low, high).unique()
 
 
 def far_grid(low: float, high: float) -> Tensor:
-    """Return 800 float64 points beyond [low, high], at logarithmic distances, the last of them at ±1e6."""
+    """Return 800 float64 points outside of [low, high], at logarithmically spaced distances up to ±1e6."""
     steps = torch.logspace(-6, 0, 400, dtype=torch.float64)
     return torch.cat([low - (low + _FAR) * steps, high + (_FAR - high) * steps])
 
 
 def close_grid(w: Tensor, low: float, high: float) -> Tensor:
-    """Return float64 points of [low, high] at logarithmic distances around the weights, around 500 of them if more."""
+    """Return float64 points in [low, high] at logarithmically spaced distances from the weights.
+
+    If there are more than 500 weights, 500 of them are used.
+    """
     weights = w.detach().double().cpu().flatten().unique()
     weights = weights[weights.isfinite()]
     some = torch.linspace(0, max(len(weights) - 1, 0), min(len(weights), _CLOSE)).long()
@@ -85,10 +90,10 @@ def close_grid(w: Tensor, low: float, high: float) -> Tensor:
 
 
 def touching(map: Reparameterization, interval: tuple[float, float], *, beyond: bool = False) -> Tensor:
-    """Return weights between the points of the grid where λ reaches the boundary and turns back, as -w² does at 0.
+    """Find weights between grid points where λ touches the stability boundary and turns back, as -w² does at 0.
 
-    Each local minimum of the distance on the grid is narrowed down by thirds. The distance counts as zero where it is
-    below rounding, compared with its median on the grid of the interval. ``beyond`` adds the points of ``far_grid``.
+    Each local minimum of the distance to the boundary on the grid is located by ternary search. A distance counts as
+    zero if it is negligible compared with the median distance on the grid. ``beyond`` adds the points of ``far_grid``.
     """
     points = grid(*interval)
     zero = _TOUCH * map.distance(points).median()
@@ -107,10 +112,10 @@ def touching(map: Reparameterization, interval: tuple[float, float], *, beyond: 
 
 
 def grows(map: Reparameterization, interval: tuple[float, float]) -> bool:
-    """Return whether the modulus at β = 1 still increases where the interval ends, so that it may have no bound.
+    """Return True if the stability modulus at β = 1 still increases at the ends of the interval, so it may be infinite.
 
-    It must be more than twice the modulus of the middle half, and be reached next to an end: a map that comes near the
-    boundary somewhere within the interval has a large modulus, but a finite one.
+    The modulus must be more than twice the modulus of the middle half of the interval, and its supremum must be next to
+    an end. A map that comes near the stability boundary within the interval has a large but finite modulus.
     """
     low, high = interval
     width = high - low
@@ -122,9 +127,10 @@ def grows(map: Reparameterization, interval: tuple[float, float]) -> bool:
 
 
 def search(map: Reparameterization, beta: float, interval: tuple[float, float]) -> float:
-    """Return the supremum of ``relative_change`` over pairs in the interval with |w̃ - w| ≤ β.
+    """Find the supremum of ``relative_change`` over all weights in the interval with |w̃ - w| ≤ β.
 
-    A grid first, then zooming in on its best pairs: a lower bound of the supremum over all weights.
+    The search evaluates a grid and refines it around the pairs with the largest change. The result is a lower bound of
+    the supremum.
 
     >>> from stablessm.reparam import get
     >>> round(search(get("exp"), 1.0, (-5.0, 5.0)), 6)                  # e - 1
@@ -133,7 +139,7 @@ def search(map: Reparameterization, beta: float, interval: tuple[float, float]) 
     low, high = interval
 
     def evaluate(w: Tensor, w_tilde: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        # Clamping, not masking: the supremum mostly sits on |w̃ - w| = β, so every grid must have such pairs.
+        # Clamping, not masking: the supremum is mostly at |w̃ - w| = β, so every grid must have such pairs.
         w, w_tilde = torch.broadcast_tensors(w.clamp(low, high), w_tilde)
         w_tilde = w_tilde.clamp((w - beta).clamp(min=low), (w + beta).clamp(max=high)).flatten(-2)
         return relative_change(map, w.flatten(-2), w_tilde), w.flatten(-2), w_tilde

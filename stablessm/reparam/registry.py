@@ -1,4 +1,4 @@
-"""The table of scalar maps: names in, maps out, and how to add one."""
+"""The table of scalar maps by name, to which users can add their own maps."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _factories: dict[tuple[Time, str], Callable[..., Reparameterization]] = {
 
 
 def get(name: str | Reparameterization, time: Time = "continuous", **options: float) -> Reparameterization:
-    """Return the map of this name; a map that is already built is checked and returned unchanged.
+    """Return the scalar map with a given name; a map object is returned unchanged if it is for this kind of time.
 
     >>> get("best", time="discrete", b=2.0)
     best(a=1.0, b=2.0, time='discrete')
@@ -44,7 +44,7 @@ def get(name: str | Reparameterization, time: Time = "continuous", **options: fl
 
 
 def names(time: Time = "continuous") -> tuple[str, ...]:
-    """Return the names that ``get`` accepts for this kind of time.
+    """Return the names of all scalar maps in continuous or discrete time.
 
     >>> names("discrete")
     ('direct', 'clip', 'relu', 'exp', 'softplus', 'tanh', 'best')
@@ -55,7 +55,7 @@ def names(time: Time = "continuous") -> tuple[str, ...]:
 
 
 def register(name: str, factory: Callable[..., Reparameterization], *, time: Time, overwrite: bool = False) -> None:
-    """Register a map: ``get(name, time, **options)`` then returns ``factory(**options)``, usually a class of yours."""
+    """Add a map to the table, so that ``get(name, time, **options)`` returns ``factory(**options)``."""
     if not isinstance(name, str) or (name in names(time) and not overwrite):
         raise ArgumentError("name", f"a new {time} name (or overwrite=True)", repr(name))
     if not callable(factory) or getattr(factory, "time", time) != time:
@@ -64,7 +64,7 @@ def register(name: str, factory: Callable[..., Reparameterization], *, time: Tim
 
 
 def build(factory: Callable[..., _T], what: str, options: Mapping[str, float]) -> _T:
-    """Return factory(**options); raise an error that names any option it does not take."""
+    """Call factory(**options) and return its result; raise an error that names an option that it does not accept."""
     parameters = inspect.signature(factory).parameters
     if not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
         for option in options.keys() - parameters.keys():

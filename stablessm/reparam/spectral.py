@@ -1,4 +1,4 @@
-"""Functions of a symmetric matrix through its eigenvalues, with gradients that survive repeated ones."""
+"""Functions of symmetric matrices by their eigenvalues, with gradients that are finite for repeated eigenvalues."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from stablessm._errors import NumericalError
 
 
 def symmetric_part(M: Tensor) -> Tensor:
-    """Return (M + Mᵀ)/2 of (..., m, m)."""
+    """Return the symmetric part (M + Mᵀ)/2 of matrices (..., m, m)."""
     return (M + M.mT) / 2
 
 
 def skew_part(M: Tensor) -> Tensor:
-    """Return (M - Mᵀ)/2 of (..., m, m)."""
+    """Return the skew-symmetric part (M - Mᵀ)/2 of matrices (..., m, m)."""
     return (M - M.mT) / 2
 
 
 def apply(S: Tensor, value: Callable[[Tensor], Tensor], difference: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-    """Return V φ(s) Vᵀ for the symmetric S = V s Vᵀ, shape (..., m, m).
+    """Compute the matrix function V φ(s) Vᵀ of symmetric matrices S = V s Vᵀ, (..., m, m).
 
     ``value`` is φ, and ``difference(x, y)`` its divided difference (φ(x) - φ(y))/(x - y), or φ'(x) at
     x = y. The gradient is the Daleckii-Krein formula V (D ∘ (Vᵀ G V)) Vᵀ with D the divided differences of
@@ -58,7 +58,7 @@ class _Spectral(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grad: Tensor) -> tuple[Tensor, None, None]:
-        if torch.is_grad_enabled():  # create_graph: the eigenvectors saved are constants, so it would be wrong
+        if torch.is_grad_enabled():  # with create_graph: the saved eigenvectors are constants
             raise NumericalError(
                 "the matrix maps 'project' and 'neg_softplus' have no second derivative",
                 "use 'skew_minus_psd' or 'neg_exp', which have them all",

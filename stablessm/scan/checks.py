@@ -257,8 +257,6 @@ def extremes(values: Tensor) -> tuple[int, int] | None:
 
     The result is None if there are no entries, or if their values are unknown, as inside ``torch.compile`` and
     ``torch.vmap``.
-
-    Return None if there are none, or if their values are unknown, as inside ``torch.compile`` and ``torch.vmap``.
     """
     if torch.compiler.is_compiling() or not values.numel():
         return None

@@ -13,9 +13,8 @@ def decay_product(
 ) -> Tensor:
     """Compute Π_t decay[t] of each sequence, the factor by which its initial state is multiplied, (B, …).
 
-    The product is over the real (not padded) steps. It is zero if one of these steps is a reset.
-
-    Without input, a recurrence multiplies its state by this product over ``steps`` steps.
+    The product is over the real (not padded) steps. It is zero if one of these steps is a reset. Without input, a
+    recurrence multiplies its state by this product over ``steps`` steps.
 
     Args:
         decay: (…) if it is the same at every step, otherwise (T, …) or (B, T, …).

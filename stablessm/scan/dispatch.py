@@ -8,6 +8,7 @@ uses the operator or the autograd function: the results are the same, and small 
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
@@ -75,6 +76,12 @@ raw_stream: Callable[[int], int] = _public_stream if _private is None else _priv
 """Return the handle of the current CUDA stream of a device."""
 
 
+onednn_linear: Callable[..., Tensor] | None = None
+"""Return W x + b, computed by oneDNN; None if PyTorch has no such operator, or on other processors than x86."""
+if _private is not None and platform.machine().lower() in ("x86_64", "amd64"):
+    onednn_linear = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
+
+
 current_device: Callable[[], int] = (
     torch.cuda.current_device if _private is None else getattr(torch._C, "_cuda_getDevice", torch.cuda.current_device)
 )
@@ -83,8 +90,6 @@ current_device: Callable[[], int] = (
 
 def plain(tensor: Tensor) -> bool:
     """Return True if a backend may be called with this tensor directly, without PyTorch's dispatcher.
-
-    Return False for tensors that vmap has batched, for subclasses of Tensor, and inside a dispatch mode.
 
     Return False for tensors that vmap has batched, for subclasses of Tensor, and inside a dispatch mode.
     """
@@ -108,7 +113,7 @@ def quick(signal: Tensor) -> bool:
 
 
 def forward_mode() -> bool:
-    """Return True inside forward-mode differentiation, and also if PyTorch's release does not allow to tell."""
+    """Return True inside forward-mode differentiation, or if this release of PyTorch does not show it."""
     return _private is None or _private.forward_level() >= 0
 
 
@@ -147,10 +152,8 @@ def constant_result(function: Callable[..., R]) -> Callable[..., R]:
 def loop(step: Callable[[Tensors, Tensors], tuple[Tensors, Tensors]], states: Tensors, inputs: Tensors) -> Any:
     """Apply (states, outputs) = step(states, inputs) at every time step; return the last states and all outputs.
 
-    Outputs have the shape (B, T, …).
-
-    ``torch.export`` records one operator that contains the step, for any number of steps. ``torch.compile`` leaves the
-    loop out of its graphs, because 100 unrolled steps took minutes to compile.
+    Outputs have the shape (B, T, …). ``torch.export`` records one operator that contains the step, for any number of
+    steps. ``torch.compile`` leaves the loop out of its graphs, because 100 unrolled steps took minutes to compile.
 
     Args:
         step: the function to repeat, which may also use other tensors.
@@ -207,10 +210,8 @@ def _made_uncompiled_loop() -> bool:
 def eager(function: Any) -> Any:
     """Return an autograd function rewritten in the older form, without ``setup_context``, which is faster to call.
 
-    The result is only for ``plain`` tensors.
-
-    PyTorch calls the older form without binding arguments by name, which saves a third of the time of a small call.
-    ``torch.func`` requires the newer form.
+    The result is only for ``plain`` tensors. PyTorch calls the older form without binding arguments by name, which
+    saves a third of the time of a small call. ``torch.func`` requires the newer form.
     """
 
     class Eager(torch.autograd.Function):
@@ -238,7 +239,7 @@ class Forms(NamedTuple):
     """The autograd function in the form of :func:`eager`, for plain tensors."""
 
     def choose(self, at_once: bool, *tensors: Tensor | None) -> Any:
-        """Return the way to call the operator for these tensors; ``at_once`` is the result of :func:`quick`."""
+        """Return the operator or autograd function to call for these tensors; :func:`quick` gives ``at_once``."""
         if at_once:
             return self.eager.apply if _differentiated(*tensors) else self.function.at_once
         return self.operator if torch.compiler.is_compiling() else self.function.apply
@@ -253,10 +254,9 @@ def _differentiated(*tensors: Tensor | None) -> bool:
 def operation_mode(private: _Private | None = _private) -> type:
     """Return a base class of context managers that intercept every PyTorch operation.
 
-    A subclass defines ``operation(name, function, args, kwargs)``, which runs instead of each operation.
-
-    Every operation that PyTorch dispatches is intercepted. In a release of PyTorch whose private functions have not
-    been tested, every call of a PyTorch function is intercepted.
+    A subclass defines ``operation(name, function, args, kwargs)``, which runs instead of each operation. Every
+    operation that PyTorch dispatches is intercepted. In a release of PyTorch whose private functions have not been
+    tested, every call of a PyTorch function is intercepted.
     """
     base = TorchFunctionMode if private is None else private.mode
 

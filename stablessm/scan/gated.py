@@ -1,4 +1,4 @@
-"""The gated recurrence of minGRU and similar layers: one kernel on a CPU, otherwise PyTorch operations and a scan."""
+"""Gated recurrences: one kernel for gates and states on a CPU, otherwise PyTorch operations and a scan."""
 
 from __future__ import annotations
 
@@ -6,45 +6,88 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import softplus
+from torch.nn.functional import silu, softplus
 
 from stablessm.scan import backends
 from stablessm.scan.dispatch import forward_mode, plain, quick
 from stablessm.scan.linear import linear_scan
 from stablessm.scan.protocol import Gated
 
+FULL_PRECISION = 50.0
+"""Above this argument softplus(z) = z in float64 too."""
+
 
 def gated_scan(layer: Gated) -> Tensor:
-    """Compute all states of h[t] = a[t] h[t-1] + (1 - a[t]) candidate[t] with a[t] = exp(rate softplus(z[t])).
+    """Compute all states of a gated recurrence.
 
     >>> half = torch.log(torch.ones(1, 3, 1).exp() - 1)
-    >>> gated_scan(Gated(half, torch.ones(1, 3, 1), torch.tensor([-0.6931472]), None, None, False)).flatten().tolist()
+    >>> gates = torch.cat([half, torch.ones(1, 3, 1)], -1)
+    >>> rate = torch.tensor([-0.6931472])
+    >>> gated_scan(Gated("min-gru", gates, rate, None, None, None, False)).flatten().tolist()
     [0.5, 0.75, 0.875]
     """
     if not _fused(layer):
         return _by_scan(layer)
-    if torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in layer[:4]):
+    if torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in layer[1:5]):
         states: Tensor = _Fused.apply(*layer)
         return states
     return _cpu().forward(layer)
 
 
-def gates(z: Tensor, rate: Tensor, below_one: bool) -> Tensor:
-    """Compute a - 1 for the decay a = exp(rate softplus(z)); with ``below_one``, a stays below 1 after rounding."""
-    change = torch.expm1(rate * softplus(z, threshold=50.0))
-    return change.clamp(max=-torch.finfo(change.dtype).eps / 2) if below_one else change
+def decay_and_drive(
+    form: str, gates: Tensor, rate: Tensor, x: Tensor | None, below_one: bool, dt: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Compute a and u of h[t] = a[t] h[t-1] + u[t], computed from the inputs of the gates (…, k C) and rates (C,).
+
+    =============  =====================================  ==============================
+    form           a                                      u
+    =============  =====================================  ==============================
+    ``min-gru``    exp(rate softplus(z))                  (1 - a) c
+    ``min-lstm``   the same, z = softplus(-f) - softplus(-i)  (1 - a) c
+    ``hgrn``       1 + rate sigmoid(-z)                   (1 - a) silu(c)
+    ``rg-lru``     exp(rate sigmoid(z))                   √(1 - a²) sigmoid(i) x
+    =============  =====================================  ==============================
+
+    The decay of a step of length ``dt`` is a^dt. With ``below_one``, a stays below 1 where it would be rounded to 1.
+    """
+    if form == "hgrn":
+        z, candidate = gates.chunk(2, -1)
+        change = rate * torch.sigmoid(-z)
+        if dt is not None:
+            change = torch.expm1(dt * torch.log1p(change.clamp(min=torch.finfo(change.dtype).eps - 1)))
+        return _decayed(change, silu(candidate), below_one)
+    rate = rate if dt is None else rate * dt
+    if form == "rg-lru":
+        assert x is not None
+        z, i = gates.chunk(2, -1)
+        exponent = rate * torch.sigmoid(z)
+        gain = (-torch.expm1(2 * exponent)).clamp(min=torch.finfo(exponent.dtype).tiny).sqrt()
+        return _decayed(torch.expm1(exponent), None, below_one)[0], gain * torch.sigmoid(i) * x
+    *parts, candidate = gates.chunk(2 if form == "min-gru" else 3, -1)
+    z = parts[0] if form == "min-gru" else _softplus(-parts[0]) - _softplus(-parts[1])
+    return _decayed(torch.expm1(rate * _softplus(z)), candidate, below_one)
+
+
+def _softplus(z: Tensor) -> Tensor:
+    return softplus(z, threshold=FULL_PRECISION)
+
+
+def _decayed(change: Tensor, candidate: Tensor | None, below_one: bool) -> tuple[Tensor, Tensor]:
+    """Return a = 1 + change, which may be limited, and (1 - a) candidate."""
+    change = change.clamp(max=-torch.finfo(change.dtype).eps / 2) if below_one else change
+    return 1 + change, -change if candidate is None else -change * candidate
 
 
 def _by_scan(layer: Gated) -> Tensor:
-    change = gates(layer.z, layer.rate, layer.below_one)
-    return linear_scan(1 + change, -change * layer.candidate, layer.initial, reset=layer.reset)
+    form, gates, rate, x, initial, reset, below_one = layer
+    return linear_scan(*decay_and_drive(form, gates, rate, x, below_one), initial, reset=reset)
 
 
 def _fused(layer: Gated) -> bool:
-    """Return True if the CPU kernels can compute a layer: plain tensors, and no forward-mode derivatives."""
-    if layer.rate.dim() != 1 or not layer.z.numel() or not quick(layer.z) or forward_mode():
+    """Return True if the kernels run: plain tensors on a CPU, without forward-mode derivatives."""
+    if not layer.gates.numel() or not quick(layer.gates) or forward_mode():
         return False
-    return backends.resolve("auto", layer.z.device) == "cpu" and _cpu().supports(layer)
+    return backends.resolve("auto", layer.gates.device) == "cpu" and _cpu().supports(layer)
 
 
 def _cpu() -> Any:
@@ -57,23 +100,32 @@ class _Fused(torch.autograd.Function):
     """The autograd function of the gated scan's CPU kernels, for plain tensors and reverse mode."""
 
     @staticmethod
-    def forward(ctx: Any, *args: Any) -> Tensor:
+    def forward(ctx: Any, form: str, *args: Any) -> Tensor:
         *tensors, ctx.below_one = args
-        states: Tensor = _cpu().forward(Gated(*args))
+        ctx.form = form
+        states: Tensor = _cpu().forward(Gated(form, *args))
         ctx.save_for_backward(*tensors, states)
         return states
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         *tensors, states = ctx.saved_tensors
-        layer = Gated._make((*tensors, ctx.below_one))
-        if torch.is_grad_enabled() or not plain(grad):  # the gradient itself will be differentiated
-            given = [tensor for tensor in layer[:4] if tensor is not None]
-
-            def run(*parts: Tensor) -> Tensor:
-                return _by_scan(Gated._make((*parts, *layer[len(parts) :])))
-
-            found = torch.func.vjp(run, *given)[1](grad)
+        layer = Gated._make((ctx.form, *tensors, ctx.below_one))
+        if torch.is_grad_enabled() or not plain(grad):  # the gradient itself is differentiated
+            found = iter(_gradients(layer, grad))
+            ours = tuple(None if tensor is None else next(found) for tensor in layer[1:5])
         else:
-            found = _cpu().backward(layer, states, grad)
-        return (*found[:3], found[3] if layer.initial is not None else None, None, None)
+            ours = _cpu().backward(layer, states, grad)
+        return None, *ours, None, None
+
+
+def _gradients(layer: Gated, grad: Tensor) -> tuple[Tensor, ...]:
+    """Return the gradients of the given tensors, computed with differentiable operations."""
+
+    def run(*parts: Tensor) -> Tensor:
+        rest = iter(parts)
+        own = (None if tensor is None else next(rest) for tensor in layer[1:5])
+        return _by_scan(Gated._make((layer.form, *own, *layer[5:])))
+
+    found: tuple[Tensor, ...] = torch.func.vjp(run, *(tensor for tensor in layer[1:5] if tensor is not None))[1](grad)
+    return found

@@ -144,8 +144,6 @@ def scan(
     """Compute all states of the linear scan in the way that supports the requested derivatives.
 
     The decay may have fewer than three dimensions, which saves a view and its derivative in small calls.
-
-    The decay may have fewer than three dimensions, which saves a view and its derivative in small calls.
     """
     at_once = quick(drive)
     if not at_once:

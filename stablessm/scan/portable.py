@@ -35,12 +35,12 @@ def forward(recurrence: Recurrence, drive: Tensor) -> Tensor:
 
 
 def in_parts(tensor: Tensor) -> Parts:
-    """Return a real tensor in a tuple of one, or the real and imaginary parts of a complex tensor."""
+    """Return the real and imaginary parts of a complex tensor, or a real tensor in a tuple of one."""
     return torch.view_as_real(tensor.resolve_conj()).unbind(-1) if tensor.is_complex() else (tensor,)
 
 
 def joined(parts: Parts) -> Tensor:
-    """Return the real or complex tensor whose parts are given; the inverse of :func:`in_parts`."""
+    """Return the real or complex tensor that :func:`in_parts` divided into parts."""
     return torch.complex(*parts) if len(parts) == 2 else parts[0]
 
 
@@ -103,8 +103,6 @@ def _doubled(h: Parts, a: Parts, source: Tensor, exists: Tensor) -> tuple[Parts,
 
     Positions without a source keep their state and decay. ``where`` comes after the product, because a power of an
     unstable decay may be infinite, and ∞ times zero is NaN.
-
-    ``where`` comes after the product, because a power of an unstable decay may be infinite, and ∞ times zero is NaN.
     """
     if _constant(a):
         longer = _times(a, a)
@@ -137,13 +135,13 @@ def _constant(decay: Parts) -> bool:
 
 
 def _ones(parts: Parts) -> Parts:
-    """Return a decay of 1 for each sequence and channel, (B, 1, C), in the parts of ``parts``."""
+    """Return a decay of 1 for each sequence and channel, (B, 1, C), with an imaginary part if ``parts`` have one."""
     shape = (parts[0].shape[0], 1, parts[0].shape[2])
     return tuple(part.new_full(shape, float(number == 0)) for number, part in enumerate(parts))
 
 
 def _times(a: Parts, h: Parts) -> Parts:
-    """Compute the product a h of two real or complex numbers in parts, in the dtype of ``h``."""
+    """Compute the product of two tensors that are given as real and imaginary parts, in the dtype of ``h``."""
     real, *imag = (part.to(h[0].dtype) for part in a)
     if not imag:
         return (real * h[0],)

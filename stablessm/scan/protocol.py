@@ -86,8 +86,6 @@ class SSMBackend(Protocol):
         """Return the gradients of x, decay, B, C, D and initial, or None for an argument that was not given.
 
         ``d_y`` and ``d_final`` are the gradients of the output and of the final state; ``d_final=None`` means zeros.
-
-        ``d_final=None`` means zeros.
         """
 
 
@@ -122,17 +120,19 @@ class Selective(NamedTuple):
 
 
 class Gated(NamedTuple):
-    """A gated recurrence and its input: h[t] = a[t] h[t-1] + (1 - a[t]) candidate[t], a[t] = exp(rate softplus(z[t])).
+    """A gated recurrence h[t] = a[t] h[t-1] + u[t] and its input, all tensors of one real dtype, float32 or better.
 
-    All tensors have one real dtype, float32 or better.
+    The ``form`` computes a and u from the inputs of the gates (:func:`stablessm.scan.gated.decay_and_drive`).
     """
 
-    z: Tensor
-    """(B, T, C)."""
-    candidate: Tensor
-    """(B, T, C)."""
+    form: str
+    """``min-gru``, ``min-lstm``, ``hgrn`` or ``rg-lru``."""
+    gates: Tensor
+    """(B, T, k C): the inputs of the k gates, gate by gate."""
     rate: Tensor
-    """(C,), or (B or 1, T or 1, C) if it varies in time."""
+    """(C,), negative in a stable recurrence."""
+    x: Tensor | None
+    """(B, T, C), the input of ``rg-lru``."""
     initial: Tensor | None
     """(B, C), the state before the first step; None means zeros."""
     reset: Tensor | None

@@ -33,13 +33,10 @@ def _run(backend: str, direction: str, layer: DiagonalSSM, *rest: Any) -> Any:
 
 
 def _sound(*args: Any) -> tuple[str, str, DiagonalSSM]:
-    """Return the arguments of :func:`_run` for a forward pass, after checking the layer of the raw operator.
+    """Check a layer that a user may pass to the operator directly; return the arguments of :func:`_run`.
 
-    A user may call the operator directly, and during compilation the values of ``lengths`` are unknown. On a GPU, where
-    a check would have to wait, lengths are clamped to the number of steps.
-
-    A user may call the operator directly, and during compilation the values of ``lengths`` are unknown. On a GPU, where
-    a check would have to wait, lengths are clamped to the number of steps.
+    During compilation the values of ``lengths`` are unknown. On a GPU, where a check would have to wait, lengths are
+    clamped to the number of steps.
     """
     layer = DiagonalSSM(*args[:-1])
     check_raw_layer(layer)

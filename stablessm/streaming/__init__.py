@@ -1,4 +1,4 @@
-"""Streaming: a model's step as machine code that runs one sample at a time, and exported models."""
+"""Streaming: runs a model one sample at a time as machine code, and exports models with ``torch.export`` or as ONNX."""
 
 from stablessm.streaming.export import export_sequence, export_step
 from stablessm.streaming.streamer import Streamer

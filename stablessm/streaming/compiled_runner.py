@@ -1,4 +1,4 @@
-"""Runs a program as machine code for one model and one batch size, without allocating memory."""
+"""Runs a program (one step of a model) as machine code, without allocating memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from stablessm.streaming.step_code import build
 
 @final
 class CompiledRunner:
-    """The compiled step of a program.
+    """One step of a model, compiled to machine code for one batch size.
 
     ``step`` holds the GIL, because it takes microseconds and waiting to get the GIL back could take milliseconds.
     """
@@ -31,15 +31,18 @@ class CompiledRunner:
             build(program, self._memory, self.x, self.y, target_machine().triple), ("step", "block")
         )
         step: Any = ctypes.PYFUNCTYPE(None)(self._code.address("step"))
-        step.keeps = (self._code, self._memory, self.x, self.y)  # so that the step function may outlive its runner
+        step.keeps = (self._code, self._memory, self.x, self.y)  # the step may outlive its runner
         self.step: Callable[[], None] = step
         block = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
         self._block = block(self._code.address("block"))
 
     def arrays(self) -> list[np.ndarray]:
-        """Return every array that the code reads or writes, except the weights."""
+        """Return every array that the compiled code reads or writes, except the weights."""
         return [self.x, self.y, *self._memory.arrays()]
 
     def run(self, x: np.ndarray, y: np.ndarray) -> None:
-        """Run over a block without holding the GIL. x and y are contiguous, (batch, time, size) each."""
+        """Run all steps of a block of samples without holding the GIL.
+
+        x and y are contiguous, (batch, time, size) each.
+        """
         self._block(x.ctypes.data, y.ctypes.data, x.shape[1])

@@ -35,12 +35,13 @@ def export_step(
     batch: Size | None = None,
     metadata: Mapping[str, str] | None = None,
 ) -> Any:
-    """Export one step (x_t, *states) -> (y_t, *states) of a model, with constant weights and only real numbers.
+    """Export one step (x_t, *states) -> (y_t, *states) of a model as a ``torch.export`` or ONNX program.
 
-    x_t is (batch, d_input), or tokens (batch,) in int64; y_t is (batch, d_output). There is one state per layer, in
-    the shape of the layer's state. A complex state is a pair of real numbers in a last dimension of 2, as
-    ``torch.view_as_real`` returns it (ONNX has no complex arithmetic). Pooling by the mean has two states: sum and
-    count. A stream starts from states of zeros. The time step is the layer's own; a dt for each sample is not exported.
+    The program has constant weights and uses only real numbers. x_t is (batch, d_input), or tokens (batch,) in int64;
+    y_t is (batch, d_output). There is one state per layer, in the shape of the layer's state. A complex state is a pair
+    of real numbers in a last dimension of 2, as ``torch.view_as_real`` returns it (ONNX has no complex arithmetic).
+    Pooling by the mean has two states: sum and count. A stream starts from states of zeros. The time step is the
+    layer's own; a dt for each sample is not exported.
 
     Args:
         model: any model that :class:`Streamer` accepts. Its present weights are copied.
@@ -65,7 +66,7 @@ def export_step(
     """
     format = _checked_format(path, format)
     module = StepModule(freeze(model)).eval()
-    streams = 2 if batch is None else whole_number("batch", batch)  # an example of size 1 would fix the dimension to 1
+    streams = 2 if batch is None else whole_number("batch", batch)  # torch.export would fix a size of 1
     dynamic = {0: Dim("batch")} if batch is None else None
     return _exported(module, path, format, (streams,), dynamic, dynamic, metadata=metadata)
 
@@ -78,7 +79,7 @@ def export_sequence(
     format: Format | None = None,
     metadata: Mapping[str, str] | None = None,
 ) -> Any:
-    """Export (x, *states) -> (y, *states) over whole sequences, for any batch size and length.
+    """Export a model over whole sequences, (x, *states) -> (y, *states), for any batch size and length.
 
     States, weights and return value are the same as for :func:`export_step`.
     x is (batch, time, d_input), or tokens (batch, time); y is (batch, time, d_output). A long sequence can be run in
@@ -134,7 +135,10 @@ def _exported(
     *dynamic: Any,
     metadata: Mapping[str, str] | None,
 ) -> Any:
-    """Export a module for an input x with these first dimensions; ``dynamic`` names those of x and of each state."""
+    """Export a module for an input x whose first dimensions are ``shape``.
+
+    ``dynamic`` gives the dynamic dimensions of x and of each state.
+    """
     program, (of_input, of_state), texts = module.program, dynamic, dict(metadata or {})
     x = torch.zeros(*shape, program.sizes[0], dtype=program.torch_dtype)
     if program.table is not None:
@@ -164,7 +168,7 @@ def _onnx(module: FrozenModule, example: tuple[Any, ...], shapes: Any) -> Any:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Hide the exporter's messages about missing packages and about its own deprecated calls."""
+    """Hide the exporter's warnings about missing packages and about its own deprecated calls."""
     logger = logging.getLogger("torch.onnx")
     before = logger.level
     logger.setLevel(logging.ERROR)

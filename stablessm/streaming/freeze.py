@@ -1,4 +1,4 @@
-"""Converts a model to a program, for which eigenvalues, gains and the discretization are computed once."""
+"""Converts a model to a program, with eigenvalues, gains and the discretization computed once."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ POINTWISE: dict[type[nn.Module], str] = {
 
 @torch.no_grad()
 def freeze(model: nn.Module, *, whole: bool = False) -> Program:
-    """Return one step of a model as a program, or with ``whole`` a program for whole sequences. Dropout is off.
+    """Convert a model, without dropout, to a program of one step, or with ``whole`` of whole sequences.
 
     >>> program = freeze(LRU(3, 8, 2))
     >>> [type(operation).__name__ for operation in program.operations]
@@ -64,7 +64,7 @@ def _unknown(module: nn.Module) -> ArgumentError:
 
 @singledispatch
 def _add(module: nn.Module, program: Program, x: int) -> int:
-    """Append the step of a module whose input is the value x, and return the value of its output."""
+    """Append the step of a module to a program; return the index of its output, given the index x of its input."""
     for kind, function in POINTWISE.items():
         if type(module) is kind:
             return program.pointwise(x, function)
@@ -88,7 +88,10 @@ def _(layer: LRU, program: Program, x: int) -> int:
 
 
 def _lru(layer: LRU, program: Program, x: int, *, clock: bool) -> int:
-    """Append the step of an LRU. With a ``clock``, its first input is a constant 1, which x does not contain."""
+    """Append the step of an LRU to a program; return the index of its output.
+
+    With a ``clock``, its first input is a constant 1, which x does not contain.
+    """
     decay, gain = layer._discretize(None)
     B = gain.double()[:, None, None] * layer.B
     drive = [program.affine((x, B[:, k, clock:]), bias=B[:, k, 0] if clock else None) for k in (0, 1)]
@@ -103,7 +106,7 @@ def _(layer: S4D, program: Program, x: int) -> int:
     decay, gain = layer._discretize(None)
     weights = 2 * torch.view_as_complex(layer.C.to(gain.real.dtype))
     if program.sizes[x] != layer.d_input:
-        raise ArgumentError("model", f"{program.sizes[x]} inputs after what comes before", layer.d_input)
+        raise ArgumentError("model", f"a module with {program.sizes[x]} inputs", layer.d_input)
     real, imag = program.state(layer.state_shape, complex=True)
     out = program.value(layer.d_output)
     constants = (program.array(numbers) for numbers in (decay, gain.to(decay.dtype), weights, layer.D))
@@ -126,7 +129,7 @@ def _(layer: ContinuousRNN, program: Program, x: int) -> int:
     slope = program.pointwise(z, layer.activation)
     step, one = W.new_tensor(layer.dt), W.new_ones(1)
     same = layer._linear_step(W, None)
-    if same is not None:  # all steps share dt φ(dt W)
+    if same is not None:  # all steps have the same matrix dt φ(dt W)
         change = program.scale(slope, same, one * 0) if diagonal else program.affine((slope, same))
     else:
         change = program.scale(slope, step, one * 0)
@@ -153,7 +156,7 @@ def _(layer: MinLSTM, program: Program, x: int) -> int:
 
 
 def _minimal(layer: MinGRU | MinLSTM, program: Program, x: int, z: int) -> int:
-    exponent = program.scale(program.pointwise(z, "softplus"), 2 * layer._rates(None), torch.zeros(1))
+    exponent = program.scale(program.pointwise(z, "softplus"), 2 * layer._rates(), torch.zeros(1))
     change = program.pointwise(exponent, "expm1")
     h = _gated(layer, program, change, program.affine((x, -layer.B), bias=-layer.bias))
     return h if layer.C is None else program.affine((h, layer.C))
@@ -162,7 +165,7 @@ def _minimal(layer: MinGRU | MinLSTM, program: Program, x: int, z: int) -> int:
 @_add.register
 def _(layer: HGRN, program: Program, x: int) -> int:
     closed = program.pointwise(program.affine((x, -layer.gate), bias=-layer.gate_bias), "sigmoid")
-    change = program.scale(closed, torch.expm1(layer._rates(None)), torch.zeros(1))
+    change = program.scale(closed, torch.expm1(layer._rates()), torch.zeros(1))
     candidate = program.pointwise(program.affine((x, layer.B), bias=layer.bias), "silu")
     h = _gated(layer, program, change, program.scale(candidate, -torch.ones(1), torch.zeros(1)))
     gate = program.pointwise(program.affine((x, layer.out_gate)), "silu")
@@ -176,7 +179,7 @@ def _(layer: RGLRU, program: Program, x: int) -> int:
         program.pointwise(program.affine((x, torch.block_diag(*weight)), bias=bias), "sigmoid")
         for weight, bias in gates
     )
-    exponent, zero = SHARPNESS * layer._rates(None), torch.zeros(1)
+    exponent, zero = SHARPNESS * layer._rates(), torch.zeros(1)
     change = program.pointwise(program.scale(open_, exponent, zero), "expm1")
     lost = program.pointwise(program.scale(open_, 2 * exponent, zero), "expm1")
     gain = program.pointwise(program.scale(lost, -torch.ones(1), zero), "sqrt")
@@ -188,7 +191,7 @@ def _(layer: SelectiveSSM, program: Program, x: int) -> int:
     channels, states = layer.state_shape
     low, B, C = program.split(program.affine((x, layer.projection)), layer.dt_rank, states, states)
     delta = program.pointwise(program.affine((low, layer.gate), bias=layer.gate_bias), "softplus")
-    rates, zero = layer._rates(None).flatten(), torch.zeros(1)
+    rates, zero = layer._rates().flatten(), torch.zeros(1)
     exponent = program.scale(program.spread(delta, each=states), rates, zero)
     drive = program.spread(program.product(delta, x), each=states)
     (h,) = program.state(layer.state_shape)
@@ -201,7 +204,10 @@ def _(layer: SelectiveSSM, program: Program, x: int) -> int:
 
 
 def _gated(layer: GatedLayer, program: Program, change: int, x: int, *, unit: bool = False) -> int:
-    """Append h = (1 + change) h + u and return h, where u is x, or change ⊙ x unless ``unit``."""
+    """Append the gated recurrence h = (1 + change) h + u to a program; return the index of h.
+
+    u is x if ``unit`` is set, otherwise change ⊙ x.
+    """
     (h,) = program.state(layer.state_shape)
     change = program.pointwise(change, "negative") if layer.map.is_stable else change
     program.gate(h, program.scale(change, torch.ones(1), torch.ones(1)), x if unit else program.product(change, x))
@@ -288,7 +294,7 @@ def _(model: RecurrentConvolution, program: Program, x: int) -> int:
     outer, program.structure = program.structure, []
     for group in model.groups:
         assert isinstance(group, ChannelGroup)
-        outputs = group.filters // (len(model.fits) // model.d_output)  # filters of one output are adjacent
+        outputs = group.filters // (len(model.fits) // model.d_output)  # filters of the same output are adjacent
         terms += [(value, _rows(outputs, model.d_output)) for value in _group(group, program, x)]
         states.append((*program.structure, None)[:2])  # states of the taps and of the modes, if there are any
         program.structure = []
@@ -297,7 +303,10 @@ def _(model: RecurrentConvolution, program: Program, x: int) -> int:
 
 
 def _group(group: ChannelGroup, program: Program, x: int) -> list[int]:
-    """Return the values to add up: the output of the taps, and the output of the modes that follow the taps."""
+    """Append a group of channels to a program; return the indices of the values whose sum is the output.
+
+    These are the output of the taps and the output of the modes that follow the taps.
+    """
     sources = group.inputs[group.source]
     spread = program.affine((x, _rows(sources, program.sizes[x]).mT))
     (past,) = program.state((group.taps.shape[1], len(group.inputs)))
@@ -309,7 +318,7 @@ def _group(group: ChannelGroup, program: Program, x: int) -> list[int]:
 
 
 def _rows(places: Tensor, rows: int) -> Tensor:
-    """Return (rows, len(places)): a one in row ``places[k]`` of column k, zeros elsewhere."""
+    """Return a matrix of zeros and ones, (rows, len(places)), whose column k has its one in row ``places[k]``."""
     return nn.functional.one_hot(places, rows).mT.double()
 
 

@@ -1,4 +1,4 @@
-"""Runs a program operation by operation, on NumPy arrays or PyTorch tensors, which share their operators."""
+"""Runs a program operation by operation on NumPy arrays or PyTorch tensors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Values: TypeAlias = dict[int, Any]
 
 
 class Library(NamedTuple):
-    """Functions that have different names in NumPy and PyTorch."""
+    """The functions that have different names in NumPy and PyTorch, under common names."""
 
     concatenate: Callable[[list[Any], int], Any]
     repeat: Callable[[Any, int], Any]
@@ -23,9 +23,10 @@ class Library(NamedTuple):
 
 
 def constants(operation: ops.Operation) -> dict[str, np.ndarray]:
-    """Return the arrays of an operation by name; complex arrays are split in two, lists are numbered.
+    """Return the constant arrays of an operation by name.
 
-    Taps come in the order of the delay line, oldest first. ``first`` has, for each input, a filter that takes it.
+    A complex array is split in two; the arrays of a list are numbered. Taps come in the order of the delay line, oldest
+    first. ``first`` has, for each input, a filter that takes it.
     """
     fields = operation._asdict()
     if isinstance(operation, ops.Taps):
@@ -43,7 +44,7 @@ def constants(operation: ops.Operation) -> dict[str, np.ndarray]:
 
 
 def lowered(operation: ops.Operation, numbers: Mapping[str, Any], library: Library) -> Callable[[Values], Any]:
-    """Return a function that takes the list of all values and returns the new value of ``operation[0]``.
+    """Return a function that computes an operation: it takes the list of all values and returns the first result.
 
     Values are (batch, size) and are replaced, never modified. If an operation also computes other values, the function
     replaces these in the list.
@@ -112,6 +113,6 @@ def _affine(sources: list[Any], weights: list[Any], bias: Any) -> Any:
 
 
 def _rotated(u: Any, v: Any, numbers: Mapping[str, Any], drive_real: Any, drive_imag: Any) -> tuple[Any, Any]:
-    """Return decay h + drive for h = u + iv."""
+    """Compute the real and imaginary parts of decay h + drive, where h = u + iv."""
     a, b = numbers["decay_real"], numbers["decay_imag"]
     return a * u - b * v + drive_real, a * v + b * u + drive_imag

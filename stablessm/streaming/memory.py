@@ -1,4 +1,4 @@
-"""The memory of compiled code: arrays that are aligned and padded to whole SIMD vectors."""
+"""The memory of a compiled program: arrays that are aligned and padded to whole SIMD vectors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from stablessm.streaming.program import Channels, Program, Slot, Taps
 
 @final
 class Memory:
-    """The values (batch, padded size) of a program, including states, and the weights that its code reads.
+    """The arrays of a compiled program: its values, including states, (batch, padded size) each, and its weights.
 
     Padding has weights of zero and never affects other elements. Recurrences carry their states in float64, because a
     stream has no end and a slow mode would accumulate rounding errors. The value of a state is that number, rounded.
@@ -35,35 +35,38 @@ class Memory:
         return self._sizes[value]
 
     def padded(self, size: int) -> int:
-        """Return a size rounded up to whole vectors."""
+        """Return a size rounded up to a multiple of the vector length."""
         return -(-size // self.lanes) * self.lanes
 
     @staticmethod
     def pointer(array: np.ndarray) -> ir.Constant:
-        """Return the address of one of the arrays of this memory."""
+        """Return the address of one of this memory's arrays, as an LLVM constant."""
         return pointer_to(array.ctypes.data, ir.DoubleType() if array.itemsize == 8 else ir.FloatType())
 
     def constant(self, array: np.ndarray) -> ir.Constant:
-        """Return the address of a copy of an array, which lives as long as this object."""
+        """Return the address of a copy of an array; the copy lives as long as this object."""
         kept = self._zeros(array.shape)
         kept[...] = array
         self._kept.append(kept)
         return self.pointer(kept)
 
     def vector(self, array: np.ndarray) -> ir.Constant:
-        """Return the address of a copy of an array, padded with zeros."""
+        """Return the address of a copy of an array that is padded with zeros; the copy lives as long as this object."""
         return self.constant(np.pad(array, (0, self.padded(len(array)) - len(array))))
 
     def channel_states(self, op: Channels) -> np.ndarray:
-        """Return the states h / gain, float64 (batch, H / lanes, N, re and im, lanes); the recurrence needs no gain."""
+        """Return the states divided by their gains, float64 (batch, H / lanes, N, re and im, lanes).
+
+        The recurrence of these states needs no gain.
+        """
         return self._channels[op.real][0]
 
     def delay_line(self, op: Taps) -> np.ndarray:
-        """Return the delay line (batch, H / lanes, K, lanes), in which each filter has its own copy of its input."""
+        """Return the delay line (batch, H / lanes, K, lanes), which has a copy of the input for each filter."""
         return self._lines[op.past][0]
 
     def read(self, slot: Slot) -> list[np.ndarray]:
-        """Return the values of a state, (batch, size) each."""
+        """Return the values of a state of the model, (batch, size) each."""
         if slot.values[0] in self._lines:
             line, op = self._lines[slot.values[0]]
             H, K = op.taps.shape
@@ -77,7 +80,7 @@ class Memory:
         return [state.real, state.imag]
 
     def write(self, slot: Slot, parts: list[np.ndarray]) -> None:
-        """Set the values of a state."""
+        """Set the values of a state of the model to ``parts``."""
         if slot.values[0] in self._lines:
             line, op = self._lines[slot.values[0]]
             H, K = op.taps.shape

@@ -1,4 +1,4 @@
-"""The steps of stablessm's models (blocks, norms, gates, pooling) as operations of a program."""
+"""Appends the steps of this library's models (blocks, norms, gates, pooling) to a program."""
 
 from __future__ import annotations
 
@@ -25,14 +25,17 @@ Add: TypeAlias = Callable[[nn.Module, Program, int], int]
 
 
 class Step(Protocol):
-    """A function that appends the step of one class of modules; it calls ``add`` for submodules."""
+    """A function that appends the step of one class of modules to a program, and calls ``add`` for submodules."""
 
     def __call__(self, module: Any, program: Program, x: int, /, add: Add) -> int:
-        """Append the step of a module and return its output value."""
+        """Append the step of a module to a program; return the index of its output, given the index x of its input."""
 
 
 def _model(model: SequenceModel, program: Program, x: int, add: Add) -> int:
-    """Append ``model.step``: an output per step, or for the sequence so far. Tokens are given as their embeddings."""
+    """Append ``model.step`` to a program; its output is for each step or for the sequence so far.
+
+    Tokens are given as their embeddings.
+    """
     outer, program.structure = program.structure, []
     if model.config.vocab_size is None:
         x = add(model.body.encoder, program, x)
@@ -51,7 +54,7 @@ def _model(model: SequenceModel, program: Program, x: int, add: Add) -> int:
 
 
 def _mean(program: Program, x: int) -> int:
-    """Append the mean of all steps so far; the states are the sum and the count."""
+    """Append the mean of the values of all steps so far to a program; its states are their sum and their number."""
     size = program.sizes[x]
     (total,), (count,) = program.state((size,)), program.state((1,))
     program.scale(total, torch.ones(1), x, out=total)
@@ -82,7 +85,10 @@ def _block(block: Block, program: Program, x: int, add: Add) -> int:
 
 
 def _hyena(module: Hyena, program: Program, x: int, add: Add) -> int:
-    """Append a Hyena operator. Its filter has three taps; the state holds the last two inputs."""
+    """Append the step of a Hyena operator to a program.
+
+    Its filter has three taps; the state holds the last two inputs.
+    """
     outer, program.structure = program.structure, []
     z, width = add(module.projection, program, x), 3 * module.d_model
     (past,) = program.state((2, width))
@@ -95,7 +101,7 @@ def _hyena(module: Hyena, program: Program, x: int, add: Add) -> int:
 
 
 def _layer_norm(norm: LayerNorm, program: Program, x: int, add: Add) -> int:
-    """Append (x - mean) / √(variance + ε) ⊙ weight + bias."""
+    """Append a layer normalization to a program: (x - mean) / √(variance + ε) ⊙ weight + bias."""
     size = program.sizes[x]
     average = torch.full((1, size), 1 / size, dtype=torch.float64)
     centered = program.scale(x, torch.ones(1), _everywhere(program, program.affine((x, -average)), size))
@@ -105,7 +111,7 @@ def _layer_norm(norm: LayerNorm, program: Program, x: int, add: Add) -> int:
 
 
 def _batch_norm(norm: BatchNorm, program: Program, x: int, add: Add) -> int:
-    """Append a normalization by the running statistics of the training."""
+    """Append a batch normalization to a program, which uses the running statistics of the training."""
     mean, variance = (_there(part).double() for part in (norm.running_mean, norm.running_var))
     factor = norm.weight / (variance + norm.eps).sqrt()
     return program.scale(x, factor, norm.bias - mean * factor)
@@ -116,7 +122,7 @@ def _no_norm(norm: NoNorm, program: Program, x: int, add: Add) -> int:
 
 
 def _everywhere(program: Program, number: int, size: int) -> int:
-    """Return a vector whose elements all equal one number."""
+    """Append a vector whose elements all equal ``number`` to a program; return its index."""
     return program.affine((number, torch.ones(size, 1)))
 
 

@@ -37,7 +37,7 @@ NUMPY = Library(
 
 @final
 class NumpyRunner:
-    """A program in NumPy. Every value is an array (batch, size), which the operation that computes it replaces."""
+    """Runs a program in NumPy; every value is an array (batch, size), which each step replaces."""
 
     def __init__(self, program: Program, batch: int) -> None:
         self._calls = [(op[0], lowered(op, constants(op), NUMPY)) for op in program.operations]
@@ -46,28 +46,28 @@ class NumpyRunner:
         self.x, self.y = self._at[0], np.zeros_like(self._at[program.output])
 
     def step(self) -> None:
-        """Compute ``y`` from ``x`` for one step."""
+        """Compute the output ``y`` from the input ``x`` for one step."""
         at = self._at
         for value, call in self._calls:
             at[value] = call(at)
         self.y[...] = self._at[self._output]
 
     def run(self, x: np.ndarray, y: np.ndarray) -> None:
-        """Run over a block. x and y are (batch, time, size) each."""
+        """Run all steps of a block of samples; x and y are (batch, time, size) each."""
         for t in range(x.shape[1]):
             self.x[...] = x[:, t]
             self.step()
             y[:, t] = self.y
 
     def arrays(self) -> list[np.ndarray]:
-        """Return every value, and the output."""
+        """Return every array that a step reads or writes, except the weights."""
         return [*self._at.values(), self.y]
 
     def read(self, slot: Slot) -> list[np.ndarray]:
-        """Return the values of a state, (batch, size) each."""
+        """Return the values of a state of the model, (batch, size) each."""
         return [self._at[value] for value in slot.values]
 
     def write(self, slot: Slot, parts: list[np.ndarray]) -> None:
-        """Set the values of a state."""
+        """Set the values of a state of the model to ``parts``."""
         for value, part in zip(slot.values, parts, strict=True):
             self._at[value] = np.array(part, self.y.dtype)

@@ -1,4 +1,4 @@
-"""A program: the operations of one step on real vectors, with all weights computed in advance.
+"""Programs: the operations of one step of a model on real vectors, with all weights computed in advance.
 
 ``step_code`` compiles a program to machine code; ``interpret`` runs it in NumPy, and as a PyTorch module for export.
 Both give the same results. A *value* is a real vector with an index; value 0 is the input. A complex vector is two
@@ -17,7 +17,7 @@ from stablessm._errors import ArgumentError
 
 
 class Affine(NamedTuple):
-    """out = Σ_k weights_k source_k + bias."""
+    """The operation out = Σ_k weights_k source_k + bias."""
 
     out: int
     sources: tuple[int, ...]
@@ -27,7 +27,10 @@ class Affine(NamedTuple):
 
 
 class Scale(NamedTuple):
-    """out = factor ⊙ source + plus, where ``plus`` is a constant or a value. If out is source, a real recurrence."""
+    """The operation out = factor ⊙ source + plus, where ``plus`` is a constant or a value.
+
+    With out = source, it is a real recurrence.
+    """
 
     out: int
     source: int
@@ -36,7 +39,7 @@ class Scale(NamedTuple):
 
 
 class Gate(NamedTuple):
-    """A real recurrence h = decay ⊙ h + drive, where ``decay`` and ``drive`` are values: the input sets the decay."""
+    """The real recurrence h = decay ⊙ h + drive, whose ``decay`` and ``drive`` are values that depend on the input."""
 
     state: int
     decay: int
@@ -44,7 +47,7 @@ class Gate(NamedTuple):
 
 
 class Rotate(NamedTuple):
-    """A complex recurrence h = decay ⊙ h + drive; the values ``real`` and ``imag`` are the parts of h."""
+    """The complex recurrence h = decay ⊙ h + drive, where the values ``real`` and ``imag`` are the parts of h."""
 
     real: int
     imag: int
@@ -54,9 +57,10 @@ class Rotate(NamedTuple):
 
 
 class Channels(NamedTuple):
-    """h = decay ⊙ h + gain ⊙ source, out = Re Σ_n weights_n h_n + skip ⊙ source, for each of H channels.
+    """A diagonal recurrence with N states for each of H channels, like S4D.
 
-    The values ``real`` and ``imag`` are h, (H, N) flattened.
+    h = decay ⊙ h + gain ⊙ source, out = Re Σ_n weights_n h_n + skip ⊙ source. The values ``real`` and ``imag`` are h,
+    (H, N) flattened.
     """
 
     out: int
@@ -71,7 +75,7 @@ class Channels(NamedTuple):
 
 
 class Taps(NamedTuple):
-    """out[t] = Σ_{j<K} taps_j ⊙ source[t-j] and oldest[t] = source[t-K], for H filters.
+    """H short filters: out[t] = Σ_{j<K} taps_j ⊙ source[t-j] and oldest[t] = source[t-K].
 
     The value ``past`` holds the last K inputs, oldest first, as a flattened (K, U) for U different inputs. Filter h
     takes input number ``inputs[h]``.
@@ -87,12 +91,12 @@ class Taps(NamedTuple):
 
     @property
     def first(self) -> np.ndarray:
-        """Return, for each input, the number of one filter that takes it."""
+        """Return, for each input, the index of one filter that takes this input."""
         return np.unique(self.inputs, return_index=True)[1]
 
 
 class Product(NamedTuple):
-    """out = left ⊙ right."""
+    """The operation out = left ⊙ right."""
 
     out: int
     left: int
@@ -100,7 +104,7 @@ class Product(NamedTuple):
 
 
 class Slice(NamedTuple):
-    """out = source[start:stop]."""
+    """The operation out = source[start:stop]."""
 
     out: int
     source: int
@@ -109,7 +113,7 @@ class Slice(NamedTuple):
 
 
 class Spread(NamedTuple):
-    """out = source with each element repeated ``each`` times, and the result repeated ``whole`` times."""
+    """The operation that repeats each element ``each`` times, and the result ``whole`` times."""
 
     out: int
     source: int
@@ -118,7 +122,7 @@ class Spread(NamedTuple):
 
 
 class Fold(NamedTuple):
-    """out[i] = Σ_j source[i width + j], for ``width`` elements j."""
+    """The operation out[i] = Σ_j source[i width + j], which sums groups of ``width`` neighboring elements."""
 
     out: int
     source: int
@@ -126,7 +130,7 @@ class Fold(NamedTuple):
 
 
 class Pointwise(NamedTuple):
-    """out = function(source), where ``function`` is a name in ``FUNCTIONS``."""
+    """The operation out = function(source), where ``function`` is a name in ``FUNCTIONS``."""
 
     out: int
     source: int
@@ -134,7 +138,7 @@ class Pointwise(NamedTuple):
 
 
 class Reverse(NamedTuple):
-    """out[t] = source[T-1-t]; occurs only in programs for whole sequences."""
+    """The operation out[t] = source[T-1-t], which occurs only in programs for whole sequences."""
 
     out: int
     source: int
@@ -153,19 +157,19 @@ FUNCTIONS = (
 
 
 class Slot(NamedTuple):
-    """The values of one state of the model: one, or two if it is complex, flattened from ``shape``."""
+    """One state of the model: the indices of its values (two if it is complex), and its shape."""
 
     values: tuple[int, ...]
     shape: tuple[int, ...]
 
     @property
     def pair_shape(self) -> tuple[int, ...]:
-        """Return the shape as real numbers: a complex state has a last dimension of 2."""
+        """Return the shape of the state as real numbers: a complex state has a last dimension of 2."""
         return self.shape if len(self.values) == 1 else (*self.shape, 2)
 
 
 class Program:
-    """Operations in order, from value 0 to the value ``output``. ``freeze`` creates programs."""
+    """The operations of one step, in order, from value 0 (the input) to the value ``output``; ``freeze`` creates it."""
 
     def __init__(self, d_input: int, dtype: torch.dtype, *, whole: bool = False) -> None:
         if dtype not in (torch.float32, torch.float64):
@@ -182,25 +186,25 @@ class Program:
         """The structure of the model's state, with the index of a slot in place of each tensor."""
 
     def value(self, size: int) -> int:
-        """Return the index of a new value."""
+        """Add a value, a vector with ``size`` elements, to the program; return its index."""
         self.sizes.append(size)
         return len(self.sizes) - 1
 
     def state(self, shape: tuple[int, ...], *, complex: bool = False) -> tuple[int, ...]:
-        """Return the indices of new values that persist between steps: one, or two for a complex state."""
+        """Add a state that persists between steps; return the indices of its values, two if it is complex."""
         values = tuple(self.value(int(np.prod(shape))) for _ in range(1 + complex))
         self.structure.append(len(self.slots))
         self.slots.append(Slot(values, shape))
         return values
 
     def affine(self, *terms: tuple[int, Tensor], bias: Tensor | None = None) -> int:
-        """Append Σ weights source + bias and return its value; a product with the identity adds no operation."""
+        """Append the operation Σ weights source + bias, unless it is the identity; return the index of its result."""
         source, first = terms[0]
         if len(terms) == 1 and bias is None and torch.equal(first, torch.eye(len(first)).to(first)):
             return source
         for source, weights in terms:
             if weights.shape[1] != self.sizes[source]:
-                raise ArgumentError("model", f"{self.sizes[source]} inputs after what comes before", weights.shape[1])
+                raise ArgumentError("model", f"a module with {self.sizes[source]} inputs", weights.shape[1])
         bias = torch.zeros(len(first)) if bias is None else bias
         out = self.value(len(first))
         sources, weights_ = zip(*((source, self.array(weights)) for source, weights in terms), strict=True)
@@ -208,24 +212,27 @@ class Program:
         return out
 
     def scale(self, source: int, factor: Tensor, plus: int | Tensor, *, out: int | None = None) -> int:
-        """Append factor ⊙ source + plus and return its value; ``out=source`` changes a state in place."""
+        """Append the operation factor ⊙ source + plus; return the index of its result.
+
+        ``out=source`` changes a state in place.
+        """
         out = self.value(self.sizes[source]) if out is None else out
         constant = plus if isinstance(plus, int) else self.array(plus.expand(self.sizes[source]))
         self.operations.append(Scale(out, source, self.array(factor.expand(self.sizes[source])), constant))
         return out
 
     def product(self, left: int, right: int) -> int:
-        """Append left ⊙ right and return its value."""
+        """Append the operation left ⊙ right; return the index of its result."""
         out = self.value(self.sizes[left])
         self.operations.append(Product(out, left, right))
         return out
 
     def gate(self, state: int, decay: int, drive: int) -> None:
-        """Append decay ⊙ state + drive, which replaces the state."""
+        """Append the operation decay ⊙ state + drive, whose result replaces the state."""
         self.operations.append(Gate(state, decay, drive))
 
     def split(self, source: int, *sizes: int) -> list[int]:
-        """Split a vector into vectors of these sizes."""
+        """Append operations that split a vector into vectors of these sizes; return their indices."""
         parts, start = [], 0
         for size in sizes:
             parts.append(self.value(size))
@@ -234,19 +241,19 @@ class Program:
         return parts
 
     def spread(self, source: int, *, each: int = 1, whole: int = 1) -> int:
-        """Append the repetition of each element or of the whole vector, and return its value."""
+        """Append the repetition of each element, or of the whole vector; return the index of its result."""
         out = self.value(self.sizes[source] * each * whole)
         self.operations.append(Spread(out, source, each, whole))
         return out
 
     def fold(self, source: int, width: int) -> int:
-        """Append the sums of ``width`` neighbors and return their value."""
+        """Append the sums of groups of ``width`` neighboring elements; return the index of the result."""
         out = self.value(self.sizes[source] // width)
         self.operations.append(Fold(out, source, width))
         return out
 
     def pointwise(self, source: int, function: str) -> int:
-        """Append function(source) and return its value; ``linear`` adds no operation."""
+        """Append the operation function(source), unless it is ``linear``; return the index of its result."""
         if function == "linear":
             return source
         if function not in FUNCTIONS:
@@ -256,7 +263,7 @@ class Program:
         return out
 
     def reverse(self, source: int) -> int:
-        """Append the reversal of a value in time and return the new value."""
+        """Append the reversal of a value in time; return the index of its result."""
         if not self.whole:
             expected = "a model that reads forward in time, for a step (export_sequence accepts both directions)"
             raise ArgumentError("model", expected, "Bidirectional")
@@ -265,6 +272,6 @@ class Program:
         return out
 
     def array(self, tensor: Tensor) -> np.ndarray:
-        """Return a copy of a tensor as an array in the program's precision, or the complex counterpart."""
+        """Copy a tensor to a NumPy array in the program's real or complex dtype."""
         kind = np.result_type(self.dtype, np.complex64) if tensor.is_complex() else self.dtype
         return np.array(tensor.detach().cpu().resolve_conj().numpy(), dtype=kind)

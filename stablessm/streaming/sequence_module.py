@@ -1,4 +1,4 @@
-"""A program as a PyTorch module for export, without complex numbers: whole sequences of any length."""
+"""A program for whole sequences of any length as a PyTorch module for export, without complex numbers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from stablessm.streaming.step_module import FrozenModule
 
 @final
 class SequenceModule(FrozenModule):
-    """A module that runs a program over all steps: x is (B, T, d_input), or tokens (B, T), and y is (B, T, d_output).
+    """A module that runs a program over all steps of a sequence.
+
+    x is (B, T, d_input), or tokens (B, T), and y is (B, T, d_output).
 
     Operations without a state run on all steps at once. Linear recurrences run as
     :func:`stablessm.scan.portable.scan_parts`, or, with ``loops``, step by step, which is faster in onnxruntime.
@@ -90,7 +92,7 @@ class SequenceModule(FrozenModule):
         values[filters.past] = seen[:, steps:].index_select(2, constants["first"]).flatten(1)
 
     def _step_by_step(self, piece: range, values: Values) -> None:
-        """Run the operations of a piece step by step."""
+        """Run a range of operations (a piece) in a loop over the time steps."""
         written = {value for number in piece for value in _written(self.program.operations[number])}
         read = [value for number in piece for value in _read(self.program.operations[number])]
         states = self._states(piece)
@@ -108,7 +110,7 @@ class SequenceModule(FrozenModule):
         values |= dict(zip(states, final, strict=True)) | dict(zip(wanted, outputs, strict=True))
 
     def _states(self, piece: range) -> list[int]:
-        """Return the values that are states and are replaced in a piece."""
+        """Return the indices of the states that a range of operations (a piece) replaces."""
         states = {value for slot in self.program.slots for value in slot.values}
         return sorted(states & {value for number in piece for value in _written(self.program.operations[number])})
 
@@ -122,7 +124,10 @@ def _scanned(decay: Parts, drive: Parts, before: Parts) -> Parts:
 
 
 def _pieces(program: ops.Program) -> list[range]:
-    """Split the operations into pieces: single ones, or all from the first that reads a state to its replacement."""
+    """Divide the operations of a program into ranges that must run in one loop over time, or are single operations.
+
+    A range begins with the first operation that reads a state and ends with the operation that replaces the state.
+    """
     last: dict[int, int] = {}
     for slot in program.slots:
         readers = [i for i, operation in enumerate(program.operations) if set(slot.values) & set(_read(operation))]

@@ -1,4 +1,4 @@
-"""Generates the instructions of a step, in which every size and every address is a constant.
+"""Generates the LLVM instructions of one step, in which all sizes and addresses are constants.
 
 A matrix product keeps a tile of outputs in registers and loops over the inputs. The weights are stored in the order in
 which they are read.
@@ -35,7 +35,7 @@ class _Arithmetic(NamedTuple):
 
 
 def build(program: Program, memory: Memory, x: np.ndarray, y: np.ndarray, triple: str) -> ir.Module:
-    """Return a module with ``void step()`` and ``void block(x, y, steps)``.
+    """Return an LLVM module with the functions ``void step()`` and ``void block(x, y, steps)`` of a program.
 
     ``step`` computes one sample from the array x to the array y; ``block`` computes many, (batch, time, size).
     ``triple`` is LLVM's name of the machine.
@@ -61,7 +61,7 @@ def build(program: Program, memory: Memory, x: np.ndarray, y: np.ndarray, triple
 
 @contextmanager
 def _function(module: ir.Module, name: str, arguments: list[ir.Type]) -> Iterator[tuple[ir.IRBuilder, Any]]:
-    """Return a function that treats denormal numbers as zero.
+    """Start a function that treats denormal numbers as zero; yield its builder and its arguments.
 
     Without input, a decaying state becomes denormal, and an addition of denormal numbers takes a hundred cycles on x86.
     Arm processors are not slower, but give the same numbers as x86 this way.
@@ -79,7 +79,10 @@ def _function(module: ir.Module, name: str, arguments: list[ir.Type]) -> Iterato
 
 
 def _flush_x86(builder: ir.IRBuilder) -> Callable[[], Any]:
-    """Set MXCSR, and return a function that restores it."""
+    """Emit code that lets an x86 processor treat denormal numbers as zero; return a function that emits the reverse.
+
+    The setting is in the control register MXCSR.
+    """
     pointer, word = ir.IntType(8).as_pointer(), ir.IntType(32)
     store, load = (_intrinsic(builder, f"llvm.x86.sse.{name}mxcsr", ir.VoidType(), pointer) for name in ("st", "ld"))
     before, during = builder.alloca(word), builder.alloca(word)
@@ -90,7 +93,10 @@ def _flush_x86(builder: ir.IRBuilder) -> Callable[[], Any]:
 
 
 def _flush_arm(builder: ir.IRBuilder) -> Callable[[], Any]:
-    """Set FPCR, and return a function that restores it."""
+    """Emit code that lets an Arm processor treat denormal numbers as zero; return a function that emits the reverse.
+
+    The setting is in the control register FPCR.
+    """
     before = builder.call(_intrinsic(builder, "llvm.aarch64.get.fpcr", I64), [])
     change = _intrinsic(builder, "llvm.aarch64.set.fpcr", ir.VoidType(), I64)
     builder.call(change, [builder.or_(before, I64(_FLUSH_ARM))])
@@ -103,7 +109,10 @@ def _intrinsic(builder: ir.IRBuilder, name: str, result: ir.Type, *arguments: ir
 
 
 def _sample(module: ir.Module, program: Program, memory: Memory) -> ir.Function:
-    """Return the function ``void sample(x, row stride of x, y, row stride of y)``, strides in elements."""
+    """Return the function ``void sample(x, row stride of x, y, row stride of y)``, which computes one step.
+
+    Strides are in elements.
+    """
     scalar = ir.DoubleType() if memory.dtype.itemsize == 8 else ir.FloatType()
     row = [scalar.as_pointer(), I64]
     function = ir.Function(module, ir.FunctionType(ir.VoidType(), [*row, *row]), "sample")
@@ -122,7 +131,7 @@ def _sample(module: ir.Module, program: Program, memory: Memory) -> ir.Function:
 
 
 class _Code:
-    """Emits operations on the values in ``memory``, for every sequence of the batch."""
+    """Emits the operations of a program on the values in ``memory``, for every sequence of the batch."""
 
     def __init__(self, emit: Emitter, memory: Memory) -> None:
         self.emit, self.builder, self.memory, self.lanes = emit, emit.builder, memory, memory.lanes
@@ -165,11 +174,11 @@ class _Code:
                 self._each([source], [], [out], lambda z: [getattr(self.math, function)(z)])
 
     def rows(self, body: Callable[[ir.Value], None]) -> None:
-        """Emit ``body`` for every sequence."""
+        """Emit a loop over the sequences of the batch, whose body is ``body(sequence)``."""
         self._repeat(self.memory.batch, body)
 
     def at(self, value: int, row: ir.Value) -> ir.Value:
-        """Return the address of a value."""
+        """Return the address of a value of one sequence."""
         return self._row(self.memory.values[value], row)
 
     def _row(self, array: np.ndarray, row: ir.Value) -> ir.Value:
@@ -177,7 +186,7 @@ class _Code:
         return self.emit.at(self.memory.pointer(array), self.emit.times(row, array.strides[0] // array.itemsize))
 
     def copy(self, source: ir.Value, target: ir.Value, size: int) -> None:
-        """Copy elements to or from an array without padding."""
+        """Emit a copy of ``size`` elements to or from an array without padding."""
         whole = size // self.lanes * self.lanes
         for first, count, lanes in ((0, whole // self.lanes, self.lanes), (whole, size - whole, 1)):
 
@@ -195,17 +204,17 @@ class _Code:
         self.emit.loop(I64(count), [], one)
 
     def _vector(self, start: ir.Value, *number: ir.Value | int) -> ir.Value:
-        """Return the address of the vector whose index is the sum of ``number``."""
+        """Return the address of the vector whose index, relative to ``start``, is the sum of ``number``."""
         return self.emit.at(start, *(self.emit.times(part, self.lanes) for part in number))
 
     def _load(self, start: ir.Value, *number: ir.Value | int) -> ir.Value:
-        """Load the vector at that address."""
+        """Emit the load of the vector whose index, relative to ``start``, is the sum of ``number``."""
         return self.emit.load(self._vector(start, *number), self.lanes)
 
     def _each(
         self, sources: list[int], constants: list[ir.Constant], outs: list[int], body: Callable[..., list[ir.Value]]
     ) -> None:
-        """Emit outs = body(*sources, *constants), vector by vector."""
+        """Emit code for outs = body(*sources, *constants), one vector after the other."""
 
         def row(index: ir.Value) -> None:
             starts = [*(self.at(value, index) for value in sources), *constants]
@@ -223,7 +232,7 @@ class _Code:
     def _recur(
         self, states: list[int], sources: list[int], constants: list[ir.Constant], body: Callable[..., list[ir.Value]]
     ) -> None:
-        """Emit states = body(*states, *sources, *constants) in float64, and store the rounded values."""
+        """Emit code for states = body(*states, *sources, *constants) in float64; the stored states are rounded."""
 
         def row(index: ir.Value) -> None:
             exact = [self._row(self.memory.wide[value], index) for value in states]
@@ -250,7 +259,7 @@ class _Code:
     def _complex_step(
         self, u: ir.Value, v: ir.Value, x: ir.Value, y: ir.Value, a: ir.Value, b: ir.Value
     ) -> list[ir.Value]:
-        """Return (a + ib)(u + iv) + (x + iy)."""
+        """Emit code for the complex product and sum (a + ib)(u + iv) + (x + iy)."""
         multiply_add, negative = self.wide.multiply_add, self.builder.fneg(b)
         return [
             multiply_add(a, u, multiply_add(negative, v, x)),
@@ -258,7 +267,10 @@ class _Code:
         ]
 
     def _channels(self, op: Channels) -> None:
-        """Emit the loop over vectors of channels: it updates state after state and sums the outputs in registers."""
+        """Emit code for a diagonal recurrence (:class:`.Channels`) as a loop over vectors of channels.
+
+        The loop updates state after state and sums the outputs in registers.
+        """
         b, emit, (H, N) = self.builder, self.emit, op.decay.shape
         weights = (op.weights.astype(np.complex128) * op.gain).astype(op.weights.dtype)
         numbers = np.zeros((self.memory.padded(H), N, 4), self.memory.dtype)
@@ -294,7 +306,7 @@ class _Code:
         self.rows(row)
 
     def _spread(self, op: ops.Spread, row: ir.Value) -> None:
-        """Emit the copies element by element; in a program of one step these vectors are short."""
+        """Emit code for the repetition of elements, one after the other, because these vectors are short."""
         emit, size = self.emit, self.memory.size(op.source)
         source, out = self.at(op.source, row), self.at(op.out, row)
 
@@ -320,11 +332,14 @@ class _Code:
         self._repeat(self.memory.size(op.out), one)
 
     def _taps(self, op: Taps) -> None:
-        """Emit the loop over vectors of filters: it shifts the delay line by one and sums the weighted inputs."""
+        """Emit code for short filters (:class:`.Taps`), as a loop over vectors of filters.
+
+        The loop shifts the delay line by one and sums the weighted inputs.
+        """
         emit, (H, K) = self.emit, op.taps.shape
         line = self.memory.delay_line(op)
         ordered = np.zeros((self.memory.padded(H), K), self.memory.dtype)
-        ordered[:H] = op.taps[:, ::-1]  # the oldest that counts comes first
+        ordered[:H] = op.taps[:, ::-1]  # the oldest input that has a tap comes first
         weights = self.memory.constant(ordered.reshape(line.shape[1], self.lanes, K).swapaxes(1, 2))
 
         def row(index: ir.Value) -> None:
@@ -357,7 +372,7 @@ class _Code:
             self._tiles(op, whole * TILE_VECTORS, 1, rest)
 
     def _tiles(self, op: Affine, first: int, tiles: int, width: int) -> None:
-        """Emit ``tiles`` times ``width`` vectors of outputs, starting with number ``first``."""
+        """Emit code for the matrix product for ``tiles`` groups of ``width`` output vectors, from ``first`` on."""
         if not tiles:
             return
         emit, unroll = self.emit, TILE_VECTORS // width
@@ -389,7 +404,7 @@ class _Code:
     def _summed(
         self, x: ir.Value, weights: ir.Value, inputs: int, width: int, totals: list[ir.Value]
     ) -> list[ir.Value]:
-        """Return totals + Σ_j weights_j x_j for ``width`` vectors of outputs.
+        """Emit code for totals + Σ_j weights_j x_j for ``width`` vectors of outputs.
 
         A width below a full tile takes two or four inputs at once. Padding after the last input is not read, because it
         may be infinite, and infinity times zero is NaN.
@@ -397,7 +412,7 @@ class _Code:
         b, emit, unroll = self.builder, self.emit, TILE_VECTORS // width
 
         def some(first: ir.Value, count: int, at_once: int, totals: list[ir.Value]) -> list[ir.Value]:
-            """Add ``count`` times ``at_once`` inputs, starting with input ``first``."""
+            """Emit code that adds ``count`` groups of ``at_once`` weighted inputs to the totals."""
 
             def one(j: ir.Value, sums: list[ir.Value]) -> list[ir.Value]:
                 results = []
@@ -420,7 +435,7 @@ class _Code:
         return some(I64(groups * unroll), single, 1, totals)
 
     def _everywhere(self, pointer: ir.Value) -> ir.Value:
-        """Return a vector whose elements all equal one number."""
+        """Return a vector whose elements all equal the number at ``pointer``."""
         mask = ir.Constant(ir.VectorType(ir.IntType(32), self.lanes), [0] * self.lanes)
         one = self.emit.load(pointer, 1)
         return self.builder.shuffle_vector(one, one, mask)

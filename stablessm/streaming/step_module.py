@@ -1,4 +1,4 @@
-"""A program as a PyTorch module for export, without complex numbers: one step."""
+"""A program of one step as a PyTorch module for export, without complex numbers."""
 
 from __future__ import annotations
 
@@ -31,9 +31,10 @@ TORCH = Library(
 
 
 class FrozenModule(nn.Module, ABC):
-    """y, *states = module(x, *states), with the weights of a program; a complex state is a pair: (B, …, 2).
+    """A module with constant weights that runs a program: y, *states = module(x, *states).
 
-    ``torch.view_as_real`` of a layer's state is such a pair; ``torch.view_as_complex`` converts it back.
+    A complex state is a pair of real numbers, (B, …, 2). ``torch.view_as_real`` of a layer's state is such a pair;
+    ``torch.view_as_complex`` converts it back.
     """
 
     def __init__(self, program: Program) -> None:
@@ -48,20 +49,20 @@ class FrozenModule(nn.Module, ABC):
 
     @abstractmethod
     def _run(self, values: Values) -> None:
-        """Compute every value from the input (value 0) and the flattened states (B, size)."""
+        """Compute the list of all values from the input (value 0) and the flattened states (B, size)."""
 
     @abstractmethod
     def _final(self, value: Tensor) -> Tensor:
-        """Return the flattened state after the last step, given the value that ``_run`` left in its place."""
+        """Return the flattened state after the last step, given the value that ``_run`` left in the state's place."""
 
     def initial_state(self, batch: int) -> tuple[Tensor, ...]:
-        """Return states of zeros."""
+        """Return states of zeros for a batch of sequences."""
         return tuple(
             torch.zeros(batch, *slot.pair_shape, dtype=self.program.torch_dtype) for slot in self.program.slots
         )
 
     def forward(self, x: Tensor, *states: Tensor) -> tuple[Tensor, ...]:
-        """Return the output and the states."""
+        """Return the output and the new states."""
         values = {0: x if self.program.table is None else F.embedding(x, self.get_buffer("table"))}
         for slot, state in zip(self.program.slots, states, strict=True):
             parts = (state,) if len(slot.values) == 1 else state.unbind(-1)
@@ -77,18 +78,20 @@ class FrozenModule(nn.Module, ABC):
         return values[self.program.output], *after
 
     def _numbers(self, number: int) -> dict[str, Tensor]:
-        """Return the constants of the operation ``number``, by name."""
+        """Return the constant tensors of the operation with index ``number``, by name."""
         return {name: getattr(self, f"{name}_{number}") for name in self._names[number]}
 
     def _call(self, number: int) -> tuple[int, Callable[[Values], Tensor]]:
-        """Return the first value of an operation, and a function of all values that returns it."""
+        """Return the index of an operation's first result, and a function from all values to this result."""
         operation = self.program.operations[number]
         return operation[0], lowered(operation, self._numbers(number), TORCH)
 
 
 @final
 class StepModule(FrozenModule):
-    """A module that runs one step of a program: x is (B, d_input), or tokens (B,), and y is (B, d_output).
+    """A module that runs one step of a program.
+
+    x is (B, d_input), or tokens (B,), and y is (B, d_output).
 
     >>> import stablessm as ssm
     >>> from stablessm.streaming.freeze import freeze

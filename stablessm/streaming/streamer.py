@@ -1,4 +1,4 @@
-"""The ``Streamer``, which runs a model on a CPU one sample at a time, without allocating memory."""
+"""The ``Streamer``, which runs a model one sample at a time on a CPU, without allocating memory."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ class _Runner(Protocol):
     def read(self, slot: Slot) -> list[np.ndarray]: ...
     def write(self, slot: Slot, parts: list[np.ndarray]) -> None: ...
     def arrays(self) -> list[np.ndarray]:
-        """Return every array that a step reads or writes, without the weights: what a copy of the stream needs."""
+        """Return every array that a step reads or writes, except the weights: a copy of a stream needs these."""
 
 
 @final
 class Streamer:
-    """A stream of a model: ``y_t = streamer(x_t)`` computes ``model(x)`` one sample at a time and keeps the state.
+    """Runs a model as a stream: ``y_t = streamer(x_t)`` computes one step of ``model(x)`` and keeps the state.
 
     The weights are copied at construction, and eigenvalues, gains and the discretization are computed once. llvmlite
     compiles the step to machine code; no C compiler is needed. Without llvmlite, the step runs in NumPy. A compiled
@@ -88,7 +88,7 @@ class Streamer:
     @overload
     def __call__(self, x_t: Tensor) -> Tensor: ...
     def __call__(self, x_t: Any) -> Any:
-        """Run one step for x_t (batch, d_input), or (d_input,) if batch is 1, or tokens (batch,).
+        """Run one step for x_t (batch, d_input), (d_input,) if batch is 1, or tokens (batch,), and return y_t.
 
         An array as input gives an array as output, and a tensor gives a tensor.
         """
@@ -130,7 +130,7 @@ class Streamer:
         return out if out is not None else torch.from_numpy(y) if isinstance(x, Tensor) else y
 
     def _checked_out(self, out: Any, shape: tuple[int, ...], x: np.ndarray) -> np.ndarray:
-        """Return the array of ``out``; raise an error if writing a block there could overwrite anything else."""
+        """Return ``out`` as an array; raise an error if writing a block to it could overwrite other memory."""
         y = _array("out", out)
         if y.shape != shape or y.dtype != self._program.dtype or not y.flags.c_contiguous:
             expected = f"shape {shape}, contiguous, {self._program.dtype}"
@@ -155,7 +155,7 @@ class Streamer:
     @state.setter
     def state(self, state: Any) -> None:
         pairs = self._pairs(self._program.structure, state)
-        for slot, array in [(slot, self._state_of(slot, part)) for slot, part in pairs]:  # all are checked first
+        for slot, array in [(slot, self._state_of(slot, part)) for slot, part in pairs]:  # checks all parts first
             self._runner.write(slot, [array.real, array.imag][: len(slot.values)])
 
     def _state_of(self, slot: Slot, part: Any) -> np.ndarray:
@@ -176,7 +176,7 @@ class Streamer:
         return state.reshape(self.batch, *slot.shape)
 
     def _pairs(self, structure: Any, state: Any) -> list[tuple[Slot, Any]]:
-        """Yield every slot together with the tensor that the caller gave for it."""
+        """Yield every state of the program together with the tensor that the caller gave for it."""
         if isinstance(structure, int):
             return [(self._program.slots[structure], state)]
         if structure is None:
@@ -186,7 +186,7 @@ class Streamer:
         return [pair for inner, part in zip(structure, state, strict=True) for pair in self._pairs(inner, part)]
 
     def _tokens(self, name: str, tokens: np.ndarray) -> np.ndarray:
-        """Return the array; raise an error if it contains anything but tokens of the model."""
+        """Return an array of tokens; raise an error if it contains anything but tokens of the model."""
         assert self._program.table is not None
         count = len(self._program.table)
         if tokens.dtype.kind not in "iu":
@@ -208,14 +208,14 @@ class Streamer:
 
 
 def _array(name: str, x: Any) -> np.ndarray:
-    """Return an array, or a tensor on the CPU, as an array, without a copy."""
+    """Return a tensor on the CPU as a NumPy array without a copy; return an array unchanged."""
     if isinstance(x, np.ndarray) and not isinstance(x, np.ma.MaskedArray):
         return x
     if not isinstance(x, Tensor):
         raise ArgumentError(name, "an array or tensor", type(x).__name__)
     try:
         return x.numpy()
-    except (TypeError, RuntimeError) as error:  # another device, a gradient, bfloat16, sparse
+    except (TypeError, RuntimeError) as error:  # a tensor on another device, with a gradient, in bfloat16, or sparse
         if x.is_neg() or x.is_conj():
             return _array(name, x.resolve_neg().resolve_conj())
         expected = "a dense tensor on the CPU without a gradient (x.detach()), of a dtype that NumPy has"
@@ -223,7 +223,7 @@ def _array(name: str, x: Any) -> np.ndarray:
 
 
 def _is_writable(array: np.ndarray) -> bool:
-    """Return False if the system refuses to write to the array, as for a tensor that maps a read-only file."""
+    """Return False if the system refuses to write to an array, for example if it maps a read-only file."""
     if array.size and os.path.exists("/dev/zero"):
         flat: Any = array.reshape(-1)
         numbers = memoryview(flat)
@@ -237,7 +237,7 @@ def _is_writable(array: np.ndarray) -> bool:
 
 
 def _copied(program: Program, batch: int, backend: str, arrays: list[np.ndarray]) -> Streamer:
-    """Return a streamer of a program whose state is read from these arrays."""
+    """Create a streamer of a program with the state in the given arrays."""
     streamer = object.__new__(Streamer)
     streamer.batch, streamer.backend = batch, _available(backend)
     streamer._build(program)
@@ -247,7 +247,7 @@ def _copied(program: Program, batch: int, backend: str, arrays: list[np.ndarray]
 
 
 def _available(backend: str) -> str:
-    """Return the backend that runs when this one is requested: ``compiled`` or ``numpy``."""
+    """Return the backend that runs if this one is requested: ``compiled`` or ``numpy``."""
     missing = why_not("cpu")
     if backend == "compiled" and missing is not None:
         raise BackendUnavailableError(f"backend: 'compiled' was requested, but {missing}")
@@ -256,7 +256,7 @@ def _available(backend: str) -> str:
 
 def _runner(program: Program, batch: int, backend: str) -> _Runner:
     if backend == "numpy":
-        from stablessm.streaming.numpy_runner import NumpyRunner  # requires scipy
+        from stablessm.streaming.numpy_runner import NumpyRunner  # this import requires scipy
 
         return NumpyRunner(program, batch)
     from stablessm.streaming.compiled_runner import CompiledRunner

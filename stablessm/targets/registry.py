@@ -1,4 +1,4 @@
-"""All targets by name."""
+"""The table of all targets by name, such as ``TARGETS["sine"]``."""
 
 from __future__ import annotations
 

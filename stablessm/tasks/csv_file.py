@@ -111,7 +111,8 @@ class Table:
         dates = " (dates; their steps are the column dt)" if "dt" in names else " (dates)"
         found = {name: self._dates_at(name) for name in others}
         some = " (dates, some of them missing)"
-        named = [f"{name}{some if None in found[name] else dates}" if found[name] else name for name in others]
+        said = {name: some if None in found[name] else dates if found[name] else self._odd(name) for name in others}
+        named = [f"{name}{remark}" for name, remark in said.items()]
         return (f"{self.file}: not used: {', '.join(named)}",) if named else ()
 
     def categories(self, name: str, option: str) -> tuple[str, ...]:
@@ -122,6 +123,12 @@ class Table:
             expected = f"numbers, or 2 to {_MOST_CATEGORIES} different words, in column {name} of {self.file}"
             raise ArgumentError(option, expected, f"{len(found)} words")
         return tuple(f"{name}={text}" for text in found)
+
+    def _odd(self, name: str) -> str:
+        """Return a remark on a column that is not dates but begins with a date, or an empty text."""
+        first, *rest = (row[self.header.index(name)] for row in self.rows)
+        odd = next((cell for cell in rest if not _cells.dates([first, cell])), "") if _cells.dates([first]) else ""
+        return f" (begins with {first}, but {odd!r} is not such a date)" if odd else ""
 
     @cached_property
     def irregular(self) -> bool:
@@ -193,6 +200,7 @@ def read(path: Path, expected: str = _EXPECTED) -> Table:
     separator = _cells.separator_of(text)
     try:
         found, above = _cells.below_preamble(_cells.split(text, separator))
+        found, below = _cells.above_notes(found)
     except csv.Error as error:
         where, _, why = str(error).partition(": ")
         raise ArgumentError(f"{path}, {where}", expected, why) from error
@@ -209,7 +217,7 @@ def read(path: Path, expected: str = _EXPECTED) -> Table:
     named = not _alike(body, commas)
     names = _distinct(body[0] if named else [""] * len(kept))
     first = named + (named and _units(body[1:], commas))
-    notes = [*above, *([f"line {lines[1]} is dropped as a line of units"] if first > named else [])]
+    notes = [*above, *below, *([f"line {lines[1]} is dropped as a line of units"] if first > named else [])]
     if not named:
         notes.append(f"line {lines[0]} is read as data, since it looks like the lines after it; columns have no names")
     if either:

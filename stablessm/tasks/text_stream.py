@@ -42,7 +42,7 @@ class Stream:
 
     @property
     def documents(self) -> int:
-        """Number of documents."""
+        """Number of documents in this split."""
         return len(self.starts)
 
 

@@ -1,4 +1,4 @@
-"""Training: one loop with checkpoints that survive a kill, and divergence that is detected and explained."""
+"""Training of models: runs resume exactly after they are killed, and divergence is detected and explained."""
 
 from stablessm.training.config import TrainingConfig
 from stablessm.training.divergence import DivergenceReport

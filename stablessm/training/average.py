@@ -1,4 +1,4 @@
-"""The exponential moving average of a model's weights."""
+"""The exponential moving average of the weights of a model."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _ENDING = "/ema"
 
 @final
 class Average:
-    """An exponential moving average of the parameters of a model.
+    """An exponential moving average of the parameters of a model, which can replace them during evaluation.
 
-    After update t = 1, 2, … the average becomes d' times itself plus 1 - d' times the parameters, with d' = min(decay,
-    t / (t + 9)), so that the initial weights are soon forgotten. Buffers are not averaged.
+    After update t = 1, 2, … the average becomes d' · average + (1 - d') · parameters with d' = min(decay, t / (t + 9)),
+    so that the initial weights are soon forgotten. Buffers are not averaged.
 
     Args:
         trainee: The model. If its weights are in shards, the average is in shards too.
@@ -50,14 +50,14 @@ class Average:
 
     @torch.no_grad()
     def update(self, step: int) -> None:
-        """Include the parameters after update ``step``, counted from 1."""
+        """Update the average with the current parameters, after update number ``step``, counted from 1."""
         weight = 1 - min(self._decay, step / (step + 9))
         for name, mean in self._means.items():
             mean.lerp_(self._parameters[name].detach(), weight)
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """Return a context in which the model has the averaged parameters."""
+        """Return a context in which the model uses the averaged parameters instead of its own."""
         self._exchange()
         try:
             yield
@@ -66,18 +66,18 @@ class Average:
 
     @torch.no_grad()
     def apply(self) -> None:
-        """Set the parameters of the model to the average."""
+        """Set the parameters of the model to their averages."""
         for name, parameter in self._parameters.items():
             parameter.copy_(self._means[name])
         self._trainee.changed()
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return the means for a checkpoint."""
+        """Return the averaged parameters by name, for a checkpoint."""
         return {f"{self._prefix}{name}{_ENDING}": mean for name, mean in self._means.items()}
 
     @torch.no_grad()
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        """Set the means to those of a checkpoint."""
+        """Restore the averaged parameters from the tensors of a checkpoint."""
         for name, mean in self._means.items():
             mean.copy_(placed(tensors[f"{self._prefix}{name}{_ENDING}"], mean))
 

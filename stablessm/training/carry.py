@@ -1,4 +1,4 @@
-"""The state that training carries from batch to batch (truncated back-propagation through time)."""
+"""The state of a model that training carries from batch to batch (truncated backpropagation through time)."""
 
 from __future__ import annotations
 
@@ -19,15 +19,16 @@ from stablessm.training.ranks import Ranks
 
 @final
 class Carry:
-    """The final states of the rows of a batch, from which the rows of the next batch start. No gradient is carried.
+    """Carries the final state of the model from each batch to the next batch, without its gradient.
 
-    A step calls ``begin``, ``run`` for each of its batches, and ``settle``, which keeps the new state. After a bad step
-    the state, like the weights, stays as it was before the step, so that the step can be repeated.
+    A training step calls ``begin``, then ``run`` for each of its batches, then ``settle``, which keeps the new state.
+    After a bad step the state, like the weights, stays as it was before the step, so that the step can be repeated.
 
     Args:
         rows: Number of rows of a batch, over all ranks. Each rank keeps the state of its own rows.
         ranks: The processes that train together (default: one).
-        noise: Standard deviation of the noise that is added to the state before each batch, relative to its own.
+        noise: Standard deviation of the noise that is added to the state before each batch, relative to the standard
+            deviation of the state (default: no noise).
 
     >>> def sums(x: Tensor, state: Tensor | None, **_: object) -> tuple[Tensor, Tensor]:
     ...     y = x.cumsum(1) + (0 if state is None else state[:, None])
@@ -44,15 +45,15 @@ class Carry:
     def __init__(self, rows: int, ranks: Ranks | None = None, noise: float | None = None) -> None:
         self.rows, self.ranks, self.noise = rows, ranks or Ranks(), noise
         self.state: State = None
-        """The state of this rank's rows before the current step."""
+        """The state of the rows of this rank before the current step."""
         self._after: State = None
 
     def begin(self, *, anew: bool) -> None:
-        """Begin a step from the carried state; with ``anew``, as in the first step of an epoch, without a state."""
+        """Begin a step from the carried state, or without a state if ``anew`` (as in the first step of an epoch)."""
         self._after = None if anew else self.state
 
     def run(self, call: Any, batch: Batch, *, autocast: bool = False) -> Tensor:
-        """Return the outputs of ``call(x, state, reset=…) -> (outputs, state)`` for the next batch."""
+        """Return the outputs of ``call(x, state, reset=…) -> (outputs, state)`` for a batch and the carried state."""
         start = self._after if self.noise is None else nested.mapped(self._noisy, self._after)
         output, state = apply_from(call, batch, start, autocast=autocast)
         self._after = nested.mapped(Tensor.detach, state)
@@ -61,7 +62,7 @@ class Carry:
         return output
 
     def settle(self, bad: Tensor) -> None:
-        """Keep the state after the step for the next step, unless ``bad`` is 1. Does not wait for the device."""
+        """Carry the state after this step to the next step, unless ``bad`` is 1; does not wait for the device."""
         if self.state is None:
             self.state = nested.mapped(Tensor.clone, self._after)
         else:
@@ -69,25 +70,27 @@ class Carry:
         self._after = None  # it may be a view of all states of the window
 
     def everyone(self) -> State:
-        """Return the state of the rows of all ranks. All ranks must call it."""
+        """Return the carried state of the rows of all ranks. All ranks must call this method."""
         return nested.mapped(self._gathered, self.state)
 
     def of_rank(self, everyone: State, rank: int, device: torch.device) -> Carry:
-        """Return the carry of a rank from the state of all rows, so that one process can repeat the step of another."""
+        """Create the carried state of another rank from the state of all ranks, so that this process can repeat its
+        step.
+        """
         found = Carry(self.rows, noise=self.noise)
         found.state = nested.mapped(lambda whole: self._own(whole, rank).to(device), everyone)
         return found
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return :meth:`everyone` by name, for a checkpoint."""
+        """Return the tensors of the state of all ranks by name, for a checkpoint."""
         return dict(nested.named(self.everyone()))
 
     def form(self) -> Any:
-        """Return the structure of the state, for a checkpoint."""
+        """Return the structure of the state (its nested tuples, lists and mappings), for a checkpoint."""
         return nested.form(self.state)
 
     def restore(self, form: Any, tensors: Mapping[str, Tensor], device: torch.device) -> None:
-        """Resume from a checkpoint that any number of ranks wrote."""
+        """Restore the state from a checkpoint that any number of ranks wrote."""
         copies = {name: tensor.clone() for name, tensor in tensors.items()}  # tensors in a file may not be aligned
         self.state = self.of_rank(nested.rebuilt(form, copies), self.ranks.rank, device).state
 
@@ -111,6 +114,6 @@ class Carry:
     def _checked(self, own: Tensor) -> Tensor:
         mine = nth_part(self.rows, *self.ranks.part)
         if own.shape[:1] != (mine.stop - mine.start,):
-            expected = "one whose state has a row for each sequence, to be trained by several ranks"
+            expected = "a model whose state has a row for each sequence, to be trained by several ranks"
             raise ArgumentError("model", expected, f"a state of shape {tuple(own.shape)}")
         return own

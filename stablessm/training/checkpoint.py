@@ -1,7 +1,7 @@
-"""Checkpoints: safetensors files with settings and checksums.
+"""Checkpoints of training runs: safetensors files with settings and checksums.
 
 A checkpoint is one file or, for a model in shards, a folder with one file per rank; any number of ranks can read
-either. Random numbers of a step follow from the seed and the number of the step, so no random state is stored.
+both. The random numbers of a step depend only on the seed and the number of the step, so no random state is stored.
 """
 
 from __future__ import annotations
@@ -24,43 +24,43 @@ from stablessm.training.ranks import Ranks
 from stablessm.training.settings import require_resumable
 
 KEEP = 2
-"""Number of checkpoints that are kept: the last one, and the one before in case the last is damaged."""
+"""Number of checkpoints that are kept: the last checkpoint, and the previous one in case the last is damaged."""
 _CONTENT = "content.json"
 Like = Callable[[str, torch.Size, torch.dtype], Tensor]
-"""Function from the name, whole shape and dtype of a tensor to the tensor to read into: whole, or in shards."""
+"""Function from the name, full shape and dtype of a tensor to an empty tensor into which it is read, maybe sharded."""
 
 Agree = Callable[[Mapping[str, Any], Mapping[str, Any]], Mapping[str, tuple[Any, Any]]]
-"""Function from the settings of a checkpoint and of this run to the old and new values of those that differ."""
+"""Function from the settings of a checkpoint and of this run to the old and new values of settings that differ."""
 
 
 def whole_on_cpu(name: str, shape: torch.Size, dtype: torch.dtype) -> Tensor:
-    """Return an empty tensor of the whole shape on the CPU."""
+    """Return an empty (unsharded) CPU tensor into which the tensor with this name is read."""
     return torch.empty(shape, dtype=dtype)
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class Checkpoint:
-    """The state of a run after some number of updates."""
+    """The content of a checkpoint: the state of a training run after some number of updates."""
 
     step: int
     """Number of updates made so far."""
     tensors: Mapping[str, Tensor]
     facts: Mapping[str, Any]
-    """Plain values that change during the run."""
+    """Plain values that change during the run, such as scores."""
     changed: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)
     """Old and new values of settings that differ from those of a checkpoint that was read."""
 
 
 @final
 class Checkpoints:
-    """The checkpoints of one run, in ``folder``.
+    """Writes and reads the checkpoints of one run in a folder.
 
     Args:
         settings: Plain values that are written into every checkpoint.
         ranks: The processes that train together (default: one).
-        agree: Returns the changes between the settings of a checkpoint and those of this run, and raises if the run
-            cannot be resumed. By default every change is refused.
+        agree: Function that returns the changes between the settings of a checkpoint and of this run, and raises an
+            error if the run cannot be resumed with these changes (default: every change raises an error).
 
     >>> import tempfile
     >>> folder = tempfile.TemporaryDirectory()
@@ -79,7 +79,7 @@ class Checkpoints:
         self.folder, self.settings, self.ranks, self.agree = folder, record.plain(settings), ranks or Ranks(), agree
 
     def save(self, checkpoint: Checkpoint, *, sharded: bool = False) -> None:
-        """Write a checkpoint, then remove all but the last ``KEEP``. With ``sharded``, every rank writes its part."""
+        """Write a checkpoint, and remove all but the last ``KEEP``. If ``sharded``, every rank writes its part."""
         if sharded:
             self._write_folder(checkpoint)
         else:
@@ -87,13 +87,14 @@ class Checkpoints:
         self.ranks.first(lambda: remove(*self.paths()[:-KEEP]))
 
     def load(self, *, last_good: bool = False, like: Like = whole_on_cpu) -> Checkpoint | None:
-        """Return the last checkpoint; None if there is none.
+        """Read the last checkpoint; return None if there is none.
 
-        A damaged checkpoint raises an error that names it; ``last_good`` removes it and takes the one before.
+        A damaged checkpoint raises an error that names it; with ``last_good``, it is removed and the previous one is
+        read.
 
         Args:
             last_good: Whether to fall back to the previous checkpoint.
-            like: Makes the tensor to read into, for a checkpoint in shards (default: a whole tensor on the CPU).
+            like: Creates the tensor into which a tensor of a sharded checkpoint is read (default: full, on the CPU).
         """
         damaged: list[str] = []
         for path in reversed(self._shared_paths()):
@@ -105,23 +106,23 @@ class Checkpoints:
             if not last_good:
                 break
         if damaged:
-            before = ", or 'last-good' for the one before" if len(damaged) < len(self.paths()) else ""
-            raise ArgumentError("resume", f"a whole checkpoint{before}", "; ".join(damaged))
+            before = ", or 'last-good' for the previous checkpoint" if len(damaged) < len(self.paths()) else ""
+            raise ArgumentError("resume", f"an undamaged checkpoint{before}", "; ".join(damaged))
         return None
 
     def paths(self) -> list[Path]:
-        """Return the files or folders of the checkpoints, oldest first."""
+        """Return the paths of the checkpoints (files or folders), oldest first."""
         return sorted((*self.folder.glob("step-*.safetensors"), *self.folder.glob("step-*[0-9]")))
 
     def last_step(self) -> int:
-        """Return the step of the last checkpoint; 0 if there is none."""
+        """Return the number of updates before the last checkpoint; 0 if there is no checkpoint."""
         return int(self.paths()[-1].stem.partition("-")[2]) if self.paths() else 0
 
     def _shared_paths(self) -> list[Path]:
         paths, newest = self.paths(), self.last_step()
         most, fewest, last = self.ranks.highest(len(paths), -len(paths), newest)
         if (len(paths), len(paths), newest) != (most, -fewest, last):
-            raise ArgumentError("folder", "one that every rank can read", f"{self.folder}, not the same for all")
+            raise ArgumentError("folder", "a folder that every rank can read", f"{self.folder}, not the same for all")
         return paths
 
     def _write_file(self, checkpoint: Checkpoint) -> None:
@@ -146,7 +147,7 @@ class Checkpoints:
         self.ranks.first(finish)
 
     def _write_shards(self, folder: Path, tensors: Mapping[str, Tensor]) -> dict[str, str]:
-        """Write this rank's shards, and one copy of shared tensors; return the SHA-256 of each file."""
+        """Write the shards of this rank, and one copy of shared tensors; return the SHA-256 of each file by name."""
         from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
         from torch.distributed.checkpoint.state_dict_saver import save
 
@@ -161,7 +162,7 @@ class Checkpoints:
         return {"step": checkpoint.step, "settings": self.settings, "facts": record.plain(checkpoint.facts)}
 
     def _tried(self, path: Path, like: Like) -> tuple[Checkpoint | None, str]:
-        """Return a checkpoint that all ranks could read, or None and the reason."""
+        """Read a checkpoint on all ranks; return the checkpoint, or None and the reason if a rank cannot read it."""
         found, wrong = None, f"{path}, which another rank cannot read"
         try:
             with record.reading(path, "a checkpoint"):
@@ -176,7 +177,7 @@ class Checkpoints:
         return Checkpoint(int(content["step"]), tensors, content["facts"], changed), ""
 
     def _read_folder(self, path: Path, like: Like) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        """Read a checkpoint in shards; the ranks share the work of verifying checksums."""
+        """Read a sharded checkpoint from its folder; the ranks share the work of verifying checksums."""
         written = record.read_json(path / _CONTENT)
         for name, digest in sorted(written["files"].items())[self.ranks.rank :: self.ranks.size]:
             record.require_digest(record.inside(path / name, path), digest)
@@ -196,7 +197,7 @@ def _content(text: str) -> dict[str, Any]:
 
 
 def _read_shards(folder: Path, like: Like) -> dict[str, Tensor]:
-    """Read every tensor of the folder, or this rank's shards of it; no rank waits for another."""
+    """Read every tensor of a sharded checkpoint, whole or only the shards of this rank; no rank waits for another."""
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
     from torch.distributed.checkpoint.state_dict_loader import load
 
@@ -210,7 +211,7 @@ def _read_shards(folder: Path, like: Like) -> dict[str, Tensor]:
 
 
 def remove(*paths: Path) -> None:
-    """Remove files, and folders with their content; missing ones are ignored."""
+    """Remove files, and folders with their content; missing paths are ignored."""
     for path in paths:
         if path.is_dir():
             shutil.rmtree(path)

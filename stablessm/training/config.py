@@ -16,7 +16,7 @@ from stablessm._errors import ArgumentError
 from stablessm.training import schedules
 
 FREE = ("device", "graph", "checkpoint_every", "parallel")
-"""Settings that may differ when a run is resumed. Results depend on them only through the rounding of the device."""
+"""Settings that may differ when a run is resumed. They change the results only by rounding errors."""
 EXTENDS = ("epochs", "steps", "lr", "recurrent_lr", "schedule", "warmup", "cooldown", "patience")
 """Settings that may differ when a run is extended."""
 _LATER = ("replicas", "schedule", "cooldown", "state_noise", "ema", "patience", "init_from")
@@ -27,7 +27,7 @@ _LATER = ("replicas", "schedule", "cooldown", "state_noise", "ema", "patience", 
 @checked
 @dataclass(frozen=True)
 class TrainingConfig:
-    """How to train: AdamW with a schedule of the learning rate (a warm-up, then a cosine to zero by default).
+    """The settings of a training run with AdamW. By default the learning rate warms up and then falls along a cosine.
 
     >>> TrainingConfig(epochs=2, batch_size=32).total_steps(batches=100)
     200
@@ -43,15 +43,15 @@ class TrainingConfig:
     batch_size: int = 64
     """Number of sequences per batch, over all ranks."""
     accumulate: int = 1
-    """Number of batches per step. The loss is the mean over the scored positions of all of them."""
+    """Number of batches per step. The loss is the mean over the scored positions of all batches of the step."""
     lr: float = 0.004
     recurrent_lr: float | None = None
     """Learning rate of the recurrent parameters (default: ``lr``)."""
     weight_decay: float = 0.01
-    """Weight decay of all parameters except the recurrent ones."""
+    """Weight decay of all parameters except the recurrent parameters."""
     schedule: schedules.Name = "cosine"
-    """How the learning rate changes after the warm-up: ``constant``, ``linear`` or ``cosine`` to zero, or ``wsd``
-    (constant, then linear to zero in the ``cooldown``). ``stablessm.training.schedules`` has the formulas."""
+    """Learning rate after the warm-up: ``constant``, ``linear`` or ``cosine`` to zero, or ``wsd`` (constant, then
+    linear to zero in the ``cooldown``). ``stablessm.training.schedules`` has the formulas."""
     warmup: float = 0.05
     """Fraction of the steps during which the learning rate rises from 0."""
     cooldown: float = 0.2
@@ -59,27 +59,27 @@ class TrainingConfig:
     clip: float | None = 1.0
     """Largest norm of the gradient of all parameters; None turns clipping off."""
     autocast: bool = False
-    """Compute matrix products in bfloat16. Recurrences stay in float32, on a GPU with TF32 products."""
+    """Compute matrix products in bfloat16. Recurrences stay in float32 (on a GPU, with TF32 matrix products)."""
     compile: bool = False
     """Run the model through ``torch.compile``."""
     graph: bool = False
     """Capture the forward and backward pass of a step as a CUDA graph. Requires one GPU and sequences of one length."""
     state_noise: float | None = None
-    """Standard deviation of noise that is added to the state that a batch starts from, relative to the standard
-    deviation of that state. Requires a task that carries the state. A model then learns to continue from states that it
-    has not seen, which helps on texts longer than those of training."""
+    """Standard deviation of noise that is added to the initial state of a batch, relative to the standard deviation of
+    that state. Requires a task that carries the state. A model then learns to continue from states that it has not
+    seen, which helps on texts longer than the training texts."""
     seed: int = 0
-    """Seed of the order of the data and of dropout. The caller initializes the model."""
+    """Seed of the order of the data and of dropout. It does not affect the initial weights of a given model."""
     select: Literal["best", "last"] = "best"
-    """Weights to keep: ``best`` (by validation score) or ``last``."""
+    """Weights to keep after training: ``best`` (by validation score) or ``last``."""
     ema: float | None = None
-    """Decay d of an exponential moving average of the weights: after update t = 1, 2, … the average becomes d' times
-    itself plus 1 - d' times the weights, with d' = min(d, t / (t + 9)). Validation, selection and ``model/`` then use
-    the average instead of the weights."""
+    """Decay d of an exponential moving average of the weights: after update t = 1, 2, … the average becomes
+    d' · average + (1 - d') · weights with d' = min(d, t / (t + 9)). Validation, selection and ``model/`` then use the
+    average instead of the weights."""
     patience: int | None = None
-    """Stop when the validation metric has not improved in this number of validations in a row."""
+    """Stop when the validation metric has not improved in this number of consecutive validations."""
     init_from: str | None = None
-    """Folder of a run or of a saved model: its weights are the first weights of this run."""
+    """Folder of a run or of a saved model whose weights are the initial weights of this run."""
     evaluate_every: int | None = None
     """Number of steps between validations (default: an epoch)."""
     checkpoint_every: int | None = None
@@ -87,13 +87,14 @@ class TrainingConfig:
     log_every: int = 20
     """Number of steps between log entries; the host does not wait for the device in between."""
     explode: float = 10.0
-    """A run has diverged when its loss, averaged over about ten steps, exceeds this factor times the first loss."""
+    """A run has diverged if its loss, averaged over about ten steps, exceeds this factor times the first loss."""
     device: str = "auto"
-    """``auto``: a GPU if there is one."""
+    """Device to train on: ``auto`` (a GPU if there is one), ``cpu`` or ``cuda``."""
     replicas: int = 1
     """Number of models that are trained as one computation, with the seeds ``seed``, ``seed + 1``, …"""
     parallel: Literal["ddp", "fsdp"] = "ddp"
-    """Under ``torchrun``: the whole model on every rank, or a shard of it. Ignored by a single process."""
+    """Parallel training under ``torchrun``: ``ddp`` keeps the whole model on every rank, ``fsdp`` a shard of it.
+    Ignored by a single process."""
 
     def __post_init__(self) -> None:
         whole_number("seed", self.seed, least=0)
@@ -130,17 +131,19 @@ class TrainingConfig:
         return self.epochs * self.steps_per_epoch(batches) if self.steps is None else self.steps
 
     def steps_per_epoch(self, batches: int) -> int:
-        """Return the number of updates per epoch. Batches at its end that are too few for an update are left out."""
+        """Return the number of updates per epoch. Remaining batches that are too few for an update are left out."""
         if batches < self.accumulate:
             raise ArgumentError("accumulate", f"at most the {batches} batches of an epoch", self.accumulate)
         return batches // self.accumulate
 
     def rates(self, steps: int) -> Callable[[int], float]:
-        """Return the function from the number of a step to the factor of its learning rate, in a run of ``steps``."""
+        """Return the learning-rate schedule of a run of ``steps`` steps: a function from a step to the factor of the
+        rate.
+        """
         return partial(schedules.rate, steps=steps, warmup=self.warmup, schedule=self.schedule, cooldown=self.cooldown)
 
     def chosen_device(self) -> torch.device:
-        """Return the device to train on."""
+        """Return the device to train on, as ``device`` requests; raise an error if there is no such device."""
         name = ("cuda" if torch.cuda.is_available() else "cpu") if self.device == "auto" else self.device
         if not re.fullmatch(r"(cpu|cuda)(:\d+)?", name):
             raise ArgumentError("device", "auto, cpu or cuda", repr(self.device))
@@ -155,11 +158,13 @@ class TrainingConfig:
 
     @staticmethod
     def filled(binding: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the settings of :meth:`binding`, completed with the default values that it leaves out."""
+        """Complete the settings that :meth:`binding` returned with the default values that it leaves out."""
         return {field.name: field.default for field in fields(TrainingConfig) if field.name in _LATER} | {**binding}
 
     def binding(self) -> dict[str, Any]:
-        """Return the settings that a resumed run must share, except those of ``_LATER`` with default values."""
+        """Return the settings that must not change when a run is resumed, without newer settings that have their
+        default.
+        """
         default = self.filled({})
         return {name: value for name, value in asdict(self).items()
                 if name not in FREE and not (name in default and value == default[name])}  # fmt: skip

@@ -1,4 +1,4 @@
-"""Detecting that a run has diverged, and finding the cause."""
+"""Detection that a training run has diverged, and search for the cause."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from stablessm.instruments import Divergence, gradient_over_weight, report_modes
 from stablessm.instruments.modes import Mode, mapped_weight, recurrent_modules
 
 _LIMITS = (None, 1e30, 1e24, 1e18, 1e12, 1e9, 1e6, 1e4, 1e3)
-"""Thresholds, tried in this order: the first one that a value exceeds finds the value to blame. None: not finite."""
+"""Thresholds for ``stablessm.trace_divergence``, tried in order until a value exceeds one. None means: not finite."""
 _MEMORY = 10.0
-"""Number of steps of the running mean of the loss."""
+"""Time constant, in steps, of the running mean of the loss."""
 _SLOWER = "lower the learning rate (recurrent_lr for the recurrent parameters alone), or warm up for longer"
 
 
 @final
 @dataclass(frozen=True)
 class BadStep:
-    """Numbers of the step at which a training diverged, from :class:`Watch`."""
+    """The loss and the gradient norm at the step at which a training diverged, as :class:`Watch` recorded them."""
 
     loss: float
     gradient_norm: float
@@ -37,26 +37,26 @@ class BadStep:
 @final
 @dataclass(frozen=True, repr=False)
 class DivergenceReport(Result):
-    """Why a run was stopped."""
+    """A report on a run that diverged: the violated limit, the probable cause and a remedy."""
 
     step: int
     """Number of updates made before the step that diverged, which was not applied."""
     loss: float
     mean_loss: float
-    """The running mean of the loss over about ten steps."""
+    """Running mean of the loss over about ten steps."""
     gradient_norm: float
     limit: float
-    """Upper limit of the mean: ``explode`` times the first loss, or times the loss of an output of zeros if larger."""
+    """Upper limit of the mean loss: ``explode`` times the first loss (or times the loss of zero outputs, if larger)."""
     trace: Divergence | None
     """The first bad value of that step, from ``stablessm.trace_divergence``; None if no value is above 1000."""
     mode: Mode | None
-    """The recurrent mode to blame: from the trace, or the mode with the largest gradient-to-weight ratio."""
+    """Recurrent mode that probably caused the divergence: from ``trace``, or with the largest |gradient|/|weight|."""
     pushed: float | None
-    """|gradient|/|w| of that mode, if that is why it is named."""
+    """|gradient|/|weight| of ``mode``, if ``mode`` was chosen by this ratio."""
 
     @property
     def rule(self) -> str:
-        """The condition that was violated."""
+        """A sentence that states the violated condition, with the numbers."""
         if not math.isfinite(self.loss):
             return f"the loss is {self.loss}"
         if not math.isfinite(self.gradient_norm):
@@ -65,7 +65,7 @@ class DivergenceReport(Result):
 
     @property
     def remedy(self) -> str:
-        """What to do about it."""
+        """Advice on how to avoid the divergence."""
         return _SLOWER if self.trace is None or self.pushed is not None else self.trace.remedy
 
     def __str__(self) -> str:
@@ -77,21 +77,21 @@ class DivergenceReport(Result):
         return "\n".join([*lines, f"remedy: {self.remedy}"])
 
     def plain(self) -> dict[str, Any]:
-        """Return the report as plain values, for the record."""
+        """Return the report as a dictionary of plain values, for the record of the run."""
         return {**asdict(self), "rule": self.rule, "remedy": self.remedy, "text": str(self)}
 
 
 @final
 class Watch:
-    """Losses and gradient norms of the steps since the host last read them, and whether a step was bad.
+    """Collects losses and gradient norms on the device until the host reads them, and detects bad steps.
 
-    All of it stays on the device. A step is bad if its loss or gradient norm is not finite, or if the running mean of
-    the loss is above the limit. The weights of this mean fall by a tenth per step, so a single spike may be ten times
-    as high. From a bad step on, ``bad`` is 1, which makes a fused optimizer skip its updates: the weights stay as they
-    were at the bad step.
+    A step is bad if its loss or gradient norm is not finite, or if the running mean of the loss is above the limit. The
+    weights of this mean fall by a tenth per step, so that a single spike may be ten times as high. From a bad step on,
+    ``bad`` is 1, which makes a fused optimizer skip its updates: the weights stay as they were at the bad step.
 
     Args:
-        replicas: Number of models that are trained as one. Losses, norms and ``bad`` then have the shape (replicas,).
+        replicas: Number of models that are trained as one computation. Losses, norms and ``bad`` then have the shape
+            (replicas,).
         forgiving: Skip the update of a model only at steps whose gradient is not finite; nothing else is bad.
 
     >>> watch = Watch(torch.device("cpu"))
@@ -115,11 +115,11 @@ class Watch:
         self.means: list[Tensor] = []
 
     def start(self, loss: Tensor, explode: float) -> None:
-        """Set the initial loss, which the divergence limit is relative to."""
+        """Set the limit of the mean loss to ``explode`` times the initial loss."""
         self.mean, self.limit = loss.double(), explode * loss.double()
 
     def see(self, loss: Tensor, norm: Tensor) -> None:
-        """Record the loss and the gradient norm of a step."""
+        """Record the loss and the gradient norm of a step, and set ``bad`` if the step is bad."""
         self.mean = torch.lerp(self.mean, loss.double(), 1 / _MEMORY)
         for seen, value in ((self.losses, loss), (self.norms, norm), (self.means, self.mean)):
             seen.append(value.double())
@@ -130,11 +130,16 @@ class Watch:
         self.bad = torch.maximum(self.bad, 1 - good.float())
 
     def values(self) -> np.ndarray:
-        """Return losses, norms and running means, (steps, 3) or (steps, 3, replicas). Waits for the device."""
+        """Return the recorded losses, gradient norms and mean losses, (steps, 3) or (steps, 3, replicas).
+
+        The host waits for the device.
+        """
         return torch.stack([self._stacked(seen) for seen in (self.losses, self.norms, self.means)], 1).cpu().numpy()
 
     def first_bad(self, replica: int = 0) -> tuple[int, BadStep] | None:
-        """Return how many steps ago the first bad step of a model was, and its numbers; None if there was none."""
+        """Return the number of steps since the first bad step of a model, and its loss and norm; None if no step was
+        bad.
+        """
         if not self.bad.flatten()[replica]:
             return None
         seen = self.values().reshape(len(self.losses), 3, -1)[..., replica]
@@ -144,7 +149,7 @@ class Watch:
         return len(seen) - first, BadStep(loss, norm, mean, limit)
 
     def clear(self) -> None:
-        """Forget the recorded steps, after the host has read them."""
+        """Delete the recorded losses and norms, after the host has read them."""
         self.losses, self.norms, self.means = [], [], []
 
     def tensors(self) -> dict[str, Tensor]:
@@ -156,7 +161,7 @@ class Watch:
     def restore(
         self, *, limit: Tensor, mean: Tensor, losses: Tensor, norms: Tensor, means: Tensor, bad: Tensor | None = None
     ) -> None:
-        """Resume from a checkpoint."""
+        """Restore the state from the tensors of a checkpoint."""
         self.limit, self.mean = limit.to(self.limit), mean.to(self.mean)
         self.bad = self.bad if bad is None else bad.to(self.bad)
         self.losses, self.norms, self.means = ([*part.to(self.bad.device)] for part in (losses, norms, means))
@@ -166,12 +171,12 @@ class Watch:
 
 
 def diagnose(model: nn.Module, replay: Callable[[], object], step: int, bad: BadStep) -> DivergenceReport:
-    """Run the bad step again under ``trace_divergence`` and report the recurrent mode to blame.
+    """Repeat the bad step under ``trace_divergence`` and report which recurrent mode probably caused the divergence.
 
     Args:
-        replay: Computes the loss of the step and its gradients, with the present weights of the model.
+        replay: Function that computes the loss of the step and its gradients with the current weights of the model.
         step: Number of the step.
-        bad: Numbers of the step.
+        bad: Loss and gradient norm of the step.
     """
     trace = None
     for threshold in _LIMITS:
@@ -188,7 +193,7 @@ def diagnose(model: nn.Module, replay: Callable[[], object], step: int, bad: Bad
 
 
 def _pushed_hardest(model: nn.Module) -> tuple[Mode, float] | tuple[None, None]:
-    """Return the mode with the largest gradient-to-weight ratio, and that ratio."""
+    """Return the recurrent mode with the largest |gradient|/|weight|, and the ratio; None without a recurrence."""
     weights = {name: mapped_weight(module) for name, module in recurrent_modules(model)}
     try:
         modes, ratios = report_modes(model), gradient_over_weight(model, recurrent_only=True)

@@ -1,4 +1,4 @@
-"""Running a model on the batches of a task, and scoring it."""
+"""Evaluation of a model on the batches of a task."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ from stablessm.training.ranks import Ranks
 
 
 def apply(model: Any, batch: Batch, *, autocast: bool = False) -> Tensor:
-    """Return the output of a model for a batch, in float32 or better; the state of ``(output, state)`` is dropped."""
+    """Return the output of a model for a batch, in float32 or better, without a state that the model may return."""
     output = _called(model, batch, autocast=autocast)
     return _wide(output[0] if isinstance(output, tuple) else output)
 
 
 def apply_from(sequence: Any, batch: Batch, state: State, *, autocast: bool = False) -> tuple[Tensor, State]:
-    """Return the outputs and the state of ``sequence(x, state, reset=…)`` for a batch that starts from a state."""
+    """Run ``sequence(x, state, reset=…)`` on a batch from an initial state; return the outputs and the final state."""
     output, state = _called(sequence, batch, state, autocast=autocast)
     return _wide(output), state
 
 
 def sequence_of(model: nn.Module) -> Any:
-    """Return the function ``(x, state, reset=…) -> (outputs, state)`` of a model; raise if it has none.
+    """Return the method ``sequence(x, state, reset=…) -> (outputs, state)`` of a model; raise an error if it has none.
 
     >>> sequence_of(nn.Linear(1, 1))
     Traceback (most recent call last):
     ...
-    stablessm._errors.ArgumentError: model: expected one with sequence(x, state, reset=…) -> (outputs, state), for \
-a task that carries it, got Linear
+    stablessm._errors.ArgumentError: model: expected a method sequence(x, state, reset=…) -> (outputs, state), for a \
+task that carries the state, got Linear
     """
     found = getattr(model, "sequence", None)
     if not callable(found):
-        expected = "one with sequence(x, state, reset=…) -> (outputs, state), for a task that carries it"
+        expected = "a method sequence(x, state, reset=…) -> (outputs, state), for a task that carries the state"
         raise ArgumentError("model", expected, type(model).__name__)
     return found
 
@@ -57,15 +57,15 @@ def evaluate(
     autocast: bool = False,
     ranks: Ranks | None = None,
 ) -> dict[str, float]:
-    """Compute the metric and the loss of a task over a whole split.
+    """Compute the metric and the loss of a model over a whole split of a task.
 
     The scores do not depend on the batch size, apart from rounding. For a task that carries its state, the state is
     carried through every document of the split. The model runs in evaluation mode on the device of its parameters;
     its mode is restored afterwards.
 
     Args:
-        model: The model.
-        task: The task.
+        model: The model to evaluate.
+        task: The task that provides the data and the metric.
         split: ``train``, ``valid`` or ``test``.
         batch_size: Number of sequences per batch.
         autocast: Compute matrix products in bfloat16.
@@ -88,7 +88,7 @@ def evaluate(
                 continue
             metric, count = task.score(output, batch)
             loss = metric if task.metric == "nats" else task.loss(output, batch).double() * count
-            loss = torch.where(count > 0, loss, 0)  # a part may hold padding only
+            loss = torch.where(count > 0, loss, 0)  # a part may contain only padding
             total += torch.stack([metric, loss, count, torch.full_like(count, len(batch))])
     found, loss, count, examples = ranks.sum(total).tolist()
     score = math.nan if math.isnan(loss) else found / count  # classes can be counted even where outputs are NaN
@@ -107,7 +107,7 @@ def outputs(
     autocast: bool = False,
     ranks: Ranks | None = None,
 ) -> Generator[tuple[Tensor, Batch, bool], None, None]:
-    """Yield the outputs of a model over a split, their batch, and whether the rows of this rank count.
+    """Yield, for each batch of a split, the outputs of a model, the batch, and whether its rows count on this rank.
 
     The model is in evaluation mode until the generator ends. If a batch has fewer rows than there are ranks, the spare
     ranks compute rows of other ranks, which do not count: a model in shards needs all ranks.
@@ -124,7 +124,7 @@ def outputs(
     ranks, state, before = ranks or Ranks(), None, model.training
     steps = task.steps(split, batch_size)
     if not steps:
-        raise ArgumentError("split", f"one that task {task.name} has", repr(split))
+        raise ArgumentError("split", f"a split that task {task.name} has", repr(split))
     model.eval()
     try:
         for batch in task.lanes(split, batch_size) if carry else ():
@@ -141,7 +141,7 @@ def outputs(
 
 
 def _part(rows: int, ranks: Ranks) -> tuple[tuple[int, int], bool]:
-    """Return the part of a batch of this many rows that this rank takes, and whether it counts."""
+    """Return the part of a batch of ``rows`` rows that this rank computes, and whether this part counts."""
     spare = ranks.rank >= rows
     return (0, rows) if spare else (ranks.rank, min(ranks.size, rows)), not spare
 

@@ -1,4 +1,4 @@
-"""The folder of a run: its settings, and the weights that it keeps."""
+"""The folder of a training run: its settings and the selected weights."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _FOLDERS, _FILES = ("checkpoints", "tensorboard", MODEL), ("metrics.jsonl", "rec
 
 
 def check_folder(folder: str | Path) -> None:
-    """Refuse a folder in which something else would be overwritten."""
+    """Raise an error if training in this folder would overwrite files that no training wrote."""
     folder = Path(folder)
     if folder.exists() and not folder.is_dir():
         raise ArgumentError("folder", "a folder", f"{folder}, a file")
@@ -31,13 +31,17 @@ def check_folder(folder: str | Path) -> None:
         record.inside(folder / name, folder)
     taken = [name for name in (*_FOLDERS, *_FILES) if (folder / name).exists()]
     if taken and not (folder / MARKER).is_file():
-        raise ArgumentError("folder", "an empty one, or that of an earlier training", f"{folder} (with {taken[0]})")
+        raise ArgumentError("folder", "an empty folder, or that of an earlier training", f"{folder} (with {taken[0]})")
 
 
 def claim(folder: Path, settings: Mapping[str, Any], companions: Mapping[str, str], *, fresh: bool) -> None:
-    """Claim the folder for a run with these settings. ``fresh``: remove the files of an earlier run.
+    """Prepare the folder for a run and write the settings of the run into it.
 
-    ``companions``: files to store with the model, such as a tokenizer.
+    Args:
+        folder: Folder of the run.
+        settings: Settings of the run.
+        companions: Contents of files to store with the model, by name, such as a tokenizer.
+        fresh: Remove the files of an earlier run.
     """
     if fresh:
         for name in _FOLDERS:
@@ -56,10 +60,10 @@ def claim(folder: Path, settings: Mapping[str, Any], companions: Mapping[str, st
 
 @checked
 def settings_of(folder: str | Path) -> dict[str, Any]:
-    """Return the settings of a run: ``config``, ``task``, ``model`` and ``origin``, each by name."""
+    """Read the settings of a run from its folder: the dictionaries ``config``, ``task``, ``model`` and ``origin``."""
     path = Path(folder) / MARKER
     if not path.is_file():
-        raise ArgumentError("folder", f"that of a training, with a {MARKER}", str(folder))
+        raise ArgumentError("folder", f"the folder of a training, with a {MARKER}", str(folder))
     expected = "the settings of a training, which the same stablessm train command writes again"
     found = record.read_json(path, expected)
     with record.reading(path, expected):
@@ -67,9 +71,9 @@ def settings_of(folder: str | Path) -> dict[str, Any]:
 
 
 def keep(model: nn.Module, folder: Path) -> str | None:
-    """Write ``model/`` and return the SHA-256 of the weights.
+    """Write the weights of a model to ``model/`` in the run folder, and return their SHA-256.
 
-    ``stablessm.load`` reads the folder. Of a module that is not from this package, only the weights are written.
+    ``stablessm.load`` reads this folder. For a module that is not from this package, only the weights are written.
     """
     weights = folder / MODEL / storage.WEIGHTS
     try:
@@ -80,13 +84,13 @@ def keep(model: nn.Module, folder: Path) -> str | None:
 
 
 def check_kept(folder: Path) -> None:
-    """Raise an error if the weights that ``keep`` wrote are damaged."""
+    """Raise an error if the weights that :func:`keep` wrote are damaged."""
     with _selecting():
         _tensors.load(folder / MODEL / storage.WEIGHTS)
 
 
 def restore(model: nn.Module, folder: Path, kept: str | None) -> None:
-    """Load the weights that ``keep`` wrote; ``kept`` is their SHA-256, or None if it is not known."""
+    """Load into the model the weights that :func:`keep` wrote; ``kept`` is their expected SHA-256, if it is known."""
     with _selecting():
         storage.restore(model, folder / MODEL / storage.WEIGHTS, [kept] if kept else [])
 
@@ -96,5 +100,5 @@ def _selecting() -> Iterator[None]:
     try:
         yield
     except (OSError, ArgumentError) as error:
-        expected = "whole weights with the best score, or 'last-good' for the weights of the last checkpoint"
+        expected = "undamaged weights with the best score, or 'last-good' for the weights of the last checkpoint"
         raise ArgumentError("resume", expected, error) from error

@@ -1,4 +1,4 @@
-"""Forecasts of a trained model in the units of the data, and their errors."""
+"""Forecasts of a trained model in the units of the data, with intervals, and forecast errors."""
 
 from __future__ import annotations
 
@@ -22,32 +22,33 @@ from stablessm.training.evaluate import apply
 @final
 @dataclass(frozen=True, eq=False, repr=False)
 class Forecast(Result):
-    """The next rows of a series, in the units of the data."""
+    """A forecast of the next rows of a series, in the units of the data."""
 
     columns: tuple[str, ...]
     values: np.ndarray
-    """(horizon, columns)."""
+    """Forecast values (horizon, columns)."""
     lower: np.ndarray | None
-    """Lower ends of the intervals, (horizon, columns); None where there are no intervals."""
+    """Lower ends of the intervals (horizon, columns); None if there are no intervals."""
     upper: np.ndarray | None
+    """Upper ends of the intervals (horizon, columns); None if there are no intervals."""
     past: np.ndarray
-    """(window, columns): the rows before the forecast."""
+    """The rows before the forecast (window, columns)."""
     note: str
-    """Which cells of the data were filled or dropped, and what the intervals are, or why there are none."""
+    """States which cells of the data were filled or dropped, and what the intervals are or why there are none."""
 
     def header(self) -> list[str]:
-        """Return the names of the columns of :meth:`rows`."""
+        """Return the column names of the table that :meth:`rows` yields."""
         parts = ("",) if self.lower is None else ("", " lower", " upper")
         return ["step", *(f"{name}{part}" for name in self.columns for part in parts)]
 
     def rows(self) -> Iterator[list[Any]]:
-        """Yield the number of each step from 1 on, and for each column the forecast and its interval."""
+        """Yield one row per forecast step: the number of the step (from 1), then each forecast with its interval."""
         parts = [part for part in (self.values, self.lower, self.upper) if part is not None]
         for step, row in enumerate(np.stack(parts, -1).reshape(len(self.values), -1).tolist(), 1):
             yield [step, *row]
 
     def plain(self) -> dict[str, Any]:
-        """Return plain values, for JSON."""
+        """Return the forecast as a dictionary of plain values, for JSON."""
         parts = {"forecast": self.values, "lower": self.lower, "upper": self.upper}
         told = {name: None if part is None else part.tolist() for name, part in parts.items()}
         return {"columns": list(self.columns), **told, "note": self.note}
@@ -68,8 +69,11 @@ def forecast(
     """Forecast the rows after the last row of ``data``.
 
     Args:
-        task: The data that the model was trained on, for intervals.
-        missing: Why there is no ``task``.
+        model: The trained model.
+        reader: Reader of new data for this model.
+        data: A file or an array.
+        task: The data that the model was trained on, for intervals; None for no intervals.
+        missing: The reason why there is no ``task``.
         horizon: Number of rows to forecast (default: as in training). A longer forecast uses its own rows as inputs,
             which requires a model that forecasts every column.
         level: Fraction of the validation errors that the intervals cover.
@@ -114,9 +118,12 @@ def forecast_errors(
     batch_size: int = 64,
     autocast: bool = False,
 ) -> np.ndarray:
-    """Return data minus forecast for every window of a split, (windows, horizon, targets), in units of the data."""
+    """Return the forecast errors (data minus forecast) for every window of a split, in the units of the data.
+
+    The shape is (windows, horizon, targets).
+    """
     if not isinstance(task, WindowTask):
-        raise ArgumentError("task", "one that forecasts a series", type(task).__name__)
+        raise ArgumentError("task", "a task that forecasts a series", type(task).__name__)
     steps = task.outputs.size // len(task.targets)
     reader = SeriesReader(task.columns, task.targets, task.inputs.length, steps, task.mean, task.deviation)
     horizon, task = horizon or steps, task.to(next(model.parameters()).device)
@@ -127,12 +134,12 @@ def forecast_errors(
         off = after.double() - _ahead(model, reader, x, horizon, autocast).double()
         parts.append(off.cpu().numpy() * deviation)
     if not parts:
-        raise ArgumentError("split", f"one with windows and {horizon} rows after them", repr(split))
+        raise ArgumentError("split", f"a split with windows and {horizon} rows after them", repr(split))
     return np.concatenate(parts)
 
 
 def unit_scores(errors: np.ndarray, names: Sequence[str]) -> dict[str, dict[str, float]]:
-    """Return the root mean square and the mean absolute value of the errors of each column.
+    """Return the root mean square error and the mean absolute error of each column.
 
     >>> unit_scores(np.array([[[3.0]], [[-4.0]], [[5.0]], [[0.0]]]), ["load"])
     {'load': {'rmse': 3.5355339059327378, 'mae': 3.0}}
@@ -143,7 +150,7 @@ def unit_scores(errors: np.ndarray, names: Sequence[str]) -> dict[str, dict[str,
 
 @torch.no_grad()
 def _ahead(model: nn.Module, reader: SeriesReader, x: Tensor, horizon: int, autocast: bool) -> Tensor:
-    """Return standardized forecasts (B, horizon, targets) after windows (B, window, columns)."""
+    """Return standardized forecasts (B, horizon, targets) for standardized windows (B, window, columns)."""
     if horizon > reader.horizon and set(reader.targets) != set(reader.columns):
         others = ", ".join(name for name in reader.columns if name not in reader.targets)
         expected = f"at most {reader.horizon}, as in training, since the model does not forecast {others}"

@@ -1,4 +1,4 @@
-"""The loss of a step and its gradient: a function of the weights, the number of the step and the carried state."""
+"""Strategies that compute the loss and the gradient of a training step."""
 
 from __future__ import annotations
 
@@ -22,50 +22,50 @@ from stablessm.training.replayed import Replayed
 from stablessm.training.trainee import Carrying, Trainee
 
 Passes: TypeAlias = tuple[Tensor, Sequence[Tensor | None]]
-"""A loss and its gradients."""
+"""A loss and its gradients with respect to the parameters."""
 _SEEDS = 2**31
 _DROPOUT = 1 << 62
 """Offset that separates the seeds of dropout from the seeds with which tasks order their data."""
 _APART = 0x9E3779B97F4A7C15
-"""Difference between the seeds of two ranks."""
+"""Difference between the random seeds of consecutive ranks."""
 
 
 class Strategy(ABC):
-    """How the gradient of a step is computed: for one model, or for several as one computation."""
+    """The base class of strategies, which compute the gradient of a training step, for one model or for several."""
 
     @abstractmethod
     def compute(self, step: int) -> Tensor:
-        """Store the gradient of a step in the parameters, and return the loss: one number, or one per model."""
+        """Store the gradient of a step in the parameters, and return the loss (one number, or one number per model)."""
 
     def settle(self, bad: Tensor) -> None:  # noqa: B027 (most strategies keep nothing)
-        """Keep the state of the step for the next step, unless ``bad`` is 1."""
+        """Carry the final state of the step to the next step, unless ``bad`` is 1."""
 
     def updated(self) -> None:  # noqa: B027
-        """Called after the weights have changed."""
+        """Do what is necessary after the optimizer has changed the weights; called after every update."""
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the tensors that a checkpoint stores, by name."""
         return {}
 
     def facts(self) -> Any:
-        """Return plain values that a checkpoint stores."""
+        """Return plain values that a checkpoint stores for this strategy."""
         return None
 
     def restore(self, facts: Any, tensors: Mapping[str, Tensor]) -> None:  # noqa: B027
-        """Resume from a checkpoint."""
+        """Restore the state of the strategy from a checkpoint."""
 
 
 @final
 class Objective(Strategy):
-    """The gradient of a loss function, for one model or for several whose losses depend on their own weights only.
+    """A strategy for any loss function, for one model or for several models with independent losses.
 
     Args:
         loss: Function from the tensors of a batch to the loss, or to (loss, other numbers for the hooks).
-        batch: Function from the number of a step to the tensors of its batch. It returns the same tensors, and sets the
-            same random state, whenever it is called.
-        parameters: Parameters whose gradients a ``graph`` computes.
-        graph: Capture the forward and backward pass as a CUDA graph. The loss must not read values from the host.
-        generator: Random generator that the loss draws from (default: that of the device).
+        batch: Function from the number of a step to the tensors of its batch. It must return the same tensors, and set
+            the same random state, at every call with the same number.
+        parameters: Parameters whose gradients a CUDA graph computes; required with ``graph``.
+        graph: Capture the forward and backward pass as a CUDA graph. The loss must not copy values to the host.
+        generator: Random generator that the loss draws from (default: the generator of the device).
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class Objective(Strategy):
         self._replayed: Replayed[Passes] | None = None
 
     def compute(self, step: int) -> Tensor:
-        """Store the gradient of the sum of the losses in the parameters; return the losses."""
+        """Store the gradient of the sum of the losses of all models in the parameters; return the losses."""
         arguments = self.batch(step)
         if not self.graph:
             return descend(self._noting(*arguments))
@@ -102,11 +102,11 @@ class Objective(Strategy):
 
 @final
 class Gradient(Strategy):
-    """The loss and gradient of a training step; each rank computes its rows of the batch.
+    """The strategy for one model and a task; each rank computes its rows of the batch.
 
     Args:
-        trainee: The model.
-        task: The task.
+        trainee: The model to train.
+        task: The task to train on.
         config: The settings of the training.
         epoch: Number of steps per epoch.
         watch: Receives the initial loss at step 0.
@@ -120,18 +120,19 @@ class Gradient(Strategy):
         if config.graph and ranks.size > 1:
             raise ArgumentError("graph", "one process", ranks.size)
         if config.state_noise is not None and not task.carries:
-            raise ArgumentError("state_noise", "None for a task that carries no state (carry=True)", config.state_noise)
+            raise ArgumentError("state_noise", "None, or a task with carry=True", config.state_noise)
         if config.graph and task.carries:
-            raise ArgumentError("graph", "a task that carries no state", task.name)
+            raise ArgumentError("graph", "a task that does not carry the state", task.name)
         self.trainee, self.task, self.config, self.ranks = trainee, task, config, ranks
         self.epoch, self.watch = epoch, watch
         self.carry = Carry(config.batch_size, ranks, config.state_noise)
         self._graph: Replayed[Passes] | None = None
 
     def compute(self, step: int) -> Tensor:
-        """Store the gradient of the mean loss over all batches and ranks in the parameters; return that loss.
+        """Store the gradient of the mean loss over all batches and ranks in the parameters; return the mean loss.
 
-        The mean is over the scored positions: long sequences count more than short ones, as in one large batch.
+        The mean is over the scored positions, so that long sequences count more than short sequences, as in one large
+        batch.
         """
         self.seed(step, self.ranks.rank)
         self.carry.begin(anew=step % self.epoch == 0)
@@ -141,9 +142,9 @@ class Gradient(Strategy):
         return self._launched(step, batches)
 
     def _launched(self, step: int, batches: Sequence[Batch]) -> Tensor:
-        """Compute the loss and gradient without a CUDA graph."""
+        """Compute the loss and the gradient of a step without a CUDA graph."""
         count = self._count(batches)
-        # the loss, and at step 0 the loss of an output of zeros
+        # the loss and, at step 0, the loss of zero outputs
         values = torch.zeros(2, dtype=torch.float64, device=self.task.device)
         for i, batch in enumerate(batches):
             with self.trainee.accumulating() if i + 1 < len(batches) else nullcontext():
@@ -158,7 +159,9 @@ class Gradient(Strategy):
         return loss
 
     def _replayed(self, step: int, batches: Sequence[Batch]) -> Tensor:
-        """Replay the CUDA graph if the batches have the shapes of the first batches."""
+        """Compute the loss and the gradient of a step by a CUDA graph, if the batches have the shapes of the first
+        step.
+        """
         names = [name for name, value in vars(batches[0]).items() if value is not None]
         arguments = [getattr(batch, name) for batch in batches for name in names]
         parameters = [parameter for parameter in self.trainee.trained.parameters() if parameter.requires_grad]
@@ -189,23 +192,25 @@ class Gradient(Strategy):
         self.carry.settle(bad)
 
     def updated(self) -> None:
-        """Copy the buffers of rank 0 to all ranks."""
+        """Copy the buffers of the model from rank 0 to all ranks."""
         self.ranks.share(self.trainee.trained, buffers_only=True)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return the carried state."""
+        """Return the tensors of the carried state by name, for a checkpoint."""
         return self.carry.tensors()
 
     def facts(self) -> Any:
-        """Return the structure of the carried state."""
+        """Return the structure of the carried state, for a checkpoint."""
         return self.carry.form()
 
     def restore(self, facts: Any, tensors: Mapping[str, Tensor]) -> None:
-        """Take the carried state of a checkpoint."""
+        """Restore the carried state from a checkpoint."""
         self.carry.restore(facts, tensors, self.task.device)
 
     def replay(self, step: int, carried: State = None) -> None:
-        """Compute the gradient of a step in the caller's whole model, the parts of all ranks one after the other.
+        """Repeat a step in the caller's unsharded model, to find the cause of a divergence.
+
+        The gradients of the parts of all ranks are computed one after the other.
 
         ``carried`` is ``carry.everyone()`` after that step, for a task that carries its state.
         """
@@ -227,30 +232,30 @@ class Gradient(Strategy):
         return apply(runner, batch, autocast=self.config.autocast)
 
     def _count(self, batches: Sequence[Batch]) -> Tensor | None:
-        """Return the number of scored positions of a step, on all ranks; None if a step is one batch of one rank."""
+        """Return the number of scored positions of a step over all ranks; None if a step is one batch of one rank."""
         alone = self.config.accumulate * self.ranks.size == 1
         return None if alone else self.ranks.sum(count_of(self.task, batches))
 
     def seed(self, step: int, rank: int = 0) -> None:
-        """Seed the random numbers of a step, differently on every rank."""
+        """Seed the random generators for a step, differently on every rank."""
         seed = _DROPOUT + (self.config.seed % _SEEDS) * _SEEDS + step
         torch.manual_seed((seed + rank * _APART) % 2**63)
 
     def batch(self, step: int, i: int, part: tuple[int, int] = (0, 1)) -> Batch:
-        """Return batch i of a step, or a part of it."""
+        """Return batch number i of a step, or a part of this batch."""
         epoch, index = divmod(step, self.epoch)
         at, size, seed = index * self.config.accumulate + i, self.config.batch_size, self.config.seed
         return self.task.batch("train", size, seed=seed, epoch=epoch, index=at, part=part)
 
 
 def descend(loss: Tensor) -> Tensor:
-    """Add the gradient of a loss (or of the sum of several) to ``grad`` of the parameters; return the loss."""
+    """Add the gradient of a loss (or of the sum of several losses) to ``grad`` of the parameters; return the loss."""
     loss.sum().backward()
     return loss.detach()
 
 
 def _both_passes(losses: Callable[..., Iterable[Tensor]], parameters: Sequence[Tensor]) -> Callable[..., Passes]:
-    """Return the function that computes the sum of the losses and its gradients, one loss after the other."""
+    """Return a function that computes the sum of several losses and the gradients of the sum, one loss at a time."""
 
     def both(*tensors: Tensor) -> Passes:
         total, sums = None, list[Tensor | None]([None] * len(parameters))
@@ -265,7 +270,7 @@ def _both_passes(losses: Callable[..., Iterable[Tensor]], parameters: Sequence[T
 
 
 def _replay(graph: Replayed[Passes], arguments: Sequence[Tensor], parameters: Sequence[Tensor]) -> Tensor:
-    """Replay a graph, store its gradients in the parameters and return the loss."""
+    """Replay a CUDA graph, store its gradients in the parameters and return the loss."""
     loss, gradients = graph(*arguments)
     for parameter, gradient in zip(parameters, gradients, strict=True):
         parameter.grad = gradient
@@ -277,7 +282,7 @@ def _sum(one: Tensor | None, other: Tensor | None) -> Tensor | None:
 
 
 def _apart(gradients: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
-    """Return contiguous gradients that share no memory, so that they can be clipped in place.
+    """Return the gradients as contiguous tensors that share no memory, so that they can be clipped in place.
 
     >>> a, b = torch.ones(2, requires_grad=True), torch.ones(2, requires_grad=True)
     >>> same, apart = (f(torch.autograd.grad((a + b).prod(), (a, b))) for f in (tuple, _apart))
@@ -295,18 +300,18 @@ def _apart(gradients: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
 
 
 def require_parts(task: Task, config: TrainingConfig, ranks: int) -> None:
-    """Raise an error if a step has several parts whose losses do not add up to the loss of the step."""
+    """Raise an error if a step would be split into parts whose losses do not add up to the loss of the step."""
     if config.batch_size < ranks:
-        raise ArgumentError("batch_size", f"a sequence or more for each of {ranks} ranks", config.batch_size)
+        raise ArgumentError("batch_size", f"at least one sequence for each of {ranks} ranks", config.batch_size)
     own = [name for name in ("loss", "total_loss", "count") if getattr(type(task), name) is not getattr(Task, name)]
     missing = {"total_loss", "count"} - set(own)
     if own and missing and config.accumulate * ranks > 1:
-        expected = f"one that defines {' and '.join(sorted(missing))} too, to be trained with accumulate or ranks"
-        raise ArgumentError("task", expected, f"{type(task).__name__}, which overrides {' and '.join(own)} alone")
+        expected = f"a task that also defines {' and '.join(sorted(missing))}, to be trained with accumulate or ranks"
+        raise ArgumentError("task", expected, f"{type(task).__name__}, which overrides only {' and '.join(own)}")
 
 
 def count_of(task: Task, batches: Iterable[Batch]) -> Tensor:
-    """Return the number of scored positions of all batches."""
+    """Return the total number of scored positions of several batches."""
     return torch.stack([task.count(batch) for batch in batches]).sum()
 
 

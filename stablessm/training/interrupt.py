@@ -1,4 +1,4 @@
-"""Ctrl-C and the signal of a batch system, which a training handles after the current step."""
+"""Handling of Ctrl-C and of SIGTERM (for example from a batch system) after the current training step."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ class Interrupted(KeyboardInterrupt):
 
 @final
 class Request:
-    """The signal that has arrived, if any."""
+    """A record of the signal (SIGINT or SIGTERM) that has arrived, if any."""
 
     signal: int | None = None
 
     def note(self, number: int, _: FrameType | None) -> None:
-        """Record a signal; a second one interrupts at once."""
+        """Record a signal; raise KeyboardInterrupt at the second signal."""
         if self.signal is not None:
             raise KeyboardInterrupt
         self.signal = number
@@ -42,7 +42,9 @@ class Request:
 
 @contextmanager
 def requests() -> Iterator[Request]:
-    """Record SIGINT and SIGTERM within the block instead of ending the process; has no effect in other threads.
+    """Return a context in which SIGINT and SIGTERM are recorded instead of ending the process.
+
+    Outside the main thread it has no effect.
 
     >>> with requests() as request:
     ...     signal.raise_signal(signal.SIGTERM)

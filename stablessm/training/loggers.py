@@ -1,4 +1,4 @@
-"""Loggers, which receive the metrics of a training in addition to ``metrics.jsonl``."""
+"""Loggers: objects that receive the metrics of a training, in addition to the file ``metrics.jsonl``."""
 
 from __future__ import annotations
 
@@ -12,10 +12,13 @@ from stablessm.training.result import TrainingResult
 
 @runtime_checkable
 class Logger(Protocol):
-    """An object with the three methods below; no base class is required. Under ``torchrun`` only rank 0 calls it."""
+    """The interface of loggers: three methods that a training calls. Under ``torchrun``, only rank 0 calls them.
+
+    No base class is required.
+    """
 
     def begin(self, folder: Path, settings: Mapping[str, Any], step: int) -> None:
-        """Called when a run begins or is resumed.
+        """Prepare for logging; called when a run begins or is resumed.
 
         Args:
             folder: Folder of the run.
@@ -24,39 +27,39 @@ class Logger(Protocol):
         """
 
     def log(self, step: int, values: Mapping[str, Any]) -> None:
-        """Called with the metrics after a step.
+        """Log the metrics after a step.
 
         Args:
             step: Number of steps made.
             values: A row of ``metrics.jsonl`` without its ``step``: ``loss``, ``lr``, … of training, or ``split`` and
-                the scores of a validation; with ``TrainingConfig(replicas=)`` also ``replica``, the number of the
-                model. Infinite numbers are floats.
+                the scores of a validation. With ``TrainingConfig(replicas=)`` it also has ``replica``, the number of
+                the model. Infinite numbers are floats.
         """
 
     def end(self, result: TrainingResult | None) -> None:
-        """Called when the run ends; ``result`` is None if it was interrupted or failed."""
+        """Finish logging; called when the run ends. ``result`` is None if the run was interrupted or failed."""
 
 
 @final
 class TensorBoard:
-    """A logger that writes ``tensorboard/`` in the run folder; it does nothing if tensorboard is not installed."""
+    """A logger that writes TensorBoard files to ``tensorboard/`` in the run folder, if tensorboard is installed."""
 
     _writer: Any = None
 
     def begin(self, folder: Path, settings: Mapping[str, Any], step: int) -> None:
-        """Open the file; events after ``step`` are dropped."""
+        """Open the TensorBoard file; events after ``step`` from an earlier run are dropped."""
         if why_missing("torch.utils.tensorboard") is None:
             from torch.utils.tensorboard import SummaryWriter
 
             self._writer = SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1)
 
     def log(self, step: int, values: Mapping[str, Any]) -> None:
-        """Write the numbers as ``train/NAME``, or ``valid/NAME`` for the scores of a validation."""
+        """Write the metrics as ``train/NAME``, or ``valid/NAME`` for the scores of a validation."""
         for name, value in values.items() if self._writer is not None else ():
             if isinstance(value, float):
                 self._writer.add_scalar(f"{values.get('split', 'train')}/{name}", value, step)
 
     def end(self, result: TrainingResult | None) -> None:
-        """Close the file."""
+        """Close the TensorBoard file."""
         if self._writer is not None:
             self._writer.close()

@@ -1,4 +1,4 @@
-"""Train a model on a task, in a folder."""
+"""The function ``train``, which trains a model on a task and writes the results to a folder."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ from stablessm.training.trainee import trainee
 from stablessm.training.warm_start import warm_start
 
 CHECKPOINT_SECONDS = 60.0
-"""Seconds between checkpoints, or 20 times the time that a checkpoint takes if longer; see ``checkpoint_every``."""
+"""Seconds between checkpoints; longer if writing a checkpoint takes more than a 20th of it (``checkpoint_every``)."""
 _CHECKPOINTS = "checkpoints"
 REPLICA = "replica"
-"""Folders of replicas: ``replica-0``, ``replica-1``, …"""
+"""Prefix of the folders of replicas: ``replica-0``, ``replica-1``, …"""
 
 
 @checked
@@ -54,25 +54,25 @@ def train(
     origin: Mapping[str, Any] | None = None,
     loggers: Sequence[Logger] = (),
 ) -> TrainingResult:
-    """Train a model on a task. A killed run resumes from ``folder`` and ends in the same bits.
+    """Train a model on a task. A killed run resumes from ``folder`` and ends with exactly the same weights.
 
     The folder gets ``model/`` (``stablessm.load`` reads it), ``record.json``, ``metrics.jsonl``, ``tensorboard/`` and
     ``checkpoints/``; no second training may use it at the same time. A run stops when it diverges: when the loss or the
-    norm of the gradient is not finite, or the loss, over about ten steps, is more than ``config.explode`` times the
-    loss of the first step (or of an output of zeros, if that is larger). SIGINT and SIGTERM leave a checkpoint and
-    raise ``Interrupted``.
+    norm of the gradient is not finite, or when the mean loss over about ten steps is more than ``config.explode`` times
+    the loss of the first step (or of zero outputs, if that is larger). At SIGINT and SIGTERM, a checkpoint is written
+    and ``Interrupted`` is raised.
 
-    The processes of ``torchrun`` (or of a ``torch.distributed`` group) train together: each takes its rows of every
+    The processes of ``torchrun`` (or of a ``torch.distributed`` group) train together: each computes its rows of every
     batch. Rank 0 writes the folder, which all ranks read. Another number of processes may resume the run.
 
     ``config.replicas`` models are trained as one computation (``torch.vmap``): replica i with the seed
-    ``config.seed + i``, in the folder ``replica-i``. If one diverges, the others continue.
+    ``config.seed + i``, in the folder ``replica-i``. If one replica diverges, the others continue.
 
     Args:
-        model: A module from inputs to outputs or to ``(outputs, state)``; for a task that carries its state, with a
+        model: A module from inputs to outputs or to ``(outputs, state)``; for a task that carries the state, with a
             method ``sequence(x, state, reset=…) -> (outputs, state)``. Or a function without arguments that returns
-            such a module, which is called for each replica after ``torch.manual_seed`` with the seed of the replica.
-            Replicas of a module start from its weights, and replica 0 is the module itself. Afterwards the module is on
+            such a module; it is called for each replica after ``torch.manual_seed`` with its seed. From a given module,
+            all replicas start with its weights, and replica 0 is the module itself. Afterwards the module is on
             ``config.device`` (on the CPU if it was sharded) with the weights that ``config.select`` names.
         resume: ``True`` resumes from the last checkpoint, ``"last-good"`` from the previous one if the last is damaged;
             ``False`` starts again and removes the files of an earlier run.
@@ -105,7 +105,7 @@ def train(
 
 
 def _require_possible(task: Task, config: TrainingConfig, ranks: Ranks, resume: object, extend: bool) -> None:
-    """Raise an error for arguments that exclude each other."""
+    """Raise an error for combinations of arguments that are not possible."""
     if resume not in (True, False, "last-good"):
         raise ArgumentError("resume", "True, False or 'last-good'", repr(resume))
     if extend and resume is False:
@@ -116,7 +116,7 @@ def _require_possible(task: Task, config: TrainingConfig, ranks: Ranks, resume: 
 
 
 def _models(model: nn.Module | Callable[[], nn.Module], config: TrainingConfig) -> list[nn.Module]:
-    """Return the model of every replica."""
+    """Return one model per replica."""
     if isinstance(model, nn.Module):
         return [model, *(copy.deepcopy(model) for _ in range(config.replicas - 1))]
     found = []
@@ -129,7 +129,7 @@ def _models(model: nn.Module | Callable[[], nn.Module], config: TrainingConfig) 
 
 @final
 class _Run:
-    """One call of ``train``: a step loop, and a session for every model. Leaving ``with`` ends the loggers.
+    """One call of :func:`train`: a step loop, and a session for every model. Leaving its context closes the loggers.
 
     Args:
         again: Whether the run is resumed from a checkpoint.
@@ -181,7 +181,7 @@ class _Run:
         self.loop.history = history
 
     def complete(self, resume: bool | Literal["last-good"], origin: Mapping[str, Any], *, progress: bool) -> None:
-        """Run the remaining steps."""
+        """Run the remaining training steps."""
         try:
             self.trained.train()
             for session in self.sessions:
@@ -207,7 +207,7 @@ class _Run:
                 session.close()
 
     def finish(self) -> TrainingResult:
-        """Select and score the weights of every model, and write the records."""
+        """Select the weights of every model, score them, and write the records."""
         found = [session.finish() for session in self.sessions]
         if not self.replicas:
             self.result = found[0]
@@ -223,17 +223,17 @@ class _Run:
         pass
 
     def __exit__(self, *_: object) -> None:
-        """Report the end of the run to the loggers that have begun."""
+        """Call ``end`` of every logger whose ``begin`` was called."""
         for logger in self.loggers[: self.begun]:
             logger.end(self.result)
 
     def _agree(self, before: Mapping[str, Any], now: Mapping[str, Any]) -> Mapping[str, tuple[Any, Any]]:
-        """Return the settings that have changed since a checkpoint; raise if the run cannot be resumed with them."""
+        """Return the settings that changed since a checkpoint; raise an error if the run cannot be resumed."""
         was, is_ = ({**each, "config": self.config.filled(each["config"])} for each in (before, now))
         return require_resumable(was, is_, changeable=[f"config.{name}" for name in EXTENDS], extend=self.extend)
 
     def _claim(self, origin: Mapping[str, Any], *, fresh: bool) -> None:
-        """Claim the folders of the run and of its replicas."""
+        """Prepare the folders of the run and of its replicas, and write the settings."""
         if fresh:
             remove(*self.folder.glob(f"{REPLICA}-*"))
         if self.replicas:

@@ -1,4 +1,4 @@
-"""The metrics of a run, as lines of JSON."""
+"""The file of the metrics of a run, with one line of JSON per logged step."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _FILE = "metrics.jsonl"
 
 @final
 class Metrics:
-    """``metrics.jsonl`` of a run folder.
+    """Writes the metrics of a run to ``metrics.jsonl`` in the run folder.
 
     Args:
         folder: The run folder.
-        first: The step from which the run is resumed. Lines of later steps are dropped, because they will be written
-            again.
+        first: The step from which the run is resumed. Lines of later steps are dropped, because the resumed run writes
+            them again.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -39,27 +39,27 @@ class Metrics:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the lines that this object kept or wrote."""
+        """SHA-256 of the lines that this object kept from an earlier run or wrote."""
         return self._hash.hexdigest()
 
     def write(self, step: int, **values: Any) -> None:
-        """Write one line in a single write."""
+        """Append one line with the metrics of a step, in a single write."""
         self._hash.update(record.append_line(self._path, {"step": step, **values}))
 
 
 def read_rows(folder: Path) -> list[dict[str, Any]]:
-    """Return the metrics in the folder of a run, without a last line that a kill cut off."""
+    """Read the metrics in a run folder; an incomplete last line of a killed run is ignored."""
     return record.read_lines(folder / _FILE, step=int)
 
 
 def losses(rows: Iterable[Mapping[str, Any]]) -> np.ndarray:
-    """Return step and training loss, (rows, 2); rows with the scores of a split are left out."""
+    """Return the steps and training losses (rows, 2) in the metrics; rows with validation scores are left out."""
     found = [(row["step"], record.number(row.get("loss"))) for row in rows if "split" not in row]
     return np.array(found, dtype=float).reshape(-1, 2)
 
 
 def write_means(folder: Path, replicas: Sequence[Path]) -> list[dict[str, Any]]:
-    """Write ``metrics.jsonl`` with the mean metrics of models that were trained as one; return its rows."""
+    """Write ``metrics.jsonl`` with the mean metrics of all replicas, and return its rows."""
     said: dict[tuple[int, str], list[dict[str, Any]]] = {}
     for row in (row for replica in replicas for row in read_rows(replica)):
         said.setdefault((row["step"], str(row.get("split", ""))), []).append(row)

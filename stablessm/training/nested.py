@@ -1,4 +1,4 @@
-"""States of models: tensors in nested tuples, lists and mappings, and their names in a checkpoint."""
+"""States of models, which are tensors in nested tuples, lists and mappings, and their names in a checkpoint."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from torch import Tensor
 from stablessm._errors import ArgumentError
 
 State: TypeAlias = Any
-"""None, a tensor, or tuples, lists and mappings (by strings) of states."""
+"""A state: None, a tensor, or a tuple, list or mapping (with string keys) of states."""
 
 
 def mapped(function: Callable[..., Tensor], *states: State) -> State:
-    """Return the state with ``function`` applied to every tensor, or to the corresponding tensors of several states.
+    """Apply a function to every tensor of a state, or to the corresponding tensors of several states.
 
     >>> mapped(torch.add, (torch.tensor(1), [None]), (torch.tensor(2), [None]))
     (tensor(3), [None])
@@ -30,12 +30,12 @@ def mapped(function: Callable[..., Tensor], *states: State) -> State:
         return tuple(parts) if isinstance(first, tuple) else parts
     if first is None:
         return None
-    expected = "one whose state is made of tensors in plain tuples, lists and mappings by strings"
+    expected = "a model whose state consists of tensors in plain tuples, lists and mappings with string keys"
     raise ArgumentError("model", expected, f"{type(first).__name__} in its state")
 
 
 def named(state: State, name: str = "state") -> Iterator[tuple[str, Tensor]]:
-    """Yield every tensor with a name for its place in the state; complex tensors become pairs of real numbers.
+    """Yield every tensor of a state with a name that states its place; complex tensors become pairs of real numbers.
 
     >>> [name for name, _ in named((torch.ones(1), {"a": torch.ones(1)}))]
     ['state.0', 'state.1.a']
@@ -51,7 +51,7 @@ def named(state: State, name: str = "state") -> Iterator[tuple[str, Tensor]]:
 
 
 def form(state: State) -> Any:
-    """Return the structure of a state as JSON values, for :func:`rebuilt`.
+    """Return the structure of a state as JSON values, from which :func:`rebuilt` restores the state.
 
     >>> form((torch.ones(1), [None]))
     {'tuple': ['real', {'list': [None]}]}
@@ -66,7 +66,7 @@ def form(state: State) -> Any:
 
 
 def rebuilt(form: Any, tensors: Mapping[str, Tensor], name: str = "state") -> State:
-    """Return the state that :func:`form` and :func:`named` describe.
+    """Restore a state from the structure that :func:`form` returned and the tensors that :func:`named` yielded.
 
     >>> state = (torch.tensor([1j]), {"a": None})
     >>> rebuilt(form(state), dict(named(state)))

@@ -1,4 +1,4 @@
-"""AdamW over the parameter groups of a model, with moments that are stored by name."""
+"""AdamW with separate settings for recurrent parameters, and with moments that are stored by parameter name."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from stablessm.training.stack import Stack, over, stacked_name
 from stablessm.training.trainee import placed, whole
 
 Schedule: TypeAlias = Callable[[int], float]
-"""Function from the number of a step to the factor of the learning rate."""
+"""Function from the number of a step to the factor by which learning rates are multiplied."""
 
 
 class Optimizer:
-    """A fused AdamW that never waits for the device.
+    """A fused AdamW optimizer whose host code never waits for the device.
 
     Recurrent parameters have their own learning rate and no weight decay (``stablessm.param_groups``).
 
     Args:
-        model: The model.
+        model: The model to optimize.
         config: Learning rates, weight decay and clipping.
         schedule: Factor of the learning rate at each step (``TrainingConfig.rates``).
     """
@@ -45,12 +45,12 @@ class Optimizer:
         self._most, self._schedule = config.clip, schedule
 
     def clear(self) -> None:
-        """Delete the gradients."""
+        """Set the gradients of all parameters to None."""
         for parameter in self._named.values():
             parameter.grad = None
 
     def clip(self) -> Tensor:
-        """Clip the gradient of all parameters, over all ranks if they are sharded; return its norm before clipping."""
+        """Clip the gradient of all parameters (over all ranks if sharded); return the norm before clipping."""
         with_gradient = [p for p in self._named.values() if p.grad is not None]
         norm = get_total_norm([p.grad for p in with_gradient if p.grad is not None], foreach=True)
         if self._most is not None:
@@ -58,19 +58,19 @@ class Optimizer:
         return whole(norm)
 
     def step(self, step: int, skip: Tensor) -> None:
-        """Update the weights with the rate of this step, unless ``skip``, which stays on the device, is 1."""
+        """Update the weights with the learning rate of this step, unless ``skip`` (a tensor on the device) is 1."""
         for group, full in zip(self._adam.param_groups, self._groups, strict=True):
             group["lr"] = full["lr"] * self._schedule(step)
         self._adam.found_inf = skip  # type: ignore[attr-defined]  # as torch.amp.GradScaler does
         self._adam.step()
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return the moments for a checkpoint, named ``PARAMETER/MOMENT``."""
+        """Return the moments of AdamW for a checkpoint, named ``PARAMETER/MOMENT``."""
         state = {name: self._adam.state.get(p, {}) for name, p in self._updated.items()}
         return {f"{name}/{moment}": value for name, moments in state.items() for moment, value in moments.items()}
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        """Resume with the moments of a checkpoint."""
+        """Restore the moments of AdamW from the tensors of a checkpoint."""
         for key, value in tensors.items():
             name, _, moment = key.rpartition("/")
             parameter = self._updated[name]
@@ -81,20 +81,21 @@ class Optimizer:
         return param_groups(model, config.lr, recurrent_lr=config.recurrent_lr, weight_decay=config.weight_decay)
 
     def _updated_tensors(self) -> Mapping[str, Tensor]:
-        """Return the tensors that AdamW changes: the parameters."""
+        """Return the tensors that AdamW updates: here, the parameters."""
         return self._named
 
 
 @final
 class StackedOptimizer(Optimizer):
-    """An :class:`Optimizer` of a :class:`~stablessm.training.stack.Stack`.
+    """An optimizer for a :class:`~stablessm.training.stack.Stack` of models, each with its own learning rate.
 
-    Every model has its own learning rate, and is clipped and skipped on its own. AdamW updates tensors of zeros with
-    rate 1 and no decay, so that they become the updates; each model adds its rows of them, times its own rate. This is
-    AdamW, because its update is linear in the rate and otherwise elementwise.
+    Gradients are clipped, and updates are skipped, separately for each model. AdamW updates tensors of zeros with
+    learning rate 1 and no weight decay, so that these tensors become the updates; each model adds its rows of the
+    updates, times its own learning rate. The result equals AdamW, because an AdamW update is linear in the rate and
+    otherwise elementwise.
 
     Args:
-        stack: The models.
+        stack: The models to optimize.
         config: Learning rates, weight decay and clipping.
         schedule: Factor of the learning rate at each step.
         rates: Learning rate of each model (default: ``config.lr``). ``config.recurrent_lr`` is scaled with it.
@@ -156,5 +157,5 @@ class StackedOptimizer(Optimizer):
         return found
 
     def _updated_tensors(self) -> Mapping[str, Tensor]:
-        """Return the tensors that AdamW changes: zeros, which become the updates."""
+        """Return the tensors that AdamW updates: zeros, which become the updates."""
         return {name: torch.zeros_like(p) for name, p in self._named.items()}

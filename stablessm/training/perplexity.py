@@ -1,4 +1,4 @@
-"""Perplexity of a language model on a text: per token, per word and per byte."""
+"""The perplexity of a language model on a text: per token, per word and per byte."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from stablessm.training.evaluate import outputs
 @final
 @dataclass(frozen=True, repr=False)
 class Perplexity(Result):
-    """The cross-entropy of a whole split, and the numbers of tokens, words and bytes that it is divided by.
+    """The perplexity of a language model on a split: its total cross-entropy, and the number of tokens, words and
+    bytes.
 
     >>> found = Perplexity(nats=300 * math.log(2), tokens=100, words=50, bytes=300, lost=0, carried=True)
     >>> [round(value, 6) for value in (found.per_token, found.per_word, found.bits_per_byte)]
@@ -28,7 +29,7 @@ class Perplexity(Result):
     """
 
     nats: float
-    """Sum over all tokens."""
+    """Sum of the cross-entropy over all tokens, in nats."""
     tokens: int
     words: int
     """Number of words, separated by white space, in the original text; line ends are not words."""
@@ -42,26 +43,26 @@ class Perplexity(Result):
 
     @property
     def per_token(self) -> float:
-        """exp(nats / tokens)."""
+        """Perplexity per token: exp(nats / tokens)."""
         return _exp(_share(self.nats, self.tokens))
 
     @property
     def per_word(self) -> float:
-        """exp(nats / words)."""
+        """Perplexity per word: exp(nats / words)."""
         return _exp(_share(self.nats, self.words))
 
     @property
     def per_byte(self) -> float:
-        """exp(nats / bytes)."""
+        """Perplexity per byte: exp(nats / bytes)."""
         return _exp(_share(self.nats, self.bytes))
 
     @property
     def bits_per_byte(self) -> float:
-        """nats / (bytes · log 2)."""
+        """Cross-entropy per byte in bits: nats / (bytes · log 2)."""
         return _share(self.nats, self.bytes) / math.log(2)
 
     def plain(self) -> dict[str, Any]:
-        """Return all numbers as plain values, for a record."""
+        """Return all numbers as a dictionary of plain values, for a record."""
         found = {f"perplexity_{name}": getattr(self, name) for name in ("per_token", "per_word", "per_byte")}
         return {**asdict(self), **found, "bits_per_byte": self.bits_per_byte}
 
@@ -78,7 +79,7 @@ def perplexity(
     autocast: bool = False,
     progress: bool = False,
 ) -> Perplexity:
-    """Compute the perplexity of a whole split, with the state carried from the start of every document.
+    """Compute the perplexity of a language model on a whole split, with the state carried through every document.
 
     Apart from rounding, the result does not depend on ``batch_size`` or on the length of windows.
 
@@ -86,7 +87,7 @@ def perplexity(
         model: The language model.
         task: The text.
         split: ``train``, ``valid`` or ``test``.
-        batch_size: Number of windows that are in memory at a time.
+        batch_size: Number of windows that are in memory at once.
         carry: With ``False``, every window starts without a state, as in training unless the task carries the state. A
             model without a method ``sequence(x, state, reset=…) -> (logits, state)`` is always evaluated this way.
         autocast: Compute matrix products in bfloat16.

@@ -1,4 +1,4 @@
-"""Precision of float32 matrix products on a GPU."""
+"""The precision of float32 matrix products on a GPU."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 @contextmanager
 def tensor_float32(on: bool) -> Iterator[None]:
-    """Allow TF32 (10 bits of mantissa, as in half precision) for float32 matrix products in the block, if ``on``.
+    """Return a context in which float32 matrix products may use TF32 (a mantissa of 10 bits), if ``on``.
 
     >>> with tensor_float32(True):
     ...     torch.get_float32_matmul_precision()

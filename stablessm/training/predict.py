@@ -1,4 +1,4 @@
-"""Predictions of a trained model: forecasts, class probabilities and values, from its folder."""
+"""Predictions of a trained model from its run folder: forecasts, class probabilities or values."""
 
 from __future__ import annotations
 
@@ -31,29 +31,30 @@ from stablessm.training.settings import task_of
 @final
 @dataclass(frozen=True, eq=False, repr=False)
 class Predictions(Result):
-    """Class probabilities or values of many sequences."""
+    """Predictions for many sequences: class probabilities or values."""
 
     sequences: tuple[str, ...]
+    """Names of the sequences."""
     columns: tuple[str, ...]
     """Names of the classes or values."""
     values: np.ndarray
-    """(sequences, columns)."""
+    """Class probabilities or values (sequences, columns)."""
     classes: tuple[str, ...] | None
-    """The most likely class of each sequence; None for values."""
+    """Most likely class of each sequence; None if the model predicts values."""
     note: str
-    """Description of the numbers."""
+    """States how the numbers are to be understood."""
 
     def header(self) -> list[str]:
-        """Return the names of the columns of :meth:`rows`."""
+        """Return the column names of the table that :meth:`rows` yields."""
         return ["sequence", *(["class"] if self.classes else []), *self.columns]
 
     def rows(self) -> Iterator[list[Any]]:
-        """Yield the name of each sequence, its most likely class, and its probabilities or values."""
+        """Yield one row per sequence: its name, its most likely class, and its probabilities or values."""
         for i, row in enumerate(self.values.tolist()):
             yield [self.sequences[i], *([self.classes[i]] if self.classes else []), *row]
 
     def plain(self) -> dict[str, Any]:
-        """Return plain values, for JSON."""
+        """Return the predictions as a dictionary of plain values, for JSON."""
         kind = "values" if self.classes is None else "probabilities"
         found = {"sequences": list(self.sequences), "columns": list(self.columns), kind: self.values.tolist()}
         return {**found, "classes": None if self.classes is None else list(self.classes), "note": self.note}
@@ -62,12 +63,12 @@ class Predictions(Result):
 @final
 @checked
 class TrainedModel:
-    """A model from the folder of a training, with the scale and the names of the data that it was trained on.
+    """A trained model, loaded from its run folder with the input scale and the names of its training data.
 
     Args:
         folder: Folder of a run of ``stablessm train`` or ``stablessm.training.train``.
         task: The task that the model was trained on. By default its data are read again as ``stablessm train`` read
-            them. They are needed only for intervals and for predictions of the training data.
+            them. The data are needed only for intervals and for predictions on the training data.
         device: ``auto``, ``cpu`` or ``cuda``.
     """
 
@@ -80,12 +81,12 @@ class TrainedModel:
     def predict(
         self, data: Data | None = None, *, horizon: int | None = None, level: float = 0.9
     ) -> Forecast | Predictions:
-        """Return a forecast for a model of tasks ``series`` and ``etth1``, class probabilities or values for others.
+        """Predict from new data: a forecast if the model forecasts a series, otherwise class probabilities or values.
 
         Args:
             data: A file or an array, without targets. For a forecast: a CSV or .npy file or an array (rows, columns)
-                with at least as many rows as the window; by default the training data, whose end the forecast
-                continues. For others: a CSV, .npy or .npz file or an array (n, T, d); by default the test split.
+                with at least as many rows as the window (default: the training data, whose end the forecast
+                continues). Otherwise: a CSV, .npy or .npz file or an array (n, T, d) (default: the test split).
             horizon: Number of rows to forecast (default: as in training).
             level: Fraction of the validation errors that the intervals of a forecast cover.
         """
@@ -103,14 +104,14 @@ class TrainedModel:
                 raise ArgumentError("data", f"a CSV file or an array, since {missing}", "none")
             return forecast(self.model, reader, series, task=task, horizon=horizon, level=level, missing=missing, **how)
         if horizon is not None:
-            raise ArgumentError("horizon", "a model that forecasts a series", f"one of task {described['task']}")
+            raise ArgumentError("horizon", "a model that forecasts a series", f"a model of task {described['task']}")
         return self._of_sequences(data, how)
 
     def _reading(self) -> AbstractContextManager[None]:
         return record.reading(self.folder / "training.json", "the settings of a training", arguments=False)
 
     def _training_data(self) -> tuple[Task | None, str]:
-        """Return the data of the training, or None and the reason why they cannot be read."""
+        """Return the task of the training, or None and the reason why its data cannot be read."""
         if self._task is None:
             try:
                 with self._reading():
@@ -138,7 +139,7 @@ class TrainedModel:
             found = [apply(self.model, batch.to(self.device), autocast=how["autocast"]) for batch in batches]
         outputs = torch.cat(found).double().cpu()
         if outputs.dim() != 2:
-            raise ArgumentError("folder", "a model with one output per sequence", "one with an output per step")
+            raise ArgumentError("folder", "a model with one output per sequence", "a model with an output per step")
         columns = names or tuple(map(str, range(outputs.shape[1])))
         if self.settings["model"]["class"] != "SequenceClassifier":
             return Predictions(sequences, columns, outputs.numpy(), None, "Values in the units of the data.")
@@ -149,7 +150,7 @@ class TrainedModel:
 
 def _test_split(task: Task, batch_size: int) -> Iterator[Batch]:
     if task.carries or task.outputs.per_step:
-        raise ArgumentError("folder", "a model with one output per sequence", f"one of task {task.name}")
+        raise ArgumentError("folder", "a model with one output per sequence", f"a model of task {task.name}")
     for index in range(task.steps("test", batch_size)):
         yield task.batch("test", batch_size, index=index)
 

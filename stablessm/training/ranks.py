@@ -1,4 +1,4 @@
-"""The processes that train one model together, as ``torchrun`` starts them, and their communication."""
+"""The processes (ranks) that train one model together, such as those of ``torchrun``, and their communication."""
 
 from __future__ import annotations
 
@@ -17,14 +17,16 @@ from stablessm._errors import ArgumentError
 from stablessm.parallel.carry import place
 
 _LAUNCHED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-"""Environment variables that a launcher sets."""
+"""Environment variables that a launcher such as ``torchrun`` sets."""
 
 
 @final
 @checked
 @dataclass(frozen=True)
 class Ranks:
-    """The rank of this process and the number of ranks. All ranks must call each method; properties need no other rank.
+    """The rank of this process and the number of ranks, with methods for their communication.
+
+    Methods must be called on all ranks; properties can be read on any rank.
 
     >>> alone = Ranks()
     >>> alone.main, alone.part, alone.sum(torch.tensor(3.0)).item(), alone.highest(4, 0)
@@ -41,11 +43,11 @@ class Ranks:
 
     @property
     def part(self) -> tuple[int, int]:
-        """The part of a batch that belongs to this rank, for ``Task.batch``."""
+        """The part (i, n) of a batch that belongs to this rank, in the form that ``Task.batch`` accepts."""
         return self.rank, self.size
 
     def sum(self, values: Tensor) -> Tensor:
-        """Return the sum over all ranks: the same bits on each rank."""
+        """Return the sum of a tensor over all ranks, which is exactly the same on every rank."""
         if self.size == 1:
             return values
         total = values.detach().clone()
@@ -53,7 +55,7 @@ class Ranks:
         return total
 
     def highest(self, *numbers: int) -> list[int]:
-        """Return the largest value of each number over all ranks; on the host, without waiting for a device."""
+        """Return the maximum of each number over all ranks; the host does not wait for a device."""
         if self.size == 1:
             return list(numbers)
         found = torch.tensor(numbers, dtype=torch.int64, device=_host())
@@ -61,7 +63,7 @@ class Ranks:
         return [int(number) for number in found.tolist()]
 
     def gather(self, values: Tensor) -> Tensor:
-        """Return the values of all ranks, (ranks, ...), of one shape and dtype; for small tensors on the CPU."""
+        """Collect a small CPU tensor from every rank, (ranks, ...); shapes and dtypes must be the same on all ranks."""
         if self.size == 1:
             return values[None]
         parts = [torch.empty_like(values, device=_host()) for _ in range(self.size)]
@@ -69,7 +71,7 @@ class Ranks:
         return torch.stack(parts).cpu()
 
     def first(self, work: Callable[[], object]) -> None:
-        """Call ``work`` on rank 0 while the others wait; if it raises there, all ranks raise."""
+        """Call ``work`` on rank 0 while the other ranks wait; if it raises an error there, all ranks raise an error."""
         failure: Exception | None = None
         try:
             if self.main:
@@ -84,7 +86,7 @@ class Ranks:
 
     @torch.no_grad()
     def share(self, module: nn.Module, *, buffers_only: bool = False) -> None:
-        """Copy the parameters and buffers of rank 0's module to the modules of all ranks."""
+        """Copy the parameters and buffers of a module from rank 0 to all ranks."""
         if self.size == 1:
             return
         for tensor in (*(() if buffers_only else module.parameters()), *module.buffers()):
@@ -93,7 +95,7 @@ class Ranks:
             tensor.copy_(sent)
 
     def device(self, chosen: torch.device) -> torch.device:
-        """Return the GPU of this rank, where ``cuda`` was chosen."""
+        """Return the device of this rank: its own GPU if ``cuda`` was chosen, otherwise the chosen device."""
         if self.size == 1 or chosen.type != "cuda" or chosen.index is not None:
             return chosen
         own = torch.device("cuda", int(os.environ.get("LOCAL_RANK", self.rank)))
@@ -104,7 +106,7 @@ class Ranks:
 
 
 def launched() -> Ranks:
-    """Return the rank and the number of ranks that a launcher such as ``torchrun`` set; starts no process group."""
+    """Return the ranks that a launcher such as ``torchrun`` announces, without starting a process group."""
     if not all(os.environ.get(name) for name in _LAUNCHED):
         return Ranks()
     return Ranks(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
@@ -112,9 +114,10 @@ def launched() -> Ranks:
 
 @contextmanager
 def joined() -> Iterator[Ranks]:
-    """Join the processes of ``torch.distributed``, which is started if a launcher asks for several processes.
+    """Return a context in which the processes of a launcher such as ``torchrun`` are joined; yields the ranks.
 
-    After an error, the process group is not destroyed: it ends with this process, which ends the wait of the others.
+    A ``torch.distributed`` process group is started if the launcher started several processes and there is no group
+    yet. After an error the group is not destroyed: it ends with this process, so that the other processes stop waiting.
 
     >>> with joined() as ranks:
     ...     ranks
@@ -129,5 +132,5 @@ def joined() -> Iterator[Ranks]:
 
 
 def _host() -> torch.device:
-    """Return the device for small messages: the CPU, unless the group was started for GPUs alone."""
+    """Return the device for small messages: the CPU, unless the process group supports only GPUs."""
     return torch.device("cpu" if "gloo" in str(dist.get_backend_config()) else "cuda")

@@ -1,3 +1,3 @@
-"""The class of :mod:`stablessm.layers.replayed`, under the name that training and benchmarks import."""
+"""An alias of :mod:`stablessm.layers.replayed` (replay of a CUDA graph) for training and benchmarks."""
 
 from stablessm.layers.replayed import Replayed as Replayed

@@ -1,4 +1,4 @@
-"""Several models of one shape, each with its own seed, trained as one computation."""
+"""Training of several models of the same shape, each with its own seed, as one computation."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _DROPOUTS = (F.dropout, F.dropout1d, F.dropout2d, F.dropout3d)
 
 @final
 class Replica(Trainee):
-    """One model of a stack."""
+    """A trainee that is one model of a stack of models."""
 
     def __init__(self, stack: Stack, number: int) -> None:
         self.stack, self.number = stack, number
         self.model = self.trained = self.runner = stack.models[number]
 
     def ratios(self) -> GradientOverWeight:
-        """Return the ratios from the rows of the stack's gradients."""
+        """Return the gradient-over-weight ratios of this model, from its rows of the stacked gradients."""
         for name, parameter in self.model.named_parameters():
             gradient = self.stack.get_parameter(stacked_name(name)).grad
             parameter.grad = None if gradient is None else gradient[self.number]
@@ -42,14 +42,14 @@ class Replica(Trainee):
 
 @final
 class Replicas(Strategy):
-    """The gradient of every model on its own batch, computed with ``torch.vmap``.
+    """The strategy for several models: the gradient of every model on its own batch, computed with ``torch.vmap``.
 
-    Each model has the batches and the dropout masks that it would have if it were trained alone. Other random numbers
-    are the same for all models.
+    Each model has the same batches and dropout masks as if it were trained alone. Other random numbers are shared by
+    all models.
 
     Args:
-        stack: The models.
-        each: The gradient of each model alone, with its own seed.
+        stack: The models to train.
+        each: The strategy of each model alone, with its own seed.
         watch: Receives the initial loss of each model at step 0.
     """
 
@@ -58,7 +58,7 @@ class Replicas(Strategy):
         self.config, self.task = each[0].config, each[0].task
 
     def compute(self, step: int) -> Tensor:
-        """Store the gradients in the stack; return the mean losses (replicas,) over the scored positions."""
+        """Store the gradients of all models in the stack; return the mean loss of each model (replicas,)."""
         streams, device = _Streams(self.each, step, self.task.device), self.task.device
         total, numbers = torch.zeros(len(self.each), device=device), torch.arange(len(self.each), device=device)
         accumulate, silent = range(self.config.accumulate), torch.zeros_like(total)
@@ -88,10 +88,10 @@ class Replicas(Strategy):
 
 @final
 class _Streams(TorchFunctionMode):
-    """Dropout under ``torch.vmap`` in which every model draws from its own random state.
+    """A function mode for dropout under ``torch.vmap``: every model draws its masks from its own random state.
 
     Args:
-        each: The gradient of each model alone, which sets the random state of a step.
+        each: The strategy of each model alone, which sets the random state of a step.
         step: Number of the step.
         device: Device of the models.
     """
@@ -106,12 +106,12 @@ class _Streams(TorchFunctionMode):
             self.states.append(self.generator.get_state())
 
     def of(self, number: Tensor) -> _Streams:
-        """Return a context in which dropout is drawn for model ``number``, a tensor that ``torch.vmap`` maps over."""
+        """Return a context in which dropout draws masks for model ``number``, a tensor that ``torch.vmap`` maps."""
         self.number = number
         return self
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Call ``func``; dropout gets a separate mask for each model."""
+        """Call ``func``; if it is dropout, use a separate mask for each model."""
         if func not in _DROPOUTS:
             return func(*args, **(kwargs or {}))
         return self._dropped(func, *args, **(kwargs or {}))
@@ -130,7 +130,9 @@ class _Streams(TorchFunctionMode):
 
 
 def _together(batches: Sequence[Batch]) -> tuple[list[str], list[Tensor]]:
-    """Stack one batch per replica: return the field names and their tensors (replicas, …), padded to the longest."""
+    """Stack the batches of all replicas; return the field names and their tensors (replicas, …), padded to equal
+    length.
+    """
     names = [name for name, value in vars(batches[0]).items() if value is not None]
     longest, found = max(batch.inputs.shape[1] for batch in batches), []
     for name in names:

@@ -17,25 +17,26 @@ from stablessm.training.metrics import losses, write_means
 @final
 @dataclass(frozen=True, eq=False, repr=False)
 class TrainingResult(Result):
-    """The result of a finished run, which ``record.json`` and ``metrics.jsonl`` in its folder hold too."""
+    """The result of a training run. ``record.json`` and ``metrics.jsonl`` in the run folder have the same numbers."""
 
     folder: Path
     steps: int
     """Number of updates of the weights."""
     seconds: float
-    """Wall time over all interruptions, up to the last checkpoint of each."""
+    """Wall time in seconds, summed over all parts of an interrupted run, each up to its last checkpoint."""
     losses: np.ndarray
-    """(rows, 2): step, and the mean training loss since the previous row."""
+    """Training losses (rows, 2): the step, and the mean loss since the previous row."""
     best: Mapping[str, Any] | None
-    """The validation scores with the best metric, and their step; None if nothing was validated."""
+    """Scores of the validation with the best metric, and its step; None if there was no validation."""
     last: Mapping[str, Any] | None
-    """The scores of the last validation."""
+    """Scores of the last validation, and its step."""
     scores: Mapping[str, Mapping[str, float]]
     """Scores of the selected weights by split; empty if the run diverged."""
     diverged: DivergenceReport | None
+    """Report on the divergence; None if the run did not diverge."""
     replicas: tuple[TrainingResult, ...] = ()
-    """The result of each model, with ``TrainingConfig(replicas=)``. Scores and losses are then means over the models
-    that did not diverge, ``best`` and ``last`` are None, and ``diverged`` is that of the first model that diverged."""
+    """Result of each model, with ``TrainingConfig(replicas=)``. Scores and losses are then means over the models that
+    did not diverge, ``best`` and ``last`` are None, and ``diverged`` is the report on the first model that diverged."""
     early: str | None = None
     """The reason if early stopping (``TrainingConfig(patience=)``) ended the run."""
     history: tuple[Mapping[str, Any], ...] = ()
@@ -68,7 +69,7 @@ class TrainingResult(Result):
 
 
 def together(folder: Path, seconds: float, replicas: Sequence[TrainingResult]) -> TrainingResult:
-    """Return the result of models that were trained as one, with the means of their scores, and write its metrics."""
+    """Combine the results of all replicas into one result with mean scores, and write the mean metrics."""
     splits = dict.fromkeys(split for one in replicas for split in one.scores)
     scores = {split: _means([one.scores[split] for one in replicas if split in one.scores]) for split in splits}
     rows = write_means(folder, [one.folder for one in replicas])
@@ -85,9 +86,9 @@ def _means(scores: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 
 def _told(event: Mapping[str, Any]) -> str:
-    """Return an event of a run's history in words."""
+    """Describe an event in the history of a run in words."""
     if "init_from" in event:
-        return f"first weights from {event['init_from']['folder']}"
+        return f"initial weights from {event['init_from']['folder']}"
     changes = ", ".join(f"{name} from {old} to {new}" for name, (old, new) in event["changed"].items())
     return f"changed after step {event['step']}: {changes}"
 

@@ -1,7 +1,7 @@
-"""Schedules: the factor by which the learning rate is multiplied at each step.
+"""Learning-rate schedules: the factor by which the learning rate is multiplied at each step.
 
-With S steps in all, s = 0 … S - 1 the number of a step and w = ⌊warmup · S⌋, the factor is (s + 1) / (w + 1) in the
-warm-up (s < w). After that:
+Let S be the total number of steps, s = 0 … S - 1 the number of a step and w = ⌊warmup · S⌋. The factor is
+(s + 1) / (w + 1) in the warm-up (s < w). After the warm-up it is:
 
 - ``constant``: 1.
 - ``linear``: (S - s) / (S - w).
@@ -26,11 +26,11 @@ _AFTER_WARMUP: Mapping[Name, Callable[[int, int, int], float]] = {
     "cosine": lambda left, most, cooling: (1 + math.cos(math.pi * (most - left) / most)) / 2,
     "wsd": lambda left, most, cooling: min(1.0, left / (cooling + 1)),
 }
-"""Arguments: the numbers of steps that are left (including this one), after the warm-up, and in the cooldown."""
+"""Factor after the warm-up, from the numbers of steps that are left, after the warm-up, and in the cooldown."""
 
 
 def rate(step: int, steps: int, warmup: float, schedule: Name = "cosine", cooldown: float = 0.2) -> float:
-    """Return the factor of the learning rate at a step.
+    """Return the factor by which the learning rate is multiplied at a step.
 
     >>> [round(rate(step, 8, 0.25), 3) for step in range(8)]
     [0.333, 0.667, 1.0, 0.933, 0.75, 0.5, 0.25, 0.067]

@@ -1,4 +1,4 @@
-"""The run folder of one model during training: metrics, validation, the weights to keep, and the record."""
+"""Validation, metrics, selected weights and the record of one model during its training."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ from stablessm.training.steps import Hooks, StepLoop
 
 @final
 class Session(Hooks):
-    """Writes the folder of one model during its training.
+    """Hooks that validate one model during its training and write its folder: metrics, selected weights, record.
 
     Args:
-        gradient: The gradient of this model alone, with the task, the config and the ranks.
-        folder: The folder of this model.
+        gradient: The strategy of this model alone, with the task, the config and the ranks.
+        folder: Folder of this model.
         total: Number of steps.
-        number: Index of this model among the models that are trained as one.
-        name: Name of this model's folder in the run folder, if there are several models.
-        loggers: The caller's loggers.
+        number: Index of this model among the replicas.
+        name: Name of the folder of this model in the run folder, if there are several models.
+        loggers: Loggers that the caller of ``train`` gave.
     """
 
     loop: StepLoop
-    """Set before the first step."""
+    """The step loop of the training, set before the first step."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class Session(Hooks):
         self.last: dict[str, Any] | None = None
         self.diverged: DivergenceReport | None = None
         self.waited = 0
-        """Number of validations since the best one."""
+        """Number of validations since the best validation."""
         self.early: int | None = None
         """The step at which early stopping ended the training."""
         self.ratios: GradientOverWeight | None = None
@@ -82,40 +82,40 @@ class Session(Hooks):
         self._kept: str | None = None
         """SHA-256 of the weights in ``model/``."""
         self._said: str | None = None
-        """SHA-256 of the metrics at the checkpoint that the run is resumed from."""
+        """SHA-256 of the metrics at the checkpoint from which the run is resumed."""
 
     def begin(self) -> None:
-        """Open the files."""
+        """Open the metrics file and the loggers of this model."""
         self.metrics = Metrics(self.folder, self.loop.step) if self.ranks.main else None
         if self.metrics is not None and self._said not in (None, self.metrics.digest):
-            what = "metrics.jsonl is damaged: it is not what this run wrote, and its curves are incomplete or wrong"
+            what = "metrics.jsonl is damaged: this run did not write it as it is; its curves are incomplete or wrong"
             warnings.warn(f"{self.folder / 'metrics.jsonl'}: {what}", stacklevel=2)
         if self.ranks.main:
             self._board.begin(self.folder, {}, self.loop.step)
         self.mark, self.marked = time.perf_counter(), self.loop.step
 
     def close(self) -> None:
-        """Close the files, and restore the mode (training or evaluation) of the model."""
+        """Close the files of this model, and restore its mode (training or evaluation)."""
         self.model.train(self._mode)
         self._board.end(None)
 
     def looks(self, step: int) -> bool:
-        """Whether there is something to log or to validate after a step."""
+        """Return True if the loop must log or validate after a step."""
         return self._logs(step) or self._evaluates(step)
 
     def clipped(self, step: int) -> None:
-        """Compute |gradient| / |weight| of the recurrent parameters if this step will be logged."""
+        """Compute |gradient| / |weight| of the recurrent parameters, if this step will be logged."""
         self.ratios = self.trainee.ratios() if self.recurrent and self._logs(step + 1) and not self.stopped else None
 
     def updated(self, step: int) -> None:
-        """Update the average of the weights, and detect a divergence; on a GPU only when results are read."""
+        """Update the average of the weights, and detect a divergence (on a GPU, only when the host reads results)."""
         if self.average is not None and not self.stopped:
             self.average.update(step)
         if self.gradient.task.device.type == "cpu" or self.looks(step):
             self.saving()
 
     def saving(self) -> None:
-        """Detect a divergence, so that no weights are kept after it."""
+        """Detect a divergence before a checkpoint is written, so that no weights after a divergence are kept."""
         if self.stopped:
             return
         found = self.loop.watch.first_bad(self.number)
@@ -123,7 +123,7 @@ class Session(Hooks):
             self._diverge(self.loop.step - found[0], found[1])
 
     def looked(self, step: int) -> None:
-        """Log the losses, and validate if it is time."""
+        """Log the losses, and validate the model if a validation is due."""
         if self.stopped:
             return
         seen = self.loop.watch.values()
@@ -155,11 +155,11 @@ class Session(Hooks):
         return self.diverged is not None
 
     def told(self) -> str:
-        """Return loss, speed and score."""
+        """Return the text of the progress bar: loss, speed and validation score."""
         return self._told
 
     def facts(self) -> dict[str, Any]:
-        """Return the scores, and the step at which this model diverged or stopped early."""
+        """Return the scores and the step at which this model diverged or stopped early, for a checkpoint."""
         found: dict[str, Any] = {"best": self.best, "last": self.last, "kept": self._kept}
         found["metrics"] = None if self.metrics is None else self.metrics.digest
         found |= {"waited": self.waited, "early": self.early}
@@ -169,7 +169,7 @@ class Session(Hooks):
         return found
 
     def restore(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
-        """Restore the scores; the cause of an earlier divergence is searched for again."""
+        """Restore scores and averages from a checkpoint, and search again for the cause of an earlier divergence."""
         self.best, self.last = (_scores(facts[name]) for name in ("best", "last"))
         self._kept, self._said = facts.get("kept"), facts.get("metrics")
         self.waited, patience = int(facts.get("waited", 0)), self.config.patience
@@ -184,18 +184,18 @@ class Session(Hooks):
             self._diverge(int(bad["step"]), BadStep(**values))
 
     def wait_again(self) -> None:
-        """Continue an extended run that had stopped early; ``patience`` starts again."""
+        """Let an extended run continue that had stopped early; ``patience`` counts from zero again."""
         if self.early is not None:
             self.early, self.waited = None, 0
             if self.name:
                 self.loop.watch.bad[self.number] = 0
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return the averaged weights."""
+        """Return the averaged weights by name, for a checkpoint."""
         return {} if self.average is None else self.average.tensors()
 
     def _diverge(self, step: int, bad: BadStep) -> None:
-        """Repeat the step that diverged, whose update was not applied, and report the cause."""
+        """Repeat the step that diverged (its update was not applied) and report the cause."""
         self.trainee.collect()
         carried = self.gradient.carry.everyone()
         self.diverged = diagnose(self.model, lambda: self.gradient.replay(step, carried), step, bad)
@@ -203,22 +203,22 @@ class Session(Hooks):
 
     @property
     def selects(self) -> bool:
-        """Whether the weights with the best score are in ``model/``."""
+        """Whether ``model/`` contains the weights with the best score so far."""
         return self.config.select == "best" and self.best is not None
 
     def check_kept(self, *, last_good: bool) -> None:
-        """Raise if the weights with the best score are damaged; with ``last_good``, forget them and their score."""
+        """Raise an error if the weights with the best score are damaged; with ``last_good``, drop weights and score."""
         try:
             if self.selects:
                 self.ranks.first(lambda: run_folder.check_kept(self.folder))
         except (ArgumentError, RuntimeError) as error:  # on rank 0, and on the others
             if not last_good:
                 raise
-            warnings.warn(f"{error}. The score of these weights is forgotten", stacklevel=2)
+            warnings.warn(f"{error}. The score of these weights is dropped", stacklevel=2)
             self.best = self._kept = None
 
     def finish(self) -> TrainingResult:
-        """Select the weights, score them and write the record."""
+        """Select the weights of this model, score them, write the record, and return the result."""
         config, scores = self.config, {}
         selects = self.selects
         if selects:
@@ -245,7 +245,7 @@ class Session(Hooks):
         return result
 
     def _evaluate(self) -> None:
-        """Score the weights, or their average, on the validation split; keep them if they are the best so far."""
+        """Score the weights (or their average) on the validation split, and keep them if they are the best so far."""
         metric = self.task.metric
         with nullcontext() if self.average is None else self.average.applied():
             scores = self._scores_of("valid")
@@ -304,7 +304,7 @@ def write_record(
     ranks: int,
     metrics: Metrics | None = None,
 ) -> None:
-    """Write ``record.json``, with the checksum of ``metrics``."""
+    """Write ``record.json`` of a run from its result and settings, with the checksum of its metrics."""
     results: dict[str, Any] = {"steps": result.steps, "seconds": result.seconds, "best": result.best}
     results |= {"last": result.last, "scores": result.scores, "metric": task.metric, "chance": task.chance}
     results |= {"early": result.early, "planned": loop.total}
@@ -329,7 +329,7 @@ def write_record(
 
 
 def _scores(plain: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Return scores from a checkpoint, in which NaN is a string."""
+    """Convert scores from a checkpoint, in which NaN is stored as a string, to numbers."""
     if plain is None:
         return None
     return {name: value if isinstance(value, int) else float(value) for name, value in plain.items()}

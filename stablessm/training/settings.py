@@ -1,4 +1,4 @@
-"""Settings of runs as plain values, and the differences between them."""
+"""Comparison of the settings of runs, and the task and model properties that settings store."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from stablessm._errors import ArgumentError
 def require_same(
     argument: str, expected: str, before: Mapping[str, Any], now: Mapping[str, Any], remedy: str = ""
 ) -> None:
-    """Raise an error that names every setting that has changed, and the ``remedy``.
+    """Raise an error if settings have changed; it names every changed setting and the ``remedy``.
 
     >>> require_same("resume", "the settings it began with", {"lr": 0.1, "data": {"n": 3}}, {"lr": 0.1, "data": {}})
     Traceback (most recent call last):
@@ -32,13 +32,13 @@ def require_same(
 def require_resumable(
     before: Mapping[str, Any], now: Mapping[str, Any], *, changeable: Collection[str] = (), extend: bool = False
 ) -> dict[str, tuple[Any, Any]]:
-    """Return the old and the new value of the settings that an extended run changes; raise an error for other changes.
+    """Return the old and new value of each changed setting; raise an error for settings that must not change.
 
     Args:
-        before: Settings of the run.
+        before: Settings with which the run began.
         now: New settings.
-        changeable: Dotted names of the settings that ``extend`` allows to change.
-        extend: Whether the run is extended.
+        changeable: Dotted names of the settings that may change if ``extend``.
+        extend: Whether the run is extended; otherwise no setting may change.
     """
     changed = differences(before, now)
     allowed = changed.keys() <= set(changeable)
@@ -48,14 +48,14 @@ def require_resumable(
 
 
 def task_of(settings: Mapping[str, Any]) -> tasks.Task:
-    """Return the task of a run of ``stablessm train``; raise an error if its data have changed.
+    """Create the task of a run of ``stablessm train`` again; raise an error if its data have changed.
 
     Args:
         settings: The result of ``settings_of``.
     """
     origin = settings["origin"]
     if "task" not in origin:
-        raise ArgumentError("folder", "one that stablessm train wrote", "one that was trained from Python")
+        raise ArgumentError("folder", "a folder that stablessm train wrote", "a folder of a training from Python")
     name, options = str(origin["task"]), {key: str(text) for key, text in origin["options"].items()}
     with _renamed.reading_a_file():
         task = tasks.get(name, **tasks.read_options(name, options))
@@ -87,7 +87,7 @@ def signature(model: nn.Module) -> dict[str, Any]:
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Return the old and the new value of every setting that has changed, by dotted name.
+    """Return the old and new value of every setting that has changed, by dotted name.
 
     >>> differences({"lr": 0.1, "data": {"n": 3}}, {"lr": 0.1, "data": {"n": 4}})
     {'data.n': (3, 4)}

@@ -1,4 +1,4 @@
-"""Models of the same shape as one computation, with their weights as rows of stacked tensors."""
+"""Several models of the same shape whose weights are stacked, so that they run as one computation."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from stablessm._errors import ArgumentError
 
 @final
 class Stack(nn.Module):
-    """Models that differ only in their weights, with their parameters and buffers in stacked tensors (models, …).
+    """A module of several models that differ only in their weights, which are rows of stacked tensors (models, …).
 
-    The parameters of the models become views of the rows. A change of the stack therefore changes the models, which can
-    be saved, evaluated and searched for a divergence one by one.
+    The parameters and buffers of the models become views of these rows. A change of the stack therefore changes the
+    models, which can be saved, evaluated and searched for a divergence one by one.
 
     >>> models = [nn.Linear(3, 2) for _ in range(4)]
     >>> stack, x = Stack(models, torch.device("cpu")), torch.randn(5, 3)
@@ -47,12 +47,12 @@ class Stack(nn.Module):
     models: list[nn.Module]
 
     def call(self, function: Callable[..., Any], *tensors: Tensor, shared: bool = False) -> Any:
-        """Return ``function(model, *tensors)`` of every model, with a first axis of models, by ``torch.vmap``.
+        """Call ``function(model, *tensors)`` for every model with ``torch.vmap``; results have a first axis of models.
 
         Args:
             function: Function of a model and tensors.
             tensors: Tensors with a first axis of models.
-            shared: Whether the tensors have no such axis and are the same for all models.
+            shared: Whether the tensors are the same for all models and do not have an axis of models.
         """
         one, names = _Call(self.models[0], function), [name for name, _ in _tensors(self.models[0])]
 
@@ -76,15 +76,15 @@ class _Call(nn.Module):
 
 
 def stacked_name(name: str) -> str:
-    """Return the name of a parameter or buffer in a stack, without dots, which PyTorch does not allow."""
+    """Convert the name of a parameter or buffer to its name in a stack, without dots, which PyTorch does not allow."""
     return name.replace(".", "/")
 
 
 def over(values: Tensor, like: Tensor) -> Tensor:
-    """Return one number per model, (models,), in a shape that multiplies a stacked tensor."""
+    """Reshape one number per model, (models,), so that it broadcasts against a stacked tensor ``like``."""
     return values.to(like.dtype).view(-1, *(1,) * (like.dim() - 1))
 
 
 def _tensors(model: nn.Module) -> list[tuple[str, Tensor]]:
-    """Return parameters (tied ones once) and buffers."""
+    """Return the named parameters (tied parameters once) and buffers of a model."""
     return [*model.named_parameters(), *model.named_buffers()]

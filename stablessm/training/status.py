@@ -1,4 +1,4 @@
-"""The progress of the trainings in a folder."""
+"""The status of the training runs in a folder."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ from stablessm.training.folder import MARKER, settings_of
 from stablessm.training.metrics import losses, read_rows
 
 _DEPTH = 3
-"""Levels of folders in which runs are looked for."""
+"""Number of levels of folders in which runs are searched for."""
 
 
 @final
 @dataclass(frozen=True)
 class TrainingStatus:
-    """The progress of one training."""
+    """The status of one training run: its state, its last logged step and loss."""
 
     folder: Path
     state: Literal["running", "finished", "stopped", "diverged", "damaged"]
-    """``stopped``: interrupted, killed or failed; the same command resumes it."""
+    """State of the run; ``stopped`` means interrupted, killed or failed (the same command resumes the run)."""
     step: int
-    """The last step that was logged."""
+    """Last step that was logged."""
     steps: int | None
     """Total number of steps; None for a run of an earlier version."""
     loss: float | None
-    """The last training loss that was logged."""
+    """Last training loss that was logged."""
 
 
 @checked
 def trainings(out: str | Path) -> list[TrainingStatus]:
-    """Return the status of every training in ``out`` and in folders up to three levels below.
+    """Return the status of every training run in the folder ``out`` and in folders up to three levels below it.
 
-    Replicas that are trained as one count as one training; until it has finished, its loss is that of replica 0.
+    Replicas that are trained together count as one run; until the run has finished, its loss is the loss of replica 0.
 
     >>> trainings("nowhere")
     []
@@ -66,7 +66,7 @@ def _status(folder: Path) -> TrainingStatus:
 
 
 def _ended(path: Path, config: Mapping[str, Any]) -> Literal["finished", "stopped", "diverged"]:
-    """Return how a run ended, from its record; ``stopped`` if the run was extended after the record was written."""
+    """Return the state of a run from its record; ``stopped`` if the run was extended after the record was written."""
     if not path.is_file():
         return "stopped"
     with record.reading(path, "the record of a training"):

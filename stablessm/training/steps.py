@@ -1,4 +1,4 @@
-"""The step loop of every training: gradient, clipping, detection of divergence, update, checkpoint."""
+"""The loop over training steps: gradient, clipping, detection of divergence, update, checkpoint."""
 
 from __future__ import annotations
 
@@ -21,42 +21,45 @@ from stablessm.training.ranks import Ranks
 from stablessm.training.trainee import load
 
 _VIEW = "FSDP2-wrapped module .* returned a view tensor"
-"""A warning that is silenced: the state of a block is a view, but nothing changes it in place."""
+"""Warning that is silenced: the state of a block is a view, but nothing changes this view in place."""
 
 
 class Hooks:
-    """Callbacks between the parts of a step, with state in checkpoints. By default, methods do nothing."""
+    """The base class of callbacks between the parts of a training step, whose state is stored in checkpoints.
+
+    By default, methods do nothing.
+    """
 
     name = ""
     """Key of the hook's facts in a checkpoint; without a name they are merged with the facts of the loop."""
 
     def computed(self, step: int) -> None:
-        """Called when the gradient of a step has been computed."""
+        """React to the gradient of a step; called after the gradient has been computed."""
 
     def clipped(self, step: int) -> None:
-        """Called after the gradient has been clipped and its norm has been checked for divergence."""
+        """React to the clipped gradient; called after its norm has been checked for divergence."""
 
     def updated(self, step: int) -> None:
-        """Called after every update; ``step`` is the number of updates so far."""
+        """React to an update of the weights; ``step`` is the number of updates so far."""
 
     def looked(self, step: int) -> None:
-        """Called when the host reads results from the device; the watch is cleared after that."""
+        """React to results that the host reads from the device; afterwards the recorded losses are deleted."""
 
     def saving(self) -> None:
-        """Called before a checkpoint is written; none is written if all hooks are lost."""
+        """Prepare for a checkpoint; called before it is written. No checkpoint is written if all hooks are lost."""
 
     @property
     def stopped(self) -> bool:
-        """Whether the training is over before its last step; the loop ends when all hooks have stopped."""
+        """Whether this hook wants to stop the training early; the loop ends when all hooks have stopped."""
         return False
 
     @property
     def lost(self) -> bool:
-        """Whether nothing is left to keep either: no checkpoint is written when all hooks say so."""
+        """Whether the weights are of no use (after a divergence); no checkpoint is written when all hooks are lost."""
         return self.stopped
 
     def told(self) -> str:
-        """Return the text of the progress bar."""
+        """Return a text for the progress bar."""
         return ""
 
     def tensors(self) -> dict[str, Tensor]:
@@ -64,7 +67,7 @@ class Hooks:
         return {}
 
     def facts(self) -> dict[str, Any]:
-        """Return plain values that a checkpoint stores."""
+        """Return plain values that a checkpoint stores for this hook."""
         return {}
 
     def restore(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
@@ -73,25 +76,28 @@ class Hooks:
 
 @final
 class Cadence:
-    """When to write a checkpoint: every ``steps`` steps, or after ``seconds`` and 20 times the time of a checkpoint."""
+    """Decides when a checkpoint is due: every ``steps`` steps, or by default after ``seconds``.
+
+    The time between checkpoints is at least 20 times the time that writing a checkpoint takes.
+    """
 
     def __init__(self, steps: int | None = None, seconds: float = 60.0) -> None:
         self.steps, self.seconds, self.cost, self.last = steps, seconds, 0.0, time.perf_counter()
 
     def due(self, step: int) -> bool:
-        """Return whether to write a checkpoint after a step."""
+        """Return True if a checkpoint is due after a step."""
         if self.steps is not None:
             return step % self.steps == 0
         return time.perf_counter() - self.last > max(self.seconds, 20 * self.cost)
 
     def wrote(self, began: float) -> None:
-        """Record that a checkpoint was written; ``began`` is the time at which it was begun."""
+        """Record that a checkpoint was written; ``began`` is the time at which writing began."""
         self.last = time.perf_counter()
         self.cost = self.last - began
 
 
 class StepLoop:
-    """The steps of a training of one model or of a stack of models.
+    """The loop over the training steps of one model or of a stack of models.
 
     Args:
         trained: The module whose parameters are updated.
@@ -100,9 +106,9 @@ class StepLoop:
         watch: Detects divergence.
         total: Number of steps.
         hooks: Callbacks between the parts of a step.
-        look: Function from the number of steps made to whether the host reads results from the device.
-        checkpoints: Where checkpoints are written; None writes none.
-        cadence: When checkpoints are written.
+        look: Function that returns True if the host reads results from the device after this number of steps.
+        checkpoints: Writer of checkpoints; with None, no checkpoints are written.
+        cadence: Decides when checkpoints are written.
         sharded: Whether every rank has a part of ``trained``.
     """
 
@@ -135,11 +141,11 @@ class StepLoop:
 
     @property
     def seconds(self) -> float:
-        """Seconds of training over all interruptions, up to the last checkpoint of each."""
+        """Training time in seconds, summed over all parts of an interrupted run, each up to its last checkpoint."""
         return self.seconds_before + time.perf_counter() - self.started
 
     def run(self, *, progress: bool = False, name: str | None = None) -> None:
-        """Run the remaining steps. SIGINT and SIGTERM write a checkpoint and raise ``Interrupted``."""
+        """Run the remaining steps. At SIGINT or SIGTERM, write a checkpoint and raise ``Interrupted``."""
         from tqdm import tqdm
 
         bar = tqdm(
@@ -158,7 +164,7 @@ class StepLoop:
                 self._leave_checkpoint(request.signal)
 
     def checkpoint(self) -> None:
-        """Write one, unless that has been done after this step."""
+        """Write a checkpoint, unless one has already been written after this step."""
         if self.saved == self.step or self.checkpoints is None:
             return
         for hook in self.hooks:
@@ -178,7 +184,7 @@ class StepLoop:
         self.cadence.wrote(began)
 
     def resume(self, *, last_good: bool = False) -> bool:
-        """Resume from the last checkpoint, if there is one; return whether settings have changed since then."""
+        """Resume from the last checkpoint, if there is one; return True if settings have changed since then."""
         found = None if self.checkpoints is None else self.checkpoints.load(last_good=last_good, like=self._like)
         if found is None:
             return False
@@ -243,7 +249,9 @@ class StepLoop:
         return bool(self.hooks) and all(hook.lost for hook in self.hooks)
 
     def _like(self, key: str, shape: torch.Size, dtype: torch.dtype) -> Tensor:
-        """Return the tensor to read into from a checkpoint in shards: sharded for parameters and their moments."""
+        """Create the tensor into which a tensor of a sharded checkpoint is read: sharded for parameters and their
+        moments.
+        """
         part, _, name = key.partition(":")
         of = dict(self.trained.named_parameters()).get(name if part == "model" else name.rpartition("/")[0])
         if of is None or of.shape != shape:

@@ -1,4 +1,4 @@
-"""A model that one or more processes train: whole on every process (DDP), or in shards (FSDP2)."""
+"""A model in training by one or more processes: whole on every process (DDP), or in shards (FSDP2)."""
 
 from __future__ import annotations
 
@@ -19,38 +19,43 @@ from stablessm.training.ranks import Ranks
 
 
 class Trainee:
-    """The caller's model, and the model whose parameters are updated: the same one, unless it is sharded."""
+    """A model in training: the model of the caller and, if it is sharded, the sharded copy that is updated.
+
+    Without sharding, both are the same module.
+    """
 
     model: nn.Module
-    """The caller's model, whole and without wrappers."""
+    """Model of the caller, whole and without wrappers."""
     trained: nn.Module
-    """The model whose parameters are updated and which is evaluated."""
+    """Model whose parameters are updated and which is evaluated."""
     runner: Any
-    """The callable that a training step runs."""
+    """Callable that a training step runs: the model with its wrappers."""
     sharded = False
-    """Whether every rank has a part of the weights."""
+    """Whether every rank has only a part of the weights."""
 
     def accumulating(self) -> AbstractContextManager[object]:
-        """Return a context in which a backward pass need not exchange gradients, because a later one will."""
+        """Return a context in which backward passes do not exchange gradients between ranks; a later backward pass
+        does.
+        """
         return nullcontext()
 
     def collect(self) -> None:
-        """Copy the weights into the caller's model. No-op if it already holds them."""
+        """Copy the trained weights into the model of the caller. No-op if both are the same model."""
 
     def spread(self) -> None:
-        """Copy the weights from the caller's model. No-op if they are the same tensors."""
+        """Copy the weights of the model of the caller into the trained model. No-op if both are the same model."""
 
     def changed(self) -> None:
-        """Called after the parameters of ``trained`` were changed other than by an optimizer."""
+        """React to a change of the parameters of ``trained`` by something other than the optimizer."""
 
     def ratios(self) -> GradientOverWeight:
-        """Return the gradient over weight of the recurrent parameters, after a backward pass."""
+        """Return the gradient-over-weight ratios of the recurrent parameters, after a backward pass."""
         return gradient_over_weight(self.model, recurrent_only=True)
 
 
 @final
 class Carrying(nn.Module):
-    """A module whose ``forward`` is ``sequence`` of a model, because wrappers of PyTorch call ``forward``."""
+    """A module whose ``forward`` calls ``sequence`` of a model, because wrappers such as DDP call ``forward``."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -58,14 +63,14 @@ class Carrying(nn.Module):
         self.model = model
 
     def forward(self, x: Tensor, state: State, **options: Tensor) -> tuple[Tensor, State]:
-        """Return outputs and the final state."""
+        """Return the outputs of the model and its final state."""
         found: tuple[Tensor, State] = sequence_of(self.model)(x, state, **options)
         return found
 
 
 @final
 class Whole(Trainee):
-    """All weights on every rank; gradients are averaged by ``DistributedDataParallel`` where there are several."""
+    """A trainee with all weights on every rank; several ranks average gradients by ``DistributedDataParallel``."""
 
     def __init__(self, model: nn.Module, device: torch.device, ranks: Ranks, *, compiled: bool, carries: bool) -> None:
         self.model = self.trained = model.to(device)
@@ -77,7 +82,7 @@ class Whole(Trainee):
             self.runner = nn.parallel.DistributedDataParallel(self.runner, **options)
 
     def accumulating(self) -> AbstractContextManager[object]:
-        """Return DDP's ``no_sync`` context."""
+        """Return the ``no_sync`` context of DDP, in which gradients are not exchanged between ranks."""
         if isinstance(self.runner, nn.parallel.DistributedDataParallel):
             return self.runner.no_sync()
         return nullcontext()
@@ -85,12 +90,13 @@ class Whole(Trainee):
 
 @final
 class Sharded(Trainee):
-    """FSDP2: every rank keeps a part of each parameter and of its moments; a block is gathered while it runs.
+    """A trainee with sharded weights (FSDP2): every rank stores a part of each parameter and of its moments.
 
-    A block is an entry of an outermost ``nn.ModuleList``; everything outside blocks is one more block. The caller's
-    model stays on the CPU, to be saved or searched for a divergence. Parameters keep their dtype, because recurrences
-    are not accurate in bfloat16; autocast shortens the other products. Gradients are reduced to shards after every
-    batch of a step, because whole gradients would take the memory that sharding saves.
+    The parameters of a block are gathered while the block runs. A block is an entry of an outermost ``nn.ModuleList``;
+    everything outside these entries is one more block. The model of the caller stays on the CPU, to be saved or
+    searched for a divergence. Parameters keep their dtype, because recurrences are not accurate in bfloat16; autocast
+    reduces the precision of the other products. Gradients are reduced to shards after every batch of a step, because
+    whole gradients would need the memory that sharding saves.
     """
 
     sharded = True
@@ -112,14 +118,14 @@ class Sharded(Trainee):
 
     @torch.no_grad()
     def collect(self) -> None:
-        """Gather the weights into the caller's model, one tensor at a time, on every rank."""
+        """Gather the trained weights into the model of the caller on every rank, one tensor at a time."""
         own = self.model.state_dict()
         for name, tensor in self.trained.state_dict().items():
             own[name].copy_(whole(tensor))
 
     @torch.no_grad()
     def spread(self) -> None:
-        """Copy this rank's shards from the caller's model."""
+        """Copy the shards of this rank from the model of the caller."""
         own = self.model.state_dict()
         for name, tensor in self.trained.state_dict().items():
             tensor.copy_(placed(own[name], tensor))
@@ -134,7 +140,7 @@ class Sharded(Trainee):
 
     @torch.no_grad()
     def ratios(self) -> GradientOverWeight:
-        """Return the ratios from whole weights and gradients; only recurrent parameters are gathered."""
+        """Return the gradient-over-weight ratios of the recurrent parameters, which are gathered for this purpose."""
         for name, module in recurrent_modules(self.model):
             for own in module.recurrent_parameters:
                 parameter, shard = module.get_parameter(own), self.trained.get_submodule(name).get_parameter(own)
@@ -149,7 +155,10 @@ class Sharded(Trainee):
 def trainee(
     model: nn.Module, config: TrainingConfig, device: torch.device, ranks: Ranks, *, carries: bool = False
 ) -> Trainee:
-    """Return the trainee for ``config.parallel``; it is whole for one rank. ``carries``: the task carries a state."""
+    """Create the trainee for ``config.parallel``; for one rank it is always :class:`Whole`.
+
+    ``carries`` states whether the task carries the state.
+    """
     cls = Sharded if ranks.size > 1 and config.parallel == "fsdp" else Whole
     return cls(model, device, ranks, compiled=config.compile, carries=carries)
 
@@ -160,13 +169,13 @@ def _runner(model: nn.Module, compiled: bool, carries: bool) -> Any:
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """Return the whole tensor of which every rank may have a shard. All ranks must call it."""
+    """Gather a tensor from its shards on all ranks, if it is sharded. All ranks must call this function."""
     found: Tensor = getattr(tensor, "full_tensor", lambda: tensor)()
     return found
 
 
 def placed(tensor: Tensor, like: Any) -> Tensor:
-    """Return a tensor, which every rank has, on the device and with the shards (DTensor placements) of ``like``."""
+    """Move a whole tensor to the device of ``like``, and shard it if ``like`` is sharded."""
     there = tensor.to(like.device)
     if hasattr(like, "placements") and not hasattr(tensor, "placements"):
         from torch.distributed.tensor import distribute_tensor
@@ -177,7 +186,7 @@ def placed(tensor: Tensor, like: Any) -> Tensor:
 
 @torch.no_grad()
 def load(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
-    """Load a module's state from tensors that are whole or in the module's shards."""
+    """Load the state of a module from tensors that are whole or sharded like the module."""
     own = module.state_dict()
     module.load_state_dict({name: placed(tensor, own[name]) for name, tensor in tensors.items()})
 

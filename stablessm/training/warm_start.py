@@ -17,10 +17,10 @@ from stablessm.training.settings import signature
 
 
 def warm_start(models: Sequence[nn.Module], source: str, folder: Path) -> dict[str, Any]:
-    """Load the weights of a run or of a saved model into every model; return their origin, for the record.
+    """Load initial weights from a run or a saved model into every model; return their origin, for the record.
 
     Args:
-        models: The models.
+        models: The models to initialize.
         source: Folder of a run, whose selected weights are loaded, or of a saved model.
         folder: Folder of the new run.
     """
@@ -46,7 +46,7 @@ def warm_start(models: Sequence[nn.Module], source: str, folder: Path) -> dict[s
 
 
 def _modules_of(place: Path) -> Mapping[str, str]:
-    """Return the descriptions of the modules of the saved model; empty if only weights were saved."""
+    """Return the descriptions of the modules of a saved model by name; empty if only weights were saved."""
     if storage.is_saved_layer(place):
         return dict(signature(storage.load(place))["modules"])
     try:
@@ -56,7 +56,7 @@ def _modules_of(place: Path) -> Mapping[str, str]:
 
 
 def _require_same_recurrences(model: nn.Module, before: Mapping[str, str]) -> None:
-    """Raise an error if the recurrent weights had another meaning, such as another reparameterization."""
+    """Raise an error if the saved recurrent weights have another meaning, such as another reparameterization."""
     now = signature(model)["modules"]
     for name, _ in recurrent_modules(model):
         was = before.get(name or "itself")
@@ -65,6 +65,6 @@ def _require_same_recurrences(model: nn.Module, before: Mapping[str, str]) -> No
 
 
 def _history_of(run: Path) -> dict[str, Any]:
-    """Return the number of steps and the best score of the run that wrote the weights, if a run wrote them."""
+    """Return the number of steps and the best score of the run that wrote the weights; empty without a run."""
     read = lambda found: {name: found["results"][name] for name in ("steps", "best")}  # noqa: E731
-    return record.read_side(run / "record.json", read, {}, "How far that run had come is not noted")
+    return record.read_side(run / "record.json", read, {}, "The number of steps of that run is not recorded")

@@ -214,7 +214,7 @@ def test_going_on_starting_again_and_damage(load):
         *longer, "--lr", "0.001", "--extend"
     )
     branch = [{"run": "branch"}.get(word, word) for word in command]
-    assert f"first weights from {Path('run').resolve()}" in " ".join(call(*branch, "--init-from", "run").split())
+    assert f"initial weights from {Path('run').resolve()}" in " ".join(call(*branch, "--init-from", "run").split())
     call(*command, "--fresh", "--lr", "0.1")
     assert Path("run/model/model.safetensors").read_bytes() != weights
 

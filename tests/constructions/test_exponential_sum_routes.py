@@ -36,7 +36,7 @@ CASES = {
     "bump": {"kernel": "exp(-((t-30)/8)**2)", "horizon": 100, "tol": 1e-2},
     "real": {"kernel": "exp(-((t-9)/8)**2)", "horizon": 60, "order": 3, "real": True},
     "lag": {"kernel": "where(t==17, 1, 0)", "horizon": 90, "tol": 1e-3},
-    "irregular": {"kernel": np.exp(-IRREGULAR / 9) * np.cos(IRREGULAR), "times": IRREGULAR, "order": 3,
+    "irregular": {"kernel": np.exp(-IRREGULAR / 9) * np.cos(IRREGULAR), "times": IRREGULAR, "order": 2,
                   "time": "continuous"},
     "gaps": {"kernel": np.exp(-GAPS / 30) * np.cos(GAPS / 2) + 0.8**GAPS, "times": GAPS, "tol": 1e-4},
     "matrix": {"kernel": np.stack([WAVE, (1 + T) ** -1.5], 1)[:, :, None], "tol": 1e-2},
@@ -107,7 +107,7 @@ def test_a_kernel_goes_its_way(name: str, monkeypatch: pytest.MonkeyPatch) -> No
     if condition < 1e6:
         assert es.condition == pytest.approx(condition, rel=0.02)
     assert es.lower_bound == pytest.approx(bound, rel=0.01, abs=1e-9, nan_ok=True)
-    assert next(rounds) == pytest.approx(count, rel=0.1, abs=3)
+    assert error < 1e-12 or next(rounds) == pytest.approx(count, rel=0.1, abs=3)
 
 
 LAGS = np.arange(300.0)

@@ -375,7 +375,7 @@ def test_what_a_sample_could_miss() -> None:
     assert model.error <= 1e-3
     assert model.kernel_errors[3] == pytest.approx(kernel_error(model, cube), rel=1e-6)
     for a, b in ((3000, 3000), (2500, 4500)):
-        with pytest.raises(NumericalError, match="ask for a larger tol"):
+        with pytest.raises(NumericalError, match="use a larger tol"):
             volterra({2: lambda s, t, a=a, b=b: PAIRS["beat"](s, t) + bump(s - a, t - b) + bump(s - b, t - a)}, 5000)
 
 

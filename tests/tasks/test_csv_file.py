@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from datetime import datetime, timedelta
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
-from csv_files import random_file, right, same, with_preamble
+from csv_files import random_file, right, same, with_notes_below, with_preamble
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stablessm import ArgumentError, MissingPackageError, tasks
+from stablessm import ArgumentError, MissingPackageError, _cells, tasks
 from stablessm.cli.samples_source import read_samples
 from stablessm.tasks import csv_file
 
@@ -22,6 +25,15 @@ from stablessm.tasks import csv_file
 def test_random_files_are_read_as_the_table_they_stand_for(seed, tmp_path_factory):
     file = random_file(seed)
     assert right(file, tmp_path_factory.mktemp("c") / "c.csv"), file.features
+
+
+@given(seed=st.integers(0, 10**9))
+def test_notes_below_the_table_and_repeated_names_are_skipped_with_a_note(seed, tmp_path_factory):
+    file, path = with_notes_below(seed), tmp_path_factory.mktemp("n") / "n.csv"
+    path.write_bytes(file.content)
+    table = csv_file.read(path)
+    assert same(file, table), file.features
+    assert any("below the table" in note or "repeat" in note for note in table.notes)
 
 
 @given(seed=st.integers(0, 10**9))
@@ -330,3 +342,23 @@ def test_samples_with_a_comma_that_may_be_either(tmp_path):
         "6,007 is read as 6.007 (decimal comma)",
     )
     assert read_samples(write(tmp_path / "s.csv", "1,040;0.5+0.25j", "0;1")).times.tolist() == [0, 1040]
+
+
+def test_days_and_months_are_told_apart_by_even_steps() -> None:
+    """Days up to 12 fit both orders; with the wrong one an hour at midnight becomes a month."""
+    rng = np.random.default_rng(0)
+    for _ in range(100):
+        start = datetime(2024, int(rng.integers(1, 13)), int(rng.integers(1, 13)), int(rng.integers(24)))
+        step = timedelta(minutes=int(rng.choice([15, 60, 360, 1440])))
+        truth = [start + i * step for i in range(int(rng.integers(4, 60)))][:: rng.choice([1, -1])]
+        if rng.random() < 0.3:
+            del truth[2:4]
+        form = f"{rng.choice(['%m/%d', '%d/%m'])}/%Y{rng.choice(['', ' %H:%M', ' %I:%M %p'])}"
+        cells = [date.strftime(form) for date in truth]
+        wanted = [datetime.strptime(cell, form) for cell in cells]
+        assert _steps(_cells.dates(cells)) == pytest.approx(_steps(wanted)), (form, cells)
+
+
+def _steps(dates: list[Any]) -> list[float]:
+    steps = [(b - a).total_seconds() for a, b in pairwise(dates)]
+    return [step / (sum(map(abs, steps)) or 1.0) for step in steps]

@@ -235,7 +235,7 @@ class Named(NamedTuple):
 
 @pytest.mark.parametrize("state", [Named(torch.ones(1)), {0: torch.ones(1)}, {"a": [Named(torch.ones(1))]}])
 def test_a_state_that_a_file_would_not_give_back_is_refused(state: Any) -> None:
-    with pytest.raises(ArgumentError, match=r"model: expected one whose state is made of tensors.* got (Named|dict)"):
+    with pytest.raises(ArgumentError, match=r"model: expected a model whose state consists of tensors.* (Named|dict)"):
         nested.mapped(Tensor.detach, state)
 
 
@@ -247,7 +247,7 @@ def test_what_cannot_carry_is_refused(tmp_path: Path) -> None:
         """From tokens to logits, without a state."""
 
     plain = Plain(257, 257)
-    told = r"model: expected one with sequence\(x, state, reset=…\) -> \(outputs, state\).* got Plain"
+    told = r"model: expected a method sequence\(x, state, reset=…\) -> \(outputs, state\).* got Plain"
     with pytest.raises(ArgumentError, match=told):
         train(plain, task, config, tmp_path / "plain", progress=False)
     with pytest.raises(ArgumentError, match=told):
@@ -258,11 +258,11 @@ def test_what_cannot_carry_is_refused(tmp_path: Path) -> None:
         def sequence(self, x: Tensor, state: Any = None, *, reset: Tensor | None = None) -> tuple[Tensor, Any]:
             return super().sequence(x, None)[0], {3}
 
-    with pytest.raises(ArgumentError, match=r"model: expected one whose state is made of tensors.* got set"):
+    with pytest.raises(ArgumentError, match=r"model: expected a model whose state consists of tensors.* got set"):
         train(Odd(), task, config, tmp_path / "odd", progress=False)
     trained = trainee(network(), config, CPU, Ranks(), carries=True)
     graph = TrainingConfig(graph=True, batch_size=4)
-    with pytest.raises(ArgumentError, match="graph: expected a task that carries no state, got lm"):
+    with pytest.raises(ArgumentError, match="graph: expected a task that does not carry the state, got lm"):
         Gradient(trained, task, graph, 5, Watch(CPU), Ranks())
     train(network(), task, config, tmp_path / "run", progress=False)
     with pytest.raises(ArgumentError, match=r"resume: .*task.options.carry = true\), got task.options.carry = false"):

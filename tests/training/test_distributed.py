@@ -160,8 +160,8 @@ def test_a_checkpoint_of_one_goes_on_with_two_and_other_things_that_two_do(launc
     check_same(results[0], alone)
     check_same(results[1], alone)
     assert results[2][0]["weights"] == results[2][1]["weights"]
-    assert set(results[3]) == {"batch_size: expected a sequence or more for each of 2 ranks, got 1"}
-    assert all(told.startswith("task: expected one that defines count and total_loss too") for told in results[5])
+    assert set(results[3]) == {"batch_size: expected at least one sequence for each of 2 ranks, got 1"}
+    assert all(told.startswith("task: expected a task that also defines count and total_loss") for told in results[5])
     (expected,) = launch(1, "diverges", folder=str(runs / "diverged-alone"))
     assert results[4] == (expected, expected)
 

@@ -118,7 +118,7 @@ def test_a_branch_begins_with_the_weights_of_a_run(tmp_path):
     assert event["init_from"]["best"]["step"] == result.best["step"]
     assert event["init_from"]["steps"] == 12
     assert len(event["init_from"]["weights"]) == 64
-    assert "first weights from" in str(other)
+    assert "initial weights from" in str(other)
     assert record(tmp_path / "first")["history"] == []  # another run, in its own folder
 
 

@@ -143,7 +143,7 @@ def test_evaluation_does_not_depend_on_the_batch_size():
     for other in scores[1:]:
         assert other == pytest.approx(scores[0], rel=1e-5)
     assert model.training
-    with pytest.raises(ArgumentError, match="split: expected one that task sums has"):
+    with pytest.raises(ArgumentError, match="split: expected a split that task sums has"):
         evaluate(model, Sums(valid=0), "valid")
 
 
@@ -231,7 +231,7 @@ def test_bad_settings_are_named(tmp_path):
 def test_nobodys_files_are_overwritten(tmp_path):
     (tmp_path / "model").mkdir()
     for resume in (True, False):
-        with pytest.raises(ArgumentError, match="folder: expected an empty one, or that of an earlier training"):
+        with pytest.raises(ArgumentError, match="folder: expected an empty folder, or that of an earlier training"):
             run(tmp_path, resume=resume)
     (tmp_path / "file").write_text("", encoding="utf-8")
     with pytest.raises(ArgumentError, match="folder: expected a folder"):

@@ -125,5 +125,5 @@ def test_state_is_worth_something_over_windows(model: nn.Module, tmp_path: Path,
 
 
 def test_a_split_that_is_not_there(model: nn.Module, tmp_path: Path) -> None:
-    with pytest.raises(ArgumentError, match="split: expected one that task lm has, got 'valid'"):
+    with pytest.raises(ArgumentError, match="split: expected a split that task lm has, got 'valid'"):
         perplexity(model, build(tmp_path, valid=0.0), "valid")

@@ -1,4 +1,4 @@
-"""Long convolution filters as recurrences, one by one or in a whole model."""
+"""Conversion of long convolution filters to recurrences, for single filters or for a whole model."""
 
 from stablessm.constructions.filters.convert import LongFilter, StreamingModel, convert
 from stablessm.constructions.filters.from_convolution import from_convolution

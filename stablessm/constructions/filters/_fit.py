@@ -1,7 +1,7 @@
-"""One filter as a stable sum of few exponentials, by balanced truncation: fast enough for thousands of filters.
+"""Fit of a filter by a stable sum of few exponentials, by balanced truncation, which is fast for thousands of filters.
 
 :func:`exponential_sum` minimizes the number of modes for a supremum error and is slower. Here the error is the ℓ1 norm,
-which bounds the error of outputs, and the continuation of a filter after its last tap is free.
+which bounds the error of outputs, and the sum may have any values after the last tap of the filter.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _STEPS = Domain(1.0, discrete=True, real=False, positive=False, slowest=0.0)
 @final
 @dataclass(frozen=True, eq=False)
 class Fit:
-    """ρ(k) = Re Σ_n weights_n e^{rates_n k}, one entry for a conjugate pair, and Σ |filter - ρ|."""
+    """A fitted sum ρ(k) = Re Σ_n weights_n e^{rates_n k}, one entry per conjugate pair, with error Σ |filter - ρ|."""
 
     rates: np.ndarray
     weights: np.ndarray
@@ -30,21 +30,21 @@ class Fit:
 
 
 def fit(values: np.ndarray, tol: float, max_order: int, finite: bool, dtype: str = "float64") -> Fit:
-    """Fit the sum of lowest order found with Σ |values - ρ| ≤ tol, or the closest up to ``max_order``.
+    """Fit a sum of exponentials ρ of low order with Σ |values - ρ| ≤ tol, or the closest sum up to ``max_order``.
 
     Args:
-        values: (L,) the filter. If ``finite``, it is zero from L on, and the sum is fitted up to 2L.
-        tol: absolute ℓ1 error.
+        values: the filter (L,).
+        tol: largest allowed ℓ1 error, absolute.
         max_order: largest number of real states, at least 1.
-        finite: see ``values``.
-        dtype: the dtype in which the sum will run; every |λ| is below 1 in it.
+        finite: the filter is zero from L on, and the sum is fitted up to 2L.
+        dtype: dtype in which the sum will run; every |λ| is below 1 in this dtype.
     """
     goal = np.concatenate([values, np.zeros_like(values)]) if finite else values
     best = Fit(np.zeros(0, complex), np.zeros(0, complex), 0, float(np.abs(goal).sum()))
     if best.error <= tol:
         return best
-    # Padded with zeros: stable at every order. Not padded (Kung, ESPRIT): shorter for filters that continue as they
-    # are, such as power laws and undamped waves. Faded: for filters that do neither.
+    # Pairs of samples and whether they are padded. Padded with zeros: stable at every order. Not padded (Kung, ESPRIT):
+    # fewer states for filters that continue smoothly, such as power laws and undamped waves. Faded: for other filters.
     sources = [(values, True)] if finite else [(values, False), (_faded(values), True), (values, True)]
     most = min(max_order, len(values) // 2)
     tried, rank = 0, min(32, most)
@@ -63,14 +63,14 @@ def fit(values: np.ndarray, tol: float, max_order: int, finite: bool, dtype: str
 
 
 def _faded(values: np.ndarray) -> np.ndarray:
-    """Return the filter, extended by its faded reflection in the last tap; a sudden end would need extra modes."""
+    """Extend a filter beyond its last tap by a fading mirror image, because a sudden end would need extra modes."""
     size = len(values) // 2
     fade = np.cos(np.pi / 2 * np.arange(1, size + 1) / (size + 1)) ** 2
     return np.concatenate([values, (2 * values[-1] - values[-2 : -2 - size : -1]) * fade])
 
 
 def _lowest(goal: np.ndarray, space: Hankel, low: int, most: int, tol: float, finite: bool, dtype: str) -> Fit:
-    """Find the smallest order that meets ``tol``: upward in steps of a fifth, then by bisection."""
+    """Search for the smallest order that meets ``tol``: first upward in steps of a fifth, then by bisection."""
     tried: list[Fit] = []
     while low < most:
         high = min(low + max(1, low // 5), most)
@@ -90,7 +90,7 @@ def _lowest(goal: np.ndarray, space: Hankel, low: int, most: int, tol: float, fi
 
 
 def _least_squares(goal: np.ndarray, eigenvalues: np.ndarray, finite: bool, dtype: str = "float64") -> Fit:
-    """Fit weights for these eigenvalues; for a finite filter the error includes a bound on later values."""
+    """Fit the weights of given eigenvalues; for a finite filter the error includes a bound on values after its end."""
     rates = stable_rates(eigenvalues, dtype=dtype)
     columns = _STEPS.matrix(rates, np.arange(len(goal)))
     coefficients = solve(columns, goal[:, None])

@@ -1,4 +1,4 @@
-"""Conversion of a model with long filters to one that streams in constant memory."""
+"""Conversion of a model with long filters to a model that streams in constant memory."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from stablessm.scan.checks import check_tensor
 @checked
 @dataclass(frozen=True, repr=False)
 class LongFilter(Result):
-    """The filter that a module convolves with over time."""
+    """The filter with which a module convolves its input over time."""
 
     taps: Tensor
-    """(channels, length), or (d_out, d_in, length): y[t] = Σ_k taps[k] x[t-k]."""
+    """Filter values of shape (channels, length), or (d_out, d_in, length): y[t] = Σ_k taps[k] x[t-k]."""
     finite: bool
-    """Whether the filter is zero after its last tap. Otherwise later values are unspecified."""
+    """Whether the filter is zero after its last tap. Otherwise its later values are unspecified."""
     channels_last: bool = True
-    """Whether the module is called on (batch, time, channel), not on (batch, channel, time)."""
+    """Whether the module is called on (batch, time, channel); otherwise on (batch, channel, time)."""
     bias: Tensor | None = None
-    """(d_out,), added to the output."""
+    """Bias (d_out,) that is added to the output."""
 
 
 Find: TypeAlias = Callable[[str, nn.Module], LongFilter | None]
@@ -43,11 +43,11 @@ Find: TypeAlias = Callable[[str, nn.Module], LongFilter | None]
 @final
 @dataclass(frozen=True, repr=False)
 class ConvertedModule(Result):
-    """One module that was replaced."""
+    """A report on one module that :func:`convert` replaced: its filters, their errors, and the size of its state."""
 
     name: str
     fits: tuple[FilterFit, ...]
-    """One for each filter."""
+    """Recurrence and error of each filter."""
     state_size: int
     """Number of real numbers in the state of one sequence."""
 
@@ -67,12 +67,15 @@ class ConvertedModule(Result):
 
 
 class _Tape:
-    """The states of one pass, in the order of the calls; a module that is called twice has two states."""
+    """Stores the states of all replaced modules during one pass, in the order in which the modules are called.
+
+    A module that is called twice has two states.
+    """
 
     def __init__(self) -> None:
         self._before: tuple[Any, ...] | None = None
         self._after: list[Any] | None = None
-        """New states of the current pass; None outside a pass, when states are not stored."""
+        """New states of the current pass; None outside a pass, where states are not stored."""
 
     def run(self, call: Callable[[], Tensor], state: tuple[Any, ...] | None) -> tuple[Tensor, tuple[Any, ...]]:
         after: list[Any] = []
@@ -98,14 +101,14 @@ class _Tape:
 
 
 class _Replacement(nn.Module):
-    """Replaces a module: has its mode, and forwards attributes that a caller may read."""
+    """The base class of replacements of a module, which keep its mode and forward attributes that a caller may read."""
 
     def __init__(self, tape: _Tape) -> None:
         super().__init__()
         self._tape = tape
 
     def _stand_in_for(self, replaced: nn.Module) -> None:
-        """Refer to the replaced module; called last in ``__init__``, since our own attribute names come first."""
+        """Store the replaced module. Call it last in ``__init__``: attributes that exist by then are not forwarded."""
         self.training = replaced.training
         self.__dict__["replaced"] = replaced  # not a submodule: its parameters stay out of the model
 
@@ -120,7 +123,7 @@ class _Replacement(nn.Module):
 
 @final
 class _Streamed(_Replacement):
-    """A convolution in the layout of the module it replaces."""
+    """A recurrence that replaces a convolution and keeps the axis order of its inputs and outputs."""
 
     def __init__(self, replaced: nn.Module, found: LongFilter, layer: RecurrentConvolution, tape: _Tape) -> None:
         super().__init__(tape)
@@ -142,7 +145,7 @@ class _Streamed(_Replacement):
 
 @final
 class _Carried(_Replacement):
-    """A recurrent layer of the original model, with its state carried from pass to pass."""
+    """A wrapper of a recurrent layer in a converted model that carries the state of the layer between calls."""
 
     def __init__(self, layer: nn.Module, tape: _Tape) -> None:
         super().__init__(tape)
@@ -158,9 +161,10 @@ class _Carried(_Replacement):
 
 @final
 class StreamingModel(nn.Module):
-    """A model made by :func:`convert`: ``y, state = model(x, state)`` and ``y_t, state = model.step(x_t, state)``.
+    """A model that :func:`convert` returned: ``y, state = model(x, state)`` and ``y_t, state = model.step(x_t,
+    state)``.
 
-    ``model.model`` is the converted copy; called as the original was, it starts from the zero state.
+    ``model.model`` is the converted copy of the original model; a call of it starts from the zero state.
 
     >>> class Decaying(nn.Module):
     ...     def filters(self, length):
@@ -179,7 +183,7 @@ class StreamingModel(nn.Module):
     """
 
     difference: float | None
-    """The largest |y - original| on the example, over the largest |original|; None without an example."""
+    """Largest |y - original| on the example divided by the largest |original|; None without an example."""
 
     @checked
     def __init__(self, model: nn.Module, tape: _Tape, modules: tuple[ConvertedModule, ...]) -> None:
@@ -188,7 +192,7 @@ class StreamingModel(nn.Module):
         self.training, self.difference = model.training, None
 
     def forward(self, x: Tensor, state: tuple[Any, ...] | None = None) -> tuple[Tensor, tuple[Any, ...]]:
-        """Map (batch, time, …) to (batch, time, …), and return a state for each call of a layer."""
+        """Map a sequence (batch, time, …) to outputs (batch, time, …), and return the states after the last step."""
         self._check("x", x, 2)
         if not isinstance(state, tuple | list | None):
             raise ArgumentError("state", "the state that forward and step return", type(state).__name__)
@@ -201,7 +205,7 @@ class StreamingModel(nn.Module):
         return y, state
 
     def step(self, x_t: Tensor, state: tuple[Any, ...] | None = None) -> tuple[Tensor, tuple[Any, ...]]:
-        """Advance by one step, (batch, …) to (batch, …); tokens have shape (batch,)."""
+        """Advance by one step: map an input (batch, …), or tokens (batch,), to the output (batch, …) of this step."""
         self._check("x_t", x_t, 1)
         y, state = self(x_t[:, None], state)
         return y[:, 0], state
@@ -214,17 +218,17 @@ class StreamingModel(nn.Module):
 
     @property
     def state_size(self) -> int:
-        """Number of real numbers in the state of the converted filters for one sequence of any length."""
+        """Number of real numbers in the state of all converted filters for one sequence (of any length)."""
         return sum(module.state_size for module in self.converted)
 
     @property
     def failed(self) -> tuple[tuple[str, int], ...]:
-        """Module and number of each filter that met no recurrence within the tolerance, and stayed a buffer."""
+        """Module and index of each filter for which no recurrence met the tolerance, so that it keeps a buffer."""
         every = ((module.name, i, fit) for module in self.converted for i, fit in enumerate(module.fits))
         return tuple((name, i) for name, i, fit in every if fit.failed)
 
     def report(self) -> str:
-        """Return one line for each module that was replaced."""
+        """Return a text with one line for each module that was replaced."""
         return "\n".join(map(str, self.converted))
 
 
@@ -241,20 +245,20 @@ def convert(
     head: Count = 1,
     dtype: torch.dtype = torch.float64,
 ) -> StreamingModel:
-    """Copy a convolutional model and replace its long filters by recurrences, so that it generates in constant memory.
+    """Return a copy of a model with long filters replaced by recurrences, so that it generates in constant memory.
 
-    Two kinds of modules are replaced: those with a method ``filters(length) -> (channels, length)`` that are called on
-    (batch, time, channel), and causal ``nn.Conv1d`` with stride 1, depthwise or with one group, padded by
-    dilation · (kernel - 1), whose output the caller cuts to the length of the input. ``find`` describes other modules.
-    The state of recurrent layers (of this library, and ``nn.RNN``, ``nn.GRU``, ``nn.LSTM`` with ``batch_first``) is
-    carried. All other modules must act on each step separately, which an ``example`` checks. Every module keeps its
-    training or evaluation mode.
+    Two kinds of modules are replaced: modules with a method ``filters(length) -> (channels, length)`` that are called
+    on (batch, time, channel), and causal ``nn.Conv1d`` with stride 1, depthwise or with one group, padded by dilation ·
+    (kernel - 1), whose output the caller cuts to the length of the input. ``find`` describes other modules. The state
+    of recurrent layers (of this library, and ``nn.RNN``, ``nn.GRU``, ``nn.LSTM`` with ``batch_first``) is carried. All
+    other modules must act on each step separately, which an ``example`` checks. Every module keeps its training or
+    evaluation mode.
 
     Args:
-        model: a module from (batch, time, …) to (batch, time, …), for example from tokens to logits. It is copied.
+        model: a module from (batch, time, …) to (batch, time, …), for example from tokens to logits. It is not changed.
         tol: for each filter, the largest allowed Σ |filter - kernel| / Σ |filter|. A filter that needs more than
-            ``max_order`` states keeps a buffer of its length and is exact; ``report()`` gives number and reason.
-        length: number of steps of ``filters(length)`` that are fitted. After them the exponentials continue.
+            ``max_order`` states keeps a buffer of its length and is exact; ``report()`` states how many and why.
+        length: number of steps of ``filters(length)`` that are fitted; afterwards the fitted exponentials continue.
         find: function from the name and the module to a :class:`LongFilter`, or to None to apply the rules above.
         example: an input for two checks with dropout off: the converted model must give the same output step by step
             as in one pass, and the output of the original up to 100 ``tol`` or 1e-3 of the largest value.
@@ -262,7 +266,7 @@ def convert(
         max_order, head, dtype: as in :func:`from_convolution`.
 
     Raises:
-        ArgumentError: the model has nothing to convert, a convolution that no rule covers, or a layer that looks ahead.
+        ArgumentError: the model has nothing to convert, a convolution of another kind, or a layer that looks ahead.
         NumericalError: the output for the example differs step by step, or from the original.
     """
     fit = partial(from_convolution, tol=tol, max_order=max_order, head=head, dtype=dtype)
@@ -280,7 +284,7 @@ def convert(
 
 @final
 class _Conversion:
-    """Walks through a model and replaces its modules."""
+    """Walks through a model and replaces its modules, each once."""
 
     def __init__(self, find: Find | None, length: int | None, fit: Callable[..., RecurrentConvolution]) -> None:
         self._find, self._length, self._fit = find, length, fit
@@ -288,7 +292,7 @@ class _Conversion:
         self._replaced: dict[int, nn.Module] = {}
 
     def walk(self, name: str, module: nn.Module) -> nn.Module:
-        """Return the replacement of a module; a module used in two places gets one replacement."""
+        """Return the replacement of a module; a module that is used in two places has one replacement."""
         if id(module) not in self._replaced:
             self._replaced[id(module)] = self._replacement(name, module)
         return self._replaced[id(module)]
@@ -347,7 +351,7 @@ def _taps(name: str, module: nn.Module, length: int) -> Tensor:
 
 
 def _check(model: nn.Module, streaming: StreamingModel, example: Tensor, allowed: float) -> float:
-    """Check that one pass, single steps and the original agree with dropout off; return the difference."""
+    """Check that one pass, single steps and the original model agree with dropout off; return their difference."""
     if example.dim() < 2 or not example.numel():
         raise ArgumentError("example", "an input (batch, time, …), not empty", f"shape {tuple(example.shape)}")
     with evaluating(model), evaluating(streaming):

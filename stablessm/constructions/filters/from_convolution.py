@@ -1,4 +1,4 @@
-"""Recurrent layers that replace long convolution filters, with measured errors."""
+"""Construction of recurrent layers that replace long convolution filters, with measured errors."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from stablessm.constructions.filters.layer import ChannelGroup, FilterFit, Recur
 from stablessm.layers import S4D
 
 SHORT = 32
-"""Filters of up to this many taps stay buffers; so do longer filters whose modes would take as many numbers."""
+"""Filters with at most this many taps keep a buffer; so do longer filters whose modes would need as many numbers."""
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class _Plan:
-    """The representation of one filter: first taps, and modes or None."""
+    """A plan of how to represent one filter: its exact first taps, and modes for the rest (or None)."""
 
     taps: np.ndarray
     modes: Fit | None
@@ -42,7 +42,7 @@ def from_convolution(
     finite: bool = False,
     dtype: torch.dtype = torch.float64,
 ) -> RecurrentConvolution:
-    """Build a recurrent layer for filters: y[t] = Σ_k filters[k] x[t-k] for each channel, in constant memory.
+    """Build a recurrent layer that applies long filters in constant memory: y[t] = Σ_k filters[k] x[t-k] per channel.
 
     Each filter becomes a few exact taps and a sum of exponentials, found by balanced truncation of its Hankel operator
     (the kernel of SSM-UA, eq. 14, without training). The sum is stable and short, although not provably the shortest.
@@ -52,17 +52,17 @@ def from_convolution(
     Args:
         filters: (channels, length), or (d_out, d_in, length) for y[o] = Σ_i filters[o, i] ∗ x[i]; array or tensor.
         tol: largest allowed Σ |filter - kernel| / Σ |filter| of each filter.
-        max_order: highest order of a filter's recurrence; a real mode counts one, a conjugate pair two. A filter that
-            needs more keeps a buffer of its length, and is exact. So does a filter whose modes would take as many
-            numbers. Each mode is stored as one complex number; filters of similar size run together, padded to the
+        max_order: highest order of the recurrence of a filter; a real mode counts one, a conjugate pair two. A filter
+            that needs more modes, or whose modes would need as many numbers, keeps a buffer of its length and is
+            exact. Each mode is stored as one complex number; filters of similar size run together, padded to the
             largest of them.
-        head: number of first taps that are exact, for direct terms and irregular first taps. Each takes one number of
-            state.
+        head: number of first taps that are exact, for direct terms and irregular first taps. Each adds one number to
+            the state.
         finite: the filter is zero after its last tap, and later values of the kernel count as error. By default the
             filter is unknown after its last tap, and the exponentials continue it.
-        dtype: dtype of the layer's parameters and state, for every dtype of the input. Errors are measured with
-            parameters rounded to this dtype. In float32, running the layer adds rounding errors of 1e-5 or more of the
-            filter's norm where large modes cancel.
+        dtype: dtype of the parameters and the state of the layer, for every dtype of the input. Errors are measured
+            with parameters rounded to this dtype. In float32, running the layer adds rounding errors of at least 1e-5
+            of the norm of the filter where large modes cancel.
 
     Returns:
         A module with ``error``, ``orders``, ``failed`` and ``fits`` for each filter.
@@ -83,7 +83,7 @@ def from_convolution(
     plans = _cheapest([_plan(row, tol, max_order, head, finite, name) for row in flat], flat, values.shape[-2])
     layer = _build(plans, values.shape[:-1], flat, finite, dtype)
     late = [i for i, made in enumerate(layer.fits) if not made.relative_error <= tol]
-    if late:  # rounding to dtype cost the tolerance
+    if late:  # these filters exceed the tolerance because of rounding to dtype
         for i in late:
             plans[i] = _Plan(flat[i], None, f"relative error {layer.fits[i].relative_error:.1e} in {name}")
         layer = _build(plans, values.shape[:-1], flat, finite, dtype)
@@ -101,7 +101,7 @@ def _checked(filters: Any) -> np.ndarray:
 
 
 def _used(row: np.ndarray) -> np.ndarray:
-    """Return a filter without the zeros at its end."""
+    """Return a filter (L,) without the zeros at its end."""
     return row[: len(row) - int(np.argmax(row[::-1] != 0))] if row.any() else row[:0]
 
 
@@ -118,7 +118,7 @@ def _plan(row: np.ndarray, tol: float, max_order: int, head: int, finite: bool, 
 
 
 def _cheapest(plans: list[_Plan], flat: np.ndarray, d_input: int) -> list[_Plan]:
-    """Use one buffer for all fitted filters of an input if it takes no more numbers than their modes."""
+    """Replace the modes of all filters of an input by a shared buffer of past inputs if that needs no more numbers."""
     plans = list(plans)
     for source in range(d_input):
         rows = range(source, len(plans), d_input)
@@ -134,7 +134,7 @@ def _cheapest(plans: list[_Plan], flat: np.ndarray, d_input: int) -> list[_Plan]
 def _build(
     plans: list[_Plan], shape: tuple[int, ...], flat: np.ndarray, finite: bool, dtype: torch.dtype
 ) -> RecurrentConvolution:
-    """Build the layer; filters with similar numbers of taps and modes (within a factor of two) run together."""
+    """Build the recurrent layer from the plans of all filters; filters of similar size run together."""
     members: dict[tuple[int, int], list[int]] = defaultdict(list)
     for i, plan in enumerate(plans):
         modes = 0 if plan.modes is None else len(plan.modes.rates)
@@ -161,7 +161,7 @@ def _group(plans: list[_Plan], rows: list[int], d_input: int, dtype: torch.dtype
         assert made is not None
         rates[i, : len(made.rates)] = torch.from_numpy(made.rates)
         weights[i, : len(made.rates)] = torch.from_numpy(made.weights) / 2  # an S4D mode stands for 2 Re
-    with torch.random.fork_rng(devices=[]):  # what the layer draws is replaced
+    with torch.random.fork_rng(devices=[]):  # the layer draws weights, which are then replaced
         modes = S4D(len(rows), size, discretization="exponential", eigenvalues=rates, dt_min=1.0, dt_max=1.0)
     modes = modes.to(dtype)
     modes.w.copy_(modes.map.inverse(rates.real))  # again, with dtype's digits
@@ -172,7 +172,7 @@ def _group(plans: list[_Plan], rows: list[int], d_input: int, dtype: torch.dtype
 
 
 def _measure(group: ChannelGroup, plans: list[_Plan], flat: np.ndarray, finite: bool) -> dict[int, FilterFit]:
-    """Measure the errors of a group with its rounded parameters."""
+    """Measure the errors of all filters of a group, whose parameters are rounded to the dtype of the layer."""
     length = flat.shape[1]
     span = 2 * length if finite else length
     kernel = group.kernel(span).numpy()

@@ -1,4 +1,4 @@
-"""A streaming convolution: first taps from a short buffer, the rest from a recurrence."""
+"""A convolution layer that streams: the first taps use a short buffer, the rest of the filter uses a recurrence."""
 
 from __future__ import annotations
 
@@ -18,42 +18,44 @@ from stablessm.scan import causal_convolution, evaluate
 from stablessm.scan.checks import check_device, check_tensor
 
 GroupState: TypeAlias = tuple[Tensor, Tensor | None]
-"""The last inputs (B, K, H) and the states of the modes (B, H, N)."""
+"""State of a group: the last inputs (B, K, H) and the states of the modes (B, H, N)."""
 
 
 @final
 @dataclass(frozen=True, repr=False)
 class FilterFit(Result):
-    """The recurrence of one filter and its error."""
+    """A report on the recurrence that replaces one filter: its size and its error."""
 
     order: int
     """Number of real states: one for a real mode, two for a conjugate pair; 0 without modes."""
     taps: int
     """Number of first taps that are exact; all taps of a buffered filter."""
     sup_error: float
-    """Largest |filter - kernel| over the filter's length (for a finite filter, beyond it too)."""
+    """Largest |filter - kernel| over the length of the filter (for a finite filter, also beyond it)."""
     l1_error: float
     """Σ |filter - kernel|: outputs differ by at most this times sup |x|."""
     relative_error: float
-    """l1_error / Σ |filter|, which ``tol`` limits; 0 for a filter of zeros."""
+    """Relative error l1_error / Σ |filter|, which ``tol`` limits; 0 for a filter of zeros."""
     reason: str = ""
-    """Why no recurrence was found and the filter is buffered; empty otherwise."""
+    """The reason why no recurrence was found and the filter keeps a buffer; empty if a recurrence was found."""
 
     @property
     def failed(self) -> bool:
-        """Whether no recurrence met the tolerance, so that the filter is buffered."""
+        """Whether no recurrence met the tolerance, so that the filter keeps a buffer."""
         return bool(self.reason)
 
 
 @final
 class ChannelGroup(nn.Module):
-    """Filters that run together: y[t] = Σ_{j<K} taps[j] x[t-j] + Σ_{k≥0} ρ(k) x[t-K-k], ρ the kernel of ``modes``.
+    """A module of filters of similar size that run together: exact first taps, then the kernel ρ of a recurrence.
+
+    y[t] = Σ_{j<K} taps[j] x[t-j] + Σ_{k≥0} ρ(k) x[t-K-k]
 
     Args:
-        filters: (H,) indices of the filters in the layer.
-        sources: (H,) input channel of each filter.
-        taps: (H, K), K ≥ 0.
-        modes: an S4D of H channels without a direct term, or None for a plain buffer of K inputs.
+        filters: indices of the filters in the layer (H,).
+        sources: input channel of each filter (H,).
+        taps: first taps of each filter (H, K), K ≥ 0.
+        modes: an S4D of H channels without a direct term, whose kernel is ρ; None for a plain buffer of K inputs.
     """
 
     filters: Tensor
@@ -69,17 +71,17 @@ class ChannelGroup(nn.Module):
         self.modes = modes
 
     def initial_state(self, batch: int) -> GroupState:
-        """Return a state of zeros."""
+        """Return the zero state for a batch."""
         past = self.taps.new_zeros(self.state_shapes(batch)[0])
         return past, None if self.modes is None else self.modes.initial_state(batch)
 
     def state_shapes(self, batch: int) -> list[tuple[int, ...]]:
-        """Return the shapes of a state's tensors."""
+        """Return the shapes of the tensors in a state for a batch."""
         modes = [] if self.modes is None else [(batch, *self.modes.state_shape)]
         return [(batch, self.taps.shape[1], len(self.inputs)), *modes]
 
     def forward(self, x: Tensor, state: GroupState) -> tuple[Tensor, GroupState]:
-        """Map (B, T, d_input) to (B, T, H)."""
+        """Apply the filters to a sequence (B, T, d_input); return the outputs (B, T, H) and the final state."""
         past, inner = state
         seen = torch.cat([past, x[..., self.inputs].to(past.dtype)], 1)
         steps, size = x.shape[1], self.taps.shape[1]
@@ -94,18 +96,18 @@ class ChannelGroup(nn.Module):
         return y.to(x.dtype), (seen[:, steps:].clone(), inner)  # a view would keep the whole sequence in memory
 
     def step(self, x_t: Tensor, state: GroupState) -> tuple[Tensor, GroupState]:
-        """Advance by one step: (B, d_input) to the outputs of this step."""
+        """Advance by one step: map an input (B, d_input) to the outputs of this step, and return the new state."""
         past, inner = state
         seen = torch.cat([past, x_t[:, None, self.inputs].to(past.dtype)], 1)
         spread = seen[..., self.source]
-        y = (spread[:, 1:].flip(1) * self.taps.mT).sum(1)  # not a product of matrices: autocast would shorten it
+        y = (spread[:, 1:].flip(1) * self.taps.mT).sum(1)  # not a matrix product, whose precision autocast would reduce
         if self.modes is not None:
             late, inner = self.modes.step(spread[:, 0], inner)
             y = y + late
         return y.to(x_t.dtype), (seen[:, 1:].clone(), inner)
 
     def kernel(self, length: int) -> Tensor:
-        """Return the impulse response (H, length), in double precision."""
+        """Return the impulse response of every filter of the group, (H, length), in float64."""
         taps = self.taps.double()[:, :length]
         rest = length - taps.shape[1]
         if self.modes is None or not rest:
@@ -114,7 +116,10 @@ class ChannelGroup(nn.Module):
         return torch.cat([taps, 2 * evaluate(weights, decay, rest).real], 1)
 
     def tail(self, start: int) -> Tensor:
-        """Return a bound (H,) on Σ |kernel| from step ``start`` on: Σ_n 2 |C_n| |λ_n|^(start-K) / (1 - |λ_n|)."""
+        """Return an upper bound of Σ |kernel| from step ``start`` on, per filter (H,).
+
+        The bound is Σ_n 2 |C_n| |λ_n|^(start-K) / (1 - |λ_n|).
+        """
         if self.modes is None:
             return self.taps.double()[:, start:].abs().sum(1)
         decay, weights = self._modes()
@@ -130,10 +135,11 @@ class ChannelGroup(nn.Module):
 
 @final
 class RecurrentConvolution(nn.Module):
-    """y[b, t, c] = Σ_k filters[c, k] x[b, t-k, c] in memory that does not grow with t.
+    """A layer that applies long filters by recurrences: y[b, t, c] = Σ_k filters[c, k] x[b, t-k, c], in constant
+    memory.
 
-    Built by :func:`from_convolution`. With dense filters (d_out, d_in, length), y[b, t, o] is the sum over the inputs.
-    Channels of similar order share one ``S4D``; channels without a short sum keep a buffer of their length.
+    :func:`from_convolution` builds this layer. With dense filters (d_out, d_in, length), y[b, t, o] is the sum over the
+    inputs. Channels of similar order share one ``S4D``; channels without a short sum keep a buffer of their length.
 
     >>> from stablessm.constructions.filters.from_convolution import from_convolution
     >>> layer = from_convolution(0.9 ** torch.arange(200.0)[None], tol=1e-6)
@@ -154,12 +160,12 @@ class RecurrentConvolution(nn.Module):
 
     @property
     def error(self) -> np.ndarray:
-        """Relative ℓ1 error of each filter, in the filters' shape without time."""
+        """Relative ℓ1 error of each filter, as an array (channels,) or (d_out, d_in)."""
         return np.array([fit.relative_error for fit in self.fits]).reshape(self.shape)
 
     @property
     def orders(self) -> np.ndarray:
-        """Order of each filter's exponential sum, in the same shape."""
+        """Order of the exponential sum of each filter, as an array (channels,) or (d_out, d_in)."""
         return np.array([fit.order for fit in self.fits]).reshape(self.shape)
 
     @property
@@ -170,33 +176,37 @@ class RecurrentConvolution(nn.Module):
 
     @property
     def state_size(self) -> int:
-        """Number of real numbers in the state of one sequence; a complex number counts two."""
+        """Number of real numbers in the state of one sequence; a complex number counts twice."""
         leaves = (leaf for group in self._groups() for leaf in group.initial_state(1) if leaf is not None)
         return sum(leaf.numel() * (2 if leaf.is_complex() else 1) for leaf in leaves)
 
     def initial_state(self, batch: int) -> tuple[GroupState, ...]:
-        """Return a state of zeros."""
+        """Return the zero state for a batch."""
         batch = batch if torch.compiler.is_compiling() else whole_number("batch", batch, 0)
         return tuple(group.initial_state(batch) for group in self._groups())
 
     def forward(self, x: Tensor, state: tuple[GroupState, ...] | None = None) -> tuple[Tensor, tuple[GroupState, ...]]:
-        """Map (B, T, d_input) to (B, T, d_output) and the state after the last step; the same numbers as ``step``."""
+        """Apply the filters to a sequence (B, T, d_input); return outputs (B, T, d_output) and the state after the last
+        step.
+
+        The outputs are the same as those of ``step``.
+        """
         return self._run(x, state, 3)
 
     def step(self, x_t: Tensor, state: tuple[GroupState, ...] | None = None) -> tuple[Tensor, tuple[GroupState, ...]]:
-        """Advance by one step: (B, d_input) to the outputs of this step."""
+        """Advance by one step: map an input (B, d_input) to the outputs of this step, and return the new state."""
         return self._run(x_t, state, 2)
 
     @checked
     def kernel(self, length: Size) -> Tensor:
-        """Return the response to an impulse, in the filters' shape: (…, length) in double precision."""
+        """Return the impulse response of every filter, (channels, length) or (d_out, d_in, length), in float64."""
         result = torch.zeros(len(self.fits), length, dtype=torch.float64, device=next(self.parameters()).device)
         for group in self._groups():
             result[group.filters] = group.kernel(length)
         return result.unflatten(0, self.shape)
 
     def extra_repr(self) -> str:
-        """Return size and largest error, for ``print(model)``."""
+        """Return the number of filters, the state size and the largest error, for ``print(model)``."""
         size = " x ".join(map(str, self.shape))
         return f"{size} filters, {self.state_size} numbers of state, relative error {self.error.max(initial=0.0):.1e}"
 

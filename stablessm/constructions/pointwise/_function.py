@@ -1,4 +1,4 @@
-"""A user's function of points: calls it with arrays of one shape, checks its values and measures its slopes."""
+"""A wrapper of a function that the user gives, which checks its values and estimates its Lipschitz constant."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from stablessm._errors import ArgumentError
 from stablessm.constructions._checks import real_array
 
 _GRID = 2**14
-"""Number of points for the measurement of slopes."""
+"""Number of points at which slopes are measured."""
 _MARGIN = 1.5
 """Factor between the steepest measured slope and the estimated Lipschitz constant."""
 
@@ -21,16 +21,16 @@ _MARGIN = 1.5
 @final
 @dataclass(frozen=True, eq=False)
 class Pointwise:
-    """f on a box, as a map from (n, d) to (n, k)."""
+    """A function f on a box that maps points (n, d) to values (n, k) and is checked at every call."""
 
     f: Callable[[np.ndarray], Any]
     low: np.ndarray
     high: np.ndarray
     interval: bool
-    """Whether f takes (n,) instead of (n, 1)."""
+    """Whether f takes arrays (n,) instead of (n, 1)."""
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
-        """Map (n, d) to (n, k); raise an ArgumentError that says what is wrong with the returned values."""
+        """Evaluate f at points (n, d), and return values (n, k); raise an ArgumentError if the values are not valid."""
         y = real_array("f", self.f(x[:, 0] if self.interval else x))
         if y.ndim not in (1, 2) or len(y) != len(x) or 0 in y.shape:
             raise ArgumentError("f", f"one row for each of {len(x)} points (it must be vectorized)", f"shape {y.shape}")
@@ -41,7 +41,7 @@ class Pointwise:
         return y
 
     def lipschitz(self, given: float | None) -> float:
-        """Return ``given``, or an estimate if it is None; raise an ArgumentError if f is steeper."""
+        """Return the given Lipschitz constant, or an estimate if it is None; raise an ArgumentError if f is steeper."""
         given = None if given is None else real_number("lipschitz", given, 0)
         steepest = self._steepest()
         if given is None:
@@ -51,7 +51,7 @@ class Pointwise:
         return given
 
     def _steepest(self) -> float:
-        """Return the largest difference quotient on a grid, over components and neighbors along axes and diagonals."""
+        """Return the largest slope of f between neighbors on a grid, along axes and diagonals, over all components."""
         d = len(self.low)
         per_axis = max(3, round(_GRID ** (1 / d)))
         axes = [np.linspace(a, b, per_axis) for a, b in zip(self.low, self.high, strict=True)]

@@ -1,6 +1,6 @@
-"""Networks with one hidden layer, g(x) = C tanh(A x + b) + c: where their units stand, and how much they can bend.
+"""Fits by networks with one hidden layer, g(x) = C tanh(A x + b) + c, with bounds on their derivatives and rounding.
 
-Units stand on an adaptive mesh in one dimension, as fixed ridges in more.
+In one dimension the hidden units are placed on an adaptive mesh; in more dimensions they are random fixed ridges.
 """
 
 from __future__ import annotations
@@ -15,29 +15,29 @@ import numpy as np
 from stablessm.constructions.pointwise._function import Pointwise
 
 _STEEPEST = 4 / 27**0.5
-"""max |tanh''|, at tanh² = 1/3."""
+"""Largest |tanh''|, which is attained at tanh² = 1/3."""
 
 _ROUGHEST = 1e-11
-"""Singular values below this share of the largest are dropped, which keeps the weights and their rounding small."""
+"""Singular values below this fraction of the largest are dropped, which keeps weights and rounding errors small."""
 
 
 _STEEPNESS = (0.5, 0.35, 0.25)
-"""Slope of a unit times the length of its cell: steep units are well conditioned, flat ones resolve more."""
+"""Slope of a unit times the length of its cell: steep units are better conditioned, flat units resolve more."""
 _HALVED = 0.6
-"""Cells whose error exceeds this share of the largest error are halved."""
+"""Cells whose error exceeds this fraction of the largest error are halved."""
 _FINEST = 2.0**-40
-"""Shortest cell, as a share of the interval."""
+"""Shortest cell, as a fraction of the interval."""
 _NODES = (1 - np.cos(np.pi * (np.arange(8) + 0.5) / 8)) / 2
 _BETWEEN = np.linspace(0, 1, 25)
 
 _RIDGE_STEEPNESS = (0.15, 0.3)
-"""The same for ridges, whose cell has length width^(-1/d)."""
+"""Slope of a ridge times width^(-1/d), which takes the place of the length of a cell in d dimensions."""
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class Ridge:
-    """C tanh(A x + b) + c; A (m, d), b (m,), C (k, m), c (k,)."""
+    """A network with one hidden layer, g(x) = C tanh(A x + b) + c; A (m, d), b (m,), C (k, m), c (k,)."""
 
     A: np.ndarray
     b: np.ndarray
@@ -47,20 +47,21 @@ class Ridge:
     """Condition number of the least-squares problem for C and c."""
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
-        """Map (n, d) to (n, k)."""
+        """Evaluate the network at points (n, d) and return its values (n, k)."""
         return np.tanh(x @ self.A.T + self.b) @ self.C.T + self.c
 
     def rounding(self, size: np.ndarray) -> np.ndarray:
-        """Return a bound (k,) on the rounding error of a value at any |x| ≤ size (d,), for any order of summation."""
+        """Return an upper bound (k,) of the rounding error of g(x) for |x| ≤ size (d,) and any order of summation."""
         eps = float(np.finfo(float).eps)
         inputs = np.abs(self.b) + np.abs(self.A) @ size  # the slope of tanh is at most one
         return 4 * eps * (np.abs(self.C) @ (len(self.b) + inputs) + np.abs(self.c))
 
     def jet(self, x: np.ndarray, half: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return g at the centers x, and how much it can change in the cells x ± half.
+        """Return the values of the network at the centers x of cells x ± half, and bounds of its change in each cell.
 
-        x, half: (n, d). Returns (n, k) each: g, Σ_i |∂_i g| half_i, and a bound of sup |δ·∇²g δ| over the cell and
-        |δ_i| ≤ half_i. A unit sees δ as at most ``reach`` along its direction; units far from the cell are flat there.
+        x and half are (n, d). The three results are (n, k): g, Σ_i |∂_i g| half_i, and an upper bound of
+        sup |δ·∇²g δ| over the cell and over |δ_i| ≤ half_i. The argument of a unit changes by at most ``reach`` within
+        a cell; units far from the cell are flat there.
         """
         z = x @ self.A.T + self.b
         reach = half @ np.abs(self.A).T
@@ -75,7 +76,7 @@ class Ridge:
 
 
 def fit(A: np.ndarray, b: np.ndarray, x: np.ndarray, y: np.ndarray) -> Ridge:
-    """Fit the readout of given units by least squares: x (n, d), y (n, k)."""
+    """Fit the output weights of given hidden units to points x (n, d) and values y (n, k) by least squares."""
     from scipy.linalg import svd
 
     features = np.column_stack([np.tanh(x @ A.T + b), np.ones(len(x))])
@@ -86,7 +87,10 @@ def fit(A: np.ndarray, b: np.ndarray, x: np.ndarray, y: np.ndarray) -> Ridge:
 
 
 def on_an_interval(f: Pointwise, tol: float, max_width: int) -> Iterator[tuple[Ridge, float]]:
-    """Yield networks on finer meshes, with a unit beyond either end, and their errors; halve cells of large error."""
+    """Fit f on an interval by networks on finer and finer meshes; yield each network and its error.
+
+    Cells with a large error are halved. The mesh has one additional unit beyond each end of the interval.
+    """
     edges = np.linspace(f.low[0], f.high[0], 5)
     while len(edges) + 1 <= max_width:
         length = np.diff(edges)
@@ -109,7 +113,10 @@ def on_an_interval(f: Pointwise, tol: float, max_width: int) -> Iterator[tuple[R
 
 
 def _mesh(edges: np.ndarray, steepness: float) -> tuple[np.ndarray, np.ndarray]:
-    """Return one unit per cell, including a cell beyond either end."""
+    """Return weights A (m, 1) and b (m,) of hidden units, one per cell of a mesh of an interval.
+
+    The mesh is extended by one cell beyond each end of the interval.
+    """
     length = np.diff(edges)
     middle = edges[:-1] + length / 2
     centers = np.concatenate([middle[:1] - length[:1], middle, middle[-1:] + length[-1:]])
@@ -118,7 +125,7 @@ def _mesh(edges: np.ndarray, steepness: float) -> tuple[np.ndarray, np.ndarray]:
 
 
 def in_a_box(f: Pointwise, max_width: int) -> Iterator[tuple[Ridge, float]]:
-    """Yield networks with a doubling number of ridges in random directions, and their errors."""
+    """Fit f on a box by networks of ridges in random directions, doubling their number; yield networks and errors."""
     d, middle, half = len(f.low), (f.low + f.high) / 2, (f.high - f.low) / 2
     width = 8
     while width <= max_width:

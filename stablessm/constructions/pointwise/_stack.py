@@ -1,4 +1,4 @@
-"""A stack of layers as one model with a state, and layers without memory."""
+"""A model that is a stack of layers, and layers without memory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ States: TypeAlias = tuple[State, ...]
 
 @final
 class LayerStack(nn.Module):
-    """y = layer_L(… layer_1(x)); the state is a tuple, one entry for each layer.
+    """A model that applies several layers in sequence; its state is a tuple with one entry per layer.
 
     >>> from stablessm.layers import LRU
     >>> model = LayerStack(LRU(1, 4, 3), LRU(3, 4, 2))
@@ -42,11 +42,11 @@ class LayerStack(nn.Module):
         return (cast(SequenceLayer, layer) for layer in self.layers)
 
     def initial_state(self, batch: int) -> States:
-        """Return the zero state of every layer."""
+        """Return the zero states of all layers for a batch."""
         return tuple(layer.initial_state(batch) for layer in self)
 
     def forward(self, x: Sequence, state: States | None = None) -> tuple[Sequence, States]:
-        """Map (B, T, d_input) to (B, T, d_output), and also return the states after the last step."""
+        """Apply all layers to a sequence (B, T, d_input); return outputs (B, T, d_output) and the final states."""
         after, y = [], self._cast(x)
         for layer, before in zip(self, self._before(state), strict=True):
             y, last = layer(y, before)
@@ -54,7 +54,7 @@ class LayerStack(nn.Module):
         return y.to(x.dtype), tuple(after)
 
     def step(self, x_t: Tensor, state: States | None = None) -> tuple[Tensor, States]:
-        """Advance by one step: (B, d_input) to (B, d_output)."""
+        """Advance by one step: map an input (B, d_input) to the output (B, d_output), and return the new states."""
         after, y_t = [], self._cast(x_t)
         for layer, before in zip(self, self._before(state), strict=True):
             y_t, last = layer.step(y_t, before)
@@ -62,7 +62,7 @@ class LayerStack(nn.Module):
         return y_t.to(x_t.dtype), tuple(after)
 
     def _cast(self, x: Tensor) -> Tensor:
-        """Return the numbers in the dtype of the parameters; outputs are converted back to the dtype of the input."""
+        """Convert the input to the dtype of the parameters; raise an ArgumentError if it is not floating point."""
         if not x.is_floating_point():
             raise ArgumentError("x", "real floating point numbers", x.dtype)
         return x.to(next(self.parameters()).dtype)
@@ -72,12 +72,14 @@ class LayerStack(nn.Module):
 
 
 def two_layers(A: np.ndarray, b: np.ndarray, C: np.ndarray, c: np.ndarray, activation: str) -> tuple[RealSSM, RealSSM]:
-    """Build h1 = A x + b, then y = C σ(h1) + c: SSM-UA eq. 12–13 with W1 = W2 = 0, in double precision.
+    """Build two layers without memory that compute h1 = A x + b and then y = C σ(h1) + c, in float64.
+
+    This is SSM-UA eq. 12–13 with W1 = W2 = 0.
 
     Args:
-        A, b: (m, d_in) and (m,), U1 and b1 of the paper.
-        C, c: (d_out, m) and (d_out,), U2 and b2.
-        activation: σ, by name.
+        A, b: weights (m, d_in) and (m,), which are U1 and b1 in the paper.
+        C, c: weights (d_out, m) and (d_out,), which are U2 and b2 in the paper.
+        activation: name of σ.
     """
     identity = np.eye(len(c))
     return _memoryless(A, b, C, activation), _memoryless(identity, c, identity, "linear")

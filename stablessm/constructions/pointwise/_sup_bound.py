@@ -1,4 +1,4 @@
-"""Upper bound of a supremum over a box: cells are halved until each is proved or the budget is used up."""
+"""A proven upper bound of |f - g| over a box, by a search that halves cells until the bound holds in each cell."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ import numpy as np
 from stablessm.constructions.pointwise._ridge import Ridge
 
 BUDGET = 3_000_000
-"""Largest number of cells."""
+"""Largest number of cells that are examined."""
 
 _CHUNK = 20_000_000
-"""Approximate number of values in memory at a time."""
+"""Approximate number of values that are in memory at once."""
 
 
 def sup_bound(
     f: Callable[[np.ndarray], np.ndarray], g: Ridge, low: np.ndarray, high: np.ndarray, lipschitz: float, target: float
 ) -> tuple[float, float]:
-    """Bound sup |f - g| over the box [low, high], largest component, from below and from above.
+    """Return a lower and an upper bound of sup |f - g| over the box [low, high] and over all components.
 
     In a cell with half sides s and half diagonal ρ around its center x::
 
         |f - g| ≤ |f(x) - g(x)| + L ρ + Σ_i |∂_i g(x)| s_i + ½ sup |δ·∇²g δ|,    |δ_i| ≤ s_i
 
-    A cell whose bound is above ``target`` is halved along every axis. The search ends when there is none, when the
-    error at a center is above ``target`` (then no bound below it exists), or when the budget is spent.
+    A cell whose bound is above ``target`` is halved along every axis. The search ends when there is no such cell, when
+    the error at a center is above ``target`` (so that no bound below ``target`` exists), or after ``BUDGET`` cells.
     """
     d = len(low)
     per_axis = max(2, round(512 ** (1 / d)))

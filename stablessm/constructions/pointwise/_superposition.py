@@ -1,4 +1,4 @@
-"""Superpositions of Sprecher's corrected inner function and outer functions that are fitted to residuals."""
+"""Kolmogorov superpositions: Sprecher's inner function (as corrected later) and outer functions fitted to residuals."""
 
 from __future__ import annotations
 
@@ -12,27 +12,29 @@ from stablessm._errors import NumericalError
 from stablessm.constructions.pointwise._function import Pointwise
 
 _TERMS = 6
-"""Number of terms of the series for λ_p; the seventh is below double precision for every base and dimension."""
+"""Number of terms of the series for λ_p; the seventh term is below double precision for every base and dimension."""
 _SEPARATION = 1e-12
-"""Images of cells that are closer than this coincide after rounding."""
+"""Smallest distance of the images of two cells at which they stay distinct after rounding."""
 
 
 @final
 @dataclass(frozen=True)
 class Sprecher:
-    """ξ_q(x) = Σ_p λ_p ψ(s x_p + q a), q = 0 … families - 1 (SSM-UA eq. 16; Braun and Griebel 2009, section 2).
+    """The inner sums ξ_q(x) = Σ_p λ_p ψ(s x_p + q a) of a superposition, q = 0 … families - 1 (SSM-UA eq. 16).
 
-    ψ is known on numbers of k ``digits`` i_1 … i_k in base γ by recursion, with β(r) = (n^r - 1)/(n - 1)::
+    The construction follows Braun and Griebel 2009, section 2.
+
+    ψ is defined by recursion on numbers with k ``digits`` i_1 … i_k in base γ, with β(r) = (n^r - 1)/(n - 1)::
 
         ψ(0.i_1)       = i_1 / γ
         ψ(0.i_1 … i_k) = ψ(0.i_1 … i_(k-1)) + i_k γ^(-β(k))                              i_k < γ - 1
                        = ½ (ψ(0.i_1 … i_(k-1) [γ-2]) + ψ(0.i_1 … i_(k-1) + γ^(1-k)))      i_k = γ - 1
 
-    The second line of the last case is Köppen's: it makes ψ continuous and monotone, which Sprecher's own was not. The
-    function of k digits used here is constant on the first (γ-2)/(γ-1) of each cell of length γ^(-k) and linear on the
-    rest, the gap; it tends to ψ uniformly. λ_p = Σ_r γ^(-(p-1)β(r)) and a = 1/(γ(γ-1)). With s = 1 - families · a the
-    shifted variable stays below the last gap before 1; with γ - 1 families at most, no x_p is in the gap of two of
-    them.
+    The last case is Köppen's correction, which makes ψ continuous and monotone; Sprecher's original function was not.
+    The function of k digits used here is constant on the first (γ-2)/(γ-1) of each cell of length γ^(-k) and linear on
+    the rest of the cell, which is called the gap; it converges to ψ uniformly. λ_p = Σ_r γ^(-(p-1)β(r)) and
+    a = 1/(γ(γ-1)). With s = 1 - families · a, the shifted variable stays below the last gap before 1. With at most γ -
+    1 families, every x_p is in the gap of at most one family.
 
     >>> Sprecher(dimension=2, base=10, digits=2, families=5).psi[[8, 9, 10]].round(4).tolist()
     [0.008, 0.054, 0.1]
@@ -45,28 +47,28 @@ class Sprecher:
 
     @property
     def shift(self) -> float:
-        """The shift a between neighboring terms."""
+        """Shift a between the arguments of neighboring families."""
         return 1 / (self.base * (self.base - 1))
 
     @property
     def scale(self) -> float:
-        """The factor s of the variable."""
+        """Factor s of the variables x_p."""
         return 1 - self.families * self.shift
 
     @property
     def flat(self) -> float:
-        """The share of a cell on which ψ is constant."""
+        """Fraction of each cell of length γ^(-k) on which Sprecher's inner function ψ is constant."""
         return (self.base - 2) / (self.base - 1)
 
     @cached_property
     def weights(self) -> np.ndarray:
-        """λ_1 … λ_n."""
+        """The weights λ_1 … λ_n of the inner sums."""
         r = np.arange(1, _TERMS + 1)
         return np.array([1.0, *(np.sum(float(self.base) ** (-p * self._beta(r))) for p in range(1, self.dimension))])
 
     @cached_property
     def psi(self) -> np.ndarray:
-        """ψ at i γ^(-k), i = 0 … γ^k."""
+        """The values of Sprecher's inner function ψ at the grid points i γ^(-k), i = 0 … γ^k."""
         values = np.arange(self.base + 1) / self.base
         for digit in range(2, self.digits + 1):
             step = float(self.base) ** -float(self._beta(np.array(digit)))
@@ -76,20 +78,22 @@ class Sprecher:
         return values
 
     def inner(self, x: np.ndarray, family: int) -> np.ndarray:
-        """Return ψ(s x + q a), of any shape, x in [0, 1]."""
+        """Return Sprecher's inner function of the shifted variable, ψ(s x + q a), for x in [0, 1] and the family q."""
         y = (self.scale * x + family * self.shift) * self.base**self.digits
         cell = np.clip(np.floor(y).astype(int), 0, len(self.psi) - 2)
         rise = np.clip((y - cell - self.flat) / (1 - self.flat), 0, 1)
         return self.psi[cell] * (1 - rise) + self.psi[cell + 1] * rise
 
     def sums(self, x: np.ndarray, family: int) -> np.ndarray:
-        """Return ξ_q: (points, n) to (points,)."""
+        """Return the inner sums ξ_q(x) = Σ_p λ_p ψ(s x_p + q a) (points,) at points x (points, n) for family q."""
         return self.inner(x, family) @ self.weights
 
     def cells(self, family: int, digits: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return the cubes of ``digits`` digits that a family needs to cover [0, 1]^n, in the order of their images.
+        """Return the cubes of ``digits`` digits with which a family covers [0, 1]^n, in the order of their images under
+        ξ_q.
 
-        Returns (cubes,) each the first and the last value of ξ_q on the flat part, and (cubes, n) its middle.
+        The results are the first and the last value of ξ_q on the flat part of each cube, (cubes,) each, and the center
+        of the flat part, (cubes, n).
         """
         finer, per_axis = self.base ** (self.digits - digits), self.base**digits
         start = family * self.shift * per_axis
@@ -110,7 +114,7 @@ class Sprecher:
         return low, high, self._spread(middle)[order]
 
     def _spread(self, values: np.ndarray) -> np.ndarray:
-        """Return all points with these coordinates, (len(values)^n, n)."""
+        """Return all points whose coordinates are in ``values``, (len(values)^n, n)."""
         return np.stack(np.meshgrid(*[values] * self.dimension, indexing="ij"), axis=-1).reshape(-1, self.dimension)
 
     def _beta(self, r: np.ndarray) -> np.ndarray:
@@ -118,42 +122,44 @@ class Sprecher:
 
 
 class Steps(NamedTuple):
-    """A function of one variable: constant near each knot, linear over the middle half between two of them."""
+    """A function of one variable that is constant near each knot and linear in the middle half between two knots."""
 
     knots: np.ndarray
     values: np.ndarray
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
-        """Return values at x, of any shape."""
+        """Evaluate the function at x of any shape."""
         left = np.clip(np.searchsorted(self.knots, x, side="right") - 1, 0, len(self.knots) - 2)
         gap = self.knots[left + 1] - self.knots[left]
         rise = np.clip(2 * (x - self.knots[left]) / gap - 0.5, 0, 1)
         return self.values[left] * (1 - rise) + self.values[left + 1] * rise
 
     def ramps(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, float]:
-        """Return slopes s, offsets b, weights w and a constant c with f(x) = c + Σ w hardtanh(s x + b), exactly."""
+        """Return slopes s, offsets b, weights w and a constant c such that f(x) = c + Σ w hardtanh(s x + b) exactly."""
         rises = np.diff(self.values)
         slopes = 4 / np.diff(self.knots)
         return slopes, -slopes * (self.knots[:-1] + self.knots[1:]) / 2, rises / 2, self.values[0] + rises.sum() / 2
 
 
 class Superposition(NamedTuple):
-    """F(x) = Σ_q Φ_q(ξ_q(x))."""
+    """A superposition F(x) = Σ_q Φ_q(ξ_q(x)) of inner sums ξ_q and outer functions Φ_q."""
 
     inner: Sprecher
     outer: list[Steps]
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
-        """Map (points, n) to (points,)."""
+        """Evaluate the superposition at points (points, n); return values (points,)."""
         return np.sum([phi(self.inner.sums(x, q)) for q, phi in enumerate(self.outer)], axis=0)
 
 
 def iterate(f: Pointwise, inner: Sprecher, iterations: int) -> Superposition:
-    """Build Φ_q = Σ_r Φ_q^r; the r-th fits the residual at the centers of cubes of min(r, digits) digits.
+    """Fit the outer functions Φ_q = Σ_r Φ_q^r of a superposition to f, in several iterations r.
 
-    Φ_q^r is (1/families) (f - F_(r-1)) on the image of each cube and linear in between (Braun and Griebel 2009,
-    algorithm 2.1, which has a bump on each image and zero in between; interpolating needs half as many units, and where
-    only the last digit changes the neighbors in the image are neighbors in the cube).
+    Iteration r fits the residual at the centers of cubes of min(r, digits) digits.
+
+    Φ_q^r is (1/families) (f - F_(r-1)) on the image of each cube and linear in between. (Algorithm 2.1 of Braun and
+    Griebel 2009 has a bump on each image and zero in between. Interpolation needs half as many units, and images that
+    are neighbors mostly belong to neighboring cubes.)
     """
     finest = [inner.cells(q, inner.digits)[0] for q in range(inner.families)]
     outer = [Steps(knots, np.zeros(len(knots))) for knots in finest]

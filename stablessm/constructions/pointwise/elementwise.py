@@ -1,4 +1,4 @@
-"""y[t] = f(x[t]) by two layers without memory, with a proven error (SSM-UA, proposition 3.1)."""
+"""Construction of a model that applies a function at each step, with a proven error (SSM-UA, proposition 3.1)."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ from stablessm.constructions.pointwise._stack import LayerStack, two_layers
 from stablessm.constructions.pointwise._sup_bound import BUDGET, sup_bound
 
 _AXES = 4
-"""Largest number of inputs for which a Lipschitz constant gives a useful bound."""
+"""Largest number of inputs of f for which a Lipschitz constant gives a useful bound."""
 
 
 @final
 @checked
 @dataclass(frozen=True, eq=False, repr=False)
 class Elementwise(Result):
-    """A two-layer SSM that applies a function at every step, with its error."""
+    """The result of :func:`elementwise`: a two-layer SSM that applies a function at every step, and its error."""
 
     model: LayerStack = field(repr=False)
-    """(batch, time, d_in) to (batch, time, d_out), in double precision."""
+    """Model from (batch, time, d_in) to (batch, time, d_out), in float64."""
     error: float
-    """The largest measured |f - y|; a lower bound of the supremum."""
+    """Largest measured |f - y|, which is a lower bound of the supremum."""
     bound: float
     """Upper bound of |f - y| on the domain if ``lipschitz`` is a Lipschitz constant of f; inf if none was given."""
     certified: bool
     """Whether the bound is proved, which requires a given Lipschitz constant."""
     lipschitz: float
-    """The given Lipschitz constant, or the estimate that was used in its place."""
+    """The given Lipschitz constant, or the estimate that was used instead."""
     width: int
     """Number of hidden units."""
     condition: float
@@ -48,7 +48,7 @@ class Elementwise(Result):
     """Seconds that the construction took."""
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
-        """Evaluate at points (n, d_in), or (n,) on an interval, as n steps of one sequence: (n, d_out)."""
+        """Evaluate the model at points (n, d_in), or (n,) on an interval, as n steps; return values (n, d_out)."""
         points, d = real_array("x", x), self.model.d_input
         points = points[:, None] if points.ndim == d == 1 else points
         if points.ndim != 2 or points.shape[1] != d:
@@ -73,23 +73,24 @@ def elementwise(
     lipschitz: float | None = None,
     max_width: Size = 1024,
 ) -> Elementwise:
-    """Compute a two-layer SSM whose output y satisfies |f(x) - y| ≤ tol on a domain (SSM-UA eq. 11–13)::
+    """Construct a two-layer SSM that applies a function f at every step: |f(x) - y| ≤ tol on a domain (SSM-UA eq.
+    11–13)::
 
         h1[k] = W1 h1[k-1] + U1 x[k] + b1,    y[k] = h2[k] = W2 h2[k-1] + U2 tanh(h1[k]) + b2,    W1 = W2 = 0
 
-    Nothing is trained. On an interval, each cell of a mesh has one unit, whose slope is inversely proportional to the
-    length of the cell. U2 and b2 come from least squares. Cells with large errors are halved until ``tol`` is met, so
-    that kinks and steep parts get many short cells. On a box the units are ridges in fixed random directions, and their
-    number is doubled until ``tol`` is met.
+    Nothing is trained. On an interval, each cell of a mesh has one hidden unit, whose slope is inversely proportional
+    to the length of the cell. U2 and b2 come from least squares. Cells with large errors are halved until ``tol`` is
+    met, so that kinks and steep parts have many short cells. On a box the hidden units are ridges in fixed random
+    directions, and their number is doubled until ``tol`` is met.
 
     Args:
         f: a vectorized function of points, (n,) on an interval and (n, d) on a box, to (n,) or (n, d_out).
-        domain: (low, high), or one such pair for each axis of a box.
+        domain: interval (low, high), or a list of (low, high) for each axis of a box.
         tol: largest allowed error, over all components of f; it is proved if ``lipschitz`` is given.
-        lipschitz: L with |f(x) - f(x')| ≤ L |x - x'|₂ for every component. Without it nothing is proved: L is estimated
-            as 1.5 times the steepest slope on a grid, which misses narrow features of f, and the result has
-            ``certified=False`` and ``bound=inf``. An L below a measured slope raises an error.
-        max_width: largest number of units.
+        lipschitz: Lipschitz constant L: |f(x) - f(x')| ≤ L |x - x'|₂ for every component. Without it nothing is proved:
+            L is estimated as 1.5 times the steepest slope on a grid, which misses narrow features of f, and the result
+            has ``certified=False`` and ``bound=inf``. An L below a measured slope raises an error.
+        max_width: largest number of hidden units.
 
     The proof divides the domain into cells of half diagonal ρ. In each cell the sum of |f(x) - y| at the center, L ρ,
     the change of y along the sides and a bound on its second derivative is at most ``tol``. At most 3e6 cells are used,
@@ -115,12 +116,12 @@ def elementwise(
 
 
 def _proven(f: Pointwise, tol: float, max_width: int, lipschitz: float) -> tuple[Ridge, float, float]:
-    """Return the first network whose error is proved to be at most tol, the largest error found, and the bound."""
+    """Return the first network with a proven error of at most ``tol``, its measured error, and the proven bound."""
     one = len(f.low) == 1
     if np.prod(lipschitz * (f.high - f.low) / tol) > BUDGET:
         what = f"tol = {tol:g} cannot be proven with the Lipschitz constant {lipschitz:.3g}: too many cells"
         raise NumericalError(what, "a larger tol")
-    share = 0.9 if one else 0.5  # of tol; the rest is for the error between the points
+    share = 0.9 if one else 0.5  # fraction of tol for the error at the points; the rest is for the error between them
     proven, smallest = np.inf, np.inf
     for ridge, error in on_an_interval(f, tol, max_width) if one else in_a_box(f, max_width):
         smallest = min(smallest, error)

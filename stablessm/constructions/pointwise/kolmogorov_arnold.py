@@ -1,4 +1,4 @@
-"""f(x_1 … x_d) by a five-layer SSM: the superposition theorem, written down (SSM-UA, proposition 3.6)."""
+"""Construction of a five-layer SSM for f(x_1 … x_d), by the Kolmogorov-Arnold theorem (SSM-UA, proposition 3.6)."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from stablessm.constructions.pointwise._superposition import Sprecher, Superposi
 from stablessm.layers import LRU, RealSSM
 
 _POINTS = 100_000
-"""Number of random points for the measurement of the error."""
+"""Number of random points at which the error is measured."""
 _NEAR = (1e-2, 1e-3, 1e-4, 1e-5)
 """Distances from the points of largest error at which a larger error is searched for."""
 _AGREEING = 50
-"""Number of these points that are also evaluated by the layers."""
+"""Number of the random points at which the layers, and not only the superposition, are evaluated."""
 _HELD = 30_000_000
-"""Approximate number of values in memory at a time."""
+"""Approximate number of values that are in memory at once."""
 _RADIUS = 0.5
-"""Radius of the circle of the third layer's eigenvalues."""
+"""Modulus of the eigenvalues of the third layer."""
 
 
 @final
@@ -38,23 +38,25 @@ _RADIUS = 0.5
 @checked
 @dataclass(frozen=True, eq=False, repr=False)
 class KolmogorovArnold(Result):
-    """A five-layer SSM whose output at step ``length`` is f of the inputs so far, with its error."""
+    """The result of :func:`kolmogorov_arnold`: a five-layer SSM that computes f of its inputs, and its error."""
 
     model: LayerStack = field(repr=False)
-    """(batch, time, 1) to (batch, time, 1), in double precision; read it at step ``length``."""
+    """Model from (batch, time, 1) to (batch, time, 1), in float64; its output at step ``length`` approximates f."""
     length: int
+    """Number of inputs of f."""
     base: int
-    """γ of Sprecher's function."""
+    """Base γ of Sprecher's function."""
     families: int
     """Number of terms of the superposition, at least 2 length + 1."""
     error: float
-    """max |f - y| / max |f| over random points and points near the worst: a lower bound of the supremum."""
+    """Largest relative error max |f - y| / max |f| over random points and points near the worst of them; a lower bound
+    of the supremum."""
     rms_error: float
-    """Root mean square error over the random points."""
+    """Root mean square error over the random points, relative to max |f|."""
     realization: float
-    """max |F - y| / max |f|, where F is the superposition and y the output of the layers."""
+    """Relative difference max |F - y| / max |f| of the superposition F and the output y of the layers."""
     condition: float
-    """The steepest slope of an outer function, which multiplies errors of the inner sums (L in eq. 55)."""
+    """Steepest slope of an outer function, by which errors of the inner sums are multiplied (L in SSM-UA eq. 55)."""
     widths: tuple[int, ...]
     """Number of states of each layer."""
     seconds: float
@@ -62,7 +64,7 @@ class KolmogorovArnold(Result):
 
     @property
     def width(self) -> int:
-        """Number of states of the widest layer."""
+        """Width of the model: the number of states of its widest layer."""
         return max(self.widths)
 
     @property
@@ -71,7 +73,7 @@ class KolmogorovArnold(Result):
         return sum(parameter.numel() for parameter in self.model.parameters())
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
-        """Return outputs at the last step, (batch,), for inputs (batch, length) in [0, 1]."""
+        """Evaluate the model on inputs (batch, length) in [0, 1]; return the outputs (batch,) at the last step."""
         x = real_array("x", x)
         if x.ndim != 2 or x.shape[1] != self.length:
             raise ArgumentError("x", f"shape (batch, {self.length})", f"shape {x.shape}")
@@ -95,27 +97,28 @@ def kolmogorov_arnold(
     iterations: int | None = None,
     max_width: Size = 300_000,
 ) -> KolmogorovArnold:
-    """Build a five-layer SSM for a continuous f on [0, 1]^length (SSM-UA eq. 15–17, 48–50, figure 3)::
+    """Construct a five-layer SSM whose output at step ``length`` approximates f(x_1 … x_d), d = ``length``, on [0,
+    1]^d::
 
         f(x_1 … x_d) ≈ Σ_q Φ_q(Σ_p λ_p ψ(s x_p + q a)),    q = 0 … γ - 2
 
-    Layers 1 and 2 have no memory and apply ψ with every shift. Layer 3, an LRU with d modes per channel on a circle,
-    has the kernel λ_d, …, λ_1 and sums over time. Layers 4 and 5 apply the outer functions. Layers with hardtanh, a
-    sigmoidal function, represent the piecewise linear ψ and Φ_q exactly, so that ``realization`` consists of rounding
-    errors. ψ does not depend on f.
+    (SSM-UA eq. 15–17, 48–50, figure 3). Layers 1 and 2 have no memory and apply ψ with every shift. Layer 3, an LRU
+    with d modes per channel on a circle, has the kernel λ_d, …, λ_1 and sums over time. Layers 4 and 5 apply the outer
+    functions Φ_q. Layers with hardtanh, a sigmoidal function, represent the piecewise linear ψ and Φ_q exactly, so that
+    ``realization`` consists of rounding errors. ψ does not depend on f.
 
     Args:
-        f: a vectorized function, (n, length) to (n,).
+        f: a continuous, vectorized function from (n, length) to (n,).
         length: d, the number of inputs of f, at least 2.
-        level: the base is γ = (2d + 2) 2^(level - 1), with γ - 1 terms: 2d + 1 at level 1, as in the theorem.
+        level: sets the base γ = (2d + 2) 2^(level - 1). There are γ - 1 terms: 2d + 1 at level 1, as in the theorem.
         digits: number of digits of x that the superposition resolves; more than one requires a small base.
         iterations: number of times that the residual is added to the outer functions (default: max(2, ``digits``)).
         max_width: largest allowed number of units of a layer.
 
-    The fourth layer has about γ · γ^(d · digits) units. Where an x_p, p < d, crosses a gap of ψ, ξ_q runs through the
-    images of other cubes, and one of the γ - 1 terms is wrong. The largest error therefore decreases about as 1/γ; for
-    d = 2, as the inverse cube root of the width. More digits do not reduce the largest error, but make the regions
-    where it occurs narrower, which reduces the mean square error.
+    The fourth layer has about γ · γ^(d · digits) units. Where an x_p, p < d, crosses a gap of ψ, ξ_q passes through the
+    images of other cubes, and one of the γ - 1 terms is wrong. The largest error therefore decreases about as 1/γ,
+    which for d = 2 is the inverse cube root of the width. More digits do not reduce the largest error, but make the
+    regions where it occurs narrower, which reduces the mean square error.
 
     Only the output at step ``length`` equals f. Before that step, future inputs count as ψ = 0; after it, the kernel of
     layer 3 repeats, reduced by a factor of 2^(-length).
@@ -145,7 +148,7 @@ def kolmogorov_arnold(
 
 
 def _inner_layers(found: Superposition) -> tuple[RealSSM, RealSSM]:
-    """Build the layers from x to ψ(s x + q a) for all q, with one ramp for every gap that x can meet."""
+    """Build the first two layers, which map an input x to Sprecher's inner function ψ(s x + q a) for all shifts q."""
     from scipy.linalg import block_diag
 
     inner = found.inner
@@ -165,7 +168,7 @@ def _inner_layers(found: Superposition) -> tuple[RealSSM, RealSSM]:
 
 
 def _outer_layers(found: Superposition) -> tuple[RealSSM, RealSSM]:
-    """Build the layers from ξ_q for all q to Σ_q Φ_q(ξ_q)."""
+    """Build the last two layers, which map the inner sums ξ_q to the sum Σ_q Φ_q(ξ_q) of the outer functions."""
     from scipy.linalg import block_diag
 
     slopes, offsets, weights, constants = zip(*(phi.ramps() for phi in found.outer), strict=True)
@@ -175,7 +178,10 @@ def _outer_layers(found: Superposition) -> tuple[RealSSM, RealSSM]:
 
 @torch.no_grad()
 def _sum_over_time(found: Superposition) -> LRU:
-    """Build the layer for Σ_p λ_p u[p] at step d: by a DFT, d modes r e^(2πij/d) have any d values as a kernel."""
+    """Build the layer whose output at step d is Σ_p λ_p u[p].
+
+    By a discrete Fourier transform, d modes with eigenvalues r e^(2πij/d) can have any d values as a kernel.
+    """
     channels, d = found.inner.families, found.inner.dimension
     kernel = found.inner.weights[::-1]
     weights = np.fft.fft(kernel * _RADIUS ** -np.arange(float(d))) / d
@@ -212,7 +218,7 @@ def _measured(f: Pointwise, found: Superposition, model: LayerStack, seconds: fl
 
 
 def _worst(f: Pointwise, found: Superposition, x: np.ndarray, errors: np.ndarray, draw: np.random.Generator) -> float:
-    """Return the largest error, searched ever closer to the hundred worst points."""
+    """Search for the largest error in smaller and smaller neighborhoods of the hundred worst points, and return it."""
     for distance in _NEAR:
         worst = x[np.argsort(errors)[-100:]]
         around = worst[:, None] + distance * draw.uniform(-1, 1, size=(len(worst), 100, worst.shape[1]))

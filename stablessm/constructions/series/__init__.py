@@ -1,4 +1,4 @@
-"""Volterra series as recurrences with powers of their outputs."""
+"""Volterra series as models: a linear recurrence and powers of its outputs."""
 
 from stablessm.constructions.series.model import VolterraSSM
 from stablessm.constructions.series.volterra import volterra

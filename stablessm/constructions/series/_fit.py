@@ -1,4 +1,4 @@
-"""Weights of a Volterra model: shared exponentials, and kernels as products of their sums. Does not import torch."""
+"""Fit of Volterra kernels by products of sums of shared exponentials. This module does not import torch."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _RING = 1e-4  # |λ|^(T + 1) on the ring: the response past the horizon, and the
 _ROUNDING = 1e-14
 _NEAR_ZERO = 0.1  # several |λ| below this represent a response that ends
 _SHARES = {"span": 0.2, "states": 0.5, "terms": 0.6}
-"""Share of the tolerance for each step; the squares add up to less than one."""
+"""Fraction of the tolerance for each step of the fit; the squares add up to less than one."""
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class Factors:
-    """φ_r as one matrix-valued exponential sum (R, 1), with the power n_r and the weight c_r of each."""
+    """The factors φ_r of a Volterra model as one matrix-valued exponential sum (R, 1), with powers and weights."""
 
     sum: ExponentialSum
     orders: np.ndarray
@@ -36,7 +36,7 @@ class Factors:
 
     @classmethod
     def none(cls, horizon: int, dt: float) -> Factors:
-        """Return the fit of kernels that are zero."""
+        """Return the factors of a Volterra model whose kernels are all zero."""
         nothing = ExponentialSum(np.array([-1.0 / dt]), np.zeros((1, 1, 1)), dt=dt, horizon=horizon)
         return cls(nothing, np.ones(1, dtype=np.int64), np.zeros(1), 1.0)
 
@@ -44,20 +44,20 @@ class Factors:
 @final
 @dataclass(frozen=True, eq=False)
 class Modes:
-    """Decaying modes on the steps 0..horizon, and an orthonormal basis of their span."""
+    """The exponential modes of a fit on the steps 0..horizon, with an orthonormal basis of the space they span."""
 
     domain: Domain
     rates: np.ndarray
     basis: np.ndarray
-    """(horizon + 1, m): orthonormal columns."""
+    """Orthonormal basis (horizon + 1, m) of the span."""
     triangle: np.ndarray
-    """(m, m): modes scaled to norm one = basis @ triangle."""
+    """Triangular matrix (m, m) such that the modes, scaled to norm one, are basis @ triangle."""
     scale: np.ndarray
-    """(m,) the norms."""
+    """Norms of the modes (m,)."""
 
     @classmethod
     def of(cls, rates: np.ndarray, horizon: int, dt: float) -> Modes:
-        """Return the modes e^{rate t}: one column for a real eigenvalue, Re and -Im for a pair."""
+        """Create the modes e^{rate t} of given rates: one function for a real rate, Re and -Im for a conjugate pair."""
         domain = Domain(dt, discrete=True, real=False, positive=False, slowest=0.0)
         unit, scale = unit_columns(domain.matrix(rates, dt * np.arange(horizon + 1)))
         basis, triangle = np.linalg.qr(unit)
@@ -67,18 +67,18 @@ class Modes:
 
     @property
     def condition(self) -> float:
-        """Condition number of the modes, each scaled to norm one."""
+        """Condition number of the matrix of the exponential modes, each scaled to norm one."""
         return float(np.linalg.cond(self.triangle))
 
     def weights(self, coefficients: np.ndarray) -> np.ndarray:
-        """Return (len(rates), R) weights w of Re Σ w e^{rate t}, from coefficients (m, R) in the basis."""
+        """Convert coefficients (m, R) in the basis to weights w (len(rates), R) of Re Σ w e^{rate t}."""
         from scipy.linalg import solve_triangular
 
         real = solve_triangular(self.triangle, coefficients) / self.scale[:, None]
         return self.domain.weights(np.asarray(real), self.rates)
 
     def factors(self, terms: Sequence[tuple[int, np.ndarray, np.ndarray]], horizon: int, dt: float) -> Factors:
-        """Return the factors of all terms from, for each order, directions (R, m) in the basis and weights (R,)."""
+        """Combine the terms of all orders, each with directions (R, m) in the basis and weights (R,), to factors."""
         orders, directions, weights = zip(*terms, strict=True)
         values = self.weights(np.concatenate(directions).T)[:, :, None]
         shared = ExponentialSum(self.rates * (self.domain.dt / dt), values, dt=dt, horizon=horizon)
@@ -87,7 +87,7 @@ class Modes:
 
 
 def fit(kernels: Sequence[SampledKernel], tol: float) -> Factors:
-    """Fit products of shared exponentials to every kernel, to about tol in the relative Frobenius norm."""
+    """Fit every kernel by products of sums of shared exponentials, to a relative Frobenius error of about ``tol``."""
     spans = [kernel.span(_SHARES["span"] * tol) for kernel in kernels]
     present = [(kernel, norm) for kernel, (_, norm) in zip(kernels, spans, strict=True) if norm]
     samples = np.concatenate([functions for functions, _ in spans], 1)
@@ -103,10 +103,10 @@ def fit(kernels: Sequence[SampledKernel], tol: float) -> Factors:
 
 
 def shared_modes(samples: np.ndarray, tol: float, dt: float) -> Modes:
-    """Return the fewest exponentials whose span contains all columns of (T + 1, R) samples up to tol (Frobenius norm).
+    """Find few exponentials whose span contains all columns of (T + 1, R) samples up to ``tol`` (Frobenius norm).
 
-    Rates are sought on the steps that matter: where the columns have died out, a longer horizon changes nothing. A
-    short horizon without such rates gets T + 1 of them on a ring, which span everything.
+    The search ignores late steps where all columns are negligible, so that a longer horizon changes nothing. If no such
+    exponentials exist and the horizon is short, T + 1 eigenvalues on a ring are used, which span everything.
     """
     steps = len(samples)
     energy = np.sqrt(np.cumsum((samples**2).sum(1)[::-1]))[::-1]
@@ -126,14 +126,14 @@ def shared_modes(samples: np.ndarray, tol: float, dt: float) -> Modes:
         return Modes.of(stable_rates(ring, dt), steps - 1, dt)
     raise NumericalError(
         f"{_MOST_STATES} exponentials or fewer do not span the kernels to {tol:.2g} (found: {best:.2g})",
-        "ask for a larger tol; a kernel with a jump or a kink at every lag has no short sum of products",
+        "use a larger tol; a kernel with a jump or a kink at every lag has no short sum of products",
     )
 
 
 def _spread(eigenvalues: np.ndarray, tol: float) -> np.ndarray:
-    """Move eigenvalues that cluster about zero out to a ring; m of them then have a response of m steps, up to tol.
+    """Move eigenvalues near zero to a ring around zero; m eigenvalues on it can represent any response of m steps.
 
-    Where a realization puts them is rounding, and as ill conditioned as can be.
+    The places of such eigenvalues in a realization are rounding errors and would be extremely ill conditioned.
     """
     near = np.abs(eigenvalues) < _NEAR_ZERO
     count = int(near.sum())
@@ -142,10 +142,11 @@ def _spread(eigenvalues: np.ndarray, tol: float) -> np.ndarray:
 
 
 def realizations(samples: np.ndarray, least: int) -> Iterator[np.ndarray]:
-    """Yield eigenvalues of recurrences that approximate (T + 1, R) samples, of order ``least`` and higher.
+    """Yield the eigenvalues of recurrences whose responses approximate (T + 1, R) samples, with orders from ``least``
+    up.
 
-    This is the Ho-Kalman algorithm (ERA) on the Hankel matrix H[i, (j, r)] = samples[i + j, r], of which only rows and
-    columns at graded places are formed, weighted by the steps that they stand for.
+    This is the Ho-Kalman algorithm (ERA) on the Hankel matrix H[i, (j, r)] = samples[i + j, r], of which only some rows
+    and columns are computed (densely for small, sparsely for large i and j), weighted by the steps that they stand for.
     """
     half = len(samples) // 2
     rows, row_weights = strata(half - 1, _ROWS, seed=2)

@@ -1,4 +1,4 @@
-"""Volterra kernels from data: fitted exponentials, then linear regression. Does not import torch."""
+"""Estimation of Volterra kernels from data: exponentials are fitted, then coefficients follow by linear regression."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from stablessm.constructions.sums._modes import stable_rates
 
 _FOLDS = 4
 _RIDGES = 10.0 ** np.arange(-12, 1)
-"""Ridge parameters to try, relative to the mean square of a regressor."""
+"""Ridge parameters that are tried, relative to the mean square of a regressor."""
 _SIZES = (1, 2, 3, 4, 6, 8)
 _GAIN = 0.99  # more states are accepted if they reduce the validation error below this multiple
 _EACH = 3  # smallest number of data points per coefficient
@@ -29,17 +29,17 @@ _TERMS = 1e-6  # relative error that the decomposition of the estimated kernels 
 @final
 @dataclass(frozen=True, eq=False)
 class Records:
-    """(B, T) inputs and outputs. The first ``memory`` steps are not fitted, since their past is unknown."""
+    """Recorded inputs and outputs (B, T) of a system; the first ``memory`` steps are not fitted (unknown past)."""
 
     x: np.ndarray
     y: np.ndarray
     memory: int
     order: int
     fitted: int
-    """Steps memory..fitted are fitted, fitted..T held out."""
+    """End of the fitted steps: steps memory..fitted are fitted, steps fitted..T are held out."""
 
     def regressors(self, modes: Modes) -> np.ndarray:
-        """Return (steps, F): 1, then all products of up to ``order`` of the basis's responses."""
+        """Return the regressors (steps, F): 1, then all products of up to ``order`` responses of basis functions."""
         z = responses(self.x, modes)[:, self.memory : self.fitted].reshape(-1, modes.basis.shape[1])
         columns = [np.ones(len(z))]
         for degree in range(1, self.order + 1):
@@ -47,12 +47,12 @@ class Records:
         return np.stack(columns, 1)
 
     def outputs(self) -> np.ndarray:
-        """Return the targets (steps,) of the regression."""
+        """Return the outputs (steps,) that the regression fits."""
         return self.y[:, self.memory : self.fitted].reshape(-1)
 
 
 def identify(records: Records, states: int | None, dt: float) -> tuple[Factors, float]:
-    """Estimate the factors of all kernels, and h_0; inputs and outputs are scaled, so that units do not matter."""
+    """Estimate the factors of all kernels, and the constant h_0, from records; the units of the data do not matter."""
     seen = records.y[:, : records.fitted]
     offset, size = _scale(seen)
     if not size:
@@ -70,7 +70,7 @@ def identify(records: Records, states: int | None, dt: float) -> tuple[Factors, 
 
 
 def _scale(y: np.ndarray) -> tuple[float, float]:
-    """Return mean and standard deviation without overflow; the latter is 0 for a constant."""
+    """Return the mean and the standard deviation (0 for a constant) of y without overflow."""
     if y.min() == y.max():
         return float(y.flat[0]), 0.0
     largest = float(np.abs(y).max())
@@ -93,7 +93,7 @@ def _identified(records: Records, states: int | None, dt: float) -> tuple[Factor
 
 
 def _chosen(records: Records, states: int | None) -> tuple[Modes, float]:
-    """Return the modes and the ridge of least validation error, preferring fewer states."""
+    """Choose the exponential modes and the ridge parameter by cross-validation, preferring fewer states."""
     exact = _EXACT**2 * float(records.outputs().var())
     least, found, idle = math.inf, None, 0
     for starts in _starts(records, states):
@@ -112,7 +112,7 @@ def _chosen(records: Records, states: int | None) -> tuple[Modes, float]:
 
 
 def responses(x: np.ndarray, modes: Modes) -> np.ndarray:
-    """Return the convolution of x with each function of the orthonormal basis, (B, T, m), by its recurrence."""
+    """Convolve inputs x (B, T) with each function of the orthonormal basis, by recurrences; return (B, T, m)."""
     from scipy.linalg import solve_triangular
     from scipy.signal import lfilter
 
@@ -126,7 +126,7 @@ def responses(x: np.ndarray, modes: Modes) -> np.ndarray:
 
 
 def _starts(records: Records, states: int | None) -> Iterator[list[np.ndarray]]:
-    """Return initial rates by increasing number of states, as far as the data support them.
+    """Yield lists of initial rates with an increasing number of states, as many as the amount of data supports.
 
     Time scales lie between one step and a third of the memory, with and without oscillation.
     """
@@ -144,7 +144,7 @@ def _starts(records: Records, states: int | None) -> Iterator[list[np.ndarray]]:
 
 
 def _refined(records: Records, rates: np.ndarray) -> Modes:
-    """Improve the rates by Gauss-Newton steps on the residual of the best regression (variable projection)."""
+    """Improve the rates by Gauss-Newton steps that minimize the residual of the regression (variable projection)."""
     from scipy.optimize import least_squares
 
     oscillating = rates.imag != 0
@@ -170,7 +170,7 @@ def _refined(records: Records, rates: np.ndarray) -> Modes:
 
 
 def _validated(regressors: np.ndarray, y: np.ndarray) -> tuple[float, float]:
-    """Return the mean square error on held-out folds at the best ridge, and this ridge."""
+    """Return the least cross-validation error (mean square) over all ridge parameters, and the best parameter."""
     folds = np.array_split(np.arange(len(y)), _FOLDS)
     parts = [_grams(regressors[fold], y[fold]) for fold in folds]
     total = [sum(part[i] for part in parts) for i in range(2)]
@@ -187,7 +187,7 @@ def _grams(regressors: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarra
 
 
 def _solved(gram: np.ndarray, moments: np.ndarray, ridge: float) -> np.ndarray:
-    """Solve the ridge regression, with regressors scaled to norm one and the constant not penalized."""
+    """Solve a ridge regression from its Gram matrix, with scaled regressors and without a penalty on the constant."""
     size = np.sqrt(np.maximum(np.diag(gram), np.finfo(np.float64).tiny))
     penalty = np.full(len(size), ridge + 1e-14)
     penalty[0] = 0.0

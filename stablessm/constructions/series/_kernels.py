@@ -1,4 +1,4 @@
-"""Volterra kernels on a grid of steps. On a long horizon the T^n values are never formed. Does not import torch."""
+"""Volterra kernels of order n on a grid of T^n steps, which is sampled if it is too large. Does not import torch."""
 
 from __future__ import annotations
 
@@ -28,24 +28,24 @@ _TESTED = {1: 4096, 2: 320, 3: 80}  # nodes per axis for the comparison of outpu
 @final
 @dataclass(frozen=True, eq=False)
 class SampledKernel:
-    """The symmetric part of h_n at steps 0..horizon on every axis (SSM-UA eq. 56)."""
+    """The symmetric part of a Volterra kernel h_n on the steps 0..horizon of every axis (SSM-UA eq. 56)."""
 
     order: int
     horizon: int
     dt: float
     source: Source
-    """A function of n arrays of times, or the samples, (horizon + 1,) * n."""
+    """The kernel as a function of n arrays of times, or as samples of shape (horizon + 1,) * n."""
 
     @cached_property
     def whole(self) -> np.ndarray | None:
-        """The symmetric part on all steps; None for a function on a large grid."""
+        """The symmetric part of the kernel on all steps; None for a function on a large grid."""
         large = self.order > 1 and (self.horizon + 1) ** self.order > _ALL
         if large and not isinstance(self.source, np.ndarray):
             return None
         return self._mesh(np.arange(self.horizon + 1))
 
     def at(self, *steps: np.ndarray) -> np.ndarray:
-        """Return the symmetric part of h_n at n arrays of whole steps of one shape."""
+        """Return the symmetric part of the kernel at points that are given as n arrays of whole steps."""
         if self.whole is not None:
             return self.whole[steps]
         values = [self._given(*order) for order in permutations(steps)]
@@ -63,7 +63,7 @@ class SampledKernel:
         return values
 
     def on(self, nodes: np.ndarray) -> np.ndarray:
-        """Return the symmetric part on the grid nodes x … x nodes."""
+        """Return the symmetric part of the kernel on the grid nodes x … x nodes."""
         return self._mesh(nodes) if self.whole is None else self.whole[np.ix_(*[nodes] * self.order)]
 
     def _mesh(self, nodes: np.ndarray) -> np.ndarray:
@@ -71,10 +71,12 @@ class SampledKernel:
         return symmetric_part(self._given(*(one.reshape(-1) for one in mesh)).reshape(mesh[0].shape))
 
     def span(self, tol: float) -> tuple[np.ndarray, float]:
-        """Return functions of one time (horizon + 1, R) whose products span h_n up to tol, and an estimate of ‖h_n‖.
+        """Return functions of one time (horizon + 1, R) whose products span the kernel up to ``tol``, and its norm
+        ‖h_n‖.
 
-        They are the left singular vectors of fibers h_n(·, p, …), times the singular values over ‖h_n‖. Fibres are full
-        columns: all of them, or those at a few p of a large grid, weighted by the cells that their p stand for.
+        The functions are left singular vectors of the fibers h_n(·, p, …), times the singular values divided by ‖h_n‖.
+        A fiber is a whole column of the grid. On a large grid, only the fibers at a few p are used, weighted by the
+        size of the cell that p stands for, and the norm is an estimate.
         """
         time = np.arange(self.horizon + 1)
         if self.whole is not None:
@@ -99,10 +101,12 @@ class SampledKernel:
         return vectors[:, :kept] * (values[:kept] / norm), norm
 
     def core(self, basis: np.ndarray) -> np.ndarray:
-        """Return the coefficients (m, …, m) of h_n in an orthonormal basis (horizon + 1, m) of functions of one time.
+        """Return the coefficients (m, …, m) of the kernel in an orthonormal basis (horizon + 1, m) of functions of one
+        time.
 
-        A projection on the whole grid where that is taken. Otherwise least squares on a grid of nodes drawn with the
-        basis's leverages, weighted so that the mean square over nodes is that over the grid.
+        If the whole grid is evaluated, the coefficients are a projection. Otherwise they come from least squares on
+        nodes that are drawn according to their leverage, weighted so that the mean square over the nodes equals the
+        mean square over the grid.
         """
         steps, m = basis.shape
         count = max(int(_ALL ** (1 / self.order)), 4 * m)
@@ -121,11 +125,11 @@ class SampledKernel:
         return symmetric_part(core)
 
     def tested(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return graded nodes and their weights, different from those of the fit; all nodes of a short horizon."""
+        """Return grid nodes and weights to test a fit of the kernel, other than the nodes that were fitted."""
         return strata(self.horizon, _TESTED[self.order], seed=1)
 
     def scattered(self) -> tuple[tuple[np.ndarray, float], ...]:
-        """Return further points of a large grid, (points, n), uniform and on the diagonal, and their weights."""
+        """Return random and diagonal points of a large grid to test a fit, (points, n) each, with weights."""
         draw = np.random.default_rng(2).integers(self.horizon + 1, size=(_UNIFORM, self.order))
         diagonal = np.repeat(np.arange(self.horizon + 1)[:, None], self.order, 1)
         return (draw, (self.horizon + 1) ** self.order / _UNIFORM), (diagonal, 1.0)
@@ -136,9 +140,10 @@ class SampledKernel:
 
 
 def _leading(fibers: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
-    """Return left singular vectors, singular values, and the norm of the remainder.
+    """Return the leading left singular vectors and singular values of a matrix of fibers, and the norm of the
+    remainder.
 
-    Of a large matrix the largest, from its range on fixed random vectors.
+    For a large matrix they come from a randomized decomposition with fixed random vectors.
     """
     if min(fibers.shape) > _LEADING:
         start = np.random.default_rng(3).standard_normal((fibers.shape[1], _LEADING))
@@ -151,9 +156,11 @@ def _leading(fibers: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
 
 
 def strata(horizon: int, count: int, *, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return at most ``count`` of the steps 0..horizon, one drawn from each of as many cells, and the cells' sizes.
+    """Divide the steps 0..horizon into at most ``count`` cells; return one random step of each cell, and the cell
+    sizes.
 
-    The first half of the cells are single steps, the others grow geometrically: Σ weight f(node) estimates Σ f.
+    The first half of the cells are single steps; the size of the others grows geometrically. With the cell sizes as
+    weights, Σ weight f(node) estimates Σ f over all steps.
 
     >>> nodes, weights = strata(3, 10, seed=0)
     >>> nodes.tolist(), weights.tolist(), int(strata(10_000, 64, seed=0)[1].sum())
@@ -170,7 +177,7 @@ def strata(horizon: int, count: int, *, seed: int) -> tuple[np.ndarray, np.ndarr
 
 
 def _evaluated(function: Callable[..., np.ndarray], times: list[np.ndarray], name: str) -> np.ndarray:
-    """Evaluate a function of arrays; a function of numbers is called for each entry."""
+    """Evaluate a kernel function at arrays of times; a function that accepts only numbers is called for each entry."""
     shape = times[0].shape
     try:
         answer = function(*times)

@@ -1,4 +1,4 @@
-"""Measures the errors of a Volterra model: its kernels, and its outputs for white noise."""
+"""Measurement of the errors of a Volterra model: errors of its kernels, and of its outputs for white noise."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _BLOCK = 1_000_000  # number of kernel values that are evaluated together
 
 
 def measure(model: VolterraSSM, kernels: Sequence[SampledKernel]) -> None:
-    """Compare the kernels of the model with the given ones, and its outputs with sums over the given ones."""
+    """Measure the errors of the kernels and outputs of a model compared with given kernels; store them in the model."""
     model.kernel_errors, model.sup_errors = kernel_errors, sup_errors = {}, {}
     for kernel in kernels:
         off, size, largest_off, largest = (_sampled if kernel.whole is None else _whole)(model, kernel)
@@ -29,7 +29,7 @@ def measure(model: VolterraSSM, kernels: Sequence[SampledKernel]) -> None:
 
 
 def run(model: VolterraSSM, x: np.ndarray) -> np.ndarray:
-    """Map (B, T) to (B, T)."""
+    """Run a model on inputs (B, T) and return its outputs (B, T), as NumPy arrays."""
     import torch
 
     with torch.no_grad():
@@ -37,12 +37,12 @@ def run(model: VolterraSSM, x: np.ndarray) -> np.ndarray:
 
 
 def ratio(error: float, size: float) -> float:
-    """Return error / size; infinite if the size is zero and the error is not."""
+    """Return error / size as a relative error: infinite if only the size is zero, and 0 if both are zero."""
     return error / size if size else (0.0 if not error else math.inf)
 
 
 def _whole(model: VolterraSSM, kernel: SampledKernel) -> list[float]:
-    """Return Σ off², Σ truth², max |off|, max |truth| over all steps, in blocks of the first axis."""
+    """Compare a kernel of the model with the given kernel on all steps; return the four numbers of :func:`_part`."""
     import torch
 
     assert kernel.whole is not None
@@ -55,7 +55,10 @@ def _whole(model: VolterraSSM, kernel: SampledKernel) -> list[float]:
 
 
 def _sampled(model: VolterraSSM, kernel: SampledKernel) -> list[float]:
-    """Return the same on graded steps, or a larger error found at uniform points or on the diagonal."""
+    """Compare a kernel of the model with the given kernel at some steps of a large grid, like :func:`_whole`.
+
+    The result is the error on the test nodes, or the error at random points or on the diagonal if that is larger.
+    """
     import torch
 
     nodes, weights = kernel.tested()
@@ -68,13 +71,16 @@ def _sampled(model: VolterraSSM, kernel: SampledKernel) -> list[float]:
 
 
 def _part(found: np.ndarray, truth: np.ndarray, weight: np.ndarray | float = 1.0) -> list[float]:
-    """Return Σ weight off², Σ weight truth², max |off|, max |truth| of some values of a kernel."""
+    """Compare values of a kernel with true values: return Σ w off², Σ w truth², max |off|, max |truth|, w = ``weight``.
+
+    ``off`` is the difference.
+    """
     both = found - truth, truth
     return [*(float((weight * each**2).sum()) for each in both), *(float(np.abs(each).max()) for each in both)]
 
 
 def _output_error(model: VolterraSSM, kernels: Sequence[SampledKernel]) -> float:
-    """Return the output error for white noise that is nonzero at the tested steps only, with adjusted variance."""
+    """Return the relative output error for white noise that is nonzero only at test nodes, with adjusted variance."""
     nodes, weights = max(kernels, key=lambda kernel: kernel.order).tested()
     amplitudes = np.random.default_rng(0).standard_normal((_INPUTS, len(nodes))) * np.sqrt(weights)
     wanted = np.full(_INPUTS, float(model.constant.detach()))

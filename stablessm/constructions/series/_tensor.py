@@ -1,4 +1,4 @@
-"""Symmetric tensors as sums of powers, Σ_r c_r (a_r·z)^n as a form of degree n in z. Does not import torch."""
+"""Decomposition of symmetric tensors into sums of powers Σ_r c_r a_r ⊗ … ⊗ a_r. This module does not import torch."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from stablessm._errors import NumericalError
 _EVALUATIONS = 150
 _RESTARTED = 12  # up to this rank a random start is tried too
 _DAMPING = 1e-6
-"""Relative size of the penalty that bounds terms which cancel."""
+"""Relative size of a penalty that limits the size of terms that cancel."""
 
 
 def symmetric_part(tensor: np.ndarray) -> np.ndarray:
-    """Return the mean over all orders of the axes, which determines the output of a Volterra kernel.
+    """Return the mean of a tensor over all orders of its axes; only this part of a Volterra kernel affects the output.
 
     >>> symmetric_part(np.array([[1.0, 4.0], [0.0, 3.0]])).tolist()
     [[1.0, 2.0], [2.0, 3.0]]
@@ -27,16 +27,18 @@ def symmetric_part(tensor: np.ndarray) -> np.ndarray:
 
 
 def powers(core: np.ndarray, tol: float, scale: float | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """Return directions a (R, m) and weights c (R,) with ‖core - Σ_r c_r a_r ⊗ … ⊗ a_r‖ ≤ tol · scale.
+    """Decompose a symmetric tensor into powers: return directions a (R, m) and weights c (R,).
+
+    They satisfy ‖core - Σ_r c_r a_r ⊗ … ⊗ a_r‖ ≤ tol · scale.
 
     Args:
         core: a symmetric tensor with one to three axes of length m.
         tol: relative error in the Frobenius norm.
-        scale: relative to this norm; the core's own by default.
+        scale: norm to which ``tol`` is relative (default: the norm of ``core``).
 
-    Order 1 is the vector itself. Order 2 is an eigendecomposition, which has the fewest terms there can be. Order 3 is
-    a symmetric canonical decomposition by SciPy's least squares, at ranks that grow until the tolerance is met; the
-    search ends at a rank at which a generic tensor has one exactly.
+    Order 1 is the vector itself. Order 2 is an eigendecomposition, which has the fewest possible terms. Order 3 is
+    a symmetric canonical decomposition by SciPy's least squares, with increasing ranks until the tolerance is met; the
+    search ends at a rank at which a generic tensor has an exact decomposition.
 
     >>> a, c = powers(np.array([[0.0, 0.5], [0.5, 0.0]]), 1e-9)         # uv = ((u + v)² - (u - v)²) / 4
     >>> c.round(3).tolist(), bool(np.allclose(np.einsum("r,ri,rj->ij", c, a, a), [[0.0, 0.5], [0.5, 0.0]]))
@@ -59,9 +61,9 @@ def _squares(core: np.ndarray, allowed: float) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _cubes(core: np.ndarray, allowed: float) -> tuple[np.ndarray, np.ndarray]:
-    """Decompose order 3; a real cube takes the sign of its weight, so that every c_r is one.
+    """Decompose a symmetric tensor of order 3 into cubes; every weight c_r is one, because a cube can have any sign.
 
-    The core is scaled to norm one, and its axes are turned to its own, where those that carry nothing are left out.
+    The tensor is scaled to norm one and expressed in its principal axes, without axes on which it vanishes.
     """
     size = float(np.linalg.norm(core))
     core, allowed = core / size, allowed / size
@@ -85,13 +87,13 @@ def _cubes(core: np.ndarray, allowed: float) -> tuple[np.ndarray, np.ndarray]:
             return (axes @ found).T * size ** (1 / 3), np.ones(rank)
         rank += max(1, rank // 6)
     raise NumericalError(
-        f"{found.shape[1]} cubes are off by {error:.2g}, and {allowed:.2g} was asked for",
-        "ask for a larger tol",
+        f"{found.shape[1]} cubes have an error of {error:.2g}, above the allowed {allowed:.2g}",
+        "use a larger tol",
     )
 
 
 def _canonical(core: np.ndarray, start: np.ndarray) -> tuple[np.ndarray, float]:
-    """Minimize ‖core - Σ a_r ⊗ a_r ⊗ a_r‖ locally; return the columns a_r (m, R) and that norm."""
+    """Minimize ‖core - Σ a_r ⊗ a_r ⊗ a_r‖ from a start; return the columns a_r (m, R) and the minimal norm."""
     from scipy.optimize import least_squares
 
     m, rank = start.shape

@@ -1,4 +1,4 @@
-"""A Volterra series as a model: a linear recurrence, powers of its channels and a weighted sum."""
+"""The model of a Volterra series: a linear recurrence, powers of its channels, and their weighted sum."""
 
 from __future__ import annotations
 
@@ -22,23 +22,24 @@ if TYPE_CHECKING:
 
 @final
 class VolterraSSM(nn.Module):
-    """y = h_0 + Σ_r c_r (φ_r * x)^{n_r}: SSM-UA figure 4 with powers as the layer-wise nonlinearity.
+    """A model of a Volterra series: y = h_0 + Σ_r c_r (φ_r * x)^{n_r}, SSM-UA figure 4 with powers as nonlinearity.
 
-    Built by :data:`stablessm.constructions.volterra`. ``layer`` computes all φ_r * x by one recurrence; each channel is
-    then raised to its power, and ``readout`` sums the powers. The kernel of order n is Σ_{r: n_r = n} c_r Π_j φ_r(τ_j).
+    :data:`stablessm.constructions.volterra` builds this model. ``layer`` computes all φ_r * x by one recurrence; each
+    channel is then raised to its power, and ``readout`` sums the powers. The kernel of order n is Σ_{r: n_r = n} c_r
+    Π_j φ_r(τ_j).
     """
 
     orders: Tensor
-    """(R,) whole numbers n_r, ascending."""
+    """Powers n_r (R,), whole numbers in ascending order."""
     kernel_errors: Mapping[int, float]
-    """‖h_n - ĥ_n‖ / ‖h_n‖ for each order, in Frobenius norms over the grid of steps; an estimate for a function on a
-    large grid."""
+    """Relative error ‖h_n - ĥ_n‖ / ‖h_n‖ of the kernel of each order, in Frobenius norms over the grid of steps; an
+    estimate for a function on a large grid."""
     sup_errors: Mapping[int, float]
-    """sup |h_n - ĥ_n| / sup |h_n| over the same points."""
+    """Relative error sup |h_n - ĥ_n| / sup |h_n| of the kernel of each order, over the same points."""
     output_error: float
     """Relative root mean square error of outputs, for random inputs or on held-out data."""
     condition: float
-    """Condition number of the exponentials on the grid, after scaling each to norm one."""
+    """Condition number of the exponentials on the grid, each scaled to norm one."""
     seconds: float
     """Seconds that the construction took."""
 
@@ -57,49 +58,49 @@ class VolterraSSM(nn.Module):
 
     @property
     def order(self) -> int:
-        """N, the highest power."""
+        """Order N of the series: the highest power."""
         return int(self.orders.max()) if len(self.orders) else 0
 
     @property
     def rank(self) -> dict[int, int]:
-        """Number of terms of each order."""
+        """Number of terms for each order."""
         found, counts = self.orders.unique(return_counts=True)
         return dict(zip(found.tolist(), counts.tolist(), strict=True))
 
     @property
     def states(self) -> int:
-        """Number of real numbers in the state; a complex number counts two."""
+        """Number of real numbers in the state of one sequence; a complex number counts twice."""
         return int(self.layer.state_shape[0]) * (2 if self.layer.complex_state else 1)
 
     @property
     def width(self) -> int:
-        """Number of hidden neurons: states plus channels."""
+        """Number of hidden units: states plus channels."""
         return self.states + len(self.orders)
 
     @property
     def error(self) -> float:
-        """The largest measured relative error of kernels and outputs."""
+        """Largest measured relative error of the kernels and the outputs."""
         return max([self.output_error, *self.kernel_errors.values()])
 
     def initial_state(self, batch: int) -> State:
-        """Return the zero state."""
+        """Return the zero state for a batch."""
         return self.layer.initial_state(batch)
 
     def forward(self, x: Sequence, state: State | None = None) -> tuple[Sequence, State]:
-        """Map (B, T, 1) to (B, T, 1), and also return the state after the last step."""
+        """Apply the series to a sequence (B, T, 1); return the outputs (B, T, 1) and the state after the last step."""
         check_tensor("x", x)
         channels, state = self.layer(x.to(self.readout.dtype), state)
         return self._combine(channels).to(x.dtype), state
 
     def step(self, x_t: Tensor, state: State | None = None) -> tuple[Tensor, State]:
-        """Advance by one step: (B, 1) to (B, 1)."""
+        """Advance by one step: map an input (B, 1) to the output (B, 1), and return the new state."""
         check_tensor("x_t", x_t)
         channels, state = self.layer.step(x_t.to(self.readout.dtype), state)
         return self._combine(channels).to(x_t.dtype), state
 
     @checked
     def kernel(self, *times: Tensor | np.ndarray) -> Tensor:
-        """Return ĥ_n on the grid times_1 x … x times_n of whole steps; one argument per axis.
+        """Return the kernel ĥ_n of the model on a grid times_1 x … x times_n of whole steps, one argument per axis.
 
         >>> from stablessm.constructions.series.volterra import volterra
         >>> model = volterra({2: lambda a, b: 1 / (1 + a + b) ** 2}, horizon=100, tol=1e-3)
@@ -120,7 +121,7 @@ class VolterraSSM(nn.Module):
     @torch.no_grad()
     @checked
     def values(self, steps: np.ndarray) -> np.ndarray:
-        """Return ĥ_n at points (P, n) of whole steps: (P,)."""
+        """Return the kernel ĥ_n of the model, (P,), at points (P, n) of whole steps."""
         if steps.ndim != 2 or not 1 <= steps.shape[1] <= 3:
             raise ArgumentError("steps", "shape (points, order)", f"shape {steps.shape}")
         if steps.dtype.kind not in "iuf":
@@ -138,6 +139,6 @@ class VolterraSSM(nn.Module):
         return (powers @ self.readout + self.constant)[..., None]
 
     def extra_repr(self) -> str:
-        """Return order, ranks and errors, for ``print(model)``."""
+        """Return the number of terms per order, the number of states and the error, for ``print(model)``."""
         ranks = ", ".join(f"order {n}: {rank} terms" for n, rank in self.rank.items())
         return f"{ranks}; {self.states} states, error {self.error:.2g}"

@@ -1,4 +1,4 @@
-"""Volterra series as recurrences, computed from kernels or from data."""
+"""Construction of Volterra series as recurrent models, from kernels or from data."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _ATTEMPTS = 4
 
 @final
 class _Construction:
-    """Builds Volterra series (SSM-UA eq. 18) as recurrent models; see :meth:`__call__` and :meth:`identify`.
+    """Constructs Volterra series (SSM-UA eq. 18) as recurrent models, from kernels or, with ``identify``, from data.
 
     >>> model = volterra({2: lambda a, b: 1 / (1 + a + b) ** 2}, horizon=1000, tol=1e-3)
     >>> model.rank, model.states, model.error < 1e-3
@@ -44,7 +44,7 @@ class _Construction:
         dt: float = 1.0,
         map: str | Reparameterization = "best",
     ) -> VolterraSSM:
-        """Compute a recurrence that has these Volterra kernels, up to ``tol``.
+        """Construct a recurrent model with the given Volterra kernels, up to a relative error of ``tol``.
 
         The series is y_k = h_0 + Σ_n dt^n Σ_{τ_1..τ_n = 0..k} h_n(τ_1 dt, …, τ_n dt) Π_j x_{k - τ_j}, as in
         :class:`stablessm.targets.Volterra`. Only the symmetric part of h_n matters. It is approximated by
@@ -56,17 +56,18 @@ class _Construction:
         do not depend on the horizon once the kernels have decayed.
 
         Args:
-            kernels: for each order 1 to 3 a function of that many arrays of times, of one shape, or an array of samples
-                (horizon + 1,) * order. Order 0 is a number, the constant h_0.
+            kernels: the kernel of each order from 1 to 3: a function of n = order arrays of times of the same shape, or
+                an array of samples of shape (horizon + 1,) * order. The entry for order 0 is a number, the constant
+                h_0.
             horizon: number of steps (default: from the arrays).
             tol: largest allowed ``error``. It limits ‖h_n - ĥ_n‖ / ‖h_n‖ of each order, in the Frobenius norm over
                 steps 0..horizon, and the relative root mean square error of outputs for white noise.
             dt: time between samples, in any unit.
             map: reparameterization of the eigenvalues.
 
-        The singular values of a kernel with a kink on its diagonal, such as e^{-|a-b|}, decrease slowly, so that it
-        needs many terms. A kernel that needs more than 200 states raises a NumericalError. After the horizon the
-        exponentials continue.
+        A kernel with a kink on its diagonal, such as e^{-|a-b|}, needs many terms, because its singular values decrease
+        slowly. A kernel that needs more than 200 states raises a NumericalError. After the horizon the exponentials
+        continue.
 
         Arrays, and functions on grids of up to 3e6 values, are fitted and compared completely. A function on a larger
         grid is fitted on graded steps and compared on other steps, on 1e5 random points and on the diagonal.
@@ -106,7 +107,7 @@ class _Construction:
         dt: float = 1.0,
         map: str | Reparameterization = "best",
     ) -> VolterraSSM:
-        """Estimate the kernels of an unknown system from records of its input and output.
+        """Estimate the Volterra kernels of an unknown system from records of its input and output.
 
         Kernels are sums of products of a few exponentials. Their rates are found by variable projection from several
         starts; given the rates, h_0 and all coefficients follow by ridge regression. The number of states, the start
@@ -117,7 +118,7 @@ class _Construction:
             memory: number of steps that the system remembers. The first ``memory`` steps of a record are not fitted.
             order: highest order, 1 to 3.
             states: number of real states (default: chosen from 1, 2, 3, 4, 6, 8).
-            held_out: share of each record, at its end, that is not fitted.
+            held_out: fraction of each record, at its end, that is not fitted.
             dt: time between samples, in any unit.
             map: reparameterization of the eigenvalues.
 
@@ -151,7 +152,7 @@ class _Construction:
 
 
 volterra = _Construction()
-"""Call it with kernels, or ``volterra.identify`` with data."""
+"""Constructs Volterra series: call ``volterra(kernels)``, or ``volterra.identify(x, y)`` with data."""
 
 
 def _model(factors: Factors, constant: float, map: str | Reparameterization) -> VolterraSSM:
@@ -168,7 +169,7 @@ def _model(factors: Factors, constant: float, map: str | Reparameterization) -> 
 def _checked(
     kernels: Mapping[int, Source | float], horizon: int | None, dt: float
 ) -> tuple[float, list[SampledKernel]]:
-    """Check the arguments; return h_0 and the kernels of order 1 to 3."""
+    """Check the kernels that the caller gave; return the constant h_0 and the kernels of order 1 to 3."""
     if not isinstance(kernels, Mapping) or not set(kernels) <= {0, 1, 2, 3} or not set(kernels) - {0}:
         found = sorted(kernels) if isinstance(kernels, Mapping) else type(kernels).__name__
         raise ArgumentError("kernels", "a kernel for at least one of the orders 1, 2, 3 (0: a number)", found)

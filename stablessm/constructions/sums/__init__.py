@@ -1,4 +1,4 @@
-"""Kernels as sums of decaying exponentials. Only ``to_layer`` and the files import torch."""
+"""Approximation of kernels by sums of decaying exponentials. Only ``to_layer``, ``save`` and ``load`` import torch."""
 
 from stablessm.constructions.sums.exponential_sum import exponential_sum
 from stablessm.constructions.sums.result import ExponentialSum, FitError

@@ -1,4 +1,4 @@
-"""The next mode of a sum at arbitrary times: the decays and damped waves that reduce the residual most."""
+"""Candidates for the next mode of a sum: the decays and damped waves that reduce the residual of samples most."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ _WAVES = 2  # number of waves that are returned
 def next_modes(
     domain: Domain, times: np.ndarray, left: np.ndarray, basis: np.ndarray, graded: np.ndarray, gap: float
 ) -> list[complex]:
-    """Return candidate rates for the next mode, the best of each kind, given the modes that span the basis.
+    """Return candidate rates for the next mode of a sum: the best real decay and the best damped waves.
 
     Args:
-        domain: which rates are allowed.
-        times: (n,) sample times.
-        left: (n, q) residual of the modes so far, times ``graded``.
-        basis: (n, k) orthonormal columns that span these modes, times ``graded``.
-        graded: (n,) square roots of the weights, for example one over the standard deviation of the noise.
-        gap: the shortest time over which the kernel may change.
+        domain: the allowed rates.
+        times: sample times (n,).
+        left: residual of the modes so far, times ``graded`` (n, q).
+        basis: orthonormal columns that span the modes so far, times ``graded`` (n, k).
+        graded: square roots of the weights of the samples (n,), for example 1 / standard deviation of the noise.
+        gap: shortest time over which the kernel may change.
     """
     since = times - times[0]
     ends = max(_SLOWEST / since[-1], 1.01 * domain.slowest), max(_FASTEST / gap, 2 * domain.slowest)
@@ -48,7 +48,7 @@ def next_modes(
 
 
 def _lattice(since: np.ndarray) -> float:
-    """Return the step of which all times are multiples, gaps included, or 0 if there is none."""
+    """Return a step of which all sample times are multiples (some multiples may be missing), or 0 if there is none."""
     step = float(np.diff(since).min())
     steps = np.rint(since / step)
     if len(since) > 1 and steps[-1] > 0:
@@ -66,7 +66,10 @@ def _best_decay(decays: np.ndarray, columns: np.ndarray, left: np.ndarray, basis
 def _best_waves(
     domain: Domain, since: np.ndarray, left: np.ndarray, weight: np.ndarray, decays: np.ndarray, lattice: float
 ) -> list[complex]:
-    """Return the waves of largest gain on a grid of decays and frequencies, by FFT; irregular times are rounded."""
+    """Return the rates of the waves that reduce the residual most, by FFT on a grid of decays and frequencies.
+
+    Irregular times are rounded to a grid.
+    """
     best: list[tuple[float, complex]] = []
     for decay in decays:
         seen = since <= _ENDED / decay
@@ -93,7 +96,7 @@ def _best_waves(
 def _gains(
     index: np.ndarray, step: float, left: np.ndarray, weight: np.ndarray, decay: np.ndarray, is_complex: bool
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the reduction of the sum of squares by a wave of each frequency, and the frequencies."""
+    """Return, for waves of many frequencies, the reduction of the sum of squared residuals, and the frequencies."""
     from scipy import fft
 
     size = fft.next_fast_len(2 * int(index[-1]) + 2)

@@ -1,4 +1,4 @@
-"""Least squares at every order, mode by mode, and the order that noisy samples support."""
+"""Least-squares fits of noisy samples, one mode after the other, and the number of modes that the samples support."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _ROUNDING, _TINY = 1e-14, 1e-150  # smallest noise: of the largest sample, and o
 @final
 @dataclass(frozen=True, eq=False)
 class Model:
-    """Rates of one order and the norm of the residual of their best weights."""
+    """The rates of a least-squares fit, and the norm of its residual with the best weights."""
 
     rates: np.ndarray
     size: float
@@ -31,13 +31,13 @@ class Model:
 
 @final
 class Path:
-    """Least-squares fits of the same samples with more and more modes; the residual never increases with the order."""
+    """A series of least-squares fits of the same samples with increasing order; the residual never increases."""
 
     def __init__(self, problem: Problem, limit: int, *, noise: float | None = None, gap: float | None = None) -> None:
-        """Prepare fits of up to ``limit`` states.
+        """Prepare fits with at most ``limit`` states.
 
-        ``noise``: its standard deviation, if it is known. ``gap``: the shortest time over which the kernel may change
-        (default: the shortest time between samples).
+        ``noise`` is the standard deviation of the noise, if it is known, and ``gap`` the shortest time over which the
+        kernel may change (default: the shortest time between samples).
         """
         self.problem, self.domain, self._limit, self._noise = problem, problem.domain, limit, noise
         self._gap = float(np.diff(problem.times).min()) if gap is None else gap
@@ -52,28 +52,29 @@ class Path:
         self._shrunk: dict[tuple[int, int], Model] = {}  # models that were already reduced from one order to another
 
     def rms(self, order: int) -> float:
-        """Return the root mean square of the residual of this order."""
+        """Return the root mean square of the residual of the fit with the given order."""
         return self.models[order].size / np.sqrt(self.count)
 
     def level(self, order: int) -> float:
-        """Return the standard deviation of the noise: the given one, or an estimate from the residual of this order."""
+        """Return the standard deviation of the noise, as given or as estimated from the residual of the given order."""
         free = max(1, self.count - self.parameters(self.models[order].rates))
         return self.models[order].size / np.sqrt(free) if self._noise is None else self._noise
 
     def left(self, order: int) -> np.ndarray:
-        """Return the residual of this order, (n, q)."""
+        """Return the residual (n, q) of the samples after the fit with the given order."""
         basis = self._basis(order)
         return self._target - basis @ (basis.conj().T @ self._target)
 
     def parameters(self, rates: np.ndarray) -> int:
-        """Return the number of real parameters of the rates and their weights."""
+        """Return the number of real parameters of a sum with these rates, including its weights."""
         states = self.domain.order(rates) * (2 if self.domain.is_complex else 1)
         return len(rates) + int(self.domain.turns(rates).sum()) + states * self.problem.values.shape[1]
 
     def criterion(self, order: int) -> float:
-        """Return -2 log(likelihood) plus the cost of the parameters: log n each (BIC), and twice that for a frequency.
+        """Return the information criterion (BIC) of the fit with the given order; lower is better.
 
-        n samples determine a frequency with an error proportional to 1/n, and noise offers about n frequencies.
+        It is -2 log(likelihood) plus log n per parameter, or 2 log n per frequency, because n samples determine a
+        frequency with an error proportional to 1/n, and noise offers about n frequencies.
         """
         model = self.models[order]
         rates, n = model.rates, self.count
@@ -87,7 +88,7 @@ class Path:
         return n * np.log(square / (n - used)) + cost  # n, not n - used: units must cancel between orders
 
     def choose(self, most: int) -> int:
-        """Fit higher and higher orders while the evidence grows; return the order with the most evidence."""
+        """Fit higher and higher orders while the information criterion improves; return the best order."""
         best = 0
         patience = _PATIENCE // 2 if self.domain.is_complex else _PATIENCE
         for order in range(1, min(most, self._limit) + 1):
@@ -104,7 +105,7 @@ class Path:
         return best
 
     def at_most(self, order: int) -> int:
-        """Fit all orders up to this one, each as if it were the last; return the order of the smallest residual.
+        """Fit all orders up to the given order, each to convergence; return the order with the smallest residual.
 
         Every start of a lower order is also used for the higher ones, so the residual never increases with the order.
         """
@@ -115,7 +116,7 @@ class Path:
         return min(range(1, order + 1), key=self.rms)
 
     def grow(self, order: int) -> Model:
-        """Fit all orders up to this one, each from the fits with one and two states less and an additional mode."""
+        """Fit all orders up to the given order, each by adding a mode to the fits with one and with two states less."""
         while self._grown < order:
             self._add(self._grown)
             self._grown += 1
@@ -124,7 +125,7 @@ class Path:
         return self.models[order]
 
     def _shrink(self, order: int) -> None:
-        """Try the fits with one and two states more, without one of their modes, as starts."""
+        """Improve the fit of an order, starting from fits with one and two more states without one of their modes."""
         starts = []
         for more in (order + 1, order + 2):
             model = self.models.get(more)
@@ -134,7 +135,7 @@ class Path:
         self._offer([start for start in starts if self.domain.order(start) == order])
 
     def _add(self, order: int) -> None:
-        """Fit orders that are higher by one and two, starting at the best fit of this order."""
+        """Fit the next two orders, starting from the best fit of this order with an additional mode."""
         problem, rates = self.problem, self.models[order].rates
         left, basis = self.left(order), self._basis(order)
         found = next_modes(problem.domain, problem.times, left, basis, problem.graded, self._gap)
@@ -143,7 +144,7 @@ class Path:
         self._offer([start for start in starts if order < problem.domain.order(start) <= self._limit])
 
     def _basis(self, order: int) -> np.ndarray:
-        """Return orthonormal columns that span the weighted modes of this order."""
+        """Return orthonormal columns that span the weighted modes of the fit with the given order."""
         problem = self.problem
         columns = problem.domain.matrix(self.models[order].rates, problem.times) * problem.graded[:, None]
         return np.linalg.qr(columns)[0]
@@ -160,7 +161,7 @@ class Path:
         return Model(rates, size)
 
     def _offer(self, starts: list[np.ndarray]) -> None:
-        """Optimize every start roughly, and the best of each order to convergence."""
+        """Optimize every start roughly, then the best start of each order to convergence."""
         best = dict[int, Model]()
         for start in starts:
             self._keep(best, self._descend(start, _ROUGHLY))
@@ -168,13 +169,13 @@ class Path:
             self._keep(self.models, self._descend(model.rates, _CONVERGED))
 
     def _keep(self, models: dict[int, Model], model: Model) -> None:
-        """Keep the model if it is the best of its order."""
+        """Store the model if it is the best of its order so far."""
         order = self.domain.order(model.rates)
         if np.isfinite(model.size) and (order not in models or model.size < models[order].size):
             models[order] = model
 
     def _decompose(self) -> list[_hankel.Hankel]:
-        """Return Hankel matrices of the samples, or none if they are not evenly spaced."""
+        """Return Hankel matrices of the samples; an empty list if the samples are not evenly spaced."""
         gaps = np.diff(self.problem.times)
         if gaps.max() - gaps.min() > _UNEVEN * gaps.min():
             return []

@@ -1,7 +1,8 @@
-"""Hankel operator of a function at graded times: initial rates for kernels with many time scales.
+"""Initial rates for kernels with many time scales, from a Hankel operator on unevenly spaced times.
 
-An even grid resolves one time scale. Here the times are those of the adaptive panels, so that every scale on which the
-function changes has the same weight. If ρ is a sum of k modes, so is every H[i, j] = ρ(s_i + s_j), for any times s.
+An even grid resolves only one time scale. Here the times are taken from adaptive panels, so that every time scale on
+which the function changes has the same weight. If ρ is a sum of k modes, H[i, j] = ρ(s_i + s_j) has rank k for any
+times s.
 """
 
 from __future__ import annotations
@@ -24,21 +25,21 @@ _LARGEST_ORDER = 120
 @final
 @dataclass(frozen=True, eq=False)
 class GradedHankel:
-    """Singular values of √ω_i ρ(s_i + s_j) √ω_j and the derivative of ρ in the basis of its singular vectors."""
+    """Decomposition of the weighted Hankel matrix √ω_i ρ(s_i + s_j) √ω_j of a kernel, from which rates follow."""
 
     singular_values: np.ndarray
-    """Descending; about the smallest supremum of the error of each order."""
+    """Singular values in descending order; approximately the smallest supremum error of each order."""
     _generator: np.ndarray
-    """Σ^-½ Uᴴ H' V Σ^-½, where H' has the entries of ρ'. For a sum of k modes the eigenvalues of its leading k x k
-    block are the rates."""
+    """The matrix Σ^-½ Uᴴ H' V Σ^-½, where H' is the Hankel matrix of the derivative ρ'. For a sum of k modes, the
+    eigenvalues of its leading k x k block are the rates."""
 
     def rates(self, order: int) -> np.ndarray:
-        """Return the rates of the leading singular vectors, in conjugate pairs if the kernel is real."""
+        """Return ``order`` rates from the leading singular vectors, in conjugate pairs if the kernel is real."""
         return np.linalg.eigvals(self._generator[:order, :order])
 
 
 def graded_hankel(samples: Samples, panels: Panels) -> GradedHankel:
-    """Decompose the Hankel operator of a function on its panels of continuous time."""
+    """Decompose the weighted Hankel matrix of a function, which is sampled on adaptive subintervals (panels)."""
     values = panels.values.reshape(-1, panels.values.shape[2])
     if values.shape[1] > 1:  # as few columns as possible; no singular value changes
         u, s, _ = np.linalg.svd(values, full_matrices=False)
@@ -63,7 +64,7 @@ def graded_hankel(samples: Samples, panels: Panels) -> GradedHankel:
 
 
 def _half_nodes(panels: Panels, most: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return at most about ``most`` times from 0 to half the horizon, and weights whose sum is one in each panel."""
+    """Return about ``most`` times from 0 to half the horizon, and weights that sum to one in each panel."""
     points, weights = np.polynomial.legendre.leggauss(_PER_PANEL)
     some = np.unique(np.linspace(0, len(panels) - 1, max(1, most // _PER_PANEL)).astype(np.int64))
     left, right = ((edge[some, None] - panels.left[0]) / 2 for edge in (panels.left, panels.right))

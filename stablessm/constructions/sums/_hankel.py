@@ -1,4 +1,4 @@
-"""Hankel matrices of samples: singular values, which bound the error of every sum, and shift-invariant subspaces."""
+"""Hankel matrices of samples. Their singular values bound the error of every sum; subspaces give initial rates."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import final
 import numpy as np
 
 DENSE = 2000
-"""Longest horizon whose Hankel matrix is formed; longer ones are only multiplied with vectors, by FFT."""
+"""Longest horizon whose Hankel matrix is stored; a longer matrix is only multiplied with vectors, by FFT."""
 
 _NEGLIGIBLE = 1e-13  # of the largest singular value: smaller combinations of a kernel's entries are dropped
 
@@ -16,20 +16,24 @@ _NEGLIGIBLE = 1e-13  # of the largest singular value: smaller combinations of a 
 @final
 @dataclass(frozen=True, eq=False)
 class Hankel:
-    """H[i, j] = ρ(i + j), 0 ≤ i + j ≤ T and square, of uniform samples; entries of a matrix ρ are stacked in i."""
+    """Decomposition of the square Hankel matrix H[i, j] = ρ(i + j), 0 ≤ i + j ≤ T, of evenly spaced samples.
+
+    The entries of a matrix-valued ρ are stacked along i.
+    """
 
     singular_values: np.ndarray
-    """Descending. For a long horizon only the first few, as Ritz values, which are never too large."""
+    """Singular values in descending order; for a long horizon only the first few, as Ritz values (never too large)."""
     left: np.ndarray
-    """(rows, entries, r) left singular vectors."""
+    """Left singular vectors (rows, entries, r)."""
     padded: bool = False
-    """Whether ρ is extended by zeros beyond its samples, and i, j run to T."""
+    """Whether ρ is extended by zeros beyond its samples, so that i and j run to T."""
 
     def eigenvalues(self, order: int) -> np.ndarray:
-        """Return the eigenvalues of the best shift-invariant space of this dimension (ERA, ESPRIT): U[1:] = U[:-1] A.
+        """Return the eigenvalues of the sum of the given order that the singular vectors suggest (ERA, ESPRIT).
 
-        U has orthonormal columns, so the Gram matrix of U[:-1] is I minus the outer product of the last row. If ρ is
-        padded, the next row of U is 0, and A = Uᴴ U[1:] is a contraction: all |λ| ≤ 1.
+        They are the eigenvalues of A with U[1:] = U[:-1] A. U has orthonormal columns, so the Gram matrix of U[:-1] is
+        I minus the outer product of the last row. If ρ is padded, the next row of U is 0, and A = Uᴴ U[1:] is a
+        contraction: all |λ| ≤ 1.
         """
         order = min(order, self.left.shape[2], len(self.left) - 1)
         if not order:
@@ -42,7 +46,7 @@ class Hankel:
 
 
 def hankel(values: np.ndarray, *, padded: bool = False) -> Hankel:
-    """Return the whole decomposition for (n, q) samples, n up to DENSE + 1."""
+    """Return the full singular value decomposition of the Hankel matrix of samples (n, q), n ≤ DENSE + 1."""
     values, rows = _prepared(values, padded)
     index = np.arange(rows)[:, None] + np.arange(len(values) - rows + 1)
     stacked = values[index].transpose(0, 2, 1)  # rows, entries, columns
@@ -55,7 +59,7 @@ def hankel(values: np.ndarray, *, padded: bool = False) -> Hankel:
 
 
 def long_hankel(values: np.ndarray, width: int, *, padded: bool = False, rounds: int = 1) -> Hankel:
-    """Return the first few singular values for (n, q) samples, any n, from a random block (Halko et al. 2011)."""
+    """Return the first ``width`` singular values and vectors for samples (n, q), by a random block (Halko 2011)."""
     values, rows = _prepared(values, padded)
     columns = len(values) - rows + 1
     q = np.random.default_rng(0).standard_normal((columns, min(width, columns)))
@@ -66,7 +70,7 @@ def long_hankel(values: np.ndarray, width: int, *, padded: bool = False, rounds:
 
 
 def _product(values: np.ndarray, block: np.ndarray, rows: int) -> np.ndarray:
-    """Return Σ_j ρ(i + j) block[j], (rows, q, k), computed as a convolution with the reversed block."""
+    """Multiply the Hankel matrix with a block of vectors: Σ_j ρ(i + j) block[j], (rows, q, k), by FFT."""
     from scipy import fft
 
     columns = len(block)
@@ -83,7 +87,7 @@ def _product(values: np.ndarray, block: np.ndarray, rows: int) -> np.ndarray:
 
 
 def _transposed_product(values: np.ndarray, block: np.ndarray, columns: int) -> np.ndarray:
-    """Return Σ_i,q ρ_q(i + j)* block[i, q], (columns, k): the adjoint of ``_product``."""
+    """Multiply the adjoint of the Hankel matrix with a block: Σ_i,q ρ_q(i + j)* block[i, q], (columns, k), by FFT."""
     total = np.zeros((columns, block.shape[2]), dtype=np.result_type(values, block))
     for entry in range(values.shape[1]):
         total += _product(values[:, entry : entry + 1].conj(), block[:, entry], columns)[:, 0]
@@ -91,7 +95,7 @@ def _transposed_product(values: np.ndarray, block: np.ndarray, columns: int) -> 
 
 
 def _prepared(values: np.ndarray, padded: bool) -> tuple[np.ndarray, int]:
-    """Return the samples in as few columns as possible, and the number of rows; no singular value changes."""
+    """Compress the samples to few columns, which changes no singular value; return them and the number of rows."""
     if values.shape[1] > 1:
         u, s, _ = np.linalg.svd(values, full_matrices=False)
         keep = max(1, int((s > _NEGLIGIBLE * s[0]).sum()))

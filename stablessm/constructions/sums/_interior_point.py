@@ -1,4 +1,4 @@
-"""Linear minimax programs by an interior-point method.
+"""Solution of linear minimax programs by an interior-point method.
 
 A program of a fit has thousands of rows, about a hundred unknowns, and many solutions that are nearly as good. The
 method stays in the middle of these solutions, while a simplex method returns one of the extreme ones.
@@ -21,20 +21,20 @@ _FIRST_SLACK = 1e-2  # smallest slack at the start, also for a bound that the st
 @final
 @dataclass(frozen=True, eq=False)
 class _Rows:
-    """The rows G of the program G z ≥ h in z = (x, t): along @ x + t ≥ left, t ≥ 0, and the finite bounds of x."""
+    """The constraint matrix G of the program G z ≥ h in z = (x, t): along @ x + t ≥ left, t ≥ 0, and bounds of x."""
 
     along: np.ndarray
     lower: np.ndarray
-    """Unknowns with a lower bound."""
+    """Indices of the unknowns with a lower bound."""
     upper: np.ndarray
-    """Unknowns with an upper bound."""
+    """Indices of the unknowns with an upper bound."""
 
     def product(self, z: np.ndarray) -> np.ndarray:
-        """Return G z."""
+        """Return the product G z."""
         return np.concatenate([self.along @ z[:-1] + z[-1], z[-1:], z[self.lower], -z[self.upper]])
 
     def adjoint(self, y: np.ndarray) -> np.ndarray:
-        """Return Gᵀ y."""
+        """Return the product Gᵀ y."""
         main, last, low, high = self._parts(y)
         z = np.append(main @ self.along, main.sum() + last.sum())
         z[self.lower] += low
@@ -42,7 +42,7 @@ class _Rows:
         return z
 
     def gram(self, d: np.ndarray) -> np.ndarray:
-        """Return Gᵀ diag(d) G."""
+        """Return the matrix Gᵀ diag(d) G."""
         main, last, low, high = self._parts(d)
         weighted = self.along * main[:, None]
         matrix = np.empty((self.along.shape[1] + 1, self.along.shape[1] + 1))
@@ -58,7 +58,7 @@ class _Rows:
 
 
 def minimax_program(along: np.ndarray, left: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray | None:
-    """Return the x with low ≤ x ≤ high that minimizes max(left - along @ x), or None if no x brings this below 1.
+    """Return the x that minimizes max(left - along @ x) for low ≤ x ≤ high, or None if the minimum is not below 1.
 
     Mehrotra's predictor-corrector method (Nocedal and Wright, Numerical Optimization, chapter 14), with the slacks
     s = G z - h and the multipliers y.
@@ -85,7 +85,7 @@ def minimax_program(along: np.ndarray, left: np.ndarray, low: np.ndarray, high: 
 def _step(
     rows: _Rows, h: np.ndarray, z: np.ndarray, s: np.ndarray, y: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
-    """Return the step of z, s and y, or None at the minimum."""
+    """Return one predictor-corrector step of z, s and y, or None at the minimum."""
     from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
     primal, dual, mean = rows.product(z) - s - h, rows.adjoint(y), float(y @ s) / len(h)
@@ -101,7 +101,7 @@ def _step(
         return None
 
     def towards(change: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return the Newton step that changes the products y s by this much."""
+        """Return the Newton step of z, s and y that changes the products y s by ``change``."""
         right = dual + rows.adjoint((change - y * primal) / s)
         dz = cho_solve(factor, right / scale) / scale
         ds = rows.product(dz) + primal
@@ -113,5 +113,5 @@ def _step(
 
 
 def _length(values: np.ndarray, step: np.ndarray, part: float = 1.0) -> float:
-    """Return the longest step, up to 1, that goes this part of the way to where a value becomes 0."""
+    """Return the length (at most 1) of a step that covers the fraction ``part`` of the way to the first zero value."""
     return min(1.0, part / max(float((-step / values).max(initial=0.0)), np.finfo(np.float64).tiny))

@@ -1,4 +1,4 @@
-"""An exponential sum as a layer of this library."""
+"""Conversion of an exponential sum to a layer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LEAST = 1e-35  # replaces an eigenvalue of 0, which most maps exclude; represen
 
 
 def to_layer(es: ExponentialSum, map: str | reparam.Reparameterization, dtype: torch.dtype | None) -> RealSSM | LRU:
-    """Build the layer of :meth:`ExponentialSum.to_layer`, in double precision, and round its weights at the end."""
+    """Implement :meth:`ExponentialSum.to_layer`: build the layer in float64, and round its weights at the end."""
     dtype = dtype or torch.get_default_dtype()
     closest = float(-np.expm1(es.rates.real.max(initial=-np.inf) * es.dt))
     if dtype != torch.float64 and closest < (1 - 1e-9) * GAPS["float32"]:  # allow rounding at the limit
@@ -60,7 +60,7 @@ def _real(
     map: str | reparam.Reparameterization,
     dt: float | None,
 ) -> RealSSM:
-    """Build a RealSSM: in continuous time with a dt, in discrete time without."""
+    """Build a RealSSM with real eigenvalues: in continuous time if dt is given, otherwise in discrete time."""
     values = torch.tensor(eigenvalues, dtype=torch.float64)
     if dt is not None and map == "best" and float(values.min()) < -2:  # by default its range ends at -1/b = -2
         map = reparam.get("best", time="continuous", b=float(-1 / values.min()) * (1 - 1e-12))
@@ -74,9 +74,10 @@ def _real(
 
 
 def _expand(weights: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return rank-one pieces of (m, d_out, d_in) weights: rate index (n,), readout (d_out, n), inputs (n, d_in).
+    """Decompose weights (m, d_out, d_in) into rank-one pieces, one state each.
 
-    A rate whose weight has rank r takes r states of that rate. One with a single input (or output) takes one.
+    Returns the index of the rate of each state (n,), the readout (d_out, n) and the input weights (n, d_in). A rate
+    whose weight has rank r needs r states; with a single input (or output) it needs one state.
     """
     m, d_output, d_input = weights.shape
     if d_input == 1:

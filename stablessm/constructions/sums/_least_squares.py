@@ -1,4 +1,4 @@
-"""``norm="l2"``: weighted least squares on noisy samples, with standard errors."""
+"""Fits with ``norm="l2"``: weighted least squares on noisy samples, with standard errors."""
 
 from __future__ import annotations
 
@@ -24,18 +24,21 @@ _ALIKE = 1.5  # noise levels of several outputs that count as one
 @final
 @dataclass(frozen=True, eq=False)
 class Noise:
-    """Standard deviation level · scales[entry] / graded[i] of sample [i, entry]; of each part of a complex sample."""
+    """The noise model: sample [i, entry] has standard deviation level · scales[entry] / graded[i].
+
+    For complex samples, this is the standard deviation of the real part and of the imaginary part.
+    """
 
     graded: np.ndarray
-    """(n,) with a mean square of one, where it is not 0."""
+    """Square roots of the weights of the times (n,), scaled to a mean square of one where they are not 0."""
     scales: np.ndarray
-    """(q,) with a mean square of one."""
+    """Relative noise of the entries (q,), scaled to a mean square of one."""
     level: float | None
-    """None if the level is estimated."""
+    """Overall noise level; None if it is to be estimated."""
 
 
 def noise_model(samples: Samples, noise: Any, weights: Any) -> Noise:
-    """Check the arguments ``noise`` and ``weights`` of ``exponential_sum``."""
+    """Check the arguments ``noise`` and ``weights`` of ``exponential_sum``, and return the noise model."""
     n, q = samples.values.shape
     graded, scales = np.ones(n), np.ones(q)
     if noise is None and weights is None:
@@ -61,7 +64,7 @@ def noise_model(samples: Samples, noise: Any, weights: Any) -> Noise:
 
 
 def fit(samples: Samples, domain: Domain, request: Request, noise: Any, weights: Any) -> ExponentialSum:
-    """Return the least-squares sum of an order, of the lowest order within ``tol``, or of the best order by BIC."""
+    """Fit a sum by least squares: of the given order, the lowest order within ``tol``, or the order with best BIC."""
     model = noise_model(samples, noise, weights)
     path, best, interrupted = _searched(samples, domain, model, request)
     if samples.values.shape[1] > 1 and model.level is None and best and not interrupted:
@@ -93,7 +96,7 @@ def fit(samples: Samples, domain: Domain, request: Request, noise: Any, weights:
 
 
 def _searched(samples: Samples, domain: Domain, noise: Noise, request: Request) -> tuple[Path, int, bool]:
-    """Return all fits, the best order, and whether the search was interrupted."""
+    """Fit sums of increasing order; return all fits, the best order, and whether the search was interrupted."""
     limit, order = max(1, int((noise.graded > 0).sum()) // 2), request.order  # one weight and one rate per state
     if order is not None and order > limit:
         raise ArgumentError("order", f"at most {limit}, half the number of samples, with norm='l2'", order)
@@ -124,7 +127,7 @@ def _result(path: Path, order: int, samples: Samples, noise: Noise, request: Req
 
 
 def _standard_errors(problem: Problem, found: Fit, level: float) -> tuple[np.ndarray, np.ndarray]:
-    """Return standard errors of rates (m,) and weights (m, q), separate for real and imaginary parts."""
+    """Return the standard errors of rates (m,) and weights (m, q), separately for real and imaginary parts."""
     domain, rates, entries = problem.domain, found.rates, problem.values.shape[1]
     graded = problem.graded[:, None]
     columns = domain.matrix(rates, problem.times) * graded
@@ -152,6 +155,6 @@ def _standard_errors(problem: Problem, found: Fit, level: float) -> tuple[np.nda
 
 
 def _inverse(columns: np.ndarray) -> np.ndarray:
-    """Return the pseudoinverse, with columns scaled to norm one so that none is lost."""
+    """Return the pseudoinverse, computed with columns scaled to norm one so that no column is lost."""
     unit, scale = unit_columns(columns)
     return np.asarray(np.linalg.pinv(unit, rcond=1e-14) / scale[:, None])

@@ -1,4 +1,4 @@
-"""The result of a fit with its measured errors, and the reason why a fit fails."""
+"""The measured errors of a fitted exponential sum, and the reason why a fit fails."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ INTERRUPTED = "exponential_sum was interrupted; it returns the best sum found so
 def measured(
     samples: Samples, domain: Domain, fit: Fit, request: Request, unit: float = 1.0, limit: float = math.nan
 ) -> ExponentialSum:
-    """Return the sum of a fit to samples / unit with its errors; ``limit`` is the lower bound of its ℓ1 error."""
+    """Create an :class:`ExponentialSum` from a fit to samples / unit, and measure its errors."""
     es, error = compare(samples, domain, fit, unit)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         ratio = np.where(error.size > 0, error.size / error.kernel, 0.0)
     sup, relative = (error.size.max(), error.sup) if samples.relative else (error.sup, ratio.max())
     some = subset(len(samples.times), max(4000, 8 * es.order))
-    spacing = np.sqrt(np.gradient(samples.times[some]))[:, None]  # so that some points represent all
+    spacing = np.sqrt(np.gradient(samples.times[some]))[:, None]  # so that the selected points represent all points
     step = 1.0 if domain.discrete or samples.even is None else samples.even[1]
     return replace(
         es,
@@ -46,7 +46,7 @@ def measured(
 
 
 def _l1(es: ExponentialSum, samples: Samples, error: Error, discrete: bool) -> float:
-    """Return the operator norm of ρ - ρ̂ in sup: the largest row sum of Σ_t |ρ - ρ̂|, or ∫ |ρ - ρ̂| dt if continuous."""
+    """Return the ℓ1 error: the largest row sum of Σ_t |ρ - ρ̂|, or of ∫ |ρ - ρ̂| dt in continuous time."""
 
     def rows(values: np.ndarray, times: np.ndarray) -> np.ndarray:
         left = np.abs(es(times).reshape(values.shape) - values)
@@ -68,7 +68,7 @@ def _l1(es: ExponentialSum, samples: Samples, error: Error, discrete: bool) -> f
 
 
 def reason(search: Search, best: Fit, goal: float, unit: float) -> tuple[str, str]:
-    """Return why no sum of samples / unit meets the goal, and what to do; ``best`` is the best sum found."""
+    """Return the reason why no sum was found within the tolerance, and a remedy; ``best`` is the best sum found."""
     samples, domain = search.samples, search.domain
     if samples.panels is not None and search.jump > 2 * goal:
         jump, at = samples.panels.jump()
@@ -108,7 +108,7 @@ def reason(search: Search, best: Fit, goal: float, unit: float) -> tuple[str, st
 
 
 def ambiguous(domain: Domain, free: Fit) -> tuple[str, str]:
-    """Return the reason and remedy for samples that need a frequency near half a cycle per step, as ``free`` has."""
+    """Return reason and remedy for samples that need a frequency near half a cycle per step, like the fit ``free``."""
     cycles = float(np.abs(free.rates.imag).max()) * domain.dt / (2 * np.pi)
     what = (
         f"the samples cannot tell the kernel in continuous time: they need a wave of {cycles:.3g} cycles per step, and"

@@ -1,4 +1,4 @@
-"""The Mittag-Leffler function of negative numbers."""
+"""The Mittag-Leffler function E_α of negative numbers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ _CHUNK = 1 << 20
 
 
 def mittag_leffler(alpha: Any, z: Any) -> np.ndarray:
-    """Return E_α(z) = Σ_k z^k / Γ(αk + 1) for z ≤ 0 and 0.05 ≤ α ≤ 2, except for 0 < |α - 1| < 0.01; NaN elsewhere.
+    """Return the Mittag-Leffler function E_α(z) = Σ_k z^k / Γ(αk + 1) for z ≤ 0 and 0.05 ≤ α ≤ 2.
+
+    It is NaN for other arguments, and for 0 < |α - 1| < 0.01.
 
     With x = -z: E_α = sin(απ)/(απ) ∫ exp(-(xu)^(1/α)) / (u² + 2u cos(απ) + 1) du over u > 0, by the trapezoidal rule in
     log u, and for α > 1 also 2/α exp(x^(1/α) cos(π/α)) cos(x^(1/α) sin(π/α)).

@@ -1,4 +1,4 @@
-"""Decaying modes at given times: allowed rates, their matrix and its derivatives.
+"""Decaying modes e^{rt} at given times: allowed rates, the matrix of modes, and its derivatives.
 
 A real kernel has one rate per conjugate pair, and its modes are real parts. A complex kernel has complex modes.
 """
@@ -12,24 +12,24 @@ from typing import final
 import numpy as np
 
 GAPS = {"float32": 2.0**-22, "float64": 2.0**-51}
-"""The least 1 - |λ| of a dtype: four times its spacing below 1, so that rounding cannot reach 1."""
+"""Smallest allowed 1 - |λ| for each dtype: four times the spacing of numbers below 1, so that |λ| never rounds to 1."""
 
 _FASTEST = 1e-9  # smallest |λ|, so that the logarithm is finite
 _ON_AXIS = 1e-12  # phases this close to 0 or π count as real eigenvalues
 
 
 def slowest(dtype: str, dt: float) -> float:
-    """Return the slowest rate whose |e^{r dt}| stays below 1 in the dtype."""
+    """Return the slowest decay -Re r for which |e^{r dt}| stays below 1 in the dtype."""
     return -math.log1p(-GAPS[dtype]) / dt
 
 
 @final
 @dataclass(frozen=True)
 class Domain:
-    """Which rates are allowed, and the coordinates in which they move.
+    """The set of rates that a fit may use, and the coordinates in which an optimizer changes rates.
 
-    A rate is -(slowest + a) + ib with a > 0. It moves by a → a e^u and b → b + a v, so steps u, v of order one are
-    natural at every time scale, and none leaves the domain.
+    A rate is -(slowest + a) + ib with a > 0. A step (u, v) changes it by a → a e^u and b → b + a v, so that steps of
+    order one are natural at every time scale, and no step leaves the domain.
     """
 
     dt: float
@@ -38,25 +38,25 @@ class Domain:
     positive: bool
     slowest: float
     is_complex: bool = False
-    """Whether modes are w e^{rt}, one complex state each, instead of its real part."""
+    """Whether modes are complex, w e^{rt}, with one complex state each, instead of the real part."""
     band: float = math.inf
-    """In continuous time, the highest |Im r| that the samples distinguish from aliases."""
+    """In continuous time, the highest frequency |Im r| that the samples distinguish from its aliases."""
     rest: float = 0.0
-    """Smallest distance of an initial rate from the slowest one, so that it can still move."""
+    """Smallest distance of an initial rate from the slowest allowed rate, so that the rate can still change."""
 
     def single(self, rates: np.ndarray) -> np.ndarray:
-        """Return which rates take one state: real rates, negative eigenvalues in discrete time, all complex modes."""
+        """Return a mask of the rates that need one state: real rates, negative eigenvalues, and all complex modes."""
         if self.is_complex:
             return np.ones(len(rates), dtype=bool)
         phase = np.abs(rates.imag) * self.dt
         return (phase == 0) | (self.discrete & (np.abs(phase - np.pi) < _ON_AXIS))
 
     def order(self, rates: np.ndarray) -> int:
-        """Return the number of states: real states, or complex states of a complex sum."""
+        """Return the number of states of a sum with these rates (real states, or complex states of a complex sum)."""
         return int(np.where(self.single(rates), 1, 2).sum())
 
     def admit(self, eigenvalues: np.ndarray) -> np.ndarray:
-        """Return initial rates for eigenvalues λ (conjugate pairs unless the sum is complex).
+        """Convert eigenvalues λ (conjugate pairs unless the sum is complex) to allowed initial rates.
 
         A negative λ, which is an artifact of sampling, is dropped in continuous time.
         """
@@ -70,7 +70,7 @@ class Domain:
         return self.admit_rates(np.log(values) / self.dt)
 
     def admit_rates(self, rates: np.ndarray) -> np.ndarray:
-        """Return initial rates with the same number of states (conjugate pairs unless the sum is complex).
+        """Convert any rates (conjugate pairs unless the sum is complex) to allowed initial rates with as many states.
 
         Growing rates are reflected. If oscillation is not allowed, a pair becomes two real rates.
         """
@@ -84,12 +84,12 @@ class Domain:
         return self.clip(rates[np.argsort(rates.real)])
 
     def clip(self, rates: np.ndarray) -> np.ndarray:
-        """Return the rates within the band, moved away from the slowest allowed rate, as initial rates."""
+        """Select the rates with an allowed frequency, and move them away from the slowest allowed rate."""
         rates = rates[np.abs(rates.imag) <= (math.inf if self.discrete else self.band)]
         return np.minimum(rates.real, -max(1.01 * self.slowest, self.slowest + self.rest)) + 1j * rates.imag
 
     def move(self, rates: np.ndarray, step: np.ndarray) -> np.ndarray:
-        """Return rates after a step: u for all rates, v for those whose frequency can move."""
+        """Return the rates after an optimization step in the coordinates of this class."""
         turns = self.turns(rates)
         a = -rates.real - self.slowest
         b = rates.imag.copy()
@@ -102,9 +102,10 @@ class Domain:
         return -(self.slowest + a * np.exp(np.clip(step[: len(rates)], -4, 4))) + 1j * b
 
     def matrix(self, rates: np.ndarray, times: np.ndarray) -> np.ndarray:
-        """Return the modes (n, order): e^{at} for a real rate a; e^{at} cos bt and -e^{at} sin bt for a pair a ± ib.
+        """Return the matrix whose columns are the modes of the given rates, at the given times (n, order).
 
-        For a complex sum the modes are e^{rt}.
+        The columns are e^{at} for a real rate a, and e^{at} cos bt and -e^{at} sin bt for a pair a ± ib. For a complex
+        sum they are e^{rt}.
         """
         if self.is_complex:
             return np.exp(times[:, None] * rates)
@@ -122,7 +123,7 @@ class Domain:
         return columns
 
     def derivative(self, rates: np.ndarray, times: np.ndarray, coefficients: np.ndarray) -> np.ndarray:
-        """Return the derivative of ``matrix @ coefficients``, (n, q), by the step of ``move``: (n, q, steps)."""
+        """Return the derivative of ``matrix @ coefficients`` with respect to the step of ``move``, (n, q, steps)."""
         turns = self.turns(rates)
         weights = self.weights(coefficients, rates)
         a = -rates.real - self.slowest
@@ -136,7 +137,7 @@ class Domain:
         return np.concatenate([modes.real, modes.imag[..., turns]], axis=2)
 
     def weights(self, coefficients: np.ndarray, rates: np.ndarray) -> np.ndarray:
-        """Return (m, q) weights w of Re Σ w e^{rt} from the (order, q) coefficients of ``matrix``'s columns."""
+        """Convert the coefficients (order, q) of the columns of ``matrix`` to weights w (m, q) of Re Σ w e^{rt}."""
         if self.is_complex:
             return coefficients
         single, at = self.single(rates), self._columns(rates)
@@ -145,37 +146,37 @@ class Domain:
         return weights
 
     def turns(self, rates: np.ndarray) -> np.ndarray:
-        """Return which rates have a frequency that moves: those of pairs, and all of a complex sum."""
+        """Return a mask of the rates whose frequency can change: conjugate pairs, and all rates of a complex sum."""
         return ~self.single(rates) | self.is_complex
 
     def _columns(self, rates: np.ndarray) -> np.ndarray:
-        """Return the first column of each rate in ``matrix``."""
+        """Return the index of the first column of each rate in ``matrix``."""
         width = np.where(self.single(rates), 1, 2)
         return np.cumsum(width) - width
 
 
 def stable_rates(eigenvalues: np.ndarray, dt: float = 1.0, dtype: str = "float32") -> np.ndarray:
-    """Return log λ / dt for one λ of each conjugate pair, with |λ| as far from 0 and 1 as the dtype requires."""
+    """Return rates log λ / dt for one λ of each conjugate pair; |λ| is kept away from 0 and 1 as the dtype requires."""
     values = eigenvalues[np.imag(eigenvalues) >= 0].astype(np.complex128)
     modulus = np.clip(np.abs(values), _FASTEST, 1 - GAPS[dtype])
     return (np.log(modulus) + 1j * np.angle(values)) / dt
 
 
 def unit_columns(columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the columns scaled to norm one, and their norms; a column of zeros is unchanged and has norm one."""
+    """Scale columns to norm one; return them and their norms. A column of zeros is unchanged and counts as norm one."""
     scale = np.linalg.norm(columns, axis=0)
     scale = np.where(scale > 0, scale, 1.0)
     return columns / scale, scale
 
 
 def solve(columns: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """Solve by least squares, with columns scaled to norm one."""
+    """Solve a least-squares problem, with columns scaled to norm one."""
     unit, scale = unit_columns(columns)
     return np.linalg.lstsq(unit, values, rcond=1e-15)[0] / scale[:, None]
 
 
 def non_negative(A: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Solve by non-negative least squares."""
+    """Solve a least-squares problem A x ≈ b with x ≥ 0."""
     from scipy.optimize import lsq_linear, nnls
 
     try:
@@ -185,7 +186,7 @@ def non_negative(A: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def condition(columns: np.ndarray) -> float:
-    """Return the 2-norm condition number after scaling each column to norm one."""
+    """Return the 2-norm condition number of a matrix whose columns are scaled to norm one."""
     if not columns.shape[1]:
         return 1.0
     values = np.linalg.svd(unit_columns(columns)[0], compute_uv=False)

@@ -1,4 +1,4 @@
-"""A function of time on adaptive panels with polynomial interpolation."""
+"""Representation of a function of time by polynomials on adaptive subintervals (panels)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MIDDLE = 0.2, 0.8  # of a gap between nodes, as an angle: range of the random c
 _SHORTEST = 2.0**-44  # of the time: shortest panel, near the spacing of floats; reached at a jump
 _FIRST = 1e-60  # of the last time: shortest panel near 0
 SHORTEST_STEPS = 512
-"""Shortest panel in discrete time, in steps; the points of a shorter one would coincide."""
+"""Length of the shortest panel in discrete time, in steps; the points of a shorter panel would coincide."""
 
 _reference = -np.cos(np.pi * np.arange(_NODES) / (_NODES - 1))  # Chebyshev points, both ends included
 
@@ -22,31 +22,32 @@ _reference = -np.cos(np.pi * np.arange(_NODES) / (_NODES - 1))  # Chebyshev poin
 @final
 @dataclass(frozen=True, eq=False)
 class Panels:
-    """Panels [left, right], each with Chebyshev nodes for interpolation and a random check between any two nodes.
+    """A function on subintervals [left, right] (panels), each with Chebyshev nodes for polynomial interpolation.
 
-    Every gap has a check, because the error can be large in one gap only: next to an end near a singularity.
+    A random point between every two nodes checks the interpolation. Every gap has such a check, because the error can
+    be large in a single gap, next to a singularity.
     """
 
     left: np.ndarray
     right: np.ndarray
     times: np.ndarray
-    """(p, points): first the nodes, then the checks."""
+    """Times (p, points) of each panel: first the nodes, then the checks."""
     values: np.ndarray
-    """(p, points, q)"""
+    """Values of the function at these times (p, points, q)."""
 
     def __len__(self) -> int:
         return len(self.left)
 
     def take(self, which: np.ndarray) -> Panels:
-        """Return some of the panels."""
+        """Return a copy with only the panels (subintervals) of the given indices."""
         return Panels(self.left[which], self.right[which], self.times[which], self.values[which])
 
     def with_values(self, values: np.ndarray) -> Panels:
-        """Return the same panels with the values of another function."""
+        """Return a copy with the same panels (subintervals) but the values of another function."""
         return Panels(self.left, self.right, self.times, values)
 
     def misfit(self) -> np.ndarray:
-        """Return the largest difference over entries between interpolation and checks, (p, checks)."""
+        """Return the interpolation error at each check, (p, checks): the largest over the entries of the function."""
         nodes = 2 * (self.times[:, :_NODES] - self.left[:, None]) / (self.right - self.left)[:, None] - 1
         checks = 2 * (self.times[:, _NODES:] - self.left[:, None]) / (self.right - self.left)[:, None] - 1
         interpolated = _barycentric(nodes, checks) @ self.values[:, :_NODES]
@@ -61,7 +62,7 @@ class Panels:
         return times, values
 
     def interpolated(self, times: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the interpolated values (n, q) of continuous time at any times within the panels, and their slopes."""
+        """Return interpolated values (n, q) and slopes of the function at any times within the panels."""
         width = self.right - self.left
         nodes = self.values[:, :_NODES]
         slopes = np.einsum("dn,pnq->pdq", _slope_matrix(), nodes) * (2 / width)[:, None, None]
@@ -75,7 +76,9 @@ class Panels:
         return values, slope
 
     def jump(self) -> tuple[float, float]:
-        """Return the largest jump (a change within a panel too short to be halved) and its time; 0 without a jump."""
+        """Return the size and time of the largest jump, a change within a panel too short to be halved; 0 without a
+        jump.
+        """
         short = np.flatnonzero(
             self.right - self.left <= 2 * np.maximum(_SHORTEST * self.right, _FIRST * self.right.max())
         )
@@ -85,17 +88,17 @@ class Panels:
         return float(change.max()), float(self.left[short[change.argmax()]])
 
     def points(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return all times, increasing and each once, and their values."""
+        """Return all sample times of all panels in increasing order, each once, and the values at these times."""
         times, where = np.unique(self.times.reshape(-1), return_index=True)
         return times, self.values.reshape(-1, self.values.shape[2])[where]
 
 
 Function = Callable[[np.ndarray], np.ndarray]
-"""From times (n,) to values (n, q)."""
+"""Function from times (n,) to values (n, q)."""
 
 
 def build(function: Function, left: np.ndarray, right: np.ndarray, step: float | None = None) -> Panels:
-    """Build panels from left to right, with checks at random times; with a step, all times are multiples of it."""
+    """Sample a function on subintervals (panels) with given ends; if a step is given, all times are multiples of it."""
     within = np.random.default_rng(len(left)).uniform(*_MIDDLE, (len(left), _NODES - 1))
     checks = -np.cos(np.pi * (np.arange(_NODES - 1) + within) / (_NODES - 1))
     offsets = np.concatenate([np.broadcast_to(_reference, (len(left), _NODES)), checks], axis=1)
@@ -115,7 +118,10 @@ def refined(
     most: int,
     step: float | None = None,
 ) -> tuple[Panels, bool]:
-    """Halve the panels that ``coarse`` marks, up to ``most`` points; return the panels and whether none is marked."""
+    """Halve the subintervals (panels) that ``coarse`` marks, until none is marked or ``most`` points exist.
+
+    Returns the panels, and whether no panel is marked any more.
+    """
     done, active, end = [], panels, float(panels.right.max())
     count = active.times.size
     while len(active):
@@ -143,7 +149,7 @@ def _joined(parts: list[Panels]) -> Panels:
 
 
 def _barycentric(nodes: np.ndarray, at: np.ndarray) -> np.ndarray:
-    """Return interpolation matrices (p, m, n) from values at (p, n) nodes to values at (p, m) points."""
+    """Return the interpolation matrices (p, m, n) from values at nodes (p, n) to values at points (p, m)."""
     apart = nodes[:, :, None] - nodes[:, None, :]
     n = nodes.shape[1]
     apart[:, np.arange(n), np.arange(n)] = 1.0
@@ -156,7 +162,7 @@ def _barycentric(nodes: np.ndarray, at: np.ndarray) -> np.ndarray:
 
 
 def _slope_matrix() -> np.ndarray:
-    """Return the matrix from values at the nodes of [-1, 1] to the slopes of their polynomial there (Trefethen)."""
+    """Return the matrix from values at the nodes in [-1, 1] to slopes of the interpolating polynomial (Trefethen)."""
     sign = (-1.0) ** np.arange(_NODES)
     sign[[0, -1]] *= 2
     matrix = np.outer(sign, 1 / sign) / (_reference[:, None] - _reference + np.eye(_NODES))

@@ -1,4 +1,4 @@
-"""Local optimization of the rates: least squares by variable projection, then minimax."""
+"""Local optimization of the rates of a sum: least squares by variable projection, then minimax."""
 
 from __future__ import annotations
 
@@ -22,36 +22,39 @@ _SIDES = np.exp(2j * np.pi * np.arange(8) / 8)  # of the polygon that replaces a
 @final
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """The points of a fit. An error at times[i] has the factor weight[i], and graded[i] in least squares."""
+    """The data of a fit: times, values, and the weight of the error at each time.
+
+    An error at times[i] is multiplied by weight[i] in the supremum, and by graded[i] in least squares.
+    """
 
     times: np.ndarray
     values: np.ndarray
-    """(n, q)"""
+    """Values of the kernel at these times (n, q)."""
     weight: np.ndarray
     graded: np.ndarray
     domain: Domain
     tell: Callable[[], object] = lambda: None
-    """Called after each round of a fit."""
+    """Function that is called after each round of a fit."""
 
     def error(self, residual: np.ndarray) -> float:
-        """Return the weighted supremum."""
+        """Return the weighted supremum of a residual."""
         return float((np.abs(residual).max(axis=1) * self.weight).max())
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class Fit:
-    """Rates, the coefficients of their modes, and the error."""
+    """The result of a local fit: rates, the coefficients of their modes, and the error."""
 
     rates: np.ndarray
     coefficients: np.ndarray
-    """(order, q)"""
+    """Coefficients of the columns of the matrix of modes (order, q)."""
     error: float
     method: str
 
 
 def fit_weights(problem: Problem, rates: np.ndarray, method: str) -> Fit:
-    """Fit the coefficients of given rates by least squares, non-negative if the domain requires it."""
+    """Fit the coefficients of given rates by least squares, with non-negative weights if the domain requires them."""
     columns = problem.domain.matrix(rates, problem.times)
     graded = problem.graded[:, None]
     if problem.domain.positive:
@@ -66,17 +69,18 @@ def fit_weights(problem: Problem, rates: np.ndarray, method: str) -> Fit:
 
 
 def least_squares(problem: Problem, rates: np.ndarray, method: str) -> Fit:
-    """Fit rates and weights by least squares, starting at these rates."""
+    """Fit rates and weights by least squares, starting at the given rates."""
     return fit_weights(problem, descend(problem, rates)[0], method)
 
 
 def descend(
     problem: Problem, rates: np.ndarray, leveled: float = _LEVELED, undamped: float = 1e-15
 ) -> tuple[np.ndarray, float]:
-    """Minimize over the rates by Levenberg–Marquardt, weights projected out (Golub, Pereyra; Kaufman's Jacobian).
+    """Minimize the sum of squared errors over the rates by Levenberg–Marquardt with variable projection.
 
-    Returns the rates and the norm of the residual. The iteration ends when a round with a damping below ``undamped``
-    reduces the norm by less than the part ``leveled``.
+    The best weights are eliminated (Golub and Pereyra; Kaufman's Jacobian). Returns the rates and the norm of the
+    residual. The iteration ends when a round with a damping below ``undamped`` reduces the norm by less than the
+    fraction ``leveled``.
     """
     domain, times, graded = problem.domain, problem.times, problem.graded[:, None]
     target = problem.values * graded
@@ -118,10 +122,10 @@ def descend(
 
 
 def minimax(problem: Problem, fit: Fit) -> Fit:
-    """Minimize the supremum by Gauss–Newton steps, each a linear program (Madsen), in a trust region on the rates.
+    """Minimize the supremum of the error by Gauss–Newton steps in a trust region, each a linear program (Madsen).
 
-    The second-order part of a step is mostly a change of weights. A linear fit corrects it, so that convergence is
-    quadratic early.
+    The second-order part of a step is mostly a change of weights. A linear fit of the weights corrects it, so that
+    convergence becomes quadratic early.
     """
     domain, weight = problem.domain, problem.weight[:, None]
     graded = problem.graded[:, None]
@@ -165,7 +169,7 @@ def minimax(problem: Problem, fit: Fit) -> Fit:
 def _program(
     problem: Problem, fit: Fit, columns: np.ndarray, slope: np.ndarray, residual: np.ndarray, radius: float
 ) -> tuple[np.ndarray, np.ndarray] | None:
-    """Return the step (of rates and coefficients) that minimizes the linearized error, or None if there is none.
+    """Return the step of rates and coefficients that minimizes the linearized error, or None if no step reduces it.
 
     The unknowns of the program are coordinates of the change in an orthonormal basis of the modes, unless coefficients
     have bounds: nearly dependent modes have huge coefficients, with which the simplex method fails.
@@ -218,7 +222,7 @@ def _program(
 
 
 def _points(residual: np.ndarray) -> np.ndarray:
-    """Return the points of the program: the largest local extrema, and points spread in index and logarithm."""
+    """Return the points of the linear program: the largest local extrema, and points spread over all times."""
     size = np.abs(residual)
     inside = (size[1:-1] >= size[:-2]) & (size[1:-1] >= size[2:])
     peak = np.pad(inside.any(axis=1), 1, constant_values=True)
@@ -231,5 +235,5 @@ def _points(residual: np.ndarray) -> np.ndarray:
 
 
 def real_rows(values: np.ndarray) -> np.ndarray:
-    """Return complex numbers as two real rows each; real numbers unchanged."""
+    """Convert complex rows to two real rows each (real parts, then imaginary parts); return real rows unchanged."""
     return np.concatenate([values.real, values.imag]) if np.iscomplexobj(values) else values

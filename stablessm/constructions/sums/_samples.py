@@ -1,4 +1,4 @@
-"""The data of a fit: times, values and weights of errors, from a function, a formula or samples."""
+"""Sampling of the kernel of a fit: times, values and error weights, from a function, a formula or samples."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from stablessm.constructions.sums import _sampling
 from stablessm.constructions.sums._panels import Function, Panels
 
 LONGEST, HEAD = 2**20, 2**16
-"""Most steps of a function in discrete time that are all evaluated; of a longer grid the first HEAD steps are."""
+"""Largest number of steps at which a function is fully evaluated; on a longer grid, only the first HEAD steps are."""
 _UNSEEN = 0.05  # of the tolerance: error of the interpolation between points of a function
 _BETWEEN, _MOST_BETWEEN = 4, 50_000  # evaluations of a function per step, and the largest number of steps for it
 _ROUNDED = 1e-13  # of the largest value: the finest resolution
@@ -31,7 +31,7 @@ _OFF_GRID = 1e-9  # of a step, or of the time: rounding of multiples of dt
 @final
 @dataclass(frozen=True)
 class Request:
-    """The request to ``exponential_sum``."""
+    """What the caller of ``exponential_sum`` requested: tolerance or order, largest order, and start time."""
 
     tol: float | None
     order: int | None
@@ -39,36 +39,36 @@ class Request:
     started: float
     """Value of ``time.perf_counter()`` at the start."""
     tell: Callable[[], object] = lambda: None
-    """Called after each round of a fit, and before each call of a function."""
+    """Function that is called after each round of a fit, and before each call of the kernel function."""
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """ρ on a grid, as columns: one per entry of a matrix-valued kernel."""
+    """The samples of a kernel ρ on a grid, with one column per entry of a matrix-valued kernel."""
 
     times: np.ndarray
-    """(n,) increasing, from 0 or later."""
+    """Increasing times (n,), from 0 or later."""
     values: np.ndarray
-    """(n, q) float64, or complex128 of a complex kernel."""
+    """Values (n, q), float64, or complex128 for a complex kernel."""
     shape: tuple[int, ...]
-    """() or (d_out, d_in), with product q."""
+    """Shape of the kernel, () or (d_out, d_in), whose product is q."""
     dt: float
     uniform: bool
     """Whether times = 0, dt, 2dt, …"""
     relative: bool
     even: tuple[np.ndarray, float] | None = None
-    """(values, step) at even times from the first one, if there are any."""
+    """Values at evenly spaced times from the first time, and the step; None if there are no such values."""
     panels: Panels | None = None
     """Panels of a function that is also fitted between the times."""
     function: Function | None = None
     """The function of these panels."""
     step: float | None = None
-    """In discrete time, the step of which the panels' times are multiples."""
+    """In discrete time, the step of which the times of the panels are multiples."""
 
     @property
     def horizon(self) -> int:
-        """Number of steps of dt to the last time."""
+        """Number of steps dt from time 0 to the last sample."""
         return math.ceil(self.times[-1] / self.dt - 1e-9)
 
     @property
@@ -77,23 +77,23 @@ class Samples:
 
     @property
     def gap(self) -> float:
-        """The shortest time over which the kernel may change."""
+        """Shortest time over which the kernel may change."""
         if self.panels is not None and self.panels.left[0] == 0:
             return float(self.panels.right[0])
         return self.dt if self.uniform else float(self.times[0] if self.times[0] > 0 else np.diff(self.times).min())
 
     @cached_property
     def weight(self) -> np.ndarray:
-        """(n,) factors of errors: 1, or 1 / |ρ| for relative errors."""
+        """Weights (n,) of the errors: 1, or 1 / |ρ| for relative errors."""
         return self.weigh(self.values)
 
     def weigh(self, values: np.ndarray) -> np.ndarray:
-        """Return the factors (…,) of errors at times with these values (…, q)."""
+        """Return the weights (…,) of errors where the kernel has the given values (…, q)."""
         size = np.abs(values).max(axis=-1)
         return 1 / np.maximum(size, np.finfo(np.float64).tiny) if self.relative else np.ones(size.shape)
 
     def scaled(self) -> tuple[float, Samples]:
-        """Return a power of two and the samples divided by it, so that their size is about one and no digit changes."""
+        """Divide the samples by a power of two, so that their size is about one and no digit changes; return both."""
         unit = float(2.0 ** np.frexp(np.abs(self.values).max())[1])
         if unit == 1.0:
             return unit, self
@@ -108,7 +108,7 @@ class Samples:
 
 
 def is_number(value: Any, low: float, *, whole: bool = False) -> bool:
-    """Return whether the value is a finite real number (Python or NumPy, but not a bool) of at least ``low``."""
+    """Return True for a finite real number (Python or NumPy, but not a bool) that is at least ``low``."""
     if isinstance(value, bool) or not isinstance(value, Real) or not low <= float(value) < math.inf:
         return False
     return not whole or float(value).is_integer()
@@ -117,7 +117,7 @@ def is_number(value: Any, low: float, *, whole: bool = False) -> bool:
 def gather(
     kernel: Any, horizon: Any, dt: Any, continuous: bool, times: Any, relative: bool, request: Request
 ) -> Samples:
-    """Check the arguments of ``exponential_sum`` and sample the kernel; a function as finely as the tolerance asks."""
+    """Check the arguments of ``exponential_sum`` and sample the kernel (a function as finely as ``tol`` requires)."""
     dt = real_number("dt", dt, 0)
     if isinstance(kernel, str):
         from stablessm.constructions.sums.expression import parse
@@ -152,7 +152,7 @@ def _function_samples(
     relative: bool,
     tol: float | None,
 ) -> Samples:
-    """Sample a function in continuous time, or on a grid too long to evaluate at every step."""
+    """Sample a kernel that is a function of continuous time, or of too many steps to evaluate it at every step."""
     head = _divided(grid, _BETWEEN) if continuous and len(grid) <= _MOST_BETWEEN else grid
     values, shape = sample(head)
     largest = _largest(values)
@@ -178,7 +178,7 @@ def _function_samples(
 
 
 def _divided(grid: np.ndarray, parts: int) -> np.ndarray:
-    """Return the grid with each interval divided into this many parts."""
+    """Insert points into a grid of times: divide each interval into ``parts`` equal parts."""
     return np.interp(np.arange(parts * (len(grid) - 1) + 1) / parts, np.arange(len(grid)), grid)
 
 
@@ -190,7 +190,7 @@ def _largest(values: np.ndarray) -> float:
 
 
 def _check(times: np.ndarray, values: np.ndarray, largest: float, relative: bool, *, is_function: bool = False) -> None:
-    """Raise an error for values that are not finite and, with relative errors, for values that are nearly 0."""
+    """Raise an error if a value is not finite or, with relative errors, nearly 0."""
     bad = ~np.isfinite(values).all(axis=1)
     if bad.any():
         i = int(np.argmax(bad))
@@ -205,7 +205,7 @@ def _check(times: np.ndarray, values: np.ndarray, largest: float, relative: bool
 
 
 def _no_zero(times: np.ndarray, values: np.ndarray) -> None:
-    """Raise an error for relative errors of a continuous function that changes its sign."""
+    """Raise an error if the values change their sign, where a relative error has no meaning."""
     changes = np.flatnonzero(values[:-1] * values[1:] < 0)
     if len(changes):
         i = int(changes[0])
@@ -214,7 +214,7 @@ def _no_zero(times: np.ndarray, values: np.ndarray) -> None:
 
 
 def evaluate(function: Callable[[Any], Any], times: np.ndarray) -> np.ndarray:
-    """Evaluate the function at an array of times; a function of single numbers is called for each."""
+    """Evaluate a function at an array of times; a function that accepts only single numbers is called for each time."""
     try:
         values = array("kernel", function(times.copy()))  # a function may work in place
         if values.ndim == 0 or len(values) != len(times):

@@ -1,4 +1,4 @@
-"""Adaptive sampling of a function: on panels, and at even times for a Hankel matrix."""
+"""Sampling of a function: on adaptive subintervals (panels), and at evenly spaced times for a Hankel matrix."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ _EVEN = 64, 2**15  # smallest and largest number of even samples
 def resolve(
     function: Function, grid: np.ndarray, end: float, goal: float, relative: bool, step: float | None
 ) -> Panels:
-    """Build panels from the first time to ``end``, halved until no check differs by more than the goal.
+    """Sample a function on subintervals (panels) that are halved until the interpolation error is at most ``goal``.
 
-    ``grid`` says where the first panels are; with a ``step`` the times are its multiples.
+    The panels cover the time from the first point of ``grid``, which determines the first panels, to ``end``. If a
+    ``step`` is given, all times are its multiples.
     """
     edges = np.append(grid[:-1:_POINTS_A_PANEL], grid[-1])
     edges = edges[np.unique(np.linspace(0, len(edges) - 1, _FIRST_PANELS).astype(np.int64))]
@@ -38,7 +39,7 @@ def resolve(
         if largest and not size.max() <= limit:
             i = np.unravel_index(np.argmax(size), size.shape)
             got = f"{size[i]:.3g} at t = {panels.times[i]:g}, where the kernel seems to be singular"
-            raise ArgumentError("kernel", "finite values between the times too", got)
+            raise ArgumentError("kernel", "finite values also between the times", got)
         misfit = panels.misfit()
         bound = goal * size[:, -misfit.shape[1] :] if relative else goal
         missed: np.ndarray = np.any(misfit > bound, axis=1)
@@ -61,9 +62,10 @@ def resolve(
 
 
 def even(function: Function, panels: Panels, floor: float, relative: bool) -> tuple[np.ndarray, float]:
-    """Return values at even times from the first time to where the kernel falls below the floor, and their step.
+    """Return values at evenly spaced times, from the first time to where the kernel falls below ``floor``, and the
+    step.
 
-    The step resolves all but a small part of the kernel's energy, so that a cusp at 0 does not determine it.
+    The step resolves all but a small part of the energy of the kernel, so that a cusp at 0 does not determine the step.
     """
     size = np.abs(panels.values).max(axis=2)
     if relative:
@@ -79,7 +81,7 @@ def even(function: Function, panels: Panels, floor: float, relative: bool) -> tu
 
 
 def _apart(times: np.ndarray, least: float) -> np.ndarray:
-    """Return the first and the last of increasing times, and times between them that are at least this far apart."""
+    """Select from increasing times the first, the last, and times between them that are at least ``least`` apart."""
     kept = [times[0]]
     for time in times[1:-1]:
         if time - kept[-1] >= least and times[-1] - time >= least:

@@ -1,4 +1,4 @@
-"""Search for the best sum of an order, and for the smallest order that meets a tolerance."""
+"""Search for the best sum of a given order, and for the smallest order that meets a tolerance."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _NEARLY = 1.2
 _RISES = 1.2  # a kernel that rises has values in the last tenth so many times larger than all before
 _HOPELESS = 8  # order of the fit if no order can meet the tolerance
 RESOLVED = 4 * float(np.finfo(np.float64).eps)
-"""As a part of the kernel: smaller errors are rounding."""
+"""Smallest error that float64 resolves, as a fraction of the kernel; smaller errors are rounding."""
 
 _PATIENCE, _STUCK = 8, 0.7  # the search ends if so many orders together reduce the error by a smaller factor
 _LARGEST_RING = 2 * 10**7  # largest product of samples and states
@@ -47,20 +47,21 @@ _NOISE_TO_HANKEL = 0.47  # third quartile of the singular values of an N x N Han
 
 @final
 class Search:
-    """Fits of one kernel at many orders. Intermediate results are shared, but no fit depends on previous calls."""
+    """The search for sums of one kernel. Fits of several orders share results, but do not depend on previous calls."""
 
     def __init__(
         self, samples: Samples, domain: Domain, request: Request, *, close: float = _CLOSE, grows: bool = False
     ) -> None:
-        """Prepare the search.
+        """Prepare the search for exponential sums that approximate a kernel.
 
         Args:
-            samples: the kernel.
-            domain: which rates are allowed.
-            request: the request of the caller.
-            close: if the mixture leaves less than this part of a long kernel, no Hankel matrix is formed.
-            grows: try one order after the other and add modes one by one, as is always done for uneven samples, unless
-                the kernel is nearly completely monotone.
+            samples: samples of the kernel.
+            domain: the allowed rates.
+            request: what the caller of ``exponential_sum`` requested.
+            close: no Hankel matrix of a long kernel is computed if a :class:`Mixture` fits it up to this relative
+                error.
+            grows: try one order after the other and add modes one by one. This is always done for uneven samples,
+                unless the kernel is nearly completely monotone.
         """
         self.samples, self.domain, self.request, self._closest = samples, domain, request, close
         self.scale = float((np.abs(samples.values).max(axis=1) * samples.weight).max())
@@ -84,16 +85,18 @@ class Search:
 
     @property
     def jump(self) -> float:
-        """Size of the largest jump. A sum is continuous, so its supremum error is at least half of the jump."""
+        """Size of the largest jump of the kernel. Sums are continuous, so their error is at least half of the jump."""
         panels = self.samples.panels
         return 0.0 if panels is None or self.samples.step is not None or self.samples.relative else panels.jump()[0]
 
     def hopeless(self, tol: float) -> bool:
-        """Return whether no sum can meet the tolerance: the kernel jumps by more, or rounding alone exceeds it."""
+        """Return True if no sum can meet the tolerance, because the kernel has a large jump or rounding alone exceeds
+        it.
+        """
         return self.jump > 2 * tol or tol < RESOLVED * self.scale
 
     def rises(self, tol: float) -> bool:
-        """Return whether the kernel rises to the end of the horizon, where decaying modes can hardly follow."""
+        """Return True if the kernel increases at the end of the horizon, where decaying modes can hardly follow it."""
         size = np.abs(self.samples.values).max(axis=1)
         cut = max(1, 9 * len(size) // 10)
         last = float(size[-1] * self.samples.weight[-1])
@@ -101,19 +104,19 @@ class Search:
 
     @property
     def dense(self) -> bool:
-        """Whether there are evenly spaced samples, few enough to store their Hankel matrix."""
+        """Whether there are evenly spaced samples that are few enough to store their Hankel matrix."""
         return self.samples.even is not None and len(self.samples.even[0]) <= _hankel.DENSE + 1
 
     @property
     def most(self) -> int:
-        """The highest order that is tried: half the number of samples, and at most ``_MOST_LONG`` or ``max_order``."""
+        """Highest order that is tried: half the number of samples, and at most ``_MOST_LONG`` or ``max_order``."""
         half = (len(self.samples.times) + 1) // 2
         half = half if self.dense and self.samples.uniform else min(_MOST_LONG, half)
         return min(half, self.request.max_order or half)
 
     @property
     def noise(self) -> float:
-        """Standard deviation of white noise with the same third quartile of Hankel singular values; 0 if unknown."""
+        """Estimated standard deviation of noise in the samples, from their Hankel singular values; 0 if unknown."""
         if not self.samples.uniform or len(self.samples.times) < _FEW:
             return 0.0
         if self.dense and self.hankel is not None:
@@ -123,24 +126,24 @@ class Search:
         return float(values[3 * len(values) // 4] / np.sqrt(len(values)) / _NOISE_TO_HANKEL)
 
     def _drowned(self, tol: float) -> bool:
-        """Return whether noise alone would exceed the tolerance somewhere."""
+        """Return True if noise alone is expected to exceed the tolerance at some sample."""
         return self.noise * np.sqrt(2 * np.log(len(self.samples.times))) > tol
 
     def _above(self, noise: float) -> int:
-        """Return the number of singular values above those of such noise, which are at most about 2.6 √N."""
+        """Return the number of Hankel singular values that exceed those of white noise with this standard deviation."""
         if self.hankel is None:
             return self._guess(noise)
         rows = (len(self.samples.times) + 1) // 2
         return max(1, int((self.hankel[0].singular_values > 3 * noise * np.sqrt(rows)).sum()))
 
     def best(self, order: int) -> Fit:
-        """Return the best fit of this order, polished, with its error at all times."""
+        """Return the best fit of the given order after minimax optimization, with its error at all times."""
         if order not in self._whole:
             self._whole[order] = self._repaired(self._polish(order, 0.0), order)
         return self._whole[order]
 
     def _repaired(self, fit: Fit, order: int) -> Fit:
-        """Repeat a fit with additional points where its error between the points is larger, and return the best."""
+        """Repeat a fit with additional points where its error between the points is large, and return the best fit."""
         problem, best = self.problem, fit
         if fit.method == "ring" or (self.samples.panels is None and len(problem.times) == len(self.samples.times)):
             return replace(fit, error=self.error(fit).sup)
@@ -158,11 +161,11 @@ class Search:
         return best
 
     def error(self, fit: Fit) -> Error:
-        """Return the error of a fit at every sample, and between samples if there is a function."""
+        """Return the error of a fit at every sample and, for a kernel function, between the samples."""
         return compare(self.samples, self.domain, fit)[1]
 
     def at_most(self, order: int) -> Fit:
-        """Return the best fit of up to this many states; more states never give a larger error.
+        """Return the best fit with at most ``order`` states, so that more states never give a larger error.
 
         Orders that the Hankel matrix excludes are skipped.
         """
@@ -175,7 +178,7 @@ class Search:
         return best
 
     def smallest(self, tol: float) -> Fit | None:
-        """Return the polished fit of the lowest order that meets the tolerance, or None."""
+        """Return the fit of the lowest order that meets the tolerance, or None if none was found."""
         least, known = self._least_order(tol)
         if self.hopeless(tol):
             self.best(min(_HOPELESS, self.most))
@@ -197,7 +200,7 @@ class Search:
         return self._search(tol, min(least, most), most) or ring
 
     def _upward(self, tol: float, least: int) -> Fit | None:
-        """Try one order after the other, each built from those before; return None when many in a row hardly gain."""
+        """Try one order after the other, each built from previous fits; return None if the error hardly decreases."""
         levels: list[float] = []
         for order in range(least, self.most + 1):
             if self._meets(order, tol) and self.best(order).error <= tol:
@@ -208,7 +211,7 @@ class Search:
         return None
 
     def _search(self, tol: float, least: int, most: int) -> Fit | None:
-        """Search between these orders: doubling steps from a guess, then bisection."""
+        """Search for the smallest order between ``least`` and ``most``: doubling steps from a guess, then bisection."""
         # the singular values of a kernel that ends, such as a lag, are all alike, like those of noise
         ends = self.samples.uniform and not (np.abs(self.samples.values[most:]) > tol).any()
         if not ends and self._drowned(tol):  # no short sum follows noise, and the search for one takes long
@@ -239,9 +242,9 @@ class Search:
         return None
 
     def _lowest(self, fit: Fit, tol: float, least: int) -> Fit:
-        """Return this fit, or a fit of fewer states that was too far from the tolerance to be polished before.
+        """Return the given fit, or a fit with fewer states if one meets the tolerance after further optimization.
 
-        Skipped for kernels that are nearly completely monotone, whose starts are good at every order.
+        Nothing is tried for kernels that are nearly completely monotone, whose starts are good at every order.
         """
         for order in range(self.domain.order(fit.rates) - 1, least - 1, -1) if not self._near(self._closest) else ():
             lower = self.best(order)
@@ -251,10 +254,11 @@ class Search:
         return fit
 
     def _least_order(self, tol: float) -> tuple[int, int]:
-        """Return an order (at least 1) below which no sum meets the tolerance, and the number of singular values used.
+        """Return an order below which no sum meets the tolerance, and the number of Hankel singular values that were
+        used.
 
-        The Hankel matrix of a sum of order m differs by at least σ_{m+1}, and the ℓ1 norm of the error (of Frobenius
-        norms) is no smaller.
+        The Hankel matrix of every sum of order m differs from that of the kernel by at least σ_{m+1}, and the ℓ1 norm
+        of the error (of Frobenius norms) is at least as large.
         """
         if self.samples.even is None or self.hankel is None:
             return 1, len(self.samples.times)
@@ -264,7 +268,9 @@ class Search:
         return max(1, int((values > limit + rounding).sum())), len(values)
 
     def _ended(self, tol: float) -> Fit | None:
-        """Return a ring for the tolerance if the kernel ends before the horizon, as a lag does."""
+        """Return the fit of :func:`ring` for a kernel that is zero before the end of the horizon, such as a lag, or
+        None.
+        """
         size = np.abs(self.samples.values).max(axis=1) * self.samples.weight
         order = int(np.flatnonzero(size > tol / 2)[-1:].sum()) + 1
         if (
@@ -282,15 +288,15 @@ class Search:
 
     @property
     def tried(self) -> dict[int, Fit]:
-        """The fits so far, by order."""
+        """The best fit so far of every order that was tried."""
         return {**self._fits, **self._polished, **self._whole}
 
     def so_far(self) -> Fit:
-        """Return the best of all fits so far, without polishing."""
+        """Return the best of all fits so far, without further optimization."""
         return min(self.tried.values(), key=lambda fit: fit.error)
 
     def least(self) -> Fit:
-        """Return the lowest order among the fits so far that is about as good as the best."""
+        """Return the fit of the lowest order that is about as good as the best fit so far."""
         while True:
             error = min(fit.error for fit in self.tried.values())
             order = min(order for order, fit in self.tried.items() if fit.error <= _ENOUGH * error)
@@ -299,7 +305,7 @@ class Search:
             self.best(order)  # its error between the points may be larger
 
     def lower_bound(self, order: int) -> float:
-        """Return a lower bound of the ℓ1 error of this order (see ``exponential_sum``); NaN without even samples."""
+        """Return a lower bound of the ℓ1 error of every sum of this order; NaN if samples are not evenly spaced."""
         if self.samples.even is None:
             return float("nan")
         even, step = self.samples.even
@@ -316,7 +322,9 @@ class Search:
         return self._polish(order, tol).error <= tol
 
     def _polish(self, order: int, goal: float) -> Fit:
-        """Return the best fit of this order; it is polished until it meets the goal, unless it is too far away."""
+        """Return the best fit of this order, optimized by minimax until it meets the goal, unless its error is too
+        large.
+        """
         if order in self._polished:
             return self._polished[order]
         if order not in self._candidates:
@@ -341,7 +349,7 @@ class Search:
         return order * (1 + self.problem.values.shape[1]) <= _MINIMAX
 
     def _fitted(self, order: int, goal: float) -> list[Fit]:
-        """Return fits of this order from every start. None is improved by least squares if one meets the goal."""
+        """Return fits of this order from every start, improved by least squares unless one already meets the goal."""
         if order > self._rank:  # more states would fit rounding, unless stability removed some
             exact = self._polish(self._rank, 0.0)
             if exact.error < 1e-10 * self.scale:
@@ -364,7 +372,7 @@ class Search:
 
     @property
     def _bound(self) -> bool:
-        """Whether every allowed rate decays within the horizon."""
+        """Whether the decay of every allowed rate is visible within the horizon."""
         return self.domain.slowest * float(self.samples.times[-1]) > 1
 
     def _starts(self, order: int) -> list[tuple[str, np.ndarray]]:
@@ -389,19 +397,19 @@ class Search:
         return starts
 
     def _spread(self, order: int) -> np.ndarray:
-        """Return rates evenly spread on a logarithmic axis, for samples that suggest no rates."""
+        """Return initial rates that are evenly spaced on a logarithmic axis, for samples that suggest no rates."""
         times = self.samples.times
         slow = max(1 / times[-1], 1.01 * self.domain.slowest)
         rates = -np.geomspace(slow, max(1 / min(self.samples.gap, times[-1] / 2), 2 * slow), order)
         return self.domain.clip(rates.astype(np.complex128))
 
     def _near(self, part: float) -> bool:
-        """Return whether the error of the mixture is below this part of a scalar kernel."""
+        """Return True if the kernel is scalar and the mixture fits it up to the relative error ``part``."""
         scalar = self.samples.values.shape[1] == 1
         return scalar and self.mixture is not None and self.mixture.error < part * self.scale
 
     def _decompose(self) -> tuple[_hankel.Hankel, float] | None:
-        """Return a Hankel matrix for initial rates, and its step; None if the mixture is sufficient."""
+        """Decompose a Hankel matrix of the samples for initial rates; return it and its step, or None if not needed."""
         samples = self.samples
         if self._near(self._closest) and not (self.dense and samples.uniform):
             return None
@@ -420,21 +428,21 @@ class Search:
         return decomposition, step
 
     def _decompose_graded(self) -> GradedHankel | None:
-        """Return the Hankel operator of a function in continuous time; None if the mixture is sufficient."""
+        """Decompose the Hankel operator of a function in continuous time for initial rates; None if not needed."""
         panels = self.samples.panels
         if panels is None or self.samples.step is not None or self._near(self._closest):
             return None
         return graded_hankel(self.samples, panels)
 
     def _numerical_rank(self) -> int:
-        """Return the order above which a sum would fit rounding errors."""
+        """Return the order above which a sum would only fit rounding errors."""
         if not self.dense or self.hankel is None:
             return len(self.samples.times)
         values = self.hankel[0].singular_values
         return max(1, int((values > len(values) * np.finfo(np.float64).eps * values[0]).sum()))
 
     def _guess(self, tol: float) -> int:
-        """Return the order at which the search begins."""
+        """Return an estimate of the order that meets the tolerance, at which the search begins."""
         if self.mixture is not None and self.monotone:
             values = self.mixture.singular_values / (_MIXTURE_TO_SUP if self.samples.uniform else 1.0)
         elif self._graded is not None:
@@ -449,8 +457,8 @@ class Search:
         return self._weighed(self.samples.times[chosen], self.samples.values[chosen], monotone)
 
     def _weighed(self, times: np.ndarray, values: np.ndarray, monotone: bool) -> Problem:
-        # for a monotone kernel every octave of time has the same weight, and for a function every point, because the
-        # points are where the function changes
+        # For a monotone kernel, every octave of time has the same weight. For a function, every point has the same
+        # weight, because the points are dense where the function changes.
         early = 0.0 if times[0] > 0 else self.samples.gap
         adapted = self.samples.panels is not None and self.samples.step is None
         spacing = np.gradient(np.log(times + early) if monotone else np.arange(len(times)) if adapted else times)
@@ -460,7 +468,7 @@ class Search:
 
 
 def _distinct(fits: list[Fit]) -> list[Fit]:
-    """Return the fits in the order of their errors, without those whose error equals another one's to four digits."""
+    """Sort fits by their errors, and drop fits whose error equals that of another fit to four digits."""
     kept: list[Fit] = []
     for fit in sorted(fits, key=lambda fit: fit.error):
         if not kept or fit.error > (1 + _SAME) * kept[-1].error:
@@ -469,7 +477,7 @@ def _distinct(fits: list[Fit]) -> list[Fit]:
 
 
 def subset(n: int, count: int) -> np.ndarray:
-    """Return at most ``count`` indices of n times, half of them graded and half random."""
+    """Select at most ``count`` of n times: half of them geometrically spaced and half random; return their indices."""
     if n <= max(count, _hankel.DENSE + 1):
         return np.arange(n)
     graded = np.geomspace(1, n, count // 2).astype(np.int64) - 1

@@ -1,4 +1,4 @@
-"""Initial rates from the samples."""
+"""Initial rates for a fit, from the samples of the kernel."""
 
 from __future__ import annotations
 
@@ -22,25 +22,29 @@ ECHO = 1e-8  # smallest echo: the square root of rounding balances the echo and 
 @final
 @dataclass(frozen=True, eq=False)
 class Mixture:
-    """ρ(t) ≈ Σ weights_i e^{-decays_i t}, many positive weights: a completely monotone kernel (Bernstein)."""
+    """A fit by many decays with positive weights, ρ(t) ≈ Σ weights_i e^{-decays_i t}.
+
+    It is accurate if the kernel is completely monotone (Bernstein).
+    """
 
     decays: np.ndarray
     weights: np.ndarray
     error: float
-    """Weighted supremum of the residual."""
+    """Weighted supremum of the residual of the mixture."""
     dt: float
     singular_values: np.ndarray
-    """Of the weighted Hankel operator in ``rates``: about ten times the smallest supremum of each order."""
+    """Singular values of the weighted Hankel operator (see ``rates``): about ten times the best supremum error per
+    order.
+    """
     _vectors: np.ndarray
     _shift: bool
 
     def rates(self, order: int) -> np.ndarray:
-        """Return the rates of the mixture, reduced to this order by balanced truncation.
+        """Reduce the mixture to ``order`` rates by balanced truncation, and return the rates.
 
-        The Hankel matrix in a measure ω is L Lᵀ, L = √ω e^{-decay t} √weight. The reduced shift is
-        Vᵀ diag(e^{-decay dt}) V, V the first right singular vectors of L: symmetric, so its eigenvalues lie between
-        those of the mixture.
-        On times that are not uniform the logarithm of the decay takes the place of the shift.
+        The Hankel matrix in a measure ω is L Lᵀ with L = √ω e^{-decay t} √weight. The reduced shift is
+        Vᵀ diag(e^{-decay dt}) V, where V are the first right singular vectors of L. It is symmetric, so its eigenvalues
+        lie between the eigenvalues of the mixture. For times that are not evenly spaced, log(decay) replaces the shift.
         """
         v = self._vectors[:, :order]
         if not self._shift:
@@ -49,7 +53,7 @@ class Mixture:
         return (np.log(reduced[reduced > 0]) / self.dt).astype(np.complex128)
 
     def hankel_singular_values(self, rows: int, step: float) -> np.ndarray:
-        """Return the singular values of the Hankel matrix of the mixture, which has a closed form."""
+        """Return the singular values of the Hankel matrix of the mixture, from its closed form."""
         total = (self.decays[:, None] + self.decays) * step
         root = np.sqrt(self.weights)
         gram = root[:, None] * (np.expm1(-total * rows) / np.expm1(-total)) * root
@@ -57,15 +61,16 @@ class Mixture:
 
 
 def mixture(problem: Problem, gap: float, *, uniform: bool) -> Mixture | None:
-    """Fit a dense set of real rates by non-negative least squares; return None if there are no time scales to choose.
+    """Fit the kernel by a dense set of real decays with non-negative weights; return None if that is not possible.
 
-    ``gap`` is the shortest time over which the kernel may change. A complex kernel has no such mixture.
+    ``gap`` is the shortest time over which the kernel may change. Complex kernels, and samples without a range of time
+    scales, have no mixture.
     """
     if problem.domain.is_complex:
         return None
     some = np.unique(np.rint(np.linspace(0, len(problem.times) - 1, _ROWS)).astype(np.int64))
     times, values = problem.times[some], problem.values[some]
-    if values.shape[1] > 1:  # one mixture that decays as the entries do
+    if values.shape[1] > 1:  # one mixture that decays like the entries
         values = np.abs(values).sum(axis=1, keepdims=True)
     elif not problem.domain.positive:  # a negative kernel is as good
         values = values * np.sign(values[np.argmax(np.abs(values))] or 1.0)
@@ -101,11 +106,12 @@ def mixture(problem: Problem, gap: float, *, uniform: bool) -> Mixture | None:
 
 
 def ring(domain: Domain, values: np.ndarray, order: int, echo: float = ECHO) -> Fit | None:
-    """Return a sum that equals ρ_0 … ρ_{order-1} and repeats them as echoes: λ_j = r e^{2πij/order}, r^order = echo.
+    """Return a sum that equals the first ``order`` samples exactly and then repeats them as weak echoes.
 
-    For lags: a shift by L steps has L + 1 equal Hankel singular values, so no sum of lower order is close, and the
-    exact realization of order L + 1 has no distinct eigenvalues. The weights are a discrete Fourier transform, and grow
-    as 1 / echo.
+    The eigenvalues are on a ring: λ_j = r e^{2πij/order}, r^order = echo. Such sums are useful for lags: a shift by L
+    steps has L + 1 equal Hankel singular values, so that no sum of lower order is close, and the exact realization of
+    order L + 1 has no distinct eigenvalues. The weights are a discrete Fourier transform of the samples, and grow as
+    1 / echo.
     """
     if domain.real or not domain.discrete:
         return None
@@ -130,7 +136,7 @@ def ring(domain: Domain, values: np.ndarray, order: int, echo: float = ECHO) -> 
 
 
 def resampled(times: np.ndarray, values: np.ndarray, count: int) -> tuple[np.ndarray, float]:
-    """Return (count, q) values at even times by cubic splines, and their step."""
+    """Interpolate values at ``count`` evenly spaced times by cubic splines; return values (count, q) and the step."""
     from scipy.interpolate import CubicSpline
 
     even = np.linspace(times[0], times[-1], count)
@@ -138,7 +144,7 @@ def resampled(times: np.ndarray, values: np.ndarray, count: int) -> tuple[np.nda
 
 
 def from_eigenvalues(domain: Domain, eigenvalues: np.ndarray, step: float) -> np.ndarray:
-    """Return rates of eigenvalues whose step may differ from the step of the domain."""
+    """Convert eigenvalues per ``step``, which may differ from the step of the domain, to allowed initial rates."""
     if step == domain.dt:
         return domain.admit(eigenvalues)
     return replace(domain, dt=step, discrete=False).admit(eigenvalues)

@@ -1,4 +1,4 @@
-"""The error of a sum compared with samples, or with a function at all times, refined where the error is large."""
+"""Measurement of the error of a sum: at samples, or at all times of a function, refined where the error is large."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ _CLOSE = 17  # points around each of the largest errors
 @final
 @dataclass(frozen=True, eq=False)
 class Error:
-    """The error of one sum."""
+    """The measured error of a sum: its supremum, its ℓ1 norm, and where it is large."""
 
     sup: float
-    """The supremum of the weighted error."""
+    """Supremum of the weighted error."""
     l1: float
-    """∫ |ρ - ρ̂| over the panels of a function, largest row sum; 0 without panels."""
+    """Largest row sum of ∫ |ρ - ρ̂| over the panels of a function; 0 without panels."""
     times: np.ndarray
-    """Times of the largest weighted errors: a few hundred, increasing."""
+    """Times of the (a few hundred) largest weighted errors, increasing."""
     values: np.ndarray
-    """(n, q) values of ρ at these times."""
+    """Values of ρ at these times (n, q)."""
     size: np.ndarray
-    """(n,) |ρ - ρ̂| at all evaluated points, unweighted."""
+    """Unweighted |ρ - ρ̂| at all evaluated points (n,)."""
     kernel: np.ndarray
-    """(n,) |ρ| at all evaluated points."""
+    """Size |ρ| of the kernel at all evaluated points (n,)."""
 
 
 def compare(samples: Samples, domain: Domain, fit: Fit, unit: float = 1.0) -> tuple[ExponentialSum, Error]:
-    """Return the sum of a fit to samples / unit, and its error.
+    """Return the exponential sum of a fit to samples / unit, and its measured error.
 
     For a function the error includes a bound on the rounding error of the sum. A unit that is a power of two changes
     no digit, so that the reported error equals the error in the search.
@@ -59,7 +59,7 @@ def compare(samples: Samples, domain: Domain, fit: Fit, unit: float = 1.0) -> tu
 
 
 def _rounding(es: ExponentialSum, end: float) -> float:
-    """Return a bound on the rounding error of the sum at one time, phases included."""
+    """Return an upper bound of the rounding error of the sum at any time up to ``end``, including errors of phases."""
     weights, phase = es.weights.reshape(len(es.rates), -1), np.abs(es.rates.imag) * np.minimum(end, -1 / es.rates.real)
     along, across = np.abs(weights.real).max(axis=1), np.abs(weights.imag).max(axis=1)
     if es.is_complex:
@@ -69,7 +69,7 @@ def _rounding(es: ExponentialSum, end: float) -> float:
 
 
 def _supremum(samples: Samples, fitted: Callable[[np.ndarray], np.ndarray], entries: tuple[int, ...]) -> Error:
-    """Compare the samples with ``fitted``, a function from times (n,) to values (n, q).
+    """Measure the error of ``fitted``, a function from times (n,) to values (n, q), compared with the samples.
 
     A function is compared on its panels, which are halved until interpolation resolves the error; then it is evaluated
     again around the largest errors. ``entries`` are d_out and d_in, for ``l1``.

@@ -50,7 +50,8 @@ def exponential_sum(
     weights: Any = None,
     dtype: Any = "float64",
 ) -> ExponentialSum:
-    """Fit ρ(t) ≈ Re Σ_i w_i e^{r_i t} with Re r_i < 0 on t = 0, dt, …, horizon dt.
+    """Fit a kernel by a short sum of exponentials, ρ(t) ≈ Re Σ_i w_i e^{r_i t} with Re r_i < 0, t = 0, dt, …, horizon
+    dt.
 
     SSM-UA (section 3.2) builds convolutions from such sums, and IAT (theorem A.3) bounds their errors. This function
     computes the rates and the weights. The supremum of the error is a local minimum for the order, at which the error
@@ -119,7 +120,7 @@ def exponential_sum(
 
 
 def _slowest(margin: Any, dtype: Any) -> Callable[[float], float]:
-    """Return a function from dt to the slowest rate that the margin and the dtype allow."""
+    """Return a function from dt to the slowest decay rate that ``stable_margin`` and the dtype allow."""
     if not is_number(margin, 0):
         raise ArgumentError("stable_margin", "a number from 0 up", repr(margin))
     name = str(dtype).removeprefix("torch.")
@@ -143,7 +144,7 @@ def _domain(
 def _request(
     tol: Any, order: Any, max_order: Any, time: str, norm: str, relative: bool, noise: Any, weights: Any
 ) -> Request:
-    """Check that the options are compatible, and return the request in plain numbers."""
+    """Check that the options are compatible, and return them as a request."""
     for name, value, known in (("time", time, TimeKind), ("norm", norm, Norm)):
         if value not in get_args(known):
             raise ArgumentError(name, " or ".join(map(repr, get_args(known))), repr(value))
@@ -187,7 +188,7 @@ def _supremum_sum(samples: Samples, domain: Domain, request: Request) -> Exponen
 
 
 def _band(samples: Samples) -> float:
-    """Return the highest |Im r| that the samples determine in continuous time; infinite for functions."""
+    """Return the highest frequency |Im r| that the samples determine in continuous time; infinite for functions."""
     if samples.function is not None:
         return math.inf
     gaps = np.diff(samples.times)
@@ -200,7 +201,7 @@ def _band(samples: Samples) -> float:
 @final
 @dataclass(eq=False)
 class _Attempt:
-    """The searches for one result."""
+    """The searches for one result of ``exponential_sum``, with different options."""
 
     samples: Samples
     domain: Domain
@@ -210,7 +211,7 @@ class _Attempt:
     free: Fit = field(init=False)
 
     def run(self) -> Fit:
-        """Return the fit of the given order, the smallest that meets the goal, or the best found."""
+        """Return the fit of the requested order, the smallest fit that meets the tolerance, or the best fit found."""
         self.search = self._new()
         if self.search.scale == 0:
             rates = np.array([-max(1 / self.domain.dt, 2 * self.domain.slowest)], dtype=np.complex128)
@@ -231,12 +232,12 @@ class _Attempt:
         return fit or self.search.least()
 
     def measured(self, samples: Samples, unit: float, fit: Fit) -> ExponentialSum:
-        """Return the sum of a fit, compared with the unscaled samples."""
+        """Return the exponential sum of a fit with its errors, measured on the unscaled samples."""
         limit = self.search.lower_bound(self.domain.order(fit.rates))
         return _measure.measured(samples, self.domain, fit, self.request, unit, limit)
 
     def ambiguous(self, fit: Fit) -> bool:
-        """Return whether a poor sum, or one at the edge of the band, is much better with higher frequencies."""
+        """Return True if frequencies above the highest allowed frequency would make a fit much better."""
         domain = self.domain
         if domain.discrete or domain.real or not self.samples.uniform or self.samples.panels is not None:
             return False

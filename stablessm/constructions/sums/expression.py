@@ -1,4 +1,4 @@
-"""Formulas in t as text, read by a whitelist and never executed as code."""
+"""A parser of formulas in t that evaluates only listed functions and operators; no text is executed as code."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _SHOWN = 96  # characters of a formula in an error
 CONSTANTS = {"pi": np.pi, "e": np.e}
 
 _Values: TypeAlias = Any
-"""A float64 or complex128 number or array."""
+"""Numbers or arrays of float64 or complex128."""
 _Number: TypeAlias = np.float64 | np.complex128
 _Value: TypeAlias = Callable[[_Values], _Values]
-"""A function from times to values."""
+"""Function from times to values."""
 
 _OPERATORS: dict[type[ast.AST], Callable[..., _Values]] = {
     ast.Add: operator.add,
@@ -48,7 +48,7 @@ _SIGNS = "+ - * / ** < <= > >= == !="
 
 
 def _special(name: str) -> Callable[..., _Values]:
-    """Return a function of SciPy, which is imported when it is first needed."""
+    """Return a function of scipy.special, which is imported at the first call."""
 
     def value(*x: _Values) -> _Values:
         from scipy import special
@@ -79,7 +79,7 @@ FUNCTIONS: dict[str, tuple[Callable[..., _Values], int, bool]] = {
     "min": (lambda *values: _ordered(np.minimum, values), 2, True),
     "max": (lambda *values: _ordered(np.maximum, values), 2, True),
 }
-"""By name: the function, its number of arguments, and whether it accepts more."""
+"""Function, least number of arguments, and whether it accepts more arguments, by name."""
 
 
 @final
@@ -91,7 +91,7 @@ class Expression:
     _value: _Value = field(repr=False, compare=False)
 
     def __call__(self, t: float | Sequence[float] | np.ndarray) -> np.ndarray:
-        """Return values at the times, in their shape: float64, or complex128 if the formula has complex numbers.
+        """Evaluate the formula at times of any shape: float64, or complex128 if the formula contains complex numbers.
 
         Values are inf or NaN where the formula is undefined.
         """
@@ -105,8 +105,9 @@ class Expression:
 
 
 def parse(text: str, name: str = "expression") -> Expression:
-    """Read a formula in t: numbers, pi, e, ``+ - * / **``, parentheses, comparisons (1 or 0) and :data:`FUNCTIONS`.
+    """Convert the text of a formula in t to a function of times.
 
+    A formula may contain numbers, pi, e, ``+ - * / **``, parentheses, comparisons (1 or 0) and :data:`FUNCTIONS`.
     Imaginary numbers are written as in Python, ``1j``; they make the values complex. The Bessel functions have SciPy's
     names, ``j0(t)``, ``jv(2, t)``, ``kv(0.5, t)`` and so on; ``mittag_leffler(alpha, x)`` is E_α of x ≤ 0. ``airy`` is
     Ai, ``heaviside(x)`` is 1 from x = 0 on, ``erfcx(x)`` is e^(x²) erfc(x), ``where(condition, yes, no)`` chooses.
@@ -156,7 +157,7 @@ class _Part:
 @final
 @dataclass(frozen=True)
 class _Reader:
-    """Converts allowed nodes of Python's parser to functions of t, and raises an error for all others."""
+    """Converts a syntax tree of Python's parser to a function of t; raises an error for nodes that are not allowed."""
 
     text: str
     argument: str
@@ -242,7 +243,7 @@ class _Reader:
 
 
 def _refusal(name: str, text: str, expected: str, got: object, start: int, end: int) -> ArgumentError:
-    """Return an error that shows the text around the place and marks it."""
+    """Create an error that shows the formula around an invalid part and marks this part."""
     first = max(0, start - _SHOWN // 2)
     shown = text[first : first + _SHOWN]
     marks = "^" * max(min(end, first + _SHOWN) - start, 1)
@@ -254,7 +255,7 @@ def _always(number: _Number) -> _Value:
 
 
 def _compare(tests: Sequence[Callable[..., _Values]], values: Sequence[_Values]) -> _Values:
-    """Return a < b < c as 1.0 or 0.0."""
+    """Evaluate a chain of comparisons such as a < b < c to 1.0 (true) or 0.0 (false)."""
     _require_real(values)
     pairs = zip(tests, pairwise(values), strict=True)
     return reduce(np.multiply, (np.asarray(test(*pair), np.float64) for test, pair in pairs))
@@ -266,11 +267,11 @@ def _ordered(function: Callable[..., _Values], values: Sequence[_Values]) -> _Va
 
 
 def _require_real(values: Sequence[_Values]) -> None:
-    if any(np.iscomplexobj(value) for value in values):  # NumPy would order them by their real parts
+    if any(np.iscomplexobj(value) for value in values):  # NumPy would order complex numbers by their real parts
         raise TypeError
 
 
 def _what(node: ast.AST) -> str:
-    """Return the name of a node in words: 'FloorDiv' is 'floor div'."""
+    """Return the name of a syntax node in words: 'FloorDiv' becomes 'floor div'."""
     name = type(node).__name__ if not isinstance(node, ast.Constant) else type(node.value).__name__
     return "".join(f" {letter.lower()}" if letter.isupper() else letter for letter in name).strip()

@@ -1,4 +1,4 @@
-"""The result of a fit: a sum of decaying exponentials that can be evaluated, streamed, saved or built as a layer."""
+"""The result of a fit: a sum of decaying exponentials that can be evaluated, streamed, saved or made a layer."""
 
 from __future__ import annotations
 
@@ -39,10 +39,11 @@ _CHUNK = 1 << 17  # number of values that are computed together, so that they st
 @checked
 @dataclass(frozen=True, eq=False, repr=False)
 class ExponentialSum(Result):
-    """ρ̂(t) = Re Σ_i weights_i e^{rates_i t}, every Re rates_i < 0; one entry stands for a conjugate pair.
+    """A sum of decaying exponentials, ρ̂(t) = Re Σ_i weights_i e^{rates_i t}, Re rates_i < 0, with its measured errors.
 
-    If ``is_complex``, ρ̂ is the sum without the real part, and each entry is one complex mode.
-    In discrete time only t = 0, dt, 2dt, … matter, and Im rates_i dt = π is a negative real eigenvalue.
+    One entry stands for a conjugate pair of modes. If ``is_complex``, ρ̂ is the sum without the real part, and each
+    entry is one complex mode. In discrete time only t = 0, dt, 2dt, … matter, and Im rates_i dt = π is a negative real
+    eigenvalue.
 
     >>> es = ExponentialSum(rates=np.array([-0.5]), weights=np.array([2.0]), dt=1.0, horizon=10)
     >>> es(np.array([0.0, 1.0])).round(4).tolist(), es.order
@@ -54,32 +55,34 @@ class ExponentialSum(Result):
     """
 
     rates: np.ndarray
-    """(m,) float64 if all are real, else complex128."""
+    """Rates (m,), float64 if all are real, otherwise complex128."""
     weights: np.ndarray
-    """(m,) or (m, d_out, d_in), of the rates' dtype."""
+    """Weights (m,) or (m, d_out, d_in), with the dtype of the rates."""
     dt: float
     horizon: int
-    """In steps: the errors are those at t = 0, dt, …, horizon dt (or at the times that were given, start to end)."""
+    """Number of steps: errors are measured at t = 0, dt, …, horizon dt (or at given times, from start to end)."""
     time: TimeKind = "discrete"
     error: float = math.nan
-    """sup |ρ - ρ̂| of all entries: at the samples or the grid, and of a function in continuous time at every time."""
+    """Supremum of |ρ - ρ̂| over all entries, at the samples or grid points; for a function in continuous time, at all
+    times."""
     l1_error: float = math.nan
-    """Σ |ρ - ρ̂| on the grid: outputs differ by at most l1_error sup |x| up to the horizon. For a matrix the largest
-    row sum. In continuous time ∫ |ρ - ρ̂|, measured and not certified: the trapezoidal rule on the grid and between its
-    points, and no less than dt Σ |ρ - ρ̂|. Over times that were given it begins at ``start``: [0, start) does not count,
-    and in discrete time the steps between them are interpolated."""
+    """Sum Σ |ρ - ρ̂| on the grid (for a matrix, the largest row sum): outputs differ by at most l1_error sup |x| up to
+    the horizon. In continuous time it is ∫ |ρ - ρ̂|, measured by the trapezoidal rule and not certified, and at least
+    dt Σ |ρ - ρ̂|. For given times it begins at ``start``: [0, start) does not count, and in discrete time the steps
+    between the given times are interpolated."""
     relative_error: float = math.nan
-    """sup |ρ - ρ̂| / |ρ|, in the largest entries for a matrix; infinite where ρ = 0 and ρ̂ is not."""
+    """Supremum of |ρ - ρ̂| / |ρ| (for a matrix, of its largest entries); infinite if ρ = 0 where ρ̂ is not."""
     lower_bound: float = math.nan
-    """σ_{order+1} of the Hankel matrix of the samples: see :func:`exponential_sum`."""
+    """Lower bound of ``l1_error`` for every sum of this order: σ_{order+1} of the Hankel matrix of the samples, see
+    :func:`exponential_sum`."""
     condition: float = math.nan
-    """2-norm condition number of the modes on the grid, each scaled to norm one: the factor by which weights amplify
-    rounding in the samples. For a long horizon, from at least 4000 samples, graded toward 0 and weighted by their
-    spacing."""
+    """2-norm condition number of the modes on the grid, each scaled to norm one: the factor by which rounding errors of
+    the samples are amplified in the weights. For a long horizon it is computed from at least 4000 samples, which are
+    denser toward 0 and weighted by their spacing."""
     seconds: float = math.nan
     """Seconds that the fit took."""
     method: str = "given"
-    """The algorithm that found the sum."""
+    """Name of the algorithm that found the sum."""
     start: float = 0.0
     """First time at which the errors were measured."""
     end: float = math.nan
@@ -87,16 +90,16 @@ class ExponentialSum(Result):
     is_complex: bool = False
     """Whether ρ̂ is the complex sum instead of its real part. Rates and weights are then complex128."""
     norm: Norm = "sup"
-    """The norm that was minimized: the supremum of the error, or its weighted sum of squares."""
+    """Norm that was minimized: ``sup``, the supremum of the error, or ``l2``, its weighted sum of squares."""
     residual: float = math.nan
-    """For ``norm="l2"``: root mean square of samples minus sum, with the weights of the fit."""
+    """For ``norm="l2"``: weighted root mean square of the difference between the samples and the sum."""
     noise: float = math.nan
-    """For ``norm="l2"``: standard deviation of the noise of a sample of average weight, given or estimated. For complex
-    samples, of the real and of the imaginary part each."""
+    """For ``norm="l2"``: standard deviation of the noise of a sample with average weight, given or estimated. For
+    complex samples it is the standard deviation of the real part and of the imaginary part."""
     rate_errors: np.ndarray | None = None
-    """(m,) for ``norm="l2"``: standard errors of the rates, of real and imaginary parts separately."""
+    """For ``norm="l2"``: standard errors of the rates (m,), separately for real and imaginary parts."""
     weight_errors: np.ndarray | None = None
-    """Standard errors of the weights, in their shape, as for the rates."""
+    """For ``norm="l2"``: standard errors of the weights, in the shape of the weights."""
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -135,12 +138,14 @@ class ExponentialSum(Result):
 
     @property
     def order(self) -> int:
-        """Number of real states per input: one for a real eigenvalue, two for a pair. For a complex sum, of modes."""
+        """Number of real states per input: one for a real eigenvalue, two for a pair. For a complex sum, number of
+        modes.
+        """
         return self._domain.order(self.rates)
 
     @property
     def eigenvalues(self) -> np.ndarray:
-        """e^{rates dt}, (m,): float64 if all are real, negative ones included."""
+        """Eigenvalues e^{rates dt} (m,) in discrete time, float64 if all are real (they may be negative)."""
         values = np.exp(self.rates * self.dt)
         if not self.is_complex:
             values = np.where(self._domain.single(self.rates), values.real, values)
@@ -148,12 +153,13 @@ class ExponentialSum(Result):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """() for a scalar kernel, else (d_out, d_in)."""
+        """Shape of the kernel: () for a scalar kernel, otherwise (d_out, d_in)."""
         return self.weights.shape[1:]
 
     @property
     def tail(self) -> float:
-        """A bound on Σ |ρ̂| beyond the horizon (in continuous time ∫ from ``end``): Σ |w_i| |e^{rates_i t}|, summed.
+        """Upper bound of Σ |ρ̂| after the horizon (in continuous time, of ∫ |ρ̂| after ``end``), from Σ_i |w_i|
+        |e^{rates_i t}|.
 
         If ρ is zero after the horizon, outputs differ by at most (l1_error + tail + rounding) sup |x| at all times.
         """
@@ -166,7 +172,8 @@ class ExponentialSum(Result):
 
     @property
     def rounding(self) -> float:
-        """Approximate rounding error of outputs in float64 for inputs up to 1: 2 eps Σ_i |w_i| g_i / (1 - |λ_i|)².
+        """Approximate rounding error of outputs in float64 for inputs of size at most 1: 2 eps Σ_i |w_i| g_i / (1 -
+        |λ_i|)².
 
         A state is at most g / (1 - |λ|), with g as in :meth:`step`. Each step rounds the state and λ is rounded too;
         the effect lasts 1 / (1 - |λ|) steps. It is large if large weights cancel.
@@ -175,7 +182,7 @@ class ExponentialSum(Result):
         return float(2 * np.finfo(np.float64).eps * (np.abs(self._gain) / decay**2) @ self._sizes)
 
     def __call__(self, t: ArrayLike) -> np.ndarray:
-        """Return ρ̂ at times t ≥ 0 of any shape: t.shape, or (*t.shape, d_out, d_in)."""
+        """Evaluate the sum ρ̂ at times t ≥ 0 of any shape; the result is t.shape, or (*t.shape, d_out, d_in)."""
         t = np.asarray(t, dtype=np.float64)
         flat = t.reshape(-1)
         weights = self.weights.reshape(len(self.rates), math.prod(self.shape))
@@ -190,11 +197,11 @@ class ExponentialSum(Result):
         constant during a step, and y_k is ∫ ρ̂(s) x(t - s) ds exactly. For a complex sum, the real part is not taken.
 
         Args:
-            x_t: any shape (…), one stream per entry; (…, d_in) for a matrix-valued sum.
+            x_t: input of any shape (…), one stream per entry; (…, d_in) for a matrix-valued sum.
             state: state that the previous step returned (default: zero state).
 
         Returns:
-            y_t in the shape of x_t, or (…, d_out), and the state, (…, m) or (…, m, d_in).
+            The output y_t in the shape of x_t, or (…, d_out), and the new state, (…, m) or (…, m, d_in).
         """
         x = np.asarray(x_t, dtype=np.complex128 if self.is_complex and np.iscomplexobj(x_t) else np.float64)
         if self.shape and x.shape[-1:] != self.shape[1:]:
@@ -215,7 +222,7 @@ class ExponentialSum(Result):
         return (y if self.is_complex else y.real), state
 
     def to_layer(self, map: str | Reparameterization = "best", *, dtype: torch.dtype | None = None) -> RealSSM | LRU:
-        """Build a layer without bias that has this kernel, in any reparameterization of the eigenvalues.
+        """Build a layer without bias whose kernel is this sum, with any reparameterization of the eigenvalues.
 
         In discrete time y_k = Σ_j ρ̂((k - j) dt) x_j: a ``RealSSM`` if all eigenvalues are positive, else an ``LRU``.
         In continuous time, a ``RealSSM`` with this dt and zero-order hold if all rates are real, otherwise an ``LRU``
@@ -232,7 +239,7 @@ class ExponentialSum(Result):
         return to_layer(self, map, dtype)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Save everything to ``path`` (.safetensors), and rates and weights to a CSV file of the same name."""
+        """Save the sum to ``path`` (.safetensors), and its rates and weights also to a CSV file of the same name."""
         import torch
 
         from stablessm import _tensors
@@ -251,7 +258,7 @@ class ExponentialSum(Result):
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Load what :meth:`save` wrote, exactly."""
+        """Load a sum from a file that :meth:`save` wrote, with exactly the same numbers."""
         from stablessm import _tensors
 
         expected = "a file written by ExponentialSum.save"
@@ -268,7 +275,7 @@ class ExponentialSum(Result):
             return cls(**facts | arrays)
 
     def _rows(self) -> Iterator[list[Any]]:
-        """Return the rows of the CSV file: a header, then one row per rate with its weights in row-major order."""
+        """Yield the rows of the CSV file: a header, then one row per rate with its weights in row-major order."""
         entries = ["".join(f"_{i}" for i in place) for place in np.ndindex(self.shape)]
         yield ["rate_re", "rate_im", *(f"weight{entry}_{part}" for entry in entries for part in ("re", "im"))]
         for rate, weight in zip(_pairs(self.rates), _pairs(self.weights), strict=True):
@@ -276,7 +283,7 @@ class ExponentialSum(Result):
 
     @property
     def _gain(self) -> np.ndarray:
-        """Change of each state in a step with input one."""
+        """Factor g of the input in the recurrence of each state (see :meth:`step`)."""
         if self.time == "discrete":
             return np.ones_like(self.eigenvalues)
         gain: np.ndarray = np.expm1(self.rates * self.dt) / self.rates
@@ -284,7 +291,7 @@ class ExponentialSum(Result):
 
     @property
     def _sizes(self) -> np.ndarray:
-        """(m,) |weights|; for a matrix, the largest row sum."""
+        """Size |weights| of each mode (m,); for a matrix, the largest row sum."""
         sizes = np.abs(self.weights)
         return sizes if not self.shape else sizes.sum(-1).max(-1)
 
@@ -296,7 +303,7 @@ class ExponentialSum(Result):
 
     @property
     def _modes(self) -> str:
-        """One line for each of the first modes, with standard errors."""
+        """A text for ``print`` with one line per mode (at most 8): its rate and weight with standard errors."""
         if self.rate_errors is None or self.weight_errors is None:
             return ""
         lines = [f"\n  rate {_with_error(*pair)}" for pair in zip(self.rates, self.rate_errors, strict=True)]
@@ -325,7 +332,7 @@ class ExponentialSum(Result):
 
 
 class FitError(NumericalError):
-    """No sum meets the tolerance. The message gives reason and remedy; ``best`` is the best sum that was found."""
+    """Raised if no sum meets the tolerance. The message states reason and remedy; ``best`` is the best sum found."""
 
     def __init__(self, what: str, remedy: str, best: ExponentialSum) -> None:
         super().__init__(what, remedy)
@@ -333,14 +340,14 @@ class FitError(NumericalError):
 
 
 def _with_error(value: Any, error: Any) -> str:
-    """Format a number with its standard error, as 12.34 ± 0.05; real and imaginary parts separately."""
+    """Format a number with its standard error, such as 12.34 ± 0.05, for a complex number with errors of both parts."""
     if np.iscomplexobj(value):
         return f"{value:.4g} ± ({error.real:.1g}, {error.imag:.1g}i)"
     return f"{value:.4g} ± {error:.1g}"
 
 
 def _pairs(values: np.ndarray) -> np.ndarray:
-    """Return real and imaginary parts on a last axis of two."""
+    """Split complex values into real and imaginary parts along a new last axis of length 2."""
     return np.stack([values.real, values.imag], axis=-1)
 
 

@@ -118,7 +118,7 @@ def figures(config: Config, stages: Stages) -> Figures:
         "Four models with the same start and training: their memory; the largest error that perturbed recurrent "
         "weights give, found by ascent, with its upper bound (dashed); gradient over weight before training.",
         [
-            Panel("what they remember", trained_to, "M(t)", remembered, "log", "log", (1e-5, 2.0)),
+            Panel("memory of the trained models", trained_to, "M(t)", remembered, "log", "log", (1e-5, 2.0)),
             Panel("error under perturbation", "β", "E(β), L¹ of the kernel", broken, "log", "log", (0.1, 1e6)),
             Panel("gradient over weight", "time scale of the mode", "|∂loss/∂w| / |w|", pushed, "log", "log"),
         ],

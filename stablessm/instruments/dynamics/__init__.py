@@ -1,4 +1,4 @@
-"""Is a model chaotic, and what does its state keep?"""
+"""Instruments from dynamical systems: chaos (Lyapunov exponents), information in the state, and input lengths."""
 
 from stablessm.instruments.dynamics.capacity import InformationCapacity, information_processing_capacity
 from stablessm.instruments.dynamics.length import LengthCurve, Remembrance, effective_remembrance, length_curve

@@ -1,4 +1,4 @@
-"""Products of the Jacobian matrices along a trajectory, orthogonalized again at every step."""
+"""Growth rates from products of Jacobian matrices along trajectories, with orthogonalization at every step."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 MOST_CHUNKS = 64
-"""Number of pieces of a trajectory of which averages are kept."""
+"""Largest number of pieces of a trajectory for which separate averages are kept."""
 
 
 def closure(pattern: Tensor) -> Tensor:
-    """Return all influences, direct and through other variables, of each variable also on itself."""
+    """Return all influences between variables: direct, through other variables, and of each variable on itself."""
     reach = pattern | torch.eye(len(pattern), dtype=torch.bool)
     while True:
         further = (reach.float() @ reach.float()) > 0
@@ -24,7 +24,7 @@ def closure(pattern: Tensor) -> Tensor:
 
 
 def blocks(pattern: Tensor) -> list[Tensor]:
-    """Return the sets of state variables that influence each other, as indices, for a pattern (n, n) of influences.
+    """Return the sets of variables that influence each other, as indices, for a pattern (n, n) of direct influences.
 
     Sorted suitably, the matrix is block triangular with these blocks on its diagonal, and its eigenvalues are the
     eigenvalues of the blocks.
@@ -38,7 +38,7 @@ def blocks(pattern: Tensor) -> list[Tensor]:
 
 
 def orthonormal(count: int, size: int, k: int, parts: list[Tensor] | None, generator: torch.Generator) -> Tensor:
-    """Return random orthonormal directions (count, size, k); with parts, each within one part, and k is the size."""
+    """Return random orthonormal directions (count, size, k), each within one of the sets ``parts`` of variables."""
     noise = torch.randn(count, size, k, generator=generator, dtype=torch.float64)
     if parts is None:
         return torch.linalg.qr(noise)[0]
@@ -49,7 +49,7 @@ def orthonormal(count: int, size: int, k: int, parts: list[Tensor] | None, gener
 
 
 def eigenvalue_logs(matrix: Tensor) -> Tensor:
-    """Return log |eigenvalue| of a real matrix (n, n), from the largest, block by block."""
+    """Return log |eigenvalue| of a real matrix (n, n) in descending order, computed block by block."""
     groups = [matrix[block][:, block] for block in blocks(matrix != 0)]
     found = [part.abs().flatten() if len(part) == 1 else torch.linalg.eigvals(part).abs() for part in groups]
     return torch.cat(found).log().sort(descending=True).values
@@ -58,25 +58,25 @@ def eigenvalue_logs(matrix: Tensor) -> Tensor:
 @final
 @dataclass
 class Cocycle:
-    """The growth of k orthogonal directions along R trajectories of n variables."""
+    """Accumulates the growth of k orthogonal directions along R trajectories of n variables."""
 
     directions: Tensor
-    """(R, n, k) orthonormal."""
+    """Orthonormal directions (R, n, k)."""
     length: int
     """Number of steps that will be added."""
     parts: list[Tensor] | None = None
     """Sets of variables that are treated separately; None: all variables together."""
     sums: list[Tensor] = field(default_factory=list)
-    """(R, k) of log growth of each chunk."""
+    """Sum of the logarithmic growth in each chunk of steps, (R, k) each."""
     counts: list[int] = field(default_factory=list)
 
     def add(self, moved: Tensor) -> None:
-        """Add a step, of which ``moved`` is J times the directions (R, n, k)."""
+        """Add a step with Jacobian J, given as the product ``moved`` of J and the directions (R, n, k)."""
         self.directions, upper = torch.linalg.qr(moved)
         self._count(upper.diagonal(dim1=-2, dim2=-1).abs().log())
 
     def add_matrix(self, matrix: Tensor) -> None:
-        """Add a step with the Jacobian matrix (R, n, n), part by part."""
+        """Add a step with Jacobian matrices (R, n, n), separately for each set of connected variables."""
         if self.parts is None or len(self.parts) == 1:
             self.add(matrix @ self.directions)
             return
@@ -96,19 +96,19 @@ class Cocycle:
         self.counts[-1] += 1
 
     def forget(self) -> None:
-        """Start the averages again, with the directions found so far."""
+        """Delete the averages so far, and continue with the current directions."""
         self.sums.clear()
         self.counts.clear()
 
     def is_exact(self) -> bool:
-        """Return whether every part is a number or a complex number, whose growth does not depend on directions."""
+        """Return True if no (real or complex) variables influence each other, so that all growth rates are exact."""
         if self.parts is None or max(map(len, self.parts)) > 2:
             return False
         logs = torch.stack(self.sums).sum((0, 1))
         return all(len(part) == 1 or torch.allclose(logs[part[0]], logs[part[1]], rtol=1e-9) for part in self.parts)
 
     def means(self) -> Tensor:
-        """Return the average growth per step of each chunk and trajectory, (chunks, R, k), largest first."""
+        """Return the mean logarithmic growth per step of each chunk and trajectory, (chunks, R, k), largest first."""
         steps = torch.tensor(self.counts, dtype=torch.float64)
         table = torch.stack(self.sums)
         order = table.sum((0, 1)).argsort(descending=True, stable=True)
@@ -118,7 +118,7 @@ class Cocycle:
 @final
 @dataclass
 class Growth:
-    """The largest factor by which any small change grows in t steps, from the start of a trajectory."""
+    """Computes the largest factor by which any small change of the initial state grows in t steps of a trajectory."""
 
     product: Tensor
     log_scale: float = 0.0
@@ -127,7 +127,7 @@ class Growth:
     logs: list[float] = field(default_factory=list)
 
     def add(self, matrix: Tensor) -> None:
-        """Multiply by the matrix of one more step."""
+        """Add one step with the given Jacobian matrix."""
         self.product = matrix @ self.product
         self.steps += 1
         size = float(self.product.abs().max())

@@ -1,4 +1,4 @@
-"""Whole sequences through any causal model, with derivatives with respect to inputs and states."""
+"""Runs of any causal model on whole sequences, with derivatives with respect to inputs and states."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ Run: TypeAlias = Callable[[Tensor, Any], tuple[Tensor, Any]]
 """(inputs (R, T, d), state or None) -> (outputs (R, T, d_output), state or None)."""
 
 CAUSAL = 1e-5
-"""Change of earlier outputs, relative to the largest output, above which a model is not causal."""
+"""Smallest change of earlier outputs, relative to the largest output, that shows that a model is not causal."""
 
 
 class Pushed(NamedTuple):
-    """Outputs and states after some steps, and their first-order changes."""
+    """The result of :meth:`Flow.push`: outputs and states after some steps, and their first-order changes."""
 
     y: Tensor
     dy: Tensor
@@ -40,11 +40,11 @@ class Pushed(NamedTuple):
 @final
 @dataclass
 class Flow:
-    """A causal model on sequences of real inputs; tokens are represented by their embeddings."""
+    """A causal model with a batch of input sequences; tokens are represented by their embeddings."""
 
     run: Run
     x: Tensor
-    """(B, T, d) the inputs, or the embeddings of the tokens."""
+    """Inputs (B, T, d), or the embeddings of tokens."""
     place: Place
     carries: bool
     """Whether the model returns a state."""
@@ -55,7 +55,7 @@ class Flow:
     layout: Layout | None = None
 
     def push(self, x: Tensor, dx: Tensor, state: Tensor | None, dstate: Tensor | None, frame: Any) -> Pushed:
-        """Run R sequences x (R, T, d) from states (R, n), with changes dx and dstate."""
+        """Run R sequences x (R, T, d) from states (R, n); return first-order changes for the changes dx and dstate."""
         if self.differences:
             return self._difference(x, dx, state, dstate, frame)
         with tangents():
@@ -96,9 +96,10 @@ def _parts(dual: Tensor) -> tuple[Tensor, Tensor]:
 
 @contextmanager
 def flow(model: Any, inputs: Any, *, precise: bool) -> Iterator[Flow]:
-    """Yield the flow of a model along inputs (time,), (time, d_input), (batch, time, d_input), or tokens.
+    """Return a context that yields a :class:`Flow`, which runs a model along inputs with derivatives.
 
-    With ``precise``, a copy of a module runs in float64 if that is possible.
+    Inputs are (time,), (time, d_input), (batch, time, d_input), or tokens. With ``precise``, a copy of a module runs in
+    float64 if that is possible.
     """
     x = sequences(inputs)
     if x.is_complex():
@@ -118,7 +119,7 @@ def flow(model: Any, inputs: Any, *, precise: bool) -> Iterator[Flow]:
 
 
 def _require_causal(model: Any, found: Flow) -> None:
-    """Raise an error if the outputs on the inputs are not finite, differ between calls, or depend on later inputs."""
+    """Raise an error if the outputs are not finite, differ between calls, or depend on later inputs."""
     with torch.no_grad():
         y = found.run(found.x[:1], None)[0]
         if not bool(y.isfinite().all()):
@@ -157,7 +158,7 @@ def _of_values(model: Any, x: Tensor) -> Flow:
 
 
 def _of_tokens(model: Any, tokens: Tensor) -> tuple[Flow, Any]:
-    """Return the flow on embeddings: a hook replaces what the first embedding of the model returns."""
+    """Return the flow of a model on embeddings of tokens; a hook replaces the output of its first embedding layer."""
     parts = model.modules() if isinstance(model, nn.Module) else ()
     tables = [part for part in parts if isinstance(part, nn.Embedding)]
     if huggingface.is_transformer(model):
@@ -182,7 +183,7 @@ def _of_tokens(model: Any, tokens: Tensor) -> tuple[Flow, Any]:
 
 
 def _tested(found: Flow) -> Flow:
-    """Return the flow; it does not carry a state that is not made of numbers of one size."""
+    """Test that the state of the model has a constant size; otherwise return a flow that does not carry the state."""
     with torch.no_grad():
         y, state = found.run(found.x[:1, :3], None)
         if y.dim() != 3 or y.shape[1] != min(3, found.x.shape[1]):
@@ -197,7 +198,7 @@ def _tested(found: Flow) -> Flow:
 
 
 def _needs_differences(found: Flow) -> bool:
-    """Return whether the model cannot be differentiated forward, or gives something else than finite differences."""
+    """Return True if forward derivatives of the model do not exist or do not agree with finite differences."""
     x = found.x[:1, :4].clone()
     dx = torch.ones_like(x)
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""States of any structure as rows of real numbers, and back."""
+"""Conversion of states of any structure to rows of real numbers, and back."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from stablessm._errors import ArgumentError
 from stablessm.instruments._nested import is_numeric
 
 Place: TypeAlias = Literal["single", "first", "last", "axis 0", "axis 1"]
-"""Where a state has its rows: nowhere (one row), in a new first or last axis, or in an axis of length 1."""
+"""Axis of a state for several rows: none (one row), a new first or last axis, or an axis that had length 1."""
 
 
 @final
 @dataclass(frozen=True)
 class Leaf:
-    """One part of a state that consists of real or complex numbers."""
+    """The shape, dtype and kind of one part of a state: a tensor, an array or a number."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
@@ -32,14 +32,14 @@ class Leaf:
 
     @property
     def size(self) -> int:
-        """Return the number of real numbers; a complex number counts twice."""
+        """Return the number of real numbers in this part of a state; a complex number counts twice."""
         return math.prod(self.shape) * (2 if self.dtype.is_complex else 1)
 
 
 @final
 @dataclass(frozen=True)
 class Layout:
-    """The parts of a state, without rows."""
+    """The layout of a state: the shapes and dtypes of its parts, for one row."""
 
     leaves: tuple[Leaf, ...]
 
@@ -50,11 +50,11 @@ class Layout:
 
     @property
     def differentiable(self) -> bool:
-        """Return whether all parts are tensors, through which PyTorch can differentiate."""
+        """Return True if all parts are tensors, so that PyTorch can differentiate with respect to the state."""
         return all(leaf.kind == "tensor" for leaf in self.leaves)
 
     def complex_parts(self) -> Tensor:
-        """Return the positions, in a row, of the real parts of complex numbers; the imaginary parts follow each."""
+        """Return the positions in a row of the real parts of complex numbers; imaginary parts follow directly."""
         starts = np.cumsum([0, *(leaf.size for leaf in self.leaves)])
         found = [
             range(a, a + leaf.size, 2) for a, leaf in zip(starts, self.leaves, strict=False) if leaf.dtype.is_complex
@@ -62,7 +62,7 @@ class Layout:
         return torch.tensor([i for part in found for i in part], dtype=torch.long)
 
     def pack(self, state: Any, place: Place) -> Tensor:
-        """Return a state as rows (R, n) of real numbers."""
+        """Convert a state to rows (R, n) of real numbers."""
         found = list(numbers_in(state))
         if len(found) != len(self.leaves):
             raise ArgumentError("model", f"a state with {len(self.leaves)} parts, as before", f"{len(found)} parts")
@@ -80,7 +80,7 @@ class Layout:
         return torch.cat(rows, 1)
 
     def unpack(self, rows: Tensor, frame: Any, place: Place) -> Any:
-        """Return rows as a state with the structure of ``frame``, whose other contents are kept."""
+        """Convert rows (R, n) of real numbers to a state with the structure and other contents of ``frame``."""
         parts = iter(rows.split([leaf.size for leaf in self.leaves], 1))
         leaves = iter(self.leaves)
 
@@ -97,7 +97,7 @@ class Layout:
 
 
 def layout_of(state: Any, place: Place, precise: bool) -> Layout:
-    """Return the layout of a state; its parts are in double precision if ``precise``."""
+    """Return the layout of a state: shapes and dtypes of its parts (in double precision if ``precise``)."""
     leaves = []
     for part in numbers_in(state):
         kind: Any = "tensor" if isinstance(part, Tensor) else "array" if isinstance(part, np.ndarray) else "number"
@@ -130,7 +130,7 @@ def _placed(value: Tensor, place: Place) -> Tensor:
 
 
 def _opened(value: Any) -> bool:
-    """Return whether the attributes of an object are parts of the state: caches of transformers, and dataclasses."""
+    """Return True if the attributes of an object are parts of a state (caches of ``transformers``, dataclasses)."""
     if isinstance(value, type | torch.nn.Module) or not hasattr(value, "__dict__"):
         return False
     return type(value).__module__.startswith("transformers.cache_utils") or dataclasses.is_dataclass(value)
@@ -143,7 +143,7 @@ def _is_number(value: Any) -> bool:
 
 
 def numbers_in(state: Any) -> Iterator[Any]:
-    """Yield the tensors, arrays and numbers (real or complex, not whole) in a nested structure or a cache.
+    """Yield the floating-point tensors, arrays and numbers in a nested structure or a cache.
 
     >>> [float(part) for part in numbers_in({"h": (torch.ones(()), 2.0), "steps": 3})]
     [1.0, 2.0]
@@ -159,7 +159,9 @@ def numbers_in(state: Any) -> Iterator[Any]:
 
 
 def rebuilt(value: Any, made: Callable[[Any], Any], other: Callable[[Tensor], Any] | None = None) -> Any:
-    """Return a copy of a nested structure with every number, tensor or array replaced; others are passed to ``other``.
+    """Return a copy of a nested structure in which ``made`` replaces every floating-point number, tensor or array.
+
+    ``other`` replaces the other tensors.
 
     >>> rebuilt({"h": (1.0, 2.0), "steps": 3}, lambda number: -number)
     {'h': (-1.0, -2.0), 'steps': 3}
@@ -190,7 +192,7 @@ def _copied(value: Any, entries: dict[Any, Any]) -> Any:
 
 
 def repeated(state: Any, rows: int, axis: int) -> Any:
-    """Return a state with one row as a state with ``rows`` equal rows."""
+    """Repeat a state with one row along an axis, so that it has ``rows`` equal rows."""
 
     def wide(value: Any) -> Any:
         tensor = torch.as_tensor(value)

@@ -13,30 +13,30 @@ from stablessm.instruments._tangent import tangents
 from stablessm.instruments.dynamics._stepping import Stepper
 
 _TRIED = (1e-5, 1e-3)
-"""Relative sizes of the changes that are compared with a forward derivative."""
+"""Relative sizes of the finite differences with which a forward derivative is compared."""
 
 
 SMALL = 8
-"""Size of a state up to which backward differentiation is faster."""
+"""Largest size of a state for which backward differentiation is faster."""
 
 
 @final
 @dataclass(frozen=True)
 class Pusher:
-    """A step that also advances tangents, J v."""
+    """A step of a model that also computes Jacobian-vector products J v."""
 
     stepper: Stepper
     mode: Literal["forward derivatives", "backward derivatives", "finite differences"]
-    """How J v is computed; finite differences if the model cannot be differentiated."""
+    """Method to compute J v; finite differences if the model cannot be differentiated."""
 
     @property
     def eps(self) -> float:
-        """Return the relative error of a product J v."""
+        """Return the expected relative error of a Jacobian-vector product J v."""
         eps = max(torch.finfo(leaf.dtype).eps for leaf in self.stepper.layout.leaves)
         return eps ** (2 / 3) if self.mode == "finite differences" else eps
 
     def matrices(self, rows: Tensor, x: Tensor | None, frame: Any, scale: float) -> Any:
-        """Return the next states (R, n), the Jacobian matrices (R, n, n), and the frame, made for R n rows."""
+        """Advance states by one step; return the next states (R, n), Jacobian matrices (R, n, n), and the raw state."""
         count, size = rows.shape
         if self.mode == "backward derivatives":
             return self._backward(rows, x)
@@ -56,7 +56,7 @@ class Pusher:
         return after.detach(), torch.stack(lines, 1).double(), self.stepper.frame
 
     def push(self, rows: Tensor, directions: Tensor, x: Tensor | None, frame: Any, scale: float) -> Any:
-        """Return the next states (R, n), J v (R, n) in float64, and the frame; ``scale`` is the size of the states."""
+        """Advance states by one step; return the next states (R, n), J v (R, n) in float64, and the raw state."""
         if self.mode == "finite differences":
             return self._difference(rows, directions, x, frame, scale * (self.eps**0.5))
         if self.stepper.vectorized:
@@ -81,12 +81,12 @@ class Pusher:
 
 
 def plain(stepper: Stepper, rows: Tensor, frame: Any) -> Any:
-    """Return the frame with values that have no tangents, so that it can be used in the next step."""
+    """Return a state without derivatives (dual numbers) from rows, so that it can be used in the next step."""
     return frame if stepper.place in ("single", "first", "last") else stepper.layout.unpack(rows, frame, stepper.place)
 
 
 def pusher(stepper: Stepper) -> Pusher:
-    """Return a derivative, if it agrees with finite differences at the first state, else finite differences."""
+    """Choose how to compute Jacobian-vector products: by derivatives if they agree with finite differences."""
     forward, finite = Pusher(stepper, "forward derivatives"), Pusher(stepper, "finite differences")
     if not stepper.layout.differentiable:
         return finite

@@ -1,4 +1,4 @@
-"""One step of any model with a state, as a map from rows of numbers to rows of numbers."""
+"""A single step of any model with a state, as a map from rows of numbers to rows of numbers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from stablessm.instruments import huggingface, systems
 from stablessm.instruments.dynamics._layout import Layout, Place, layout_of, repeated
 
 Step: TypeAlias = Callable[[Any, Any], tuple[Any, Any]]
-"""(input of one step or None, state) -> (output, state)."""
+"""Function from the input of one step (or None) and a state to an output and the next state."""
 
 _EXPECTED = "a model with a state: (x, state) -> (y, state)"
 
@@ -23,19 +23,19 @@ _EXPECTED = "a model with a state: (x, state) -> (y, state)"
 @final
 @dataclass(frozen=True)
 class Stepper:
-    """A model that advances rows of states by one step."""
+    """A model in a common form that advances several states, as rows of real numbers, by one step."""
 
     step: Step
     layout: Layout
     place: Place
     frame: Any
-    """A state of one row, from which structure and whole numbers are taken."""
+    """A state with one row, which provides the structure and the whole numbers of states."""
     start: Tensor
-    """(1, n) the first state, or (B, n) one for each sequence."""
+    """First state (1, n), or one first state per sequence (B, n)."""
     inputs: Tensor | None
-    """(B, T, …) inputs of each step; (1, 1, …) if the input is always the same; None if the model takes none."""
+    """Inputs of each step (B, T, …); (1, 1, …) for a constant input; None if the model takes no inputs."""
     taken: int = 0
-    """Number of inputs that were read to obtain the first state."""
+    """Number of inputs that the model read to produce the first state."""
     shape: tuple[int, ...] = ()
     """Shape of the input of one step and row, as the model takes it."""
     vectorized: bool = False
@@ -43,19 +43,19 @@ class Stepper:
     alone: bool = False
     """Whether the caller gave no inputs."""
     module: Any = None
-    """The caller's model."""
+    """Model of the caller."""
 
     @property
     def size(self) -> int:
-        """Return the number of real numbers in a state."""
+        """Return the number of real numbers in a state of the model."""
         return self.layout.size
 
     def framed(self, rows: int) -> Any:
-        """Return a frame for so many rows."""
+        """Return a state with the given number of rows, as a template for the structure of states."""
         return repeated(self.frame, rows, int(self.place[-1])) if self.place.startswith("axis") else self.frame
 
     def advance(self, rows: Tensor, x: Tensor | None, frame: Any) -> tuple[Tensor, Any]:
-        """Return the next states (R, n) of rows, and the frame that they came in; x is (R, …) or None."""
+        """Advance states (R, n) by one step with inputs x (R, …) or None; return them as rows and unconverted."""
         if self.place == "single" and not self.vectorized:
             parts = [self._single(rows[i : i + 1], None if x is None else x[i], frame) for i in range(len(rows))]
             return torch.cat([part for part, _ in parts]), parts[-1][1]
@@ -77,7 +77,7 @@ class Stepper:
         return x.reshape(len(x), *(self.shape[1:] if self.place.startswith("axis") else self.shape))
 
     def at(self, t: int, rows: int) -> Tensor | None:
-        """Return the input of step t for ``rows`` rows, in equal parts for each sequence."""
+        """Return the inputs of step t for ``rows`` rows, which are divided equally between the sequences."""
         if self.inputs is None:
             return None
         now = self.inputs[:, 0 if self.alone else t + self.taken]
@@ -85,7 +85,7 @@ class Stepper:
 
 
 def stepper(model: Any, inputs: Any, state: Any) -> Stepper:
-    """Find out how to run a model step by step, or raise an ArgumentError."""
+    """Return a stepper that runs a model step by step, or raise an ArgumentError if that is not possible."""
     if not callable(model):
         raise ArgumentError("model", "a callable or module", type(model).__name__)
     x = None if inputs is None else sequences(inputs)
@@ -94,7 +94,7 @@ def stepper(model: Any, inputs: Any, state: Any) -> Stepper:
 
 
 def sequences(inputs: Any) -> Tensor:
-    """Return inputs as (B, T, …), with at least one axis of channels unless they are tokens or a single series."""
+    """Convert inputs to the shape (B, T, …), with an axis of channels unless they are tokens or one series."""
     try:
         x = torch.as_tensor(inputs).detach()
     except (TypeError, ValueError, RuntimeError) as error:
@@ -110,7 +110,7 @@ def sequences(inputs: Any) -> Tensor:
 
 
 def _known(model: Any, x: Tensor | None, state: Any) -> Stepper | None:
-    """Return how a model of a known kind is run; None for any other callable."""
+    """Return the stepper of a model of a known kind; None for any other callable."""
     tokens = x is not None and not x.is_floating_point()
     axis, first = 0, state
     step: Step
@@ -138,7 +138,7 @@ def _known(model: Any, x: Tensor | None, state: Any) -> Stepper | None:
 
 
 def _of_module(model: Any, step: Step, x: Tensor | None, state: Any, size: int, axis: int) -> Stepper:
-    """Return the stepper of a module whose state has a batch axis; without inputs the input is zero."""
+    """Return the stepper of a module whose state has a batch axis; if there are no inputs, the input is zero."""
     weight, alone = systems.weight_of(model), x is None
     if x is None:
         x = torch.zeros(1, 1, size)
@@ -175,7 +175,7 @@ def _tried(step: Step, x: Any, state: Any) -> Any:
 
 
 def _function(model: Any, x: Tensor | None, state: Any) -> Stepper:
-    """Return the stepper of a function: find the form of its input and of its state, then the way to run many rows."""
+    """Return the stepper of a function, after trying several forms of its input and state."""
     if x is None and state is None:
         raise ArgumentError("state", "the first state, since the model has neither inputs nor a state of its own", None)
     reasons: list[Exception] = []
@@ -190,7 +190,7 @@ def _function(model: Any, x: Tensor | None, state: Any) -> Stepper:
 
 
 def _forms(model: Any, x: Tensor | None, state: Any) -> Iterator[tuple[tuple[int, ...], Any, bool]]:
-    """Yield the shape of an input, a first state and a precision, to be tried in this order."""
+    """Yield candidates for the form of a function, in order: shape of the input, first state, and precision."""
     shapes: list[tuple[int, ...]] = [()]
     if x is not None:
         own = tuple(x.shape[2:])
@@ -204,7 +204,7 @@ def _forms(model: Any, x: Tensor | None, state: Any) -> Iterator[tuple[tuple[int
 
 
 def _first_states(state: Any) -> list[Any]:
-    """Return the state, with numbers as tensors, as one tensor or array if it is a list of numbers, and as it is."""
+    """Return forms of a first state to try: as tensors, as one tensor or array (a list of numbers), and unchanged."""
     numbers = isinstance(state, tuple | list) and all(isinstance(part, int | float) for part in state)
     if isinstance(state, float | int):
         return [torch.tensor(float(state)), float(state)]
@@ -240,7 +240,7 @@ def _of_form(model: Any, x: Tensor | None, shape: tuple[int, ...], first: Any, p
 
 
 def _for_many_rows(single: Stepper) -> Stepper:
-    """Return the stepper that runs many rows in one call, in the first way that gives what single calls give."""
+    """Return a stepper that runs many rows in one call, by the first way that agrees with single calls."""
     rows = _probes(single)
     x = single.at(0, len(rows) * (1 if single.inputs is None else len(single.inputs)))
     x = None if x is None else x[: len(rows)]
@@ -266,7 +266,7 @@ def _for_many_rows(single: Stepper) -> Stepper:
 
 
 def _probes(single: Stepper) -> Tensor:
-    """Return states near the first state, a number of rows that no axis of the state has."""
+    """Return states near the first state, for tests; their number is not the length of any axis of the state."""
     sizes = {size for leaf in single.layout.leaves for size in leaf.shape}
     count = next(n for n in range(3, 99) if n not in sizes)
     generator = torch.Generator().manual_seed(0)

@@ -1,4 +1,4 @@
-"""Information processing capacity: which functions of past inputs a state holds, and how many of them."""
+"""Information processing capacity: the number of functions of past inputs that can be read from a state."""
 
 from __future__ import annotations
 
@@ -22,43 +22,43 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Term: TypeAlias = tuple[tuple[int, int], ...]
-"""A product of Legendre polynomials of past inputs: (delay, degree) of each factor."""
+"""A product of Legendre polynomials of past inputs, as (delay, degree) of each factor."""
 
 CHANCE = 1e-4
-"""Probability with which a function that the states do not depend on passes the threshold."""
+"""Probability that a function on which the states do not depend exceeds the threshold."""
 
 CAUTION = 2.0
-"""Factor of the threshold: functions of the same inputs are uncorrelated but not independent (Dambre et al. 2012)."""
+"""Safety factor of the threshold: functions of the same inputs are uncorrelated but dependent (Dambre et al. 2012)."""
 
 SURROGATES = 200
 BLOCK = 64
-"""Number of functions that are projected onto the states at a time."""
+"""Number of functions that are projected onto the states at once."""
 
 DEAD = 6
 """Number of further delays without a significant capacity after which the search stops."""
 
 ENOUGH = 0.995
-"""Share of the largest possible capacity at which the search stops."""
+"""Fraction of the largest possible capacity at which the search stops."""
 
 
 @final
 @checked
 @dataclass(frozen=True, eq=False, repr=False)
 class InformationCapacity(Result):
-    """Capacities of functions of past inputs, from :func:`information_processing_capacity`."""
+    """The capacities of functions of past inputs, as :func:`information_processing_capacity` returns them."""
 
     total: float
     """Sum of all capacities; at most ``rank``."""
     by_degree: dict[int, float]
     """Sum of the capacities of each degree: 1 is linear memory, 2 and more are nonlinear."""
     linear: np.ndarray
-    """(delays,) capacity of the input of each delay: the linear memory function."""
+    """Capacity of the input at each delay (delays,): the linear memory function."""
     terms: tuple[tuple[Term, float], ...]
     """Each function with a significant capacity, as (delay, degree) of its factors, and its capacity."""
     rank: int
     """Number of linearly independent state variables, the largest possible total."""
     state_size: int
-    """Number of state variables; a complex one counts twice."""
+    """Number of state variables; a complex variable counts twice."""
     threshold: dict[int, float]
     """Capacity below which a function of each degree counts as zero, from shifted inputs."""
     complete: bool
@@ -66,11 +66,11 @@ class InformationCapacity(Result):
 
     @property
     def nonlinear(self) -> float:
-        """Return the capacity of all degrees above 1."""
+        """Return the nonlinear capacity: the sum of the capacities of all degrees above 1."""
         return sum(value for degree, value in self.by_degree.items() if degree > 1)
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw the capacity of each degree and the largest possible total."""
+        """Plot the capacity of each degree and the largest possible total."""
         ax = _axes.on(ax)
         ax.bar(list(self.by_degree), list(self.by_degree.values()))
         ax.axhline(self.rank, color="0.6", linewidth=0.8)
@@ -79,7 +79,7 @@ class InformationCapacity(Result):
 
     def __str__(self) -> str:
         parts = ", ".join(f"degree {degree}: {value:.4g}" for degree, value in self.by_degree.items() if value)
-        open_end = "" if self.complete else "; the search reached its limit, the rest was not looked at"
+        open_end = "" if self.complete else "; the search reached its limit before it was complete"
         return f"capacity {self.total:.4g} of {self.rank} ({parts or 'none'}){open_end}"
 
 
@@ -95,7 +95,7 @@ def information_processing_capacity(
     seed: Seed = 0,
     progress: bool = True,
 ) -> InformationCapacity:
-    """Measure which functions of past inputs a linear readout of the states can compute (Dambre et al. 2012).
+    """Measure which functions of past inputs a linear readout of the states can compute, and how well (Dambre 2012).
 
     The functions are products of Legendre polynomials of inputs at different delays, which are orthogonal if the inputs
     are independent and uniform. The capacity of a function z is the share of its variance that a linear combination of
@@ -103,8 +103,8 @@ def information_processing_capacity(
     variables, and equals it if the inputs determine the states and the states fade.
 
     A function counts if its capacity is above a threshold that functions of shifted inputs, which the states cannot
-    know, pass with probability 1e-4. Inputs of delays up to the last significant one all count. Each function is made
-    orthogonal to those before it, so that the total is at most the rank for inputs of any distribution and correlation.
+    know, exceed with probability 1e-4. Inputs of all delays up to the last significant delay count. Each function is
+    made orthogonal to the previous functions, so that the total is at most the rank for inputs of any distribution.
 
     Args:
         states: (time, state) states after each input, real or complex.
@@ -154,7 +154,7 @@ def _checked_arrays(states: Any, inputs: Any) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _orthonormal(x: np.ndarray) -> np.ndarray:
-    """Return an orthonormal basis (T, rank) of the centered states, with variables of very different sizes balanced."""
+    """Return an orthonormal basis (T, rank) of the centered states, with variables scaled to similar sizes."""
     centered = x.astype(np.float64) - x.mean(0, dtype=np.float64)
     size = np.linalg.norm(centered, axis=0)
     centered = centered[:, size > 1e-14 * (1 + np.abs(x).max())] / size[size > 1e-14 * (1 + np.abs(x).max())]
@@ -166,7 +166,7 @@ def _orthonormal(x: np.ndarray) -> np.ndarray:
 
 @final
 class _Polynomials:
-    """Legendre polynomials of the inputs, with variance one for uniform inputs, at every delay."""
+    """Evaluates Legendre polynomials of the inputs at every delay, scaled to variance one for uniform inputs."""
 
     def __init__(self, u: np.ndarray, first: int, max_degree: int) -> None:
         self.first = first
@@ -174,7 +174,7 @@ class _Polynomials:
         self.values = [math.sqrt(2 * n + 1) * column for n, column in enumerate(legendre.T)]
 
     def columns(self, terms: Iterable[Term]) -> np.ndarray:
-        """Return the functions (T, n), centered and of norm 1; a constant function is zero."""
+        """Return the values (T, n) of products of polynomials, centered and with norm 1 (constants become zero)."""
         stop = len(self.values[0])
         made = []
         for term in terms:
@@ -191,7 +191,7 @@ class _Polynomials:
 @final
 @dataclass
 class _Search:
-    """The functions that count so far, with their projections onto the states."""
+    """The search for functions with significant capacity, and the functions found so far."""
 
     basis: np.ndarray
     polynomials: _Polynomials
@@ -202,11 +202,11 @@ class _Search:
     kept: list[Term] = field(default_factory=list)
     threshold: dict[int, float] = field(default_factory=dict)
     reached: int = 0
-    """Largest delay that counted."""
+    """Largest delay of a function that counts."""
     complete: bool = True
 
     def degree(self, degree: int) -> None:
-        """Look at the functions of one degree, by their largest delay, until no more of them count."""
+        """Search the functions of one degree in the order of their largest delay, until no more functions count."""
         limit = self.threshold[degree] = self._threshold(degree)
         seen = alive = 0
         shells: list[list[Term]] = []
@@ -241,7 +241,7 @@ class _Search:
         return np.concatenate(found)
 
     def _threshold(self, degree: int) -> float:
-        """Return the capacity that functions of shifted inputs pass with probability ``CHANCE``."""
+        """Return the capacity that functions of shifted inputs of a degree exceed with probability ``CHANCE``."""
         steps, low = len(self.basis), min(self.delay + 1, len(self.basis) // 3)
         near = list(itertools.islice(itertools.chain.from_iterable(_terms(degree, k) for k in itertools.count()), 2000))
         chosen = [near[i] for i in self.rng.integers(0, len(near), SURROGATES)]
@@ -256,7 +256,7 @@ class _Search:
         return CAUTION * max(_gamma_quantile(float(sample.mean()), float(sample.var())), float(sample.max()))
 
     def capacities(self) -> np.ndarray:
-        """Return the capacity of each function that counts, orthogonal to those before it."""
+        """Return the capacity of each function that counts, after orthogonalization to the previous functions."""
         if not self.kept:
             return np.zeros(0)
         blocks = [self.kept[start : start + BLOCK] for start in range(0, len(self.kept), BLOCK)]
@@ -266,11 +266,11 @@ class _Search:
         return np.square(np.linalg.solve(lower, onto.T)).sum(1)
 
     def total(self) -> float:
-        """Return the sum of all capacities."""
+        """Return the sum of the capacities of all functions that were found."""
         return float(self.capacities().sum())
 
     def result(self, state_size: int, max_degree: int) -> InformationCapacity:
-        """Return what was found."""
+        """Return the capacities of all functions that were found, as an :class:`InformationCapacity`."""
         values = np.minimum(self.capacities(), 1.0)
         degrees = np.array([sum(degree for _, degree in term) for term in self.kept], dtype=int)
         rank = self.basis.shape[1]
@@ -285,7 +285,7 @@ class _Search:
 
 
 def _terms(degree: int, delay: int) -> Iterator[Term]:
-    """Yield the products of a degree whose largest delay is ``delay``.
+    """Yield all products of the given degree whose largest delay is ``delay``.
 
     >>> list(_terms(2, 1))
     [((0, 1), (1, 1)), ((1, 2),)]

@@ -1,4 +1,4 @@
-"""Length: how the loss of a causal model depends on the position and on the number of inputs that it has seen."""
+"""The dependence of the loss of a causal model on the position and on the number of inputs that it has seen."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, final
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -25,12 +26,12 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Loss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
-"""(outputs (B, T, …), targets (B, T, …)) -> loss of each step (B, T)."""
+"""Function from outputs (B, T, …) and targets (B, T, …) to the loss of each step (B, T)."""
 
 Run: TypeAlias = Callable[[Tensor, Any], tuple[Tensor, Any]]
 
 CHUNK = 1024
-"""Number of steps that run at a time if the state is carried."""
+"""Number of steps that run in one call if the state is carried."""
 
 PER_OCTAVE = 2
 """Number of bins of positions per factor of two."""
@@ -40,28 +41,28 @@ PER_OCTAVE = 2
 @checked
 @dataclass(frozen=True, eq=False, repr=False)
 class LengthCurve(Result):
-    """Loss by position, from :func:`length_curve`."""
+    """The loss of a model by position in the sequence, as :func:`length_curve` returns it."""
 
     _drawn = ("position", "loss")
     position: np.ndarray
-    """(N,) last position of each bin, counted from 1."""
+    """Last position of each bin (N,), counted from 1."""
     loss: np.ndarray
-    """(N,) mean loss in each bin, with the state carried from the first input on."""
+    """Mean loss in each bin (N,), with the state carried from the first input on."""
     error: np.ndarray
-    """(N,) two standard errors of the mean over sequences; nan for a single sequence."""
+    """Two standard errors of the mean over sequences (N,); nan for a single sequence."""
     restarted: np.ndarray | None
-    """(N,) mean loss at the same positions if the model starts again every ``window`` steps; None without a window."""
+    """Mean loss at the same positions if the model starts again every ``window`` steps (N,); None without a window."""
     window: int | None
     carried: bool
     """Whether the model carried a state; otherwise it ran over whole sequences."""
 
     @property
     def perplexity(self) -> np.ndarray:
-        """Return exp(loss), for a loss in nats."""
+        """Return the perplexity exp(loss) in each bin of positions, for a loss in nats."""
         return np.exp(self.loss)
 
     def rise(self, after: int) -> float:
-        """Return the largest loss after a position minus the loss in the bin that contains the position.
+        """Return by how much the loss rises after a position: the largest later loss minus the loss at the position.
 
         >>> curve = LengthCurve(np.array([1, 2, 4, 8]), np.array([4.0, 3.0, 2.5, 2.75]), np.zeros(4), None, None, True)
         >>> curve.rise(after=3)
@@ -73,7 +74,7 @@ class LengthCurve(Result):
         return float(self.loss[first + 1 :].max() - self.loss[first])
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw the losses by position."""
+        """Plot the loss against the position."""
         ax = _axes.on(ax)
         ax.semilogx(self.position, self.loss, label="state carried")
         if self.restarted is not None:
@@ -94,28 +95,28 @@ class LengthCurve(Result):
 @checked
 @dataclass(frozen=True, eq=False, repr=False)
 class Remembrance(Result):
-    """Predictions with a truncated past compared with the whole past, from :func:`effective_remembrance`."""
+    """The comparison of predictions with a truncated past and the whole past, from :func:`effective_remembrance`."""
 
     _drawn = ("context", "distance")
     context: np.ndarray
-    """(N,) number of latest inputs that the model saw."""
+    """Number of latest inputs that the model saw (N,)."""
     distance: np.ndarray
-    """(N,) mean total variation, from 0 to 1, between the predictions with these inputs and with all inputs."""
+    """Mean total variation (0 to 1) between the predictions with these inputs and with all inputs (N,)."""
     loss: np.ndarray
-    """(N,) mean loss with these inputs."""
+    """Mean loss with these inputs (N,)."""
     full_loss: float
     """Mean loss with all inputs."""
     samples: int
     """Number of predictions."""
 
     def reach(self, level: float = 0.05) -> int | None:
-        """Return the smallest context from which on the distance stays below ``level``; None if there is none."""
+        """Return the smallest context from which on the distance stays below ``level``, or None."""
         below = self.distance < level
         start = len(below) - int(np.argmin(below[::-1])) if not below.all() else 0
         return int(self.context[start]) if start < len(below) else None
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw the distance by context."""
+        """Plot the distance against the context."""
         ax = _axes.on(ax)
         ax.loglog(self.context, self.distance, "o-", markersize=3)
         ax.set(xlabel="number of latest inputs", ylabel="total variation from the whole past")
@@ -131,8 +132,8 @@ class Remembrance(Result):
 @checked
 def length_curve(
     model: Any,
-    inputs: Any,
-    targets: Any = None,
+    inputs: Tensor | ArrayLike,
+    targets: Tensor | ArrayLike | None = None,
     *,
     window: Size | None = None,
     loss: Loss | None = None,
@@ -141,8 +142,8 @@ def length_curve(
     """Measure the loss of a causal model as a function of the position, with the state carried and without.
 
     A model that was trained on short sequences may fail on longer ones. With the state carried, the curve of a model
-    that extends does not rise after the training length. With ``window``, the loss of the same positions is also
-    measured from a fresh state every ``window`` steps.
+    that extends to longer inputs does not rise after the training length. With ``window``, the loss of the same
+    positions is also measured from a fresh state every ``window`` steps.
 
     Args:
         model: One of our models or layers, a ``torch.nn`` recurrence, a Hugging Face model, or
@@ -179,17 +180,17 @@ def length_curve(
 @checked
 def effective_remembrance(
     model: Any,
-    inputs: Any,
+    inputs: Tensor | ArrayLike,
     *,
     contexts: Sequence[int] | None = None,
     samples: Size = 64,
     seed: Seed = 0,
     progress: bool = True,
 ) -> Remembrance:
-    """Compare the predictions of a model with the whole past and with a truncated past (effective remembrance).
+    """Measure how much the predictions of a model change if it sees only the latest inputs (effective remembrance).
 
-    At random positions of the inputs, the total variation ½ Σ |p - q| between the probabilities of the next token given
-    all inputs so far (p) and given the last c inputs from a fresh state (q).
+    At random positions of the inputs, the distance is the total variation ½ Σ |p - q| between the probabilities of the
+    next token given all inputs so far (p) and given the last c inputs from a fresh state (q).
 
     Args:
         model: A causal model from tokens to logits, as for :func:`stablessm.length_curve`.
@@ -270,7 +271,7 @@ def _placed(model: Any) -> Callable[[Tensor], Tensor]:
 
 
 def _runner(model: Any, x: Tensor) -> tuple[Run, bool]:
-    """Return how the model runs, and whether it carries a state."""
+    """Return a function that runs the model, and whether the model carries a state."""
     width = 1 if x.dim() == 2 else x.shape[-1]
     own = getattr(model, "d_input", getattr(model, "input_size", None))
     try:
@@ -297,7 +298,7 @@ def _runner(model: Any, x: Tensor) -> tuple[Run, bool]:
 def _losses(
     run: Run, carries: bool, x: Tensor, y: Tensor, loss: Loss, window: int | None, tell: Callable[[], object]
 ) -> Tensor:
-    """Return the loss of each step (B, T); the model starts again every ``window`` steps."""
+    """Run the model and return the loss of each step (B, T); the model starts again every ``window`` steps."""
     length = x.shape[1]
     size = window or (CHUNK if carries else length)
     state, found = None, []
@@ -312,7 +313,7 @@ def _losses(
 
 
 def _at(run: Run, carries: bool, x: Tensor, rows: Tensor, ends: Tensor, tell: Callable[[], object]) -> Tensor:
-    """Return the outputs at positions ``ends`` of sequences ``rows``, with the whole past, in float64."""
+    """Return the outputs at positions ``ends`` of the sequences ``rows``, given the whole past, in float64."""
     found: dict[int, Tensor] = {}
     state, size = None, CHUNK if carries else x.shape[1]
     for start in range(0, x.shape[1], size):
@@ -324,7 +325,7 @@ def _at(run: Run, carries: bool, x: Tensor, rows: Tensor, ends: Tensor, tell: Ca
 
 
 def _edges(length: int) -> np.ndarray:
-    """Return the bounds of bins that grow with the position.
+    """Return the edges of bins of positions, whose size grows with the position.
 
     >>> _edges(20).tolist()
     [0, 1, 2, 4, 5, 8, 11, 16, 20]
@@ -335,6 +336,6 @@ def _edges(length: int) -> np.ndarray:
 
 
 def _binned(losses: Tensor, edges: np.ndarray) -> np.ndarray:
-    """Return the means (B, N) of losses (B, T) between edges."""
+    """Return the mean losses (B, N) in the bins between ``edges``, from losses (B, T)."""
     sums = np.concatenate([np.zeros((len(losses), 1)), losses.numpy().cumsum(1)], 1)[:, edges]
     return np.diff(sums, axis=1) / np.diff(edges)

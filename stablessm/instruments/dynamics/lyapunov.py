@@ -1,4 +1,4 @@
-"""Lyapunov exponents: how fast small differences between two states grow or shrink along a trajectory."""
+"""Lyapunov exponents: rates at which small differences between two states grow or shrink along a trajectory."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from stablessm._arguments import real_number, whole_number
@@ -26,70 +27,71 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 MOST_EXPONENTS = 512
-"""Number of exponents up to which all are computed by default, and largest size of a Jacobian matrix."""
+"""Largest size of a state of which all exponents are computed by default, and of a Jacobian matrix."""
 
 FEW_EXPONENTS = 16
 """Default number of exponents of a larger state."""
 
 TOGETHER = 2**14
-"""Number of values of directions up to which parallel trajectories cost little."""
+"""Largest number of values (of all directions) at which parallel trajectories cost little extra time."""
 
 MOST_TRAJECTORIES = 512
 """Largest number of parallel trajectories."""
 
 MORE = 4
-"""Number of steps of all parallel trajectories together, in units of the steps that were asked for."""
+"""Number of steps of all parallel trajectories together, as a multiple of the requested steps."""
 
 LONG_ENOUGH = 4000
-"""Number of steps of a parallel trajectory below which it is not shortened to less than a quarter of the steps."""
+"""A parallel trajectory has at least this number of steps, or a quarter of the requested steps if that is less."""
 
 SETTLING = 5000
-"""Number of steps before the first state of a trajectory, at least, and a tenth of the steps; at most all of them."""
+"""Smallest number of steps before the first state of a trajectory (if larger: a tenth of the steps)."""
 
 APART = 1e-3
-"""Distance of parallel trajectories from the first one at their start, relative to its standard deviation."""
+"""Initial distance of parallel trajectories from the first trajectory, relative to its standard deviation."""
 
 SAME = 1000
-"""Difference up to which two Jacobian matrices are equal, in units of their rounding."""
+"""Largest difference between Jacobian matrices that count as equal, in units of their rounding errors."""
 
 COMPARED = 2
-"""Number of steps whose Jacobian matrices must be equal if the state is not finite after them."""
+"""Number of steps whose Jacobian matrices must be equal if the state becomes infinite after them."""
 
 TRANSIENT = 1000
 """Number of steps in which transient growth is measured."""
 
 PIECES = 8
-"""Number of pieces of a trajectory, or of trajectories, whose averages give the standard error."""
+"""Number of pieces of a trajectory (or number of trajectories) from whose averages the standard error is computed."""
 
 OTHERS = 4
-"""Number of first states whose trajectories are compared under the same inputs."""
+"""Number of initial states whose trajectories under the same inputs are compared."""
 
 
 @final
 @checked
 @dataclass(frozen=True, eq=False, repr=False)
 class LyapunovSpectrum(Result):
-    """Lyapunov exponents of a model, from :func:`lyapunov_spectrum`."""
+    """The Lyapunov exponents of a model, as :func:`lyapunov_spectrum` returns them."""
 
     exponents: np.ndarray
-    """(k,) from the largest, per unit of time; -inf for directions that are lost in a finite number of steps."""
+    """Exponents (k,) in descending order, per unit of time; -inf for directions that vanish in finitely many steps."""
     error: np.ndarray
-    """(k,) two standard errors of each exponent, from pieces of the trajectories; 0 where the exponent is exact."""
+    """Two standard errors of each exponent (k,), from pieces of the trajectories; 0 where the exponent is exact."""
     verdict: str
     """``contracting``, ``marginal`` or ``expanding``, by the sign of the largest exponent."""
     evidence: str
-    """Why the verdict was given."""
+    """Explains the verdict, with numbers."""
     dimension: float
     """Kaplan–Yorke dimension of the attractor; nan if too few exponents are known."""
     growth: float
     """Largest factor by which a small change grows before it decays; infinite if the model is expanding."""
     growth_time: float
-    """Time after which that factor is reached."""
+    """Time after which the factor ``growth`` is reached."""
     merged: float | None
-    """Largest distance that remains between trajectories from different states under the same inputs, as a share of
-    their first distance; None without inputs. Near 0 the inputs determine the state (the echo state property)."""
+    """Largest remaining distance between trajectories from different states under the same inputs, as a fraction of
+    their initial distance; None without inputs. A value near 0 means that the inputs determine the state (the echo
+    state property)."""
     history: np.ndarray
-    """(pieces, k) the estimates after each piece of the trajectories."""
+    """Estimates of the exponents after each piece of the trajectories (pieces, k)."""
     state_size: int
     """Number of real values in the state; a complex value counts twice and has two equal exponents."""
     steps: int
@@ -97,11 +99,11 @@ class LyapunovSpectrum(Result):
     trajectories: int
     dt: float
     method: str
-    """How the derivatives were computed."""
+    """Describes how the exponents and derivatives were computed."""
 
     @property
     def largest(self) -> float:
-        """Return the largest exponent."""
+        """Return the largest Lyapunov exponent."""
         return float(self.exponents[0])
 
     @property
@@ -111,11 +113,11 @@ class LyapunovSpectrum(Result):
 
     @property
     def interval(self) -> np.ndarray:
-        """Return (k, 2): each exponent minus and plus its error."""
+        """Return the interval of each exponent (k, 2): the exponent minus and plus its error."""
         return np.stack([self.exponents - self.error, self.exponents + self.error], 1)
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw the exponents with their errors."""
+        """Plot the exponents with their errors."""
         ax = _axes.on(ax)
         shown = np.isfinite(self.exponents)
         index = np.arange(1, len(self.exponents) + 1)
@@ -137,7 +139,7 @@ class LyapunovSpectrum(Result):
 @checked
 def lyapunov_spectrum(
     model: Any,
-    inputs: Any = None,
+    inputs: Tensor | ArrayLike | None = None,
     *,
     state: Any = None,
     steps: Size | None = None,
@@ -148,16 +150,16 @@ def lyapunov_spectrum(
 ) -> LyapunovSpectrum:
     """Measure the Lyapunov exponents of a model: the rates at which small differences of its state grow or shrink.
 
-    With the Jacobian matrices J_t of the state after a step with respect to the state before it, the exponents are
-    the logarithms of the growth rates of J_t ⋯ J_1. They are found by pushing k directions forward and orthogonalizing
-    them at every step (QR, in float64). Three cases are exact up to rounding: if all J_t are equal, the exponents are
-    log |λ| of the eigenvalues; state variables that do not influence each other in both directions are treated
-    separately (a diagonal recurrence has the averages of log |a_t|); a state that is reached at a fixed point has the
-    eigenvalues there. A state that becomes infinite is an error, unless it grows and all J_t before are equal.
+    J_t is the Jacobian matrix of the state after step t with respect to the state before it. The exponents are
+    the logarithms of the growth rates of J_t ⋯ J_1. They are computed by multiplying k directions by J_t and
+    orthogonalizing them at every step (QR, in float64). Three cases are exact up to rounding: if all J_t are equal, the
+    exponents are log |λ| of the eigenvalues; state variables that do not influence each other in both directions are
+    treated separately (a diagonal recurrence has the averages of log |a_t|); at a fixed point the exponents are log |λ|
+    of the eigenvalues there. A state that becomes infinite is an error, unless it grows and all J_t before are equal.
 
     Without inputs the first tenth of the steps is left out, and up to 512 shorter trajectories that start at points of
-    the first one run in parallel, if the model can run them in one call. With inputs the first tenth of the inputs
-    only aligns the directions.
+    the first trajectory run in parallel, if the model can run them in one call. With inputs the first tenth of the
+    inputs only aligns the directions.
 
     Args:
         model: A function ``(x, state) -> (y, state)``, where x is None if there are no inputs; one of our layers or
@@ -186,7 +188,7 @@ def lyapunov_spectrum(
 
 
 class _Measurement:
-    """The trajectories, their directions, and what is read from them."""
+    """A measurement of Lyapunov exponents: the trajectories, their directions, and the computation of the result."""
 
     def __init__(
         self, way: Pusher, k: int | None, steps: int | None, dt: float, seed: int, tell: Callable[[], object]
@@ -218,7 +220,7 @@ class _Measurement:
             self.length, self.start = steps - self.skip, run.start
 
     def _on_the_attractor(self, steps: int, count: int) -> Tensor:
-        """Return ``count`` states near the second half of a trajectory of ``steps`` steps, slightly apart from it.
+        """Return ``count`` states close to (but not on) the second half of a trajectory of ``steps`` steps.
 
         A trajectory that grows without bounds has no attractor: the first state is returned.
         """
@@ -247,7 +249,7 @@ class _Measurement:
         return torch.where(self._stays(moved, min(steps, self.skip)), moved, chosen)
 
     def _stays(self, rows: Tensor, steps: int) -> Tensor:
-        """Return whether each state stays finite, (R, 1): a state beside an attractor may lead away from it."""
+        """Return a mask (R, 1) of the states that stay finite; a state near an attractor may still lead away."""
         after, frame = rows, self.run.framed(len(rows))
         for t in range(steps):
             after, frame = self.run.advance(after, self.run.at(t, len(rows)), frame)
@@ -257,14 +259,14 @@ class _Measurement:
         self.scale = max(float(rows.abs().max()), 0.999 * self.scale)
 
     def _not_finite(self, step: int) -> NumericalError:
-        """Return the error of a state that is not finite after so many steps from the first state."""
+        """Return an error that states that the state is not finite after ``step`` steps, and how to avoid that."""
         most = (step - 1) * 5 // 11 if self.run.alone else step - 1  # trajectories are up to 2.2 times as long
         fewer = f"give at most {most} steps, " if most else ""
         remedy = f"{fewer}start from another state or give smaller inputs"
         return NumericalError(f"the state or its derivative is not finite after step {step}", remedy)
 
     def result(self) -> LyapunovSpectrum:
-        """Run the trajectories and read the exponents."""
+        """Run the trajectories and return their Lyapunov exponents."""
         cocycle, growth, constant = self._trajectories()
         if constant is not None:
             exponents = eigenvalue_logs(constant)[: self.k]
@@ -289,12 +291,12 @@ class _Measurement:
         )  # fmt: skip
 
     def _slack(self, error: float, exact: bool) -> float:
-        """Return how far the largest exponent may be from zero by chance or rounding."""
+        """Return the largest distance from zero that the largest exponent may have by chance or rounding."""
         rounding = 1e-9 if self.way.eps < 1e-12 else 1e-5
         return max(error, rounding, 0.0 if exact else 1 / self.length) / self.dt
 
     def _trajectories(self) -> tuple[Cocycle, Growth, Tensor | None]:
-        """Return the growth along the trajectories, and the Jacobian matrix if it is the same at all steps."""
+        """Run the trajectories; return the growth along them, and the Jacobian matrix if all steps have the same."""
         size = self.run.size
         matrix = self._matrix() if size <= MOST_EXPONENTS else None
         if not self.full or matrix is None:
@@ -309,7 +311,7 @@ class _Measurement:
             pattern = pattern | walked
 
     def _matrix(self) -> Tensor:
-        """Return the Jacobian matrices of the first step, (R, n, n), or (1, n, n) if only their products are needed."""
+        """Return the Jacobian matrices of the first step: of all trajectories (R, n, n), or of the first (1, n, n)."""
         count = len(self.start)
         rows, x = self.start, self.run.at(0, count)
         if not self.full:
@@ -317,14 +319,14 @@ class _Measurement:
         return self.way.matrices(rows, x, self.run.framed(len(rows) * self.run.size), self.scale)[1]
 
     def _pushed(self, rows: Tensor, directions: Tensor, t: int, frame: Any) -> tuple[Tensor, Tensor, Any]:
-        """Return the states after step t, J times the directions (R, n, k), and the frame."""
+        """Advance states by step t; return them, J_t times the directions (R, n, k), and the raw state."""
         count, size, k = directions.shape
         wide, x = rows.repeat_interleave(k, 0), self.run.at(t, count * k)
         after, moved, frame = self.way.push(wide, directions.mT.reshape(count * k, size), x, frame, self.scale)
         return after[::k], moved.reshape(count, k, size).mT, frame
 
     def _walk(self, first: Tensor | None, pattern: Tensor | None) -> Any:
-        """Return the same as ``_trajectories``; or the influences (n, n) of a step, if ``pattern`` lacks one."""
+        """Run the trajectories and return their growth, or an influence between variables that ``pattern`` lacks."""
         size, count, k = self.run.size, len(self.start), self.tangents
         parts = None if pattern is None else blocks(pattern)
         covered = None if pattern is None else closure(pattern)
@@ -363,7 +365,7 @@ class _Measurement:
         return cocycle, growth, first[0] if constant and first is not None else None
 
     def _merged(self) -> float | None:
-        """Return what remains of the distances between trajectories from different states, under the same inputs."""
+        """Return the fraction of the initial distance that remains between trajectories under the same inputs."""
         run = self.run
         if run.alone or run.inputs is None:
             return None
@@ -388,18 +390,18 @@ def _number_of_exponents(k: int | None, size: int) -> int:
 
 
 def _is_huge(rows: Tensor) -> bool:
-    """Return whether a number is near overflow, on a logarithmic scale."""
+    """Return True if a number is so large that its square would overflow."""
     return bool((rows.abs() > torch.finfo(rows.dtype).max ** 0.5).any())
 
 
 def _spread(rows: Tensor, others: int) -> Tensor:
-    """Return the largest distance of each group of rows from its first row."""
+    """Return the largest distance within each group of states, from the first state of the group."""
     groups = rows.double().reshape(-1, others, rows.shape[1])
     return torch.linalg.vector_norm(groups[:, 1:] - groups[:, :1], dim=-1).amax(1).clamp(min=1e-300)
 
 
 def _averages(means: Tensor, counts: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return exponents, two standard errors, and the estimates after each chunk, of means (chunks, R, k)."""
+    """Return the exponents, two standard errors, and the estimates after each chunk, from means (chunks, R, k)."""
     weights = counts / counts.sum()
     exponents = (weights[:, None, None] * means).sum(0).mean(0)
     order = exponents.argsort(descending=True, stable=True)
@@ -409,7 +411,7 @@ def _averages(means: Tensor, counts: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _standard_error(means: Tensor, weights: Tensor) -> Tensor:
-    """Return the standard error of the mean, from the trajectories if there are at least 8, else from long pieces."""
+    """Return the standard error of the mean, from at least 8 trajectories or else from long pieces of trajectories."""
     apart = (weights[:, None, None] * means).sum(0)
     if len(apart) < PIECES:
         pieces = [
@@ -422,7 +424,7 @@ def _standard_error(means: Tensor, weights: Tensor) -> Tensor:
 
 
 def _dimension(rates: np.ndarray, size: int) -> float:
-    """Return the Kaplan–Yorke dimension of exponents that are sorted from the largest.
+    """Return the Kaplan–Yorke dimension for exponents in descending order.
 
     >>> round(_dimension(np.array([0.9056, 0.0, -14.5723]), 3), 4)
     2.0621

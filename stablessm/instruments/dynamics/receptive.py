@@ -1,4 +1,4 @@
-"""Receptive field: which past inputs the outputs of a model depend on, on given inputs."""
+"""The receptive field of a model: the past inputs on which its outputs depend."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, final
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from stablessm._arguments import one_of, real_number, whole_number
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 ROWS = 64
-"""Number of sequences that run at a time."""
+"""Number of sequences that run at once."""
 
 POSITIONS = 16
 """Number of positions of each sequence whose outputs are differentiated."""
@@ -38,21 +39,21 @@ PROBES = 8
 @checked
 @dataclass(frozen=True, eq=False, repr=False)
 class ReceptiveField(Result):
-    """The influence of past inputs on outputs, from :func:`receptive_field`."""
+    """The influence of past inputs on the outputs of a model, as :func:`receptive_field` returns it."""
 
     _drawn = ("lag", "ablation")
     lag: np.ndarray
-    """(K,) how many steps ago: 0 is the present input."""
+    """Number of steps between the input and the output (K,); 0 is the current input."""
     gradient: np.ndarray | None
-    """(K,) root mean square of |∂y[t] / ∂x[t - lag]|; None for a model that PyTorch cannot differentiate."""
+    """Root mean square of |∂y[t] / ∂x[t - lag]| (K,); None for a model that PyTorch cannot differentiate."""
     ablation: np.ndarray
-    """(K,) root mean square change of y[t] if x[t - lag] is replaced by an input of another step, relative to the
+    """Root mean square change of y[t] if x[t - lag] is replaced by an input of another step (K,), relative to the
     standard deviation of the outputs."""
     positions: int
     """Number of outputs that were averaged for the first lag."""
 
     def reach(self, level: float = 0.01, by: Literal["gradient", "ablation"] = "ablation") -> int:
-        """Return the number of latest inputs with all lags whose influence is above ``level`` of the largest.
+        """Return the number of latest inputs that contain all lags with an influence above ``level`` times the largest.
 
         >>> ReceptiveField(np.arange(4), None, np.array([1.0, 0.5, 0.25, 0.0]), 1).reach()
         3
@@ -65,7 +66,7 @@ class ReceptiveField(Result):
         return int(above[-1]) + 1 if len(above) else 0
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw both influences, relative to their largest values."""
+        """Plot both measures of influence against the lag, relative to their largest values."""
         ax = _axes.on(ax)
         for name, values in (("gradient", self.gradient), ("ablation", self.ablation)):
             if values is not None and values.max() > 0:
@@ -81,9 +82,9 @@ class ReceptiveField(Result):
 
 @checked
 def receptive_field(
-    model: Any, inputs: Any, *, lags: Size | None = None, seed: Seed = 0, progress: bool = True
+    model: Any, inputs: Tensor | ArrayLike, *, lags: Size | None = None, seed: Seed = 0, progress: bool = True
 ) -> ReceptiveField:
-    """Measure which past inputs the outputs of a causal model depend on, along given inputs.
+    """Measure on which past inputs the outputs of a causal model depend, along given inputs.
 
     Two measures are returned. Gradients show the effect of small changes: the Jacobian matrix of y[t] with respect to
     x[t - k], averaged over t. Ablation shows the effect of real changes: x[t - k] is replaced by the input of another
@@ -111,7 +112,7 @@ def receptive_field(
 
 
 def _ablation(found: Flow, count: int, generator: torch.Generator, tell: Callable[[], object]) -> np.ndarray:
-    """Return the change of outputs by the number of steps since the input that is replaced."""
+    """Replace inputs, one at a time, and return the relative change of the outputs at each lag."""
     length = found.x.shape[1]
     squares, numbers = np.zeros(count), np.zeros(count)
     spread = 0.0
@@ -133,7 +134,7 @@ def _ablation(found: Flow, count: int, generator: torch.Generator, tell: Callabl
 
 
 def _gradient(found: Flow, count: int, generator: torch.Generator, tell: Callable[[], object]) -> np.ndarray | None:
-    """Return the derivative of outputs by lag, or None if the model has none."""
+    """Return the size of the derivative of outputs with respect to inputs at each lag; None for arrays."""
     length = found.x.shape[1]
     positions = torch.linspace(min(count, length) - 1, length - 1, POSITIONS).long().unique()
     squares = np.zeros(count)
@@ -160,7 +161,7 @@ def _gradient(found: Flow, count: int, generator: torch.Generator, tell: Callabl
 
 
 def _probes(width: int, generator: torch.Generator) -> Tensor:
-    """Return the outputs, or random combinations whose squares have the same expected sum."""
+    """Return a matrix that selects all outputs, or random combinations whose squares have the same expected sum."""
     if width <= PROBES:
         return torch.eye(width)
     return torch.randn(PROBES, width, generator=generator) / PROBES**0.5

@@ -1,4 +1,4 @@
-"""Effective state size: how many numbers of the past the future of a model depends on."""
+"""The effective state size: the number of independent values through which the past of a model affects its future."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from stablessm._arguments import real_number
@@ -22,36 +23,36 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 CHANNELS = 8
-"""Number of directions of an input, and of an output, that are followed; wider ones are projected at random."""
+"""Largest number of channels of an input or output; wider inputs and outputs are projected at random."""
 
 
 @final
 @checked
 @dataclass(frozen=True, eq=False, repr=False)
 class EffectiveStateSize(Result):
-    """The rank of the past-to-future operator of a model, from :func:`effective_state_size`."""
+    """The effective state size of a model, as :func:`effective_state_size` returns it."""
 
     size: int
-    """The largest rank over steps and sequences."""
+    """Effective state size: the largest rank of the past-to-future operator over steps and sequences."""
     step: np.ndarray
-    """(S,) steps at which past and future are separated."""
+    """Steps at which past and future are separated (S,)."""
     by_step: np.ndarray
-    """(S,) rank at each step, the largest over sequences."""
+    """Largest rank over sequences at each step (S,)."""
     entropy: np.ndarray
-    """(S,) exponential of the entropy of the normalized singular values: a size without a threshold."""
+    """Exponential of the entropy of the normalized singular values at each step (S,): a size without a threshold."""
     by_layer: np.ndarray
-    """(L, S) rank of what passes through each part of the state alone; L is 0 without a state."""
+    """Rank of the operator through each part of the state alone (L, S); L is 0 without a state."""
     layers: tuple[str, ...]
     """Name and shape of each part of the state."""
     singular_values: np.ndarray
-    """Singular values at the step with the largest rank, relative to the largest."""
+    """Singular values at the step with the largest rank, relative to the largest singular value."""
     tol: float
-    """Singular values up to this share of the largest do not count; at least the rounding of the model."""
+    """Singular values up to this fraction of the largest do not count; at least the rounding error of the model."""
     state_size: int | None
     """Number of values in the state; complex values count once, as in ``size``. None without a state."""
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw the singular values and the tolerance."""
+        """Plot the singular values and the tolerance."""
         ax = _axes.on(ax)
         ax.semilogy(np.arange(1, len(self.singular_values) + 1), np.maximum(self.singular_values, 1e-18), "o", ms=3)
         ax.axhline(self.tol, color="0.6", linewidth=0.8)
@@ -69,14 +70,14 @@ class EffectiveStateSize(Result):
 @checked
 def effective_state_size(
     model: Any,
-    inputs: Any,
+    inputs: Tensor | ArrayLike,
     tol: float = 1e-9,
     *,
     steps: Size = 3,
     seed: Seed = 0,
     progress: bool = True,
 ) -> EffectiveStateSize:
-    """Count the numbers through which the past of a model acts on its future, along given inputs.
+    """Measure the effective state size: the number of values through which the past of a model affects its future.
 
     At a step t the operator is the derivative of the outputs y[t], y[t+1], … with respect to the inputs x[t], x[t-1],
     …. Its rank is the number of independent values that a state must hold at t (effective state size). For a linear
@@ -91,7 +92,7 @@ def effective_state_size(
             runs in float64 if that is possible.
         inputs: (time,), (time, d_input), (batch, time, d_input), or tokens (time,) or (batch, time). The rank cannot be
             larger than the number of steps before or after t: give at least twice the expected size.
-        tol: Singular values up to this share of the largest do not count.
+        tol: Singular values up to this fraction of the largest do not count.
         steps: Number of steps at which past and future are separated, around the middle.
         seed: Seed of random projections of inputs and outputs with more than 8 channels.
         progress: Whether a long computation shows a progress bar.
@@ -119,7 +120,7 @@ def effective_state_size(
 @final
 @dataclass(frozen=True)
 class _Spectrum:
-    """Singular values of the operator at one step, and ranks through each part of the state."""
+    """The singular values of the past-to-future operator at one step, and the ranks through each part of the state."""
 
     values: Tensor
     noise: float
@@ -151,7 +152,7 @@ def _result(found: Flow, chosen: list[int], rows: list[_Spectrum], tol: float) -
 
 
 def _at(found: Flow, row: int, t: int, tol: float, generator: torch.Generator) -> _Spectrum:
-    """Return the singular values of the operator from x[: t + 1] to y[t:] of one sequence."""
+    """Return the singular values of the operator from the past inputs x[: t + 1] to the outputs y[t:] of a sequence."""
     x = found.x[row]
     into = _directions(x.shape[1], generator).to(x)
     columns = (t + 1) * len(into)
@@ -189,12 +190,12 @@ def _at(found: Flow, row: int, t: int, tol: float, generator: torch.Generator) -
 
 
 def _corner(dy: Tensor, into: Tensor) -> tuple[int, int]:
-    """Return the numbers of rows and columns of the operator that belong to y[t] and x[t]."""
+    """Return the number of rows and of columns of the operator that belong to y[t] and x[t]."""
     return min(CHANNELS, dy.shape[-1]), len(into)
 
 
 def _over_complex(found: Flow, change: Tensor, future: Any) -> Tensor:
-    """Return the operator on a state with complex numbers: of a real-linear map Re(O h), the complex matrix O."""
+    """Return the complex matrix O of the operator on a complex state h, from the real-linear map Re(O h)."""
     assert found.layout is not None
     real = found.layout.complex_parts()
     along = future(change)
@@ -206,21 +207,25 @@ def _over_complex(found: Flow, change: Tensor, future: Any) -> Tensor:
 
 
 def _directions(width: int, generator: torch.Generator) -> Tensor:
-    """Return directions (n, width): the channels, or a few random orthonormal ones."""
+    """Return directions (n, width) of the channels: the unit vectors, or a few random orthonormal vectors."""
     if width <= CHANNELS:
         return torch.eye(width, dtype=torch.float64)
     return torch.linalg.qr(torch.randn(width, CHANNELS, generator=generator, dtype=torch.float64))[0].mT
 
 
 def _operator(dy: Tensor, generator: torch.Generator) -> Tensor:
-    """Return the matrix (steps · channels, columns) of changes (columns, steps, d_output) of the outputs."""
+    """Return the past-to-future operator as a matrix (steps · channels, columns), from changes of the outputs."""
     wide = dy.to(torch.complex128 if dy.is_complex() else torch.float64).cpu()
     out = _directions(dy.shape[-1], generator).to(wide.dtype)
     return torch.einsum("csd,od->soc", wide, out).flatten(0, 1)
 
 
 def _spectrum(operator: Tensor, weights: Tensor, tol: float, corner: tuple[int, int] | None = None) -> _Spectrum:
-    """Return singular values. The last column is a sum of the others, ``corner`` the size of the direct effect."""
+    """Return the singular values of an operator, and its rounding error.
+
+    The last column is a sum of the others, which shows the rounding error. ``corner`` is the size of the direct effect
+    of x[t] on y[t], which does not count.
+    """
     matrix, combined = operator[:, :-1], operator[:, -1]
     expected = matrix @ weights.to(matrix.dtype)
     size = float(torch.linalg.vector_norm(expected))
@@ -231,7 +236,7 @@ def _spectrum(operator: Tensor, weights: Tensor, tol: float, corner: tuple[int, 
 
 
 def _without_direct_effect(matrix: Tensor, outputs: int, width: int, tol: float) -> Tensor:
-    """Return the matrix with the effect of x[t] on y[t] replaced by the value that gives the smallest rank."""
+    """Replace the effect of x[t] on y[t] in an operator by the value that gives the smallest rank."""
     corner = matrix[:outputs, -width:]
     if float(corner.abs().max()) <= 1e-12 * float(matrix.abs().max()):
         return matrix[outputs:]

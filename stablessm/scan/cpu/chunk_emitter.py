@@ -114,7 +114,7 @@ class ChunkEmitter:
         return [self.emit.constant(self.lanes, (0.0,))] * count
 
     def add(self, row: Row, pointer: ir.Value) -> None:
-        """Add vectors to float64 sums in memory."""
+        """Emit code that adds vectors to float64 sums in memory."""
         sums = self.load(pointer, len(row))
         self.store([self.builder.fadd(u, v) for u, v in zip(sums, self.widen(row), strict=True)], pointer)
 
@@ -156,7 +156,7 @@ class ChunkEmitter:
     # The three products of small matrices. ``table`` is (steps, PARTS); step s of chunk c is row c L + s of ``rows``.
 
     def project(self, rows: ir.Value, table: ir.Value, count: ir.Value, chunks: int) -> list[Row]:
-        """Compute Σ_s table[s] rows[c, s], one state for each chunk c."""
+        """Emit code for Σ_s table[s] rows[c, s], a sum over the steps of chunk c that gives one state."""
 
         def step(s: ir.Value, sums: Row) -> Row:
             entry = self.load(self.at(table, self.times(s, PARTS)), PARTS)
@@ -170,7 +170,7 @@ class ChunkEmitter:
         return [sums[c * PARTS : (c + 1) * PARTS] for c in range(chunks)]
 
     def expand(self, states: list[Row], table: ir.Value, count: ir.Value, rows: ir.Value) -> None:
-        """Add Σ_i table[s, i] states[c, i] to rows[c, s]."""
+        """Emit code that adds Σ_i table[s, i] states[c, i] to rows[c, s]."""
 
         def step(s: ir.Value, _: Row) -> Row:
             entry = self.load(self.at(table, self.times(s, PARTS)), PARTS)
@@ -184,7 +184,7 @@ class ChunkEmitter:
         self.emit.loop(count, [], step)
 
     def gather(self, states: list[Row], rows: ir.Value, count: ir.Value, table: ir.Value) -> None:
-        """Add Σ_c states[c, i] rows[c, s] to table[s, i]."""
+        """Emit code that adds Σ_c states[c, i] rows[c, s] to table[s, i]."""
 
         def step(s: ir.Value, _: Row) -> Row:
             place = self.at(table, self.times(s, PARTS))
@@ -203,7 +203,10 @@ class ChunkEmitter:
     # Inside a chunk: a convolution with the first L numbers of the kernel.
 
     def convolve(self, rows: ir.Value, kernel: ir.Value, results: ir.Value, *, transposed: bool) -> None:
-        """Compute results[t] = Σ_{s ≤ t} kernel[t-s] rows[s], or results[s] = Σ_{t ≥ s} kernel[t-s] rows[t]."""
+        """Emit code for results[t] = Σ_{s ≤ t} kernel[t-s] rows[s], or for the transposed convolution.
+
+        The transposed convolution is results[s] = Σ_{t ≥ s} kernel[t-s] rows[t].
+        """
         length = self.spec.length
         sums = self.zeros(length)
         for s in range(length):
@@ -214,7 +217,7 @@ class ChunkEmitter:
         self.store(sums, results)
 
     def convolve_back(self, rows: ir.Value, kernel: ir.Value, results: ir.Value, count: ir.Value) -> None:
-        """Compute the transposed convolution of the first ``count`` rows of a chunk.
+        """Emit code for the transposed convolution of the first ``count`` rows of a chunk.
 
         Zeros in the other rows are no substitute: zero times a number of the kernel that is not finite is NaN.
         """
@@ -232,7 +235,7 @@ class ChunkEmitter:
         self.emit.loop(count, [], result)
 
     def correlate(self, early: ir.Value, late: ir.Value, sums: Row) -> Row:
-        """Return sums[j] + Σ_t late[t] early[t-j] for every lag j.
+        """Emit code for sums[j] + Σ_t late[t] early[t-j], for every lag j.
 
         Rows past the end of a sequence must be zeros.
         """
@@ -246,7 +249,7 @@ class ChunkEmitter:
     # Copies of a tile's rows between an array and a buffer. The last tile may have fewer channels than lanes.
 
     def read(self, rows: Rows, buffer: ir.Value) -> None:
-        """Copy rows of an array into a buffer, and prefetch the rows of the next block.
+        """Emit a copy of an array's rows to a buffer, and a prefetch of the rows of the next block.
 
         The rows are far apart in memory, so the processor does not predict their addresses.
         """
@@ -273,7 +276,7 @@ class ChunkEmitter:
         self._each_row(row, rows)
 
     def write(self, rows: Rows, buffer: ir.Value) -> None:
-        """Copy rows of a buffer into an array."""
+        """Emit a copy of rows from a buffer to an array."""
         number = ir.IntType(32)
         kinds = [self.types.vector, self._pointer, number, self._mask]
         masked = self._intrinsic(f"llvm.masked.store.{self._suffix}", ir.VoidType(), kinds)

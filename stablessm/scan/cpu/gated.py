@@ -20,41 +20,43 @@ MANY = 16
 def supports(layer: Gated) -> bool:
     """Return True if the CPU kernels support a gated layer: its channels must fill a vector and fit on the stack."""
     lanes = _spec(layer, backward=False).lanes
-    return lanes <= layer.z.shape[2] <= MOST_CHANNELS and layer.z.dtype in (torch.float32, torch.float64)
+    return lanes <= len(layer.rate) <= MOST_CHANNELS and layer.gates.dtype in (torch.float32, torch.float64)
 
 
 def forward(layer: Gated) -> Tensor:
-    """Compute all states (B, T, C) of a gated recurrence."""
-    states = results.empty(layer.z.shape, layer.z.dtype)
+    """Return all states (B, T, C)."""
+    states = results.empty((*layer.gates.shape[:2], len(layer.rate)), layer.gates.dtype)
     _run(_spec(layer, backward=False), FORWARD_FIELDS, layer, {"states": states})
     return states
 
 
-def backward(layer: Gated, states: Tensor, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Compute the gradients of z, candidate, rate and initial."""
-    spec, dtype, (batch, _, channels) = _spec(layer, backward=True), layer.z.dtype, layer.z.shape
+def backward(layer: Gated, states: Tensor, grad: Tensor) -> tuple[Tensor | None, ...]:
+    """Return the gradients of gates, rate, x and initial (None for tensors that were not given)."""
+    spec, dtype, (batch, _, channels) = _spec(layer, backward=True), states.dtype, states.shape
     tiles = -(-channels // spec.lanes)
-    d_z, d_c = (results.empty(layer.z.shape, dtype) for _ in range(2))
+    arrays = {"states": states, "grad": results.rows(grad, dtype), "d_gates": results.empty(layer.gates.shape, dtype)}
+    if layer.x is not None:
+        arrays["d_x"] = results.empty(states.shape, dtype)
     d_rate, d_initial = torch.zeros(batch, tiles, spec.lanes, dtype=dtype), torch.zeros(batch, channels, dtype=dtype)
-    arrays = {"states": states, "grad": results.rows(grad, dtype), "d_z": d_z, "d_c": d_c}
     _run(spec, BACKWARD_FIELDS, layer, arrays | {"d_rate": d_rate, "d_initial": d_initial})
     sums = d_rate.double().sum(0)
     overlap = tiles * spec.lanes - channels  # number of channels in both of the last two tiles
     total = torch.cat([sums[:-1].flatten(), sums[-1, overlap:]]).to(dtype)
-    return d_z, d_c, total, d_initial
+    return arrays["d_gates"], total, arrays.get("d_x"), None if layer.initial is None else d_initial
 
 
 def _spec(layer: Gated, *, backward: bool) -> Spec:
-    return Spec(backward, layer.z.dtype == torch.float64, layer.below_one)
+    return Spec(layer.form, backward, layer.gates.dtype == torch.float64, layer.below_one)
 
 
 def _run(spec: Spec, names: tuple[str, ...], layer: Gated, arrays: dict[str, Tensor]) -> None:
-    batch, steps, channels = layer.z.shape
-    initial = layer.z.new_zeros(batch, channels) if layer.initial is None else layer.initial.contiguous()
+    (batch, steps, _), channels, dtype = layer.gates.shape, len(layer.rate), layer.gates.dtype
+    initial = layer.gates.new_zeros(batch, channels) if layer.initial is None else layer.initial.contiguous()
     arrays = arrays | {
-        "z": results.rows(layer.z, layer.z.dtype), "c": results.rows(layer.candidate, layer.z.dtype),
-        "rate": layer.rate.contiguous(), "initial": initial,
+        "gates": results.rows(layer.gates, dtype), "rate": layer.rate.contiguous(), "initial": initial,
     }  # fmt: skip
+    if layer.x is not None:
+        arrays["x"] = results.rows(layer.x, dtype)
     if layer.reset is not None:
         arrays["reset"] = layer.reset.view(torch.uint8)
     tiles = -(-channels // spec.lanes)

@@ -1,9 +1,11 @@
-"""CPU kernels of the gated recurrence: gates and states in one pass over the inputs, with channels in SIMD vectors.
+"""CPU kernels of gated recurrences: gates and states in one pass over the inputs, with channels in SIMD vectors.
 
-h[t] = h[t-1] + f (h[t-1] - c[t]) with f = exp(rate softplus(z[t])) - 1, which is a h[t-1] + (1 - a) c[t] for a = 1 + f.
+h[t] = h[t-1] + f (h[t-1] - c[t]), which is a h[t-1] + (1 - a) c[t] for a = 1 + f, or h[t] = h[t-1] + f h[t-1] + u[t]. A
+*form* (:data:`FORMS`) computes f, and c or u, from the inputs of the gates.
+
 A *unit* is one sequence and one group of tiles (vectors of channels); its time steps are the outer loop, so that memory
 is read in order. The last tile ends at the last channel and may overlap the tile before it, with the same results. The
-backward pass computes the gates again from z.
+backward pass computes the gates again from their inputs.
 """
 
 from __future__ import annotations
@@ -19,12 +21,12 @@ from stablessm.llvm.vector_functions import VectorMath
 
 _SHARED = (
     "units", "groups", "tiles", "channels", "steps", "rate", "initial", "reset", "reset_batch", "reset_time",
-    "z", "z_batch", "z_time", "c", "c_batch", "c_time", "states", "states_batch", "states_time",
+    "gates", "gates_batch", "gates_time", "x", "x_batch", "x_time", "states", "states_batch", "states_time",
 )  # fmt: skip
 FORWARD_FIELDS = _SHARED
 BACKWARD_FIELDS = (
-    *_SHARED, "grad", "grad_batch", "grad_time", "d_z", "d_z_batch", "d_z_time", "d_c", "d_c_batch", "d_c_time",
-    "d_rate", "d_initial",
+    *_SHARED, "grad", "grad_batch", "grad_time", "d_gates", "d_gates_batch", "d_gates_time", "d_x", "d_x_batch",
+    "d_x_time", "d_rate", "d_initial",
 )  # fmt: skip
 """The arguments of a kernel: counts, addresses, and strides in scalars. ``rate`` is (channels,), ``initial`` and
 ``d_initial`` (batch, channels), ``reset`` (batch, time) bytes or 0, and ``d_rate`` (batch, tiles) vectors."""
@@ -33,6 +35,7 @@ BACKWARD_FIELDS = (
 class Spec(NamedTuple):
     """The options of a CPU kernel of the gated recurrence."""
 
+    form: str
     backward: bool
     double: bool
     below_one: bool
@@ -67,11 +70,17 @@ class _Code:
         first, last = self.emit.times(tile, self.lanes), self.b.sub(self.fields["channels"], I64(self.lanes))
         return self.b.select(self.b.icmp_signed("<", first, last), first, last)
 
-    def at(self, name: str, t: ir.Value, tile: ir.Value) -> ir.Value:
-        """Return the address of a tile's channels at step t, in an array (batch, time, channel)."""
+    def at(self, name: str, t: ir.Value, tile: ir.Value, gate: int = 0) -> ir.Value:
+        """Return the address of a tile of an array (batch, time, channel), or (batch, time, gate, channel)."""
         f, emit = self.fields, self.emit
         start = emit.at(f[name], emit.times(self.batch, f[f"{name}_batch"]), emit.times(t, f[f"{name}_time"]))
-        return emit.at(start, self.channel(tile))
+        return emit.at(start, emit.times(f["channels"], gate), self.channel(tile))
+
+    def inputs(self, t: ir.Value, tile: ir.Value) -> list[ir.Value]:
+        """Return the inputs of all gates, followed by the input of the layer if the form uses it."""
+        form = FORMS[self.spec.form]
+        found = [self.load(self.at("gates", t, tile, gate)) for gate in range(form.gates)]
+        return [*found, self.load(self.at("x", t, tile))] if form.direct else found
 
     def of_batch(self, name: str, tile: ir.Value) -> ir.Value:
         """Return the address of a tile's channels in an array (batch, channel)."""
@@ -104,15 +113,119 @@ class _Code:
         found.add_incoming(ir.IntType(1)(0), there)
         return found
 
-    def gate(self, z: ir.Value, tile: ir.Value) -> tuple[ir.Value, ir.Value, ir.Value]:
-        """Emit the computation of rate, softplus(z) and f = exp(rate softplus(z)) - 1, and return the three."""
-        rate, opened = self.load(self.emit.at(self.fields["rate"], self.channel(tile))), self.math.softplus(z)
-        change = self.math.expm1(self.b.fmul(rate, opened))
-        return rate, opened, self.math.negative(change) if self.spec.below_one else change
+    def all(self, value: float) -> ir.Constant:
+        """Return a vector whose elements all equal a number."""
+        return self.emit.constant(self.lanes, (value,))
 
     def zero(self) -> ir.Constant:
         """Return a vector of zeros."""
-        return self.emit.constant(self.lanes, (0.0,))
+        return self.all(0.0)
+
+    def complement(self, value: ir.Value) -> ir.Value:
+        """Return 1 - value."""
+        return self.b.fsub(self.all(1.0), value)
+
+
+class _Change(NamedTuple):
+    """What the gates of one tile do at one step, and the derivatives of it."""
+
+    change: ir.Value
+    """f = a - 1, before it is limited."""
+    candidate: ir.Value | None
+    drive: ir.Value | None
+    """c or u."""
+    pull_back: Callable[[ir.Value, ir.Value], tuple[ir.Value, list[ir.Value]]]
+    """Return the gradient of the rate and those of the inputs, from the gradients of f, and of c or u."""
+
+
+class Form(NamedTuple):
+    """The formulas of one layer."""
+
+    gates: int
+    direct: bool
+    """Whether the input of the layer is an argument too."""
+    change: Callable[[_Code, ir.Value, list[ir.Value]], _Change]
+    """Compute f, and c or u, from the rate and the inputs."""
+
+
+def _min_gru(code: _Code, rate: ir.Value, inputs: list[ir.Value]) -> _Change:
+    """f = exp(rate softplus(z)) - 1."""
+    b, (z, candidate) = code.b, inputs
+    opened = code.math.softplus(z)
+    change = code.math.expm1(b.fmul(rate, opened))
+
+    def pull_back(d_change: ir.Value, d_candidate: ir.Value) -> tuple[ir.Value, list[ir.Value]]:
+        d_exponent = code.emit.multiply_add(d_change, change, d_change)
+        d_z = b.fmul(b.fmul(d_exponent, rate), code.math.sigmoid(z))
+        return b.fmul(d_exponent, opened), [d_z, d_candidate]
+
+    return _Change(change, candidate, None, pull_back)
+
+
+def _min_lstm(code: _Code, rate: ir.Value, inputs: list[ir.Value]) -> _Change:
+    """f as in ``_min_gru``, with z = softplus(-forget) - softplus(-enter)."""
+    b, (forget, enter, candidate) = code.b, inputs
+    z = b.fsub(*(code.math.softplus(b.fneg(gate)) for gate in (forget, enter)))
+    unit = _min_gru(code, rate, [z, candidate])
+
+    def pull_back(d_change: ir.Value, d_candidate: ir.Value) -> tuple[ir.Value, list[ir.Value]]:
+        d_rate, (d_z, _) = unit.pull_back(d_change, d_candidate)
+        d_forget, d_enter = (b.fmul(d_z, code.math.sigmoid(b.fneg(gate))) for gate in (forget, enter))
+        return d_rate, [b.fneg(d_forget), d_enter, d_candidate]
+
+    return unit._replace(pull_back=pull_back)
+
+
+def _hgrn(code: _Code, rate: ir.Value, inputs: list[ir.Value]) -> _Change:
+    """f = rate sigmoid(-z) and c = silu(v)."""
+    b, (z, v) = code.b, inputs
+    closed, passed = code.math.sigmoid(b.fneg(z)), code.math.sigmoid(v)
+    candidate = b.fmul(v, passed)
+
+    def pull_back(d_change: ir.Value, d_candidate: ir.Value) -> tuple[ir.Value, list[ir.Value]]:
+        d_rate = b.fmul(d_change, closed)
+        slope = code.emit.multiply_add(candidate, code.complement(passed), passed)
+        d_z = b.fmul(b.fmul(b.fneg(d_rate), rate), code.complement(closed))
+        return d_rate, [d_z, b.fmul(d_candidate, slope)]
+
+    return _Change(b.fmul(rate, closed), candidate, None, pull_back)
+
+
+def _rg_lru(code: _Code, rate: ir.Value, inputs: list[ir.Value]) -> _Change:
+    """f = exp(rate sigmoid(z)) - 1 and u = √(1 - a²) sigmoid(i) x, where 1 - a² = -f (2 + f)."""
+    b, (z, i, x) = code.b, inputs
+    opened, entered = code.math.sigmoid(z), code.math.sigmoid(i)
+    change = code.math.expm1(b.fmul(rate, opened))
+    lost = b.fneg(b.fmul(change, b.fadd(change, code.all(2.0))))
+    least = code.all(2.0 ** (-1022 if code.spec.double else -126))
+    positive = b.fcmp_ordered(">", lost, least)
+    gain, part = code.math.sqrt(b.select(positive, lost, least)), b.fmul(entered, x)
+
+    def pull_back(d_change: ir.Value, d_drive: ir.Value) -> tuple[ir.Value, list[ir.Value]]:
+        decay, d_gain = b.fadd(change, code.all(1.0)), b.fmul(d_drive, part)
+        by_gain = b.select(positive, b.fdiv(b.fmul(d_gain, decay), gain), code.zero())
+        d_rate = b.fmul(b.fmul(b.fsub(d_change, by_gain), decay), opened)
+        d_part = b.fmul(d_drive, gain)
+        d_z = b.fmul(b.fmul(d_rate, rate), code.complement(opened))
+        d_i = b.fmul(b.fmul(d_part, part), code.complement(entered))
+        return d_rate, [d_z, d_i, b.fmul(d_part, entered)]
+
+    return _Change(change, None, b.fmul(gain, part), pull_back)
+
+
+FORMS = {
+    "min-gru": Form(2, False, _min_gru),
+    "min-lstm": Form(3, False, _min_lstm),
+    "hgrn": Form(2, False, _hgrn),
+    "rg-lru": Form(2, True, _rg_lru),
+}
+
+
+def _changed(code: _Code, t: ir.Value, tile: ir.Value) -> tuple[_Change, ir.Value]:
+    """Return the gates of a tile at step t, and f, which is limited if ``below_one`` is set."""
+    rate = code.load(code.emit.at(code.fields["rate"], code.channel(tile)))
+    found = FORMS[code.spec.form].change(code, rate, code.inputs(t, tile))
+    return found, code.math.negative(found.change) if code.spec.below_one else found.change
 
 
 def _forward(code: _Code, tile_of: Callable[[ir.Value], ir.Value], tiles: ir.Value) -> None:
@@ -124,10 +237,12 @@ def _forward(code: _Code, tile_of: Callable[[ir.Value], ir.Value], tiles: ir.Val
 
         def each(i: ir.Value) -> None:
             tile = tile_of(i)
-            z, c = code.load(code.at("z", t, tile)), code.load(code.at("c", t, tile))
             before = b.select(cut, code.zero(), code.load(code.carry(i)))
-            _, _, change = code.gate(z, tile)
-            after = emit.multiply_add(change, b.fsub(before, c), before)
+            found, change = _changed(code, t, tile)
+            if found.candidate is not None:
+                after = emit.multiply_add(change, b.fsub(before, found.candidate), before)
+            else:
+                after = b.fadd(emit.multiply_add(change, before, found.drive), before)
             emit.store(after, code.carry(i))
             emit.store(after, code.at("states", t, tile))
 
@@ -149,21 +264,25 @@ def _backward(code: _Code, tile_of: Callable[[ir.Value], ir.Value], tiles: ir.Va
         t = b.sub(b.sub(f["steps"], I64(1)), k)
         cut, first = code.restarts(t), b.icmp_signed("==", t, I64(0))
 
-        def each(i: ir.Value) -> None:
+        def each(k: ir.Value) -> None:
+            i = b.sub(b.sub(tiles, I64(1)), k)  # downwards, as the steps, which caches predict
             tile = tile_of(i)
-            z, c, grad = (code.load(code.at(name, t, tile)) for name in ("z", "c", "grad"))
             earlier = b.select(first, code.of_batch("initial", tile), code.at("states", b.sub(t, I64(1)), tile))
             before = b.select(cut, code.zero(), code.load(earlier))
-            rate, opened, change = code.gate(z, tile)
-            adjoint = b.fadd(grad, code.load(code.carry(i)))
+            found, change = _changed(code, t, tile)
+            adjoint = b.fadd(code.load(code.at("grad", t, tile)), code.load(code.carry(i)))
             carried = emit.multiply_add(adjoint, change, adjoint)
             emit.store(b.select(cut, code.zero(), carried), code.carry(i))
-            emit.store(b.fneg(b.fmul(change, adjoint)), code.at("d_c", t, tile))
-            d_exponent = b.fmul(carried, b.fsub(before, c))
-            d_z = b.fmul(b.fmul(d_exponent, rate), code.math.sigmoid(z))
-            emit.store(d_z, code.at("d_z", t, tile))
-            total = code.load(code.carry(i, 1))
-            emit.store(emit.multiply_add(d_exponent, opened, total), code.carry(i, 1))
+            if found.candidate is not None:
+                d_change, d_other = b.fmul(adjoint, b.fsub(before, found.candidate)), b.fneg(b.fmul(change, adjoint))
+            else:
+                d_change, d_other = b.fmul(adjoint, before), adjoint
+            d_rate, d_inputs = found.pull_back(d_change, d_other)
+            if FORMS[code.spec.form].direct:
+                emit.store(d_inputs.pop(), code.at("d_x", t, tile))
+            for gate, value in enumerate(d_inputs):
+                emit.store(value, code.at("d_gates", t, tile, gate))
+            emit.store(b.fadd(code.load(code.carry(i, 1)), d_rate), code.carry(i, 1))
 
         code.repeat(tiles, each)
 
@@ -179,12 +298,12 @@ def _backward(code: _Code, tile_of: Callable[[ir.Value], ir.Value], tiles: ir.Va
 
 
 def build(spec: Spec) -> ir.Function:
-    """Return the LLVM function of the kernel, which computes a range of units."""
+    """Return the LLVM function of the kernel, which computes a range of work units."""
     names = BACKWARD_FIELDS if spec.backward else FORWARD_FIELDS
     scalar = ir.DoubleType() if spec.double else ir.FloatType()
-    arrays = ("rate", "initial", "z", "c", "states", "grad", "d_z", "d_c", "d_rate", "d_initial")
+    arrays = ("rate", "initial", "gates", "x", "states", "grad", "d_gates", "d_x", "d_rate", "d_initial")
     pointers = dict.fromkeys(arrays, scalar) | {"reset": ir.IntType(8)}
-    name = "gated_" + "_".join(str(int(option)) for option in spec)
+    name = "_".join(("gated", spec.form.replace("-", "_"), *(str(int(option)) for option in spec[1:])))
     builder, fields, first, last = kernel_entry(name, names, pointers)
     buffer = builder.alloca(scalar, builder.mul(fields["tiles"], I64(2 * spec.lanes)))
     buffer.align = VECTOR_BYTES

@@ -124,7 +124,7 @@ def _wide(lanes: int) -> ir.VectorType:
 
 
 def _forward(tile: _Tile) -> None:
-    """Emit the loop h = a h + x over all steps."""
+    """Emit code for the loop h = a h + x over all steps."""
     emit = tile.emit
     constant = None if emit.spec.per_step else tile.load("decay")
 
@@ -142,7 +142,7 @@ def _forward(tile: _Tile) -> None:
 
 
 def _backward(tile: _Tile) -> None:
-    """Emit the backward loop λ = g + carry; dx = λ; da += λ conj(h[t-1]); carry = conj(a) λ."""
+    """Emit code for the backward loop λ = g + carry; dx = λ; da += λ conj(h[t-1]); carry = conj(a) λ."""
     emit, builder, rows = tile.emit, tile.emit.builder, len(tile.widths)
     constant = None if emit.spec.per_step else tile.load("decay")
 

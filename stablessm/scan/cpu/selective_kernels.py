@@ -110,7 +110,7 @@ class _Unit:
         self.repeat(self.fields["states"], lambda n: self.emit.store(self.load(source, n), self.vector(target, n)))
 
     def clear(self, name: str, count: ir.Value) -> None:
-        """Set the first ``count`` vectors of the buffer ``name`` to zero."""
+        """Emit code that sets the first ``count`` vectors of the buffer ``name`` to zero."""
         self.repeat(count, lambda n: self.emit.store(self.zero(), self.buffer(name, n)))
 
     def restarts(self, t: ir.Value) -> ir.Value:
@@ -135,7 +135,7 @@ class _Unit:
         return self.emit.constant(self.lanes, (0.0,))
 
     def step(self, t: ir.Value, kept: Callable[[ir.Value, ir.Value, ir.Value], None] | None) -> ir.Value:
-        """Emit h = exp(delta A) h + delta B x for the states in the buffer ``h``, and return Σ_n C h.
+        """Emit code for h = exp(delta A) h + delta B x for the states in the buffer ``h``, and return Σ_n C h.
 
         ``kept(n, before, decay)`` is called with the state before the step and its decay.
         """
@@ -159,7 +159,7 @@ class _Unit:
 
 
 def _forward(unit: _Unit) -> None:
-    """Emit the forward pass of a unit."""
+    """Emit code for the forward pass of one sequence and one tile (vector of channels)."""
     f, b, emit = unit.fields, unit.builder, unit.emit
     steps = b.load(emit.at(f["ends"], unit.batch))
     unit.copy_states(unit.states_of("state"), unit.buffers["h"])
@@ -174,7 +174,7 @@ def _forward(unit: _Unit) -> None:
 
 
 def _backward(unit: _Unit) -> None:
-    """Emit the backward pass of a unit.
+    """Emit code for the backward pass of one sequence and one tile (vector of channels).
 
     The buffer ``carry`` holds the gradient of the state that arrives from the later step.
     """
@@ -212,7 +212,7 @@ def _backward(unit: _Unit) -> None:
 
 
 def _adjoint(unit: _Unit, first: ir.Value, i: ir.Value) -> None:
-    """Emit the backward pass of one step, the step ``first + i`` of a sequence."""
+    """Emit code for the backward pass of time step ``first + i``."""
     f, b, emit = unit.fields, unit.builder, unit.emit
     t = emit.sum(first, i)
     delta, x, d_y = (emit.load(unit.row(name, t), unit.lanes) for name in ("delta", "x", "d_y"))
@@ -273,7 +273,7 @@ def _name(spec: Spec) -> str:
 
 
 def build(spec: Spec) -> ir.Function:
-    """Return the LLVM function of the kernel, which computes a range of units."""
+    """Return the LLVM function of the kernel, which computes a range of work units."""
     names = BACKWARD_FIELDS if spec.backward else FORWARD_FIELDS
     scalar = ir.DoubleType() if spec.double else ir.FloatType()
     arrays = ("x", "delta", "A", "B", "C", "state", "checkpoints", "y", "d_y", "d_x", "d_delta", "d_A", "d_B", "d_C")

@@ -85,7 +85,7 @@ class _Block:
         return Rows(start, stride, code.builder.sub(fields["channels"], column), self.steps)
 
     def clear(self, buffer: ir.Value) -> None:
-        """Fill the last chunk of a buffer with zeros, because the sequence may end before this chunk does."""
+        """Emit code that fills a buffer's last chunk with zeros, because the sequence may end within this chunk."""
         length = self.code.spec.length
         last = self.code.times(self.code.builder.sub(self.chunks, I64(1)), length)
         self.code.store(self.code.zeros(length), self.code.at(buffer, last))
@@ -116,12 +116,12 @@ class _State:
         return self.code.load(self.code.at(self._powers, self.code.times(exponent, PARTS)), PARTS)
 
     def add_to_power(self, gradient: Row, exponent: ir.Value | int) -> None:
-        """Add to the gradient of a**exponent, for the decay a."""
+        """Emit code that adds to the gradient of a**exponent, for the decay a."""
         self.code.add(gradient, self.code.at(self._d_powers, self.code.times(exponent, PARTS)))
 
 
 def _running(code: ChunkEmitter, step: Row, start: Row, inputs: list[Row], *, conjugate: bool = False) -> list[Row]:
-    """Return the state before each chunk of a block, from h = step h + input, which starts at ``start``."""
+    """Emit code for the state before each chunk of a block, by h = step h + input from ``start`` on."""
     states = [start]
     for given in inputs[:-1]:
         states.append(code.product(step, states[-1], given, conjugate=conjugate))
@@ -129,7 +129,7 @@ def _running(code: ChunkEmitter, step: Row, start: Row, inputs: list[Row], *, co
 
 
 def _jump(code: ChunkEmitter, state: _State, before: Row, inputs: list[Row], *, conjugate: bool = False) -> None:
-    """Emit the step of the carried state over a whole block, in float64.
+    """Emit code that advances the carried state by a whole block, in float64.
 
     Only the contribution of the inputs is summed in float32.
     """
@@ -220,7 +220,7 @@ def _backward(block: _Block, rows: _Buffers) -> None:
 
 
 def _inside_back(block: _Block, rows: _Buffers) -> None:
-    """Emit the gradients of x and of the kernel k, for outputs that depend on inputs of the same chunk."""
+    """Emit code for the gradients of x and of the kernel k, for outputs that depend on inputs of the same chunk."""
     code, builder, length = block.code, block.code.builder, block.code.spec.length
 
     def inside(c: ir.Value, sums: Row) -> Row:
@@ -238,7 +238,7 @@ def _inside_back(block: _Block, rows: _Buffers) -> None:
 
 
 def _whole_back(code: ChunkEmitter, rows: _Buffers, state: _State, before: Row) -> None:
-    """Emit the gradients that pass through the states between the chunks of a full block, all chunks at once."""
+    """Emit code for gradients that pass from chunk to chunk, all chunks at once, for a full block."""
     length = code.spec.length
     step = code.round(state.power(length))
     states = _running(code, step, before, code.project(rows.x, state.into, I64(length), CHUNKS))
@@ -256,14 +256,14 @@ def _whole_back(code: ChunkEmitter, rows: _Buffers, state: _State, before: Row) 
 
 
 def _chunks_back(block: _Block, rows: _Buffers, state: _State, before: Row) -> None:
-    """Emit the gradients that pass through the states between chunks, one chunk at a time, for a short block."""
+    """Emit code for gradients that pass from chunk to chunk, one chunk at a time, for a block of few chunks."""
     code, builder, length = block.code, block.code.builder, block.code.spec.length
 
     def kept(c: ir.Value) -> ir.Value:
         return code.at(rows.kept, code.times(c, PARTS))
 
     def again(c: ir.Value, now: Row) -> Row:
-        """Store the state before chunk c, and return the state after the chunk."""
+        """Emit code that stores the state before chunk c; return the state after the chunk."""
         code.store(code.round(now), kept(c))
         steps, missing = block.steps_of(c)
         (given,) = code.project(code.at(rows.x, code.times(c, length)), code.at(state.into, missing), steps, 1)
@@ -288,7 +288,7 @@ def _chunks_back(block: _Block, rows: _Buffers, state: _State, before: Row) -> N
 
 
 def _clear(code: ChunkEmitter, unit: ir.Value) -> None:
-    """Emit code that sets all gradient sums of a unit to zero, on the thread that will use them (for its cache)."""
+    """Emit code that sets all gradient sums of a work unit to zero, on the thread that will use them."""
     length, states = code.spec.length, code.fields["states"]
     table = code.times(states, 2 * length * PARTS)
     vectors = {"d_tables": table, "d_tables_wide": table, "d_kernel": I64(length)}
@@ -305,7 +305,7 @@ def _clear(code: ChunkEmitter, unit: ir.Value) -> None:
 
 
 def _flush(code: ChunkEmitter, unit: ir.Value) -> None:
-    """Emit code that adds the float32 sums to the float64 sums, and sets the float32 sums to zero."""
+    """Emit code that adds a work unit's float32 sums to its float64 sums, and sets the float32 sums to zero."""
     count = code.times(code.fields["states"], 2 * code.spec.length * PARTS)
 
     def one(i: ir.Value, _: Row) -> Row:
@@ -330,7 +330,7 @@ def _pointers(spec: Spec) -> dict[str, ir.Type]:
 
 
 def build(spec: Spec) -> ir.Function:
-    """Return the LLVM function of the kernel, which computes all blocks of a range of units."""
+    """Return the LLVM function of the kernel, which computes all time blocks of a range of work units."""
     name = "ssm_" + "_".join(str(int(option)) for option in spec)
     names = BACKWARD_FIELDS if spec.backward else FORWARD_FIELDS
     builder, fields, first, last = kernel_entry(name, names, _pointers(spec))

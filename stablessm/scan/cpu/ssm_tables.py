@@ -41,7 +41,7 @@ class _Parameters:
 
 
 def _make(code: ChunkEmitter, tile: ir.Value, wide_kernel: ir.Value) -> None:
-    """Emit the computation of a tile's tables; ``wide_kernel`` is a buffer of L float64 vectors."""
+    """Emit code for the computation of a tile's tables; ``wide_kernel`` is a buffer of L float64 vectors."""
     fields, length = code.fields, code.spec.length
     none = code.widen(code.zeros(PARTS))
     for j in range(length):
@@ -80,12 +80,12 @@ def _make(code: ChunkEmitter, tile: ir.Value, wide_kernel: ir.Value) -> None:
 
 
 def _gradients(code: ChunkEmitter, tile: ir.Value) -> None:
-    """Emit da = Σ_j j conj(a^(j-1)) d(a^j), dB = Σ_j conj(a^j) d(B a^j), and dC, where d means gradient."""
+    """Emit code for da = Σ_j j conj(a^(j-1)) d(a^j), dB = Σ_j conj(a^j) d(B a^j), and dC, where d means gradient."""
     fields, length = code.fields, code.spec.length
     none = code.widen(code.zeros(PARTS))
 
     def summed(place: Callable[[ir.Value], ir.Value], width: int = PARTS) -> Row:
-        """Return the sum of an array of gradients over the groups of sequences, in a fixed order."""
+        """Emit code for the sum of an array of gradients over the groups of sequences, in a fixed order."""
 
         def one_group(group: ir.Value, total: Row) -> Row:
             unit = code.sum(code.times(group, fields["units"]), tile)

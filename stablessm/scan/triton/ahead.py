@@ -31,7 +31,7 @@ fewer kernels are compiled in advance."""
 
 
 def running(operation: Callable[[], object] | None) -> None:
-    """Set the current operation, a function that runs it with meta tensors; None means that the operation is over."""
+    """Set the function that runs the current operation with meta tensors; None means that no operation is running."""
     global _operation
     _operation = operation
 

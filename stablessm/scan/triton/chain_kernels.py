@@ -57,7 +57,7 @@ FIRST = 16
 
 @triton.jit
 def _ticket(board):
-    """Take the next ticket; return it as this program's number (0, 1, …), with the number of this launch (1, 2, …)."""
+    """Return this program's ticket (0, 1, … in the order of starts), and the number of this launch (1, 2, …)."""
     taken = tl.atomic_add(board, 1, sem="relaxed", scope="gpu")
     programs = tl.num_programs(0)
     ticket = (taken & 0xFFFFFF).to(tl.int32)
@@ -198,7 +198,7 @@ def _chain(
     SPREAD: tl.constexpr, WINDOW: tl.constexpr, LANES: tl.constexpr, CUTS: tl.constexpr, IS_COMPLEX: tl.constexpr,
     COMPILED: tl.constexpr,
 ):  # fmt: skip
-    """Receive the state before this tile, publish this tile's result, and return the state before each stretch."""
+    """Receive the state before this tile, publish this tile's result, and return the state before each segment."""
     WIDE: tl.constexpr = x_re.dtype
     BLOCK: tl.constexpr = x_re.shape[1]
     step = strips.to(tl.int64) * BLOCK  # distance between levels, and between groups
@@ -263,7 +263,7 @@ def forward_chain_kernel(
     LANE: tl.constexpr, EVEN: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK: tl.constexpr, SPREAD: tl.constexpr,
     WINDOW: tl.constexpr, LANES: tl.constexpr, COMPILED: tl.constexpr,
 ):  # fmt: skip
-    """Compute one tile of h[t] = a[t] h[t-1] + x[t], whose first state is ``initial`` or zero."""
+    """Compute one tile of h[t] = a[t] h[t-1] + x[t], after receiving the state before the tile."""
     WIDE: tl.constexpr = tl.float64 if DOUBLE else tl.float32
     ticket, launch = _ticket(board)
     level, strip = ticket // strips, ticket % strips
@@ -308,11 +308,10 @@ def backward_chain_kernel(
     LANE: tl.constexpr, EVEN: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK: tl.constexpr, SPREAD: tl.constexpr,
     WINDOW: tl.constexpr, LANES: tl.constexpr, COMPILED: tl.constexpr,
 ):  # fmt: skip
-    """Compute one tile of λ[t] = g[t] + conj(a[t+1]) λ[t+1], and the gradients that depend on it.
+    """Compute one tile of λ[t] = g[t] + conj(a[t+1]) λ[t+1], and the gradients that depend on λ.
 
-    Rows and results are those of ``linear_kernels.backward_kernel``.
-
-    The gradient of a decay per channel is summed over each tile; ``reduce_kernel`` sums it over tiles and sequences.
+    Rows and results are those of ``linear_kernels.backward_kernel``. The gradient of a decay per channel is summed over
+    each tile; ``reduce_kernel`` sums it over tiles and sequences.
     """
     WIDE: tl.constexpr = tl.float64 if DOUBLE else tl.float32
     ticket, launch = _ticket(board)

@@ -27,7 +27,7 @@ class Tile(NamedTuple):
 
 
 class Form(NamedTuple):
-    """One division of a scan: a walk or a chain, with its tile."""
+    """A way to divide a scan among GPU programs: a walk or a chain, with a tile size and launch options."""
 
     tile: Tile
     window: int = 0
@@ -85,7 +85,7 @@ PROCESSORS = 132
 
 
 class Task(NamedTuple):
-    """The properties of a scan on which the choice of a form depends."""
+    """The properties of a scan on which the best way to divide it among GPU programs depends."""
 
     shape: tuple[int, int, int]
     dtype: torch.dtype
@@ -95,7 +95,7 @@ class Task(NamedTuple):
 
 
 def choose(task: Task) -> Form:
-    """Return the form with the shortest estimated time for a scan."""
+    """Return the way to divide a scan among GPU programs that has the shortest estimated time."""
     times = {Form(tile): _walk_time(task, tile, *cost) for tile, cost in _costs(task).items()}
     if chains(task.device):
         for tile, costs in CHAIN.items():
@@ -119,12 +119,12 @@ def chains(device: torch.device) -> bool:
 
 
 def kind(dtype: torch.dtype) -> torch.dtype:
-    """Return the key under which the tables of costs list a dtype: float16 for bfloat16, otherwise the dtype itself."""
+    """Return the key of a dtype in the tables of costs: float16 for bfloat16, otherwise the dtype itself."""
     return _HALF if dtype.itemsize == 2 else dtype
 
 
 def block(tile: Tile, dtype: torch.dtype, channels: int) -> int:
-    """Return the number of channels of a strip: the width of the tile, or a smaller power of two for few channels."""
+    """Return the number of channels that a program computes: at most the tile's width, and a power of two."""
     return min(tile.row_bytes // dtype.itemsize, max(8, 1 << (channels - 1).bit_length()))
 
 

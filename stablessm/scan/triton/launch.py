@@ -102,7 +102,7 @@ class Launch:
         return self._kernel.warmup(*self._places(tensors), *self._numbers, grid=(self._programs,), **self._options())
 
     def _record(self, tensors: tuple[Tensor, ...]) -> None:
-        """Record a launch with meta tensors, for :mod:`.ahead`, and return without a launch.
+        """Record a launch with meta tensors instead of launching the kernel, so that :mod:`.ahead` can compile it.
 
         The storages of the tensors are assumed to be aligned.
         """

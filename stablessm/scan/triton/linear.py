@@ -106,7 +106,7 @@ class _Grid(NamedTuple):
 
     def launch(self, kernels: tuple[Any, Any], strides: tuple[int, ...], initial: bool, cuts: bool,
                offsets: tuple[int, ...]) -> Launch:  # fmt: skip
-        """Return the launch of the first kernel if the division is a walk, or of the second kernel if it is a chain."""
+        """Return a launch of ``kernels[0]`` if a program computes all steps of its channels, else of ``kernels[1]``."""
         flags, sizes = {"INITIAL": initial, "CUTS": cuts}, (self.steps, self.channels)
         if not self.window:
             constants = {**flags, **self.constants}
@@ -119,7 +119,7 @@ class _Grid(NamedTuple):
         )
 
     def words(self, cuts: bool) -> int:
-        """Return the number of words of the board that a chain requires; 0 for a walk."""
+        """Return the size of the board that the chain kernel requires, in 64-bit words; 0 for the walk kernel."""
         if not self.window:
             return 0
         parts, step = 2 if self.constants["IS_COMPLEX"] else 1, self.strips * self.constants["BLOCK"]
@@ -127,7 +127,7 @@ class _Grid(NamedTuple):
         return chain_kernels.FIRST + step * (2 * parts * ((self.levels - 1) // self.window) + totals)
 
 
-class _Walk(NamedTuple):
+class _Launches(NamedTuple):
     """The kernel launches of one scan."""
 
     launch: Launch
@@ -138,7 +138,7 @@ class _Walk(NamedTuple):
     d_decay_dtype: torch.dtype = torch.float64
 
     def __call__(self, *arrays: Tensor) -> None:
-        """Launch the kernel with these arrays; a chain also receives a board."""
+        """Launch the kernel with these arrays; the chain kernel also receives a board for the exchange of states."""
         if self.words:
             self.launch(*arrays, board(arrays[0].device, self.words))
         else:
@@ -146,18 +146,18 @@ class _Walk(NamedTuple):
 
 
 @functools.lru_cache(maxsize=1024)
-def _forward(plan: _Plan) -> _Walk:
+def _forward(plan: _Plan) -> _Launches:
     decay, drive, states, cuts, initial, reverse, _ = plan
     grid = _grid(plan, backward=False)
     offsets, strides = _rows(reverse, decay, drive, _reset(cuts, states))
     (to,), state_strides = _rows(reverse, states)
     kernels = linear_kernels.forward_kernel, chain_kernels.forward_chain_kernel
     strides, offsets = (*strides[:-1], *state_strides), (*offsets, 0, to)
-    return _Walk(grid.launch(kernels, strides, initial, cuts is not None, offsets), grid.words(cuts is not None))
+    return _Launches(grid.launch(kernels, strides, initial, cuts is not None, offsets), grid.words(cuts is not None))
 
 
 @functools.lru_cache(maxsize=1024)
-def _backward(plan: _Plan) -> _Walk:
+def _backward(plan: _Plan) -> _Launches:
     decay, grad, states, cuts, initial, reverse, _ = plan
     grid, back, per_step = _grid(plan, backward=True), not reverse, decay[0][1] > 1
     batch, steps, channels = states[0]
@@ -178,7 +178,7 @@ def _backward(plan: _Plan) -> _Walk:
         rows, numbers = batch * grid.levels, channels * (2 if dtype.is_complex else 1)
         sizes = {"ROWS": 128, "BLOCK": 32}
         reduce = Launch(linear_kernels.reduce_kernel, -(-numbers // 32), (rows, numbers), sizes, warps=4)
-    return _Walk(launch, grid.words(cuts is not None), reduce, shape, dtype)
+    return _Launches(launch, grid.words(cuts is not None), reduce, shape, dtype)
 
 
 def _grid(plan: _Plan, *, backward: bool) -> _Grid:

@@ -2,7 +2,7 @@
 
 Each program computes a *strip* (BLOCK neighboring channels of one sequence) over all time steps. If there are too few
 strips to fill a GPU, the kernels of :mod:`.chain_kernels` are used, which call the functions of this module.
-:mod:`.tiles` defines tiles, lanes, stretches and cuts, and the operations on a tile.
+:mod:`.tiles` defines tiles, lanes, segments and cuts, and the operations on a tile.
 
 States are accumulated in float64 (float16 and bfloat16 in float32), so that rounding errors do not add up over long
 sequences.
@@ -27,9 +27,9 @@ from stablessm.scan.triton.tiles import (
     load,
     product,
     rows_at,
+    segments,
     step_of_row,
     store,
-    stretches,
     walk,
     widen,
 )
@@ -47,7 +47,10 @@ NUMBERS = (
 
 @triton.jit
 def place(strip, steps, channels, BLOCK: tl.constexpr, LANE: tl.constexpr):
-    """Return the sequence and the channels of a strip, and each channel's number of steps (0 past the last channel)."""
+    """Return the sequence and channels that a program computes, and each channel's number of steps.
+
+    The number of steps is 0 past the last channel.
+    """
     blocks = tl.cdiv(channels, BLOCK)
     channel = (strip % blocks) * BLOCK + tl.arange(0, BLOCK)[None, :]
     inside = tl.max_constancy(channel < channels, (1, LANE))
@@ -75,10 +78,8 @@ def fetch_tile(
 ):  # fmt: skip
     """Load a tile of decays (a) and drives (x) in the dtype of their arrays; return it with a mask of valid rows.
 
-    The mask is True at rows that have an a.
-
-    SHIFT is 0 in a forward pass and 1 in a backward pass, in which a row uses the a and the cut of the row before it.
-    ``begins`` is True at the first row, which then has no a.
+    The mask is True at rows that have an a. SHIFT is 0 in a forward pass and 1 in a backward pass, in which a row uses
+    the a and the cut of the row before it. ``begins`` is True at the first row, which then has no a.
     """
     mask = within < count
     there = mask
@@ -101,7 +102,7 @@ def widen_tile(
     SHIFT: tl.constexpr, CUTS: tl.constexpr, PER_STEP: tl.constexpr, IS_COMPLEX: tl.constexpr, WIDE: tl.constexpr,
     EVEN: tl.constexpr,
 ):  # fmt: skip
-    """Return a tile from :func:`fetch_tile` converted to the dtype WIDE, and its cuts.
+    """Return a tile from :func:`fetch_tile` converted to the dtype WIDE, and a mask of its resets (cuts).
 
     Rows without an a get a = 1 and x = 0, which keep the state.
     """
@@ -130,7 +131,7 @@ def forward_kernel(
     LANE: tl.constexpr, EVEN: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK: tl.constexpr, SPREAD: tl.constexpr,
     STAGES: tl.constexpr,
 ):  # fmt: skip
-    """Compute h[t] = a[t] h[t-1] + x[t] over all steps of a strip, from ``initial`` or from zero."""
+    """Compute h[t] = a[t] h[t-1] + x[t] over all steps, for BLOCK channels of one sequence."""
     WIDE: tl.constexpr = tl.float64 if DOUBLE else tl.float32
     batch, channel, count = place(tl.program_id(0), steps, channels, BLOCK, LANE)
     decay_at = base(batch, 0, channel, decay_b, decay_t, decay_c)
@@ -223,10 +224,8 @@ def backward_kernel(
 ):  # fmt: skip
     """Compute λ[t] = g[t] + conj(a[t+1]) λ[t+1], and from it the gradients of drive, decay and initial state.
 
-    dx = λ, da[t] = λ[t] conj(h[t-1]) and dh[-1] = conj(a[0]) λ[0].
-
-    Time runs backward: row i is step ``steps - 1 - i``. The gradient of a decay per channel is summed over time in
-    float64; ``reduce_kernel`` sums it over the sequences.
+    dx = λ, da[t] = λ[t] conj(h[t-1]) and dh[-1] = conj(a[0]) λ[0]. Time runs backward: row i is step ``steps - 1 - i``.
+    The gradient of a decay per channel is summed over time in float64; ``reduce_kernel`` sums it over the sequences.
     """
     WIDE: tl.constexpr = tl.float64 if DOUBLE else tl.float32
     batch, channel, count = place(tl.program_id(0), steps, channels, BLOCK, LANE)
@@ -260,9 +259,9 @@ def backward_kernel(
             INITIAL, CUTS, PER_STEP, IS_COMPLEX, WIDE, LANE, EVEN,
         )  # fmt: skip
         if not PER_STEP:
-            total_re += tl.sum(stretches(d_re, SPREAD), 0).to(tl.float64)
+            total_re += tl.sum(segments(d_re, SPREAD), 0).to(tl.float64)
             if IS_COMPLEX:
-                total_im += tl.sum(stretches(d_im, SPREAD), 0)
+                total_im += tl.sum(segments(d_im, SPREAD), 0)
     at, there = batch * channels + channel, count > 0
     if not PER_STEP:
         total_re, total_im = tl.sum(total_re, 0, keep_dims=True), tl.sum(total_im, 0, keep_dims=True)

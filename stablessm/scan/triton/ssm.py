@@ -148,7 +148,7 @@ def _backward(
     layer.collect(parameters[:3], d_M, d_W, d_jumps, d_parameters)
 
 
-class Made(NamedTuple):
+class ChunkMatrices(NamedTuple):
     """The matrices that map a chunk's inputs and states to its outputs (see :mod:`.ssm_kernels`), for every channel."""
 
     M: Tensor
@@ -197,8 +197,8 @@ class _Layer:
         self._columns, self._walks, self._per_row = columns, {**flag, **rows}, per_row
         self._after_T, self._states = after_T, states
 
-    def generate(self, decay: Tensor, B: Tensor, C: Tensor, D: Tensor | None) -> Made:
-        """Compute the matrices of a chunk for these parameters."""
+    def generate(self, decay: Tensor, B: Tensor, C: Tensor, D: Tensor | None) -> ChunkMatrices:
+        """Compute the matrices of a chunk from a layer's parameters, for every channel."""
         device, real = decay.device, decay.dtype.to_real()
         M = torch.empty((self.channels, self.length, self.width), dtype=real, device=device)
         W = torch.empty((self.channels, self.length, self.numbers), dtype=real, device=device)
@@ -207,7 +207,7 @@ class _Layer:
         jumps = torch.empty((2, self.channels, self._states), dtype=wide, device=device)
         self._generates[D is not None](decay, B, C, M if D is None else D, response, M, W, jumps)
         self._toeplitz(response, M)
-        return Made(M, W, jumps)
+        return ChunkMatrices(M, W, jumps)
 
     def rows(self, width: int, device: torch.device) -> Tensor:
         """Return an uninitialized float32 tensor of shape (channel, row, width)."""
@@ -261,9 +261,8 @@ class _Layer:
     ) -> Tensor:
         """Compute the backward pass of ``enter``: return the gradients of ``jumps``, and write the other gradients.
 
-        The gradient of the initial state is written to ``d_initial``.
-
-        These columns receive the gradient of the contribution of each chunk to the state after it.
+        The gradient of the initial state is written to ``d_initial``, and the gradient of the contribution of each
+        chunk to the state after it to the last R columns of ``both``.
         """
         d_jumps = torch.empty((2, self.channels, self.batch, self._states), dtype=jumps.dtype, device=jumps.device)
         given = d_initial if d_final is None else d_final

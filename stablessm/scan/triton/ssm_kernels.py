@@ -26,7 +26,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from stablessm.scan.triton.tiles import last, load, product, rows_at, step_of_row, store, stretches, walk
+from stablessm.scan.triton.tiles import last, load, product, rows_at, segments, step_of_row, store, walk
 
 NUMBERS = (
     "x_b", "x_t", "x_c", "batch", "steps", "channels", "states", "width", "rest", "chunks", "per_row", "held",
@@ -88,9 +88,10 @@ def generate_kernel(
     decay, B, C, D, response, V, W, jumps, channels, states, per_row, rest,
     SKIP: tl.constexpr, IS_COMPLEX: tl.constexpr, BITS: tl.constexpr, ROWS: tl.constexpr, STATES: tl.constexpr,
 ):  # fmt: skip
-    """Compute ROWS rows of V and W and lags of k for one channel, and its powers decay^LENGTH and decay^rest.
+    """Compute the impulse response k and the matrices V and W for one channel, at ROWS lags.
 
-    Rows of V are ``per_row`` numbers apart. All powers are computed in float64.
+    It also computes decay^LENGTH and decay^rest of the channel. Rows of V are ``per_row`` numbers apart. All powers are
+    computed in float64.
     """
     LENGTH: tl.constexpr = 1 << BITS
     channel = (tl.program_id(0) // (LENGTH // ROWS)).to(tl.int64)
@@ -118,7 +119,7 @@ def generate_kernel(
 
 @triton.jit(do_not_specialize=NUMBERS)
 def toeplitz_kernel(response, T, width, LENGTH: tl.constexpr, ROWS: tl.constexpr):
-    """Fill ROWS rows of the matrix T (of impulse responses) for one channel.
+    """Fill ROWS rows of the Toeplitz matrix T[j, i] = k[i-j] of one channel's impulse response k.
 
     Rows are ``width`` numbers apart.
     """
@@ -131,7 +132,7 @@ def toeplitz_kernel(response, T, width, LENGTH: tl.constexpr, ROWS: tl.constexpr
 
 @triton.jit
 def _column(batch, chunks, states, BLOCK: tl.constexpr):
-    """Return this program's channel, its sequence, the index of their first row, and the states to compute."""
+    """Return the channel, the sequence and the states that this program computes, and the index of their first row."""
     blocks = tl.cdiv(states, BLOCK)
     pair = (tl.program_id(0) // blocks).to(tl.int64)
     n = tl.program_id(0) % blocks * BLOCK + tl.arange(0, BLOCK)[None, :]
@@ -146,11 +147,9 @@ def enter_kernel(
 ):  # fmt: skip
     """Compute the states at chunk starts, s[c] = decay^LENGTH s[c-1] + added[c-1], and the final state.
 
-    s[0] is ``initial``, and the final state is decay^rest s[chunks-1] + tail.
-
-    WHOLE means that the last chunk is complete, so that ``added`` contains the tail.
-    ``entering`` receives s. Rows of ``added`` are ``per_row`` numbers apart, and rows of ``entering`` are ``held``
-    numbers apart, also in ``leave_kernel``.
+    s[0] is ``initial``, and the final state is decay^rest s[chunks-1] + tail. WHOLE means that the last chunk is
+    complete, so that ``added`` contains the tail. ``entering`` receives s. Rows of ``added`` are ``per_row`` numbers
+    apart, and rows of ``entering`` are ``held`` numbers apart, also in ``leave_kernel``.
     """
     channel, sequence, first, n = _column(batch, chunks, states, BLOCK)
     mask = n < states
@@ -223,9 +222,9 @@ def leave_kernel(
         source = rows_at((first + chunks - 1) * held + n, -i, held, 1)
         h_re, h_im = load(entering, source, there, 0.0, True, IS_COMPLEX, tl.float64, 1)
         h_re, h_im = product(l_re, l_im, h_re, -h_im, IS_COMPLEX)
-        d_re += tl.sum(stretches(h_re, SPREAD), 0)
+        d_re += tl.sum(segments(h_re, SPREAD), 0)
         if IS_COMPLEX:
-            d_im += tl.sum(stretches(h_im, SPREAD), 0)
+            d_im += tl.sum(segments(h_im, SPREAD), 0)
     pair = channel * batch + sequence
     d_re, d_im = tl.sum(d_re, 0, keep_dims=True), tl.sum(d_im, 0, keep_dims=True)
     store(d_re, d_im, d_jumps, pair * states + n, mask, True, IS_COMPLEX, 1)
@@ -257,7 +256,7 @@ def diagonals_kernel(d_T, d_response, d_D, width, LENGTH: tl.constexpr, ROWS: tl
 
 @triton.jit
 def _pull(sum_re, sum_im, g_re, g_im, z_re, z_im, IS_COMPLEX: tl.constexpr):
-    """Return sum + Σ g conj(z), where Σ is over rows: adds to the gradient of a factor that was multiplied by z."""
+    """Add Σ g conj(z) over rows to ``sum``: the gradient of a factor of z, where g is the gradient of the product."""
     re, im = product(g_re, g_im, z_re, -z_im, IS_COMPLEX)
     sum_re += tl.sum(re, 0, keep_dims=True)
     if IS_COMPLEX:

@@ -4,7 +4,7 @@ A *tile* has ROWS rows (steps) and BLOCK columns (channels). Numbers are pairs (
 numbers share the code; ``im`` of a real number is not used. A *lane* is one thread of a warp. It holds LANE neighboring
 channels; the caller ensures that one instruction can load them.
 
-SPREAD lanes share a column. Each computes a *stretch*, which is ROWS / SPREAD successive steps of the tile.
+SPREAD lanes share a column. Each computes a *segment*, which is ROWS / SPREAD successive steps of the tile.
 
 A *cut* is a step with a reset: nothing is carried into it. Cuts are applied by ``tl.where`` instead of a product with
 zero, because 0 · NaN is NaN. CUTS is false if a call has no resets.
@@ -77,9 +77,9 @@ def scan(a_re, a_im, x_re, x_im, cut, CUTS: tl.constexpr, IS_COMPLEX: tl.constex
 
 @triton.jit
 def step_of_row(ROWS: tl.constexpr, SPREAD: tl.constexpr):
-    """Return which time step each row of a tile holds, (ROWS, 1).
+    """Return which time step each row of a tile contains, (ROWS, 1).
 
-    Row r belongs to stretch r % SPREAD, so that the lanes of a column compute one stretch each and exchange only the
+    Row r belongs to segment r % SPREAD, so that the lanes of a column compute one segment each and exchange only the
     states at its ends.
     """
     row = tl.arange(0, ROWS)[:, None]
@@ -87,14 +87,14 @@ def step_of_row(ROWS: tl.constexpr, SPREAD: tl.constexpr):
 
 
 @triton.jit
-def stretches(tile, SPREAD: tl.constexpr):
-    """Reshape a tile (ROWS, BLOCK) to (step of a stretch, stretch, channel)."""
+def segments(tile, SPREAD: tl.constexpr):
+    """Reshape a tile (ROWS, BLOCK) to (step of a segment, segment, channel)."""
     return tile.reshape(tile.shape[0] // SPREAD, SPREAD, tile.shape[1])
 
 
 @triton.jit
 def all_rows(value, ROWS: tl.constexpr):
-    """Return a tile (ROWS, BLOCK) in which all rows of stretch s are copies of ``value[s]``."""
+    """Return a tile (ROWS, BLOCK) in which all rows of segment s are copies of ``value[s]``."""
     SPREAD: tl.constexpr = value.shape[0]
     BLOCK: tl.constexpr = value.shape[1]
     return tl.broadcast_to(value[None], [ROWS // SPREAD, SPREAD, BLOCK]).reshape(ROWS, BLOCK)
@@ -112,15 +112,15 @@ def last(value):
 
 @triton.jit
 def compose(a_re, a_im, x_re, x_im, cut, SPREAD: tl.constexpr, CUTS: tl.constexpr, IS_COMPLEX: tl.constexpr):
-    """Compose the maps y ↦ a y + x of a tile's steps: first within every stretch, then over whole stretches.
+    """Compose the maps y ↦ a y + x of a tile's steps: first within every segment, then over whole segments.
 
-    The first five results, (step of a stretch, stretch, BLOCK), start at the beginning of each stretch and end at each
-    step. The other five, (stretch, BLOCK), start at the beginning of the tile and end at the end of each stretch.
+    The first five results, (step of a segment, segment, BLOCK), start at the beginning of each segment and end at each
+    step. The other five, (segment, BLOCK), start at the beginning of the tile and end at the end of each segment.
     """
-    a_re, x_re = stretches(a_re, SPREAD), stretches(x_re, SPREAD)
-    a_im, x_im = stretches(a_im, SPREAD), stretches(x_im, SPREAD)
+    a_re, x_re = segments(a_re, SPREAD), segments(x_re, SPREAD)
+    a_im, x_im = segments(a_im, SPREAD), segments(x_im, SPREAD)
     if CUTS:
-        cut = stretches(cut, SPREAD)
+        cut = segments(cut, SPREAD)
     a_re, a_im, x_re, x_im, cut = scan(a_re, a_im, x_re, x_im, cut, CUTS, IS_COMPLEX)
     A_re, A_im, X_re, X_im, any_cut = last(a_re), last(a_im), last(x_re), last(x_im), cut
     if CUTS:
@@ -144,20 +144,20 @@ def apply_map(a_re, a_im, x_re, x_im, cut, y_re, y_im, CUTS: tl.constexpr, IS_CO
 
 @triton.jit
 def exchange(first, ends):
-    """Return the state before each stretch, and the state after the last stretch as one copy per stretch.
+    """Return the state before each segment of steps, and copies of the state after the last segment.
 
-    ``first`` is the state before the first stretch, and ``ends`` are the states after each stretch.
+    ``first`` is the state before the first segment, and ``ends`` are the states after each segment.
     """
-    stretch = tl.arange(0, ends.shape[0])[:, None]
-    before = tl.gather(ends, tl.broadcast_to(tl.maximum(stretch - 1, 0), ends.shape), 0)
-    return tl.where(stretch == 0, first, before), tl.broadcast_to(last(ends)[None], ends.shape)
+    segment = tl.arange(0, ends.shape[0])[:, None]
+    before = tl.gather(ends, tl.broadcast_to(tl.maximum(segment - 1, 0), ends.shape), 0)
+    return tl.where(segment == 0, first, before), tl.broadcast_to(last(ends)[None], ends.shape)
 
 
 @triton.jit
 def walk(a_re, a_im, x_re, x_im, cut, y_re, y_im, CUTS: tl.constexpr, IS_COMPLEX: tl.constexpr):
     """Compute y[t] = a[t] y[t-1] + x[t] for all steps of a tile, and the last y; at a cut, y[t] = x[t].
 
-    The argument y (before the tile) and the last y (after it) have the shape (SPREAD, BLOCK): a copy for each stretch.
+    The argument y (before the tile) and the last y (after it) have the shape (SPREAD, BLOCK): a copy for each segment.
     """
     SPREAD: tl.constexpr = y_re.shape[0]
     rows: tl.constexpr = x_re.shape
@@ -175,13 +175,13 @@ def walk(a_re, a_im, x_re, x_im, cut, y_re, y_im, CUTS: tl.constexpr, IS_COMPLEX
 
 @triton.jit
 def walk_from(a_re, a_im, x_re, x_im, cut, y_re, y_im, CUTS: tl.constexpr, IS_COMPLEX: tl.constexpr):
-    """Compute y as :func:`walk` does, from the given y before each stretch, (SPREAD, BLOCK)."""
+    """Compute the same y[t] as :func:`walk` for a tile, given the y before each segment, (SPREAD, BLOCK)."""
     SPREAD: tl.constexpr = y_re.shape[0]
     rows: tl.constexpr = x_re.shape
-    a_re, x_re = stretches(a_re, SPREAD), stretches(x_re, SPREAD)
-    a_im, x_im = stretches(a_im, SPREAD), stretches(x_im, SPREAD)
+    a_re, x_re = segments(a_re, SPREAD), segments(x_re, SPREAD)
+    a_im, x_im = segments(a_im, SPREAD), segments(x_im, SPREAD)
     if CUTS:
-        cut = stretches(cut, SPREAD)
+        cut = segments(cut, SPREAD)
     re, im = apply_map(a_re, a_im, x_re, x_im, cut, y_re[None], y_im[None], CUTS, IS_COMPLEX)
     begins = tl.arange(0, rows[0] // SPREAD)[:, None, None] == 0
     x_re, x_im = tl.where(begins, re, x_re), tl.where(begins, im, x_im)
@@ -199,9 +199,8 @@ def base(batch, step, channel, per_batch, per_step, per_channel):
 def rows_at(base, within, per_step, LANE: tl.constexpr):
     """Return the offsets of rows in an array, with a hint to the compiler that LANE channels can be loaded at once.
 
-    ``within`` are the numbers of the rows, counted from ``base``.
-
-    The hint is at least 2, because the compiler then assigns neighboring channels to neighboring lanes.
+    ``within`` are the numbers of the rows, counted from ``base``. The hint is at least 2, because the compiler then
+    assigns neighboring channels to neighboring lanes.
     """
     offset = base + within.to(tl.int64) * per_step  # computed here, because hints only apply where a value is computed
     return tl.max_contiguous(tl.multiple_of(offset, (1, LANE)), (1, max(2, LANE)))

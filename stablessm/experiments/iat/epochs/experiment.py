@@ -93,7 +93,7 @@ def claims(config: EpochsConfig, stages: Stages) -> Claims:
         f"{config.many:g} times or more counts. {told}.",
     )
     yield Claim(
-        "exponential memory does not gain from more epochs as much",
+        "more epochs improve exponential memory less than polynomial memory",
         "beyond the paper",
         f"{last} instead of {first} epochs reduce the loss {less:.3g} times",
         rules.ours(rules.graded(less < config.many)),

@@ -178,7 +178,7 @@ def claims(config: LemmasConfig, stages: Stages) -> Claims:
     )
     spectral = {family: float((values[family]["value"] / values[family]["spectral"]).max()) for family in NORMAL}
     yield Claim(
-        "for normal matrices of bounded spectral norm it is uniform",
+        "for normal matrices of bounded spectral norm the bound is uniform in the width",
         "beyond the paper",
         f"largest value relative to ‖W‖₂/β₀: {listed(spectral, '.2g')}",
         rules.ours(rules.graded(max(spectral.values()) <= 1 + 1e-9)),

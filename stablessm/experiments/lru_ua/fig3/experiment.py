@@ -27,7 +27,7 @@ def claims(config: images.DigitsConfig, stages: Stages) -> Claims:
     over = f"over {config.images} images and {config.draws} draws"
     for solver, label in images.SOLVERS.items():
         yield Claim(
-            f"almost perfect at N = {most} with |λ| in ({ring:g}, 1), {label}",
+            f"images are almost perfect at N = {most} with |λ| in ({ring:g}, 1), {label}",
             "almost perfect reconstruction",
             f"mean square error {images.spread(near, solver)} {over}",
             rules.at_most(images.error(near, solver), config.perfect, 10 * config.perfect),
@@ -36,7 +36,7 @@ def claims(config: images.DigitsConfig, stages: Stages) -> Claims:
         )
         missing = images.missing(stages, less, solver)
         yield Claim(
-            f"satisfactory at N = {fewer} with |λ| in ({ring:g}, 1), {label}",
+            f"images are satisfactory at N = {fewer} with |λ| in ({ring:g}, 1), {label}",
             "a satisfactory result",
             f"mean square error {images.spread(less, solver)} {over}",
             rules.at_most(missing, config.satisfactory, config.fair),

@@ -174,7 +174,7 @@ def claims(config: VolterraConfig, stages: Stages) -> Claims:
     )
     dense = [value for value in dense if np.isfinite(value)]
     yield Claim(
-        "outputs are approximated (equation 19)",
+        "the outputs of the series are approximated (equation 19)",
         "|y - ŷ| ≤ ε",
         f"white noise against sums over all pairs or triples: at most {max(dense):.1e}, relative, in {len(dense)} "
         "models",

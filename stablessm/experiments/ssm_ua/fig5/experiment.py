@@ -107,7 +107,7 @@ def figures(config: RandomConfig, stages: Stages) -> Figures:
         f"Recurrent weights multiplied by a gain, over {config.gain_horizon} steps. Left: how many of "
         f"{config.gain_seeds} models decay exponentially. Right: one RNN.",
         [
-            Panel("who still decays", "gain of the recurrent weights", "share that decays exponentially", drawn),
+            Panel("exponential decay", "gain of the recurrent weights", "share that decays exponentially", drawn),
             memories.panel("RNN, seed 0", at, "steps"),
         ],
     )

@@ -140,7 +140,7 @@ def unbalanced(config: ScaleConfig, found: Mapping[str, np.ndarray], time: Time)
     spans = {label: span(found[f"{label} scales"][0]) for label in MAPS[time] if not label.startswith("best")}
     factors = {label: high / low for label, (low, high) in spans.items()}
     return Claim(
-        f"{time} time: the other maps do not",
+        f"{time} time: the other maps do not keep a balanced ratio",
         "curves that are not level (no number)",
         f"largest over smallest ratio: {listed(factors, '.2g')}",
         rules.some([factor > config.uneven for factor in factors.values()]),
