@@ -147,7 +147,7 @@ class Plan:
             figure.save(self.folder)
         claims = list(self.experiment.claims(self.config, stages))
         if self.size == "smoke":
-            minutes: Mapping[str, float] = self.experiment.minutes
+            minutes: Mapping[Any, float] = self.experiment.minutes
             main = judged_size(minutes)
             small = f"Too small to judge; --size {main} takes {minutes[main]:g} minutes."
             claims = [replace(claim, verdict="", why=small) for claim in claims]

@@ -20,10 +20,9 @@ from stablessm.experiments.stable_ssm.language_stability import LIMITS, Instabil
 from stablessm.experiments.stable_ssm.language_text import loaded
 from stablessm.experiments.stable_ssm.language_training import LanguageTraining, fit, scores
 from stablessm.experiments.stable_ssm.map_tables import SCHEMES as TABLES
-from stablessm.experiments.stable_ssm.wide_start import scaled_start
 from stablessm.instruments import MemoryCurve, gradient_over_weight, memory_function
 from stablessm.instruments.modes import recurrent_modules
-from stablessm.models import LanguageModel, for_task
+from stablessm.models import for_task
 from stablessm.models.sequence_model import SequenceModel
 from stablessm.tasks.base import Task
 from stablessm.training.evaluate import apply
@@ -88,19 +87,9 @@ SMOKE = StudyConfig(
 
 
 def start(
-    task: Task,
-    preset: str,
-    scheme: str,
-    seed: int,
-    timescales: Sequence[float],
-    device: torch.device,
-    scaled: bool = False,
-    **changes: Any,
+    task: Task, preset: str, scheme: str, seed: int, timescales: Sequence[float], device: torch.device, **changes: Any
 ) -> SequenceModel:
-    """Return an untrained model on a device; for a given seed, all maps start as the same function up to rounding.
-
-    With ``scaled``, its start and its updates do not depend on width and depth (``scaled_start``).
-    """
+    """Return an untrained model on a device; for a given seed, all maps start as the same function up to rounding."""
     map, options = SCHEMES[scheme]
     torch.manual_seed(seed)
     with device:
@@ -108,8 +97,7 @@ def start(
             task.inputs, task.outputs, preset, map=map, map_options=options, mixer="hyena-real", dropout=0.0,
             mixer_options={"time": "discrete", "timescales": list(timescales)}, **changes,
         )  # fmt: skip
-    model = model.to(device)
-    return scaled_start(model) if scaled and isinstance(model, LanguageModel) else model
+    return model.to(device)
 
 
 def shared(run: Run, name: str, compute: Callable[[], Mapping[str, Any]]) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from stablessm.instruments.modes import recurrent_modules
-from stablessm.models import LanguageModel
+from stablessm.models.sequence_model import SequenceModel
 
 FAN_IN = 256
 """Number of inputs of a matrix from which on its updates are scaled down."""
@@ -40,7 +40,7 @@ class Scale(nn.Module):
 
 
 @torch.no_grad()
-def scaled_start(model: LanguageModel) -> LanguageModel:
+def scaled_start(model: SequenceModel) -> SequenceModel:
     """Scale the start and the updates of a language model of Hyena blocks with real recurrences, in place.
 
     Adam changes every number by the learning rate, and the changes of the n inputs of a unit add up, so that an update
@@ -50,13 +50,15 @@ def scaled_start(model: LanguageModel) -> LanguageModel:
     None of this changes the initial function. Embeddings are larger, 1 instead of 0.02, and the gain of the final norm
     is 1.6/d instead of 1: initial logits have the variance 2.6/d. Eigenvalues are not scaled.
 
+    >>> from stablessm.models import LanguageModel
     >>> model = scaled_start(LanguageModel(50, d_model=16, n_layers=1, d_state=4))
     >>> float(model(torch.zeros(1, 4, dtype=torch.long)).std()) < 1
     True
     """
     depth = (2 * model.config.n_layers) ** -0.5
-    for block in model.body.blocks:
-        mixer: Any = block.mixer
+    blocks: Any = model.body.blocks
+    for block in blocks:
+        mixer = block.mixer
         for part, factor in ((mixer.projection, 1.0), (block.wide, 1.0), (mixer.output, depth), (block.narrow, depth)):
             _scaled(part, "weight", factor * min(1.0, FAN_IN / part.in_features))
     for _, layer in recurrent_modules(model):

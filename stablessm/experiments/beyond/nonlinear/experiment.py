@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from itertools import product
-from typing import Literal
 
 import numpy as np
 import torch
@@ -42,7 +41,7 @@ KERNELS = {
 """The kernels ρ(t). The integral of the last one over all t > T is 1 / (1 + log(1 + T))."""
 TARGETS = {kind: NonlinearFunctional(kernel, dt=DT) for kind, kernel in KERNELS.items()}
 CONTRAST = "direct"
-PARAMETERS: dict[Literal["recurrent", "all"], str | None] = {"recurrent": "recurrent", "all": None}
+PARAMETERS: dict[str, str | None] = {"recurrent": "recurrent", "all": None}
 """Which weights are perturbed, as an argument of ``perturbation_error``."""
 VALIDATION, TEST = 1, 2
 """Seeds of the validation and test inputs."""
@@ -206,7 +205,7 @@ def tolerance(
     config: NonlinearConfig,
     found: Mapping[tuple[str, str], Mapping[str, np.ndarray]],
     stable: list[str],
-    name: Literal["recurrent", "all"],
+    name: str,
 ) -> Claim:
     """Check that stable maps tolerate clearly larger perturbations than direct, for every slow memory."""
     radii = {key: tolerated(config, table[name]) for key, table in found.items()}

@@ -16,6 +16,7 @@ from stablessm.experiments.frame.training import device_called
 from stablessm.experiments.stable_ssm.language_study import SCHEMES, memories, remembered, start, thinned
 from stablessm.experiments.stable_ssm.language_text import SYNTHETIC, loaded
 from stablessm.experiments.stable_ssm.language_training import LanguageTraining, fit
+from stablessm.experiments.stable_ssm.wide_start import scaled_start
 from stablessm.report.figure import Figure, Panel, Series
 
 PUBLISHED = {"best-0.5": 3, "exp": 0, "softplus": 0, "direct": 0}
@@ -89,7 +90,9 @@ def one(config: Config, run: Run, warmup: int, scheme: str, seed: int) -> Mappin
     task, device = loaded(config.text, config.vocabulary, config.length), device_called(config.training.device)
     if device.type == "cuda":
         gc.collect()  # frees a previous model that is part of a reference cycle: two do not fit
-    model = start(task, config.preset, scheme, seed, config.timescales, device, config.scaled)
+    model = start(task, config.preset, scheme, seed, config.timescales, device)
+    if config.scaled:
+        scaled_start(model)
     model.body.gradient_checkpointing = config.checkpointing
     found = fit(model, task, options, config.rate, seed, name=label, progress=run.progress)
     memory = remembered(model, task, config.words, config.horizon, found)
