@@ -18,7 +18,7 @@ FULL_PRECISION = 50.0
 
 
 def gated_scan(layer: Gated) -> Tensor:
-    """Compute all states of a gated recurrence.
+    """Compute all states (B, T, C) of a gated recurrence, such as a minGRU's.
 
     >>> half = torch.log(torch.ones(1, 3, 1).exp() - 1)
     >>> gates = torch.cat([half, torch.ones(1, 3, 1)], -1)
@@ -37,7 +37,7 @@ def gated_scan(layer: Gated) -> Tensor:
 def decay_and_drive(
     form: str, gates: Tensor, rate: Tensor, x: Tensor | None, below_one: bool, dt: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Compute a and u of h[t] = a[t] h[t-1] + u[t], computed from the inputs of the gates (…, k C) and rates (C,).
+    """Compute the decay a and the drive u of h[t] = a[t] h[t-1] + u[t] from gate inputs (…, k C) and rates (C,).
 
     =============  =====================================  ==============================
     form           a                                      u
@@ -73,7 +73,7 @@ def _softplus(z: Tensor) -> Tensor:
 
 
 def _decayed(change: Tensor, candidate: Tensor | None, below_one: bool) -> tuple[Tensor, Tensor]:
-    """Return a = 1 + change, which may be limited, and (1 - a) candidate."""
+    """Compute the decay a = 1 + change, which may be limited to less than 1, and the drive (1 - a) candidate."""
     change = change.clamp(max=-torch.finfo(change.dtype).eps / 2) if below_one else change
     return 1 + change, -change if candidate is None else -change * candidate
 
@@ -84,7 +84,7 @@ def _by_scan(layer: Gated) -> Tensor:
 
 
 def _fused(layer: Gated) -> bool:
-    """Return True if the kernels run: plain tensors on a CPU, without forward-mode derivatives."""
+    """Return True if the CPU kernels can compute a layer: plain tensors, and no forward-mode derivatives."""
     if not layer.gates.numel() or not quick(layer.gates) or forward_mode():
         return False
     return backends.resolve("auto", layer.gates.device) == "cpu" and _cpu().supports(layer)
@@ -120,7 +120,7 @@ class _Fused(torch.autograd.Function):
 
 
 def _gradients(layer: Gated, grad: Tensor) -> tuple[Tensor, ...]:
-    """Return the gradients of the given tensors, computed with differentiable operations."""
+    """Compute the gradients of the given tensors by operations that can be differentiated again."""
 
     def run(*parts: Tensor) -> Tensor:
         rest = iter(parts)

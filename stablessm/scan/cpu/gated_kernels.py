@@ -71,13 +71,13 @@ class _Code:
         return self.b.select(self.b.icmp_signed("<", first, last), first, last)
 
     def at(self, name: str, t: ir.Value, tile: ir.Value, gate: int = 0) -> ir.Value:
-        """Return the address of a tile of an array (batch, time, channel), or (batch, time, gate, channel)."""
+        """Return the address of a tile's channels in a (batch, time, channel) or (batch, time, gate, channel) array."""
         f, emit = self.fields, self.emit
         start = emit.at(f[name], emit.times(self.batch, f[f"{name}_batch"]), emit.times(t, f[f"{name}_time"]))
         return emit.at(start, emit.times(f["channels"], gate), self.channel(tile))
 
     def inputs(self, t: ir.Value, tile: ir.Value) -> list[ir.Value]:
-        """Return the inputs of all gates, followed by the input of the layer if the form uses it."""
+        """Emit the loads of the inputs of all gates and, if the form uses it, of the layer's input; return them."""
         form = FORMS[self.spec.form]
         found = [self.load(self.at("gates", t, tile, gate)) for gate in range(form.gates)]
         return [*found, self.load(self.at("x", t, tile))] if form.direct else found
@@ -114,7 +114,7 @@ class _Code:
         return found
 
     def all(self, value: float) -> ir.Constant:
-        """Return a vector whose elements all equal a number."""
+        """Return a vector whose elements all equal ``value``."""
         return self.emit.constant(self.lanes, (value,))
 
     def zero(self) -> ir.Constant:
@@ -122,12 +122,12 @@ class _Code:
         return self.all(0.0)
 
     def complement(self, value: ir.Value) -> ir.Value:
-        """Return 1 - value."""
+        """Emit code for 1 - value."""
         return self.b.fsub(self.all(1.0), value)
 
 
 class _Change(NamedTuple):
-    """What the gates of one tile do at one step, and the derivatives of it."""
+    """The decay and the candidate or drive of one tile at one step, and a function that computes their gradients."""
 
     change: ir.Value
     """f = a - 1, before it is limited."""
@@ -139,7 +139,7 @@ class _Change(NamedTuple):
 
 
 class Form(NamedTuple):
-    """The formulas of one layer."""
+    """The formulas of one kind of gated layer, such as ``min-gru``."""
 
     gates: int
     direct: bool
@@ -149,7 +149,7 @@ class Form(NamedTuple):
 
 
 def _min_gru(code: _Code, rate: ir.Value, inputs: list[ir.Value]) -> _Change:
-    """f = exp(rate softplus(z)) - 1."""
+    """Emit code for the gates of a minGRU: f = exp(rate softplus(z)) - 1."""
     b, (z, candidate) = code.b, inputs
     opened = code.math.softplus(z)
     change = code.math.expm1(b.fmul(rate, opened))
@@ -163,7 +163,7 @@ def _min_gru(code: _Code, rate: ir.Value, inputs: list[ir.Value]) -> _Change:
 
 
 def _min_lstm(code: _Code, rate: ir.Value, inputs: list[ir.Value]) -> _Change:
-    """f as in ``_min_gru``, with z = softplus(-forget) - softplus(-enter)."""
+    """Emit code for the gates of a minLSTM: ``_min_gru`` with z = softplus(-forget) - softplus(-enter)."""
     b, (forget, enter, candidate) = code.b, inputs
     z = b.fsub(*(code.math.softplus(b.fneg(gate)) for gate in (forget, enter)))
     unit = _min_gru(code, rate, [z, candidate])
@@ -177,7 +177,7 @@ def _min_lstm(code: _Code, rate: ir.Value, inputs: list[ir.Value]) -> _Change:
 
 
 def _hgrn(code: _Code, rate: ir.Value, inputs: list[ir.Value]) -> _Change:
-    """f = rate sigmoid(-z) and c = silu(v)."""
+    """Emit code for the gates of an HGRN: f = rate sigmoid(-z) and the candidate c = silu(v)."""
     b, (z, v) = code.b, inputs
     closed, passed = code.math.sigmoid(b.fneg(z)), code.math.sigmoid(v)
     candidate = b.fmul(v, passed)
@@ -192,7 +192,10 @@ def _hgrn(code: _Code, rate: ir.Value, inputs: list[ir.Value]) -> _Change:
 
 
 def _rg_lru(code: _Code, rate: ir.Value, inputs: list[ir.Value]) -> _Change:
-    """f = exp(rate sigmoid(z)) - 1 and u = √(1 - a²) sigmoid(i) x, where 1 - a² = -f (2 + f)."""
+    """Emit code for the gates of an RG-LRU: f = exp(rate sigmoid(z)) - 1 and u = √(1 - a²) sigmoid(i) x.
+
+    The code uses 1 - a² = -f (2 + f).
+    """
     b, (z, i, x) = code.b, inputs
     opened, entered = code.math.sigmoid(z), code.math.sigmoid(i)
     change = code.math.expm1(b.fmul(rate, opened))
@@ -222,7 +225,7 @@ FORMS = {
 
 
 def _changed(code: _Code, t: ir.Value, tile: ir.Value) -> tuple[_Change, ir.Value]:
-    """Return the gates of a tile at step t, and f, which is limited if ``below_one`` is set."""
+    """Emit code for the gates of a tile at step t; return them, and f, limited so that a stays below 1 if required."""
     rate = code.load(code.emit.at(code.fields["rate"], code.channel(tile)))
     found = FORMS[code.spec.form].change(code, rate, code.inputs(t, tile))
     return found, code.math.negative(found.change) if code.spec.below_one else found.change
