@@ -2,6 +2,7 @@
 
     python benchmarks/promises.py --workers 2     # writes promises.json, damage.json, fuzz.json, kill-resume-cpu.json
     python benchmarks/promises.py --smoke --out /tmp/smoke.json
+    python benchmarks/promises.py --out /tmp/records/promises.json    # all records there: the repository has no changes
 
 A promise is counted by the script that generates its cases, or by its tests, without the slow ones. The record is
 written after each promise, and the same command resumes an interrupted count.
@@ -40,6 +41,8 @@ class How:
     """Number of processes of a script."""
     folder: Path
     """Folder for temporary files."""
+    records: Path
+    """Folder of the records."""
 
 
 Counter: TypeAlias = Callable[[How], tuple[int, int]]
@@ -78,13 +81,13 @@ TESTS = {
 
 def run_script(name: str, arguments: list[str], how: How) -> dict[str, Any]:
     """Run a script of this folder and return its record."""
-    out = how.folder / name.replace(".py", ".json") if how.smoke else None
-    options = ["--smoke", "--out", str(out)] if out else [*arguments, "--workers", str(how.workers)]
+    written = name.replace("_", "-").replace(".py", "-cpu.json" if name == "kill_resume.py" else ".json")
+    out = (how.folder if how.smoke else how.records) / written
+    options = [*(["--smoke"] if how.smoke else [*arguments, "--workers", str(how.workers)]), "--out", str(out)]
     command = [sys.executable, str(Path(__file__).with_name(name)), *options]
     if (code := subprocess.run(command, check=False).returncode) not in (0, 1):  # 1: it found failures
         raise SystemExit(f"{name} ended with exit code {code}")
-    written = name.replace("_", "-").replace(".py", "-cpu.json" if name == "kill_resume.py" else ".json")
-    return read_json(out or _measure.RESULTS / written)
+    return read_json(out)
 
 
 def run_tests(path: str, how: How) -> tuple[int, int]:
@@ -135,7 +138,7 @@ def main() -> None:
     args = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     with tempfile.TemporaryDirectory() as scratch, ThreadPool(args.workers) as pool:
-        how = How(args.smoke, max(args.workers // 3, 1), Path(scratch))  # several scripts run at a time
+        how = How(args.smoke, max(args.workers // 3, 1), Path(scratch), args.out.parent)  # several scripts run at a time
         wanted = list(jobs())
         found = {row["promise"]: row for row in rows_so_far(args.out)}
         for row in pool.imap_unordered(lambda job: count(*job, how), [job for job in wanted if job[0] not in found]):
