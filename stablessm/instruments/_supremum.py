@@ -75,7 +75,7 @@ class Search:
 
     @property
     def value(self) -> np.ndarray:
-        """Largest value found at each time, (T,)."""
+        """Largest value of the memory function found at each time, (T,)."""
         return self._value.numpy()
 
     @property

@@ -64,7 +64,7 @@ class System:
     """Number of values in the largest tensor of the state of one sequence."""
 
     def telling(self, tell: Callable[[], object]) -> System:
-        """Return a copy of the system that calls ``tell`` whenever it runs."""
+        """Return a copy of the system that calls ``tell`` whenever it runs, for example to show progress."""
 
         def call(x: Tensor, state: Any) -> tuple[Tensor, Any]:
             tell()

@@ -130,7 +130,7 @@ class Search:
         return self.noise * np.sqrt(2 * np.log(len(self.samples.times))) > tol
 
     def _above(self, noise: float) -> int:
-        """Return the number of Hankel singular values that exceed those of white noise with this standard deviation."""
+        """Return the number of Hankel singular values above those of white noise of standard deviation ``noise``."""
         if self.hankel is None:
             return self._guess(noise)
         rows = (len(self.samples.times) + 1) // 2

@@ -113,7 +113,7 @@ class LyapunovSpectrum(Result):
 
     @property
     def interval(self) -> np.ndarray:
-        """Return the interval of each exponent (k, 2): the exponent minus and plus its error."""
+        """Return the confidence interval of each exponent (k, 2): the exponent minus and plus its error."""
         return np.stack([self.exponents - self.error, self.exponents + self.error], 1)
 
     def plot(self, ax: Axes | None = None) -> Axes:
@@ -401,7 +401,7 @@ def _spread(rows: Tensor, others: int) -> Tensor:
 
 
 def _averages(means: Tensor, counts: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the exponents, two standard errors, and the estimates after each chunk, from means (chunks, R, k)."""
+    """Return exponents, two standard errors, and estimates after each chunk of steps, from means (chunks, R, k)."""
     weights = counts / counts.sum()
     exponents = (weights[:, None, None] * means).sum(0).mean(0)
     order = exponents.argsort(descending=True, stable=True)
