@@ -268,9 +268,7 @@ class Search:
         return max(1, int((values > limit + rounding).sum())), len(values)
 
     def _ended(self, tol: float) -> Fit | None:
-        """Return the fit of :func:`ring` for a kernel that is zero before the end of the horizon, such as a lag, or
-        None.
-        """
+        """Return an exact fit (:func:`ring`) of a kernel that ends before the horizon, such as a lag; else None."""
         size = np.abs(self.samples.values).max(axis=1) * self.samples.weight
         order = int(np.flatnonzero(size > tol / 2)[-1:].sum()) + 1
         if (
@@ -404,7 +402,7 @@ class Search:
         return self.domain.clip(rates.astype(np.complex128))
 
     def _near(self, part: float) -> bool:
-        """Return True if the kernel is scalar and the mixture fits it up to the relative error ``part``."""
+        """Return True if a sum of many positive decays fits the kernel up to the relative error ``part``."""
         scalar = self.samples.values.shape[1] == 1
         return scalar and self.mixture is not None and self.mixture.error < part * self.scale
 

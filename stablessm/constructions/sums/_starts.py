@@ -40,7 +40,7 @@ class Mixture:
     _shift: bool
 
     def rates(self, order: int) -> np.ndarray:
-        """Reduce the many decays of the mixture to ``order`` decay rates by balanced truncation.
+        """Reduce the many decays of this fit to ``order`` decay rates by balanced truncation.
 
         The Hankel matrix in a measure ω is L Lᵀ with L = √ω e^{-decay t} √weight. The reduced shift is
         Vᵀ diag(e^{-decay dt}) V, where V are the first right singular vectors of L. It is symmetric, so its eigenvalues
