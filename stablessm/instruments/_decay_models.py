@@ -157,7 +157,7 @@ def _minimize(
 
 
 def _residual(theta: np.ndarray, sign: np.ndarray, s: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the residuals of all fitted laws of decay, and their derivatives by the seven parameters."""
+    """Return the residuals of fitted laws of decay, and their derivatives with respect to all parameters."""
     a, p, g, b, q, c, d = (theta[:, parameter, None] for parameter in range(7))
     shift, log_s = np.exp(g), np.log(np.maximum(s, 1e-12))
     log_u = np.log(s + shift)
@@ -182,7 +182,7 @@ def _residual(theta: np.ndarray, sign: np.ndarray, s: np.ndarray, y: np.ndarray)
 
 
 def _starts(free: tuple[int, ...], window: Points) -> Iterator[np.ndarray]:
-    """Yield starting values for the fit of a law of decay: its seven parameters, then the sign of its second term."""
+    """Yield starting values for the fit of a law of decay: its parameters, then the sign of its second term."""
     s, y, weight = window.s, window.y, window.weight
     main = tuple(parameter for parameter in free if parameter < C)
     if not main:

@@ -85,7 +85,7 @@ class Search:
 
     @property
     def searched(self) -> int:
-        """Return the number of steps to search: 1.25 times the duration of the response, up to the limit."""
+        """Return the number of steps over which inputs are searched, 1.25 times the duration of the response."""
         alive = (self._value[: self.limit] > 8 * self.rounding).nonzero()
         return min(self.limit, int(alive[-1] * 1.25) + SHORTEST) if len(alive) else self.limit
 
@@ -120,7 +120,7 @@ class Search:
     def _linearize(self, system: System) -> None:
         """Add the response to a very small input, from a linearized model, to the search for the largest response.
 
-        The input has the size ``SMALLEST`` times the bound. The response is used up to the time at which it is no longer
+        The input has the size ``SMALLEST`` times the bound. The response is used up to the time at which it is not
         linear, as near an unstable fixed point.
         """
         at, size = 0, SMALLEST * self.bound

@@ -298,7 +298,7 @@ def _numpy_state() -> tuple[bytes, int]:
 
 
 def _rows_are_apart(system: System) -> bool:
-    """Return True if the sequences of a batch do not affect each other, as they would in a module with time first."""
+    """Return True if the sequences of a batch do not affect each other; they do if the first axis is the time."""
     x = _probe(system, 6)
     both, one = _try(system, x), _try(system, x[:1])
     # a GPU sums in another order for another batch size, and a deep model can amplify the difference

@@ -84,7 +84,7 @@ class Objective(Strategy):
         self._replayed: Replayed[Passes] | None = None
 
     def compute(self, step: int) -> Tensor:
-        """Store the gradient of the sum of the losses of all models in the parameters; return the losses."""
+        """Compute the losses of all models, store their gradients in the parameters, and return the losses."""
         arguments = self.batch(step)
         if not self.graph:
             return descend(self._noting(*arguments))

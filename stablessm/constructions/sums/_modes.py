@@ -123,7 +123,7 @@ class Domain:
         return columns
 
     def derivative(self, rates: np.ndarray, times: np.ndarray, coefficients: np.ndarray) -> np.ndarray:
-        """Return the derivative of ``matrix @ coefficients`` with respect to the coordinates of :meth:`move`."""
+        """Return how a sum of modes with given coefficients changes with the rates: its derivative (n, q, steps)."""
         turns = self.turns(rates)
         weights = self.weights(coefficients, rates)
         a = -rates.real - self.slowest

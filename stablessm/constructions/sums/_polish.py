@@ -54,7 +54,7 @@ class Fit:
 
 
 def fit_weights(problem: Problem, rates: np.ndarray, method: str) -> Fit:
-    """Fit the coefficients of given rates by least squares, with non-negative weights if the domain requires them."""
+    """Fit the weights of an exponential sum with given rates by least squares (non-negative if required)."""
     columns = problem.domain.matrix(rates, problem.times)
     graded = problem.graded[:, None]
     if problem.domain.positive:

@@ -347,7 +347,7 @@ class Search:
         return order * (1 + self.problem.values.shape[1]) <= _MINIMAX
 
     def _fitted(self, order: int, goal: float) -> list[Fit]:
-        """Return fits of this order from every start, improved by least squares unless one already meets the goal."""
+        """Fit exponential sums with ``order`` states from all initial rates; stop early if one meets the goal."""
         if order > self._rank:  # more states would fit rounding, unless stability removed some
             exact = self._polish(self._rank, 0.0)
             if exact.error < 1e-10 * self.scale:
