@@ -71,7 +71,7 @@ class Fit:
 
     @property
     def misfit(self) -> float:
-        """Return the root mean square deviation of the curve from the law, in standard deviations of its noise."""
+        """Return the root mean square deviation of the curve from the fitted law, in standard deviations of noise."""
         return math.sqrt(self.cost / self.n)
 
     def half_width(self, parameter: int) -> float:

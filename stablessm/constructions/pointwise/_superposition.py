@@ -128,7 +128,7 @@ class Steps(NamedTuple):
     values: np.ndarray
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
-        """Evaluate the function at x of any shape."""
+        """Evaluate this piecewise linear function at x of any shape."""
         left = np.clip(np.searchsorted(self.knots, x, side="right") - 1, 0, len(self.knots) - 2)
         gap = self.knots[left + 1] - self.knots[left]
         rise = np.clip(2 * (x - self.knots[left]) / gap - 0.5, 0, 1)

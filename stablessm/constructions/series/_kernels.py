@@ -63,7 +63,7 @@ class SampledKernel:
         return values
 
     def on(self, nodes: np.ndarray) -> np.ndarray:
-        """Return the symmetric part of the kernel on the grid nodes x … x nodes."""
+        """Return the symmetric part of the kernel on a grid with the same nodes on every axis."""
         return self._mesh(nodes) if self.whole is None else self.whole[np.ix_(*[nodes] * self.order)]
 
     def _mesh(self, nodes: np.ndarray) -> np.ndarray:

@@ -80,7 +80,7 @@ def _part(found: np.ndarray, truth: np.ndarray, weight: np.ndarray | float = 1.0
 
 
 def _output_error(model: VolterraSSM, kernels: Sequence[SampledKernel]) -> float:
-    """Return the relative output error for white noise that is nonzero only at test nodes, with adjusted variance."""
+    """Return the relative error of outputs for random inputs that are nonzero only at some (test) steps."""
     nodes, weights = max(kernels, key=lambda kernel: kernel.order).tested()
     amplitudes = np.random.default_rng(0).standard_normal((_INPUTS, len(nodes))) * np.sqrt(weights)
     wanted = np.full(_INPUTS, float(model.constant.detach()))

@@ -105,7 +105,7 @@ class Path:
         return best
 
     def at_most(self, order: int) -> int:
-        """Fit all orders up to the given order, each to convergence; return the order with the smallest residual.
+        """Fit sums with up to ``order`` states, each to convergence; return the number of states with the best fit.
 
         Every start of a lower order is also used for the higher ones, so the residual never increases with the order.
         """

@@ -146,7 +146,7 @@ class Domain:
         return weights
 
     def turns(self, rates: np.ndarray) -> np.ndarray:
-        """Return a mask of the rates whose frequency can change: conjugate pairs, and all rates of a complex sum."""
+        """Return a mask of the rates with a frequency that a fit may change: conjugate pairs and all complex modes."""
         return ~self.single(rates) | self.is_complex
 
     def _columns(self, rates: np.ndarray) -> np.ndarray:

@@ -303,7 +303,7 @@ class Search:
             self.best(order)  # its error between the points may be larger
 
     def lower_bound(self, order: int) -> float:
-        """Return a lower bound of the ℓ1 error of every sum of this order; NaN if samples are not evenly spaced."""
+        """Return a lower bound of the ℓ1 error of every exponential sum with ``order`` states; NaN if unknown."""
         if self.samples.even is None:
             return float("nan")
         even, step = self.samples.even

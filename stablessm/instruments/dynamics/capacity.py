@@ -241,7 +241,7 @@ class _Search:
         return np.concatenate(found)
 
     def _threshold(self, degree: int) -> float:
-        """Return the capacity that functions of shifted inputs of a degree exceed with probability ``CHANCE``."""
+        """Return the threshold of a degree: the capacity that unrelated functions exceed only by chance."""
         steps, low = len(self.basis), min(self.delay + 1, len(self.basis) // 3)
         near = list(itertools.islice(itertools.chain.from_iterable(_terms(degree, k) for k in itertools.count()), 2000))
         chosen = [near[i] for i in self.rng.integers(0, len(near), SURROGATES)]
