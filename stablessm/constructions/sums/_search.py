@@ -320,9 +320,7 @@ class Search:
         return self._polish(order, tol).error <= tol
 
     def _polish(self, order: int, goal: float) -> Fit:
-        """Return the best fit of this order, optimized by minimax until it meets the goal, unless its error is too
-        large.
-        """
+        """Return the best fit with ``order`` states after minimax optimization (skipped if far from the goal)."""
         if order in self._polished:
             return self._polished[order]
         if order not in self._candidates:
