@@ -55,26 +55,28 @@ def decay_and_drive(
         change = rate * torch.sigmoid(-z)
         if dt is not None:
             change = torch.expm1(dt * torch.log1p(change.clamp(min=torch.finfo(change.dtype).eps - 1)))
-        return _decayed(change, silu(candidate), below_one)
+        return _decayed(change, silu(candidate), below_one, dt)
     rate = rate if dt is None else rate * dt
     if form == "rg-lru":
         assert x is not None
         z, i = gates.chunk(2, -1)
         exponent = rate * torch.sigmoid(z)
         gain = (-torch.expm1(2 * exponent)).clamp(min=torch.finfo(exponent.dtype).tiny).sqrt()
-        return _decayed(torch.expm1(exponent), None, below_one)[0], gain * torch.sigmoid(i) * x
+        return _decayed(torch.expm1(exponent), None, below_one, dt)[0], gain * torch.sigmoid(i) * x
     *parts, candidate = gates.chunk(2 if form == "min-gru" else 3, -1)
     z = parts[0] if form == "min-gru" else _softplus(-parts[0]) - _softplus(-parts[1])
-    return _decayed(torch.expm1(rate * _softplus(z)), candidate, below_one)
+    return _decayed(torch.expm1(rate * _softplus(z)), candidate, below_one, dt)
 
 
 def _softplus(z: Tensor) -> Tensor:
     return softplus(z, threshold=FULL_PRECISION)
 
 
-def _decayed(change: Tensor, candidate: Tensor | None, below_one: bool) -> tuple[Tensor, Tensor]:
-    """Compute the decay a = 1 + change, which may be limited to less than 1, and the drive (1 - a) candidate."""
-    change = change.clamp(max=-torch.finfo(change.dtype).eps / 2) if below_one else change
+def _decayed(change: Tensor, candidate: Tensor | None, below_one: bool, dt: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Compute the decay a = 1 + change, which may be limited to less than 1 if dt > 0, and (1 - a) candidate."""
+    if below_one:
+        limited = change.clamp(max=-torch.finfo(change.dtype).eps / 2)
+        change = limited if dt is None else torch.where(dt > 0, limited, change)
     return 1 + change, -change if candidate is None else -change * candidate
 
 

@@ -121,10 +121,6 @@ class _Code:
         """Return a vector of zeros."""
         return self.all(0.0)
 
-    def complement(self, value: ir.Value) -> ir.Value:
-        """Emit code for 1 - value."""
-        return self.b.fsub(self.all(1.0), value)
-
 
 class _Change(NamedTuple):
     """The decay and the candidate or drive of one tile at one step, and a function that computes their gradients."""
@@ -152,10 +148,11 @@ def _min_gru(code: _Code, rate: ir.Value, inputs: list[ir.Value]) -> _Change:
     """Emit code for the gates of a minGRU: f = exp(rate softplus(z)) - 1."""
     b, (z, candidate) = code.b, inputs
     opened = code.math.softplus(z)
-    change = code.math.expm1(b.fmul(rate, opened))
+    exponent = b.fmul(rate, opened)
+    change = code.math.expm1(exponent)
 
     def pull_back(d_change: ir.Value, d_candidate: ir.Value) -> tuple[ir.Value, list[ir.Value]]:
-        d_exponent = code.emit.multiply_add(d_change, change, d_change)
+        d_exponent = b.fmul(d_change, code.math.exp(exponent))  # 1 + change would be 0 where the decay is small
         d_z = b.fmul(b.fmul(d_exponent, rate), code.math.sigmoid(z))
         return b.fmul(d_exponent, opened), [d_z, d_candidate]
 
@@ -184,8 +181,8 @@ def _hgrn(code: _Code, rate: ir.Value, inputs: list[ir.Value]) -> _Change:
 
     def pull_back(d_change: ir.Value, d_candidate: ir.Value) -> tuple[ir.Value, list[ir.Value]]:
         d_rate = b.fmul(d_change, closed)
-        slope = code.emit.multiply_add(candidate, code.complement(passed), passed)
-        d_z = b.fmul(b.fmul(b.fneg(d_rate), rate), code.complement(closed))
+        slope = code.emit.multiply_add(candidate, code.math.sigmoid(b.fneg(v)), passed)
+        d_z = b.fmul(b.fmul(b.fneg(d_rate), rate), code.math.sigmoid(z))
         return d_rate, [d_z, b.fmul(d_candidate, slope)]
 
     return _Change(b.fmul(rate, closed), candidate, None, pull_back)
@@ -198,19 +195,20 @@ def _rg_lru(code: _Code, rate: ir.Value, inputs: list[ir.Value]) -> _Change:
     """
     b, (z, i, x) = code.b, inputs
     opened, entered = code.math.sigmoid(z), code.math.sigmoid(i)
-    change = code.math.expm1(b.fmul(rate, opened))
+    exponent = b.fmul(rate, opened)
+    change = code.math.expm1(exponent)
     lost = b.fneg(b.fmul(change, b.fadd(change, code.all(2.0))))
     least = code.all(2.0 ** (-1022 if code.spec.double else -126))
     positive = b.fcmp_ordered(">", lost, least)
     gain, part = code.math.sqrt(b.select(positive, lost, least)), b.fmul(entered, x)
 
     def pull_back(d_change: ir.Value, d_drive: ir.Value) -> tuple[ir.Value, list[ir.Value]]:
-        decay, d_gain = b.fadd(change, code.all(1.0)), b.fmul(d_drive, part)
+        decay, d_gain = code.math.exp(exponent), b.fmul(d_drive, part)
         by_gain = b.select(positive, b.fdiv(b.fmul(d_gain, decay), gain), code.zero())
         d_rate = b.fmul(b.fmul(b.fsub(d_change, by_gain), decay), opened)
         d_part = b.fmul(d_drive, gain)
-        d_z = b.fmul(b.fmul(d_rate, rate), code.complement(opened))
-        d_i = b.fmul(b.fmul(d_part, part), code.complement(entered))
+        d_z = b.fmul(b.fmul(d_rate, rate), code.math.sigmoid(b.fneg(z)))
+        d_i = b.fmul(b.fmul(d_part, part), code.math.sigmoid(b.fneg(i)))
         return d_rate, [d_z, d_i, b.fmul(d_part, entered)]
 
     return _Change(change, None, b.fmul(gain, part), pull_back)
