@@ -48,7 +48,7 @@ class Share:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--members", type=int, default=70, help="number of members of each kind (default: 70)")
+    parser.add_argument("--members", type=int, default=54, help="number of members of each kind (default: 54)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--workers", type=int, default=1, help="number of processes (default: 1)")
     parser.add_argument("--smoke", action="store_true", help="two members of each kind")
@@ -59,7 +59,7 @@ def main() -> None:
     shares = [Share(kind, range(part, count, parts), args.seed) for kind in KINDS for part in range(parts)]
     shares += [Share(name, range(max(count // 16, 1)), args.seed) for name in damage_disks.COMMANDS]
     members: list[damage.Member] = []
-    with multiprocessing.get_context("spawn").Pool(args.workers, maxtasksperchild=1) as pool:
+    with multiprocessing.get_context("spawn").Pool(args.workers, maxtasksperchild=5) as pool:
         for share, found in zip(shares, pool.imap(Share.members, shares, chunksize=1), strict=True):
             members += found
             print(f"{share.kind}: {dict(Counter(member.outcome for member in found))}", flush=True)

@@ -1,10 +1,11 @@
 """Count the cases and the failures of every promise in docs/promises.md, in one record.
 
-    python benchmarks/promises.py --workers 16    # writes promises.json, damage.json, fuzz.json, kill-resume-cpu.json
+    python benchmarks/promises.py --workers 2     # writes promises.json, damage.json, fuzz.json, kill-resume-cpu.json
     python benchmarks/promises.py --smoke --out /tmp/smoke.json
+    python benchmarks/promises.py --out /tmp/records/promises.json    # all records there: the repository has no changes
 
-A promise is counted by the script that generates its cases, or by its tests, slow tests included. The record is written
-after each promise, and the same command resumes an interrupted count.
+A promise is counted by the script that generates its cases, or by its tests, without the slow ones. The record is
+written after each promise, and the same command resumes an interrupted count.
 """
 
 from __future__ import annotations
@@ -37,9 +38,11 @@ class How:
     smoke: bool
     """Count few cases only."""
     workers: int
-    """Number of processes."""
+    """Number of processes of a script."""
     folder: Path
     """Folder for temporary files."""
+    records: Path
+    """Folder of the records."""
 
 
 Counter: TypeAlias = Callable[[How], tuple[int, int]]
@@ -52,7 +55,7 @@ SCRIPTS: dict[str, tuple[str, list[str], Callable[[dict[str, Any]], tuple[int, i
     ),
     "wrong arguments of public callables": (
         "fuzz.py",
-        ["--cases", "8"],
+        ["--cases", "3"],
         lambda record: (record["summary"]["cases"], len(record["remarkable"])),
     ),
     "killed runs that resume to the same bits": (
@@ -78,31 +81,20 @@ TESTS = {
 
 def run_script(name: str, arguments: list[str], how: How) -> dict[str, Any]:
     """Run a script of this folder and return its record."""
-    out = how.folder / name.replace(".py", ".json") if how.smoke else None
-    options = ["--smoke", "--out", str(out)] if out else [*arguments, "--workers", str(how.workers)]
+    written = name.replace("_", "-").replace(".py", "-cpu.json" if name == "kill_resume.py" else ".json")
+    out = (how.folder if how.smoke else how.records) / written
+    options = [*(["--smoke"] if how.smoke else [*arguments, "--workers", str(how.workers)]), "--out", str(out)]
     command = [sys.executable, str(Path(__file__).with_name(name)), *options]
     if (code := subprocess.run(command, check=False).returncode) not in (0, 1):  # 1: it found failures
         raise SystemExit(f"{name} ended with exit code {code}")
-    written = name.replace("_", "-").replace(".py", "-cpu.json" if name == "kill_resume.py" else ".json")
-    return read_json(out or _measure.RESULTS / written)
+    return read_json(out)
 
 
 def run_tests(path: str, how: How) -> tuple[int, int]:
-    """Run the tests of a file, in several processes, and return the number of tests that ran and of failures."""
-    command = [sys.executable, "-m", "pytest", *(() if how.smoke else ("-m", ""))]
-    listed = subprocess.run([*command, path, "--collect-only"], cwd=ROOT, check=True, capture_output=True, text=True)
-    names = [line for line in listed.stdout.splitlines() if line.startswith(f"{path}::")]
-    parts = 1 if how.workers == 1 else 4
-    with ThreadPool(parts) as pool:
-        counts = pool.starmap(run_part, [(command, names[i::parts], how.folder) for i in range(parts)])
-    ran, failed = map(sum, zip(*counts, strict=True))
-    return ran, failed
-
-
-def run_part(command: list[str], names: list[str], folder: Path) -> tuple[int, int]:
-    """Run some tests in one process and return the number of tests that ran and of failures."""
-    out = Path(tempfile.mkdtemp(dir=folder)) / "tests.xml"
-    subprocess.run([*command, *names, f"--junitxml={out}"], cwd=ROOT, check=False, stdout=subprocess.DEVNULL)
+    """Run the tests of a file and return the number of tests that ran and of failures."""
+    out = Path(tempfile.mkdtemp(dir=how.folder)) / "tests.xml"
+    command = [sys.executable, "-m", "pytest", path, f"--junitxml={out}"]
+    subprocess.run(command, cwd=ROOT, check=False, stdout=subprocess.DEVNULL)
     ran = [case for case in xml.etree.ElementTree.parse(out).iter("testcase") if case.find("skipped") is None]
     failed = [case for case in ran if len(case)]  # a test that passed has no element
     for case in failed:
@@ -112,7 +104,7 @@ def run_part(command: list[str], names: list[str], folder: Path) -> tuple[int, i
 
 def call_operators(how: How) -> tuple[int, int]:
     """Call the raw operators with wrong tensors and return the number of calls and of failures."""
-    script, count = "tests/scan/raw_calls.py", 10 if how.smoke else 1000
+    script, count = "tests/scan/raw_calls.py", 10 if how.smoke else 500
     command = [sys.executable, "-W", "ignore", script, "50000", str(count)]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, cwd=ROOT, env=environment, check=False, stdout=subprocess.PIPE, text=True)
@@ -126,9 +118,9 @@ def jobs() -> Iterator[tuple[str, str, Counter]]:
     for promise, (script, arguments, read) in SCRIPTS.items():
         command = " ".join(["python", f"benchmarks/{script}", *arguments])
         yield promise, command, lambda how, of=(script, arguments), read=read: read(run_script(*of, how))
-    yield "wrong tensors of raw operators", "python tests/scan/raw_calls.py 50000 1000", call_operators
+    yield "wrong tensors of raw operators", "python tests/scan/raw_calls.py 50000 500", call_operators
     for promise, path in TESTS.items():
-        yield promise, f'python -m pytest {path} -m ""', lambda how, path=path: run_tests(path, how)
+        yield promise, f"python -m pytest {path}", lambda how, path=path: run_tests(path, how)
 
 
 def count(promise: str, command: str, counter: Counter, how: How) -> dict[str, Any]:
@@ -140,13 +132,13 @@ def count(promise: str, command: str, counter: Counter, how: How) -> dict[str, A
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--smoke", action="store_true", help="few cases of each promise, and no slow tests")
+    parser.add_argument("--smoke", action="store_true", help="few cases of each promise")
     parser.add_argument("--workers", type=int, default=1, help="number of processes (default: 1)")
     parser.add_argument("--out", type=Path, default=_measure.RESULTS / "promises.json")
     args = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     with tempfile.TemporaryDirectory() as scratch, ThreadPool(args.workers) as pool:
-        how = How(args.smoke, args.workers, Path(scratch))
+        how = How(args.smoke, max(args.workers // 3, 1), Path(scratch), args.out.parent)  # several scripts run at a time
         wanted = list(jobs())
         found = {row["promise"]: row for row in rows_so_far(args.out)}
         for row in pool.imap_unordered(lambda job: count(*job, how), [job for job in wanted if job[0] not in found]):

@@ -12,9 +12,36 @@ from pathlib import Path
 from unittest import mock
 
 from damage import Member, RefusedError, command, quiet
-from damage_kinds import WALKS, data, train
+from damage_kinds import KINDS, WALKS, data, series, train
+
+
+def made(out: Path, kind: str) -> Path:
+    """Return a whole folder of a kind beside ``out``, made while the disk is well."""
+    folder = out.parent / f"whole-{kind}"
+    if not folder.exists():
+        folder.mkdir()
+        KINDS[kind].make(folder, 0)
+    return folder
+
+
+def predict(out: Path) -> None:
+    command("predict", made(out, "forecast"), series(made(out, "forecast")), "--out", out / "run" / "forecast.csv")
+
+
+def measure(out: Path) -> None:
+    command("measure", made(out, "layer"), "--horizon", 8, "--samples", 2, "--ascent", 0, "--out", out / "run")
+
+
+def prepare(out: Path) -> None:
+    """Make what the commands read."""
+    data(out)
+    for kind in ("forecast", "layer"):
+        made(out, kind)
+
 
 COMMANDS: dict[str, Callable[[Path], object]] = {
+    "predict": predict,
+    "measure": measure,
     "train": lambda out: train(out, out / "run"),
     "run": lambda out: command("run", WALKS, "--out", out / "run", "--set", "walks=2", "--set", "steps=3"),
     "fit": lambda out: command("fit", "exp(-t)", "--horizon", 20, "--order", 1, "--out", out / "run"),
@@ -92,8 +119,9 @@ def member(root: Path, name: str, fault: str, number: int, seed: int) -> Member:
     out = root / "disk"
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
-    data(out)  # made while the disk is well
     outcome, said = "same", ""
+    with quiet():
+        prepare(out)
     try:
         with quiet(), FAULTS[fault](out, rng):
             COMMANDS[name](out)

@@ -181,7 +181,8 @@ def _tokens(folder: Path) -> Any:
 # forecasters, replicas, searches, and what reads any model
 
 
-def _series(folder: Path) -> Path:
+def series(folder: Path) -> Path:
+    """Hourly numbers in a CSV file, outside the folder that is damaged."""
     path = folder.parent / "load.csv"
     if not path.exists():
         rows = (f"2026-01-{1 + n // 24:02} {n % 24:02}:00,{np.sin(n / 4):.4f},{n % 7}\n" for n in range(240))
@@ -192,14 +193,14 @@ def _series(folder: Path) -> Path:
 def _forecast(folder: Path, seed: int, *more: object) -> None:
     sizes = [word for size in ("d_model=4", "n_layers=1", "d_state=4") for word in ("--set", size)]
     command(
-        "train", "--data", _series(folder), "--target", "load", "-o", "window=12", "-o", "horizon=3", *sizes,
+        "train", "--data", series(folder), "--target", "load", "-o", "window=12", "-o", "horizon=3", *sizes,
         "--steps", 6, "--batch-size", 4, "--device", "cpu", "--seed", seed, "--ema", 0.9, "--evaluate-every", 2,
         "--checkpoint-every", 2, "--out", folder, *more,
     )  # fmt: skip
 
 
 def _predict(folder: Path) -> Any:
-    return command("predict", folder, _series(folder), "--device", "cpu")
+    return command("predict", folder, series(folder), "--device", "cpu")
 
 
 def _extend(folder: Path) -> Any:

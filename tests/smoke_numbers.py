@@ -71,6 +71,7 @@ def pinned(id: str) -> dict[str, list[float] | None]:
     """Return the numbers of an experiment, with None for rows on which the processors do not agree."""
     runs = computed_by_each(__file__, "--compute", id)
     apart = {told.partition(": ")[0] for run in runs[1:] for told in differences(run, runs[0], 0.3)}
+    apart |= {name for name in runs[0] if name.endswith("/planes")}  # several inputs may reach a supremum
     return {name: None if name in apart else row for name, row in runs[0].items()}
 
 

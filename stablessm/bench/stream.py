@@ -219,12 +219,12 @@ def show(rows: list[Row]) -> str:
         error = "" if row["relative_error"] is None else f"{row['relative_error']:.1e}"
         lines.append([row["contender"], *cells, table.times(row["best_peer_over_this"]), error])
         lines += [[f"  {row['note']}", *[""] * 6]] if row["note"] else []
-    head = ["µs a step", "median", "p99", "p99.9", "max", "vs peer", "error"]
+    head = ["µs per step", "median", "p99", "p99.9", "max", "vs peer", "error"]
     return f"{rows[0]['layer']}, width {rows[0]['width']}\n" + table.columns(head, lines)
 
 
 def summarize(rows: Sequence[Row]) -> dict[str, float]:
-    """Return the speed relative to the best peer, and the slowest step in a thousand."""
+    """Return the streamer's largest median and 99.9th percentile over all cases, and its speed compared with peers."""
     ours = [row for row in rows if row["contender"] == OURS and row["median_us"] is not None]
     ahead = [row["best_peer_over_this"] for row in ours if row["best_peer_over_this"] is not None]
     found = {f"worst_{key}": max(row[key] for row in ours) for key in ("median_us", "p99_9_us") if ours}

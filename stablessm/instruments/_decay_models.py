@@ -71,7 +71,7 @@ class Fit:
 
     @property
     def misfit(self) -> float:
-        """Return the root mean square deviation of the points from the law, in standard deviations of the noise."""
+        """Return the root mean square deviation of the curve from the fitted law, in standard deviations of noise."""
         return math.sqrt(self.cost / self.n)
 
     def half_width(self, parameter: int) -> float:
@@ -79,13 +79,13 @@ class Fit:
         return 2 * float(self.error[parameter]) * max(1.0, math.sqrt(self.cost / max(self.n - len(LAWS[self.law]), 1)))
 
     def log_main(self, s: float) -> float:
-        """Return the logarithm of the first term of the law at time s."""
+        """Return the logarithm of the first term of the fitted law of decay at time s."""
         a, p, g, b, q = self.theta[:C]
         return float(a - p * math.log(s + math.exp(g)) - b * s ** math.exp(q))
 
 
 def fit_laws(windows: list[Points]) -> list[dict[LawName, Fit]]:
-    """Fit every law to every window of a curve that has more points than the law has parameters."""
+    """Fit all laws of decay to several windows of a curve (a law needs more points than parameters)."""
     rows: list[tuple[int, LawName]] = []
     starts: list[np.ndarray] = []
     for index, window in enumerate(windows):
@@ -157,7 +157,7 @@ def _minimize(
 
 
 def _residual(theta: np.ndarray, sign: np.ndarray, s: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the residuals of all fits and their derivatives with respect to the seven parameters."""
+    """Return the residuals of fitted laws of decay, and their derivatives with respect to all parameters."""
     a, p, g, b, q, c, d = (theta[:, parameter, None] for parameter in range(7))
     shift, log_s = np.exp(g), np.log(np.maximum(s, 1e-12))
     log_u = np.log(s + shift)
@@ -182,7 +182,7 @@ def _residual(theta: np.ndarray, sign: np.ndarray, s: np.ndarray, y: np.ndarray)
 
 
 def _starts(free: tuple[int, ...], window: Points) -> Iterator[np.ndarray]:
-    """Yield starting values for the fit of a law of decay: its seven parameters, then the sign of its second term."""
+    """Yield starting values for the fit of a law of decay: its parameters, then the sign of its second term."""
     s, y, weight = window.s, window.y, window.weight
     main = tuple(parameter for parameter in free if parameter < C)
     if not main:
@@ -210,7 +210,7 @@ def _starts(free: tuple[int, ...], window: Points) -> Iterator[np.ndarray]:
 
 
 def _single(main: tuple[int, ...], s: np.ndarray, y: np.ndarray, weight: np.ndarray, zooms: int = 1) -> np.ndarray:
-    """Fit a law of one term by linear fits on successively finer grids of its nonlinear parameter."""
+    """Fit a law of decay with one term by linear fits on finer and finer grids of its nonlinear parameter."""
     theta = np.array([ABSENT, 0.0, 0.0, 0.0, 0.0, ABSENT, 0.0, 1.0])
     low, high = math.log(1e-3 * s[s > 0].min()), math.log(3.0)
     if Q in main:

@@ -120,7 +120,7 @@ def windows(time: np.ndarray, value: np.ndarray, offset: float, level: float) ->
 
 
 def _falling(time: np.ndarray, envelope: np.ndarray, origin: float, unit: float) -> Points:
-    """Return the points of an envelope from its maximum to the end."""
+    """Return the points of the envelope of a curve, from its maximum to its end."""
     top = after_last(envelope == envelope[0]) - 1
     return Points((time[top:] - origin) / unit, envelope[top:], np.ones(len(time) - top))
 
@@ -131,12 +131,12 @@ def after_last(mask: np.ndarray) -> int:
 
 
 def _share(level: float, y: ArrayLike) -> np.ndarray:
-    """Return the error that a noise floor of the given level causes in the logarithms y."""
+    """Return the error that a noise floor of the given level causes in the logarithms y of a curve."""
     return 0.5 * np.minimum(level * np.exp(np.minimum(-np.asarray(y), 600.0)), 1e6)
 
 
 def _dip(time: np.ndarray, y: np.ndarray, level: float) -> float:
-    """Return the depth from which a dip of the logarithm is not explained by noise and floor."""
+    """Return the smallest depth of a dip in the logarithm of a curve that noise cannot explain."""
     noise = max(_noise(time, y), float(_share(level, y.min())))
     return max(min(_DIP, 3 * noise) * math.sqrt(math.log(max(len(y), 2))), _RIPPLE)
 
@@ -158,7 +158,7 @@ def _crests(y: np.ndarray, dip: float) -> tuple[np.ndarray | None, float]:
 
 
 def _after_dips(y: np.ndarray, dip: float) -> int:
-    """Return the index of the first sample after the last dip of y."""
+    """Return the index of the first sample after the last dip in the logarithm y of a curve."""
     from scipy.signal import find_peaks
 
     dips = find_peaks(-y, prominence=dip)[0]

@@ -111,7 +111,7 @@ class Verdict:
 @final
 @dataclass(frozen=True)
 class _Judgment:
-    """The judgment of one window: the kind of decay for which its best law votes, the evidence, and all fitted laws."""
+    """The judgment of one window of a curve: the kind of decay of its best law, the evidence, and all fitted laws."""
 
     window: Points
     vote: Kind
@@ -130,7 +130,7 @@ class _Judgment:
         return self.best.misfit <= _FOLLOWS or self.best.rms <= _CLOSELY
 
     def close(self, kind: Kind) -> list[Fit]:
-        """Return the fitted laws that determine the interval of a kind of decay, the best law first.
+        """Return the fitted laws whose intervals are combined for a kind of decay, the best law first.
 
         These fit about as well as the best law. Where no law follows the points, these are one mode, two modes, and a
         mode times a moderate power: after a transient the first two tend to overestimate the final rate, and the last
@@ -143,7 +143,7 @@ class _Judgment:
         return modes + [fit for _, fit in found if fit.law == "cut power" and abs(fit.theta[P]) <= _MODERATE]
 
     def agrees(self, kind: Kind, evidence: float) -> bool:
-        """Return False if this window contradicts the given kind with at least the given evidence."""
+        """Return False if this window of the curve contradicts a kind of decay with at least the given evidence."""
         return self.vote in (kind, "undecided") or self.evidence < evidence
 
 
@@ -158,7 +158,7 @@ def decide(seen: Windows, margin: float, log_negligible: float) -> Verdict:
 
 
 def _followed(judged: list[_Judgment], first: int, margin: float, seen: Windows) -> Verdict:
-    """Return the verdict of the first window in which a law fits, if the evidence is clear and later windows agree."""
+    """Return the verdict of the first window of a curve in which a law fits, unless later windows contradict it."""
     chosen, later = judged[first], judged[first + 1 :]
     kind, evidence = chosen.vote, chosen.evidence
     name = chosen.name
@@ -195,7 +195,7 @@ def _followed(judged: list[_Judgment], first: int, margin: float, seen: Windows)
 
 
 def _claim(kind: Kind, best: Fit, judged: list[_Judgment], beaten: str, evidence: float, seen: Windows) -> Verdict:
-    """Return a verdict with an interval that spans the intervals of all laws of this kind in the last two windows.
+    """Return a verdict on a curve with an interval that includes those of all laws of this kind in the last windows.
 
     The interval is widened on both sides, because the rate may still change after the end of the curve.
     """
@@ -249,8 +249,7 @@ def _unfollowed(judged: list[_Judgment], undecided: Verdict, seen: Windows) -> V
 
 
 def _by_envelope(seen: Windows, undecided: Verdict, least: float) -> Verdict:
-    """Return the verdict exponential if the envelope falls far and evenly along a straight line, otherwise
-    ``undecided``.
+    """Return the verdict exponential if the envelope of a curve falls far and evenly, otherwise ``undecided``.
 
     The rate is the slope of that line, or of the last half if the curve has no waves. Its interval spans the slopes of
     all, of the last three quarters and of the last half, and their continued trend, with room for waves.
@@ -276,7 +275,7 @@ def _by_envelope(seen: Windows, undecided: Verdict, least: float) -> Verdict:
 
 
 def _same_stretch(judged: list[_Judgment]) -> bool:
-    """Return True if all windows agree on the same stretch, which is not 1."""
+    """Return True if stretched exponentials with the same stretch (not 1) fit all windows of a curve."""
     found = [(vote, fit.theta[Q]) for each in judged for _, vote, fit in each.laws if fit.law == "stretched"]
     if [vote for vote, _ in found] != ["stretched"] * len(judged):
         return False
@@ -290,7 +289,7 @@ def _fall(window: Points) -> float:
 
 
 def _evenness(window: Points) -> float:
-    """Return the ratio of the slower to the faster decay rate of the two halves of a window; 0 if a half rises."""
+    """Return the slower over the faster decay rate of the two halves of a part of a curve; 0 if a half rises."""
     s, y = window.s, window.y
     middle = (s[0] + s[-1]) / 2
     slow, fast = sorted(_slope(s[part], y[part]) for part in (s <= middle, s >= middle))
@@ -298,7 +297,7 @@ def _evenness(window: Points) -> float:
 
 
 def _rests(window: Points) -> bool:
-    """Return True if the last half of the window is flat, or the window ends with its largest value."""
+    """Return True if the last half of a part of a curve is flat, or its last value is its largest value."""
     late = window.y[window.s >= (window.s[0] + window.s[-1]) / 2]
     return bool(np.ptp(late) < _RESTS or late[-1] >= window.y.max() - _FLAT)
 
@@ -343,7 +342,7 @@ def _judge(fits: dict[LawName, Fit], window: Points, log_negligible: float) -> _
 
 
 def _vote(fit: Fit, window: Points, log_negligible: float) -> Kind | None:
-    """Return the kind of decay that a fitted law implies; None if the law is in effect a simpler law."""
+    """Return the kind of decay that a fitted law implies; None if a simpler law says the same."""
     begin, end = float(window.s[0]), float(window.s[-1])
     theta, fallen = fit.theta, float(window.y.max() - window.y[-1])
     if fit.law == "level":
@@ -393,7 +392,7 @@ def _main_vote(fit: Fit, begin: float, end: float) -> Kind | None:
 
 
 def _by_fall(kind: Kind, fall: float, half: float) -> Kind:
-    """Return the given kind, ``none`` or ``undecided`` for a law whose tail falls by a factor of e^fall."""
+    """Return the kind of decay if a law falls enough in its window, otherwise ``none`` or ``undecided``."""
     if fall + half < _SURELY_FLAT and fall < max(_FLAT, 1.5 * half):
         return "none"
     return "undecided" if fall < (_STRETCHED_SEEN if kind == "stretched" else _SEEN) else kind

@@ -86,7 +86,7 @@ def _smallest(W: Tensor, z: Tensor) -> float:
 
 
 def _crossings(W: Tensor, level: float, time: Time) -> tuple[Tensor, Tensor]:
-    """Return candidates z = α/β, as (α, β), for points on the boundary where zI - W has the level as a singular value.
+    """Return the numbers z = α/β, as (α, β), at which ``level`` may be a singular value of zI - W.
 
     They are the eigenvalues of a problem that follows from (zI - W) v = level u and (zI - W)* u = level v, with
     z* = -z on the axis and 1/z on the circle.

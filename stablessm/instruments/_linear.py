@@ -68,7 +68,7 @@ def gain(
 
 
 def _responses(system: System, horizon: int, size: float, warm_up: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Yield chunks (·, d_output, d_input) of the impulse response with two numbers for a test of linearity.
+    """Yield the impulse response in chunks (·, d_output, d_input), each with two numbers that test linearity.
 
     The numbers are the largest difference between the summed impulse response and the responses to two constant inputs,
     and the size of these responses.

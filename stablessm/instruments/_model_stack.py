@@ -41,17 +41,17 @@ class Stack:
 
     @property
     def device(self) -> torch.device:
-        """Return the device on which the models are."""
+        """Return the device on which the models of the stack are."""
         return next(iter(self.weights.values())).device
 
     def of_one(self) -> float:
-        """Return the distance of the unperturbed model, for a stack of a single model."""
+        """Return the distance of the unperturbed model from the target, for a stack of a single model."""
         with torch.no_grad():
             value = float(self.distance({name: w[0] for name, w in self.weights.items()}))
         return math.inf if math.isnan(value) else value
 
     def values(self, models: Weights, which: Tensor) -> Tensor:
-        """Return the distances (P,) of P models with the given weights; ``which`` are the models they are copies of."""
+        """Return the distances from the target (P,) of P perturbed copies; ``which`` are the models they copy."""
         models = models | {name: w[which] for name, w in self.fixed.items()}
         if self.vectorized:
             values = self._mapped(models)

@@ -82,9 +82,9 @@ class Modes(ABC):
 
     @abstractmethod
     def _mode_change(self, radii: Tensor, perturbed: AbstractSet[str]) -> Tensor:
-        """Return an upper bound of the change Σ_k q_k |m̃_n(t_k) - m_n(t_k)| of each mode for each radius, (R, N).
+        """Return an upper bound of how much each mode changes if its weight changes by at most a radius, (R, N).
 
-        The bound is ∞ where the model would overflow.
+        The change is Σ_k q_k |m̃_n(t_k) - m_n(t_k)|. The bound is ∞ where the model would overflow.
         """
 
     def upper(self, base: float, perturbed: AbstractSet[str], ball: WeightBall, radii: np.ndarray) -> np.ndarray:
@@ -101,7 +101,7 @@ class Modes(ABC):
         return np.concatenate([self._upper(base, perturbed, ball, piece).cpu().numpy() for piece in pieces])
 
     def _upper(self, base: float, perturbed: AbstractSet[str], ball: WeightBall, radii: Tensor) -> Tensor:
-        """Compute :meth:`upper` for radii (R, 1)."""
+        """Compute the upper bound of :meth:`upper` for a chunk of radii (R, 1)."""
         _, inputs, outputs = self.names
         readout, drive = (  # in order ∞ every entry may change by β
             norm + (math.sqrt(entries) if ball.order == math.inf else 1.0) * radii * (name in perturbed)
@@ -135,10 +135,10 @@ class Modes(ABC):
 @final
 @dataclass(frozen=True)
 class RealModes(Modes):
-    """Real modes m(t) = e^{λt}, or λ^k in discrete time, with λ = f(w)."""
+    """The modes of a recurrence with real eigenvalues λ = f(w): m(t) = e^{λt}, or λ^k in discrete time."""
 
     def values(self, eigenvalues: Tensor) -> Tensor:
-        """Return the modes e^{λt}, or λ^k in discrete time, at all times (K, …)."""
+        """Return the real modes e^{λt}, or λ^k in discrete time, at all times (K, …), for the given eigenvalues λ."""
         times = self.times.reshape(-1, *(1,) * eigenvalues.dim())
         return eigenvalues**times if self.map.time == "discrete" else (eigenvalues * times).exp()
 
@@ -183,12 +183,12 @@ class RealModes(Modes):
 @final
 @dataclass(frozen=True)
 class TurningModes(Modes):
-    """Oscillating modes in discrete time, m_k = γ r^k e^{ikθ} with r = f(w), and γ = √(1 - r²) or 1."""
+    """The modes of an oscillating recurrence in discrete time (LRU), m_k = γ r^k e^{ikθ} with a modulus r = f(w)."""
 
     normalized: bool
 
     def values(self, eigenvalues: Tensor) -> Tensor:
-        """Return the moduli γ r^k of the modes at all times (K, …)."""
+        """Return the moduli γ r^k of oscillating modes at all times k, (K, …), for the given moduli r."""
         return self._sizes(eigenvalues, self.times.reshape(-1, *(1,) * eigenvalues.dim()))
 
     def _sizes(self, moduli: Tensor, k: Tensor) -> Tensor:

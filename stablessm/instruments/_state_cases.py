@@ -86,7 +86,7 @@ def _reuse(check: Check, name: str) -> StateCase:
 
 
 def _both(case: StateCase, other: Callable[[], StateCase]) -> StateCase:
-    """Return a case if it failed, otherwise the other case if the model supports it."""
+    """Combine two test cases: return the first if it failed, otherwise the second if the model supports it."""
     if case.status == FAIL:
         return case
     try:

@@ -171,7 +171,7 @@ def _recording(model: nn.Module) -> Iterator[dict[tuple[str, int], Tensor]]:
 
 
 def _pieces(feed: Feed) -> Iterator[tuple[int, int, Any]]:
-    """Yield the row, the first step in this row, and the piece, for every piece that is not padding."""
+    """Yield every piece of a sequence in the rows of a call (without padding), with its row and its first step."""
     for row, pieces in enumerate(feed.rows):
         at = 0
         for piece in pieces:
@@ -197,7 +197,7 @@ def _real(feed: Feed, given: Tensor) -> Tensor:
 
 
 def starts(feed: Feed, given: Tensor) -> Tensor:
-    """Return a mask (B, T) that is True at the first step of every piece of a call."""
+    """Return a mask (B, T) that is True at the first step of every piece of a sequence in the rows of a call."""
     first = torch.zeros(given.shape[:2], dtype=torch.bool, device=given.device)
     for row, at, _ in _pieces(feed):
         first[row, at] = True

@@ -75,7 +75,7 @@ class Search:
 
     @property
     def value(self) -> np.ndarray:
-        """Largest value found at each time, (T,)."""
+        """Largest value of the memory function found at each time, (T,)."""
         return self._value.numpy()
 
     @property
@@ -85,13 +85,13 @@ class Search:
 
     @property
     def searched(self) -> int:
-        """Return the number of steps to search: 1.25 times the duration of the response, up to the limit."""
+        """Return the number of steps over which inputs are searched, 1.25 times the duration of the response."""
         alive = (self._value[: self.limit] > 8 * self.rounding).nonzero()
         return min(self.limit, int(alive[-1] * 1.25) + SHORTEST) if len(alive) else self.limit
 
     @property
     def rounding(self) -> float:
-        """Rounding error of the values: eps · max |y|, in the unit of M."""
+        """Rounding error of the measured memory function, from eps times the largest output."""
         return self._eps * self._largest_output / self.dt / (self.bound if self.norm == "ball" else 1.0)
 
     def run(self, samples: int, ascent: int, seed: int) -> None:
@@ -118,10 +118,10 @@ class Search:
             self.note += f", after {self.limit} steps {len(leaders)} of them"
 
     def _linearize(self, system: System) -> None:
-        """Include the response to an infinitesimal input, scaled to the size ``SMALLEST`` times the bound, in the
-        search.
+        """Add the response to a very small input, from a linearized model, to the search for the largest response.
 
-        It ends where the response to an input of that size is no longer linear, as near an unstable fixed point.
+        The input has the size ``SMALLEST`` times the bound. The response is used up to the time at which it is not
+        linear, as near an unstable fixed point.
         """
         at, size = 0, SMALLEST * self.bound
         channels = torch.eye(system.d_input, device=system.device, dtype=system.dtype)
@@ -148,18 +148,18 @@ class Search:
         return inputs[times.topk(min(LEADERS, len(inputs))).indices]
 
     def evaluate(self, points: Tensor, horizon: int) -> None:
-        """Measure M for the given inputs up to a horizon, and keep the values that are larger than before."""
+        """Measure the memory function for inputs up to a horizon, and store the values that are larger than before."""
         for some in points.split(self._together(horizon)) if len(points) else ():
             for _ in self._evaluated(some, horizon):
                 pass
 
     def rows(self, points: Tensor) -> Tensor:
-        """Return M for each of n inputs, (n, T), and keep the values that are larger than before."""
+        """Measure the memory function for each of n inputs and return it, (n, T); store values larger than before."""
         groups = points.split(self._together(self.horizon))
         return torch.cat([torch.cat(list(self._evaluated(some, self.horizon)), 1) for some in groups])
 
     def _evaluated(self, points: Tensor, horizon: int) -> Iterator[Tensor]:
-        """Yield M for each of n inputs in pieces of the time axis, (n, ·)."""
+        """Yield the memory function for each of n inputs in pieces of the time axis, (n, ·)."""
         inputs, at, whole = points.double().cpu(), 0, horizon >= self.searched
         if whole:
             self._gram += inputs.mT @ inputs
@@ -173,7 +173,7 @@ class Search:
             yield speed
 
     def _keep(self, at: int, value: Tensor, inputs: Tensor) -> None:
-        """Store the values of M that are larger than before, from time ``at`` on, and the inputs that gave them."""
+        """Store values of the memory function that are larger than before, and the inputs that gave these values."""
         now = slice(at, at + len(value))
         known = self._value[now]
         better = (value > known) | (value.isnan() & ~known.isnan())  # a NaN is kept, to be reported
@@ -302,7 +302,7 @@ class Search:
         return zip(x.split(size), times.split(size), strict=True)
 
     def _slope(self, x: Tensor, times: Tensor) -> Tensor:
-        """Return, for each input, the direction of the gradient of M at its own time, (n, d_input)."""
+        """Return, for each input, the direction in which the memory function at its own time grows, (n, d_input)."""
         with torch.enable_grad():
             x = x.detach().requires_grad_()
             speed = self._speeds(x, torch.cat(list(self._velocities(x, int(times.max()) + 1)), 1))

@@ -45,9 +45,10 @@ class BernsteinCheck(Result):
         return self.constant * torch.exp(-self.rate * self.times)
 
     def against(self, times: Tensor | Sequence[float], memory: Tensor | Sequence[float], *, floor: float = 0.0) -> Self:
-        """Return a copy of this check with a memory that was measured at the given times, in the norm ``plus_one``.
+        """Compare the bound with a memory function measured at the given times: return a copy of the check with it.
 
-        The theorem is about sup |d/dt y| / (|x|_∞ + 1) over Heaviside inputs x (eq. 45).
+        The memory must be measured in the norm ``plus_one``, since the theorem is about sup |d/dt y| / (|x|_∞ + 1) over
+        Heaviside inputs x (eq. 45).
         """
         at, value = _series("times", times), _series("memory", memory)
         if at.shape != value.shape:

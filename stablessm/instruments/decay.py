@@ -226,7 +226,7 @@ def half_life(time: ArrayLike, value: ArrayLike, fit: DecayFit | None = None) ->
 
 
 def _described(verdict: Verdict, seen: Windows, used: tuple[float, float], floor: float, log_top: float) -> DecayFit:
-    """Convert a verdict to a :class:`DecayFit`, with parameters in the units of the curve."""
+    """Convert a verdict on a curve to a :class:`DecayFit`, with parameters in the units of the curve."""
     kind, fit, interval, unit = verdict.kind, verdict.fit, verdict.interval, seen.unit
     plain = (kind, verdict.reason, verdict.evidence, used, floor)
     if fit is None:
@@ -288,7 +288,7 @@ def _longest_gap(value: np.ndarray, floor: float) -> int:
 
 
 def _clear(t: np.ndarray, v: np.ndarray, fit: DecayFit | None) -> tuple[np.ndarray, np.ndarray]:
-    """Return the samples of a curve above its noise floor, and one more sample if no fitted law continues them."""
+    """Return the samples of a curve that lie above its noise floor, for the integral of the curve."""
     stop = len(t) if fit is None else max(int(np.searchsorted(t, fit.used[1], side="right")), 1)
     if fit is not None and fit.kind in ("finite", "undecided") and stop < len(t):
         return t[: stop + 1], np.append(v[:stop], v[stop] if fit.kind == "undecided" else 0.0)
@@ -296,7 +296,7 @@ def _clear(t: np.ndarray, v: np.ndarray, fit: DecayFit | None) -> tuple[np.ndarr
 
 
 def _rest(fit: DecayFit | None, start: float) -> float:
-    """Return the integral of the fitted law from ``start`` to infinity; 0 if the fit has no law for the tail."""
+    """Return the integral of the fitted law of decay from ``start`` to infinity; 0 if no law was fitted."""
     if fit is None or fit.kind in ("finite", "undecided"):
         return 0.0
     if fit.rate is not None:  # Gauss and Laguerre's rule: exact where there is no power

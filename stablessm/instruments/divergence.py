@@ -181,7 +181,7 @@ class DivergenceTrace:
         self._found(self._explained(report, self._outermost))
 
     def _bad_input(self) -> Divergence | None:
-        """Return a report if the input of the model was bad, which may become visible only in the gradient."""
+        """Return a report if the input of the model contained a bad value, even if only the gradient shows it."""
         if (call := self._outermost) is None:
             return None
         found = ((place, value, order) for place, value, order in call.inputs() if is_spoilt(value, self._limit))

@@ -163,7 +163,7 @@ def memory_function(
 
 
 def _around(system: System, inputs: Tensor | np.ndarray, steps: int) -> System:
-    """Return a system whose input is added to given inputs."""
+    """Return a system that adds its input to fixed given inputs, to measure the memory around these inputs."""
     base = torch.as_tensor(inputs).detach().to(system.device, system.dtype)
     base = base[:, None] if base.dim() == 1 else base
     if base.dim() != 2 or base.shape[1] != system.d_input or len(base) < steps or not bool(base.isfinite().all()):

@@ -189,7 +189,7 @@ def _real_rows(found: object, x: Tensor) -> Tensor:
 
 
 def _split(found: Tensor, x: Tensor, lags: int) -> tuple[_probe.Samples, ...]:
-    """Split states and inputs into training, validation and test samples; every sample has all lags."""
+    """Split states and the past inputs at all lags into training, validation and test samples for the probe."""
     batch, steps, channels = x.shape
     usable = steps - lags + 1
     if usable < 1:

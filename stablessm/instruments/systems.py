@@ -64,7 +64,7 @@ class System:
     """Number of values in the largest tensor of the state of one sequence."""
 
     def telling(self, tell: Callable[[], object]) -> System:
-        """Return a copy of the system that calls ``tell`` whenever it runs."""
+        """Return a copy of the system that calls ``tell`` whenever it runs, for example to show progress."""
 
         def call(x: Tensor, state: Any) -> tuple[Tensor, Any]:
             tell()
@@ -298,7 +298,7 @@ def _numpy_state() -> tuple[bytes, int]:
 
 
 def _rows_are_apart(system: System) -> bool:
-    """Return True if the sequences of a batch do not affect each other, as they would in a module with time first."""
+    """Return True if the sequences of a batch do not affect each other; they do if the first axis is the time."""
     x = _probe(system, 6)
     both, one = _try(system, x), _try(system, x[:1])
     # a GPU sums in another order for another batch size, and a deep model can amplify the difference

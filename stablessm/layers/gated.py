@@ -102,20 +102,20 @@ class GatedLayer(MappedLayer):
 
 
 class UnitLayer(GatedLayer):
-    """Base class of gated layers with one gated recurrence per state: :func:`stablessm.scan.gated.decay_and_drive`."""
+    """The base class of gated layers with one gated recurrence per state: :func:`.decay_and_drive` has the formulas."""
 
     form: ClassVar[str]
 
     @abstractmethod
     def _gate_inputs(self, x: Tensor) -> Tensor:
-        """Return the inputs of all gates (…, gates · states), in float32 or better."""
+        """Compute the inputs of all gates (…, gates · states), in float32 or better."""
 
     @abstractmethod
     def _rate(self) -> Tensor:
-        """Return the rate of the recurrence for each state."""
+        """Compute the rate of the recurrence for each state from λ."""
 
     def _direct(self, x: Tensor) -> Tensor | None:
-        """Return the input that the recurrence uses beside its gates, if it does."""
+        """Return the input that the recurrence uses in addition to its gates, or None if it uses none."""
         return None
 
     def _gates(self, x: Tensor, dt: Tensor | None) -> tuple[Tensor, Tensor]:

@@ -118,7 +118,7 @@ class GramSolver:
 
 
 def gram_solver(E: Equations, cutoff: float, tikhonov: float) -> GramSolver:
-    """Build a solver from the Gram matrix of the equations; singular values that are lost by squaring become 0."""
+    """Build a least-squares solver from the Gram matrix, in which very small singular values are lost (set to 0)."""
     wide = E.count <= E.length
     gram = E.outer_gram() if wide else E.inner_gram()
     squares = torch.linalg.eigvalsh(gram).flip(0)

@@ -18,7 +18,7 @@ FULL_PRECISION = 50.0
 
 
 def gated_scan(layer: Gated) -> Tensor:
-    """Compute all states of a gated recurrence.
+    """Compute all states (B, T, C) of a gated recurrence, such as a minGRU's.
 
     >>> half = torch.log(torch.ones(1, 3, 1).exp() - 1)
     >>> gates = torch.cat([half, torch.ones(1, 3, 1)], -1)
@@ -37,7 +37,7 @@ def gated_scan(layer: Gated) -> Tensor:
 def decay_and_drive(
     form: str, gates: Tensor, rate: Tensor, x: Tensor | None, below_one: bool, dt: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Compute a and u of h[t] = a[t] h[t-1] + u[t], computed from the inputs of the gates (…, k C) and rates (C,).
+    """Compute the decay a and the drive u of h[t] = a[t] h[t-1] + u[t] from gate inputs (…, k C) and rates (C,).
 
     =============  =====================================  ==============================
     form           a                                      u
@@ -55,26 +55,28 @@ def decay_and_drive(
         change = rate * torch.sigmoid(-z)
         if dt is not None:
             change = torch.expm1(dt * torch.log1p(change.clamp(min=torch.finfo(change.dtype).eps - 1)))
-        return _decayed(change, silu(candidate), below_one)
+        return _decayed(change, silu(candidate), below_one, dt)
     rate = rate if dt is None else rate * dt
     if form == "rg-lru":
         assert x is not None
         z, i = gates.chunk(2, -1)
         exponent = rate * torch.sigmoid(z)
         gain = (-torch.expm1(2 * exponent)).clamp(min=torch.finfo(exponent.dtype).tiny).sqrt()
-        return _decayed(torch.expm1(exponent), None, below_one)[0], gain * torch.sigmoid(i) * x
+        return _decayed(torch.expm1(exponent), None, below_one, dt)[0], gain * torch.sigmoid(i) * x
     *parts, candidate = gates.chunk(2 if form == "min-gru" else 3, -1)
     z = parts[0] if form == "min-gru" else _softplus(-parts[0]) - _softplus(-parts[1])
-    return _decayed(torch.expm1(rate * _softplus(z)), candidate, below_one)
+    return _decayed(torch.expm1(rate * _softplus(z)), candidate, below_one, dt)
 
 
 def _softplus(z: Tensor) -> Tensor:
     return softplus(z, threshold=FULL_PRECISION)
 
 
-def _decayed(change: Tensor, candidate: Tensor | None, below_one: bool) -> tuple[Tensor, Tensor]:
-    """Return a = 1 + change, which may be limited, and (1 - a) candidate."""
-    change = change.clamp(max=-torch.finfo(change.dtype).eps / 2) if below_one else change
+def _decayed(change: Tensor, candidate: Tensor | None, below_one: bool, dt: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Compute the decay a = 1 + change, which may be limited to less than 1 if dt > 0, and (1 - a) candidate."""
+    if below_one:
+        limited = change.clamp(max=-torch.finfo(change.dtype).eps / 2)
+        change = limited if dt is None else torch.where(dt > 0, limited, change)
     return 1 + change, -change if candidate is None else -change * candidate
 
 
@@ -84,7 +86,7 @@ def _by_scan(layer: Gated) -> Tensor:
 
 
 def _fused(layer: Gated) -> bool:
-    """Return True if the kernels run: plain tensors on a CPU, without forward-mode derivatives."""
+    """Return True if the CPU kernels can compute a layer: plain tensors, and no forward-mode derivatives."""
     if not layer.gates.numel() or not quick(layer.gates) or forward_mode():
         return False
     return backends.resolve("auto", layer.gates.device) == "cpu" and _cpu().supports(layer)
@@ -120,7 +122,7 @@ class _Fused(torch.autograd.Function):
 
 
 def _gradients(layer: Gated, grad: Tensor) -> tuple[Tensor, ...]:
-    """Return the gradients of the given tensors, computed with differentiable operations."""
+    """Compute the gradients of the given tensors by operations that can be differentiated again."""
 
     def run(*parts: Tensor) -> Tensor:
         rest = iter(parts)

@@ -78,7 +78,7 @@ def scan_parts(decay: Parts, drive: Parts, initial: Parts, reset: Tensor | None 
 
 
 def _within_blocks(h: Parts, a: Parts, place: Tensor, start: Tensor) -> tuple[Parts, Parts, Parts]:
-    """Compute the states of each block started from zero, the decays from its start, and its total decay."""
+    """Compute, for each block, the states from a zero start, the decays since its start, and its total decay."""
     constant, reach, powers = _constant(a), 1, a
     first = torch.maximum(start, place // BLOCK * BLOCK)
     while reach < BLOCK:

@@ -1,4 +1,4 @@
-"""Matrix products of layers, W x + b: by oneDNN on x86 processors, otherwise by PyTorch's linear function.
+"""Matrix products W x + b of layers: by oneDNN on x86 processors, otherwise by PyTorch's linear function.
 
 PyTorch multiplies float32 matrices with MKL, which uses vectors of half the width on processors of AMD. oneDNN, which
 PyTorch contains, uses the whole width on every x86 processor. Results are written in blocks of rows to reused memory
@@ -23,7 +23,7 @@ BLOCK_NUMBERS = 1 << 19
 
 
 def project(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Return W x + b (…, d_output) for inputs x (…, d_input), as ``torch.nn.functional.linear`` does.
+    """Compute W x + b (…, d_output) for inputs x (…, d_input), like ``torch.nn.functional.linear``.
 
     >>> x, weight = torch.randn(64, 100, 20), torch.randn(30, 20)
     >>> torch.allclose(project(x, weight), x @ weight.mT, atol=1e-4)
@@ -39,7 +39,7 @@ def project(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 def _fast(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
-    """Return True for large products of plain float32 tensors on a CPU."""
+    """Return True if oneDNN is faster for this product: a large product of plain float32 tensors on a CPU."""
     if onednn_linear is None or x.dtype != torch.float32 or x.device.type != "cpu" or not quick(x):
         return False
     if x.dim() < 2 or x.numel() * len(weight) < LEAST_PRODUCTS:
@@ -50,7 +50,7 @@ def _fast(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
 
 
 class _Projection(torch.autograd.Function):
-    """Autograd function of :func:`project`, for plain tensors and reverse mode."""
+    """The autograd function of :func:`project`, for plain tensors and reverse mode."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -81,7 +81,7 @@ def _product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def _outer(grad: Tensor, x: Tensor) -> Tensor:
-    """Return Σ_t grad[t] x[t]ᵀ (d_output, d_input)."""
+    """Compute Σ_t grad[t] x[t]ᵀ, (d_output, d_input), which is the gradient of W."""
     size = max(1, BLOCK_NUMBERS // max(grad.shape[1], x.shape[1]))
     total = x.new_zeros(x.shape[1], grad.shape[1])
     for some, others in zip(x.split(size), grad.split(size), strict=True):
@@ -90,7 +90,7 @@ def _outer(grad: Tensor, x: Tensor) -> Tensor:
 
 
 def _rows(x: Tensor) -> Tensor:
-    """Return x as a matrix whose rows do not overlap; oneDNN is slow for others, such as the gradient of a sum."""
+    """Return x as a matrix whose rows do not overlap in memory, because oneDNN is slow for overlapping rows."""
     rows = x.flatten(0, -2)
     return rows if rows.stride(1) == 1 and rows.stride(0) >= rows.shape[1] else rows.contiguous()
 

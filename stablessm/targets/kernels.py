@@ -213,7 +213,7 @@ KERNELS: dict[str, type[Kernel] | Kernel] = {
 
 
 def get(kernel: str | Rho, dt: float, options: dict[str, float]) -> Rho:
-    """Return the kernel function ρ with the given name and options; a function is returned unchanged.
+    """Return the kernel ρ of the given name with the given options; a kernel given as a function is returned unchanged.
 
     The default width of the ``shift`` kernel is one sample (``dt``).
 

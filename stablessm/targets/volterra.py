@@ -87,7 +87,7 @@ class Volterra(Target):
         return torch.from_numpy(largest_values(slopes * bound ** np.arange(-1.0, self.order)))
 
     def _slopes(self, steps: int) -> Tensor:
-        """Return the polynomial coefficients a_n(k dt), as an array (steps, N + 1).
+        """Return the polynomial coefficients a_n(k dt) of the output derivative for a Heaviside input, (steps, N + 1).
 
         The differences of products are written as telescoping sums, so that no digits cancel.
         """

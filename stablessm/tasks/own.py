@@ -65,7 +65,7 @@ class ArrayTask(StoredTask):
         return {**super().describe(), "scale": self.scale, **outputs}
 
     def as_trained(self, description: Mapping[str, Any]) -> Self:
-        """Return a copy with the input scale and the classes of a training task, given its ``describe()``."""
+        """Return a copy of this task with the input scale and the classes of the task on which a model was trained."""
         task, names = copy.copy(self), tuple(description["names"])
         task._tensors = {**self._tensors}
         for part, values in description["scale"].items():

@@ -84,7 +84,7 @@ class Objective(Strategy):
         self._replayed: Replayed[Passes] | None = None
 
     def compute(self, step: int) -> Tensor:
-        """Store the gradient of the sum of the losses of all models in the parameters; return the losses."""
+        """Compute the losses of all models, store their gradients in the parameters, and return the losses."""
         arguments = self.batch(step)
         if not self.graph:
             return descend(self._noting(*arguments))
@@ -196,15 +196,15 @@ class Gradient(Strategy):
         self.ranks.share(self.trainee.trained, buffers_only=True)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return the tensors of the carried state by name, for a checkpoint."""
+        """Return the tensors of the state that is carried between batches by name, for a checkpoint."""
         return self.carry.tensors()
 
     def facts(self) -> Any:
-        """Return the structure of the carried state, for a checkpoint."""
+        """Return the structure of the state that is carried between batches, for a checkpoint."""
         return self.carry.form()
 
     def restore(self, facts: Any, tensors: Mapping[str, Tensor]) -> None:
-        """Restore the carried state from a checkpoint."""
+        """Restore the state that is carried between batches from a checkpoint."""
         self.carry.restore(facts, tensors, self.task.device)
 
     def replay(self, step: int, carried: State = None) -> None:

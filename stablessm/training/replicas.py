@@ -24,7 +24,7 @@ _DROPOUTS = (F.dropout, F.dropout1d, F.dropout2d, F.dropout3d)
 
 @final
 class Replica(Trainee):
-    """A trainee that is one model of a stack of models."""
+    """A model in training that is one of a stack of models."""
 
     def __init__(self, stack: Stack, number: int) -> None:
         self.stack, self.number = stack, number

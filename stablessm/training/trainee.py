@@ -70,7 +70,7 @@ class Carrying(nn.Module):
 
 @final
 class Whole(Trainee):
-    """A trainee with all weights on every rank; several ranks average gradients by ``DistributedDataParallel``."""
+    """A model in training with all weights on every rank; ranks average gradients by ``DistributedDataParallel``."""
 
     def __init__(self, model: nn.Module, device: torch.device, ranks: Ranks, *, compiled: bool, carries: bool) -> None:
         self.model = self.trained = model.to(device)
@@ -90,7 +90,7 @@ class Whole(Trainee):
 
 @final
 class Sharded(Trainee):
-    """A trainee with sharded weights (FSDP2): every rank stores a part of each parameter and of its moments.
+    """A model in training with sharded weights (FSDP2): every rank stores a part of each parameter and its moments.
 
     The parameters of a block are gathered while the block runs. A block is an entry of an outermost ``nn.ModuleList``;
     everything outside these entries is one more block. The model of the caller stays on the CPU, to be saved or
@@ -155,9 +155,9 @@ class Sharded(Trainee):
 def trainee(
     model: nn.Module, config: TrainingConfig, device: torch.device, ranks: Ranks, *, carries: bool = False
 ) -> Trainee:
-    """Create the trainee for ``config.parallel``; for one rank it is always :class:`Whole`.
+    """Prepare a model for training on one or several ranks, as ``config.parallel`` requests.
 
-    ``carries`` states whether the task carries the state.
+    On a single rank the result is always :class:`Whole`. ``carries`` states whether the task carries the state.
     """
     cls = Sharded if ranks.size > 1 and config.parallel == "fsdp" else Whole
     return cls(model, device, ranks, compiled=config.compile, carries=carries)

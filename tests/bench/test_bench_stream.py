@@ -37,7 +37,7 @@ def test_a_smoke_run_writes_a_record(tmp_path, capsys, monkeypatch):
     best = min(row["median_us"] for row in record["rows"] if row["median_us"] and stream.is_peer(row))
     assert ours[0]["best_peer_over_this"] == pytest.approx(best / ours[0]["median_us"])
     assert record["summary"]["clock_us"] > 0
-    assert "µs a step" in capsys.readouterr().out
+    assert "µs per step" in capsys.readouterr().out
 
 
 def test_a_wrong_contender_gets_no_time(monkeypatch):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from hypothesis import assume, given, settings
@@ -106,3 +108,34 @@ def test_the_transition_of_a_sequence_is_affine_in_the_state(name: str, reset: b
     options["reset"] = cut if reset else None
     factor, offset = layer.transition(x, **options)
     torch.testing.assert_close(factor * state + offset, layer(x, state, **options)[1])
+
+
+@pytest.mark.parametrize("name", [name for name in LAYERS if name not in ("rg-lru", "selective")])
+def test_a_step_of_length_zero_changes_nothing(name: str) -> None:
+    layer, state = LAYERS[name](), torch.randn(2, 4)
+    assert torch.equal(layer(1e4 * torch.randn(2, 3, 4), state, dt=0.0)[1], state)
+
+
+WIDE = {
+    "min-gru": lambda: ssm.MinGRU(4, 20), "min-lstm": lambda: ssm.MinLSTM(4, 20), "rg-lru": lambda: ssm.RGLRU(20),
+    "hgrn": lambda: ssm.HGRN(20), "selective": lambda: ssm.SelectiveSSM(20),
+}  # fmt: skip
+"""Layers whose channels fill a vector, so that the kernels run."""
+
+
+@pytest.mark.parametrize("name", WIDE)
+@pytest.mark.parametrize("bias", [-20.0, 20.0])
+def test_gradients_of_closed_gates_are_accurate(name: str, bias: float) -> None:
+    """A gate that is almost 0 or 1 has a small gradient, which 1 - sigmoid(z) or 1 + expm1(z) would round to 0."""
+    torch.manual_seed(0)
+    layer = WIDE[name]()
+    x = torch.randn(2, 3, layer.d_input)
+
+    def gradient(kind: torch.dtype) -> torch.Tensor:
+        own = copy.deepcopy(layer).to(kind)
+        torch.nn.init.constant_(own.gate_bias, bias)
+        state = own(x.to(kind), torch.ones_like(own.initial_state(2)))[1]
+        return torch.autograd.grad(state.sum(), own.gate_bias)[0].double()
+
+    truth = gradient(torch.float64)
+    torch.testing.assert_close(gradient(torch.float32), truth, rtol=1e-3, atol=1e-6 * truth.abs().max().item())

@@ -90,7 +90,7 @@ def _lowest(goal: np.ndarray, space: Hankel, low: int, most: int, tol: float, fi
 
 
 def _least_squares(goal: np.ndarray, eigenvalues: np.ndarray, finite: bool, dtype: str = "float64") -> Fit:
-    """Fit the weights of given eigenvalues; for a finite filter the error includes a bound on values after its end."""
+    """Fit a filter by exponentials with given eigenvalues: compute the weights by least squares, and the error."""
     rates = stable_rates(eigenvalues, dtype=dtype)
     columns = _STEPS.matrix(rates, np.arange(len(goal)))
     coefficients = solve(columns, goal[:, None])

@@ -125,7 +125,7 @@ def _mesh(edges: np.ndarray, steepness: float) -> tuple[np.ndarray, np.ndarray]:
 
 
 def in_a_box(f: Pointwise, max_width: int) -> Iterator[tuple[Ridge, float]]:
-    """Fit f on a box by networks of ridges in random directions, doubling their number; yield networks and errors."""
+    """Fit f on a box by networks with more and more hidden units in random directions; yield networks and errors."""
     d, middle, half = len(f.low), (f.low + f.high) / 2, (f.high - f.low) / 2
     width = 8
     while width <= max_width:

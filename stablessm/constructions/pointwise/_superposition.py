@@ -47,12 +47,12 @@ class Sprecher:
 
     @property
     def shift(self) -> float:
-        """Shift a between the arguments of neighboring families."""
+        """Shift a of the argument of Sprecher's function ψ(s x_p + q a) between consecutive q."""
         return 1 / (self.base * (self.base - 1))
 
     @property
     def scale(self) -> float:
-        """Factor s of the variables x_p."""
+        """Factor s of the variables in the argument of Sprecher's function ψ(s x_p + q a)."""
         return 1 - self.families * self.shift
 
     @property
@@ -62,7 +62,7 @@ class Sprecher:
 
     @cached_property
     def weights(self) -> np.ndarray:
-        """The weights λ_1 … λ_n of the inner sums."""
+        """The weights λ_1 … λ_n of the inner sums Σ_p λ_p ψ(s x_p + q a)."""
         r = np.arange(1, _TERMS + 1)
         return np.array([1.0, *(np.sum(float(self.base) ** (-p * self._beta(r))) for p in range(1, self.dimension))])
 
@@ -128,7 +128,7 @@ class Steps(NamedTuple):
     values: np.ndarray
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
-        """Evaluate the function at x of any shape."""
+        """Evaluate this piecewise linear function at x of any shape."""
         left = np.clip(np.searchsorted(self.knots, x, side="right") - 1, 0, len(self.knots) - 2)
         gap = self.knots[left + 1] - self.knots[left]
         rise = np.clip(2 * (x - self.knots[left]) / gap - 0.5, 0, 1)

@@ -69,7 +69,7 @@ class KolmogorovArnold(Result):
 
     @property
     def parameters(self) -> int:
-        """Number of weights of the model."""
+        """Number of weights of the five-layer SSM."""
         return sum(parameter.numel() for parameter in self.model.parameters())
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
@@ -178,7 +178,7 @@ def _outer_layers(found: Superposition) -> tuple[RealSSM, RealSSM]:
 
 @torch.no_grad()
 def _sum_over_time(found: Superposition) -> LRU:
-    """Build the layer whose output at step d is Σ_p λ_p u[p].
+    """Build the third layer, whose output at step d is the weighted sum Σ_p λ_p u[p] of its inputs u.
 
     By a discrete Fourier transform, d modes with eigenvalues r e^(2πij/d) can have any d values as a kernel.
     """

@@ -78,7 +78,7 @@ class Modes:
         return self.domain.weights(np.asarray(real), self.rates)
 
     def factors(self, terms: Sequence[tuple[int, np.ndarray, np.ndarray]], horizon: int, dt: float) -> Factors:
-        """Combine the terms of all orders, each with directions (R, m) in the basis and weights (R,), to factors."""
+        """Create the factors of a Volterra model from its terms: directions (R, m) in the basis and weights (R,)."""
         orders, directions, weights = zip(*terms, strict=True)
         values = self.weights(np.concatenate(directions).T)[:, :, None]
         shared = ExponentialSum(self.rates * (self.domain.dt / dt), values, dt=dt, horizon=horizon)

@@ -47,7 +47,7 @@ class Records:
         return np.stack(columns, 1)
 
     def outputs(self) -> np.ndarray:
-        """Return the outputs (steps,) that the regression fits."""
+        """Return the recorded outputs (steps,) that the regression fits."""
         return self.y[:, self.memory : self.fitted].reshape(-1)
 
 

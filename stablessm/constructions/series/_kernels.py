@@ -63,7 +63,7 @@ class SampledKernel:
         return values
 
     def on(self, nodes: np.ndarray) -> np.ndarray:
-        """Return the symmetric part of the kernel on the grid nodes x … x nodes."""
+        """Return the symmetric part of the kernel on a grid with the same nodes on every axis."""
         return self._mesh(nodes) if self.whole is None else self.whole[np.ix_(*[nodes] * self.order)]
 
     def _mesh(self, nodes: np.ndarray) -> np.ndarray:
@@ -101,8 +101,7 @@ class SampledKernel:
         return vectors[:, :kept] * (values[:kept] / norm), norm
 
     def core(self, basis: np.ndarray) -> np.ndarray:
-        """Return the coefficients (m, …, m) of the kernel in an orthonormal basis (horizon + 1, m) of functions of one
-        time.
+        """Express the kernel by basis functions (horizon + 1, m) of one time each; return coefficients (m, …, m).
 
         If the whole grid is evaluated, the coefficients are a projection. Otherwise they come from least squares on
         nodes that are drawn according to their leverage, weighted so that the mean square over the nodes equals the
@@ -140,8 +139,7 @@ class SampledKernel:
 
 
 def _leading(fibers: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
-    """Return the leading left singular vectors and singular values of a matrix of fibers, and the norm of the
-    remainder.
+    """Return leading left singular vectors and singular values of a matrix, and the norm of the remainder.
 
     For a large matrix they come from a randomized decomposition with fixed random vectors.
     """

@@ -71,16 +71,16 @@ def _sampled(model: VolterraSSM, kernel: SampledKernel) -> list[float]:
 
 
 def _part(found: np.ndarray, truth: np.ndarray, weight: np.ndarray | float = 1.0) -> list[float]:
-    """Compare values of a kernel with true values: return Σ w off², Σ w truth², max |off|, max |truth|, w = ``weight``.
+    """Compare values of a kernel with true values: return squared error, squared size, largest error, largest size.
 
-    ``off`` is the difference.
+    The first two are the weighted sums Σ weight off² and Σ weight truth².
     """
     both = found - truth, truth
     return [*(float((weight * each**2).sum()) for each in both), *(float(np.abs(each).max()) for each in both)]
 
 
 def _output_error(model: VolterraSSM, kernels: Sequence[SampledKernel]) -> float:
-    """Return the relative output error for white noise that is nonzero only at test nodes, with adjusted variance."""
+    """Return the relative error of outputs for random inputs that are nonzero only at some (test) steps."""
     nodes, weights = max(kernels, key=lambda kernel: kernel.order).tested()
     amplitudes = np.random.default_rng(0).standard_normal((_INPUTS, len(nodes))) * np.sqrt(weights)
     wanted = np.full(_INPUTS, float(model.constant.detach()))

@@ -79,7 +79,7 @@ class VolterraSSM(nn.Module):
 
     @property
     def error(self) -> float:
-        """Largest measured relative error of the kernels and the outputs."""
+        """Largest relative error of the Volterra kernels and the outputs that was measured."""
         return max([self.output_error, *self.kernel_errors.values()])
 
     def initial_state(self, batch: int) -> State:

@@ -66,7 +66,7 @@ def _best_decay(decays: np.ndarray, columns: np.ndarray, left: np.ndarray, basis
 def _best_waves(
     domain: Domain, since: np.ndarray, left: np.ndarray, weight: np.ndarray, decays: np.ndarray, lattice: float
 ) -> list[complex]:
-    """Return the rates of the waves that reduce the residual most, by FFT on a grid of decays and frequencies.
+    """Return the rates of the damped waves that reduce the residual most, by FFT on a grid of decays and frequencies.
 
     Irregular times are rounded to a grid.
     """
@@ -96,7 +96,7 @@ def _best_waves(
 def _gains(
     index: np.ndarray, step: float, left: np.ndarray, weight: np.ndarray, decay: np.ndarray, is_complex: bool
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return, for waves of many frequencies, the reduction of the sum of squared residuals, and the frequencies."""
+    """Return by how much a damped wave of each frequency reduces the sum of squared residuals, and frequencies."""
     from scipy import fft
 
     size = fft.next_fast_len(2 * int(index[-1]) + 2)

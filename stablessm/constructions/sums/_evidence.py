@@ -34,7 +34,7 @@ class Path:
     """A series of least-squares fits of the same samples with increasing order; the residual never increases."""
 
     def __init__(self, problem: Problem, limit: int, *, noise: float | None = None, gap: float | None = None) -> None:
-        """Prepare fits with at most ``limit`` states.
+        """Prepare least-squares fits of the samples by exponential sums with at most ``limit`` states.
 
         ``noise`` is the standard deviation of the noise, if it is known, and ``gap`` the shortest time over which the
         kernel may change (default: the shortest time between samples).
@@ -52,11 +52,11 @@ class Path:
         self._shrunk: dict[tuple[int, int], Model] = {}  # models that were already reduced from one order to another
 
     def rms(self, order: int) -> float:
-        """Return the root mean square of the residual of the fit with the given order."""
+        """Return the root mean square of the residual of the fit with ``order`` states."""
         return self.models[order].size / np.sqrt(self.count)
 
     def level(self, order: int) -> float:
-        """Return the standard deviation of the noise, as given or as estimated from the residual of the given order."""
+        """Return the standard deviation of the noise: given, or estimated from a fit with ``order`` states."""
         free = max(1, self.count - self.parameters(self.models[order].rates))
         return self.models[order].size / np.sqrt(free) if self._noise is None else self._noise
 
@@ -66,12 +66,12 @@ class Path:
         return self._target - basis @ (basis.conj().T @ self._target)
 
     def parameters(self, rates: np.ndarray) -> int:
-        """Return the number of real parameters of a sum with these rates, including its weights."""
+        """Return the number of real parameters of an exponential sum with these rates, including its weights."""
         states = self.domain.order(rates) * (2 if self.domain.is_complex else 1)
         return len(rates) + int(self.domain.turns(rates).sum()) + states * self.problem.values.shape[1]
 
     def criterion(self, order: int) -> float:
-        """Return the information criterion (BIC) of the fit with the given order; lower is better.
+        """Return the information criterion (BIC) of the fit with ``order`` states; lower is better.
 
         It is -2 log(likelihood) plus log n per parameter, or 2 log n per frequency, because n samples determine a
         frequency with an error proportional to 1/n, and noise offers about n frequencies.
@@ -88,7 +88,7 @@ class Path:
         return n * np.log(square / (n - used)) + cost  # n, not n - used: units must cancel between orders
 
     def choose(self, most: int) -> int:
-        """Fit higher and higher orders while the information criterion improves; return the best order."""
+        """Fit more and more states while the information criterion improves; return the best number of states."""
         best = 0
         patience = _PATIENCE // 2 if self.domain.is_complex else _PATIENCE
         for order in range(1, min(most, self._limit) + 1):
@@ -105,7 +105,7 @@ class Path:
         return best
 
     def at_most(self, order: int) -> int:
-        """Fit all orders up to the given order, each to convergence; return the order with the smallest residual.
+        """Fit sums with up to ``order`` states, each to convergence; return the number of states with the best fit.
 
         Every start of a lower order is also used for the higher ones, so the residual never increases with the order.
         """
@@ -125,7 +125,7 @@ class Path:
         return self.models[order]
 
     def _shrink(self, order: int) -> None:
-        """Improve the fit of an order, starting from fits with one and two more states without one of their modes."""
+        """Improve a fit by starting again from fits with one and two more states, without one of their modes."""
         starts = []
         for more in (order + 1, order + 2):
             model = self.models.get(more)
@@ -135,7 +135,7 @@ class Path:
         self._offer([start for start in starts if self.domain.order(start) == order])
 
     def _add(self, order: int) -> None:
-        """Fit the next two orders, starting from the best fit of this order with an additional mode."""
+        """Add a mode to the best fit with ``order`` states, and fit the result (one or two states more)."""
         problem, rates = self.problem, self.models[order].rates
         left, basis = self.left(order), self._basis(order)
         found = next_modes(problem.domain, problem.times, left, basis, problem.graded, self._gap)
@@ -161,7 +161,7 @@ class Path:
         return Model(rates, size)
 
     def _offer(self, starts: list[np.ndarray]) -> None:
-        """Optimize every start roughly, then the best start of each order to convergence."""
+        """Optimize sums from all initial rates roughly, then the best one for each number of states to convergence."""
         best = dict[int, Model]()
         for start in starts:
             self._keep(best, self._descend(start, _ROUGHLY))
@@ -169,7 +169,7 @@ class Path:
             self._keep(self.models, self._descend(model.rates, _CONVERGED))
 
     def _keep(self, models: dict[int, Model], model: Model) -> None:
-        """Store the model if it is the best of its order so far."""
+        """Store a fit if it is the best so far with its number of states."""
         order = self.domain.order(model.rates)
         if np.isfinite(model.size) and (order not in models or model.size < models[order].size):
             models[order] = model

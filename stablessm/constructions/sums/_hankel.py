@@ -29,7 +29,7 @@ class Hankel:
     """Whether ρ is extended by zeros beyond its samples, so that i and j run to T."""
 
     def eigenvalues(self, order: int) -> np.ndarray:
-        """Return the eigenvalues of the sum of the given order that the singular vectors suggest (ERA, ESPRIT).
+        """Return ``order`` eigenvalues of a recurrence that fits the samples, from the singular vectors (ERA, ESPRIT).
 
         They are the eigenvalues of A with U[1:] = U[:-1] A. U has orthonormal columns, so the Gram matrix of U[:-1] is
         I minus the outer product of the last row. If ρ is padded, the next row of U is 0, and A = Uᴴ U[1:] is a
@@ -95,7 +95,7 @@ def _transposed_product(values: np.ndarray, block: np.ndarray, columns: int) -> 
 
 
 def _prepared(values: np.ndarray, padded: bool) -> tuple[np.ndarray, int]:
-    """Compress the samples to few columns, which changes no singular value; return them and the number of rows."""
+    """Compress the samples of a kernel to few columns (singular values do not change); return also the row count."""
     if values.shape[1] > 1:
         u, s, _ = np.linalg.svd(values, full_matrices=False)
         keep = max(1, int((s > _NEGLIGIBLE * s[0]).sum()))

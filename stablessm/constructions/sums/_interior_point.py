@@ -21,7 +21,10 @@ _FIRST_SLACK = 1e-2  # smallest slack at the start, also for a bound that the st
 @final
 @dataclass(frozen=True, eq=False)
 class _Rows:
-    """The constraint matrix G of the program G z ≥ h in z = (x, t): along @ x + t ≥ left, t ≥ 0, and bounds of x."""
+    """The constraint matrix G of a linear program G z ≥ h with unknowns z = (x, t), stored by its parts.
+
+    The constraints are along @ x + t ≥ left, t ≥ 0, and the finite bounds of x.
+    """
 
     along: np.ndarray
     lower: np.ndarray
@@ -30,11 +33,11 @@ class _Rows:
     """Indices of the unknowns with an upper bound."""
 
     def product(self, z: np.ndarray) -> np.ndarray:
-        """Return the product G z."""
+        """Return the product G z of the constraint matrix and the unknowns."""
         return np.concatenate([self.along @ z[:-1] + z[-1], z[-1:], z[self.lower], -z[self.upper]])
 
     def adjoint(self, y: np.ndarray) -> np.ndarray:
-        """Return the product Gᵀ y."""
+        """Return the product Gᵀ y of the transposed constraint matrix and the multipliers."""
         main, last, low, high = self._parts(y)
         z = np.append(main @ self.along, main.sum() + last.sum())
         z[self.lower] += low
@@ -42,7 +45,7 @@ class _Rows:
         return z
 
     def gram(self, d: np.ndarray) -> np.ndarray:
-        """Return the matrix Gᵀ diag(d) G."""
+        """Return the matrix Gᵀ diag(d) G of the normal equations of a step."""
         main, last, low, high = self._parts(d)
         weighted = self.along * main[:, None]
         matrix = np.empty((self.along.shape[1] + 1, self.along.shape[1] + 1))
@@ -85,7 +88,7 @@ def minimax_program(along: np.ndarray, left: np.ndarray, low: np.ndarray, high: 
 def _step(
     rows: _Rows, h: np.ndarray, z: np.ndarray, s: np.ndarray, y: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
-    """Return one predictor-corrector step of z, s and y, or None at the minimum."""
+    """Return one predictor-corrector step of unknowns z, slacks s and multipliers y, or None at the minimum."""
     from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
     primal, dual, mean = rows.product(z) - s - h, rows.adjoint(y), float(y @ s) / len(h)
@@ -101,7 +104,7 @@ def _step(
         return None
 
     def towards(change: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return the Newton step of z, s and y that changes the products y s by ``change``."""
+        """Return the Newton step of unknowns z, slacks s and multipliers y that adds ``change`` to the products y s."""
         right = dual + rows.adjoint((change - y * primal) / s)
         dz = cho_solve(factor, right / scale) / scale
         ds = rows.product(dz) + primal

@@ -24,9 +24,10 @@ _ALIKE = 1.5  # noise levels of several outputs that count as one
 @final
 @dataclass(frozen=True, eq=False)
 class Noise:
-    """The noise model: sample [i, entry] has standard deviation level · scales[entry] / graded[i].
+    """The noise model of samples: the standard deviation of the noise of every entry at every time.
 
-    For complex samples, this is the standard deviation of the real part and of the imaginary part.
+    Sample [i, entry] has the standard deviation level · scales[entry] / graded[i]. For complex samples, this is the
+    standard deviation of the real part and of the imaginary part.
     """
 
     graded: np.ndarray

@@ -46,7 +46,7 @@ def measured(
 
 
 def _l1(es: ExponentialSum, samples: Samples, error: Error, discrete: bool) -> float:
-    """Return the ℓ1 error: the largest row sum of Σ_t |ρ - ρ̂|, or of ∫ |ρ - ρ̂| dt in continuous time."""
+    """Return the ℓ1 error of an exponential sum ρ̂: the largest row sum of Σ_t |ρ - ρ̂| (or of ∫ |ρ - ρ̂| dt)."""
 
     def rows(values: np.ndarray, times: np.ndarray) -> np.ndarray:
         left = np.abs(es(times).reshape(values.shape) - values)

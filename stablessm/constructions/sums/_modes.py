@@ -89,7 +89,7 @@ class Domain:
         return np.minimum(rates.real, -max(1.01 * self.slowest, self.slowest + self.rest)) + 1j * rates.imag
 
     def move(self, rates: np.ndarray, step: np.ndarray) -> np.ndarray:
-        """Return the rates after an optimization step in the coordinates of this class."""
+        """Return the rates after an optimization step (u, v): decay a → a e^u, frequency b → b + a v."""
         turns = self.turns(rates)
         a = -rates.real - self.slowest
         b = rates.imag.copy()
@@ -123,7 +123,7 @@ class Domain:
         return columns
 
     def derivative(self, rates: np.ndarray, times: np.ndarray, coefficients: np.ndarray) -> np.ndarray:
-        """Return the derivative of ``matrix @ coefficients`` with respect to the step of ``move``, (n, q, steps)."""
+        """Return how a sum of modes with given coefficients changes with the rates: its derivative (n, q, steps)."""
         turns = self.turns(rates)
         weights = self.weights(coefficients, rates)
         a = -rates.real - self.slowest
@@ -146,7 +146,7 @@ class Domain:
         return weights
 
     def turns(self, rates: np.ndarray) -> np.ndarray:
-        """Return a mask of the rates whose frequency can change: conjugate pairs, and all rates of a complex sum."""
+        """Return a mask of the rates with a frequency that a fit may change: conjugate pairs and all complex modes."""
         return ~self.single(rates) | self.is_complex
 
     def _columns(self, rates: np.ndarray) -> np.ndarray:

@@ -37,7 +37,7 @@ class Problem:
     """Function that is called after each round of a fit."""
 
     def error(self, residual: np.ndarray) -> float:
-        """Return the weighted supremum of a residual."""
+        """Return the error of a fit with this residual: the weighted supremum."""
         return float((np.abs(residual).max(axis=1) * self.weight).max())
 
 
@@ -54,7 +54,7 @@ class Fit:
 
 
 def fit_weights(problem: Problem, rates: np.ndarray, method: str) -> Fit:
-    """Fit the coefficients of given rates by least squares, with non-negative weights if the domain requires them."""
+    """Fit the weights of an exponential sum with given rates by least squares (non-negative if required)."""
     columns = problem.domain.matrix(rates, problem.times)
     graded = problem.graded[:, None]
     if problem.domain.positive:
@@ -69,7 +69,7 @@ def fit_weights(problem: Problem, rates: np.ndarray, method: str) -> Fit:
 
 
 def least_squares(problem: Problem, rates: np.ndarray, method: str) -> Fit:
-    """Fit rates and weights by least squares, starting at the given rates."""
+    """Fit the rates and weights of an exponential sum by least squares, starting at the given rates."""
     return fit_weights(problem, descend(problem, rates)[0], method)
 
 
@@ -169,7 +169,9 @@ def minimax(problem: Problem, fit: Fit) -> Fit:
 def _program(
     problem: Problem, fit: Fit, columns: np.ndarray, slope: np.ndarray, residual: np.ndarray, radius: float
 ) -> tuple[np.ndarray, np.ndarray] | None:
-    """Return the step of rates and coefficients that minimizes the linearized error, or None if no step reduces it.
+    """Solve a linear program for the change of rates and coefficients that minimizes the linearized error.
+
+    Returns None if the program has no solution.
 
     The unknowns of the program are coordinates of the change in an orthonormal basis of the modes, unless coefficients
     have bounds: nearly dependent modes have huge coefficients, with which the simplex method fails.
@@ -222,7 +224,7 @@ def _program(
 
 
 def _points(residual: np.ndarray) -> np.ndarray:
-    """Return the points of the linear program: the largest local extrema, and points spread over all times."""
+    """Select sample points for a linear program: the largest extrema of the residual, and points over all times."""
     size = np.abs(residual)
     inside = (size[1:-1] >= size[:-2]) & (size[1:-1] >= size[2:])
     peak = np.pad(inside.any(axis=1), 1, constant_values=True)

@@ -84,11 +84,11 @@ class Samples:
 
     @cached_property
     def weight(self) -> np.ndarray:
-        """Weights (n,) of the errors: 1, or 1 / |ρ| for relative errors."""
+        """Weight of the error at each time (n,): 1, or 1 / |ρ| for relative errors."""
         return self.weigh(self.values)
 
     def weigh(self, values: np.ndarray) -> np.ndarray:
-        """Return the weights (…,) of errors where the kernel has the given values (…, q)."""
+        """Return the weight (…,) of an error where the kernel has the given values (…, q): 1 or 1 / |ρ|."""
         size = np.abs(values).max(axis=-1)
         return 1 / np.maximum(size, np.finfo(np.float64).tiny) if self.relative else np.ones(size.shape)
 

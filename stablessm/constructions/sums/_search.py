@@ -130,7 +130,7 @@ class Search:
         return self.noise * np.sqrt(2 * np.log(len(self.samples.times))) > tol
 
     def _above(self, noise: float) -> int:
-        """Return the number of Hankel singular values that exceed those of white noise with this standard deviation."""
+        """Return the number of Hankel singular values above those of white noise of standard deviation ``noise``."""
         if self.hankel is None:
             return self._guess(noise)
         rows = (len(self.samples.times) + 1) // 2
@@ -268,9 +268,7 @@ class Search:
         return max(1, int((values > limit + rounding).sum())), len(values)
 
     def _ended(self, tol: float) -> Fit | None:
-        """Return the fit of :func:`ring` for a kernel that is zero before the end of the horizon, such as a lag, or
-        None.
-        """
+        """Return an exact fit (:func:`ring`) of a kernel that ends before the horizon, such as a lag; else None."""
         size = np.abs(self.samples.values).max(axis=1) * self.samples.weight
         order = int(np.flatnonzero(size > tol / 2)[-1:].sum()) + 1
         if (
@@ -305,7 +303,7 @@ class Search:
             self.best(order)  # its error between the points may be larger
 
     def lower_bound(self, order: int) -> float:
-        """Return a lower bound of the ℓ1 error of every sum of this order; NaN if samples are not evenly spaced."""
+        """Return a lower bound of the ℓ1 error of every exponential sum with ``order`` states; NaN if unknown."""
         if self.samples.even is None:
             return float("nan")
         even, step = self.samples.even
@@ -322,9 +320,7 @@ class Search:
         return self._polish(order, tol).error <= tol
 
     def _polish(self, order: int, goal: float) -> Fit:
-        """Return the best fit of this order, optimized by minimax until it meets the goal, unless its error is too
-        large.
-        """
+        """Return the best fit with ``order`` states after minimax optimization (skipped if far from the goal)."""
         if order in self._polished:
             return self._polished[order]
         if order not in self._candidates:
@@ -349,7 +345,7 @@ class Search:
         return order * (1 + self.problem.values.shape[1]) <= _MINIMAX
 
     def _fitted(self, order: int, goal: float) -> list[Fit]:
-        """Return fits of this order from every start, improved by least squares unless one already meets the goal."""
+        """Fit exponential sums with ``order`` states from all initial rates; stop early if one meets the goal."""
         if order > self._rank:  # more states would fit rounding, unless stability removed some
             exact = self._polish(self._rank, 0.0)
             if exact.error < 1e-10 * self.scale:
@@ -404,7 +400,7 @@ class Search:
         return self.domain.clip(rates.astype(np.complex128))
 
     def _near(self, part: float) -> bool:
-        """Return True if the kernel is scalar and the mixture fits it up to the relative error ``part``."""
+        """Return True if a sum of many positive decays fits the kernel up to the relative error ``part``."""
         scalar = self.samples.values.shape[1] == 1
         return scalar and self.mixture is not None and self.mixture.error < part * self.scale
 

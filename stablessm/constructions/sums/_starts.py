@@ -40,7 +40,7 @@ class Mixture:
     _shift: bool
 
     def rates(self, order: int) -> np.ndarray:
-        """Reduce the mixture to ``order`` rates by balanced truncation, and return the rates.
+        """Reduce the many decays of this fit to ``order`` decay rates by balanced truncation.
 
         The Hankel matrix in a measure ω is L Lᵀ with L = √ω e^{-decay t} √weight. The reduced shift is
         Vᵀ diag(e^{-decay dt}) V, where V are the first right singular vectors of L. It is symmetric, so its eigenvalues
@@ -144,7 +144,7 @@ def resampled(times: np.ndarray, values: np.ndarray, count: int) -> tuple[np.nda
 
 
 def from_eigenvalues(domain: Domain, eigenvalues: np.ndarray, step: float) -> np.ndarray:
-    """Convert eigenvalues per ``step``, which may differ from the step of the domain, to allowed initial rates."""
+    """Convert eigenvalues for samples at distance ``step`` to allowed initial rates of a fit."""
     if step == domain.dt:
         return domain.admit(eigenvalues)
     return replace(domain, dt=step, discrete=False).admit(eigenvalues)

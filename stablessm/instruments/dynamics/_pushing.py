@@ -36,7 +36,7 @@ class Pusher:
         return eps ** (2 / 3) if self.mode == "finite differences" else eps
 
     def matrices(self, rows: Tensor, x: Tensor | None, frame: Any, scale: float) -> Any:
-        """Advance states by one step; return the next states (R, n), Jacobian matrices (R, n, n), and the raw state."""
+        """Advance states by one step; return next states (R, n), Jacobian matrices (R, n, n), and a template state."""
         count, size = rows.shape
         if self.mode == "backward derivatives":
             return self._backward(rows, x)
@@ -56,7 +56,7 @@ class Pusher:
         return after.detach(), torch.stack(lines, 1).double(), self.stepper.frame
 
     def push(self, rows: Tensor, directions: Tensor, x: Tensor | None, frame: Any, scale: float) -> Any:
-        """Advance states by one step; return the next states (R, n), J v (R, n) in float64, and the raw state."""
+        """Advance states by one step; return next states (R, n), products J v (R, n), float64, and a template state."""
         if self.mode == "finite differences":
             return self._difference(rows, directions, x, frame, scale * (self.eps**0.5))
         if self.stepper.vectorized:

@@ -51,11 +51,11 @@ class Stepper:
         return self.layout.size
 
     def framed(self, rows: int) -> Any:
-        """Return a state with the given number of rows, as a template for the structure of states."""
+        """Return a template state with the given number of rows, from which the structure of states is taken."""
         return repeated(self.frame, rows, int(self.place[-1])) if self.place.startswith("axis") else self.frame
 
     def advance(self, rows: Tensor, x: Tensor | None, frame: Any) -> tuple[Tensor, Any]:
-        """Advance states (R, n) by one step with inputs x (R, …) or None; return them as rows and unconverted."""
+        """Advance states, given as rows (R, n), by one step; return the next states as rows and unconverted."""
         if self.place == "single" and not self.vectorized:
             parts = [self._single(rows[i : i + 1], None if x is None else x[i], frame) for i in range(len(rows))]
             return torch.cat([part for part, _ in parts]), parts[-1][1]

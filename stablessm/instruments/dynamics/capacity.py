@@ -174,7 +174,7 @@ class _Polynomials:
         self.values = [math.sqrt(2 * n + 1) * column for n, column in enumerate(legendre.T)]
 
     def columns(self, terms: Iterable[Term]) -> np.ndarray:
-        """Return the values (T, n) of products of polynomials, centered and with norm 1 (constants become zero)."""
+        """Return the values (T, n) of products of Legendre polynomials, centered and with norm 1."""
         stop = len(self.values[0])
         made = []
         for term in terms:
@@ -206,7 +206,7 @@ class _Search:
     complete: bool = True
 
     def degree(self, degree: int) -> None:
-        """Search the functions of one degree in the order of their largest delay, until no more functions count."""
+        """Search the functions of one degree for significant capacity, in the order of their largest delay."""
         limit = self.threshold[degree] = self._threshold(degree)
         seen = alive = 0
         shells: list[list[Term]] = []
@@ -241,7 +241,7 @@ class _Search:
         return np.concatenate(found)
 
     def _threshold(self, degree: int) -> float:
-        """Return the capacity that functions of shifted inputs of a degree exceed with probability ``CHANCE``."""
+        """Return the threshold of a degree: the capacity that unrelated functions exceed only by chance."""
         steps, low = len(self.basis), min(self.delay + 1, len(self.basis) // 3)
         near = list(itertools.islice(itertools.chain.from_iterable(_terms(degree, k) for k in itertools.count()), 2000))
         chosen = [near[i] for i in self.rng.integers(0, len(near), SURROGATES)]
@@ -256,7 +256,7 @@ class _Search:
         return CAUTION * max(_gamma_quantile(float(sample.mean()), float(sample.var())), float(sample.max()))
 
     def capacities(self) -> np.ndarray:
-        """Return the capacity of each function that counts, after orthogonalization to the previous functions."""
+        """Return the capacity of each function that was found, after orthogonalization to the previous functions."""
         if not self.kept:
             return np.zeros(0)
         blocks = [self.kept[start : start + BLOCK] for start in range(0, len(self.kept), BLOCK)]
@@ -285,7 +285,7 @@ class _Search:
 
 
 def _terms(degree: int, delay: int) -> Iterator[Term]:
-    """Yield all products of the given degree whose largest delay is ``delay``.
+    """Yield all products of polynomials of the given total degree whose largest delay is ``delay``.
 
     >>> list(_terms(2, 1))
     [((0, 1), (1, 1)), ((1, 2),)]

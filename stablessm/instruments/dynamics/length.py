@@ -325,7 +325,7 @@ def _at(run: Run, carries: bool, x: Tensor, rows: Tensor, ends: Tensor, tell: Ca
 
 
 def _edges(length: int) -> np.ndarray:
-    """Return the edges of bins of positions, whose size grows with the position.
+    """Return the edges of bins of positions in a sequence of given length; bins grow with the position.
 
     >>> _edges(20).tolist()
     [0, 1, 2, 4, 5, 8, 11, 16, 20]

@@ -113,7 +113,7 @@ class LyapunovSpectrum(Result):
 
     @property
     def interval(self) -> np.ndarray:
-        """Return the interval of each exponent (k, 2): the exponent minus and plus its error."""
+        """Return the confidence interval of each exponent (k, 2): the exponent minus and plus its error."""
         return np.stack([self.exponents - self.error, self.exponents + self.error], 1)
 
     def plot(self, ax: Axes | None = None) -> Axes:
@@ -188,7 +188,7 @@ def lyapunov_spectrum(
 
 
 class _Measurement:
-    """A measurement of Lyapunov exponents: the trajectories, their directions, and the computation of the result."""
+    """A measurement of Lyapunov exponents: runs trajectories with directions, and computes the result."""
 
     def __init__(
         self, way: Pusher, k: int | None, steps: int | None, dt: float, seed: int, tell: Callable[[], object]
@@ -326,7 +326,10 @@ class _Measurement:
         return after[::k], moved.reshape(count, k, size).mT, frame
 
     def _walk(self, first: Tensor | None, pattern: Tensor | None) -> Any:
-        """Run the trajectories and return their growth, or an influence between variables that ``pattern`` lacks."""
+        """Run the trajectories and return the growth of small changes along them.
+
+        If variables influence each other in a way that ``pattern`` lacks, the new influences are returned instead.
+        """
         size, count, k = self.run.size, len(self.start), self.tangents
         parts = None if pattern is None else blocks(pattern)
         covered = None if pattern is None else closure(pattern)
@@ -365,7 +368,7 @@ class _Measurement:
         return cocycle, growth, first[0] if constant and first is not None else None
 
     def _merged(self) -> float | None:
-        """Return the fraction of the initial distance that remains between trajectories under the same inputs."""
+        """Return the fraction of their initial distance that remains between trajectories with the same inputs."""
         run = self.run
         if run.alone or run.inputs is None:
             return None
@@ -401,7 +404,7 @@ def _spread(rows: Tensor, others: int) -> Tensor:
 
 
 def _averages(means: Tensor, counts: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the exponents, two standard errors, and the estimates after each chunk, from means (chunks, R, k)."""
+    """Return exponents, two standard errors, and estimates after each chunk of steps, from means (chunks, R, k)."""
     weights = counts / counts.sum()
     exponents = (weights[:, None, None] * means).sum(0).mean(0)
     order = exponents.argsort(descending=True, stable=True)

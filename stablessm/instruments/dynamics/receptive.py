@@ -161,7 +161,7 @@ def _gradient(found: Flow, count: int, generator: torch.Generator, tell: Callabl
 
 
 def _probes(width: int, generator: torch.Generator) -> Tensor:
-    """Return a matrix that selects all outputs, or random combinations whose squares have the same expected sum."""
+    """Return a matrix that selects all outputs or, if there are many, random combinations of the outputs."""
     if width <= PROBES:
         return torch.eye(width)
     return torch.randn(PROBES, width, generator=generator) / PROBES**0.5

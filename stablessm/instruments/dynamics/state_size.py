@@ -190,7 +190,7 @@ def _at(found: Flow, row: int, t: int, tol: float, generator: torch.Generator) -
 
 
 def _corner(dy: Tensor, into: Tensor) -> tuple[int, int]:
-    """Return the number of rows and of columns of the operator that belong to y[t] and x[t]."""
+    """Return the number of rows that belong to y[t], and of columns that belong to x[t], in the operator matrix."""
     return min(CHANNELS, dy.shape[-1]), len(into)
 
 
@@ -221,7 +221,7 @@ def _operator(dy: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def _spectrum(operator: Tensor, weights: Tensor, tol: float, corner: tuple[int, int] | None = None) -> _Spectrum:
-    """Return the singular values of an operator, and its rounding error.
+    """Return the singular values of the past-to-future operator, and its rounding error.
 
     The last column is a sum of the others, which shows the rounding error. ``corner`` is the size of the direct effect
     of x[t] on y[t], which does not count.
@@ -236,7 +236,7 @@ def _spectrum(operator: Tensor, weights: Tensor, tol: float, corner: tuple[int, 
 
 
 def _without_direct_effect(matrix: Tensor, outputs: int, width: int, tol: float) -> Tensor:
-    """Replace the effect of x[t] on y[t] in an operator by the value that gives the smallest rank."""
+    """Replace the effect of x[t] on y[t] in the past-to-future operator by the value with the smallest rank."""
     corner = matrix[:outputs, -width:]
     if float(corner.abs().max()) <= 1e-12 * float(matrix.abs().max()):
         return matrix[outputs:]

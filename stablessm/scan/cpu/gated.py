@@ -24,14 +24,14 @@ def supports(layer: Gated) -> bool:
 
 
 def forward(layer: Gated) -> Tensor:
-    """Return all states (B, T, C)."""
+    """Compute all states (B, T, C) of a gated recurrence."""
     states = results.empty((*layer.gates.shape[:2], len(layer.rate)), layer.gates.dtype)
     _run(_spec(layer, backward=False), FORWARD_FIELDS, layer, {"states": states})
     return states
 
 
 def backward(layer: Gated, states: Tensor, grad: Tensor) -> tuple[Tensor | None, ...]:
-    """Return the gradients of gates, rate, x and initial (None for tensors that were not given)."""
+    """Compute the gradients of gates, rate, x and initial (None for tensors that were not given)."""
     spec, dtype, (batch, _, channels) = _spec(layer, backward=True), states.dtype, states.shape
     tiles = -(-channels // spec.lanes)
     arrays = {"states": states, "grad": results.rows(grad, dtype), "d_gates": results.empty(layer.gates.shape, dtype)}

@@ -71,13 +71,13 @@ class _Code:
         return self.b.select(self.b.icmp_signed("<", first, last), first, last)
 
     def at(self, name: str, t: ir.Value, tile: ir.Value, gate: int = 0) -> ir.Value:
-        """Return the address of a tile of an array (batch, time, channel), or (batch, time, gate, channel)."""
+        """Return the address of a tile's channels in a (batch, time, channel) or (batch, time, gate, channel) array."""
         f, emit = self.fields, self.emit
         start = emit.at(f[name], emit.times(self.batch, f[f"{name}_batch"]), emit.times(t, f[f"{name}_time"]))
         return emit.at(start, emit.times(f["channels"], gate), self.channel(tile))
 
     def inputs(self, t: ir.Value, tile: ir.Value) -> list[ir.Value]:
-        """Return the inputs of all gates, followed by the input of the layer if the form uses it."""
+        """Emit the loads of the inputs of all gates and, if the form uses it, of the layer's input; return them."""
         form = FORMS[self.spec.form]
         found = [self.load(self.at("gates", t, tile, gate)) for gate in range(form.gates)]
         return [*found, self.load(self.at("x", t, tile))] if form.direct else found
@@ -114,20 +114,16 @@ class _Code:
         return found
 
     def all(self, value: float) -> ir.Constant:
-        """Return a vector whose elements all equal a number."""
+        """Return a vector whose elements all equal ``value``."""
         return self.emit.constant(self.lanes, (value,))
 
     def zero(self) -> ir.Constant:
         """Return a vector of zeros."""
         return self.all(0.0)
 
-    def complement(self, value: ir.Value) -> ir.Value:
-        """Return 1 - value."""
-        return self.b.fsub(self.all(1.0), value)
-
 
 class _Change(NamedTuple):
-    """What the gates of one tile do at one step, and the derivatives of it."""
+    """The decay and the candidate or drive of one tile at one step, and a function that computes their gradients."""
 
     change: ir.Value
     """f = a - 1, before it is limited."""
@@ -139,7 +135,7 @@ class _Change(NamedTuple):
 
 
 class Form(NamedTuple):
-    """The formulas of one layer."""
+    """The formulas of one kind of gated layer, such as ``min-gru``."""
 
     gates: int
     direct: bool
@@ -149,13 +145,14 @@ class Form(NamedTuple):
 
 
 def _min_gru(code: _Code, rate: ir.Value, inputs: list[ir.Value]) -> _Change:
-    """f = exp(rate softplus(z)) - 1."""
+    """Emit code for the gates of a minGRU: f = exp(rate softplus(z)) - 1."""
     b, (z, candidate) = code.b, inputs
     opened = code.math.softplus(z)
-    change = code.math.expm1(b.fmul(rate, opened))
+    exponent = b.fmul(rate, opened)
+    change = code.math.expm1(exponent)
 
     def pull_back(d_change: ir.Value, d_candidate: ir.Value) -> tuple[ir.Value, list[ir.Value]]:
-        d_exponent = code.emit.multiply_add(d_change, change, d_change)
+        d_exponent = b.fmul(d_change, code.math.exp(exponent))  # 1 + change would be 0 where the decay is small
         d_z = b.fmul(b.fmul(d_exponent, rate), code.math.sigmoid(z))
         return b.fmul(d_exponent, opened), [d_z, d_candidate]
 
@@ -163,7 +160,7 @@ def _min_gru(code: _Code, rate: ir.Value, inputs: list[ir.Value]) -> _Change:
 
 
 def _min_lstm(code: _Code, rate: ir.Value, inputs: list[ir.Value]) -> _Change:
-    """f as in ``_min_gru``, with z = softplus(-forget) - softplus(-enter)."""
+    """Emit code for the gates of a minLSTM: ``_min_gru`` with z = softplus(-forget) - softplus(-enter)."""
     b, (forget, enter, candidate) = code.b, inputs
     z = b.fsub(*(code.math.softplus(b.fneg(gate)) for gate in (forget, enter)))
     unit = _min_gru(code, rate, [z, candidate])
@@ -177,37 +174,41 @@ def _min_lstm(code: _Code, rate: ir.Value, inputs: list[ir.Value]) -> _Change:
 
 
 def _hgrn(code: _Code, rate: ir.Value, inputs: list[ir.Value]) -> _Change:
-    """f = rate sigmoid(-z) and c = silu(v)."""
+    """Emit code for the gates of an HGRN: f = rate sigmoid(-z) and the candidate c = silu(v)."""
     b, (z, v) = code.b, inputs
     closed, passed = code.math.sigmoid(b.fneg(z)), code.math.sigmoid(v)
     candidate = b.fmul(v, passed)
 
     def pull_back(d_change: ir.Value, d_candidate: ir.Value) -> tuple[ir.Value, list[ir.Value]]:
         d_rate = b.fmul(d_change, closed)
-        slope = code.emit.multiply_add(candidate, code.complement(passed), passed)
-        d_z = b.fmul(b.fmul(b.fneg(d_rate), rate), code.complement(closed))
+        slope = code.emit.multiply_add(candidate, code.math.sigmoid(b.fneg(v)), passed)
+        d_z = b.fmul(b.fmul(b.fneg(d_rate), rate), code.math.sigmoid(z))
         return d_rate, [d_z, b.fmul(d_candidate, slope)]
 
     return _Change(b.fmul(rate, closed), candidate, None, pull_back)
 
 
 def _rg_lru(code: _Code, rate: ir.Value, inputs: list[ir.Value]) -> _Change:
-    """f = exp(rate sigmoid(z)) - 1 and u = √(1 - a²) sigmoid(i) x, where 1 - a² = -f (2 + f)."""
+    """Emit code for the gates of an RG-LRU: f = exp(rate sigmoid(z)) - 1 and u = √(1 - a²) sigmoid(i) x.
+
+    The code uses 1 - a² = -f (2 + f).
+    """
     b, (z, i, x) = code.b, inputs
     opened, entered = code.math.sigmoid(z), code.math.sigmoid(i)
-    change = code.math.expm1(b.fmul(rate, opened))
+    exponent = b.fmul(rate, opened)
+    change = code.math.expm1(exponent)
     lost = b.fneg(b.fmul(change, b.fadd(change, code.all(2.0))))
     least = code.all(2.0 ** (-1022 if code.spec.double else -126))
     positive = b.fcmp_ordered(">", lost, least)
     gain, part = code.math.sqrt(b.select(positive, lost, least)), b.fmul(entered, x)
 
     def pull_back(d_change: ir.Value, d_drive: ir.Value) -> tuple[ir.Value, list[ir.Value]]:
-        decay, d_gain = b.fadd(change, code.all(1.0)), b.fmul(d_drive, part)
+        decay, d_gain = code.math.exp(exponent), b.fmul(d_drive, part)
         by_gain = b.select(positive, b.fdiv(b.fmul(d_gain, decay), gain), code.zero())
         d_rate = b.fmul(b.fmul(b.fsub(d_change, by_gain), decay), opened)
         d_part = b.fmul(d_drive, gain)
-        d_z = b.fmul(b.fmul(d_rate, rate), code.complement(opened))
-        d_i = b.fmul(b.fmul(d_part, part), code.complement(entered))
+        d_z = b.fmul(b.fmul(d_rate, rate), code.math.sigmoid(b.fneg(z)))
+        d_i = b.fmul(b.fmul(d_part, part), code.math.sigmoid(b.fneg(i)))
         return d_rate, [d_z, d_i, b.fmul(d_part, entered)]
 
     return _Change(change, None, b.fmul(gain, part), pull_back)
@@ -222,7 +223,7 @@ FORMS = {
 
 
 def _changed(code: _Code, t: ir.Value, tile: ir.Value) -> tuple[_Change, ir.Value]:
-    """Return the gates of a tile at step t, and f, which is limited if ``below_one`` is set."""
+    """Emit code for the gates of a tile at step t; return them, and f, limited so that a stays below 1 if required."""
     rate = code.load(code.emit.at(code.fields["rate"], code.channel(tile)))
     found = FORMS[code.spec.form].change(code, rate, code.inputs(t, tile))
     return found, code.math.negative(found.change) if code.spec.below_one else found.change

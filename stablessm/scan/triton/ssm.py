@@ -326,7 +326,7 @@ def _length(states: int) -> int:
 
 
 def _kept(x: Tensor, decay: Tensor) -> int:
-    """Return the number of columns of the checkpoints that hold the input, or 0 if a large input is not kept."""
+    """Return how many columns of the checkpoints hold the input; 0 for a large input, which is not kept."""
     return _length(decay.shape[1]) if x.numel() <= LARGE else 0
 
 
