@@ -1,7 +1,8 @@
 """How often is a verdict on a decay wrong, and how often does its interval cover the truth?
 
 Random curves of all kinds and sums of interfering waves (tests/random_decays.py, which defines right, covered and
-seen), and random RNN, GRU and LSTM stacks (tests/random_stacks.py). Seeds that nothing was tuned on.
+seen), curves of physical systems, also with noise of 10 to 30 % (tests/physical_decays.py), and random RNN, GRU and
+LSTM stacks (tests/random_stacks.py). Seeds that nothing was tuned on.
 
 python benchmarks/decay.py        # writes benchmarks/results/decay-cpu.json
 python benchmarks/decay.py --workers 8
@@ -24,6 +25,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
+import physical_decays
 import random_decays
 import random_stacks
 
@@ -43,6 +45,13 @@ def waves(seed: int, size: int) -> dict[str, object]:
     """Return the rates of interfering waves."""
     rng = np.random.default_rng(seed)
     return {"seed": seed, **asdict(random_decays.rates(random_decays.draw_interfering(rng) for _ in range(size)))}
+
+
+def physical(seed: int, size: int, noise: tuple[float, float] | None) -> dict[str, object]:
+    """Return the rates of curves of physical systems."""
+    rng = np.random.default_rng(seed)
+    found = random_decays.rates(physical_decays.draw(rng, noise) for _ in range(size))
+    return {"seed": seed, **asdict(found)}
 
 
 def stacks(seed: int, size: int) -> dict[str, object]:
@@ -66,9 +75,10 @@ def main() -> None:
     args = parser.parse_args()
     chunks, size, models = (1, 40, 2) if args.smoke else (10, CHUNK, 300)
     tasks = [partial(stacks, 9101, models), partial(waves, 9201, size)]
+    tasks += [partial(physical, 9301, 2 * size, None), partial(physical, 9401, size, (0.1, 0.3))]
     tasks += [partial(curves, seed, size) for seed in range(9001, 9001 + chunks)]
     with multiprocessing.Pool(args.workers) as pool:
-        of_stacks, of_waves, *parts = pool.map(row, tasks, chunksize=1)
+        of_stacks, of_waves, of_systems, noisy, *parts = pool.map(row, tasks, chunksize=1)
     summary = {
         "wrong": float(np.mean([part["wrong"] for part in parts])),
         "missed": float(np.average([part["missed"] for part in parts], weights=[part["seen"] for part in parts])),
@@ -76,8 +86,13 @@ def main() -> None:
         "covered in stacks": of_stacks["covered"],
         "covered in interfering waves": of_waves["covered"],
         "wrong in interfering waves": of_waves["wrong"],
+        "wrong in physical systems": of_systems["wrong"],
+        "missed in physical systems": of_systems["missed"],
+        "covered in physical systems": of_systems["covered"],
+        "wrong with noise of 10 to 30 %": noisy["wrong"],
+        "missed with noise of 10 to 30 %": noisy["missed"],
     }
-    _measure.write_record(args.out, "cpu", [*parts, of_waves, of_stacks], summary)
+    _measure.write_record(args.out, "cpu", [*parts, of_waves, of_systems, noisy, of_stacks], summary)
     print(f"\nwritten: {args.out}")
 
 

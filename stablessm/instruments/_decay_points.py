@@ -20,6 +20,9 @@ LEAST = FEWEST - 1
 
 _BEGINNINGS = (0.0, 1 / 16, 1 / 4, 1 / 2)  # of the windows, in units of the time seen
 _DIP = 0.33  # times √log n: noise of 10 % dips by 0.28 √log n among n samples, an oscillation by far more
+_LOUD = 0.1  # deviation of the logarithm above which noise dips as far as a wave; its spectrum then tells them apart
+_UNLIKELY = 1e-3  # probability with which white noise is taken for a wave
+_FEWEST_WHITE = 16  # least number of samples whose spectrum is looked at
 _RIPPLE = 0.05  # the least dip that makes a wave where there is no noise
 _BLOCKS = 12  # of each spacing
 _DISCREPANCY = 1e-6  # least standard deviation of a point, however many samples it averages
@@ -49,6 +52,8 @@ class Windows:
     """Number of samples between neighboring crests of the wave; 1 without a wave."""
     waves: bool
     """Whether the curve has dips or crests."""
+    noisy: bool
+    """Whether the curve has strong noise: its samples scatter, and their spectrum has no line."""
     envelope: Points
     """Points of the envelope, the largest value from each time on, from the maximum of the curve to its end."""
 
@@ -94,7 +99,8 @@ def windows(time: np.ndarray, value: np.ndarray, offset: float, level: float) ->
         return None
     origin = min(float(time[0]), 0.0)
     envelope = time, np.maximum.accumulate(y[::-1])[::-1]
-    dip = _dip(time, y, level)
+    noisy = _noise(time, y) > _LOUD and _is_white(y)
+    dip = math.inf if noisy else _dip(time, y, level)
     crests, miss = _crests(y, dip)
     # Modes of both signs cross zero a few times; only the samples after the last dip are used.
     begin = 0 if crests is not None else _after_dips(y, dip)
@@ -116,7 +122,7 @@ def windows(time: np.ndarray, value: np.ndarray, offset: float, level: float) ->
     starts = [int(np.searchsorted(s, s[0] + share * (s[-1] - s[0]) * (1 - 1e-9))) for share in _BEGINNINGS]
     parts = [slice(min(start, len(s) - LEAST), None) for start in starts]
     points = [_blocks(s[part], y[part], sigma, floor[part]) for part in parts]
-    return Windows(points, origin, unit, smooth, period, waves, _falling(*envelope, origin, unit))
+    return Windows(points, origin, unit, smooth, period, waves, noisy, _falling(*envelope, origin, unit))
 
 
 def _falling(time: np.ndarray, envelope: np.ndarray, origin: float, unit: float) -> Points:
@@ -139,6 +145,22 @@ def _dip(time: np.ndarray, y: np.ndarray, level: float) -> float:
     """Return the smallest depth of a dip in the logarithm of a curve that noise cannot explain."""
     noise = max(_noise(time, y), float(_share(level, y.min())))
     return max(min(_DIP, 3 * noise) * math.sqrt(math.log(max(len(y), 2))), _RIPPLE)
+
+
+def _is_white(y: np.ndarray) -> bool:
+    """Return whether fast changes of the logarithm are white noise, by Fisher's test of the largest spectral line.
+
+    The spectrum is that of second differences, divided by the spectrum of second differences of white noise. Its lowest
+    quarter, where a law leaves a trace, is left out.
+    """
+    n = len(y) - 2
+    if n < _FEWEST_WHITE:
+        return False
+    low, high = np.quantile(y[2:] - 2 * y[1:-1] + y[:-2], (0.01, 0.99))
+    bent = np.clip(y[2:] - 2 * y[1:-1] + y[:-2], low, high)  # a sample near zero is no line
+    angle = 2 * math.pi * np.fft.rfftfreq(n)[1:]
+    power = (np.abs(np.fft.rfft(bent)[1:]) / (1 - np.cos(angle)))[angle > math.pi / 4] ** 2
+    return bool(power.max() < power.mean() * math.log(len(power) / _UNLIKELY))
 
 
 def _crests(y: np.ndarray, dip: float) -> tuple[np.ndarray | None, float]:

@@ -99,7 +99,7 @@ class Search:
         d = self.system.d_input
         generator = torch.Generator().manual_seed(seed)
         self.evaluate(self._spread(samples, generator), self.limit)
-        self.evaluate(self._spread(MORE * samples, generator), self.searched)
+        self._search(self._spread(MORE * samples, generator))
         self.evaluate(self._spread(SHORT_RUNS * samples, generator), min(SHORTEST, self.limit))
         self.note = f"{samples} inputs"
         if d <= samples and (system := linearized(self.system)) is not None:
@@ -107,8 +107,8 @@ class Search:
             self.note += ", the linearization at rest"
         if d > 1:
             for _ in range(ROUNDS if self._linear_model_fits() else 0):
-                self.evaluate(self._own(self._proposed()), self.searched)
-            self.evaluate(self._on_rays(self._leading(self._times(RAYS)), samples // 4), self.searched)
+                self._search(self._own(self._proposed()))
+            self._search(self._on_rays(self._leading(self._times(RAYS)), samples // 4))
         if ascent:
             by_gradient = self._ascend(ascent, samples, torch.Generator().manual_seed(seed))
             self.note += f", {ascent} steps of {'gradient ascent' if by_gradient else 'ascent'}"
@@ -152,6 +152,16 @@ class Search:
         for some in points.split(self._together(horizon)) if len(points) else ():
             for _ in self._evaluated(some, horizon):
                 pass
+
+    def _search(self, points: Tensor) -> None:
+        """Measure M of these inputs up to ``searched``, and further for the last input whose response has not decayed.
+
+        Without the latter, the curve would fall to zero where the search ends.
+        """
+        until = self.searched
+        self.evaluate(points, until)
+        if until < self.limit and float(self._value[until - 1]) > 8 * self.rounding:
+            self.evaluate(self._own(self._best[until - 1 : until]), self.limit)
 
     def rows(self, points: Tensor) -> Tensor:
         """Measure the memory function for each of n inputs and return it, (n, T); store values larger than before."""
@@ -259,7 +269,9 @@ class Search:
 
     def _leading(self, times: Tensor) -> Tensor:
         """Return the directions of the best inputs at the given times, without repetition."""
-        return torch.unique(_unit(self._best[times]), dim=0)
+        return _unit(
+            torch.unique(_unit(self._best[times]).round(decimals=6), dim=0)
+        )  # equal up to rounding counts once
 
     def _ascend(self, steps: int, samples: int, generator: torch.Generator) -> bool:
         """Improve the best inputs by ascent; return False if the model has no gradient."""
@@ -291,7 +303,7 @@ class Search:
                     proposed += [x + part * shorter * length * slope for part in (1.0, 0.25)]
             moved, known = torch.cat(proposed), self._value.clone()
             too_long = torch.linalg.vector_norm(moved, dim=1, keepdim=True) / self.reach
-            self.evaluate(self._own(moved / too_long.clamp(min=1)), self.searched)
+            self._search(self._own(moved / too_long.clamp(min=1)))
             if step > 2 and not (self._value > (1 + CONVERGED) * known + self.rounding).any():
                 break
         return differentiable

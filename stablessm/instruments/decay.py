@@ -17,7 +17,8 @@ from stablessm._display import Result
 from stablessm._errors import ArgumentError
 from stablessm.instruments._decay_models import G, P
 from stablessm.instruments._decay_points import CLEAR, FEWEST, NEGLIGIBLE, Windows, after_last, noise_floor, windows
-from stablessm.instruments._decay_verdict import Verdict, decide, tail
+from stablessm.instruments._decay_verdict import Verdict, decide
+from stablessm.instruments._decay_votes import tail
 
 _ROUNDING = 1e-7  # values that are exactly zero count as this fraction of the top, the resolution of float32
 _ABRUPT = 1.2  # least abruptness of the end of a finite memory; a Gaussian of few samples comes close to it
@@ -88,9 +89,11 @@ def fit_decay(time: ArrayLike, value: ArrayLike, *, floor: float | None = None, 
     The first window in which a law fits within the noise decides, by the BIC. The verdict is ``undecided`` if the best
     law beats those of other kinds by less than ``margin``, if a later window contradicts it, if it falls less than
     threefold (a stretched exponential fivefold), or if a power law is seen for less than 2.5 t0. If no law fits, as for
-    a sum of many modes or of interfering waves, the curve is exponential if every window clearly favors an exponential,
-    or if its envelope falls evenly and, in its last half, further than t^-5 would. A flat tail below 10⁻⁵ of the top is
-    a floor; above that it is memory that does not decay. The verdict does not depend on the units of time and value.
+    a sum of many modes or of interfering waves, the curve is exponential if every window but the first, which may
+    contain a transient, clearly favors an exponential, or if its envelope falls evenly and, in its last half, further
+    than t^-5 would; it is polynomial if a power law is clearly best in these windows, with nearly equal exponents. A
+    flat tail below 10⁻⁵ of the top is a floor; above that it is memory that does not decay. Scatter above 10 % is a
+    wave if its spectrum has a line, and noise if not. The verdict does not depend on the units of time and value.
 
     Args:
         time: Times of the samples, in increasing order.
@@ -151,7 +154,7 @@ def fit_decay(time: ArrayLike, value: ArrayLike, *, floor: float | None = None, 
 def _end(t: np.ndarray, v: np.ndarray, stop: int, level: float, top: float) -> DecayFit | None:
     """Return a fit (finite or undecided) for a curve that falls abruptly to its noise floor; None for other curves."""
     gap, missing = _longest_gap(v[:stop], level), len(v) - stop
-    abrupt = _abruptness(v[:stop], level or _ROUNDING)
+    abrupt = _abruptness(t[: stop + 1], v[:stop], level or _ROUNDING)
     if abrupt <= 0 or missing <= gap:
         return None
     used = float(t[0]), float(t[stop - 1])
@@ -267,18 +270,21 @@ def _stop(value: np.ndarray, floor: float) -> int:
     return after_last(value > max(CLEAR * floor, np.finfo(float).tiny))
 
 
-def _abruptness(value: np.ndarray, floor: float) -> float:
+def _abruptness(time: np.ndarray, value: np.ndarray, floor: float) -> float:
     """Return a measure of how abruptly a curve falls to its floor; it is negative for a curve that decays.
 
     It is log(last value / (100 floor)) minus six times the fall per sample before the last value. A curve that decays
-    comes close to the floor before it reaches the floor, so that the number is negative.
+    comes close to the floor before it reaches the floor, so that the number is negative. ``time`` also
+    holds the time of the first sample in the floor: the fall per sample is that in the time up to this sample.
     """
     n = len(value)
-    if n == 0:
+    if n == 0 or len(time) == n:
         return -math.inf
     width = max(1, min(FEWEST, n // 2))
     before, after = value[-2 * width : n - width].max(initial=0.0), value[-width:].max()
-    step = math.log(max(before / after, 1.0)) / width
+    step = math.log(max(before / after, 1.0)) * float(
+        (time[n] - time[n - 1]) / (time[n - 1] - time[max(n - 1 - width, 0)])
+    )
     return math.log(value[-3:].max()) - math.log(100 * floor) - 6 * step
 
 

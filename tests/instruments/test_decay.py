@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 
 import decay_pins
 import numpy as np
+import physical_decays
 import pytest
 import torch
 from hypothesis import given, settings
@@ -14,6 +16,7 @@ from hypothesis.extra.numpy import arrays
 from random_decays import draw, draw_interfering, rates
 from random_stacks import coverage
 from random_stacks import draw as draw_model
+from scipy.special import erfcx
 
 from stablessm._errors import ArgumentError
 from stablessm.instruments._decay_points import windows
@@ -46,6 +49,67 @@ def test_kinds_and_intervals_of_a_thousand_other_curves(seed):
     assert found.wrong <= 0.01, found
     assert found.missed <= 0.1, found
     assert found.covered >= 0.9, found
+
+
+@pytest.mark.parametrize("count", [100, pytest.param(2000, marks=pytest.mark.slow)])
+def test_kinds_and_intervals_of_physical_curves(count):
+    rng = np.random.default_rng(7)
+    found = rates(physical_decays.draw(rng) for _ in range(count))
+    assert found.wrong <= 0.01, found
+    assert found.missed <= 0.1, found
+    assert found.covered >= 0.97, found
+
+
+@pytest.mark.slow
+def test_kinds_of_physical_curves_with_noise_of_ten_to_thirty_percent():
+    """When this noise was taken for waves, 1.0 % of the classes were wrong and 39 % wrong or undecided."""
+    rng = np.random.default_rng(8)
+    found = rates(physical_decays.draw(rng, noise=(0.1, 0.3)) for _ in range(1000))
+    assert found.wrong <= 0.01, found
+    assert found.missed <= 0.32, found
+    assert found.covered >= 0.97, found
+
+
+def test_strong_noise_is_no_wave():
+    """Maxima of a wave are taken for the curve; maxima of noise are not. Before, 8 of these 24 levels were found."""
+    rng, found = np.random.default_rng(9), Counter()
+    for _ in range(24):
+        n, sigma = int(rng.integers(300, 3000)), rng.uniform(0.12, 0.3)
+        k = np.arange(float(n))
+        laws = {"none": 1 + 0 * k, "exponential": np.exp(-rng.uniform(4, 20) * k / n)}
+        for kind, law in laws.items():
+            found[kind, fit_decay(k, law * np.abs(1 + sigma * rng.standard_normal(n))).kind] += 1
+        wave = np.abs(np.cos(rng.uniform(0.3, 2.8) * k + rng.uniform(0, 6))) * np.exp(-12 * k / n)
+        fit = fit_decay(k, wave)
+        assert fit.kind == "exponential"
+        assert fit.interval[0] <= 12 / n <= fit.interval[1]
+    assert found["none", "none"] >= 18, found
+    assert found["exponential", "exponential"] >= 22, found
+    assert all(kind in (truth, "undecided") for truth, kind in found), found
+
+
+@settings(max_examples=20)
+@given(n=st.integers(30, 2000), begin=st.floats(0.1, 0.7), gap=st.floats(0.1, 0.25), fall=st.floats(40, 100))
+def test_a_gap_in_which_a_curve_reaches_its_floor_is_no_end(n, begin, gap, fall):
+    """The fall per sample says how far a curve falls in a gap, however few samples are there."""
+    x = np.linspace(0, 1, n)
+    floor = math.exp(-fall * (begin + gap / 2))
+    kept = (x < begin) | (x > begin + gap)
+    value = np.exp(-fall * x) + floor * np.abs(np.random.default_rng(n).standard_normal(n)) / 3
+    assert fit_decay(x[kept], value[kept]).kind != "finite"
+
+
+@settings(max_examples=20)
+@given(reach=st.floats(50, 2000), power=st.floats(0.3, 2.5), n=st.integers(100, 2000), law=st.integers(0, 2))
+def test_a_curve_that_approaches_a_power_of_time_is_polynomial(reach, power, n, law):
+    """A relaxation of order one half, a Lorentzian correlation and a sum of two powers are no exact (t + t0)^-p."""
+    x = np.arange(float(n)) * (reach / n)
+    value = (erfcx(np.sqrt(x)), (1 + x**2) ** (-power / 2), (1 + x) ** -power + 0.5 * (1 + x) ** -(power + 1))[law]
+    fit, truth = fit_decay(x, value), power if law else 0.5
+    assert fit.kind == "polynomial" or (law == 1 and power * math.log(reach) > 8), fit
+    if fit.kind == "polynomial":
+        assert fit.exponent == pytest.approx(truth, rel=0.02)
+    assert fit_decay(x, value + 0.5 * value[-1]).kind != "polynomial"
 
 
 @pytest.mark.parametrize("count", [12, pytest.param(1000, marks=pytest.mark.slow)])

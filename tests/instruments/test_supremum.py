@@ -64,6 +64,30 @@ def test_the_search_tries_the_same_inputs(name: str) -> None:
     assert found["note"] == expected["note"]
 
 
+@pytest.mark.parametrize("count", [5, pytest.param(60, marks=pytest.mark.slow)])
+def test_the_search_goes_on_to_the_end_of_the_slowest_response(count: int) -> None:
+    """A constant input of nearly -b/w cancels a bias, so that the state is slow only in a narrow range of inputs.
+
+    The first inputs decay long before; the curve then ended where the search did, and was called finite.
+    """
+    rng = np.random.default_rng(21)
+    for _ in range(count):
+        rate = math.exp(rng.uniform(math.log(0.003), math.log(0.1)))
+        into, bias = rng.uniform(0.5, 1), rng.uniform(-0.45, 0.45)
+        model = nn.RNN(1, 1, batch_first=True).double()
+        with torch.no_grad():
+            for weight, number in zip(model.parameters(), (into, math.exp(-rate), bias, 0.0), strict=True):
+                weight.fill_(number)
+        horizon = int(rng.uniform(5, 14) / rate)
+        curve = ssm.memory_function(model, horizon)
+        near = -bias / into + torch.cat([torch.zeros(1), torch.logspace(-7, -1, 60), -torch.logspace(-7, -1, 60)])
+        expected = speeds(model, near[:, None].double(), horizon).amax(0).numpy()
+        assert (curve.value >= 0.8 * expected - 2 * curve.floor).all()
+        fit = curve.decay()
+        assert fit.kind in ("exponential", "undecided"), fit
+        assert fit.kind == "undecided" or fit.interval[0] <= rate <= fit.interval[1]
+
+
 @settings(max_examples=3)
 @given(seed=st.integers(0, 2**31), d_input=st.sampled_from([1, 2]))
 def test_the_search_finds_what_brute_force_finds(seed: int, d_input: int) -> None:

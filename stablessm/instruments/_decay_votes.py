@@ -1,0 +1,179 @@
+"""Decides which kind of decay every law of a window votes for, and which law wins there."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal, TypeAlias, final
+
+from stablessm.instruments._decay_models import LAWS, STEEPEST, STRETCHES, A, B, C, D, Fit, G, LawName, P, Q
+from stablessm.instruments._decay_points import Points
+
+Kind: TypeAlias = Literal["exponential", "polynomial", "stretched", "none", "undecided"]
+
+NAMES: dict[LawName, str] = {
+    "mode": "an exponential",
+    "two modes": "a sum of two exponentials",
+    "cut power": "a power times an exponential",
+    "power": "a power law",
+    "stretched": "a stretched exponential",
+    "level": "no decay",
+    "mode on a level": "an exponential above a constant",
+    "power on a level": "a power law above a constant",
+    "stretched on a level": "a stretched exponential above a constant",
+}
+FLAT = 0.05  # a fall of the logarithm by less over the whole curve counts as no decay
+REACH = 2.5  # a power law (t + t0)^-p is claimed only if the last time is at least this many times t0
+_SEEN = math.log(3)  # smallest fall, as a logarithm, for which a law is claimed: the law itself falls threefold
+_STRETCHED_SEEN = math.log(5)  # the same for a stretched exponential, which above a constant resembles other laws
+_SURELY_FLAT = 0.25  # upper end of the interval of a fall that counts as no decay
+_SIMILAR = 0.03  # a stretch closer to 1 than this is an exponential
+FOLLOWS = 3.0  # a law fits if its residuals are at most this many standard deviations of the noise (root mean square)
+CLOSELY = 5e-5  # a law also fits if the root mean square residual of the logarithm is at most this
+_CORRELATED = 8  # if no law fits, residuals are smooth; the points count as this many independent ones
+_SPENT = 5  # number of points that the parameters of a law use up
+_FLOOR = 0.3  # added to the squared misfit: limits the reward of a law that fits better than the noise
+_MODERATE = 2.0  # if no law fits: largest power of time that may multiply an exponential
+_EQUAL = 60.0  # laws whose criteria (BIC) differ by less than this contribute to the interval
+
+
+@final
+@dataclass(frozen=True)
+class Judgment:
+    """The judgment of one window of a curve: the kind of decay of its best law, the evidence, and all fitted laws."""
+
+    window: Points
+    vote: Kind
+    evidence: float
+    rival: Fit | None
+    best: Fit
+    fits: dict[LawName, Fit]
+    laws: list[tuple[float, Kind, Fit]]
+
+    @property
+    def name(self) -> str:
+        """Return the name of the best law."""
+        return NAMES[self.best.law]
+
+    @property
+    def followed(self) -> bool:
+        """Return whether the best law fits within the noise."""
+        return self.best.misfit <= FOLLOWS or self.best.rms <= CLOSELY
+
+    def close(self, kind: Kind) -> list[Fit]:
+        """Return the fitted laws whose intervals are combined for a kind of decay, the best law first.
+
+        These fit about as well as the best law. Where no law follows the points, these are one mode, two modes, and a
+        mode times a moderate power: after a transient the first two tend to overestimate the final rate, and the last
+        to underestimate it.
+        """
+        found = [(score, fit) for score, vote, fit in self.laws if vote == kind]
+        if self.best.misfit <= FOLLOWS:
+            return [fit for score, fit in found if score <= self.laws[0][0] + _EQUAL]
+        modes = [fit for _, fit in found if fit.law in ("mode", "two modes")]
+        return modes + [fit for _, fit in found if fit.law == "cut power" and abs(fit.theta[P]) <= _MODERATE]
+
+    def agrees(self, kind: Kind, evidence: float) -> bool:
+        """Return False if this window of the curve contradicts a kind of decay with at least the given evidence."""
+        return self.vote in (kind, "undecided") or self.evidence < evidence
+
+
+def judge(fits: dict[LawName, Fit], window: Points, log_negligible: float) -> Judgment:
+    """Return what the laws fitted to a window say; levels below ``log_negligible`` are floors."""
+    votes = [(vote, fit) for fit in fits.values() if (vote := _vote(fit, window, log_negligible)) is not None]
+    n = len(window.s)
+    count = max(n - _SPENT, 1) if min(fit.misfit for _, fit in votes) <= FOLLOWS else min(_CORRELATED, n)
+    scored = sorted(
+        (
+            (count * math.log(fit.misfit**2 + _FLOOR) + len(LAWS[fit.law]) * math.log(n), vote, fit)
+            for vote, fit in votes
+        ),
+        key=lambda each: each[0],
+    )
+    score, vote, best = scored[0]
+    rival = next((each for each in scored if each[1] != vote), None)
+    evidence = math.inf if rival is None else (rival[0] - score) / 2
+    return Judgment(window, vote, evidence, None if rival is None else rival[2], best, fits, scored)
+
+
+def _vote(fit: Fit, window: Points, log_negligible: float) -> Kind | None:
+    """Return the kind of decay that a fitted law implies; None if a simpler law says the same."""
+    begin, end = float(window.s[0]), float(window.s[-1])
+    theta, fallen = fit.theta, float(window.y.max() - window.y[-1])
+    if fit.law == "level":
+        return "none"
+    if fit.law.endswith("on a level"):
+        share = 1 / (1 + math.exp(min(fit.log_main(end) - theta[C], 700.0)))
+        if share < 1e-6 or fit.log_main(begin) < fit.log_main(end):
+            return None
+        if theta[C] < log_negligible:  # a floor
+            return _main_vote(fit, begin, end)
+        if fit.half_width(C) > 0.3:
+            return None
+        return "none" if share > 0.75 else "undecided"
+    if fit.law == "two modes":
+        (slow, log_slow, half), (fast, log_fast, _) = modes_of(fit)
+        if log_slow - slow * end < log_fast - fast * end + math.log(2):
+            return "undecided"
+        takeover = min(max((log_fast - log_slow) / max(fast - slow, 1e-12), begin), end)
+        fall, spread = slow * (end - takeover), half * (end - takeover)
+        if spread > max(0.5 * abs(fall), 0.3):
+            return None
+        return "exponential" if min(fall, fallen) >= _SEEN else _by_fall("undecided", slow * end, half * end)
+    if fit.law == "cut power":
+        fall, half = theta[B] * (end - begin), fit.half_width(B) * (end - begin)
+        if fall >= max(1.0, half) and fallen >= _SEEN and theta[P] < 0.99 * STEEPEST:
+            return "exponential"
+        return "undecided" if theta[P] < 0 and fall > max(half, FLAT) else None
+    return _main_vote(fit, begin, end)
+
+
+def _main_vote(fit: Fit, begin: float, end: float) -> Kind | None:
+    """Return the kind of decay (such as exponential or polynomial) that a fitted law with a single term implies."""
+    theta = fit.theta
+    fall = fit.log_main(begin) - fit.log_main(end)
+    free = LAWS[fit.law]
+    if P in free:
+        shift = math.exp(theta[G])
+        vote = _by_fall("polynomial", fall, fit.half_width(P) * math.log((end + shift) / (begin + shift)))
+        return "undecided" if vote == "polynomial" and end < REACH * shift else vote
+    if Q in free:
+        stretch = math.exp(theta[Q])
+        if abs(stretch - 1) < max(fit.half_width(Q) * stretch, _SIMILAR):
+            return None
+        inside = 1.25 * STRETCHES[0] < stretch < 0.99 * STRETCHES[1]
+        return _by_fall("stretched", fall, 0.0) if inside else "undecided"
+    return _by_fall("exponential", fall, fit.half_width(B) * (end - begin))
+
+
+def _by_fall(kind: Kind, fall: float, half: float) -> Kind:
+    """Return the kind of decay if a law falls enough in its window, otherwise ``none`` or ``undecided``."""
+    if fall + half < _SURELY_FLAT and fall < max(FLAT, 1.5 * half):
+        return "none"
+    return "undecided" if fall < (_STRETCHED_SEEN if kind == "stretched" else _SEEN) else kind
+
+
+def modes_of(fit: Fit) -> list[tuple[float, float, float]]:
+    """Return (rate, log amplitude, half width of the interval of the rate) of two modes, the slower mode first."""
+    theta = fit.theta
+    return sorted(
+        [(float(theta[B]), float(theta[A]), fit.half_width(B)), (float(theta[D]), float(theta[C]), fit.half_width(D))]
+    )
+
+
+def tail(fit: Fit) -> tuple[float, float]:
+    """Return the logarithm of the amplitude and the rate of the slowest mode of a fit."""
+    return modes_of(fit)[0][1::-1] if fit.law == "two modes" else (float(fit.theta[A]), float(fit.theta[B]))
+
+
+def parameter(kind: Kind, fit: Fit) -> tuple[float, float]:
+    """Return the fitted parameter of a kind of decay (rate, exponent or stretch) and half the width of its interval."""
+    if kind == "polynomial":
+        return float(fit.theta[P]), fit.half_width(P)
+    if kind == "stretched":
+        stretch = math.exp(fit.theta[Q])
+        return stretch, stretch * fit.half_width(Q)
+    if fit.law == "two modes":
+        rate, _, half = modes_of(fit)[0]
+        return rate, half
+    return float(fit.theta[B]), fit.half_width(B)
