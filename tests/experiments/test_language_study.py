@@ -23,11 +23,12 @@ from stablessm.experiments.stable_ssm.fig6 import experiment as fig6
 from stablessm.experiments.stable_ssm.language_stability import LIMITS, Instability, calmest, final_loss, spikes
 from stablessm.experiments.stable_ssm.language_study import SCHEMES, SMOKE, StudyConfig, start
 from stablessm.experiments.stable_ssm.language_text import chain
-from stablessm.experiments.stable_ssm.language_training import LanguageTraining, fit, mean_loss
+from stablessm.experiments.stable_ssm.language_training import LanguageTraining, _Seen, fit, mean_loss
 from stablessm.experiments.stable_ssm.table2 import experiment as table2
 from stablessm.experiments.stable_ssm.table3 import experiment as table3
 from stablessm.instruments.modes import recurrent_modules
 from stablessm.tasks.base import Inputs, Outputs
+from stablessm.training.steps import Cadence
 
 CPU, META = torch.device("cpu"), torch.device("meta")
 OPTIONS = dataclasses.replace(SMOKE.training, steps=6, scored=100)
@@ -99,6 +100,33 @@ def test_a_training_is_that_of_the_loop_that_users_have(clip, tmp_path):
     shrunk = np.ones(6) if clip is None else np.minimum(1, clip / (found["norms"] + 1e-6))
     assert (found["largest"] * shrunk[found["looks"]]) == pytest.approx(np.array(ratios)[found["looks"]], rel=1e-4)
     assert mean_loss(own, TEXT, "test", options) == pytest.approx(result.scores["test"]["loss"], rel=1e-5)
+
+
+def test_an_interrupted_training_resumes_with_the_same_numbers(tmp_path, monkeypatch):
+    whole = fit(model("exp"), TEXT, OPTIONS, 0.02, 3)
+    monkeypatch.setattr(Run, "cadence", lambda _: Cadence(steps=2))
+    plain = _Seen.computed
+
+    def stopping(hook, step):
+        if step == 5:
+            raise KeyboardInterrupt
+        plain(hook, step)
+
+    def attempt():
+        run = Run(tmp_path, {}, progress=False)
+        return run.stage("one", lambda: fit(model("exp"), TEXT, OPTIONS, 0.02, 3, run=run, stage="one"))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_Seen, "computed", stopping)
+        with pytest.raises(KeyboardInterrupt):
+            attempt()
+    assert (tmp_path / "one.checkpoints").is_dir()
+    steps = []
+    monkeypatch.setattr(_Seen, "computed", lambda hook, step: (steps.append(step), plain(hook, step)))
+    again = attempt()
+    assert steps == list(range(4, OPTIONS.steps))
+    for name, array in whole.items():
+        assert np.array_equal(again[name], array), name
 
 
 def test_a_longer_plan_keeps_the_rate_up():

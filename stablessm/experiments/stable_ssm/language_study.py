@@ -117,7 +117,7 @@ def _cell(config: StudyConfig, run: Run, scheme: str, rate: float) -> dict[str, 
     """
     task, options = config.task(), config.training
     model = start(task, config.preset, scheme, config.seed, config.timescales, device_called(options.device))
-    found = fit(model, task, options, rate, config.seed, name=f"{scheme} at {rate:g}", progress=run.progress)
+    found = fit(model, task, options, rate, config.seed, run=run, stage=cell.name(scheme, rate))
     memory = remembered(model, task, config.words, config.horizon, found)
     return {**found, **scores(model, task, options, found), **memory, **_spectrum(model)}
 
@@ -164,6 +164,7 @@ def experiment(
     claims: Callable[[StudyConfig, Stages], Claims],
     minutes: float,
     rates: Callable[[StudyConfig], Sequence[float]] = lambda config: (config.rate,),
+    large: tuple[StudyConfig, float] | None = None,
 ) -> Experiment[StudyConfig]:
     """Return an experiment on language models, with one job for each map and learning rate."""
 
@@ -171,8 +172,11 @@ def experiment(
         cells = [(scheme, rate) for rate in rates(config) for scheme in config.maps]
         return {f"{scheme}-{rate:g}": partial(_job, config, scheme, rate) for scheme, rate in cells}
 
-    paper, times = StudyConfig(), (0.1, minutes)
-    return described(file, run, figures, claims, smoke=SMOKE, paper=paper, minutes=times, jobs=jobs)
+    larger, its_minutes = (None, ()) if large is None else (large[0], large[1:])
+    times = (0.1, minutes, *its_minutes)
+    return described(
+        file, run, figures, claims, smoke=SMOKE, paper=StudyConfig(), large=larger, minutes=times, jobs=jobs
+    )
 
 
 def _job(config: StudyConfig, scheme: str, rate: float, run: Run) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from stablessm._errors import ArgumentError
+from stablessm.experiments.frame.run import Run
 from stablessm.experiments.frame.user_training import possible
 from stablessm.instruments import GradientTracker
 from stablessm.tasks.base import Split, Task
@@ -86,8 +88,12 @@ def fit(
     *,
     name: str = "",
     progress: bool = False,
+    run: Run | None = None,
+    stage: str = "",
 ) -> dict[str, np.ndarray]:
     """Train the model to the end or until it diverges; the model keeps the weights of the last step.
+
+    With a ``run`` and the name of its ``stage``, checkpoints are written, from which an interrupted training resumes.
 
     Returns:
         ``losses`` and ``norms`` (of the gradient) of every step before a divergence;
@@ -102,9 +108,12 @@ def fit(
     epoch = config.steps_per_epoch(task.steps("train", config.batch_size))
     gradient = Gradient(trainee(model, config, device, ranks), task, config, epoch, watch, ranks)
     hook = _Seen(model, gradient, options.look_every)
-    StepLoop(model, gradient, optimizer, watch, options.steps, [hook], look=lambda step: False).run(
-        progress=progress, name=name
-    )
+    kept: dict[str, Any] = {} if run is None else {"checkpoints": run.checkpoints(stage), "cadence": run.cadence()}
+    loop = StepLoop(model, gradient, optimizer, watch, options.steps, [hook], look=lambda step: False, **kept)
+    if run is None:
+        loop.run(progress=progress, name=name)
+    else:
+        run.train(stage, loop)
     optimizer.clear()
     return hook.arrays(options.steps)
 
@@ -135,6 +144,12 @@ class _Seen(Hooks):
     @property
     def stopped(self) -> bool:
         return self.report is not None
+
+    def tensors(self) -> dict[str, Tensor]:
+        return self.tracker.tensors()
+
+    def restore(self, tensors: Mapping[str, Tensor], facts: Mapping[str, object]) -> None:
+        self.tracker.restore(tensors)
 
     def arrays(self, steps: int) -> dict[str, np.ndarray]:
         """Return the arrays that :func:`fit` returns."""

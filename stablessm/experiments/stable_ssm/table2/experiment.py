@@ -11,7 +11,7 @@ from stablessm.experiments.frame.lines import lines
 from stablessm.experiments.frame.words import listed
 from stablessm.experiments.stable_ssm import language_study as study
 from stablessm.experiments.stable_ssm.language_study import StudyConfig
-from stablessm.experiments.stable_ssm.language_training import perplexity
+from stablessm.experiments.stable_ssm.language_training import LanguageTraining, perplexity
 
 PUBLISHED = {
     "train": {"softplus": 14.570, "exp": 15.721, "best-0.5": 17.182, "direct": 18.916},
@@ -103,4 +103,8 @@ def _listed(numbers: dict[str, float], schemes: list[str]) -> str:
     return listed({scheme: numbers[scheme] for scheme in schemes}, ".2f")
 
 
-EXPERIMENT = study.experiment(__file__, run, figures, claims, 4000.0)
+LARGE = StudyConfig(
+    preset="lm-paper", timescales=(20.0, 2000.0), maps=("direct", "exp", "softplus", "best-0.5"), rates=(0.005,),
+    training=LanguageTraining(steps=6000, warmup=1000, graph=True),
+)  # fmt: skip
+EXPERIMENT = study.experiment(__file__, run, figures, claims, 4000.0, large=(LARGE, 20.0))
