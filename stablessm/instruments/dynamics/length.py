@@ -20,7 +20,7 @@ from stablessm._errors import ArgumentError
 from stablessm._progress import working
 from stablessm.instruments import _axes
 from stablessm.instruments.adapters import as_stateful
-from stablessm.instruments.systems import evaluating, weight_of
+from stablessm.instruments.adapters.facts import evaluating, weight_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
