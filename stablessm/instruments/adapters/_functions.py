@@ -43,7 +43,10 @@ class Function(Module):
 
 
 def _found_call(function: Function) -> tuple[Callable[[Tensor, Any], Result], torch.dtype]:
-    """Return the way of calling that gives one output per step, and its dtype, or raise the error of the first way."""
+    """Find the way to call a function that gives one output per step; return it with the dtype of the outputs.
+
+    If no way works, the error of the first way is raised.
+    """
     model, x = function.model, function.inputs(2, 3, torch.Generator().manual_seed(0))
 
     def on_tensors(x: Tensor, state: Any) -> Result:
