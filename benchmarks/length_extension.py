@@ -13,7 +13,8 @@ length by more than three standard errors of the difference. The loss at the tra
 positions 182 to 256 of 2048 windows that start from zeros. The last line says whether both cures hold.
 
 The default model is small: width 64, two layers, 64 real states with time scales from 2 to 2000 steps (the default of
-``LanguageConfig``), so that slow states are far from stationary after 256 steps. It trains for 1000 steps of 16 windows, about one minute on one core.
+``LanguageConfig``), so that slow states are far from stationary after 256 steps. It trains for 1000 steps of 16
+windows, about one minute on one core.
 """
 
 from __future__ import annotations
