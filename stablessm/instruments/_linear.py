@@ -10,7 +10,8 @@ from typing import final
 import torch
 from torch import Tensor
 
-from stablessm.instruments.systems import System, takes_time_steps
+from stablessm.instruments.adapters.facts import takes_time_steps
+from stablessm.instruments.systems import System
 
 LARGE = 100.0
 """With the norm ``plus_one``, which has no largest input, amplitudes up to this multiple of the bound are tried."""

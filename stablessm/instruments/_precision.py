@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from stablessm.instruments.systems import System, evaluating
+from stablessm.instruments.adapters.facts import evaluating
+from stablessm.instruments.systems import System
 
 MOST_WEIGHTS = 2**26
 """Largest number of weights of a model that is copied."""

@@ -19,7 +19,9 @@ from stablessm.instruments.adapters import NotSupportedError, said
 from stablessm.instruments.state_report import FAIL, PASS, UNSUPPORTED, StateCase
 
 LARGE = 200_000_000
-"""Largest number of weights of a model that is copied to float64."""
+"""Number of weights above which no copy in float64 is made."""
+LONGEST = 1024
+"""Longest chunk of a model's own code that is tried."""
 Make: TypeAlias = Callable[[plans.Shape], list[plans.Plan]]
 Case: TypeAlias = Callable[[Check, str], StateCase]
 
@@ -39,6 +41,18 @@ def _of(make: Make) -> Case:
 def _against(make: Make, truth: Make) -> Case:
     """Return a test case that compares the outputs of plans with the outputs of the plans that ``truth`` makes."""
     return lambda check, name: check.run(name, make(check.shape), truth=check.carried(truth(check.shape)))
+
+
+def _chunks(check: Check, name: str) -> StateCase:
+    """Run chunks of every length; if the config names a longer chunk, also chunks of about that length."""
+    found, own = _of(plans.chunks)(check, name), check.adapter.chunk
+    if found.status != PASS or own <= check.shape.steps // 2 or own > LONGEST:
+        return found
+    try:
+        longer = Check(check.adapter, plans.Shape(2, 2 * own + 3), check.seed, check.given_tol)
+    except ArgumentError:  # the model has fewer positions
+        return found
+    return _of(partial(plans.chunks, own=own))(longer, name)
 
 
 def _right_padding(check: Check, name: str) -> StateCase:
@@ -199,7 +213,7 @@ def _causal(check: Check, name: str) -> StateCase:
 CASES: dict[str, Case] = {
     "causal": _causal,
     "step by step": _of(plans.step_by_step),
-    "chunks": _of(plans.chunks),
+    "chunks": _chunks,
     "left padding": _against(partial(plans.padding, side="left"), plans.unpadded),
     "right padding": _right_padding,
     "batch": _of(plans.single),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import final
 
 import torch
@@ -28,7 +30,7 @@ class Check:
     """A model to be checked, with its inputs, its true outputs from one pass, and the tolerance."""
 
     def __init__(self, adapter: Stateful, shape: plans.Shape, seed: int, tol: float | None) -> None:
-        self.adapter, self.shape, self.seed = adapter, shape, seed
+        self.adapter, self.shape, self.seed, self.given_tol = adapter, shape, seed, tol
         self.x = adapter.inputs(shape.rows, shape.steps, torch.Generator().manual_seed(seed))
         self.whole = _whole(adapter, self.x)
         self._require_state()
@@ -88,13 +90,20 @@ class Check:
             raise ArgumentError("model", "the same output for the same input", got)
 
     def run(self, name: str, ways: Sequence[plans.Plan], note: str = "", truth: Tensor | None = None) -> StateCase:
-        """Run plans, compare their outputs with ``truth`` (default: one pass), and return the worst result."""
+        """Return the result of some plans, compared with ``truth`` (default: the whole pass).
+
+        If plans fail, this is the plan that fails first in time, with the largest error of all plans.
+        """
         found = []
         for plan in ways:
             found.append(self._plan(name, plan, note, self.whole if truth is None else truth))
             if found[-1].status == FAIL and found[-1].error is None:  # the model raised an error
                 break
-        return max(found, key=lambda case: (case.status == FAIL, case.error is None, case.error or 0.0))
+        failed = [case for case in found if case.status == FAIL]
+        if not failed or failed[-1].error is None:
+            return max(found, key=lambda case: (case.status == FAIL, case.error is None, case.error or 0.0))
+        first = min(failed, key=lambda case: (math.inf if case.first is None else case.first, -(case.error or 0.0)))
+        return replace(first, error=max(case.error or 0.0 for case in failed))
 
     def carried(self, ways: Sequence[plans.Plan]) -> Tensor:
         """Return the outputs of plans with which other test cases are compared; if a plan fails, the outputs of one

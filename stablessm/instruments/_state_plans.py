@@ -84,15 +84,24 @@ def carried(shape: Shape) -> list[Plan]:
 
 
 def step_by_step(shape: Shape) -> list[Plan]:
-    """Return plans of single steps, from the beginning and after a prompt."""
-    return [tuple(shape.stepwise(0)), *carried(shape)]
+    """Return single steps from the beginning, and after prompts."""
+    last = shape.steps - 1
+    return [tuple(shape.stepwise(0)), *carried(shape), (shape.chunk(0, last), *shape.stepwise(last))]
 
 
-def chunks(shape: Shape) -> list[Plan]:
-    """Return plans of chunks of several lengths."""
-    third, short = shape.steps // 3, shape.steps // 2
-    ways = [(shape.steps,), (third, third - 1), (5,), (2,) * (short - 1)]  # single steps are a case of their own
-    return [tuple(shape.chunks(*way, *filter(None, [shape.steps - sum(way)]))) for way in ways]
+def chunks(shape: Shape, own: int | None = None) -> list[Plan]:
+    """Return chunks of every length, each after a state and before another chunk: a state may be lost at one length.
+
+    Single steps are a case of their own. If ``own`` is given, only chunks of about this length.
+    """
+    steps = shape.steps
+    if own is None:
+        ends = [[steps], [steps - 2], [steps - 3], [steps - 5], [5], [3], [2], [1]]
+        inner = [[2, length, steps - 4 - length] for length in range(steps // 2 - 2, steps - 5)]
+        ways = [*ends, *inner, [2, steps - 4], [2] * (steps // 2 - 1), [8] * (steps // 8 - 1)]
+    else:
+        ways = [[own, own], [own - 1, own], [2, own - 1, own]]
+    return [tuple(shape.chunks(*way, *filter(None, [steps - sum(way)]))) for way in ways]
 
 
 def _prompts(shape: Shape) -> list[int]:

@@ -274,17 +274,16 @@ def _abruptness(time: np.ndarray, value: np.ndarray, floor: float) -> float:
     """Return a measure of how abruptly a curve falls to its floor; it is negative for a curve that decays.
 
     It is log(last value / (100 floor)) minus six times the fall per sample before the last value. A curve that decays
-    comes close to the floor before it reaches the floor, so that the number is negative. ``time`` also
-    holds the time of the first sample in the floor: the fall per sample is that in the time up to this sample.
+    comes close to the floor before it reaches the floor, so that the number is negative. ``time`` also contains the
+    time of the first sample in the floor: the fall per sample is the fall in the time up to that sample.
     """
     n = len(value)
     if n == 0 or len(time) == n:
         return -math.inf
     width = max(1, min(FEWEST, n // 2))
     before, after = value[-2 * width : n - width].max(initial=0.0), value[-width:].max()
-    step = math.log(max(before / after, 1.0)) * float(
-        (time[n] - time[n - 1]) / (time[n - 1] - time[max(n - 1 - width, 0)])
-    )
+    fallen = math.log(max(before / after, 1.0))  # 0 for a single sample
+    step = fallen * float((time[n] - time[n - 1]) / (time[n - 1] - time[n - 1 - width])) if fallen else 0.0
     return math.log(value[-3:].max()) - math.log(100 * floor) - 6 * step
 
 

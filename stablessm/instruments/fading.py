@@ -11,9 +11,10 @@ from torch import Tensor
 from stablessm._arguments import real_number, whole_number
 from stablessm._checked import Count, Seed, Size, checked
 from stablessm._progress import working
+from stablessm.instruments.adapters.facts import evaluating
 from stablessm.instruments.curve import MemoryCurve
 from stablessm.instruments.memory import ROUNDING, finite_curve, own_unit, time_step
-from stablessm.instruments.systems import as_system, evaluating, seeing_ahead
+from stablessm.instruments.systems import as_system, seeing_ahead
 
 
 @checked

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from stablessm._errors import ArgumentError
-from stablessm.instruments.systems import Call, System, by_step, completed
+from stablessm.instruments.adapters.facts import by_step, is_transformer, state_name
+from stablessm.instruments.systems import Call, System, completed
 
 Inputs: TypeAlias = Callable[[Tensor], dict[str, Tensor]]
 
@@ -23,44 +24,19 @@ WARM_UP = 16
 """Number of neutral tokens before the input changes, so that attention has something to attend to."""
 
 _POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len")
-_STATES = ("past_key_values", "cache_params", "state")
-"""Names under which models return their state. A test determines whether the model can continue from the state."""
-
-
-def is_transformer(model: Any) -> bool:
-    """Return True for a model of the ``transformers`` library, without importing the library."""
-    return any(base.__module__.startswith("transformers.") for base in type(model).__mro__) and hasattr(
-        model, "get_input_embeddings"
-    )
 
 
 def embedding_system(model: Any, output: Output | None, neutral: Sequence[int] | None = None) -> System:
     """Return a model as a system from embeddings to outputs; an input is added to the embedding of a neutral token."""
-    base = _neutral_embedding(model, neutral)
+    base = neutral_embedding(model, neutral)
     return _system(model, output, lambda x: {"inputs_embeds": base + x}, base.shape[-1], base.dtype, "embedding")
 
 
-def embedding_call(model: Any) -> Call:
-    """Return a model as a function from (embeddings, state) to (outputs, state), like ``embedding_system``."""
-    base = _neutral_embedding(model, None)
-    return _caller(model, None, lambda x: {"inputs_embeds": base + x}, carry=True)
-
-
-def token_call(model: Any) -> Call:
-    """Return a model as a function from (token ids (B, T), state) to (outputs, state)."""
-    return _caller(model, None, lambda x: {"input_ids": x}, carry=True)
-
-
-def _neutral_embedding(model: Any, neutral: Sequence[int] | None) -> Tensor:
+def neutral_embedding(model: Any, neutral: Sequence[int] | None) -> Tensor:
+    """Return the embedding (d,) of the last neutral token."""
     table = model.get_input_embeddings()
     with torch.no_grad():
         return table(torch.tensor(neutral_prefix(model, neutral)[-1:], device=table.weight.device))[0].detach()
-
-
-def state_name(model: Any) -> str | None:
-    """Return the name of the argument of a model that takes its state; None if there is no such argument."""
-    accepted = inspect.signature(model.forward).parameters
-    return next((name for name in _STATES if name in accepted), None)
 
 
 def token_system(model: Any, output: Output | None) -> System:

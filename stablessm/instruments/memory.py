@@ -17,8 +17,9 @@ from stablessm._errors import ArgumentError, NumericalError
 from stablessm._progress import working
 from stablessm.instruments import _linear, _supremum, huggingface
 from stablessm.instruments._precision import in_double
+from stablessm.instruments.adapters.facts import evaluating, is_transformer, own_step
 from stablessm.instruments.curve import MemoryCurve
-from stablessm.instruments.systems import System, as_system, evaluating, own_step, seeing_ahead
+from stablessm.instruments.systems import System, as_system, seeing_ahead
 
 Norm: TypeAlias = Literal["ball", "plus_one", "unit"]
 
@@ -121,7 +122,7 @@ def memory_function(
     """
     horizon, seed = whole_number("horizon", horizon), whole_number("seed", seed, 0, 2**63)
     _check(norm, bound, samples, ascent)
-    transformer = huggingface.is_transformer(model)
+    transformer = is_transformer(model)
     unused: dict[str, Any] = {"suffix": suffix} if transformer else {"prefix": prefix, "suffix": suffix}
     if tokens is not None:
         unused = {"dt": dt, "unit": unit, "directions": directions, "warm_up": warm_up, "around": around}

@@ -30,7 +30,7 @@ from stablessm.instruments._model_stack import Stack, joined, padded
 from stablessm.instruments._perturbation_bounds import modes_of
 from stablessm.instruments._perturbation_search import largest_distances
 from stablessm.instruments._weight_balls import WeightBall, WeightNorm, Weights, select
-from stablessm.instruments.systems import evaluating, own_step
+from stablessm.instruments.adapters.facts import evaluating, own_step
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, final
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from stablessm._arguments import whole_number
 from stablessm._checked import Size, checked
 from stablessm._display import Result
 from stablessm._errors import ArgumentError, NumericalError
-from stablessm.instruments import _probe, huggingface, systems
-from stablessm.instruments._nested import tensors_in
+from stablessm.instruments import _probe
+from stablessm.instruments.adapters import as_stateful, has_adapter
+from stablessm.instruments.adapters.facts import evaluating, input_size, like
+from stablessm.instruments.dynamics._layout import Layout, Place, layout_of, place_of
 from stablessm.instruments.memory import time_step
 
 
@@ -90,7 +93,7 @@ def readback(
     x = _checked(data)
     count = max(1, min(x.shape[1] // 4, 100)) if lags is None else whole_number("lags", lags)
     step = time_step(model, dt)
-    with systems.evaluating(model), torch.no_grad():
+    with evaluating(model), torch.no_grad():
         found = _collected(model, x) if states is None else _real_rows(states(x), x)
     if not bool(found.isfinite().all()):
         raise NumericalError("the state is not finite", "use a stable model, or data of a smaller scale")
@@ -115,41 +118,35 @@ def _checked(data: Tensor | np.ndarray) -> Tensor:
 
 
 def _collected(model: Any, x: Tensor) -> Tensor:
-    """Run a model step by step and return the state after every step, (B, T, F)."""
-    call, axis, x = _stepper(model, x)
+    """Return the state after every step, (B, T, F), by running one step at a time."""
+    run, place, x = _runner(model, x)
     state: Any = None
+    layout: Layout | None = None
     rows: list[Tensor] = []
     for t in range(x.shape[1]):
-        _, state = call(x[:, t : t + 1], state)
-        parts = list(_tensors(state))
-        if not parts:
+        _, state = run(x[:, t : t + 1], state)
+        layout = layout or layout_of(state, place, precise=True)
+        if not layout.size:
             expected = "a recurrent model that returns its state, or states="
             raise ArgumentError("model", expected, f"{type(model).__name__}, which returns none")
-        row = torch.cat([_flat(part, axis, x.shape[0]) for part in parts], 1)
-        if rows and row.shape != rows[-1].shape:
-            expected = "a state of one size (an attention cache grows)"
-            raise ArgumentError("model", expected, f"{rows[-1].shape[1]} numbers, then {row.shape[1]}")
-        rows.append(row)
+        rows.append(layout.pack(state, place))
+        if rows[-1].shape[:1] != x.shape[:1]:
+            raise ArgumentError("model", f"a state with {len(x)} rows (batch)", f"{len(rows[-1])} rows")
     return torch.stack(rows, 1)
 
 
-def _stepper(model: Any, x: Tensor) -> tuple[systems.Call, int, Tensor]:
-    """Return a function that runs one step of the model, the batch axis of its state, and inputs in its dtype."""
-    if huggingface.is_transformer(model):
-        if huggingface.state_name(model) is None:
-            raise ArgumentError("model", "one that takes and returns a state", type(model).__name__)
-        return huggingface.embedding_call(model), 0, systems.like(model, x)
-    systems.input_size(model, x.shape[-1])
-    if isinstance(model, nn.RNNBase):
-        if model.bidirectional:
-            raise ArgumentError("model", "one that runs forwards in time", "a bidirectional one")
-        return systems.torch_recurrence(model), 1, systems.like(model, x)
+def _runner(model: Any, x: Tensor) -> tuple[Callable[[Tensor, Any], Any], Place, Tensor]:
+    """Return a function that runs one step, the batch axis of the state, and the input in the model's dtype."""
+    if has_adapter(model):
+        adapter = as_stateful(model, d_input=x.shape[-1])
+        return adapter.run, place_of(adapter), x.to(adapter.device, adapter.dtype)
+    input_size(model, x.shape[-1])
     if not callable(model):
         raise ArgumentError("model", "a callable or module", type(model).__name__)
-    return lambda u, state: _called(model, u, state), 0, systems.like(model, x)
+    return partial(_called, model), "axis 0", like(model, x)
 
 
-def _called(model: Any, x: Tensor, state: Any) -> tuple[Tensor, Any]:
+def _called(model: Any, x: Tensor, state: Any) -> Any:
     expected = "model(x, state) -> (y, state), or states="
     try:
         result = model(x, state)
@@ -158,26 +155,6 @@ def _called(model: Any, x: Tensor, state: Any) -> tuple[Tensor, Any]:
     if not isinstance(result, tuple) or len(result) != 2:
         raise ArgumentError("model", expected, f"{type(model).__name__}, which returns {type(result).__name__}")
     return result
-
-
-def _tensors(state: Any) -> Iterator[Tensor]:
-    """Yield the tensors of a state, in nested containers and in the layers of a Hugging Face cache."""
-    for layer in getattr(state, "layers", (state,)):
-        inside = layer
-        if isinstance(layer, Sequence):
-            inside = list(layer)
-        elif hasattr(layer, "__dict__") and not isinstance(layer, Tensor | Mapping):
-            inside = vars(layer)
-        yield from (tensor for _, tensor in tensors_in(inside, "state"))
-
-
-def _flat(part: Tensor, axis: int, batch: int) -> Tensor:
-    """Return a copy of a part of the state as (batch, numbers); the copy is needed as some models overwrite states."""
-    if part.dim() <= axis or part.shape[axis] != batch:
-        raise ArgumentError("model", f"a state with {batch} rows (batch)", f"shape {tuple(part.shape)}")
-    part = part.movedim(axis, 0).reshape(batch, -1)
-    part = torch.view_as_real(part).flatten(1) if part.is_complex() else part
-    return part.to("cpu", torch.float64, copy=True)
 
 
 def _real_rows(found: object, x: Tensor) -> Tensor:

@@ -15,8 +15,8 @@ from stablessm.instruments._state_cases import CASES, run_case
 from stablessm.instruments._state_check import Check
 from stablessm.instruments._state_plans import Shape
 from stablessm.instruments.adapters import Stateful, as_stateful, name_of
+from stablessm.instruments.adapters.facts import evaluating
 from stablessm.instruments.state_report import StateReport
-from stablessm.instruments.systems import evaluating
 
 
 @torch.no_grad()

@@ -14,7 +14,8 @@ from stablessm._checked import Seed, Size, checked
 from stablessm._display import Result
 from stablessm._errors import ArgumentError
 from stablessm.instruments._nested import tensors_in
-from stablessm.instruments.systems import by_step, evaluating, input_size, like, require_causal
+from stablessm.instruments.adapters.facts import by_step, evaluating, input_size, like
+from stablessm.instruments.systems import require_causal
 
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}
 """Default tolerance relative to the largest output; 5e-2 in other dtypes."""

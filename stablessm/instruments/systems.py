@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from itertools import chain, pairwise
-from numbers import Real
+from itertools import pairwise
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -16,6 +13,8 @@ from torch import Tensor, nn
 
 from stablessm._errors import ArgumentError
 from stablessm.instruments._nested import tensors_in
+from stablessm.instruments.adapters._modules import Recurrence
+from stablessm.instruments.adapters.facts import by_step, evaluating, input_size, is_transformer, weight_of
 
 Call: TypeAlias = Callable[[Tensor, Any], tuple[Tensor, Any]]
 """Function from an input (B, T, d_input) and a state to an output (B, T, d_output) or (B, d_output) and a state."""
@@ -129,9 +128,9 @@ def as_system(model: Any, *, d_input: int | None = None, output: Any = None) -> 
     """
     if not callable(model):
         raise ArgumentError("model", "a callable or module", type(model).__name__)
-    from stablessm.instruments import huggingface
+    if is_transformer(model):
+        from stablessm.instruments import huggingface
 
-    if huggingface.is_transformer(model):
         return huggingface.embedding_system(model, output)
     if output is not None:
         raise ArgumentError("output", "None (only a Hugging Face model has several)", output)
@@ -350,21 +349,9 @@ def _alike(a: Tensor, b: Tensor, scale: Tensor, least: float = 0.0) -> bool:
     return torch.allclose(a, b, rtol=0, atol=tolerance, equal_nan=True)
 
 
-def input_size(model: Any, d_input: int | None) -> int:
-    """Return the number of input channels: that of the model, which ``d_input`` must not contradict, or ``d_input``."""
-    own = getattr(model, "d_input", getattr(model, "input_size", None))
-    if d_input is None:
-        if not isinstance(own, int):
-            raise ArgumentError("d_input", "the number of input channels, since the model does not say", None)
-        return own
-    if d_input < 1 or (isinstance(own, int) and own != d_input):
-        raise ArgumentError("d_input", f"{own} (the model's)" if isinstance(own, int) else "at least 1", d_input)
-    return d_input
-
-
 def _caller(model: Any) -> tuple[Call, bool]:
     if isinstance(model, nn.RNNBase):
-        return torch_recurrence(model), not model.bidirectional
+        return Recurrence(model, model.input_size).run, not model.bidirectional
     if hasattr(model, "initial_state"):
         run = by_step(model)
         return lambda x, state: run(x, state), True
@@ -387,62 +374,3 @@ def _as_tensor(y: Any, x: Tensor | np.ndarray) -> Any:
     if not isinstance(y, np.ndarray | list | np.generic):
         return y
     return torch.as_tensor(np.asarray(y), device=x.device if isinstance(x, Tensor) else None)
-
-
-def by_step(model: Any) -> Any:
-    """Return the callable of a model with one output per step: ``model.sequence`` if it exists, otherwise the model."""
-    run = getattr(model, "sequence", None)
-    return run if callable(run) and hasattr(model, "initial_state") else model
-
-
-def torch_recurrence(model: nn.RNNBase) -> Call:
-    """Return a function that runs a ``torch.nn`` recurrence with the batch axis first."""
-
-    def call(x: Tensor, state: Any) -> tuple[Tensor, Any]:
-        y, state = model(x if model.batch_first else x.transpose(0, 1), state)
-        return (y if model.batch_first else y.transpose(0, 1)), state
-
-    return call
-
-
-def own_step(model: Any) -> float | None:
-    """Return the time step of a model: its ``dt``, or the ``dt`` that all its parts in continuous time share."""
-    parts = [model] if hasattr(model, "dt") or not isinstance(model, nn.Module) else model.modules()
-    found = (getattr(part, "dt", None) for part in parts if getattr(part, "time", None) != "discrete")
-    steps = {float(step) for step in found if isinstance(step, Real)}
-    return steps.pop() if len(steps) == 1 else None
-
-
-def takes_time_steps(model: Any) -> bool:
-    """Return True for a recurrence in continuous time with ``step(x, state, dt=…)``."""
-    if getattr(model, "time", None) != "continuous" or not callable(step := getattr(model, "step", None)):
-        return False
-    return "dt" in inspect.signature(step).parameters
-
-
-def weight_of(model: Any) -> Tensor | None:
-    """Return the first floating-point parameter or buffer of a module, which determines dtype and device of inputs."""
-    tensors = chain(model.parameters(), model.buffers()) if isinstance(model, nn.Module) else ()
-    return next((tensor for tensor in tensors if tensor.is_floating_point()), None)
-
-
-def like(model: Any, x: Tensor, default: torch.dtype | None = None) -> Tensor:
-    """Convert x to the dtype and device of the weights of a model; without weights, to ``default`` or not at all."""
-    weight = weight_of(model)
-    return x.to(default or x.dtype) if weight is None else x.to(weight)
-
-
-@contextmanager
-def evaluating(model: Any) -> Iterator[None]:
-    """Return a context in which a model is in evaluation mode; at its end the mode of every module is restored."""
-    modules = {module: module.training for module in model.modules()} if isinstance(model, nn.Module) else {}
-    with ExitStack() as stack:
-        # cuDNN cannot differentiate a recurrence in evaluation mode
-        stack.enter_context(torch.backends.cudnn.flags(enabled=False))
-        try:
-            for module in modules:
-                module.training = False
-            yield
-        finally:
-            for module, mode in modules.items():
-                module.training = mode

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from stablessm._arguments import real_number
 from stablessm._checked import checked
 from stablessm._errors import ArgumentError
 from stablessm._typing import Dt, Times
@@ -69,6 +70,34 @@ class GatedLayer(MappedLayer):
         batch, steps = self._check("x", x, 3, "(batch, time, d_input)")
         return self._decays(x, self._checked_dt(dt, (), (steps,), (batch, steps)))
 
+    @checked
+    @torch.no_grad()
+    def slowest_decays(self, bound: float) -> Tensor:
+        """Compute the largest decay of each state over all inputs with |x| ≤ ``bound`` in every channel.
+
+        Decays are monotone in gates that are affine in the input, so that the largest one is at an end of the range of
+        its gate. The result is attained, except for a ``MinLSTM``, whose two gates need not reach their ends together:
+        its result is an upper bound.
+
+        >>> import stablessm as ssm
+        >>> layer = ssm.MinGRU(3, 8)
+        >>> bool((layer.decays(2 * torch.rand(1, 100, 3) - 1) <= layer.slowest_decays(1.0) + 1e-6).all())
+        True
+        """
+        real_number("bound", bound, 0, include_low=True)
+        like = self._parameter()
+        center = self._logits(torch.zeros(1, self.d_input, dtype=like.dtype, device=like.device))
+        reach = (self._logits(torch.eye(self.d_input, dtype=like.dtype, device=like.device)) - center).abs().sum(0)
+        return torch.maximum(*(self._decays_at(center + sign * bound * reach)[0] for sign in (1, -1)))
+
+    @abstractmethod
+    def _logits(self, x: Tensor) -> Tensor:
+        """Compute what the decays of inputs x (B, d_input) are monotone in, (B, …), affine in x."""
+
+    @abstractmethod
+    def _decays_at(self, logits: Tensor) -> Tensor:
+        """Compute the decays (B, *state_shape) from the result of ``_logits``."""
+
     def _decays(self, x: Tensor, dt: Tensor | None) -> Tensor:
         return self._gates(x, dt)[0]
 
@@ -117,6 +146,13 @@ class UnitLayer(GatedLayer):
     def _direct(self, x: Tensor) -> Tensor | None:
         """Return the input that the recurrence uses in addition to its gates, or None if it uses none."""
         return None
+
+    def _logits(self, x: Tensor) -> Tensor:
+        return self._gate_inputs(x)
+
+    def _decays_at(self, logits: Tensor) -> Tensor:
+        like = logits.new_zeros(len(logits), *self.state_shape)
+        return decay_and_drive(self.form, logits, self._rate(), like, self.map.is_stable)[0]
 
     def _gates(self, x: Tensor, dt: Tensor | None) -> tuple[Tensor, Tensor]:
         step = None if dt is None else dt[..., None]

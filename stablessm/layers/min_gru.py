@@ -121,3 +121,11 @@ class MinLSTM(_MinimalUnit):
 
     def _biases(self, z: Tensor) -> Tensor:
         return torch.cat([-z, z])  # log i - log f is z for f = sigmoid(-z) and i = sigmoid(z)
+
+    def _logits(self, x: Tensor) -> Tensor:
+        forget, enter, candidate = self._gate_inputs(x).chunk(3, -1)
+        return torch.cat([forget, -enter, candidate], -1)
+
+    def _decays_at(self, logits: Tensor) -> Tensor:
+        forget, enter, candidate = logits.chunk(3, -1)
+        return super()._decays_at(torch.cat([forget, -enter, candidate], -1))

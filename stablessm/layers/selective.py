@@ -89,11 +89,19 @@ class SelectiveSSM(GatedLayer):
         delta = delta if dt is None else delta * dt[..., None]
         return delta, B.to(delta.dtype), C.to(delta.dtype)
 
+    def _logits(self, x: Tensor) -> Tensor:
+        return self._projected(project(x, self.projection[: self.dt_rank]), self.gate, self.gate_bias)
+
+    def _decays_at(self, logits: Tensor) -> Tensor:
+        return self._decayed(softplus(logits))
+
+    def _decayed(self, delta: Tensor) -> Tensor:
+        exponent = delta[..., None] * self._rates()
+        return (below_zero(exponent) if self.map.is_stable else exponent).exp()
+
     def _gates(self, x: Tensor, dt: Tensor | None) -> tuple[Tensor, Tensor]:
         delta, B, _ = self._inputs(x, dt)
-        exponent = delta[..., None] * self._rates()
-        exponent = below_zero(exponent) if self.map.is_stable else exponent
-        return exponent.exp(), (delta * x)[..., None] * B[..., None, :]
+        return self._decayed(delta), (delta * x)[..., None] * B[..., None, :]
 
     def _readout(self, states: Tensor, x: Tensor) -> Tensor:
         C = self._inputs(x, None)[2]

@@ -11,7 +11,7 @@ from torch import Tensor
 from stablessm._arguments import real_number, whole_number
 from stablessm._checked import Count, Seed, checked
 from stablessm._errors import ArgumentError
-from stablessm.instruments.systems import evaluating
+from stablessm.instruments.adapters.facts import evaluating
 from stablessm.layers.hold import hold
 from stablessm.models.decoding import Repeated
 

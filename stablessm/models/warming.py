@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from stablessm._checked import checked
 from stablessm._errors import ArgumentError
-from stablessm.instruments.systems import evaluating
+from stablessm.instruments.adapters.facts import evaluating
 from stablessm.models.states import tensors
 
 

@@ -239,7 +239,7 @@ def test_errors():
         lyapunov_spectrum(identity, torch.ones(9, 2), state=torch.ones(2), steps=10)
     with pytest.raises(ArgumentError, match="model: expected a model with a state"):
         lyapunov_spectrum(nn.Linear(2, 2), torch.ones(9, 2))
-    with pytest.raises(ArgumentError, match="forwards"):
+    with pytest.raises(ArgumentError, match="causal"):
         lyapunov_spectrum(nn.GRU(2, 2, bidirectional=True), torch.ones(9, 2))
     with pytest.raises(ArgumentError, match="one size"):
         lyapunov_spectrum(lambda x, s: (s, torch.cat([s, s])), state=torch.ones(2))

@@ -139,3 +139,19 @@ def test_gradients_of_closed_gates_are_accurate(name: str, bias: float) -> None:
 
     truth = gradient(torch.float64)
     torch.testing.assert_close(gradient(torch.float32), truth, rtol=1e-3, atol=1e-6 * truth.abs().max().item())
+
+
+@pytest.mark.parametrize("name", WIDE)
+@pytest.mark.parametrize("map", ["softplus", "direct"])
+def test_the_slowest_decay_over_a_range_of_inputs(name: str, map: str) -> None:
+    torch.manual_seed(0)
+    layer = (LAYERS[name] if map == "softplus" else WIDE[name])().with_map(map).double()
+    if map == "direct":
+        torch.nn.init.normal_(layer.w)  # some states grow
+    bound, x = 1.5, 2 * torch.rand(1, 2000, layer.d_input, dtype=torch.float64) - 1
+    corners = torch.cartesian_prod(*[torch.tensor([-1.0, 1.0])] * min(layer.d_input, 8)).double()
+    found, slowest = layer.decays(bound * x)[0].amax(0), layer.slowest_decays(bound)
+    assert bool((found <= slowest * (1 + 1e-12)).all())
+    assert torch.equal(layer.slowest_decays(0.0), layer.decays(0 * x[:, :1])[0, 0])
+    if layer.d_input <= 8 and name != "min-lstm":
+        torch.testing.assert_close(layer.decays(bound * corners[None])[0].amax(0), slowest)

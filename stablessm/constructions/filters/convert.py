@@ -16,7 +16,7 @@ from stablessm._display import Result
 from stablessm._errors import ArgumentError, NumericalError
 from stablessm.constructions.filters.from_convolution import from_convolution
 from stablessm.constructions.filters.layer import FilterFit, RecurrentConvolution
-from stablessm.instruments.systems import evaluating
+from stablessm.instruments.adapters.facts import evaluating
 from stablessm.layers import Bidirectional, SequenceLayer
 from stablessm.scan.checks import check_tensor
 

@@ -13,11 +13,12 @@ from torch import Tensor, nn
 from torch.autograd import forward_ad
 
 from stablessm._errors import ArgumentError, NumericalError
-from stablessm.instruments import huggingface, systems
+from stablessm.instruments import systems
 from stablessm.instruments._precision import MOST_WEIGHTS
 from stablessm.instruments._tangent import tangents
 from stablessm.instruments.adapters import as_stateful
-from stablessm.instruments.dynamics._layout import Layout, Place, layout_of
+from stablessm.instruments.adapters.facts import by_step, evaluating, is_transformer
+from stablessm.instruments.dynamics._layout import Layout, Place, layout_of, place_of
 from stablessm.instruments.dynamics._stepping import sequences
 
 Run: TypeAlias = Callable[[Tensor, Any], tuple[Tensor, Any]]
@@ -107,7 +108,7 @@ def flow(model: Any, inputs: Any, *, precise: bool) -> Iterator[Flow]:
     tokens = not x.is_floating_point()
     x = x[..., None] if not tokens and x.dim() == 2 else x
     model = _in_double(model) if precise else model
-    with systems.evaluating(model):
+    with evaluating(model):
         found, hook = _of_tokens(model, x) if tokens else (_of_values(model, x), None)
         try:
             _require_causal(model, found)
@@ -140,10 +141,6 @@ def _in_double(model: Any) -> Any:
 
 
 def _of_values(model: Any, x: Tensor) -> Flow:
-    axis: Place = "axis 1" if isinstance(model, nn.RNNBase) else "axis 0"
-    if huggingface.is_transformer(model):
-        run: Run = huggingface.embedding_call(model)
-        return _tested(Flow(run, systems.like(model, x), axis, huggingface.state_name(model) is not None))
     try:
         adapter = as_stateful(model, d_input=x.shape[-1])
     except ArgumentError as reason:
@@ -153,15 +150,15 @@ def _of_values(model: Any, x: Tensor) -> Flow:
             raise reason from None
         if system.pooled:
             raise ArgumentError("model", "an output at every step", "one output per sequence") from None
-        return Flow(lambda u, _: (system.call(u, None)[0], None), x.to(system.device, system.dtype), axis, False)
-    return _tested(Flow(adapter.run, x.to(adapter.device, adapter.dtype), axis, True))
+        return Flow(lambda u, _: (system.call(u, None)[0], None), x.to(system.device, system.dtype), "axis 0", False)
+    return _tested(Flow(adapter.run, x.to(adapter.device, adapter.dtype), place_of(adapter), True))
 
 
 def _of_tokens(model: Any, tokens: Tensor) -> tuple[Flow, Any]:
     """Return the flow of a model on embeddings of tokens; a hook replaces the output of its first embedding layer."""
     parts = model.modules() if isinstance(model, nn.Module) else ()
     tables = [part for part in parts if isinstance(part, nn.Embedding)]
-    if huggingface.is_transformer(model):
+    if is_transformer(model):
         tables = [model.get_input_embeddings()]
     if not tables:
         raise ArgumentError("inputs", "real numbers, since the model has no embedding of tokens", "whole numbers")
@@ -169,7 +166,7 @@ def _of_tokens(model: Any, tokens: Tensor) -> tuple[Flow, Any]:
     with torch.no_grad():
         x = tables[0](tokens.to(tables[0].weight.device)).detach()
     hook = tables[0].register_forward_hook(lambda module, args, output: given[-1] if given else output)
-    call = huggingface.token_call(model) if huggingface.is_transformer(model) else systems.by_step(model)
+    call = as_stateful(model).run if is_transformer(model) else by_step(model)
 
     def run(embedded: Tensor, state: Any) -> tuple[Tensor, Any]:
         given.append(embedded)

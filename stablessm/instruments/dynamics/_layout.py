@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import math
+from collections import UserList
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, final
@@ -15,6 +16,8 @@ from torch import Tensor
 
 from stablessm._errors import ArgumentError
 from stablessm.instruments._nested import is_numeric
+from stablessm.instruments._states import is_array
+from stablessm.instruments.adapters.stateful import Stateful
 
 Place: TypeAlias = Literal["single", "first", "last", "axis 0", "axis 1"]
 """Axis of a state for several rows: none (one row), a new first or last axis, or an axis that had length 1."""
@@ -29,6 +32,8 @@ class Leaf:
     dtype: torch.dtype
     kind: Literal["tensor", "array", "number"]
     device: torch.device
+    namespace: Any = None
+    """Module that makes arrays of this kind, such as NumPy or ``jax.numpy``."""
 
     @property
     def size(self) -> int:
@@ -91,25 +96,40 @@ class Layout:
             value = _placed(part.reshape(len(part), *leaf.shape).to(leaf.device, leaf.dtype), place)
             if leaf.kind == "tensor":
                 return value.clone()  # the model may overwrite its state
-            return value.numpy(force=True).copy() if leaf.kind == "array" else value.item()
+            if leaf.kind == "number":
+                return value.item()
+            array = value.numpy(force=True).copy()
+            return array if leaf.namespace in (None, np) else leaf.namespace.asarray(array)
 
         return rebuilt(frame, made, Tensor.clone)
+
+
+def place_of(adapter: Stateful) -> Place:
+    """Return the axis of the batch in the states of an adapter."""
+    return "axis 1" if adapter.batch_axis else "axis 0"
 
 
 def layout_of(state: Any, place: Place, precise: bool) -> Layout:
     """Return the layout of a state: shapes and dtypes of its parts (in double precision if ``precise``)."""
     leaves = []
     for part in numbers_in(state):
-        kind: Any = "tensor" if isinstance(part, Tensor) else "array" if isinstance(part, np.ndarray) else "number"
+        kind: Any = (
+            "tensor"
+            if isinstance(part, Tensor)
+            else "number"
+            if not hasattr(part, "shape") or isinstance(part, np.generic)
+            else "array"
+        )
+        namespace = part.__array_namespace__() if kind == "array" and hasattr(part, "__array_namespace__") else None
         value = _tensor(part)
         wide = torch.complex128 if value.is_complex() else torch.float64
         dtype = wide if precise or kind == "number" else value.dtype
-        leaves.append(Leaf(tuple(_rows_first(value, place).shape[1:]), dtype, kind, value.device))
+        leaves.append(Leaf(tuple(_rows_first(value, place).shape[1:]), dtype, kind, value.device, namespace))
     return Layout(tuple(leaves))
 
 
 def _tensor(part: Any) -> Tensor:
-    return part if isinstance(part, Tensor) else torch.as_tensor(np.asarray(part))  # a number in double precision
+    return part if isinstance(part, Tensor) else torch.as_tensor(np.array(part))  # a number in double precision
 
 
 def _rows_first(value: Tensor, place: Place) -> Tensor:
@@ -137,8 +157,8 @@ def _opened(value: Any) -> bool:
 
 
 def _is_number(value: Any) -> bool:
-    if isinstance(value, np.ndarray | np.generic):
-        return value.dtype.kind in "fc"
+    if isinstance(value, np.generic) or (is_array(value) and not isinstance(value, Tensor)):
+        return np.dtype(value.dtype).kind in "fc"
     return is_numeric(value) or (isinstance(value, float | complex) and not isinstance(value, bool))
 
 
@@ -173,7 +193,7 @@ def rebuilt(value: Any, made: Callable[[Any], Any], other: Callable[[Tensor], An
     if isinstance(value, Mapping):
         entries = {key: rebuilt(part, made, other) for key, part in value.items()}
         return entries if type(value) is dict else _copied(value, entries)
-    if isinstance(value, tuple | list):
+    if isinstance(value, tuple | list | UserList):
         parts = [rebuilt(part, made, other) for part in value]
         return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
     if _opened(value):

@@ -11,8 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from stablessm._errors import ArgumentError
-from stablessm.instruments import huggingface, systems
-from stablessm.instruments.dynamics._layout import Layout, Place, layout_of, repeated
+from stablessm.instruments._states import is_array
+from stablessm.instruments.adapters import as_stateful, has_adapter
+from stablessm.instruments.adapters.facts import weight_of
+from stablessm.instruments.dynamics._layout import Layout, Place, layout_of, numbers_in, place_of, repeated
 
 Step: TypeAlias = Callable[[Any, Any], tuple[Any, Any]]
 """Function from the input of one step (or None) and a state to an output and the next state."""
@@ -110,54 +112,35 @@ def sequences(inputs: Any) -> Tensor:
 
 
 def _known(model: Any, x: Tensor | None, state: Any) -> Stepper | None:
-    """Return the stepper of a model of a known kind; None for any other callable."""
+    """Return how a model with an adapter of its own is run; None for any other callable."""
+    own = isinstance(getattr(model, "d_input", getattr(model, "input_size", None)), int)
     tokens = x is not None and not x.is_floating_point()
-    axis, first = 0, state
-    step: Step
-    if huggingface.is_transformer(model):
-        if huggingface.state_name(model) is None:
-            raise ArgumentError("model", _EXPECTED, f"{type(model).__name__}, which takes no state")
-        call = huggingface.token_call(model) if tokens else huggingface.embedding_call(model)
-        size = model.get_input_embeddings().weight.shape[1]
-        step = lambda now, held: call(now[:, None], held)  # noqa: E731
-    elif isinstance(model, nn.RNNBase):
-        if model.bidirectional:
-            raise ArgumentError("model", "one that runs forwards in time", "a bidirectional one")
-        run = systems.torch_recurrence(model)
-        size, axis = model.input_size, 1
-        step = lambda now, held: run(now[:, None], held)  # noqa: E731
-    elif isinstance(model, nn.RNNCellBase):
-        size = model.input_size
-        step = lambda now, held: (None, model(now, held))  # noqa: E731
-    elif hasattr(model, "initial_state") and callable(getattr(model, "step", None)):
-        size = 0 if tokens else systems.input_size(model, None if x is None else x.shape[-1])
-        step, first = model.step, model.initial_state(1) if state is None else state
-    else:
+    if not has_adapter(model):
         return None
-    return _of_module(model, step, x, first, size, axis)
-
-
-def _of_module(model: Any, step: Step, x: Tensor | None, state: Any, size: int, axis: int) -> Stepper:
-    """Return the stepper of a module whose state has a batch axis; if there are no inputs, the input is zero."""
-    weight, alone = systems.weight_of(model), x is None
+    adapter = as_stateful(
+        model, d_input=None if own or x is None else 1 if tokens else x.shape[-1] if x.dim() == 3 else 1
+    )
+    alone, place = x is None, place_of(adapter)
     if x is None:
-        x = torch.zeros(1, 1, size)
-    elif x.is_floating_point():
+        x = torch.zeros(1, 1, adapter.d_input)
+    elif not tokens:
         x = x if x.dim() == 3 else x[..., None]
-        if x.shape[-1] != size:
-            raise ArgumentError("inputs", f"{size} channels", f"shape {tuple(x.shape)}")
-    x = x.to(weight) if weight is not None and x.is_floating_point() else x
+        if x.shape[-1] != adapter.d_input:
+            raise ArgumentError("inputs", f"{adapter.d_input} channels", f"shape {tuple(x.shape)}")
+    x = x.to(adapter.device) if tokens else x.to(adapter.device, adapter.dtype)
+    step = lambda now, held: adapter.step(now[:, None], held)  # noqa: E731
     taken = 0
+    if state is None and hasattr(model, "initial_state"):
+        state = model.initial_state(1)
     if state is None:
         state, taken = _tried(step, x[:, 0], None), 1
     elif len(x) > 1:
-        state = repeated(state, len(x), axis)
-    place: Place = "axis 1" if axis else "axis 0"
+        state = repeated(state, len(x), adapter.batch_axis)
     layout = layout_of(state, place, precise=False)
     if not layout.size:
         raise ArgumentError("model", _EXPECTED, f"{type(model).__name__}, whose state has no numbers")
-    start = layout.pack(state, place)
     frame = state if len(x) == 1 else _tried(step, x[:1, 0], None)
+    start = layout.pack(state, place)
     return Stepper(step, layout, place, frame, start, x, taken, (1, *x.shape[2:]), module=model, alone=alone)
 
 
@@ -179,13 +162,17 @@ def _function(model: Any, x: Tensor | None, state: Any) -> Stepper:
     if x is None and state is None:
         raise ArgumentError("state", "the first state, since the model has neither inputs nor a state of its own", None)
     reasons: list[Exception] = []
-    for shape, first, precise in _forms(model, x, state):
-        try:
-            made = _of_form(model, x, shape, first, precise)
-        except ArgumentError as reason:
-            reasons.append(reason)
-        else:
-            return _for_many_rows(made)
+    steps = [model] if x is None else [model, lambda now, held: model(now.numpy(force=True), held)]
+    if any(is_array(part) and not isinstance(part, Tensor) for part in numbers_in(state)):
+        steps.reverse()  # a function of arrays
+    for step in steps:
+        for shape, first, precise in _forms(model, x, state):
+            try:
+                made = _of_form(model, step, x, shape, first, precise)
+            except ArgumentError as reason:
+                reasons.append(reason)
+            else:
+                return _for_many_rows(made)
     raise reasons[0]
 
 
@@ -215,8 +202,8 @@ def _first_states(state: Any) -> list[Any]:
     return [as_tensors, torch.tensor(values, dtype=torch.float64), np.array(values), type(state)(values)]
 
 
-def _of_form(model: Any, x: Tensor | None, shape: tuple[int, ...], first: Any, precise: bool) -> Stepper:
-    weight = systems.weight_of(model)
+def _of_form(model: Any, step: Step, x: Tensor | None, shape: tuple[int, ...], first: Any, precise: bool) -> Stepper:
+    weight = weight_of(model)
     now = None
     if x is not None:
         dtype = (torch.float64 if weight is None else weight.dtype) if precise else torch.float32
@@ -224,16 +211,20 @@ def _of_form(model: Any, x: Tensor | None, shape: tuple[int, ...], first: Any, p
         now, x = x[0, 0].reshape(shape), x
     taken = 0
     if first is None:
-        first, taken = _tried(model, now, None), 1
+        first, taken = _tried(step, now, None), 1
     layout = layout_of(first, "single", precise=precise)
     if not layout.size:
         raise ArgumentError("state" if taken == 0 else "model", "a state of real numbers", type(first).__name__)
     row = layout.pack(first, "single")
     if not bool(row.isfinite().all()):
         raise ArgumentError("state" if taken == 0 else "model", "a first state of finite numbers", "NaN or infinity")
-    made = Stepper(model, layout, "single", first, row, x, taken, shape, alone=x is None, module=model)
-    after = _tried(model, now, layout.unpack(row, first, "single"))
+    after = _tried(step, now, layout.unpack(row, first, "single"))
     layout.pack(after, "single")
+    pairs = zip(layout.leaves, layout_of(after, "single", precise=False).leaves, strict=True)
+    if any(torch.finfo(a.dtype).eps > torch.finfo(b.dtype).eps for b, a in pairs):
+        layout = layout_of(after, "single", precise=False)  # the function computes in single precision
+        row = layout.pack(first, "single")
+    made = Stepper(step, layout, "single", first, row, x, taken, shape, alone=x is None, module=model)
     if x is not None and len(x) > 1:
         made = replace(made, start=row.expand(len(x), -1))
     return made

@@ -20,7 +20,7 @@ from stablessm._errors import ArgumentError
 from stablessm._progress import working
 from stablessm.instruments import _axes
 from stablessm.instruments.adapters import as_stateful
-from stablessm.instruments.systems import evaluating, weight_of
+from stablessm.instruments.adapters.facts import evaluating, weight_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -261,13 +261,7 @@ def _square(output: Tensor, target: Tensor) -> Tensor:
 
 def _placed(model: Any) -> Callable[[Tensor], Tensor]:
     weight = weight_of(model)
-
-    def placed(x: Tensor) -> Tensor:
-        if weight is None:
-            return x
-        return x.to(weight.device, weight.dtype if x.is_floating_point() else x.dtype)
-
-    return placed
+    return lambda x: x if weight is None else x.to(weight.device, weight.dtype if x.is_floating_point() else x.dtype)
 
 
 def _runner(model: Any, x: Tensor) -> tuple[Run, bool]:

@@ -18,10 +18,10 @@ from stablessm._display import Result
 from stablessm._errors import ArgumentError, NumericalError
 from stablessm._progress import working
 from stablessm.instruments import _axes
+from stablessm.instruments.adapters.facts import evaluating
 from stablessm.instruments.dynamics._cocycle import Cocycle, Growth, blocks, closure, eigenvalue_logs, orthonormal
 from stablessm.instruments.dynamics._pushing import SMALL, Pusher, pusher
 from stablessm.instruments.dynamics._stepping import stepper
-from stablessm.instruments.systems import evaluating
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -60,7 +60,10 @@ TRANSIENT = 1000
 """Number of steps in which transient growth is measured."""
 
 PIECES = 8
-"""Number of pieces of a trajectory (or number of trajectories) from whose averages the standard error is computed."""
+"""Number of pieces of time whose averages give the standard error."""
+
+SLOWEST = 3
+"""Largest c if the growth after t steps is λ + c/t per step: z/(z - 1) near 0 if x becomes x - x**z, z from 1.5."""
 
 OTHERS = 4
 """Number of initial states whose trajectories under the same inputs are compared."""
@@ -75,7 +78,8 @@ class LyapunovSpectrum(Result):
     exponents: np.ndarray
     """Exponents (k,) in descending order, per unit of time; -inf for directions that vanish in finitely many steps."""
     error: np.ndarray
-    """Two standard errors of each exponent (k,), from pieces of the trajectories; 0 where the exponent is exact."""
+    """(k,) half the width of a band of about 95 %: two standard errors, and what may be missing if the growth per step
+    approaches its limit as slowly as 1/t; 0 if the exponents are exact."""
     verdict: str
     """``contracting``, ``marginal`` or ``expanding``, by the sign of the largest exponent."""
     evidence: str
@@ -276,9 +280,10 @@ class _Measurement:
             means = cocycle.means()[..., : self.k]
             exponents, error, history = _averages(means, torch.tensor(cocycle.counts, dtype=torch.float64))
             how = "QR at every step"
-        exact = constant is not None or cocycle.is_exact()
+            if not cocycle.is_exact():
+                error = error + SLOWEST / (self.settled + self.skip + self.length)
         rates = exponents.numpy() / self.dt
-        slack = self._slack(float(error[0]), exact)
+        slack = max(float(error[0]), 1e-9 if self.way.eps < 1e-12 else 1e-5) / self.dt  # rounding
         verdict = "expanding" if rates[0] > slack else "contracting" if rates[0] < -slack else "marginal"
         merged = self._merged()
         largest, when = _largest_growth(growth, self.dt, verdict)
@@ -289,11 +294,6 @@ class _Measurement:
             state_size=self.run.size, steps=sum(cocycle.counts) * len(self.start), trajectories=len(self.start),
             dt=self.dt, method=f"{how}; {self.way.mode}",
         )  # fmt: skip
-
-    def _slack(self, error: float, exact: bool) -> float:
-        """Return the largest distance from zero that the largest exponent may have by chance or rounding."""
-        rounding = 1e-9 if self.way.eps < 1e-12 else 1e-5
-        return max(error, rounding, 0.0 if exact else 1 / self.length) / self.dt
 
     def _trajectories(self) -> tuple[Cocycle, Growth, Tensor | None]:
         """Run the trajectories; return the growth along them, and the Jacobian matrix if all steps have the same."""
@@ -414,16 +414,17 @@ def _averages(means: Tensor, counts: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _standard_error(means: Tensor, weights: Tensor) -> Tensor:
-    """Return the standard error of the mean, from at least 8 trajectories or else from long pieces of trajectories."""
-    apart = (weights[:, None, None] * means).sum(0)
-    if len(apart) < PIECES:
-        pieces = [
-            (part_weights[:, None, None] * part).sum(0) / part_weights.sum()
-            for part, part_weights in zip(means.tensor_split(PIECES), weights.tensor_split(PIECES), strict=True)
-            if len(part)
-        ]
-        apart = torch.cat(pieces)
-    return apart.std(0).nan_to_num(0.0) / math.sqrt(len(apart)) if len(apart) > 1 else torch.zeros(means.shape[-1])
+    """Return the standard error of the mean: the larger one of those from trajectories and from pieces of time.
+
+    Trajectories are not independent if they start near each other, pieces of time are not if they are short.
+    """
+    pairs = list(zip(means.tensor_split(PIECES), weights.tensor_split(PIECES), strict=True))
+    pieces = torch.stack([(w[:, None, None] * part).sum(0) / w.sum() for part, w in pairs if len(part)])
+    apart = [(weights[:, None, None] * means).sum(0), pieces.mean(1)]
+    if len(means[0]) < PIECES:
+        apart = [pieces.flatten(0, 1)]
+    errors = [group.std(0) / math.sqrt(len(group)) for group in apart if len(group) > 1]
+    return torch.stack([*errors, torch.zeros(means.shape[-1])]).nan_to_num(0.0).amax(0)
 
 
 def _dimension(rates: np.ndarray, size: int) -> float:

@@ -11,9 +11,11 @@ import torch
 from torch import Tensor
 
 from stablessm._errors import ArgumentError
+from stablessm.instruments import huggingface
 from stablessm.instruments._states import leaves
-from stablessm.instruments.adapters import STATEFUL, NotSupportedError, Result, Stateful, in_dtype, name_of
-from stablessm.instruments.huggingface import state_name
+from stablessm.instruments.adapters._modules import in_dtype
+from stablessm.instruments.adapters.facts import name_of, state_name
+from stablessm.instruments.adapters.stateful import STATEFUL, NotSupportedError, Result, Stateful
 
 _KEYS = re.compile(r"(keys|values|key_cache|value_cache)(\[\d+\])?$")
 """Names of the parts of a cache that belong to attention."""
@@ -33,7 +35,10 @@ class Memory:
 
 @final
 class HuggingFace(Stateful):
-    """An adapter for causal language models of the ``transformers`` library. The state is a :class:`Memory`."""
+    """A causal model of the ``transformers`` library, on tokens, or on real inputs that are added to an embedding.
+
+    Its state is a :class:`Memory`. Real inputs (B, T, d_input) are added to the embedding of a neutral token.
+    """
 
     in_place = True
 
@@ -41,11 +46,14 @@ class HuggingFace(Stateful):
         """Wrap a model; with ``positions=False`` it does not receive the positions of tokens and must derive them."""
         self.positions = positions
         table = model.get_input_embeddings().weight
-        super().__init__(model, 1, table.dtype, table.device)
+        super().__init__(model, table.shape[1], table.dtype, table.device)
         self.vocabulary = table.shape[0]
+        self._base = huggingface.neutral_embedding(model, None)
         self._key = state_name(model)
         if self._key is None or getattr(model.config, "is_encoder_decoder", False):
             raise ArgumentError("model", STATEFUL, f"{name_of(model)}, whose forward takes no cache")
+        sizes = (getattr(model.config, name, None) for name in ("chunk_size", "mamba_chunk_size"))
+        self.chunk = max((size for size in sizes if isinstance(size, int)), default=0)
         self._needs_cache = False
         self._accepted = inspect.signature(model.forward).parameters
 
@@ -73,7 +81,7 @@ class HuggingFace(Stateful):
         return self._outputs(self.model(input_ids=x, use_cache=False, return_dict=True))
 
     def run(self, x: Tensor, state: Memory | None = None) -> Result:
-        real = None if state is None or state.real is None else torch.ones_like(x, dtype=torch.bool)
+        real = None if state is None or state.real is None else x.new_ones(x.shape[:2], dtype=torch.bool)
         return self._run(x, state, real)
 
     def padded(self, x: Tensor, real: Tensor, state: Memory | None = None) -> Result:
@@ -105,7 +113,8 @@ class HuggingFace(Stateful):
             options["cache_position"] = torch.arange(seen, seen + x.shape[1], device=x.device)
         if state is None and self._needs_cache:
             options[str(self._key)] = _new_cache(self.model)
-        out = self.model(input_ids=x, use_cache=True, return_dict=True, **options)
+        given = {"inputs_embeds": self._base + x} if x.is_floating_point() else {"input_ids": x}
+        out = self.model(**given, use_cache=True, return_dict=True, **options)
         cache = getattr(out, str(self._key), options.get(str(self._key)))
         if cache is None and not self._needs_cache and self._key == "past_key_values":
             self._needs_cache = True  # the model does not return the cache that it makes

@@ -1,0 +1,110 @@
+"""Functions of tensors or arrays, and nodes of reservoirpy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from stablessm._errors import ArgumentError
+from stablessm.instruments.adapters._modules import Module
+from stablessm.instruments.adapters.facts import name_of, said, weight_of
+from stablessm.instruments.adapters.stateful import STATEFUL, Result, Stateful, result_of
+
+
+@final
+class Function(Module):
+    """An adapter for any ``(x, state) -> (y, state)``: a module, or a function of tensors or of NumPy or JAX arrays.
+
+    A function of a single step is called once per step, with x (B, d_input).
+    """
+
+    def __init__(self, model: Any, d_input: int, dtype: torch.dtype | None = None) -> None:
+        known = dtype is not None or weight_of(model) is not None
+        for each in (dtype,) if known else (torch.float64, torch.float32):
+            super().__init__(model, d_input, each)
+            try:
+                self._call, found = _found_call(self)
+                if dtype is None and torch.finfo(found).eps > torch.finfo(self.dtype).eps:
+                    self.dtype = found  # the function rounds to single precision, as JAX does
+                return
+            except ArgumentError:
+                if known or each == torch.float32:
+                    raise
+
+    def run(self, x: Tensor, state: Any = None) -> Result:
+        return self._call(x, state)
+
+    def cast(self, dtype: torch.dtype) -> Stateful:
+        return super().cast(dtype) if weight_of(self.model) is not None else Function(self.model, self.d_input, dtype)
+
+
+def _found_call(function: Function) -> tuple[Callable[[Tensor, Any], Result], torch.dtype]:
+    """Find the way to call a function that gives one output per step; return it with the dtype of the outputs.
+
+    If no way works, the error of the first way is raised.
+    """
+    model, x = function.model, function.inputs(2, 3, torch.Generator().manual_seed(0))
+
+    def on_tensors(x: Tensor, state: Any) -> Result:
+        return result_of(model, model(x, state))
+
+    def on_arrays(x: Tensor, state: Any) -> Result:
+        return result_of(model, model(x.numpy(force=True), state))
+
+    def per_step(call: Callable[[Tensor, Any], Result]) -> Callable[[Tensor, Any], Result]:
+        def run(x: Tensor, state: Any) -> Result:
+            outputs = []
+            for x_t in x.unbind(1):
+                y, state = call(x_t, state)
+                outputs.append(y)
+            return torch.stack(outputs, 1), state
+
+        return run
+
+    ways = [on_tensors, per_step(on_tensors)]
+    if weight_of(model) is None:
+        ways += [on_arrays, per_step(on_arrays)]
+    reasons: list[ArgumentError] = []
+    for way in ways:
+        try:
+            y, _ = way(x, None)
+            if y.dim() == 3 and y.shape[:2] == x.shape[:2]:
+                return way, y.dtype
+            steps = f"an output with {x.shape[1]} time steps, as its input"
+            reasons.append(ArgumentError("model", steps, f"{name_of(model)}, whose output has shape {tuple(y.shape)}"))
+        except ArgumentError as error:
+            reasons.append(error)
+        except Exception as error:  # whatever a foreign function raises
+            reasons.append(ArgumentError("model", STATEFUL, f"{name_of(model)}, which raised {said(error)}"))
+    raise reasons[0]
+
+
+@final
+class Reservoir(Stateful):
+    """A node or model of reservoirpy (0.4), which keeps its state in itself. Sequences of a batch run one by one.
+
+    The state has a dictionary for each node, of arrays (B, …).
+    """
+
+    def __init__(self, model: Any, d_input: int) -> None:
+        super().__init__(model, d_input, torch.float64)
+        if not model.initialized:
+            model.initialize(np.zeros((1, d_input)))
+
+    def run(self, x: Tensor, state: Any = None) -> Result:
+        nodes = list(getattr(self.model, "nodes", None) or [self.model])
+        outputs, after = [], []
+        for row, sequence in enumerate(x.numpy(force=True)):
+            self.model.reset()
+            for node, held in zip(nodes, () if state is None else state, strict=state is not None):
+                node.state = {name: np.array(array[row]) for name, array in held.items()}
+            outputs.append(torch.from_numpy(np.array(self.model.run(sequence))))
+            after.append([{name: np.array(array) for name, array in node.state.items()} for node in nodes])
+        parts = zip(*after, strict=True)
+        return torch.stack(outputs), [
+            {name: np.stack([row[name] for row in rows]) for name in rows[0]} for rows in parts
+        ]
