@@ -89,3 +89,95 @@ def test_a_training_of_table_3_goes_on_until_the_rate_is_reached():
     rates = config.options(300).config(config.rate, 0).rates(115_200)
     assert rates(310) == pytest.approx(1, abs=1e-4)
     assert rates(30) < 0.2
+
+
+# --- table 2 ------------------------------------------------------------------------------------------------------
+
+
+def table2(**nats: float) -> dict[str, dict[str, Any]]:
+    """Trainings with these train and test losses."""
+    maps = {"direct": "direct", "exp": "exp", "softplus": "softplus", "best": "best-0.5"}
+    return {f"training-{maps[name]}-0.005": {**training(True), "train": n, "test": n} for name, n in nats.items()}
+
+
+@pytest.mark.parametrize(
+    ("expected", "arrays"),
+    [
+        ("rrr", table2(softplus=3.0, exp=3.1, best=3.2, direct=3.3)),
+        ("nnn", table2(softplus=3.3, exp=3.2, best=3.1, direct=3.0)),
+        ("nii", table2(softplus=3.0, exp=3.0, best=3.0, direct=3.0)),
+        ("ppp", table2(softplus=3.0, exp=3.1, best=3.2, direct=3.15)),
+    ],
+)
+def test_table_2(expected, arrays):
+    assert verdicts("st-table2", arrays) == expected
+
+
+# --- tables 4 to 6 ------------------------------------------------------------------------------------------------
+
+
+def scores(id: str, label: str, accuracy: Mapping[str, float], spread: float = 0.0) -> dict[str, dict[str, Any]]:
+    """Scores of a grid whose maps have these accuracies, in training too, and the losses 1 - accuracy."""
+    config = catalog.get(id).config("large")
+    grid = getattr(config, label).grid if id == "st-table4" else config.grid if label.endswith("-1") else config.deep
+    found = {}
+    for seed in range(3):
+        values = np.array([accuracy.get(scheme, 0.5) + spread * (seed - 1) for scheme, _ in grid.cells()])
+        every = np.repeat(values[:, None], 20, 1)
+        found[f"scores-{label}-{seed}-0"] = {
+            "test": values, "valid": values, "test_loss": 1 - values, "accuracies": every, "losses": 1 - every,
+            "diverged": np.full(len(values), -1),
+        }  # fmt: skip
+    return found
+
+
+def recall(long: Mapping[str, float], spread: float = 0.0, **short: float) -> dict[str, dict[str, Any]]:
+    found = {"best-0.5": 0.999, "exp": 0.999, "clip": 0.76, "direct": 0.67} | short
+    return scores("st-table4", "short", found, spread) | scores("st-table4", "long", long, spread)
+
+
+GOOD = {"best-0.5": 1.0, "exp": 1.0, "clip": 0.09, "direct": 0.06}
+
+
+@pytest.mark.parametrize(
+    ("expected", "arrays"),
+    [
+        ("rrrrnrr", recall(GOOD)),
+        ("rnnnnii", recall(dict.fromkeys(GOOD, 0.5), clip=0.999, direct=0.999)),
+        ("rrnnnrn", recall({"clip": 0.6, "direct": 0.6})),
+        ("rrpnnrp", recall({**GOOD, "exp": 0.07, "clip": 0.5, "direct": 0.5})),
+        ("rrrrnii", recall(GOOD, spread=0.7)),
+        ("rrnnrri", recall(dict.fromkeys(GOOD, 0.5357))),
+    ],
+)
+def test_table_4(expected, arrays):
+    assert verdicts("st-table4", arrays) == expected
+
+
+@pytest.mark.parametrize("id", ["st-table5", "st-table6"])
+@pytest.mark.parametrize(
+    ("columns", "accuracy", "spread"),
+    [
+        ("r", {"best-0.5": 0.9, "exp": 0.8, "softplus": 0.7}, 0.0),
+        ("n", {"best-0.5": 0.7, "exp": 0.8, "softplus": 0.9}, 0.0),
+        ("p", {"best-0.5": 0.8, "exp": 0.7, "softplus": 0.9}, 0.0),
+        ("i", {"best-0.5": 0.8, "exp": 0.8, "softplus": 0.8}, 0.0),
+        ("i", {"best-0.5": 0.81, "exp": 0.8, "softplus": 0.8}, 0.1),
+    ],
+)
+def test_tables_5_and_6(id, columns, accuracy, spread):
+    arrays = scores(id, "layers-1", accuracy, spread) | scores(id, "layers-6", accuracy, spread)
+    steps = np.stack([np.arange(5.0), np.ones(5)], 1)
+    found = verdicts(id, arrays | {"recommended": {"losses": steps, "parameters": 3, "test": 0.84}})
+    assert (found[5], found[10]) == (columns, columns)
+    assert len(found) == 11 + (id == "st-table6")
+
+
+def test_a_seed_that_is_not_finite_loses():
+    lost = scores("st-table5", "layers-1", {"best-0.5": 0.9, "exp": 0.8}) | scores("st-table5", "layers-6", {})
+    schemes = [scheme for scheme, _ in catalog.get("st-table5").config("large").grid.cells()]
+    at = np.array(schemes) == "best-0.5"
+    one = lost["scores-layers-1-0-0"]
+    one["losses"] = np.where(at[:, None], np.nan, one["losses"])
+    found = verdicts("st-table5", lost)
+    assert found[5] == "p"  # its loss is lost, its accuracy is ahead

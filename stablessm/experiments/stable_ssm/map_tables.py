@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
+from itertools import product
 from typing import Any, final
 
 import numpy as np
 import torch
 
 from stablessm._errors import ArgumentError
-from stablessm.experiments.frame import Panel, Run, Series, Stages
+from stablessm.experiments.frame import Claim, Panel, Run, Series, Stages, rules
 from stablessm.experiments.frame.lines import lines
 from stablessm.experiments.stable_ssm import stacked_training
 from stablessm.experiments.stable_ssm.stacked_classifier import StackedClassifier
@@ -115,6 +116,16 @@ class Scores:
 
         return "; ".join(map(one, schemes))
 
+    def columns(self, scheme: str) -> dict[str, np.ndarray]:
+        """Return the columns of the paper's tables for each seed, at the chosen rate: accuracies in percent and losses
+        of the last part of the training and of the test.
+        """
+        last = {name: self.of(scheme, name=name)[:, -1] for name in ("accuracies", "losses")}
+        return {
+            "train accuracy": 100 * last["accuracies"], "train loss": last["losses"],
+            "test accuracy": 100 * self.of(scheme), "test loss": self.of(scheme, name="test_loss"),
+        }  # fmt: skip
+
     def named(self, schemes: Sequence[str]) -> list[str]:
         """Return those of the given schemes that are part of the grid."""
         return [scheme for scheme in schemes if scheme in self.grid.schemes]
@@ -198,6 +209,42 @@ def losses(scores: Scores, title: str) -> Panel:
     curves = {scheme: scores.of(scheme, name="losses").mean(0) for scheme in scores.grid.schemes}
     drawn = [Series(name, np.arange(1, len(y) + 1), y) for name, y in curves.items()]
     return Panel(title, "share of the training", "cross-entropy", drawn, y_scale="log")
+
+
+def ahead_in_columns(scores: Scores, first: Sequence[str], others: Sequence[str], paper: str, errors: float) -> Claim:
+    """Check that each of some schemes is ahead of all others in all columns, by a number of standard errors."""
+    found = {scheme: scores.columns(scheme) for scheme in (*first, *others)}
+    pairs = [
+        _gap(own if "accuracy" in name else -own, other if "accuracy" in name else -other, errors)
+        for a, b in product(first, others)
+        for (name, own), other in zip(found[a].items(), found[b].values(), strict=True)
+    ]
+    gaps, margins = zip(*pairs, strict=True)
+    told = (
+        f"{scheme} " + ", ".join(f"{name} {own.mean():.4g} ({own.std():.2g})" for name, own in columns.items())
+        for scheme, columns in found.items()
+    )
+    clear = sum(gap > margin for gap, margin in zip(gaps, margins, strict=True))
+    return Claim(
+        f"{' and '.join(first)} ahead of {' and '.join(others)} in training and test, accuracy and loss",
+        paper,
+        "; ".join(told),
+        rules.ahead(gaps, margins),
+        f"Mean (deviation) over {scores.grid.seeds} seeds at the chosen rate. {clear} of {len(gaps)} differences are "
+        f"as claimed by more than {errors:g} standard errors. Training columns are those of the last part of the "
+        "training, before each update.",
+    )
+
+
+def _gap(first: np.ndarray, second: np.ndarray, errors: float) -> tuple[float, float]:
+    """Return by how much the first numbers, one for each seed, are larger, and the margin of this gap. A number that is
+    not finite decides.
+    """
+    lost = [not np.isfinite(values).all() for values in (first, second)]
+    if any(lost):
+        return float(lost[1]) - float(lost[0]), 0.0
+    error = np.sqrt((first.var(ddof=1) + second.var(ddof=1)) / first.size) if first.size > 1 else np.inf
+    return float(first.mean() - second.mean()), errors * float(error)
 
 
 def percent(values: np.ndarray) -> str:

@@ -41,8 +41,8 @@ class StackTraining:
     weight_decay: float = 0.01
     warmup: float = 0.1
     """Share of the steps in which the rate rises from 0."""
-    clip: float = 1.0
-    """Largest norm of a model's gradient."""
+    clip: float | None = 1.0
+    """Largest norm of a model's gradient; None for no clipping."""
     test_batch: int = 200
     device: str = "auto"
     """A device, or ``auto``: a GPU if there is one."""

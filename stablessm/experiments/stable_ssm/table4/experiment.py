@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 
@@ -21,6 +22,12 @@ PUBLISHED = {
     "long": {"best": 100.0, "exp": 100.0, "clip": 9.4, "direct": 5.6},
 }
 """Test accuracies in per cent."""
+
+TRAINED = {
+    "short": "best 57.95 %, exp 54.55 %, clip 50 %, direct 43.18 %",
+    "long": "best 53.57 %, exp 53.57 %, clip 13.91 %, direct 16.59 %",
+}
+"""Training accuracies."""
 
 FAILING = ("direct", "clip")
 """Maps that fail in the paper."""
@@ -70,6 +77,11 @@ class Config:
         )
     )
 
+    errors: float = 2.0
+    """Standard errors by which a stable map must be ahead of another in a column."""
+    pretrained: bool = True
+    """Whether the models of the long task are trained at the middle length first."""
+
 
 def loaded(recall: Recall) -> Task:
     """Return the recall task with these settings."""
@@ -104,6 +116,8 @@ def studies(config: Config, stages: Stages) -> dict[str, tables.Study]:
         scores = middle.scores(stages)
         return middle.trained(stages, scheme, config.middle.grid.rates[scores.chosen[scheme]], seed)
 
+    if not config.pretrained:
+        return {"short": study("short", config.short), "long": study("long", long)}
     return {
         "short": study("short", config.short),
         "middle": middle,
@@ -119,16 +133,16 @@ def run(config: Config, run: Run) -> None:
 
 def figures(config: Config, stages: Stages) -> Figures:
     """Yield a figure of the test accuracy against the learning rate, and of the training losses."""
-    short, middle, long = (study.scores(stages) for study in studies(config, stages).values())
+    found = {name: study.scores(stages) for name, study in studies(config, stages).items()}
+    lengths = {"short": config.short.length, "middle": config.middle.length}
     yield Figure(
         "learning-rates",
         "Test accuracy over the learning rate, the mean over seeds; a model that diverged is scored with its last "
         "finite weights. Right: the loss of each map trained further at the full length. The loss counts every next "
         "token, and keys cannot be predicted.",
         [
-            tables.sensitivity(short, f"length {config.short.length}"),
-            tables.sensitivity(middle, f"length {config.middle.length}"),
-            tables.losses(long, f"length {config.long.length}"),
+            *(tables.sensitivity(found[name], f"length {n}") for name, n in lengths.items() if name in found),
+            tables.losses(found["long"], f"length {config.long.length}"),
         ],
     )
 
@@ -144,6 +158,11 @@ def claims(config: Config, stages: Stages) -> Claims:
                 yield unsolved(found[name], name, recall)
     if found["long"].named(tables.STABLE):
         yield known(found["long"], config.long)
+    if not config.pretrained:  # the paper's settings
+        for name, scores in found.items():
+            stable = scores.named(tables.STABLE)
+            paper = f"train {TRAINED[name]}; test {published(name, ('best', 'exp', *FAILING))}"
+            yield tables.ahead_in_columns(scores, stable, scores.named(FAILING), paper, config.errors)
 
 
 def solved(scores: tables.Scores, name: str, recall: Recall) -> Claim:
@@ -217,4 +236,35 @@ SMALL = Config(
     long=Recall(40, 8, StackTraining(batch=10, steps=10, device="cpu"), tables.Grid(rates=(1e-3,), seeds=1), 200, 40),
 )
 
-EXPERIMENT = described(__file__, run, figures, claims, smoke=SMALL, paper=Config(), minutes=(0.1, 2500.0))
+MAPS = ("best-0.5", "exp", "clip", "direct")
+LARGE = Config(
+    d_state=32,
+    dt=(0.001, 0.1),
+    short=Recall(
+        20,
+        10,
+        StackTraining(batch=4, steps=50_000, weight_decay=0.1, clip=None, fast=True),
+        tables.Grid(MAPS, rates=(0.001, 0.002, 0.005, 0.01)),
+    ),
+    long=Recall(
+        131_072,
+        30,
+        StackTraining(batch=4, steps=1000, weight_decay=0.1, clip=None, test_batch=4, fast=True),
+        tables.Grid(MAPS, rates=(1e-3,), at_once=4),
+        goal=99.0,
+    ),
+    pretrained=False,
+)
+
+
+def jobs(config: Config) -> dict[str, Callable[[Run], object]]:
+    """Return one job for each stack of models; one job in all if models of one length begin with those of another."""
+    if config.pretrained:
+        return {"all": partial(run, config)}
+    found = {name: study.jobs() for name, study in studies(config, Stages(Path())).items()}
+    return {name: job for part in found.values() for name, job in part.items()}
+
+
+EXPERIMENT = described(
+    __file__, run, figures, claims, smoke=SMALL, paper=Config(), large=LARGE, minutes=(0.1, 2500.0, 50.0), jobs=jobs
+)

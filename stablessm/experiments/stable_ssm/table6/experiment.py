@@ -92,4 +92,7 @@ SMALL = Config(
     **vars(SMOKE), recommended=Recommended("tiny", TrainingConfig(steps=20, batch_size=40, lr=0.01, device="cpu"))
 )
 
-EXPERIMENT = described(__file__, run, figures, claims, smoke=SMALL, paper=Config(), minutes=(0.1, 10000.0), jobs=jobs)
+LARGE = Config(**image_tables.as_published("cifar10-gray"))
+EXPERIMENT = described(
+    __file__, run, figures, claims, smoke=SMALL, paper=Config(), large=LARGE, minutes=(0.1, 10000.0, 25.0), jobs=jobs
+)
