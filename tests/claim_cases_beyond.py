@@ -80,6 +80,7 @@ APPROXIMATION = [
     Case("hhdph....", first(0.01, 0.1, 1)),
     Case("ddhp.....", first(1, 0.1, 0.01)),
     Case("ddph.....", first(1, 0.01, 0.1)),
+    Case("pphd.....", first(0.1, 1, 0.01)),
     Case("pppp.....", {**first(0.1, 0.01, 1), **first(0.1, 0.01, 1)} | {
         f"{GATED}delay": learned(0.01), f"{ATTENTION}delay": learned(0.1), f"{LINEAR}delay": learned(1),
         f"{LINEAR}peak": learned(0.01), f"{GATED}peak": learned(0.1),
