@@ -55,7 +55,7 @@ SCRIPTS: dict[str, tuple[str, list[str], Callable[[dict[str, Any]], tuple[int, i
     ),
     "wrong arguments of public callables": (
         "fuzz.py",
-        ["--cases", "3"],
+        ["--cases", "4"],
         lambda record: (record["summary"]["cases"], len(record["remarkable"])),
     ),
     "killed runs that resume to the same bits": (
