@@ -57,7 +57,7 @@ class _Unit(UnitEmitter):
 
     def __init__(self, builder: ir.IRBuilder, spec: Spec, fields: dict[str, ir.Value], buffers: dict[str, ir.Value]):
         super().__init__(builder, spec, spec.lanes, fields)
-        self.buffers, self.tile = buffers, I64(0)
+        self.buffers, self.spec, self.tile = buffers, spec, I64(0)
 
     def vector(self, start: ir.Value, *index: ir.Value | int) -> ir.Value:
         """Return the address of the vector with a given index in an array of vectors."""
@@ -108,7 +108,7 @@ class _Unit(UnitEmitter):
         def one(n: ir.Value, sums: list[ir.Value]) -> list[ir.Value]:
             before = b.select(cut, self.zero(), self.load(self.buffers["h"], n))
             exponent = b.fmul(delta, self.load(A, n))
-            decay = self.math.exp(self.math.negative(exponent) if emit.spec.below_one else exponent)
+            decay = self.math.exp(self.math.negative(exponent) if self.spec.below_one else exponent)
             if kept is not None:
                 kept(n, before, decay)
             after = emit.multiply_add(decay, before, b.fmul(drive, self.everywhere("B", t, n)))
