@@ -55,7 +55,7 @@ SCRIPTS: dict[str, tuple[str, list[str], Callable[[dict[str, Any]], tuple[int, i
     ),
     "wrong arguments of public callables": (
         "fuzz.py",
-        ["--cases", "3"],
+        ["--cases", "4"],
         lambda record: (record["summary"]["cases"], len(record["remarkable"])),
     ),
     "killed runs that resume to the same bits": (
@@ -138,9 +138,8 @@ def main() -> None:
     args = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     with tempfile.TemporaryDirectory() as scratch, ThreadPool(args.workers) as pool:
-        how = How(
-            args.smoke, max(args.workers // 3, 1), Path(scratch), args.out.parent
-        )  # several scripts run at a time
+        workers = max(args.workers // 3, 1)  # several scripts run at a time
+        how = How(args.smoke, workers, Path(scratch), args.out.parent)
         wanted = list(jobs())
         found = {row["promise"]: row for row in rows_so_far(args.out)}
         for row in pool.imap_unordered(lambda job: count(*job, how), [job for job in wanted if job[0] not in found]):

@@ -157,7 +157,7 @@ def _blame(function: Any, args: tuple[Any, ...], options: dict[str, Any], error:
 def _name_own_argument(function: Any, args: tuple[Any, ...], options: dict[str, Any], error: ArgumentError) -> None:
     """Raise an ArgumentError that names an argument of the function, if the error names no such argument."""
     names = inspect.signature(function).parameters
-    if names.keys() & set(re.findall(r"\w+", error.argument)):
+    if names.keys() & set(re.findall(r"\w+", str(error.argument))):
         return
     _blame(function, args, options, error)
     if "model" in names and error.argument in ("x", "x_t", "state"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor
 
 from stablessm import record
+from stablessm._errors import ArgumentError
 
 _EXPECTED = "a whole .safetensors file"
 _SEALED = "sealed"
@@ -66,6 +68,25 @@ def header(path: str | os.PathLike[str], expected: str = _EXPECTED) -> tuple[dic
     with _opened(path, expected) as file:
         shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118 (no mapping)
         return shapes, _unsealed(file.metadata())[1]
+
+
+def require_sizes(folder: Path, *, fewest: int = 1) -> None:
+    """Raise an error if ``config.json`` asks for much more than the ``.safetensors`` files of a model folder hold.
+
+    A folder from elsewhere could otherwise ask for any amount of memory. There are at most as many layers as tensors
+    (or ``fewest``), and no state or width is larger than the largest tensor.
+    """
+    config, files = folder / "config.json", sorted(folder.glob("*.safetensors"))
+    if not config.is_file() or not files:
+        return
+    shapes = [shape for path in files for shape in header(path)[0].values()]
+    layers, width = max(len(shapes), fewest), max(map(math.prod, shapes), default=0)
+    limits = dict.fromkeys(("n_layers", "num_hidden_layers"), layers)
+    limits |= dict.fromkeys(("d_model", "d_state", "hidden_size", "state_size"), width)
+    for name, size in record.read_json(config).items():
+        if name in limits and isinstance(size, int) and size > limits[name]:
+            held = f"the weights are {len(shapes)} tensors of at most {width} numbers"
+            raise ArgumentError(f"{name} in {config}", f"at most {limits[name]}, since {held}", size)
 
 
 def _unsealed(metadata: Mapping[str, str] | None) -> tuple[str, str | None]:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from claim_case import Case
 from claim_cases_beyond import BEYOND as FURTHER
+from claim_cases_gated import GATED
 from claim_cases_lemmas import LEMMAS
 from claim_cases_rates import RATES
 from invented_stages import Changes
@@ -1121,7 +1122,7 @@ LANGUAGE = {
     "st-table2": [study("nii", scored(softplus=0.0, exp=0.02, best=0.04, direct=0.06), clear=0.1)],
 }  # fmt: skip
 
-PARTS = (IAT, LRU_UA, SSM_UA, STABLE_SSM, BEYOND, STRICTER, LANGUAGE, LEMMAS, RATES, FURTHER)
+PARTS = (IAT, LRU_UA, SSM_UA, STABLE_SSM, BEYOND, STRICTER, LANGUAGE, LEMMAS, RATES, FURTHER, GATED)
 CASES = {id: [case for part in PARTS for case in part.get(id, ())] for id in IDS}
 
 NEVER = {

@@ -9,7 +9,7 @@ import re
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +96,28 @@ def test_bools_and_text_are_no_numbers(tmp_path, monkeypatch):
     for dt in (True, torch.tensor(True), torch.ones(5, dtype=torch.bool), "1", 10**400, quantized):
         with pytest.raises(ssm.ArgumentError, match=r"^dt: expected"):
             ssm.LRU(2, 4, 3)(torch.randn(2, 5, 2), dt=dt)
+
+
+def _parameters(subject: fuzz_cases.Subject) -> Iterable[inspect.Parameter]:
+    return inspect.signature(subject.function()).parameters.values()
+
+
+def test_text_is_no_flag(tmp_path, monkeypatch):
+    """A flag "no" would count as True."""
+    monkeypatch.chdir(tmp_path)
+    wrong, cases = [], 0
+    for name, subject in fuzz_cases.subjects().items():
+        if name.startswith((*SLOW, *UNCHECKED, "StableSSMForCausalLM")) or not subject.parameters:
+            continue  # transformers has flags of its own
+        for parameter in {} if subject.required - fuzz_cases.KNOWN else _parameters(subject):
+            if parameter.annotation in ("bool", "bool | None") and parameter.kind != parameter.VAR_KEYWORD:
+                given = fuzz_cases.good_arguments(subject) | {parameter.name: "no"}
+                outcome, text = fuzz_cases.outcome(subject, given)
+                cases += 1
+                if outcome != "named error":
+                    wrong.append((name, parameter.name, text))
+    assert not wrong
+    assert cases > 50
 
 
 LOADERS: list[tuple[str, Callable[[Any], Any]]] = [

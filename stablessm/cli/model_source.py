@@ -18,6 +18,8 @@ from stablessm.cli.output import note
 SUM = "sum.safetensors"
 """File that ``stablessm fit`` writes into its folder."""
 EXPECTED = "a folder saved by stablessm, a Hugging Face model folder or name, or package.module:factory"
+_FEWEST = 1000
+"""Number of layers that a Hugging Face model may have whatever its number of tensors; some models share tensors."""
 _LONGEST = 300
 """Number of characters of another library's error message that are passed on."""
 
@@ -119,16 +121,23 @@ def _from_fit(path: Path) -> Any:
 def _from_hugging_face(name: str, trust_remote_code: bool) -> Any:
     transformers = require("transformers", f"the Hugging Face model {name}")
     import stablessm.models.hf_model  # noqa: F401  (registers our model with the Auto classes)
+    from stablessm import _tensors
 
     options: dict[str, Any] = {"trust_remote_code": trust_remote_code}
     try:
         config = transformers.AutoConfig.from_pretrained(name, **options)
-        return _auto_class(transformers, config).from_pretrained(name, use_safetensors=True, **options)
+        _tensors.require_sizes(Path(name), fewest=_FEWEST)
+        options |= {"use_safetensors": True, "output_loading_info": True}
+        model, found = _auto_class(transformers, config).from_pretrained(name, **options)
     except Exception as error:  # transformers raises many kinds, for damaged files and unknown models
         if "trust_remote_code" in str(error):
             expected = "a model without code of its own; read its code, then add --trust-remote-code"
             raise ArgumentError("MODEL", expected, name) from error
         raise ArgumentError("MODEL", EXPECTED, f"{name} ({_said(error)})") from error
+    for kind, what in (("missing_keys", "not in the file and random"), ("unexpected_keys", "in the file and not used")):
+        if keys := sorted(found[kind]):
+            note(f"{name}: {len(keys)} weights are {what}: {', '.join(keys[:3])}{', …' * (len(keys) > 3)}", err=True)
+    return model
 
 
 def _auto_class(transformers: Any, config: Any) -> Any:

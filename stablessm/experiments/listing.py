@@ -19,7 +19,7 @@ FIGURES: dict[str, tuple[str, ...]] = {
         "fig1", "fig2", "fig3", "fig4", "fig5", "fig6", "table1", "table2", "table3", "table4", "table5", "table6",
         "appendix", "rates",
     ),
-    "ext": ("precision", "architectures", "activations", "nonlinear", "approximation", "ett", "language"),
+    "ext": ("precision", "architectures", "activations", "nonlinear", "approximation", "gated", "ett", "language"),
 }  # fmt: skip
 """The figures and tables of each paper (and ``ext``, beyond the papers), by the first part of their ids."""
 IDS: tuple[str, ...] = tuple(f"{paper}-{name}" for paper, names in FIGURES.items() for name in names)

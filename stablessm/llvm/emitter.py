@@ -112,9 +112,22 @@ class Emitter(Generic[Options]):
         signed = self.builder.fmul(imag, signs)  # exact; LLVM moves it out of a loop in which v is constant
         return self.multiply_add(swapped, signed, self.multiply_add(u, real, plus))
 
+    def broadcast(self, pointer: ir.Value, lanes: int) -> ir.Value:
+        """Emit the load of one number, and return a vector whose elements all equal this number."""
+        return self._shuffle(self.load(pointer, 1), [0] * lanes)
+
     def _shuffle(self, u: ir.Value, order: list[int]) -> ir.Value:
         mask = ir.Constant(ir.VectorType(ir.IntType(32), len(order)), order)
         return self.builder.shuffle_vector(u, u, mask)
+
+    def repeat(self, count: ir.Value, body: Callable[[ir.Value], None]) -> None:
+        """Emit a loop whose body is ``body(i)``, for i in range(count)."""
+
+        def one(i: ir.Value, carried: list[ir.Value]) -> list[ir.Value]:
+            body(i)
+            return carried
+
+        self.loop(count, [], one)
 
     def loop(
         self,

@@ -282,11 +282,7 @@ def _check_files(folder: Path) -> None:
         expected = f"the file that save_pretrained wrote, or, if you changed it yourself, no {CHECKSUMS} beside it"
         for name, digest in record.read_json(folder / CHECKSUMS).items():
             record.require_digest(folder / name, digest, expected)
-    config, weights = folder / "config.json", folder / "model.safetensors"
-    if config.is_file() and weights.is_file():
-        layers, most = record.read_json(config).get("n_layers"), len(_tensors.header(weights)[0])
-        if isinstance(layers, int) and layers > most:
-            raise ArgumentError(f"n_layers in {config}", f"at most {most}, the number of tensors", layers)
+    _tensors.require_sizes(folder)
 
 
 def _is_loaded(parameter: Tensor) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from stablessm._arguments import MOST
 from stablessm._checked import checked
 from stablessm._errors import ArgumentError
 from stablessm.instruments.adapters.facts import evaluating
@@ -59,7 +60,7 @@ def _each(shapes: Sequence[Any]) -> Iterator[tuple[int, ...]]:
         if (
             not isinstance(shape, Sequence)
             or not shape
-            or not all(isinstance(size, int) and size > 0 for size in shape)
+            or not all(isinstance(size, int) and 0 < size < MOST for size in shape)
         ):
             raise ArgumentError("shapes", expected, repr(shape))
         yield tuple(shape)

@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import TypeVar, get_args
 
+from stablessm._checked import checked
 from stablessm._errors import ArgumentError, unknown_name
 from stablessm._typing import Time
 from stablessm.reparam import _continuous, _discrete
@@ -54,6 +55,7 @@ def names(time: Time = "continuous") -> tuple[str, ...]:
     return tuple(name for kind, name in _factories if kind == time)
 
 
+@checked
 def register(name: str, factory: Callable[..., Reparameterization], *, time: Time, overwrite: bool = False) -> None:
     """Add a map to the table, so that ``get(name, time, **options)`` returns ``factory(**options)``."""
     if not isinstance(name, str) or (name in names(time) and not overwrite):

@@ -237,6 +237,13 @@ def check_reset(reset: Tensor | None, batch: int, steps: int) -> None:
         raise ArgumentError("reset", f"shape {(steps,)} or {(batch, steps)}", f"shape {tuple(reset.shape)}")
 
 
+def check_flags(**flags: bool) -> None:
+    """Raise an error unless every flag is True or False. Text would count as True."""
+    for name, flag in flags.items():
+        if flag is not True and flag is not False:
+            raise ArgumentError(name, "True or False", repr(flag))
+
+
 def checked_lengths(lengths: Tensor | None, batch: int, steps: int) -> Tensor | None:
     """Return the lengths of B sequences as int64; raise an error unless all are whole numbers from 0 to T."""
     if lengths is None:

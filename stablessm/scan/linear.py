@@ -5,9 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from stablessm._errors import ArgumentError
 from stablessm.scan import backends, portable
-from stablessm.scan.checks import LOW_PRECISION, autocast_enabled, check_all_finite, check_arguments
+from stablessm.scan.checks import LOW_PRECISION, autocast_enabled, check_all_finite, check_arguments, check_flags
 from stablessm.scan.dispatch import exporting
 from stablessm.scan.linear_op import in_three, scan
 from stablessm.scan.protocol import Recurrence
@@ -46,9 +45,8 @@ def linear_scan(
     [1.0, 1.5, 1.75, 1.875]
     """
     check_arguments(decay, drive, initial, reset)
-    if reverse is not True and reverse is not False:
-        raise ArgumentError("reverse", "True or False", repr(reverse))
-    if check_finite is True:
+    check_flags(reverse=reverse, check_finite=check_finite)
+    if check_finite:
         check_all_finite(decay=decay, drive=drive, initial=initial)
     name = backends.resolve(backend, drive.device)
     if drive.dtype in LOW_PRECISION and autocast_enabled(drive.device.type):

@@ -10,7 +10,7 @@ from torch.nn.functional import silu, softplus
 
 from stablessm._errors import ArgumentError
 from stablessm.scan import backends
-from stablessm.scan.checks import check_kinds, check_reset, check_tensor, checked_lengths
+from stablessm.scan.checks import check_flags, check_kinds, check_reset, check_tensor, checked_lengths
 from stablessm.scan.dispatch import exporting
 from stablessm.scan.padding import without_padding
 from stablessm.scan.protocol import Selective
@@ -70,6 +70,7 @@ def selective_scan(
     [1.0, 1.5, 1.75]
     """
     _check(x, delta=delta, A=A, B=B, C=C, D=D, z=z, initial=initial, delta_bias=delta_bias)
+    check_flags(delta_softplus=delta_softplus, below_one=below_one)
     layer = _prepared(Selective(x, delta, A, B, C, initial, reset, lengths, below_one))
     step = layer.delta if delta_bias is None else layer.delta + delta_bias.to(layer.delta.dtype)
     layer = layer._replace(delta=softplus(step) if delta_softplus else step)

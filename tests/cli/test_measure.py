@@ -165,3 +165,30 @@ def test_several_models_and_a_folder_of_checkpoints_are_compared(tmp_path, monke
     page = (folder / "memory.html").read_text(encoding="utf-8").replace("\\u002f", "/")
     assert all(name in page for name in data["models"])
     assert json.loads((folder / "record.json").read_text(encoding="utf-8"))["config"]["model"] == list(data["models"])
+
+
+@pytest.mark.parametrize(("name", "size"), [("num_hidden_layers", 10**7), ("hidden_size", 10**9), ("d_state", 10**9)])
+def test_a_hugging_face_folder_cannot_ask_for_absurd_sizes(tmp_path, name, size):
+    own = ssm.models.StableSSMForCausalLM(ssm.models.StableSSMConfig(vocab_size=9, d_model=4, n_layers=1, d_state=4))
+    (own if name == "d_state" else hf_models.model("llama")).save_pretrained(tmp_path)
+    _change(tmp_path, name, size)
+    text = measure(tmp_path, code=2)
+    assert f"{name} in {tmp_path / 'config.json'}: expected at most" in text
+
+
+@pytest.mark.parametrize(("layers", "said"), [(0, "in the file and not used"), (3, "not in the file and random")])
+def test_weights_that_are_missing_or_not_used_are_named(tmp_path, layers, said):
+    model = hf_models.model("llama")
+    model.save_pretrained(tmp_path / "model")
+    assert model.config.num_hidden_layers in (1, 2)
+    _change(tmp_path / "model", "num_hidden_layers", layers)
+    options = ("--horizon", "4", "--samples", "1", "--ascent", "0", "--out", tmp_path / "out")
+    text = measure(tmp_path / "model", *options)
+    assert f"weights are {said}: model.layers." in text
+
+
+def _change(folder: Path, name: str, value: int) -> None:
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    assert name in config
+    (folder / "config.json").write_text(json.dumps(config | {name: value}), encoding="utf-8")
+    (folder / "checksums.json").unlink(missing_ok=True)

@@ -192,6 +192,23 @@ def test_tokens_and_hugging_face():
     assert lyapunov_spectrum(language, tokens).largest < 0
 
 
+@pytest.mark.parametrize(
+    ("step", "start"),
+    [
+        (lambda x, s: (None, 3 * s * (1 - s)), 0.31),  # a period doubling
+        (lambda x, s: (None, (1 + 6**0.5) * s * (1 - s)), 0.31),
+        (lambda x, s: (None, s - s**2), 0.4),
+        (lambda x, s: (None, s - s**3.4), 0.4),
+        (lambda x, s: (None, s + 2.1 - 0.9 * torch.sin(s)), 0.3),  # quasi-periodic
+    ],
+)
+def test_the_error_covers_slow_convergence_to_zero(step, start):
+    """The exponents are 0; the growth per step approaches 0 like 1/t, with hardly any variance."""
+    found = lyapunov_spectrum(step, state=torch.tensor(start), steps=1000)
+    assert abs(found.largest) <= found.error[0] < 0.01
+    assert found.verdict == "marginal"
+
+
 def test_strong_contraction_does_not_underflow():
     rates = torch.tensor([-50.0, -1.0, -300.0], dtype=torch.float64)
     found = lyapunov_spectrum(lambda x, s: (s, rates.exp() * s), state=torch.ones(3), steps=50)

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import fork_orders
+import fresh_process
 import pytest
 from fork_orders import ACTIONS
 
@@ -63,7 +64,7 @@ class Slow(importlib.abc.MetaPathFinder):
     def find_spec(self, name, path, target=None):
         if name in ("llvmlite.binding", "stablessm.scan.cpu.linear_kernels"):
             begun.set()
-            time.sleep(1)
+            time.sleep(0.5)
 
 def scan():
     linear_scan(torch.rand(4), torch.rand(2, 8, 4))
@@ -85,9 +86,7 @@ sys.exit(os.waitpid(child, 0)[1])
 
 def test_a_fork_while_a_backend_is_imported() -> None:
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
-    done = subprocess.run(
-        [sys.executable, "-c", LOADING], env=environment, capture_output=True, text=True, timeout=LIMIT
-    )
+    done = fresh_process.run(LOADING, environment)
     assert done.returncode == 0, done.stderr
 
 

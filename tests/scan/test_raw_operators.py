@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
+import fresh_process
 import pytest
 
 SCRIPT = Path(__file__).with_name("raw_calls.py")
@@ -15,6 +14,11 @@ SCRIPT = Path(__file__).with_name("raw_calls.py")
 @pytest.mark.parametrize(("first", "count"), [(0, 10), pytest.param(1000, 1500, marks=pytest.mark.slow)])
 def test_wrong_tensors_are_refused(first, count):
     environment = os.environ | {"PYTHONPATH": str(SCRIPT.parents[2])}
-    command = [sys.executable, "-W", "ignore", str(SCRIPT), str(first), str(count)]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    program = f"""
+import runpy, sys, warnings
+warnings.simplefilter("ignore")
+sys.argv[1:] = ["{first}", "{count}"]
+runpy.run_path({str(SCRIPT)!r}, run_name="__main__")
+"""
+    done = fresh_process.run(program, environment)
     assert (done.returncode, done.stdout) == (0, f"ran {6 * count}\n"), done.stdout + done.stderr

@@ -35,11 +35,12 @@ def classifier(task, **options):
     return lambda: ssm.models.for_task(task.inputs, task.outputs, "tiny", dropout=0.3, **options)
 
 
+SIZES = {"train_examples": 64, "valid_examples": 24, "test_examples": 16}
 CASES = {
     "a module that is not ours, with dropout": (Sums(), Net, {}),
     "padded": (Sums(padded=True), Net, {"accumulate": 2, "select": "last"}),
     "s4d": (labels(), classifier(labels()), {"recurrent_lr": 0.001, "weight_decay": 0.3}),
-    "tokens": (recall := tasks.get("recall", length=8, train_examples=64, test_examples=16), classifier(recall), {}),
+    "tokens": (recall := tasks.get("recall", length=8, **SIZES), classifier(recall), {}),
     "lru, batch norm": (labels(), classifier(labels(), mixer="lru", norm="batch", prenorm=False), {"clip": 0.1}),
 }
 

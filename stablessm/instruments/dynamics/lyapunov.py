@@ -280,7 +280,8 @@ class _Measurement:
             means = cocycle.means()[..., : self.k]
             exponents, error, history = _averages(means, torch.tensor(cocycle.counts, dtype=torch.float64))
             how = "QR at every step"
-            if not cocycle.is_exact():
+            # of exact parts, averages along given inputs or of a constant growth are exact
+            if not cocycle.is_exact() or (self.run.alone and bool(error.any())):
                 error = error + SLOWEST / (self.settled + self.skip + self.length)
         rates = exponents.numpy() / self.dt
         slack = max(float(error[0]), 1e-9 if self.way.eps < 1e-12 else 1e-5) / self.dt  # rounding

@@ -172,30 +172,28 @@ class ChunkEmitter:
     def expand(self, states: list[Row], table: ir.Value, count: ir.Value, rows: ir.Value) -> None:
         """Emit code that adds Σ_i table[s, i] states[c, i] to rows[c, s]."""
 
-        def step(s: ir.Value, _: Row) -> Row:
+        def step(s: ir.Value) -> None:
             entry = self.load(self.at(table, self.times(s, PARTS)), PARTS)
             for c, state in enumerate(states):
                 (value,) = self.load(self._row(rows, c, s))
                 for u, h in zip(entry, state, strict=True):
                     value = self.emit.multiply_add(u, h, value)
                 self.store([value], self._row(rows, c, s))
-            return []
 
-        self.emit.loop(count, [], step)
+        self.emit.repeat(count, step)
 
     def gather(self, states: list[Row], rows: ir.Value, count: ir.Value, table: ir.Value) -> None:
         """Emit code that adds Σ_c states[c, i] rows[c, s] to table[s, i]."""
 
-        def step(s: ir.Value, _: Row) -> Row:
+        def step(s: ir.Value) -> None:
             place = self.at(table, self.times(s, PARTS))
             entry = self.load(place, PARTS)
             for c, state in enumerate(states):
                 (value,) = self.load(self._row(rows, c, s))
                 entry = [self.emit.multiply_add(h, value, u) for h, u in zip(state, entry, strict=True)]
             self.store(entry, place)
-            return []
 
-        self.emit.loop(count, [], step)
+        self.emit.repeat(count, step)
 
     def _row(self, rows: ir.Value, chunk: int, step: ir.Value) -> ir.Value:
         return self.at(rows, step, chunk * self.spec.length)
@@ -222,7 +220,7 @@ class ChunkEmitter:
         Zeros in the other rows are no substitute: zero times a number of the kernel that is not finite is NaN.
         """
 
-        def result(s: ir.Value, _: Row) -> Row:
+        def result(s: ir.Value) -> None:
             def term(j: ir.Value, total: Row) -> Row:
                 (weight,) = self.load(self.at(kernel, j))
                 (value,) = self.load(self.at(rows, s, j))
@@ -230,9 +228,8 @@ class ChunkEmitter:
 
             total = self.emit.loop(self.builder.sub(count, s), self.zeros(1), term)
             self.store(total, self.at(results, s))
-            return []
 
-        self.emit.loop(count, [], result)
+        self.emit.repeat(count, result)
 
     def correlate(self, early: ir.Value, late: ir.Value, sums: Row) -> Row:
         """Emit code for sums[j] + Σ_t late[t] early[t-j], for every lag j.
@@ -262,7 +259,7 @@ class ChunkEmitter:
         )
         flags = self._lanes_below(rows.left)
 
-        def row(t: ir.Value, *, whole: bool) -> Row:
+        def row(t: ir.Value, *, whole: bool) -> None:
             outside = self.at(rows.start, self.times(t, rows.stride))
             self.builder.call(prefetch, [self._whole(self.at(outside, ahead)), number(0), number(2), number(1)])
             if whole:
@@ -271,7 +268,6 @@ class ChunkEmitter:
                 options = [self._whole(outside), number(self.emit.size), flags, *self.zeros(1)]
                 values = [self.builder.call(masked, options)]
             self.store(values, self.at(buffer, t))
-            return []
 
         self._each_row(row, rows)
 
@@ -282,23 +278,22 @@ class ChunkEmitter:
         masked = self._intrinsic(f"llvm.masked.store.{self._suffix}", ir.VoidType(), kinds)
         flags = self._lanes_below(rows.left)
 
-        def row(t: ir.Value, *, whole: bool) -> Row:
+        def row(t: ir.Value, *, whole: bool) -> None:
             outside = self.at(rows.start, self.times(t, rows.stride))
             (value,) = self.load(self.at(buffer, t))
             if whole:
                 self._past_cache.store(value, outside)
             else:
                 self.builder.call(masked, [value, self._whole(outside), number(self.emit.size), flags])
-            return []
 
         self._each_row(row, rows)
 
-    def _each_row(self, row: Callable[..., Row], rows: Rows) -> None:
+    def _each_row(self, row: Callable[..., None], rows: Rows) -> None:
         with self.builder.if_else(self.builder.icmp_signed(">=", rows.left, I64(self.lanes))) as (full, partial):
             with full:
-                self.emit.loop(rows.count, [], lambda t, _: row(t, whole=True))
+                self.emit.repeat(rows.count, lambda t: row(t, whole=True))
             with partial:
-                self.emit.loop(rows.count, [], lambda t, _: row(t, whole=False))
+                self.emit.repeat(rows.count, lambda t: row(t, whole=False))
 
     def _lanes_below(self, count: ir.Value) -> ir.Value:
         indices = ir.Constant(ir.VectorType(I64, self.lanes), list(range(self.lanes)))

@@ -15,9 +15,9 @@ from typing import NamedTuple
 
 from llvmlite import ir
 
-from stablessm.llvm.emitter import I64, VECTOR_BYTES, Emitter
+from stablessm.llvm.emitter import I64, VECTOR_BYTES
 from stablessm.llvm.kernel import kernel_entry
-from stablessm.llvm.vector_functions import VectorMath
+from stablessm.scan.cpu.unit_emitter import UnitEmitter
 
 _SHARED = (
     "units", "groups", "tiles", "channels", "steps", "rate", "initial", "reset", "reset_batch", "reset_time",
@@ -48,22 +48,12 @@ class Spec(NamedTuple):
         return VECTOR_BYTES // (8 if self.double else 4)
 
 
-class _Code:
+class _Code(UnitEmitter):
     """Emits the address computations and the gate of one tile (vector of channels) at one time step."""
 
     def __init__(self, builder: ir.IRBuilder, spec: Spec, fields: dict[str, ir.Value], buffer: ir.Value) -> None:
-        self.emit, self.b, self.fields, self.buffer = Emitter(builder, spec), builder, fields, buffer
-        self.lanes, self.math, self.spec = spec.lanes, VectorMath(Emitter(builder, spec), spec.lanes), spec
-        self.batch = I64(0)
-
-    def repeat(self, count: ir.Value, body: Callable[[ir.Value], None]) -> None:
-        """Emit a loop whose body is ``body(i)``, for i in range(count)."""
-
-        def one(i: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
-            body(i)
-            return []
-
-        self.emit.loop(count, [], one)
+        super().__init__(builder, spec, spec.lanes, fields)
+        self.buffer, self.spec = buffer, spec
 
     def channel(self, tile: ir.Value) -> ir.Value:
         """Return the index of the first channel of a tile; the last tile ends at the last channel."""
@@ -72,9 +62,8 @@ class _Code:
 
     def at(self, name: str, t: ir.Value, tile: ir.Value, gate: int = 0) -> ir.Value:
         """Return the address of a tile's channels in a (batch, time, channel) or (batch, time, gate, channel) array."""
-        f, emit = self.fields, self.emit
-        start = emit.at(f[name], emit.times(self.batch, f[f"{name}_batch"]), emit.times(t, f[f"{name}_time"]))
-        return emit.at(start, emit.times(f["channels"], gate), self.channel(tile))
+        gates = self.emit.times(self.fields["channels"], gate)
+        return self.emit.at(self.step_of(name, t), gates, self.channel(tile))
 
     def inputs(self, t: ir.Value, tile: ir.Value) -> list[ir.Value]:
         """Emit the loads of the inputs of all gates and, if the form uses it, of the layer's input; return them."""
@@ -95,31 +84,6 @@ class _Code:
         """Return the address of a vector that a tile keeps from one time step to the next."""
         place = self.emit.sum(self.emit.times(tile, 2), which)
         return self.emit.at(self.buffer, self.emit.times(place, self.lanes))
-
-    def restarts(self, t: ir.Value) -> ir.Value:
-        """Return a condition that is true if a reset makes the state before step t zero."""
-        f, b = self.fields, self.b
-        given = b.icmp_signed("!=", b.ptrtoint(f["reset"], I64), I64(0))
-        with b.if_else(given) as (yes, no):
-            with yes:
-                place = self.emit.sum(
-                    self.emit.times(self.batch, f["reset_batch"]), self.emit.times(t, f["reset_time"])
-                )
-                cut, here = b.icmp_signed("!=", b.load(self.emit.at(f["reset"], place)), ir.IntType(8)(0)), b.block
-            with no:
-                there = b.block
-        found = b.phi(ir.IntType(1))
-        found.add_incoming(cut, here)
-        found.add_incoming(ir.IntType(1)(0), there)
-        return found
-
-    def all(self, value: float) -> ir.Constant:
-        """Return a vector whose elements all equal ``value``."""
-        return self.emit.constant(self.lanes, (value,))
-
-    def zero(self) -> ir.Constant:
-        """Return a vector of zeros."""
-        return self.all(0.0)
 
 
 class _Change(NamedTuple):

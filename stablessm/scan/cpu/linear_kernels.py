@@ -196,7 +196,7 @@ def build(spec: Spec) -> ir.Function:
     tile_lanes, lanes = TILE_BYTES // emit.size, VECTOR_BYTES // emit.size
     tiles = builder.sdiv(builder.add(fields["channels"], I64(tile_lanes - 1)), I64(tile_lanes))
 
-    def one_tile(i: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
+    def one_tile(i: ir.Value) -> None:
         unit = builder.add(first, i)
         batch = builder.sdiv(unit, tiles)
         column = builder.mul(builder.srem(unit, tiles), I64(tile_lanes))
@@ -214,9 +214,8 @@ def build(spec: Spec) -> ir.Function:
                     width //= 2
                     if spec.complex and width == 1:
                         break
-        return []
 
-    emit.loop(builder.sub(last, first), [], one_tile)
+    emit.repeat(builder.sub(last, first), one_tile)
     builder.fence("seq_cst")  # orders stores that bypass the cache
     builder.ret_void()
     return builder.function

@@ -15,9 +15,9 @@ from typing import NamedTuple
 
 from llvmlite import ir
 
-from stablessm.llvm.emitter import I64, VECTOR_BYTES, Emitter
+from stablessm.llvm.emitter import I64, VECTOR_BYTES
 from stablessm.llvm.kernel import kernel_entry
-from stablessm.llvm.vector_functions import VectorMath
+from stablessm.scan.cpu.unit_emitter import UnitEmitter
 
 _SHARED = (
     "units", "tiles", "states", "padded", "cell", "cells", "ends", "reset", "reset_batch", "reset_time",
@@ -36,8 +36,6 @@ the number of states rounded up to whole vectors. Arrays of vectors: A (tiles, N
 (batch, cells, tiles, N), d_A (batch, tiles, N). d_B and d_C are (tiles, batch, time, padded).
 """
 
-Body = Callable[[ir.Value], None]
-
 
 class Spec(NamedTuple):
     """The options of a CPU kernel of the selective layer."""
@@ -54,22 +52,12 @@ class Spec(NamedTuple):
         return VECTOR_BYTES // (8 if self.double else 4)
 
 
-class _Unit:
+class _Unit(UnitEmitter):
     """Emits addresses and the recurrence for one unit: one sequence and one tile (vector of channels)."""
 
     def __init__(self, builder: ir.IRBuilder, spec: Spec, fields: dict[str, ir.Value], buffers: dict[str, ir.Value]):
-        self.emit, self.builder, self.fields, self.buffers = Emitter(builder, spec), builder, fields, buffers
-        self.lanes, self.math = spec.lanes, VectorMath(Emitter(builder, spec), spec.lanes)
-        self.batch = self.tile = I64(0)
-
-    def repeat(self, count: ir.Value, body: Body) -> None:
-        """Emit a loop whose body is ``body(i)``, for i in range(count)."""
-
-        def one(i: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
-            body(i)
-            return []
-
-        self.emit.loop(count, [], one)
+        super().__init__(builder, spec, spec.lanes, fields)
+        self.buffers, self.spec, self.tile = buffers, spec, I64(0)
 
     def vector(self, start: ir.Value, *index: ir.Value | int) -> ir.Value:
         """Return the address of the vector with a given index in an array of vectors."""
@@ -85,17 +73,11 @@ class _Unit:
 
     def row(self, name: str, t: ir.Value) -> ir.Value:
         """Return the address of this tile's channels at step t, in an array (batch, time, channel)."""
-        return self.emit.at(self._step(name, t), self.emit.times(self.tile, self.lanes))
-
-    def _step(self, name: str, t: ir.Value) -> ir.Value:
-        emit, f = self.emit, self.fields
-        return emit.at(f[name], emit.times(self.batch, f[f"{name}_batch"]), emit.times(t, f[f"{name}_time"]))
+        return self.emit.at(self.step_of(name, t), self.emit.times(self.tile, self.lanes))
 
     def everywhere(self, name: str, t: ir.Value, n: ir.Value) -> ir.Value:
         """Return a vector whose elements all equal B[t, n] or C[t, n]; ``name`` is "B" or "C"."""
-        one = self.emit.load(self.emit.at(self._step(name, t), n), 1)
-        mask = ir.Constant(ir.VectorType(ir.IntType(32), self.lanes), [0] * self.lanes)
-        return self.builder.shuffle_vector(one, one, mask)
+        return self.emit.broadcast(self.emit.at(self.step_of(name, t), n), self.lanes)
 
     def states_of(self, name: str, *index: ir.Value) -> ir.Value:
         """Return the address of this tile's N state vectors in an array (batch, *index, tiles, N)."""
@@ -113,33 +95,12 @@ class _Unit:
         """Emit code that sets the first ``count`` vectors of the buffer ``name`` to zero."""
         self.repeat(count, lambda n: self.emit.store(self.zero(), self.buffer(name, n)))
 
-    def restarts(self, t: ir.Value) -> ir.Value:
-        """Return a condition that is true if a reset makes the state before step t zero."""
-        f, b = self.fields, self.builder
-        given = b.icmp_signed("!=", b.ptrtoint(f["reset"], I64), I64(0))
-        with b.if_else(given) as (yes, no):
-            with yes:
-                at = self.emit.at(
-                    f["reset"], self.emit.times(self.batch, f["reset_batch"]), self.emit.times(t, f["reset_time"])
-                )
-                cut, here = b.icmp_signed("!=", b.load(at), ir.IntType(8)(0)), b.block
-            with no:
-                there = b.block
-        found = b.phi(ir.IntType(1))
-        found.add_incoming(cut, here)
-        found.add_incoming(ir.IntType(1)(0), there)
-        return found
-
-    def zero(self) -> ir.Constant:
-        """Return a vector of zeros."""
-        return self.emit.constant(self.lanes, (0.0,))
-
     def step(self, t: ir.Value, kept: Callable[[ir.Value, ir.Value, ir.Value], None] | None) -> ir.Value:
         """Emit code for h = exp(delta A) h + delta B x for the states in the buffer ``h``, and return Σ_n C h.
 
         ``kept(n, before, decay)`` is called with the state before the step and its decay.
         """
-        emit, b = self.emit, self.builder
+        emit, b = self.emit, self.b
         A = self.vector(self.fields["A"], emit.times(self.tile, self.fields["states"]))
         delta, x = (emit.load(self.row(name, t), self.lanes) for name in ("delta", "x"))
         drive, cut = b.fmul(delta, x), self.restarts(t)
@@ -147,7 +108,7 @@ class _Unit:
         def one(n: ir.Value, sums: list[ir.Value]) -> list[ir.Value]:
             before = b.select(cut, self.zero(), self.load(self.buffers["h"], n))
             exponent = b.fmul(delta, self.load(A, n))
-            decay = self.math.exp(self.math.negative(exponent) if emit.spec.below_one else exponent)
+            decay = self.math.exp(self.math.negative(exponent) if self.spec.below_one else exponent)
             if kept is not None:
                 kept(n, before, decay)
             after = emit.multiply_add(decay, before, b.fmul(drive, self.everywhere("B", t, n)))
@@ -160,7 +121,7 @@ class _Unit:
 
 def _forward(unit: _Unit) -> None:
     """Emit code for the forward pass of one sequence and one tile (vector of channels)."""
-    f, b, emit = unit.fields, unit.builder, unit.emit
+    f, b, emit = unit.fields, unit.b, unit.emit
     steps = b.load(emit.at(f["ends"], unit.batch))
     unit.copy_states(unit.states_of("state"), unit.buffers["h"])
 
@@ -178,7 +139,7 @@ def _backward(unit: _Unit) -> None:
 
     The buffer ``carry`` holds the gradient of the state that arrives from the later step.
     """
-    f, b, emit = unit.fields, unit.builder, unit.emit
+    f, b, emit = unit.fields, unit.b, unit.emit
     steps = b.load(emit.at(f["ends"], unit.batch))
     unit.copy_states(unit.states_of("state"), unit.buffers["carry"])
     cells = b.sdiv(emit.sum(steps, f["cell"], -1), f["cell"])
@@ -213,7 +174,7 @@ def _backward(unit: _Unit) -> None:
 
 def _adjoint(unit: _Unit, first: ir.Value, i: ir.Value) -> None:
     """Emit code for the backward pass of time step ``first + i``."""
-    f, b, emit = unit.fields, unit.builder, unit.emit
+    f, b, emit = unit.fields, unit.b, unit.emit
     t = emit.sum(first, i)
     delta, x, d_y = (emit.load(unit.row(name, t), unit.lanes) for name in ("delta", "x", "d_y"))
     drive, cut = b.fmul(delta, x), unit.restarts(t)

@@ -157,14 +157,13 @@ def _forward(block: _Block, rows: _Buffers) -> None:
     x, y = rows.x, rows.result
     code.read(block.rows("x"), x)
 
-    def inside(c: ir.Value, _: Row) -> Row:
+    def inside(c: ir.Value) -> None:
         first = code.times(c, length)
         code.convolve(code.at(x, first), block.kernel, code.at(y, first), transposed=False)
-        return []
 
-    code.emit.loop(block.chunks, [], inside)
+    code.emit.repeat(block.chunks, inside)
 
-    def across(i: ir.Value, _: Row) -> Row:
+    def across(i: ir.Value) -> None:
         state = _State(block, i)
         with builder.if_else(block.fresh) as (restart, go_on):
             with restart:
@@ -172,13 +171,12 @@ def _forward(block: _Block, rows: _Buffers) -> None:
             with go_on:
                 code.store(code.round(code.load(state.carry, PARTS)), state.checkpoint)
 
-        def chunk(c: ir.Value, _: Row) -> Row:
+        def chunk(c: ir.Value) -> None:
             first, (steps, missing) = code.times(c, length), block.steps_of(c)
             before = code.load(state.carry, PARTS)
             (given,) = code.project(code.at(x, first), code.at(state.into, missing), steps, 1)
             code.expand([code.round(before)], state.out, steps, code.at(y, first))
             code.store(code.product(state.power(steps), before, code.widen(given)), state.carry)
-            return []
 
         with builder.if_else(block.whole) as (whole, partial):
             with whole:
@@ -188,10 +186,9 @@ def _forward(block: _Block, rows: _Buffers) -> None:
                 _jump(code, state, before, inputs)
                 code.expand(states, state.out, I64(length), y)
             with partial:
-                code.emit.loop(block.chunks, [], chunk)
-        return []
+                code.emit.repeat(block.chunks, chunk)
 
-    code.emit.loop(code.fields["states"], [], across)
+    code.emit.repeat(code.fields["states"], across)
     code.write(block.rows("y"), y)
 
 
@@ -202,7 +199,7 @@ def _backward(block: _Block, rows: _Buffers) -> None:
         code.read(block.rows(array), buffer)
     _inside_back(block, rows)
 
-    def across(i: ir.Value, _: Row) -> Row:
+    def across(i: ir.Value) -> None:
         state, zeros = _State(block, i), code.zeros(PARTS)
         kept_before = code.load(state.checkpoint, PARTS)
         before = [builder.select(block.fresh, zero, h) for zero, h in zip(zeros, kept_before, strict=True)]
@@ -213,9 +210,8 @@ def _backward(block: _Block, rows: _Buffers) -> None:
                 _chunks_back(block, rows, state, before)
         with builder.if_then(block.fresh):  # no gradient passes a restart
             code.store(code.widen(zeros), state.carry)
-        return []
 
-    code.emit.loop(code.fields["states"], [], across)
+    code.emit.repeat(code.fields["states"], across)
     code.write(block.rows("d_x"), rows.result)
 
 
@@ -269,7 +265,7 @@ def _chunks_back(block: _Block, rows: _Buffers, state: _State, before: Row) -> N
         (given,) = code.project(code.at(rows.x, code.times(c, length)), code.at(state.into, missing), steps, 1)
         return code.product(state.power(steps), now, code.widen(given))
 
-    def back(j: ir.Value, _: Row) -> Row:
+    def back(j: ir.Value) -> None:
         c = builder.sub(builder.sub(block.chunks, I64(1)), j)
         first, (steps, missing) = code.times(c, length), block.steps_of(c)
         x, d_y, d_x = (code.at(buffer, first) for buffer in (rows.x, rows.d_y, rows.result))
@@ -281,10 +277,9 @@ def _chunks_back(block: _Block, rows: _Buffers, state: _State, before: Row) -> N
         code.expand([adjoint], code.at(state.into, missing), steps, d_x)
         code.gather([adjoint], x, steps, code.at(state.d_into, missing))
         state.add_to_power(code.product(h, adjoint, code.zeros(PARTS), conjugate=True), steps)
-        return []
 
     code.emit.loop(block.chunks, code.widen(before), again)
-    code.emit.loop(block.chunks, [], back)
+    code.emit.repeat(block.chunks, back)
 
 
 def _clear(code: ChunkEmitter, unit: ir.Value) -> None:
@@ -297,26 +292,24 @@ def _clear(code: ChunkEmitter, unit: ir.Value) -> None:
         start = code.at(code.fields[array], code.times(unit, count))
         zeros = code.zeros(1) if start.type.pointee == code.types.vector else code.widen(code.zeros(1))
 
-        def one(i: ir.Value, _: Row, start: ir.Value = start, zeros: Row = zeros) -> Row:
+        def one(i: ir.Value, start: ir.Value = start, zeros: Row = zeros) -> None:
             code.store(zeros, code.at(start, i))
-            return []
 
-        code.emit.loop(count, [], one)
+        code.emit.repeat(count, one)
 
 
 def _flush(code: ChunkEmitter, unit: ir.Value) -> None:
     """Emit code that adds a work unit's float32 sums to its float64 sums, and sets the float32 sums to zero."""
     count = code.times(code.fields["states"], 2 * code.spec.length * PARTS)
 
-    def one(i: ir.Value, _: Row) -> Row:
+    def one(i: ir.Value) -> None:
         narrow, wide = (
             code.at(code.fields[name], code.times(unit, count), i) for name in ("d_tables", "d_tables_wide")
         )
         code.add(code.load(narrow), wide)
         code.store(code.zeros(1), narrow)
-        return []
 
-    code.emit.loop(count, [], one)
+    code.emit.repeat(count, one)
 
 
 def _pointers(spec: Spec) -> dict[str, ir.Type]:
@@ -338,36 +331,33 @@ def build(spec: Spec) -> ir.Function:
     sizes = (code.steps, code.steps, code.steps, CHUNKS * PARTS) if spec.backward else (code.steps, code.steps)
     buffers = _Buffers(*(code.buffer(vectors) for vectors in sizes))
 
-    def one_unit(i: ir.Value, _: Row) -> Row:
+    def one_unit(i: ir.Value) -> None:
         unit = code.sum(first, i)
         tile, group = builder.srem(unit, fields["tiles"]), builder.sdiv(unit, fields["tiles"])
         start, end = (
             builder.sdiv(code.times(edge, fields["batch"]), fields["groups"]) for edge in (group, code.sum(group, 1))
         )
 
-        def one_sequence(j: ir.Value, _: Row) -> Row:
+        def one_sequence(j: ir.Value) -> None:
             batch = code.sum(start, j)
             head, tail = (builder.load(code.at(fields["rows"], batch, i)) for i in (0, 1))
 
-            def one_block(k: ir.Value, _: Row) -> Row:
+            def one_block(k: ir.Value) -> None:
                 number = builder.sub(builder.sub(tail, I64(1)), k) if spec.backward else code.sum(head, k)
                 (_backward if spec.backward else _forward)(_Block(code, unit, tile, batch, number), buffers)
                 if spec.backward and not spec.double:
                     with builder.if_then(builder.icmp_signed("==", builder.and_(number, I64(FLUSH - 1)), I64(0))):
                         _flush(code, unit)
-                return []
 
-            code.emit.loop(builder.sub(tail, head), [], one_block)
-            return []
+            code.emit.repeat(builder.sub(tail, head), one_block)
 
         if spec.backward:
             _clear(code, unit)
-        code.emit.loop(builder.sub(end, start), [], one_sequence)
+        code.emit.repeat(builder.sub(end, start), one_sequence)
         if spec.backward and not spec.double:
             _flush(code, unit)
-        return []
 
-    code.emit.loop(builder.sub(last, first), [], one_unit)
+    code.emit.repeat(builder.sub(last, first), one_unit)
     builder.fence("seq_cst")  # orders stores that bypass the cache
     builder.ret_void()
     return builder.function

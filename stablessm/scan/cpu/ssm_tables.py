@@ -47,7 +47,7 @@ def _make(code: ChunkEmitter, tile: ir.Value, wide_kernel: ir.Value) -> None:
     for j in range(length):
         code.store(none[:1], code.at(wide_kernel, j))
 
-    def one_state(state: ir.Value, _: Row) -> Row:
+    def one_state(state: ir.Value) -> None:
         of = _Parameters(code, tile, state)
         both = code.product(of.B, of.C, none)
 
@@ -68,9 +68,8 @@ def _make(code: ChunkEmitter, tile: ir.Value, wide_kernel: ir.Value) -> None:
         code.store(power, of.power(length))
         square = code.product(power, power, none)  # CHUNKS = 4 chunks at once
         code.store(code.product(square, square, none), of.power(length + 1))
-        return []
 
-    code.emit.loop(fields["states"], [], one_state)
+    code.emit.repeat(fields["states"], one_state)
     for j in range(length):
         (total,) = code.load(code.at(wide_kernel, j))
         if j == 0:
@@ -94,7 +93,7 @@ def _gradients(code: ChunkEmitter, tile: ir.Value) -> None:
 
         return code.emit.loop(fields["groups"], none[:width], one_group)
 
-    def one_state(state: ir.Value, _: Row) -> Row:
+    def one_state(state: ir.Value) -> None:
         of = _Parameters(code, tile, state)
         states = fields["states"]
 
@@ -126,9 +125,8 @@ def _gradients(code: ChunkEmitter, tile: ir.Value) -> None:
         for which in range(3):
             part = results[which * PARTS : (which + 1) * PARTS]
             code.store(part, code.entry("results", of.index, 3, which))
-        return []
 
-    code.emit.loop(fields["states"], [], one_state)
+    code.emit.repeat(fields["states"], one_state)
 
 
 def build(spec: Spec) -> ir.Function:
@@ -141,14 +139,13 @@ def build(spec: Spec) -> ir.Function:
     code = ChunkEmitter(builder, spec, fields)
     room = None if spec.backward else code.buffer(spec.length, kinds.wide)
 
-    def one_tile(i: ir.Value, _: Row) -> Row:
+    def one_tile(i: ir.Value) -> None:
         tile = code.sum(first, i)
         if room is None:
             _gradients(code, tile)
         else:
             _make(code, tile, room)
-        return []
 
-    code.emit.loop(builder.sub(last, first), [], one_tile)
+    code.emit.repeat(builder.sub(last, first), one_tile)
     builder.ret_void()
     return builder.function

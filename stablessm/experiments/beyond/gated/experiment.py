@@ -126,6 +126,9 @@ def figures(config: GatedConfig, stages: Stages) -> Figures:
     )
 
 
+LARGE = GatedConfig(
+    copying=(256, 16, 16), recall=(256, 65, 8), length=512, d_model=64, d_state=16, base=0.003, steps=3000, batch=64
+)
 SMOKE = GatedConfig(
     tasks=("copying", "language"), maps=("direct", "exp", "best"), rates=(0.01, 10.0), seeds=2, copying=(8, 5, 2),
     text="copies", d_model=8, n_layers=1, d_state=2, steps=4, batch=4,
@@ -133,5 +136,5 @@ SMOKE = GatedConfig(
 
 EXPERIMENT = described(
     __file__, computing(training), figures, lambda config, stages: claims(training, config, stages), smoke=SMOKE,
-    paper=GatedConfig(), minutes=(0.1, 15.0), jobs=training.jobs,
+    reduced=GatedConfig(), large=LARGE, minutes=(0.1, 11.0, 120.0), jobs=training.jobs,
 )  # fmt: skip
