@@ -160,11 +160,16 @@ def condition(found: Mapping[str, np.ndarray], solver: str) -> float:
     return float(np.median(found["condition"][:, INDEX[solver]]))
 
 
+def middle(found: Mapping[str, np.ndarray], solver: str) -> float:
+    """Return the median over the draws of the mean square error over images and pixels."""
+    return float(np.median(found["mse"][:, INDEX[solver]]))
+
+
 def spread(found: Mapping[str, np.ndarray], solver: str) -> str:
-    """Return the mean square error and its range over the draws, as text."""
+    """Return the median and the range over the draws of the mean square error, as text."""
     values = found["mse"][:, INDEX[solver]]
-    mean = f"{values.mean():.1e}"
-    return mean if len(values) == 1 else f"{mean} ({values.min():.0e} to {values.max():.0e})"
+    median = f"{middle(found, solver):.1e}"
+    return median if len(values) == 1 else f"{median} in the median ({values.min():.0e} to {values.max():.0e})"
 
 
 def missing(stages: Stages, found: Mapping[str, np.ndarray], solver: str) -> float:

@@ -63,7 +63,7 @@ def claims(config: Config, stages: Stages) -> Claims:
         f"with |λ| in ({ring:g}, 1) the whole image is reconstructed by V⁺, N = {size}",
         "the whole image",
         f"mean square error {images.spread(near, 'complex')} over {over}; the last {whole} pixels",
-        rules.at_most(images.error(near, "complex"), config.perfect, 10 * config.perfect),
+        rules.at_most(images.middle(near, "complex"), config.perfect, 10 * config.perfect),
         f"{images.missing(stages, near, 'complex'):.1%} of the energy is missing: V has rank "
         f"{near['rank'][:, 0].min()} to {near['rank'][:, 0].max()} of {config.length} in double precision.",
     )
@@ -71,7 +71,7 @@ def claims(config: Config, stages: Stages) -> Claims:
         f"with |λ| in ({ring:g}, 1) the whole image is reconstructed by the equations for a real input, N = {size}",
         "not tried",
         f"mean square error {images.spread(near, 'real')} over {over}",
-        rules.ours(rules.at_most(images.error(near, "real"), config.perfect, 10 * config.perfect)),
+        rules.ours(rules.at_most(images.middle(near, "real"), config.perfect, 10 * config.perfect)),
         "The real and imaginary parts of N complex states give 2N equations for L real pixels: with N = L there are "
         f"twice as many as needed, and the rank is at least {near['rank'][:, 1].min()} of {config.length}.",
     )

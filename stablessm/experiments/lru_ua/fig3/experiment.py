@@ -30,7 +30,7 @@ def claims(config: images.DigitsConfig, stages: Stages) -> Claims:
             f"images are almost perfect at N = {most} with |λ| in ({ring:g}, 1), {label}",
             "almost perfect reconstruction",
             f"mean square error {images.spread(near, solver)} {over}",
-            rules.at_most(images.error(near, solver), config.perfect, 10 * config.perfect),
+            rules.at_most(images.middle(near, solver), config.perfect, 10 * config.perfect),
             f"{images.missing(stages, near, solver):.1%} of the energy is missing; up to a mean square of "
             f"{config.perfect:g} counts as invisible, up to ten times this as partly.",
         )
