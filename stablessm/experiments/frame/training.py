@@ -46,7 +46,8 @@ class Training:
     batch: int
     epochs: int
     lr: float = 0.01
-    clip: float = 0.5
+    clip: float | None = 0.5
+    """Largest norm of a model's gradient; None for no clipping."""
     rows_per_epoch: int = 1
     """Number of losses that are logged per epoch."""
     device: str = "auto"

@@ -144,4 +144,7 @@ SMOKE = Config(
     training=Training(samples=128, batch=16, epochs=3, lr=0.005, device="cpu"), seeds=2, radii=(0.0, 1e-6, 1e-3, 0.1),
     draws=2, steps=3, rows=8,
 )  # fmt: skip
-EXPERIMENT = described(__file__, run, figures, claims, smoke=SMOKE, paper=Config(), minutes=(0.1, 120.0))
+LARGE = Config(length=100, horizons=(100, 1000))
+EXPERIMENT = described(
+    __file__, run, figures, claims, smoke=SMOKE, paper=Config(), large=LARGE, minutes=(0.1, 120.0, 25.0)
+)

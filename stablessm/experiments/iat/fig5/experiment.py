@@ -86,5 +86,12 @@ def _verdict(name: str, verdict: rules.Verdict) -> rules.Verdict:
 
 
 EXPERIMENT = described(
-    __file__, run, figures, claims, smoke=Config(**sentiment.SMOKE), paper=Config(), minutes=(0.1, 120.0)
+    __file__,
+    run,
+    figures,
+    claims,
+    smoke=Config(**sentiment.SMOKE),
+    paper=Config(),
+    large=Config(seeds=10, horizon=2000),
+    minutes=(0.1, 120.0, 12.0),
 )

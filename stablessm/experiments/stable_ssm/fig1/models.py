@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache, lru_cache
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from stablessm.experiments.frame import Run, Stages, kept
 from stablessm.experiments.frame.training import Batch, Training, noise, restored, train
 from stablessm.instruments import PerturbationCurve, PerturbationFamily
-from stablessm.layers import RealSSM
+from stablessm.layers import S4D, RealSSM
 from stablessm.layers.initialize import timescales
 from stablessm.targets import LinearFunctional
 
@@ -25,6 +25,8 @@ SEARCHES: dict[str, tuple[Literal["random", "ascent"], Literal["tensor_max", "en
 }
 """Searches: random perturbations of 2-norm β, as in the text; gradient ascent; random perturbations as in the
 authors' code."""
+OWN = "s4d"
+"""The name of S4D with its own map and complex eigenvalues, beside the maps of a real recurrence."""
 PUBLISHED = Training(samples=153_600, batch=512, epochs=40, graphed=True)
 
 
@@ -46,11 +48,21 @@ class Config:
     """Number of steps of gradient ascent."""
     bounded: float = 10.0
     """An error above this multiple of the target's norm counts as an explosion."""
+    larger: float = 10.0
+    """Factor by which the error of direct exceeds the error of stable maps at β = 0.032."""
 
     @property
     def lengths(self) -> tuple[int, ...]:
         """Return all sequence lengths, in steps."""
         return (self.length, *self.longer)
+
+
+def s4d_start(width: int, length: int, seed: int) -> S4D:
+    """Return an untrained S4D layer of one channel with its own map, exp, and complex eigenvalues (S4D-Lin); its time
+    scale is half the length.
+    """
+    torch.manual_seed(seed)
+    return S4D(1, width, map="exp", init="lin", dt_min=4 / length, dt_max=4 / length).double()
 
 
 def start(width: int, length: int, seed: int) -> RealSSM:
@@ -74,14 +86,17 @@ def gram(x: Tensor) -> Tensor:
     return windows.mT @ windows / len(windows)
 
 
-def kernel_loss(layer: RealSSM, weights: Tensor, rho: Tensor, times: Tensor) -> Tensor:
+def kernel_loss(layer: RealSSM | S4D, weights: Tensor, rho: Tensor, times: Tensor) -> Tensor:
     """Return the mean square error of the output from the kernel's error e: e'Ge, or Σ g e² if G is diagonal."""
-    error = layer.kernel(times)[:, 0, 0] - rho
+    error = layer.kernel(times).flatten(1)[:, 0] - rho
     return error @ (weights @ error) if weights.dim() == 2 else (weights * error.square()).sum()
 
 
-def _starts(config: Config, map: str, length: int) -> list[RealSSM]:
-    return [start(m, length, seed).with_map(map) for m in config.widths for seed in range(config.seeds)]
+def _starts(config: Config, map: str, length: int) -> list[Any]:
+    cells = [(m, seed) for m in config.widths for seed in range(config.seeds)]
+    if map == OWN:
+        return [s4d_start(m, length, seed) for m, seed in cells]
+    return [start(m, length, seed).with_map(map) for m, seed in cells]
 
 
 def train_models(config: Config, run: Run, map: str, length: int) -> None:
@@ -99,7 +114,7 @@ def train_models(config: Config, run: Run, map: str, length: int) -> None:
     train(run, f"training-{map}-{length}", _starts(config, map, length), kernel_loss, batch, config.training)
 
 
-def trained(config: Config, stages: Stages, map: str, length: int) -> list[RealSSM]:
+def trained(config: Config, stages: Stages, map: str, length: int) -> list[Any]:
     """Return for each width the trained model of the best seed."""
     arrays = stages[f"training-{map}-{length}"]
     models = restored(_starts(config, map, length), arrays)
