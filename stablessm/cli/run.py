@@ -59,12 +59,11 @@ def run(
       stablessm run st-fig1 st-table5 --on ray --address auto --gpus 1
       stablessm run st-fig1 --on slurm --slurm partition=gpu --minutes 240
     """
-    from stablessm.experiments import catalog
     from stablessm.sweeps import sweep
 
     results = []
     with refusing(interrupted=RESUME):
-        changes, names = pairs("--set", settings), list(catalog.IDS) if ids == ["all"] else ids
+        changes, names = pairs("--set", settings), _all(size) if ids == ["all"] else ids
         chosen = engine.engine()
         swept: Any = _one_by_one if chosen is None else partial(sweep, engine=chosen)
         for result in swept(names, size, out, changes=changes, fresh=fresh):
@@ -78,6 +77,18 @@ def run(
         note("the same command computes the failed parts again, and nothing else")
         raise Unsuccessful(results)
     return results
+
+
+def _all(size: str) -> list[str]:
+    """Return the ids of the experiments that have this size, and name the others."""
+    from stablessm.experiments import listing
+
+    known = listing.summaries()
+    lacking = [id for id in listing.IDS if id in known and size not in known[id].minutes]
+    if not lacking or len(lacking) == len(listing.IDS):
+        return list(listing.IDS)
+    note(f"without the size {size}: {', '.join(lacking)}")
+    return [id for id in listing.IDS if id not in lacking]
 
 
 def _one_by_one(ids: list[str], size: Any, out: Path, *, changes: dict[str, str], fresh: bool) -> Iterator[Any]:

@@ -154,7 +154,7 @@ def at_published(config: models.Config, found: Families) -> Claim:
         held += [error["direct"] > config.larger * error[map] for map in config.maps if map != "direct"]
         told.append(f"{length} steps: {listed(error, '.2g')}")
     return Claim(
-        f"at β = {config.radii[at]:.3g} the widest direct model has {config.larger:g} times the error of each other one",
+        f"at β = {config.radii[at]:.3g} the widest direct model has {config.larger:g} times the error of each other",
         "β = 0.032, m = 64: direct 3.6e34, softplus 0.66, S4 0.22 (mean squares, from the authors' logs)",
         "; ".join(told),
         rules.most(sum(held), len(held)),
