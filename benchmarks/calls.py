@@ -8,11 +8,9 @@ timed in a row, with one wait at the end; the script reports the median time per
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import _measure
@@ -102,16 +100,12 @@ def training(device: str, repeat: int, turns: int, scale: int) -> list[dict[str,
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
-    parser.add_argument("--smoke", action="store_true", help="tiny, to see that it runs")
-    parser.add_argument("--out", type=Path, help="record to write (default: benchmarks/results/calls-DEVICE.json)")
-    args = parser.parse_args()
+    args = _measure.parser(__doc__, "calls").parse_args()
     repeat, turns, scale = (2, 2, 32) if args.smoke else (200, 15, 1)
     rows = [found for batch in (1, 8, 32) for found in steps(args.device, batch, repeat, turns)]
     rows += training(args.device, max(2, repeat // 4), turns, scale)
     summary = {f"{row['what']} {row['layer']} {row['shape']}": round(row["us"], 1) for row in rows}
-    out = args.out or _measure.RESULTS / f"calls-{args.device}.json"
+    out = _measure.record_path(args)
     _measure.write_record(out, args.device, rows, summary)
 
 

@@ -8,13 +8,11 @@ The second call shows that nothing is left to compile. ``warm_up`` is timed in t
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import subprocess
 import sys
 import tempfile
-from pathlib import Path
 from typing import Any
 
 import _measure
@@ -63,16 +61,12 @@ def first(case: str, device: str, scale: int, warm: bool) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
-    parser.add_argument("--smoke", action="store_true", help="tiny, to see that it runs")
-    parser.add_argument("--out", type=Path, help="record to write (default: benchmarks/results/first-call-DEVICE.json)")
-    args = parser.parse_args()
+    args = _measure.parser(__doc__, "first-call").parse_args()
     cases = CASES[1:2] if args.smoke else CASES
     rows = [first(case, args.device, 8 if args.smoke else 1, False) for case in cases]
     rows += [first(case, args.device, 8 if args.smoke else 1, True) for case in cases if case != "linear_scan"]
     summary = {f"{row['case']}, {row['first']}": round(row["first_s"], 2) for row in rows}
-    out = args.out or _measure.RESULTS / f"first-call-{args.device}.json"
+    out = _measure.record_path(args)
     _measure.write_record(out, args.device, rows, summary, cores=os.cpu_count())
 
 

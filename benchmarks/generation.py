@@ -9,11 +9,9 @@ and a short text, divided by the difference in tokens, and the median of several
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import _language_models as peers
@@ -126,11 +124,8 @@ def rows(preset: str, device: str, count: int, turns: int, batches: dict[Any, An
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
+    parser = _measure.parser(__doc__, "generation")
     parser.add_argument("--turns", type=int, default=5)
-    parser.add_argument("--smoke", action="store_true", help="tiny, to see that it runs")
-    parser.add_argument("--out", type=Path, help="record to write (default: benchmarks/results/generation-DEVICE.json)")
     args = parser.parse_args()
     preset, count, turns = ("lm-tiny", 16, 2) if args.smoke else ("lm-paper", 256, args.turns)
     if args.device == "cpu":
@@ -142,7 +137,7 @@ def main() -> None:
     weights = sum(p.numel() for p in built(preset, args.device, torch.float32).parameters())
     rate = _measure.copy_bandwidth(args.device, 16 if args.smoke else 1024) / 1e9
     summary = {"parameters": weights, "copy_gigabytes_per_second": rate, "correct": correct}
-    out = args.out or _measure.RESULTS / f"generation-{args.device}.json"
+    out = _measure.record_path(args)
     batches = {torch.float32: (1, 2)} if args.smoke else BATCHES[args.device]
     found = rows(preset, args.device, count, turns, batches)
     _measure.write_record(out, args.device, found, summary)

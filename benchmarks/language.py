@@ -22,11 +22,9 @@ length of the text, which took several times as long as the token it was for.
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import _language_models as models
@@ -172,13 +170,10 @@ def told(row: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
+    parser = _measure.parser(__doc__, "language")
     parser.add_argument("--only", choices=["training", "generation"], help="one half")
     parser.add_argument("--seconds", type=float, default=5.0, help="most time for one contender in one training case")
     parser.add_argument("--prompt-seconds", type=float, default=30.0, help="most time to read a prompt")
-    parser.add_argument("--smoke", action="store_true", help="tiny, to see that it runs")
-    parser.add_argument("--out", type=Path, help="record to write (default: benchmarks/results/language-DEVICE.json)")
     args = parser.parse_args()
     size, seconds = SIZES["smoke" if args.smoke else args.device], 0.05 if args.smoke else args.seconds
     _measure.same_allocator_for_all()
@@ -186,7 +181,7 @@ def main() -> None:
         torch.set_num_threads(1)
         torch.backends.cuda.enable_cudnn_sdp(False)
     rates = limits(args.device, smoke=args.smoke)
-    out, rows = args.out or _measure.RESULTS / f"language-{args.device}.json", []
+    out, rows = _measure.record_path(args), []
     prompt = torch.randint(0, size.vocabulary, (2, 12), device=args.device)
     wrong = {name: models.gap(models.built(name, size, args.device), prompt, 12) for name in models.CONTENDERS}
     names = [name for name, short in wrong.items() if short <= TOLERANCE]

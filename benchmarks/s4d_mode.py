@@ -7,9 +7,7 @@ python benchmarks/s4d_mode.py --smoke --out /tmp/smoke.json
 
 from __future__ import annotations
 
-import argparse
 import itertools
-from pathlib import Path
 
 import _measure
 import torch
@@ -44,11 +42,7 @@ def one_case(steps: int, states: int, device: str, seconds: float) -> dict[str, 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
-    parser.add_argument("--smoke", action="store_true", help="two lengths, to see that it runs")
-    parser.add_argument("--out", type=Path, help="record to write (default: benchmarks/results/s4d-mode-DEVICE.json)")
-    args = parser.parse_args()
+    args = _measure.parser(__doc__, "s4d-mode", smoke="two lengths, to see that it runs").parse_args()
     _measure.same_allocator_for_all()
     rows = []
     print(f"S4D, batch {BATCH}, {CHANNELS} channels, forward and backward")
@@ -61,7 +55,7 @@ def main() -> None:
         )
     slower = [row["steps"] for row in rows if row["conv_ms"] < row["scan_ms"]]
     summary = {"convolution_faster_up_to_steps": max(slower, default=0)}
-    out = args.out or _measure.RESULTS / f"s4d-mode-{args.device}.json"
+    out = _measure.record_path(args)
     _measure.write_record(out, args.device, rows, summary)
     print(f"\nwritten: {out}")
 

@@ -230,17 +230,14 @@ def compare(row: dict[str, Any], network: Network, machine: Machine, plan: Plan)
 
 def finish(args: argparse.Namespace, rows: list, network: Network, machine: Machine, more: dict[str, Any]) -> None:
     summary = {"network": asdict(network), "machine": asdict(machine), "parameters": network.parameters, **more}
-    _measure.write_record(args.out or _measure.RESULTS / f"scaling-{args.device}.json", args.device, rows, summary)
+    _measure.write_record(_measure.record_path(args), args.device, rows, summary)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
+    parser = _measure.parser(__doc__, "scaling")
     parser.add_argument("--steps", type=int, default=2**14, help="tokens of a sequence, on CPUs")
     parser.add_argument("--turns", type=int, default=5, help="steps that are timed, on CPUs")
     parser.add_argument("--rounds", type=int, default=3, help="times that all plans are run, on CPUs")
-    parser.add_argument("--smoke", action="store_true", help="tiny, to see that it runs")
-    parser.add_argument("--out", type=Path, help="record to write (default: benchmarks/results/scaling-DEVICE.json)")
     args = parser.parse_args()
     (on_gpu if args.device == "cuda" else on_cpu)(args)
 

@@ -14,12 +14,10 @@ shapes at which they run.
 
 from __future__ import annotations
 
-import argparse
 import math
 import random
 import statistics
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import _measure
@@ -117,8 +115,7 @@ def _quantiles(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
+    parser = _measure.parser(__doc__, "scan-grid", smoke="two small shapes, to see that it runs")
     parser.add_argument("--seed", type=int, nargs="+", default=[0], help="seeds of the shapes (default: 0)")
     parser.add_argument("--shapes", help="shapes BATCHxTIMExCHANNELS, separated by commas, instead of random ones")
     parser.add_argument("--count", type=int, default=40, help="number of shapes per seed (default: 40)")
@@ -128,8 +125,6 @@ def main() -> None:
         help="number of shapes per seed at which peers run that compile for each shape (default: all)",
     )
     parser.add_argument("--seconds", type=float, default=0.5, help="time limit per contender and shape (default: 0.5)")
-    parser.add_argument("--smoke", action="store_true", help="two small shapes, to see that it runs")
-    parser.add_argument("--out", type=Path, help="record to write (default: benchmarks/results/scan-grid-DEVICE.json)")
     args = parser.parse_args()
     options = Options.of(device=args.device, smoke=args.smoke, seconds=args.seconds, sizes=args.shapes)
     count, (least, most) = args.count, TRAFFIC[args.device]
@@ -144,7 +139,7 @@ def main() -> None:
     peers = scan_peers.available(args.device)
     limits = announce(options)
     rows: list[dict[str, Any]] = []
-    out = args.out or _measure.RESULTS / f"scan-grid-{args.device}.json"
+    out = _measure.record_path(args)
     for done, (seed, number, shape) in enumerate(cases, 1):
         running = (
             peers if args.peers is None or number < args.peers else {name: peers[name] for name in QUICK & set(peers)}

@@ -19,12 +19,10 @@ On a CPU glibc gives large temporaries back and pays page faults for the next on
 
 from __future__ import annotations
 
-import argparse
 import copy
 import itertools
 from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -151,18 +149,15 @@ def one_case(batch: int, steps: int, layers: int, device: str, seconds: float) -
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
+    parser = _measure.parser(__doc__, "training")
     parser.add_argument("--layers", type=int, help="blocks of the model; one on a CPU, four on a GPU")
     parser.add_argument("--batches", help="sizes with commas between")
     parser.add_argument("--seconds", type=float, default=10.0, help="most time for one contender in one case")
     parser.add_argument("--default-allocator", action="store_true", help="leave glibc as it is")
-    parser.add_argument("--smoke", action="store_true", help="tiny, to see that it runs")
-    parser.add_argument("--out", type=Path, help="record to write (default: benchmarks/results/training-DEVICE.json)")
     args = parser.parse_args()
     batches = [int(size) for size in args.batches.split(",")] if args.batches else BATCHES[args.device]
     steps, batches, seconds = (30, [4], 0.05) if args.smoke else (784, batches, args.seconds)
-    out, rows = args.out or _measure.RESULTS / f"training-{args.device}.json", []
+    out, rows = _measure.record_path(args), []
     if not args.default_allocator:
         _measure.same_allocator_for_all()
     for batch in batches:

@@ -86,9 +86,17 @@ def measure(
     with refusing(NumericalError, cannot=f"measure {', '.join(model)}"):
         if folder.exists() and not folder.is_dir():
             raise ArgumentError("--out", "a folder", f"{folder}, a file")
-        sources = [source for given in model for source in model_source.checkpoints(given)]
-        for source in dict.fromkeys(sources):
-            curves[source], facts[source], config = _measured(source, memory, words, trust_remote_code)
+        for given in model:
+            sources = model_source.checkpoints(given)
+            for source in (source for source in sources if source not in curves):
+                try:
+                    curves[source], facts[source], config = _measured(source, memory, words, trust_remote_code)
+                except ArgumentError as error:
+                    if len(sources) == 1 or error.argument != "MODEL":
+                        raise
+                    note(f"not measured: {error}", err=True)  # such as a checkpoint that is being written
+        if not curves:
+            raise ArgumentError("MODEL", "a folder with at least one complete checkpoint", ", ".join(model))
     return _told(curves, facts, config, folder, started)
 
 

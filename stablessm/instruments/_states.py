@@ -65,7 +65,8 @@ def saved(state: Any) -> Any:
 
     def change(array: Any) -> Any:
         if not isinstance(array, Tensor):
-            return _read(np.asarray(array))
+            library = array.__array_namespace__() if hasattr(array, "__array_namespace__") else np
+            return library.asarray(_read(np.asarray(array)))
         plain = array.detach().cpu()
         # NumPy has no bfloat16: its bytes are written
         raw = plain.contiguous().reshape(-1).view(torch.uint8).numpy() if plain.numel() else None

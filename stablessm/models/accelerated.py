@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import types
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
@@ -11,7 +12,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from stablessm._checked import checked
-from stablessm._errors import ArgumentError
+from stablessm._errors import ArgumentError, BackendUnavailableError
+from stablessm._optional import require
 from stablessm.scan import linear_scan, selective_scan, short_convolution
 from stablessm.scan.projection import project
 
@@ -44,6 +46,9 @@ def accelerate(model: Model) -> Model:
         expected = "a model of transformers with one of the mixers " + ", ".join(_MIXERS)
         raise ArgumentError("model", expected, type(model).__name__)
     found += [(module, _linear) for module in model.modules() if type(module) is nn.Linear]
+    cache = getattr(require("transformers", "accelerate").cache_utils.Cache, "get_conv_state", None)
+    if cache is None or "state_idx" not in inspect.signature(cache).parameters:
+        raise BackendUnavailableError("accelerate requires transformers 5.18 or newer: pip install -U transformers")
     for module, forward in found:
         module.forward = types.MethodType(forward, module)
     return model

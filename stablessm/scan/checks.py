@@ -33,7 +33,7 @@ def without_autocast(device: str) -> AbstractContextManager[Any]:
     return torch.autocast(device, enabled=False) if autocast_enabled(device) else nullcontext()
 
 
-def check_tensor(name: str, value: Tensor, rank: int | None = None, letters: str = "(batch, time, channel)") -> None:
+def check_tensor(name: str, value: object, rank: int | None = None, letters: str = "(batch, time, channel)") -> None:
     """Raise an error unless a value is a dense tensor with ``rank`` dimensions, whose names are ``letters``."""
     if not isinstance(value, Tensor):
         raise ArgumentError(name, "a tensor", type(value).__name__)

@@ -69,7 +69,7 @@ def selective_scan(
     >>> y.flatten().tolist()
     [1.0, 1.5, 1.75]
     """
-    _check(x, delta=delta, A=A, B=B, C=C, D=D, z=z, initial=initial, delta_bias=delta_bias)
+    _check(x, A, delta=delta, B=B, C=C, D=D, z=z, initial=initial, delta_bias=delta_bias)
     check_flags(delta_softplus=delta_softplus, below_one=below_one)
     layer = _prepared(Selective(x, delta, A, B, C, initial, reset, lengths, below_one))
     step = layer.delta if delta_bias is None else layer.delta + delta_bias.to(layer.delta.dtype)
@@ -101,12 +101,13 @@ def _run(layer: Selective, backend: str) -> tuple[Tensor, Tensor]:
     return (by_states if name == "reference" or exporting() else selective)(layer, name)
 
 
-def _check(x: Tensor, **tensors: Tensor | None) -> None:
+def _check(x: Tensor, A: Tensor, **others: Tensor | None) -> None:
     """Raise an error unless all tensors are real, on the device of x, and of matching shapes."""
     check_tensor("x", x, 3)
-    A = tensors["A"]
-    assert A is not None
     check_tensor("A", A, 2, "(channel, state)")
+    for name in ("delta", "B", "C"):
+        check_tensor(name, others[name], 3)
+    tensors = {"A": A, **others}
     check_kinds("x", x=x, **tensors)
     (batch, steps, channels), states = x.shape, A.shape[1]
     shapes = {

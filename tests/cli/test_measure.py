@@ -167,6 +167,21 @@ def test_several_models_and_a_folder_of_checkpoints_are_compared(tmp_path, monke
     assert json.loads((folder / "record.json").read_text(encoding="utf-8"))["config"]["model"] == list(data["models"])
 
 
+def test_a_damaged_checkpoint_does_not_stop_the_others(tmp_path):
+    for step in (1, 2, 3):
+        ssm.save(ssm.LRU(1, 4, 1), tmp_path / "run" / f"checkpoint-{step}")
+    weights = tmp_path / "run" / "checkpoint-2" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-3])
+    options = ("--horizon", "4", "--out", tmp_path / "out")
+    text = measure(tmp_path / "run", *options)
+    assert "not measured: MODEL: expected a complete folder" in text
+    assert "and 2 .npz files" in text
+    assert "norm: expected" in measure(tmp_path / "run", *options, "--norm", "none", code=2)
+    for step in (1, 3):
+        (tmp_path / "run" / f"checkpoint-{step}" / "model.safetensors").unlink()
+    assert "at least one complete checkpoint" in measure(tmp_path / "run", *options, code=2)
+
+
 @pytest.mark.parametrize(("name", "size"), [("num_hidden_layers", 10**7), ("hidden_size", 10**9), ("d_state", 10**9)])
 def test_a_hugging_face_folder_cannot_ask_for_absurd_sizes(tmp_path, name, size):
     own = ssm.models.StableSSMForCausalLM(ssm.models.StableSSMConfig(vocab_size=9, d_model=4, n_layers=1, d_state=4))

@@ -105,14 +105,6 @@ def test_every_option_is_in_the_table() -> None:
     assert covered == {name: set(cli_stand_ins.options(each)) for name, each in cli_stand_ins.commands().items()}
 
 
-@pytest.fixture
-def arrivals(request, tmp_path, monkeypatch) -> Arrivals:
-    monkeypatch.chdir(tmp_path)
-    found = Arrivals(monkeypatch)
-    cli_stand_ins.STAGES[request.param](found)
-    return found
-
-
 @pytest.mark.parametrize(
     ("arrivals", "section"),
     [pytest.param(each.stage, each, id=" ".join(each.command)) for each in SECTIONS],

@@ -80,14 +80,6 @@ def test_without_arguments_the_help_is_shown(capsys) -> None:
     assert "Usage: stablessm" in "".join(capsys.readouterr())
 
 
-@pytest.fixture
-def arrivals(request, tmp_path, monkeypatch) -> Arrivals:
-    monkeypatch.chdir(tmp_path)
-    found = Arrivals(monkeypatch)
-    cli_stand_ins.STAGES[request.param](found)
-    return found
-
-
 @pytest.mark.parametrize(
     ("arrivals", "section"),
     [pytest.param(each.stage, each, id=" ".join(each.command)) for each in SECTIONS],

@@ -132,3 +132,11 @@ def test_wrong_shapes_are_named(name: str, shape: tuple[int, ...], message: str)
     t = draw(2, 5, 3, 2, torch.float32, 0) | {name: torch.zeros(shape)}
     with pytest.raises(ssm.ArgumentError, match=message):
         ssm.selective_scan(**t)
+
+
+@pytest.mark.parametrize("wrong", [None, 3, "text", torch.ones(2).to_sparse()])
+@pytest.mark.parametrize("name", ["x", "delta", "A", "B", "C"])
+def test_what_is_no_tensor_is_named(name: str, wrong: object) -> None:
+    t = draw(2, 5, 3, 2, torch.float32, 0) | {name: wrong}
+    with pytest.raises(ssm.ArgumentError, match=rf"^{name}: expected a (dense )?tensor"):
+        ssm.selective_scan(**t)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Iterator
 from dataclasses import fields
@@ -16,7 +17,7 @@ from torch import Tensor
 
 from stablessm import ArgumentError, tasks
 from stablessm.record import plain
-from stablessm.tasks import SPLITS, Batch, Task
+from stablessm.tasks import SPLITS, Batch, Task, forecasting
 from stablessm.tasks.synthetic import SyntheticTask
 
 FOLDER: list[Path] = []
@@ -29,6 +30,7 @@ def _data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     FOLDER[:] = [folder]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("STABLESSM_DATA", str(folder))
+        patch.setattr(forecasting, "read", functools.cache(forecasting.read))  # 14,400 lines
         yield
 
 

@@ -138,3 +138,12 @@ def test_a_model_without_such_mixers_is_refused() -> None:
 def test_only_modules_are_accelerated(model):
     with pytest.raises(ssm.ArgumentError, match=r"model: expected an nn\.Module"):
         ssm.accelerate(model)
+
+
+def test_an_older_transformers_is_named(monkeypatch):
+    model = transformers.MambaForCausalLM(transformers.MambaConfig(vocab_size=9, hidden_size=8, num_hidden_layers=1))
+    before = {module: vars(module).get("forward") for module in model.modules()}
+    monkeypatch.delattr(transformers.cache_utils.Cache, "get_conv_state")
+    with pytest.raises(ssm.BackendUnavailableError, match=r"transformers 5\.18 or newer"):
+        ssm.accelerate(model)
+    assert all(vars(module).get("forward") is before[module] for module in model.modules())
