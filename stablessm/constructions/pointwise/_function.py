@@ -46,7 +46,7 @@ class Pointwise:
         return y
 
     def lipschitz(self, given: float | None) -> float:
-        """Return the given Lipschitz constant, or an estimate if it is None; raise an ArgumentError if f is steeper."""
+        """Return the given Lipschitz constant, or an estimate for None; raise an ArgumentError if it is too small."""
         given = None if given is None else real_number("lipschitz", given, 0)
         steepest = self._steepest()
         if given is None:

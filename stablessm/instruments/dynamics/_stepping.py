@@ -177,7 +177,7 @@ def _function(model: Any, x: Tensor | None, state: Any) -> Stepper:
 
 
 def _forms(model: Any, x: Tensor | None, state: Any) -> Iterator[tuple[tuple[int, ...], Any, bool]]:
-    """Yield candidates for the form of a function, in order: shape of the input, first state, and precision."""
+    """Yield the combinations of input shape, first state and precision with which to try to call a function."""
     shapes: list[tuple[int, ...]] = [()]
     if x is not None:
         own = tuple(x.shape[2:])
