@@ -79,7 +79,7 @@ class Judgment:
 
 
 def judge(fits: dict[LawName, Fit], window: Points, log_negligible: float) -> Judgment:
-    """Return what the laws fitted to a window say; levels below ``log_negligible`` are floors."""
+    """Judge a window of a curve by its fitted laws; constant levels below ``log_negligible`` are noise floors."""
     votes = [(vote, fit) for fit in fits.values() if (vote := _vote(fit, window, log_negligible)) is not None]
     n = len(window.s)
     count = max(n - _SPENT, 1) if min(fit.misfit for _, fit in votes) <= FOLLOWS else min(_CORRELATED, n)

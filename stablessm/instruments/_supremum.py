@@ -154,7 +154,7 @@ class Search:
                 pass
 
     def _search(self, points: Tensor) -> None:
-        """Measure M of these inputs up to ``searched``, and further for the last input whose response has not decayed.
+        """Measure the memory function up to ``searched`` for all inputs, and then further for one undecayed input.
 
         Without the latter, the curve would fall to zero where the search ends.
         """
