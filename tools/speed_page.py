@@ -69,7 +69,7 @@ def contest_table(record: Record) -> str:
         ahead = [row.get(f"{prefix}best_peer_over_this") for row in record["rows"] if row["contender"] == ours]
         behind = sum(ratio < 1 for ratio in ahead if ratio)
         compared = len([ratio for ratio in ahead if ratio])
-        said.append(f"in {behind} of {compared} comparisons{f' ({way})' if way else ''}")
+        said.append(f"in {behind} of {compared} comparisons{f' of {way} times' if way else ''}")
     behind_in = f"stablessm is slower than the best peer {', '.join(said)}."
     return "\n\n".join([_markdown(head, lines), behind_in, *_without_time(record, tuple(facts))])
 

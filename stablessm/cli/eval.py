@@ -59,7 +59,7 @@ def _scores(folder: Path, split: Any, batch_size: int | None, device: str, chang
 
     before = training.settings_of(folder)
     if "task" not in before["origin"]:
-        raise ArgumentError("FOLDER", "one that stablessm train wrote", f"{folder}, trained from Python")
+        raise ArgumentError("FOLDER", "a folder that stablessm train wrote", f"{folder}, a training from Python")
     with record.reading(folder / "training.json", "the settings of a training", arguments=False):
         origin = before["origin"]
         name, options = str(origin["task"]), {key: str(text) for key, text in origin["options"].items()}

@@ -55,8 +55,8 @@ def measure(
     words: Annotated[
         str | None,
         typer.Option(
-            help="Words, separated by commas, that a Hugging Face model reads repeatedly; multi-token words use their "
-            "last token (default: inputs in embedding space)."
+            help="Comma-separated words, each of which a Hugging Face model reads at every step as a constant input; "
+            "multi-token words use their last token (default: inputs in embedding space)."
         ),
     ] = None,
     out: Annotated[

@@ -27,7 +27,7 @@ def bad_entries(tensor: Tensor, limit: float | None) -> Tensor:
 
 
 def is_spoilt(tensor: Tensor, limit: float | None) -> bool:
-    """Return True if an entry is bad, where -∞ does not count because attention masks consist of it."""
+    """Return True if an entry is bad; -∞ does not count, because attention masks contain it."""
     tensor = (
         tensor.detach()
     )  # under activation checkpointing, the tensors saved for backward must not depend on the result

@@ -41,7 +41,7 @@ class Points:
 @final
 @dataclass(frozen=True)
 class Windows:
-    """A measured curve reduced to points, in four windows with increasing first times that end at s = 1."""
+    """A measured curve reduced to points, in four windows that start later and later and all end at s = 1."""
 
     points: list[Points]
     origin: float
@@ -188,7 +188,7 @@ def _after_dips(y: np.ndarray, dip: float) -> int:
 
 
 def _blocks(s: np.ndarray, y: np.ndarray, sigma: float, floor: np.ndarray) -> Points:
-    """Average samples over blocks that are evenly spaced in time (for modes) and in log time (for powers).
+    """Average samples over blocks with edges evenly spaced in time and in log time, for exponential and power laws.
 
     Each mean covers only the middle of its block, so that the curvature of y changes the mean by at most the noise.
     """

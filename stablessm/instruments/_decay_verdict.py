@@ -132,7 +132,7 @@ def _followed(judged: list[Judgment], first: int, margin: float, seen: Windows) 
 
 
 def _claim(kind: Kind, best: Fit, judged: list[Judgment], beaten: str, evidence: float, seen: Windows) -> Verdict:
-    """Return a verdict on a curve with an interval that includes those of all laws of this kind in the last windows.
+    """Return a verdict with this kind of decay and an interval, or ``undecided`` if the last windows disagree.
 
     The interval is widened on both sides, because the rate may still change after the end of the curve.
     """
@@ -257,7 +257,7 @@ def _fall(window: Points) -> float:
 
 
 def _evenness(window: Points) -> float:
-    """Return the slower over the faster decay rate of the two halves of a part of a curve; 0 if a half rises."""
+    """Return the ratio of the slower to the faster decay rate of the two halves of a window; 0 if a half rises."""
     s, y = window.s, window.y
     middle = (s[0] + s[-1]) / 2
     slow, fast = sorted(_slope(s[part], y[part]) for part in (s <= middle, s >= middle))

@@ -61,7 +61,7 @@ class Judgment:
         return self.best.misfit <= FOLLOWS or self.best.rms <= CLOSELY
 
     def close(self, kind: Kind) -> list[Fit]:
-        """Return the fitted laws whose intervals are combined for a kind of decay, the best law first.
+        """Return the fitted laws whose parameters the interval of a kind of decay must contain, the best law first.
 
         These fit about as well as the best law. Where no law follows the points, these are one mode, two modes, and a
         mode times a moderate power: after a transient the first two tend to overestimate the final rate, and the last
@@ -79,7 +79,7 @@ class Judgment:
 
 
 def judge(fits: dict[LawName, Fit], window: Points, log_negligible: float) -> Judgment:
-    """Return what the laws fitted to a window say; levels below ``log_negligible`` are floors."""
+    """Judge a window of a curve by its fitted laws; constant levels below ``log_negligible`` are noise floors."""
     votes = [(vote, fit) for fit in fits.values() if (vote := _vote(fit, window, log_negligible)) is not None]
     n = len(window.s)
     count = max(n - _SPENT, 1) if min(fit.misfit for _, fit in votes) <= FOLLOWS else min(_CORRELATED, n)
@@ -97,7 +97,7 @@ def judge(fits: dict[LawName, Fit], window: Points, log_negligible: float) -> Ju
 
 
 def _vote(fit: Fit, window: Points, log_negligible: float) -> Kind | None:
-    """Return the kind of decay that a fitted law implies; None if a simpler law says the same."""
+    """Return the kind of decay that a fitted law implies; None if the law is not evidence for any kind."""
     begin, end = float(window.s[0]), float(window.s[-1])
     theta, fallen = fit.theta, float(window.y.max() - window.y[-1])
     if fit.law == "level":
@@ -147,7 +147,7 @@ def _main_vote(fit: Fit, begin: float, end: float) -> Kind | None:
 
 
 def _by_fall(kind: Kind, fall: float, half: float) -> Kind:
-    """Return the kind of decay if a law falls enough in its window, otherwise ``none`` or ``undecided``."""
+    """Return ``kind`` if a fitted law falls far enough in its window, otherwise ``none`` or ``undecided``."""
     if fall + half < _SURELY_FLAT and fall < max(FLAT, 1.5 * half):
         return "none"
     return "undecided" if fall < (_STRETCHED_SEEN if kind == "stretched" else _SEEN) else kind

@@ -91,7 +91,7 @@ def kernel_distance(model: nn.Module, target: Any, horizon: int, dt: float, like
 
 
 def counts_steps(owner: Any) -> bool:
-    """Return True if the times in ``owner.kernel(times)`` are steps: in discrete time, or without a single ``dt``."""
+    """Return True if ``owner.kernel`` takes times in steps: in discrete time, or if the owner has no single ``dt``."""
     time = getattr(owner, "time", None)
     return time == "discrete" or (time == "continuous" and not hasattr(owner, "dt"))
 
@@ -138,7 +138,7 @@ class OutputDistance:
 def output_distance(
     model: nn.Module, target: Any, norm: Norm, inputs: Tensor, dt: float, like: Tensor
 ) -> OutputDistance:
-    """Create the output distance of a model and a target for test inputs (B, T, d_input)."""
+    """Create the :class:`OutputDistance` between a model and a target for test inputs (B, T, d_input)."""
     for name, owner in (("model", model), ("target", target)):
         own = None if counts_steps(owner) else getattr(owner, "dt", None)
         if isinstance(own, float | int) and own != dt:

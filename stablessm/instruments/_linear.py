@@ -1,4 +1,4 @@
-"""Memory of linear time-invariant models, which are detected by a test: from the impulse response, in closed form."""
+"""Memory of linear time-invariant models, in closed form from the impulse response; a test detects linear models."""
 
 from __future__ import annotations
 

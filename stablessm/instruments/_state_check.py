@@ -1,4 +1,4 @@
-"""A model with its true outputs, with which the outputs of other ways of running it are compared."""
+"""The comparison of different ways of running a model with its true outputs, which are computed in one pass."""
 
 from __future__ import annotations
 

@@ -84,13 +84,13 @@ def carried(shape: Shape) -> list[Plan]:
 
 
 def step_by_step(shape: Shape) -> list[Plan]:
-    """Return single steps from the beginning, and after prompts."""
+    """Return plans of single steps, from the beginning and after prompts."""
     last = shape.steps - 1
     return [tuple(shape.stepwise(0)), *carried(shape), (shape.chunk(0, last), *shape.stepwise(last))]
 
 
 def chunks(shape: Shape, own: int | None = None) -> list[Plan]:
-    """Return chunks of every length, each after a state and before another chunk: a state may be lost at one length.
+    """Return plans of chunks of every length, placed between other calls, as a state may be lost at one length only.
 
     Single steps are a case of their own. If ``own`` is given, only chunks of about this length.
     """

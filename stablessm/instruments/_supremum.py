@@ -1,4 +1,4 @@
-"""A search for the inputs x that maximize |d/dt H_t(u^x)|, which defines the memory function, at every time t."""
+"""Search for the memory function: the largest |d/dt H_t(u^x)| over inputs u^x (x from time 0 on), at each time t."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ class Search:
             self.note += f", after {self.limit} steps {len(leaders)} of them"
 
     def _linearize(self, system: System) -> None:
-        """Add the response to a very small input, from a linearized model, to the search for the largest response.
+        """Evaluate the memory function for very small inputs by linearizing the model; store values larger than before.
 
         The input has the size ``SMALLEST`` times the bound. The response is used up to the time at which it is not
         linear, as near an unstable fixed point.
@@ -154,7 +154,7 @@ class Search:
                 pass
 
     def _search(self, points: Tensor) -> None:
-        """Measure M of these inputs up to ``searched``, and further for the last input whose response has not decayed.
+        """Measure the memory function up to ``searched`` for all inputs, and then further for one undecayed input.
 
         Without the latter, the curve would fall to zero where the search ends.
         """
@@ -198,14 +198,14 @@ class Search:
         return max(1, 8 * CHUNK_ELEMENTS // width)
 
     def _speeds(self, points: Tensor, velocity: Tensor) -> Tensor:
-        """Return the normalized |d/dt H_t(u^x)| for n inputs, (n, T)."""
+        """Return |d/dt H_t(u^x)|, given ``velocity`` = d/dt H_t(u^x), normalized as ``norm`` requires, (n, T)."""
         speed = _length(velocity)
         if self.norm == "ball":
             return speed / self.bound
         return speed / (points.abs().amax(1, keepdim=True) + 1) if self.norm == "plus_one" else speed
 
     def _velocities(self, points: Tensor, horizon: int, linear: System | None = None) -> Iterator[Tensor]:
-        """Yield d/dt H_t(u^x) of the system or of its linearization in pieces of the time axis, (n, ·, d_output)."""
+        """Yield d/dt H_t(u^x), of the system or of its linearization, in pieces of the time axis, (n, ·, d_output)."""
         x = torch.cat([torch.zeros_like(points[:1]), points])
 
         def drive(start: int, stop: int) -> Tensor:
@@ -314,7 +314,7 @@ class Search:
         return zip(x.split(size), times.split(size), strict=True)
 
     def _slope(self, x: Tensor, times: Tensor) -> Tensor:
-        """Return, for each input, the direction in which the memory function at its own time grows, (n, d_input)."""
+        """Return the change of each input by which the memory function at its time grows fastest, (n, d_input)."""
         with torch.enable_grad():
             x = x.detach().requires_grad_()
             speed = self._speeds(x, torch.cat(list(self._velocities(x, int(times.max()) + 1)), 1))

@@ -45,7 +45,7 @@ class BernsteinCheck(Result):
         return self.constant * torch.exp(-self.rate * self.times)
 
     def against(self, times: Tensor | Sequence[float], memory: Tensor | Sequence[float], *, floor: float = 0.0) -> Self:
-        """Compare the bound with a memory function measured at the given times: return a copy of the check with it.
+        """Return a copy of the check that compares the bound with a memory function measured at the given times.
 
         The memory must be measured in the norm ``plus_one``, since the theorem is about sup |d/dt y| / (|x|_∞ + 1) over
         Heaviside inputs x (eq. 45).

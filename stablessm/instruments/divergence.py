@@ -273,7 +273,7 @@ class DivergenceTrace:
         return Divergence(phase, name, type(module).__name__, label, value, index, batch, time, channel, mode)
 
     def _blame(self, name: str, states: Sequence[Tensor], index: tuple[int, ...] | None, forward: bool) -> Mode | None:
-        """Return the recurrent mode that probably diverged: the mode at the index, or with the largest state or growth.
+        """Return the mode that most likely diverged: at ``index`` if known, else with the largest state or growth.
 
         If the module has no modes, the fastest growing unstable mode of the model is returned; in the forward pass, one
         of a module that has already run, if there is one.

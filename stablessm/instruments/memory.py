@@ -257,7 +257,7 @@ def _given(directions: Tensor, amplitudes: Sequence[float] | None, system: Syste
 
 
 def time_step(model: Any, dt: float | None) -> float:
-    """Return the time between samples: that of the model (which ``dt`` must not contradict), or ``dt``, or 1."""
+    """Return the time between samples: the time step of the model, which ``dt`` must equal, or ``dt``, or 1."""
     own = own_step(model)
     if dt is None:
         return 1.0 if own is None else own

@@ -73,7 +73,7 @@ class System:
 
     @property
     def width(self) -> int:
-        """Return the smallest number of values that one step of one sequence occupies in memory."""
+        """Return a lower bound of the number of values that one step of one sequence takes in memory."""
         return max(self.d_input, self.d_output, self.held)
 
     def outputs(

@@ -82,7 +82,7 @@ def _folders(root: Path) -> Iterator[Path]:
 
 
 def _ordered(runs: list[Record]) -> list[Record]:
-    """Return the runs sorted by paper, with other runs last; within an id, the run for the front page comes first."""
+    """Return the runs sorted by paper and id, runs of no paper last; of one id, the front page's run comes first."""
     runs.sort(key=lambda run: str(run.folder))
     runs.sort(key=lambda run: (run.status == "complete", run.size == "paper", run.date), reverse=True)
     sources: dict[str, str] = {}

@@ -113,7 +113,7 @@ def quick(signal: Tensor) -> bool:
 
 
 def forward_mode() -> bool:
-    """Return True inside forward-mode differentiation, or if this release of PyTorch does not show it."""
+    """Return True inside forward-mode differentiation, or if this release of PyTorch cannot tell."""
     return _private is None or _private.forward_level() >= 0
 
 

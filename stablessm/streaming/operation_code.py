@@ -104,11 +104,11 @@ class OperationCode:
         self.emit.repeat(I64(count), body)
 
     def _vector(self, start: ir.Value, *number: ir.Value | int) -> ir.Value:
-        """Return the address of the vector whose index, relative to ``start``, is the sum of ``number``."""
+        """Return the address of a vector; its index, counted from the address ``start``, is the sum of ``number``."""
         return self.emit.at(start, *(self.emit.times(part, self.lanes) for part in number))
 
     def _load(self, start: ir.Value, *number: ir.Value | int) -> ir.Value:
-        """Emit the load of the vector whose index, relative to ``start``, is the sum of ``number``."""
+        """Emit the load of a vector; its index, counted from the address ``start``, is the sum of ``number``."""
         return self.emit.load(self._vector(start, *number), self.lanes)
 
     def _each(
@@ -206,7 +206,7 @@ class OperationCode:
         self.rows(row)
 
     def _spread(self, op: ops.Spread, row: ir.Value) -> None:
-        """Emit code for the repetition of elements, one after the other, because these vectors are short."""
+        """Emit code for :class:`.Spread`: repeat each element ``each`` times, and all of this ``whole`` times."""
         emit, size = self.emit, self.memory.size(op.source)
         source, out = self.at(op.source, row), self.at(op.out, row)
 
@@ -272,7 +272,7 @@ class OperationCode:
             self._tiles(op, whole * TILE_VECTORS, 1, rest)
 
     def _tiles(self, op: Affine, first: int, tiles: int, width: int) -> None:
-        """Emit code for the matrix product for ``tiles`` groups of ``width`` output vectors, from ``first`` on."""
+        """Emit code for a part of a matrix product: ``tiles`` tiles of ``width`` output vectors, from ``first`` on."""
         if not tiles:
             return
         emit, unroll = self.emit, TILE_VECTORS // width

@@ -247,7 +247,7 @@ def _copied(program: Program, batch: int, backend: str, arrays: list[np.ndarray]
 
 
 def _available(backend: str) -> str:
-    """Return the backend that runs if this one is requested: ``compiled`` or ``numpy``."""
+    """Return the backend to run, ``compiled`` or ``numpy``, for the value of the argument ``backend``."""
     missing = why_not("cpu")
     if backend == "compiled" and missing is not None:
         raise BackendUnavailableError(f"backend: 'compiled' was requested, but {missing}")

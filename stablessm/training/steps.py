@@ -43,7 +43,7 @@ class Hooks:
         """React to an update of the weights; ``step`` is the number of updates so far."""
 
     def looked(self, step: int) -> None:
-        """React to results that the host reads from the device; afterwards the recorded losses are deleted."""
+        """React to the losses recorded since the last call; called before these losses are deleted."""
 
     def saving(self) -> None:
         """Prepare for a checkpoint; called before it is written. No checkpoint is written if all hooks are lost."""

@@ -37,6 +37,7 @@ def test_onnx(tmp_path):
     assert [port.shape for port in session.get_inputs()] == [["batch", 3], ["batch", 3, 4, 2]]
 
 
+@pytest.mark.slow  # tests/streaming/test_export.py exports classifiers, the tests above and below use the command
 def test_a_saved_network(tmp_path):
     model = ssm.models.SequenceClassifier(4, d_input=3, d_model=8, n_layers=1, d_state=4).eval()
     ssm.save(model, tmp_path / "model")

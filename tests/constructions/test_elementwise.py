@@ -224,3 +224,9 @@ def test_what_cannot_be_done_says_why():
 def test_a_jump_is_not_met():
     with pytest.raises(NumericalError, match=r"is not met: .*f must be continuous"):
         elementwise(lambda x: (x > 0) * 1.0, (-1, 1), tol=1e-2)
+
+
+@pytest.mark.parametrize("f", [torch.sin, lambda x: x.clamp(min=0), lambda x, y: x + y])
+def test_a_function_that_does_not_take_arrays_is_named(f):
+    with pytest.raises(ArgumentError, match="f: expected a function of NumPy arrays, got one that raises"):
+        elementwise(f, (-1.0, 1.0), 0.1)

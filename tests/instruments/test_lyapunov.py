@@ -65,7 +65,10 @@ def random_matrix(seed: int, size: int) -> Tensor:
         (lambda x, s: (s, 3.2 * s * (1 - s)), torch.tensor(0.3), {"steps": 1000}, [-0.9163], 0.002),
         (ikeda, np.array([0.1, 0.1]), {"steps": 3000}, [0.507, 2 * math.log(0.9) - 0.507], 0.015),
         (runge_kutta(lorenz, 0.01), np.ones(3), {"steps": 8000, "dt": 0.01}, [0.906, 0.0, -14.572], 0.03),
-        (runge_kutta(roessler, 0.05), np.ones(3), {"steps": 6000, "dt": 0.05}, [0.0714, 0.0, -5.39], 0.05),
+        pytest.param(
+            runge_kutta(roessler, 0.05), np.ones(3), {"steps": 6000, "dt": 0.05}, [0.0714, 0.0, -5.39], 0.05,
+            marks=pytest.mark.slow,
+        ),
     ],
     ids=["henon", "logistic 4", "logistic 3.2", "ikeda", "lorenz", "roessler"],
 )  # fmt: skip

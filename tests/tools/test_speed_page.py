@@ -51,8 +51,8 @@ def test_a_lost_comparison_is_in_the_table() -> None:
     assert "| 1×2×3, float32, decay per step | queued | 3.00 | 1.50 | 2.00 (slow) | 3.00 |" in text
     assert "| called | 4.00 (3.60–4.40) | 2.00 | 0.50 (quick) | 4.00 " in text
     assert (
-        "\n\nstablessm is slower than the best peer in 0 of 2 comparisons (queued), "
-        "in 2 of 2 comparisons (called).\n\n" in text
+        "\n\nstablessm is slower than the best peer in 0 of 2 comparisons of queued times, "
+        "in 2 of 2 comparisons of called times.\n\n" in text
     )
 
 
@@ -64,7 +64,7 @@ def test_a_graph_of_ours_is_beside_ours_and_no_peer() -> None:
     text = figure.contest_table({"rows": rows})
     assert "| called | 4.00 (3.60–4.40) | 2.00 | 0.50 (peer) |" in text
     assert "| graph | 1.00 (0.90–1.10) | 0.50 | 2.00 (peer) |" in text
-    assert "in 0 of 2 comparisons (graph)." in text
+    assert "in 0 of 2 comparisons of graph times." in text
 
 
 def test_who_has_no_time_is_named_with_the_reason_and_the_cases() -> None:

@@ -101,7 +101,7 @@ class _Tape:
 
 
 class _Replacement(nn.Module):
-    """The base class of replacements of a module, which keep its mode and forward attributes that a caller may read."""
+    """A module that replaces another module; attributes that it lacks are read from the replaced module."""
 
     def __init__(self, tape: _Tape) -> None:
         super().__init__()

@@ -172,7 +172,7 @@ def _group(plans: list[_Plan], rows: list[int], d_input: int, dtype: torch.dtype
 
 
 def _measure(group: ChannelGroup, plans: list[_Plan], flat: np.ndarray, finite: bool) -> dict[int, FilterFit]:
-    """Measure the errors of all filters of a group, whose parameters are rounded to the dtype of the layer."""
+    """Measure the errors of all filters of a group after its parameters were rounded to the dtype of the layer."""
     length = flat.shape[1]
     span = 2 * length if finite else length
     kernel = group.kernel(span).numpy()

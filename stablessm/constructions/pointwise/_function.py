@@ -31,7 +31,12 @@ class Pointwise:
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
         """Evaluate f at points (n, d), and return values (n, k); raise an ArgumentError if the values are not valid."""
-        y = real_array("f", self.f(x[:, 0] if self.interval else x))
+        try:
+            found = self.f(x[:, 0] if self.interval else x)
+        except (TypeError, AttributeError) as error:  # a function of tensors
+            expected, got = "a function of NumPy arrays", f"one that raises {type(error).__name__}: {error}"
+            raise ArgumentError("f", expected, got) from error
+        y = real_array("f", found)
         if y.ndim not in (1, 2) or len(y) != len(x) or 0 in y.shape:
             raise ArgumentError("f", f"one row for each of {len(x)} points (it must be vectorized)", f"shape {y.shape}")
         y = y.reshape(len(x), -1)
@@ -41,7 +46,7 @@ class Pointwise:
         return y
 
     def lipschitz(self, given: float | None) -> float:
-        """Return the given Lipschitz constant, or an estimate if it is None; raise an ArgumentError if f is steeper."""
+        """Return the given Lipschitz constant, or an estimate for None; raise an ArgumentError if it is too small."""
         given = None if given is None else real_number("lipschitz", given, 0)
         steepest = self._steepest()
         if given is None:

@@ -1,4 +1,4 @@
-"""Fit of Volterra kernels by products of sums of shared exponentials. This module does not import torch."""
+"""Fit of Volterra kernels by products of exponential sums that share exponentials. Does not import torch."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _SHARES = {"span": 0.2, "states": 0.5, "terms": 0.6}
 @final
 @dataclass(frozen=True, eq=False)
 class Factors:
-    """The factors φ_r of a Volterra model as one matrix-valued exponential sum (R, 1), with powers and weights."""
+    """The factors φ_r of a Volterra model, as one exponential sum of shape (R, 1), with their powers and weights."""
 
     sum: ExponentialSum
     orders: np.ndarray
@@ -87,7 +87,7 @@ class Modes:
 
 
 def fit(kernels: Sequence[SampledKernel], tol: float) -> Factors:
-    """Fit every kernel by products of sums of shared exponentials, to a relative Frobenius error of about ``tol``."""
+    """Fit all kernels by products of sums of the same exponentials, to a relative Frobenius error of about ``tol``."""
     spans = [kernel.span(_SHARES["span"] * tol) for kernel in kernels]
     present = [(kernel, norm) for kernel, (_, norm) in zip(kernels, spans, strict=True) if norm]
     samples = np.concatenate([functions for functions, _ in spans], 1)
@@ -142,8 +142,7 @@ def _spread(eigenvalues: np.ndarray, tol: float) -> np.ndarray:
 
 
 def realizations(samples: np.ndarray, least: int) -> Iterator[np.ndarray]:
-    """Yield the eigenvalues of recurrences whose responses approximate (T + 1, R) samples, with orders from ``least``
-    up.
+    """Yield eigenvalues of recurrences whose responses approximate samples (T + 1, R), for orders from ``least`` up.
 
     This is the Ho-Kalman algorithm (ERA) on the Hankel matrix H[i, (j, r)] = samples[i + j, r], of which only some rows
     and columns are computed (densely for small, sparsely for large i and j), weighted by the steps that they stand for.

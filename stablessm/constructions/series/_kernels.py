@@ -124,11 +124,11 @@ class SampledKernel:
         return symmetric_part(core)
 
     def tested(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return grid nodes and weights to test a fit of the kernel, other than the nodes that were fitted."""
+        """Return random grid nodes, drawn independently of the nodes that were fitted, and weights, to test a fit."""
         return strata(self.horizon, _TESTED[self.order], seed=1)
 
     def scattered(self) -> tuple[tuple[np.ndarray, float], ...]:
-        """Return random and diagonal points of a large grid to test a fit, (points, n) each, with weights."""
+        """Return random and diagonal points of a large grid, (points, n) each, with weights, to test a fit."""
         draw = np.random.default_rng(2).integers(self.horizon + 1, size=(_UNIFORM, self.order))
         diagonal = np.repeat(np.arange(self.horizon + 1)[:, None], self.order, 1)
         return (draw, (self.horizon + 1) ** self.order / _UNIFORM), (diagonal, 1.0)

@@ -55,7 +55,7 @@ def _whole(model: VolterraSSM, kernel: SampledKernel) -> list[float]:
 
 
 def _sampled(model: VolterraSSM, kernel: SampledKernel) -> list[float]:
-    """Compare a kernel of the model with the given kernel at some steps of a large grid, like :func:`_whole`.
+    """Compare a kernel of the model with the given kernel at some steps of a large grid; return what ``_part`` returns.
 
     The result is the error on the test nodes, or the error at random points or on the diagonal if that is larger.
     """
@@ -80,7 +80,7 @@ def _part(found: np.ndarray, truth: np.ndarray, weight: np.ndarray | float = 1.0
 
 
 def _output_error(model: VolterraSSM, kernels: Sequence[SampledKernel]) -> float:
-    """Return the relative error of outputs for random inputs that are nonzero only at some (test) steps."""
+    """Return the relative error of the outputs for random inputs that are zero except at the test nodes."""
     nodes, weights = max(kernels, key=lambda kernel: kernel.order).tested()
     amplitudes = np.random.default_rng(0).standard_normal((_INPUTS, len(nodes))) * np.sqrt(weights)
     wanted = np.full(_INPUTS, float(model.constant.detach()))

@@ -116,7 +116,7 @@ class Path:
         return min(range(1, order + 1), key=self.rms)
 
     def grow(self, order: int) -> Model:
-        """Fit all orders up to the given order, each by adding a mode to the fits with one and with two states less."""
+        """Fit all orders up to the given order, each by adding a mode to fits with one or two states fewer."""
         while self._grown < order:
             self._add(self._grown)
             self._grown += 1
@@ -125,7 +125,7 @@ class Path:
         return self.models[order]
 
     def _shrink(self, order: int) -> None:
-        """Improve a fit by starting again from fits with one and two more states, without one of their modes."""
+        """Try to improve the fit with ``order`` states by removing a mode from fits with one or two more states."""
         starts = []
         for more in (order + 1, order + 2):
             model = self.models.get(more)
@@ -161,7 +161,7 @@ class Path:
         return Model(rates, size)
 
     def _offer(self, starts: list[np.ndarray]) -> None:
-        """Optimize sums from all initial rates roughly, then the best one for each number of states to convergence."""
+        """Optimize sums from all initial rates briefly, and then the best sum of each order until it converges."""
         best = dict[int, Model]()
         for start in starts:
             self._keep(best, self._descend(start, _ROUGHLY))

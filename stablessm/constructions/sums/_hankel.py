@@ -95,7 +95,7 @@ def _transposed_product(values: np.ndarray, block: np.ndarray, columns: int) -> 
 
 
 def _prepared(values: np.ndarray, padded: bool) -> tuple[np.ndarray, int]:
-    """Compress the samples of a kernel to few columns (singular values do not change); return also the row count."""
+    """Compress samples to few columns (same singular values); return also the number of rows of the Hankel matrix."""
     if values.shape[1] > 1:
         u, s, _ = np.linalg.svd(values, full_matrices=False)
         keep = max(1, int((s > _NEGLIGIBLE * s[0]).sum()))

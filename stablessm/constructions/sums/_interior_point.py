@@ -116,5 +116,5 @@ def _step(
 
 
 def _length(values: np.ndarray, step: np.ndarray, part: float = 1.0) -> float:
-    """Return the length (at most 1) of a step that covers the fraction ``part`` of the way to the first zero value."""
+    """Return the largest step length up to 1 that reduces no positive value by more than the fraction ``part``."""
     return min(1.0, part / max(float((-step / values).max(initial=0.0)), np.finfo(np.float64).tiny))

@@ -24,7 +24,7 @@ INTERRUPTED = "exponential_sum was interrupted; it returns the best sum found so
 def measured(
     samples: Samples, domain: Domain, fit: Fit, request: Request, unit: float = 1.0, limit: float = math.nan
 ) -> ExponentialSum:
-    """Create an :class:`ExponentialSum` from a fit to samples / unit, and measure its errors."""
+    """Create an :class:`ExponentialSum` from a fit to the samples divided by ``unit``, and measure its errors."""
     es, error = compare(samples, domain, fit, unit)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         ratio = np.where(error.size > 0, error.size / error.kernel, 0.0)
@@ -108,7 +108,7 @@ def reason(search: Search, best: Fit, goal: float, unit: float) -> tuple[str, st
 
 
 def ambiguous(domain: Domain, free: Fit) -> tuple[str, str]:
-    """Return reason and remedy for samples that need a frequency near half a cycle per step, like the fit ``free``."""
+    """Return why samples do not determine a continuous-time kernel, and a remedy; ``free`` has too high a frequency."""
     cycles = float(np.abs(free.rates.imag).max()) * domain.dt / (2 * np.pi)
     what = (
         f"the samples cannot tell the kernel in continuous time: they need a wave of {cycles:.3g} cycles per step, and"

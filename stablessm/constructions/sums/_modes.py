@@ -45,7 +45,7 @@ class Domain:
     """Smallest distance of an initial rate from the slowest allowed rate, so that the rate can still change."""
 
     def single(self, rates: np.ndarray) -> np.ndarray:
-        """Return a mask of the rates that need one state: real rates, negative eigenvalues, and all complex modes."""
+        """Return a mask of the rates that need one state: real, with negative eigenvalue, or of a complex sum."""
         if self.is_complex:
             return np.ones(len(rates), dtype=bool)
         phase = np.abs(rates.imag) * self.dt
@@ -146,7 +146,7 @@ class Domain:
         return weights
 
     def turns(self, rates: np.ndarray) -> np.ndarray:
-        """Return a mask of the rates with a frequency that a fit may change: conjugate pairs and all complex modes."""
+        """Return a mask of the rates whose frequency a fit may change: in conjugate pairs, or of a complex sum."""
         return ~self.single(rates) | self.is_complex
 
     def _columns(self, rates: np.ndarray) -> np.ndarray:

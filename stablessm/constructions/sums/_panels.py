@@ -47,7 +47,7 @@ class Panels:
         return Panels(self.left, self.right, self.times, values)
 
     def misfit(self) -> np.ndarray:
-        """Return the interpolation error at each check, (p, checks): the largest over the entries of the function."""
+        """Return the largest interpolation error over the entries of the function, at each check point, (p, checks)."""
         nodes = 2 * (self.times[:, :_NODES] - self.left[:, None]) / (self.right - self.left)[:, None] - 1
         checks = 2 * (self.times[:, _NODES:] - self.left[:, None]) / (self.right - self.left)[:, None] - 1
         interpolated = _barycentric(nodes, checks) @ self.values[:, :_NODES]

@@ -400,7 +400,7 @@ class Search:
         return self.domain.clip(rates.astype(np.complex128))
 
     def _near(self, part: float) -> bool:
-        """Return True if a sum of many positive decays fits the kernel up to the relative error ``part``."""
+        """Return True if many decays with positive weights fit the kernel up to the relative error ``part``."""
         scalar = self.samples.values.shape[1] == 1
         return scalar and self.mixture is not None and self.mixture.error < part * self.scale
 

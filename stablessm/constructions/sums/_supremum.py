@@ -42,7 +42,7 @@ class Error:
 
 
 def compare(samples: Samples, domain: Domain, fit: Fit, unit: float = 1.0) -> tuple[ExponentialSum, Error]:
-    """Return the exponential sum of a fit to samples / unit, and its measured error.
+    """Return the exponential sum of a fit to the samples divided by ``unit``, and the measured error of the sum.
 
     For a function the error includes a bound on the rounding error of the sum. A unit that is a power of two changes
     no digit, so that the reported error equals the error in the search.

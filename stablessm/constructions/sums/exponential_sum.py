@@ -201,7 +201,7 @@ def _band(samples: Samples) -> float:
 @final
 @dataclass(eq=False)
 class _Attempt:
-    """The searches for one result of ``exponential_sum``, with different options."""
+    """One attempt of ``exponential_sum`` to fit samples, which may search several times with different options."""
 
     samples: Samples
     domain: Domain

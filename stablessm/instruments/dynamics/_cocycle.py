@@ -71,12 +71,12 @@ class Cocycle:
     counts: list[int] = field(default_factory=list)
 
     def add(self, moved: Tensor) -> None:
-        """Add a step with Jacobian J, given as the product ``moved`` of J and the directions (R, n, k)."""
+        """Record the growth in one step, given the product ``moved`` of its Jacobian and the directions, (R, n, k)."""
         self.directions, upper = torch.linalg.qr(moved)
         self._count(upper.diagonal(dim1=-2, dim2=-1).abs().log())
 
     def add_matrix(self, matrix: Tensor) -> None:
-        """Add a step with Jacobian matrices (R, n, n), separately for each set of connected variables."""
+        """Record the growth in one step with Jacobian matrices (R, n, n), by sets of connected variables."""
         if self.parts is None or len(self.parts) == 1:
             self.add(matrix @ self.directions)
             return
@@ -127,7 +127,7 @@ class Growth:
     logs: list[float] = field(default_factory=list)
 
     def add(self, matrix: Tensor) -> None:
-        """Add one step with the given Jacobian matrix."""
+        """Multiply the product of Jacobian matrices by the next matrix, and store its norm at some steps."""
         self.product = matrix @ self.product
         self.steps += 1
         size = float(self.product.abs().max())

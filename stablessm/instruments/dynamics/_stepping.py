@@ -112,7 +112,7 @@ def sequences(inputs: Any) -> Tensor:
 
 
 def _known(model: Any, x: Tensor | None, state: Any) -> Stepper | None:
-    """Return how a model with an adapter of its own is run; None for any other callable."""
+    """Return the stepper of a model that has an adapter; None for any other callable."""
     own = isinstance(getattr(model, "d_input", getattr(model, "input_size", None)), int)
     tokens = x is not None and not x.is_floating_point()
     if not has_adapter(model):
@@ -177,7 +177,7 @@ def _function(model: Any, x: Tensor | None, state: Any) -> Stepper:
 
 
 def _forms(model: Any, x: Tensor | None, state: Any) -> Iterator[tuple[tuple[int, ...], Any, bool]]:
-    """Yield candidates for the form of a function, in order: shape of the input, first state, and precision."""
+    """Yield the combinations of input shape, first state and precision with which to try to call a function."""
     shapes: list[tuple[int, ...]] = [()]
     if x is not None:
         own = tuple(x.shape[2:])

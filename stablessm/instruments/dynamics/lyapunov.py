@@ -415,7 +415,7 @@ def _averages(means: Tensor, counts: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _standard_error(means: Tensor, weights: Tensor) -> Tensor:
-    """Return the standard error of the mean: the larger one of those from trajectories and from pieces of time.
+    """Return the standard error of the mean: the larger of two estimates, from trajectories and from pieces of time.
 
     Trajectories are not independent if they start near each other, pieces of time are not if they are short.
     """

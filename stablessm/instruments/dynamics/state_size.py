@@ -120,7 +120,7 @@ def effective_state_size(
 @final
 @dataclass(frozen=True)
 class _Spectrum:
-    """The singular values of the past-to-future operator at one step, and the ranks through each part of the state."""
+    """The singular values of the past-to-future operator at one step, and its rank through each part of the state."""
 
     values: Tensor
     noise: float
@@ -236,7 +236,7 @@ def _spectrum(operator: Tensor, weights: Tensor, tol: float, corner: tuple[int, 
 
 
 def _without_direct_effect(matrix: Tensor, outputs: int, width: int, tol: float) -> Tensor:
-    """Replace the effect of x[t] on y[t] in the past-to-future operator by the value with the smallest rank."""
+    """Replace the effect of x[t] on y[t] in the past-to-future operator such that its rank is smallest."""
     corner = matrix[:outputs, -width:]
     if float(corner.abs().max()) <= 1e-12 * float(matrix.abs().max()):
         return matrix[outputs:]

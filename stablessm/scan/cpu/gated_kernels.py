@@ -187,7 +187,7 @@ FORMS = {
 
 
 def _changed(code: _Code, t: ir.Value, tile: ir.Value) -> tuple[_Change, ir.Value]:
-    """Emit code for the gates of a tile at step t; return them, and f, limited so that a stays below 1 if required."""
+    """Emit code for the gates of a tile at step t; return them, and f = a - 1 (kept below 0 if required)."""
     rate = code.load(code.emit.at(code.fields["rate"], code.channel(tile)))
     found = FORMS[code.spec.form].change(code, rate, code.inputs(t, tile))
     return found, code.math.negative(found.change) if code.spec.below_one else found.change

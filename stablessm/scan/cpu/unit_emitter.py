@@ -1,4 +1,4 @@
-"""What the kernels of gated and selective layers share: addresses, resets and loops of one work unit."""
+"""Code that kernels of gated and selective layers share: addresses, resets and loops of one work unit."""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ def measured(config: ApproximationConfig, run: Run, mixer: str, kind: str) -> Ma
 
 
 def jobs(config: ApproximationConfig) -> dict[str, Callable[[Run], object]]:
-    """Return one job for each mixer: the choice of the rate, and all targets."""
+    """Return one job for each mixer, which chooses the learning rate and then measures all targets."""
 
     def job(mixer: str, run: Run) -> None:
         chosen.compute(config, run, mixer)

@@ -48,7 +48,7 @@ def survived(config: Any, found: dict[str, np.ndarray]) -> np.ndarray:
 
 
 def _told(config: Any, edges: dict[str, np.ndarray]) -> str:
-    """Return the largest surviving rate of each map, as text: the median over the seeds and the range."""
+    """Return the largest learning rate up to which trainings did not fail, for each map, as text: median and range."""
     rates = (0.0, *config.rates)
     parts = []
     for map, steps in edges.items():

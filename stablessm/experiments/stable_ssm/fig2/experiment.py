@@ -106,9 +106,7 @@ def span(ratio: np.ndarray) -> tuple[float, float]:
 
 
 def claims(config: ScaleConfig, stages: Stages) -> Claims:
-    """Check that "best" has a constant ratio, that other maps do not, and that softplus has the smallest ratios of
-    these.
-    """
+    """Check that G/|w| is constant only for "best", and that softplus has the smallest ratio of the other maps."""
     for check in (balanced, unbalanced, milder):
         yield from (check(config, found, time) for time, found in measured.all(config, stages).items())
 
