@@ -3,6 +3,8 @@ from __future__ import annotations
 from typer.testing import CliRunner
 
 from stablessm.cli import app
+from stablessm.cli.run import _all
+from stablessm.experiments import listing
 
 
 def invoke(*arguments: str, code: int = 0) -> str:
@@ -30,6 +32,14 @@ def test_unknown_ids_and_sizes(tmp_path, monkeypatch):
     assert "size: expected smoke or paper" in invoke("run", "ia-fig1", "--size", "huge", code=2)
     assert not (tmp_path / "runs").exists()
     assert "Examples:" in invoke("run", "--help")
+
+
+def test_all_experiments_of_a_size():
+    found = {size: _all(size) for size in ("smoke", "paper", "reduced", "large", "huge")}
+    assert found["smoke"] == found["huge"] == list(listing.IDS)  # a size that no experiment has is refused later
+    assert "ext-nonlinear" in found["reduced"]
+    assert not {"ext-nonlinear", "ext-approximation"} & set(found["paper"])
+    assert {"st-table3", "ext-nonlinear"} <= set(found["large"]) < set(listing.IDS)
 
 
 def test_what_is_refused_leaves_nothing_behind(tmp_path, monkeypatch):

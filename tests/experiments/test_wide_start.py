@@ -17,7 +17,7 @@ RATES = tuple(0.01 / warmup for warmup in (300, 100, 30, 10))
 
 
 def updates(scheme: str, width: int, layers: int, *, scaled: bool = True, seed: int = 0) -> list[float]:
-    """The loss on text with the frequencies of Zipf's law, before and after the first update at each rate."""
+    """The loss on tokens with the frequencies of Zipf's law, before and after the first update at each rate."""
     map, options = SCHEMES[scheme]
     torch.manual_seed(seed)
     model = LanguageModel(
@@ -26,7 +26,9 @@ def updates(scheme: str, width: int, layers: int, *, scaled: bool = True, seed: 
     )  # fmt: skip
     model = scaled_start(model) if scaled else model
     shares = 1 / torch.arange(1, VOCABULARY + 1, dtype=torch.float32)
-    tokens = torch.multinomial(shares, 2 * 65, True, generator=torch.Generator().manual_seed(seed)).view(2, 65)
+    drawn = torch.multinomial(shares, 2 * 65, True, generator=torch.Generator().manual_seed(seed)).view(2, 65)
+    again = F.pad(drawn[:, 1:] == drawn[:, :-1], (1, 0))
+    tokens = torch.where(again, (drawn + 7) % VOCABULARY, drawn)  # in a text, a token seldom follows itself
     return first_update(
         model, lambda: F.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten()), RATES
     )

@@ -133,3 +133,17 @@ def test_half_precision_is_computed_in_float32(name, dtype):
     torch.testing.assert_close(W, chosen(M.detach().float()).to(dtype))
     negative = -torch.eye(3)
     torch.testing.assert_close(chosen.inverse(negative.to(dtype)), chosen.inverse(negative).to(dtype))
+
+
+@pytest.mark.parametrize("name", matrix.names())
+def test_maps_of_a_stack_are_those_of_its_matrices(name):
+    chosen = matrix.get(name)
+    Ms = torch.randn(3, 4, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    weights = torch.arange(16.0, dtype=torch.float64).view(4, 4)
+    stacked, single = Ms.clone().requires_grad_(), Ms.clone().requires_grad_()
+    Ws = torch.vmap(chosen)(stacked)
+    (Ws * weights).sum().backward()
+    expected = torch.stack([chosen(M) for M in single])
+    (expected * weights).sum().backward()
+    torch.testing.assert_close(Ws, expected)
+    torch.testing.assert_close(stacked.grad, single.grad)
