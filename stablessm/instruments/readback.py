@@ -86,6 +86,7 @@ def readback(
             return its state, or to probe another quantity.
         dt: Time between samples (default: the model's, or 1).
 
+    >>> from torch import nn
     >>> found = readback(nn.GRU(1, 8, batch_first=True), torch.randn(10, 120, 1), lags=10)
     >>> found.state_size, 0 < found.capacity <= 8, bool(found.explained[0] > found.explained[9])
     (8, True, True)

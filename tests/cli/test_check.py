@@ -48,7 +48,7 @@ def test_json_is_the_report_and_keeps_the_exit_code(run):
     data = json.loads(result.stdout)
     assert (data["source"], data["model"], data["passed"]) == ("check_models:Wrong", "Wrong", False)
     assert data["cases"][0]["name"] == "chunks"
-    assert data["cases"][0]["first"] == 2
+    assert data["cases"][0]["first"] == 1
 
 
 def test_a_saved_layer(run, tmp_path):

@@ -273,7 +273,7 @@ def test_wrong_arguments_are_named(load):
         ("train", "recall", "--lr", "-1"): "lr: expected",
         ("train", "recall", "--select", "first"): "select: expected one of 'best', 'last'",
         ("train", "recall", "--device", "tpu"): "device: expected auto, cpu or cuda",
-        ("eval", "nowhere"): "folder: expected that of a training",
+        ("eval", "nowhere"): "folder: expected the folder of a training",
     }.items():
         assert told in call(*arguments, code=2), arguments
     assert not Path("runs").exists()

@@ -267,7 +267,8 @@ def test_etth1_comes_from_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyP
     one, few, many = rows[:2], [row.rsplit(",", 1)[0] for row in rows], [f"{row},1" for row in rows]
     (tmp_path / FILE).write_bytes(gzip.compress("\n".join(one).encode()))
     assert hourly("etth1", 1).shape == (1, CHANNELS)
-    texts = [gzip.compress("\n".join(lines).encode()) for lines in (few, many, rows[:1], [], [*rows, "x,1"])]
+    torn = [*rows, "2016-07-01 03:00:00,1"]
+    texts = [gzip.compress("\n".join(lines).encode()) for lines in (few, many, rows[:1], [], torn)]
     spoilt = whole[:20] + bytes(20) + whole[40:]
     for content in (b"not gzip", b"", whole[:-10], spoilt, gzip.compress(b"\xff\xfe\n\xff"), *texts):
         (tmp_path / FILE).write_bytes(content)

@@ -227,7 +227,7 @@ def test_first_numbers_never_change():
         ("recall", {"train_examples": 0}, "train_examples: expected a whole number, at least 1"),
         ("recall", {"train_on": "none"}, "train_on: expected one of all, answer"),
         ("multi-query-recall", {"pairs": 32}, "pairs: expected from 1 to 31"),
-        ("multi-query-recall", {"length": 20, "pairs": 8}, "queries: expected from 1 to length - 2 pairs = 4"),
+        ("multi-query-recall", {"length": 20, "pairs": 8}, "queries: expected from 1 to length - 2 · pairs = 4"),
         ("selective-copying", {"copied": 300}, "copied: expected from 1 to the length 256"),
         ("selective-copying", {"vocabulary": 2}, "vocabulary: expected a whole number, at least 3"),
         ("functional", {"target": "cosine"}, "target: expected one of exponential"),

@@ -109,7 +109,7 @@ def test_what_is_no_tokenizer_is_named(tmp_path: Path) -> None:
     foreign["added_tokens"] = []
     foreign["model"]["vocab"] = {t: i for t, i in foreign["model"]["vocab"].items() if t != tokenizers.BORDER}
     (tmp_path / tokenizers.FILE).write_text(json.dumps(foreign), encoding="utf-8")
-    with pytest.raises(ArgumentError, match=r"a byte-level one with a token <\|endoftext\|>"):
+    with pytest.raises(ArgumentError, match=r"a byte-level tokenizer with a token <\|endoftext\|>"):
         tokenizers.load(tmp_path)
 
 

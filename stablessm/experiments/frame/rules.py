@@ -106,6 +106,15 @@ def ahead(gaps: Sequence[float], margins: Sequence[float]) -> Verdict:
     return graded(all(gap > margin for gap, margin in pairs), 2 * sum(gap > 0 for gap in gaps) >= len(gaps))
 
 
+def decided(able: bool, verdict: Verdict) -> Verdict:
+    """Return the verdict if the run is able to decide the statement, and ``inconclusive`` otherwise.
+
+    >>> decided(True, "partly"), decided(False, "partly")
+    ('partly', 'inconclusive')
+    """
+    return verdict if able else "inconclusive"
+
+
 def given(condition: bool, verdict: Verdict) -> Verdict:
     """Return the verdict if a necessary condition holds; otherwise the statement fails.
 

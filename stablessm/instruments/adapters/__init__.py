@@ -27,6 +27,7 @@ def as_stateful(model: Any, *, d_input: int | None = None) -> Stateful:
 
     An adapter (an instance of a subclass of :class:`Stateful`) is returned unchanged.
 
+    >>> import torch
     >>> y, state = as_stateful(nn.LSTMCell(3, 8)).run(torch.zeros(2, 5, 3))
     >>> tuple(y.shape), len(state)
     ((2, 5, 8), 2)

@@ -107,7 +107,7 @@ def _unstable(config: Any, tables: dict[str, dict[str, dict[str, np.ndarray]]]) 
     failed = [(row["direct"]["largest"], ~survived(config, row["direct"])) for row in tables.values()]
     count = sum(int(lost.sum()) for _, lost in failed)
     grew = sum(int(((largest > 0) | np.isnan(largest))[lost].sum()) for largest, lost in failed)
-    verdict = rules.graded(2 * grew >= count) if count else "inconclusive"
+    verdict = rules.decided(count > 0, rules.graded(2 * grew >= count))
     return Claim(
         "where direct fails, its recurrence has become unstable",
         OURS,

@@ -188,7 +188,7 @@ def only_best(config: Config, found: Trainings, schemes: list[str]) -> Claim:
         f"only best converges at the rate {config.rate:g}, at some number of warm-up steps",
         "best 3 of 3; exp, softplus and direct 0 of 3",
         f"of {config.seeds} seeds, {told}",
-        "inconclusive" if alike else rules.graded(full, part),
+        rules.decided(not alike, rules.graded(full, part)),
         f"{config.beyond} steps at the full rate after each warm-up. Partly: best converges with more seeds than every "
         "other map at some warm-up. If all maps share one fate at every warm-up, the run cannot tell.",
     )
@@ -206,7 +206,7 @@ def caused(config: Config, found: Trainings, schemes: list[str]) -> Claim:
         "direct diverges because an eigenvalue leaves the unit circle; stable maps diverge for other reasons",
         "beyond the paper",
         f"{sum(agree)} of {len(lost)} divergences agree, {direct} of them with direct",
-        rules.ours(rules.most(sum(agree), len(lost))) if direct else "inconclusive",
+        rules.decided(direct > 0, rules.ours(rules.most(sum(agree), len(lost)))),
         "; ".join(told) + "." if told else "No training diverged.",
     )
 
