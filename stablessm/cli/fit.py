@@ -60,8 +60,8 @@ class KernelOptions:
 
     @property
     def name(self) -> str:
-        """Return the formula of the kernel, or the name of the file with its samples."""
-        from_file = self.samples.absolute().name if self.samples else "nothing"
+        """Return the formula of the kernel, the name of the file with its samples, or an empty string."""
+        from_file = self.samples.absolute().name if self.samples else ""
         return from_file if self.expression is None else self.expression
 
     def read(self, *, noisy: bool) -> tuple[np.ndarray, np.ndarray, dict[str, Any]]:
@@ -233,7 +233,7 @@ def fit(
 
 def _refuse(error: ArgumentError | NumericalError, name: str, wanted: SumOptions) -> NoReturn:
     """Print why the fit failed and the best fit that was found, then exit."""
-    typer.secho(f"cannot fit {name}: {in_options(error)}", fg="red", err=True)
+    typer.secho(f"cannot fit{f' {name}' * bool(name)}: {in_options(error)}", fg="red", err=True)
     best: ExponentialSum | None = getattr(error, "best", None)
     if best is not None:
         tables.show((), _told(_facts(best)), title="best fit that was found")

@@ -13,7 +13,7 @@ import typer
 from stablessm._arguments import real_number
 from stablessm._errors import ArgumentError, printable, unknown_name
 from stablessm.cli.model_source import from_factory
-from stablessm.cli.options import Device, grouped, in_options, pairs
+from stablessm.cli.options import Device, grouped, in_options, of_command, pairs
 from stablessm.cli.output import Unsuccessful
 from stablessm.cli.text_scores import columns, text_scores
 
@@ -299,7 +299,7 @@ def _remedies(argument: str, task: str | None) -> list[str]:
     if argument == "batch_size":
         more = "; a smaller -o length=N cuts the text into more examples" if task == "lm" else ""
         return [f"--batch-size N sets it{more}"]
-    if task in tasks.TASKS and argument in {option.name for option in tasks.listing(task)}:
+    if task in tasks.TASKS and argument in {option.name for option in tasks.listing(task)} - of_command.keys():
         return [f"-o {argument}=VALUE sets it; stablessm train {task} --list shows all options"]
     return []
 

@@ -108,7 +108,7 @@ class SequenceLayer(nn.Module, ABC):
         step_sizes = self._checked_dt(dt, (), (steps,), (batch, steps))
         x = without_padding(x, lengths)  # a NaN in the padding must not reach an FFT or a gradient
         y, final = self._run(x, state, lengths, reset, step_sizes)
-        return without_padding(_as_autocast(y), lengths), final
+        return without_padding(_in_dtype_of(x, y), lengths), final
 
     def step(self, x_t: Tensor, state: State | None = None, *, dt: Dt = None) -> tuple[Tensor, State]:
         """Run one step of ``forward``: return the output (B, d_output) and the next state.
@@ -129,7 +129,7 @@ class SequenceLayer(nn.Module, ABC):
         if single and step_size is None and (found := self._step_at_once(x_t, state)) is not None:
             return found
         new = self._advance(x_t, state, step_size)
-        return _as_autocast(self._readout(new, x_t)), new
+        return _in_dtype_of(x_t, self._readout(new, x_t)), new
 
     def _step_at_once(self, x_t: Tensor, state: Tensor) -> tuple[Tensor, Tensor] | None:
         """Compute one step with a few Triton kernels, or return None if the layer or its tensors do not allow it."""
@@ -196,9 +196,8 @@ class SequenceLayer(nn.Module, ABC):
         return torch.promote_types(self._parameter().dtype, torch.float32)
 
 
-def _as_autocast(y: Tensor) -> Tensor:
-    """Return an output in the dtype of autocast, if autocast is enabled and the output is not float64."""
-    device = y.device.type
-    if y.dtype == torch.float64 or not autocast_enabled(device):
-        return y
-    return y.to(torch.get_autocast_dtype(device))
+def _in_dtype_of(x: Tensor, y: Tensor) -> Tensor:
+    """Return an output y in the dtype of the input x; under autocast in its dtype, unless the output is float64."""
+    if not autocast_enabled(y.device.type):
+        return y.to(x.dtype)
+    return y if y.dtype == torch.float64 else y.to(torch.get_autocast_dtype(y.device.type))

@@ -37,7 +37,9 @@ def get(name: str | Reparameterization, time: Time = "continuous", **options: fl
             raise ArgumentError(next(iter(options)), "no options beside a map already built", name)
         return name
     if not isinstance(name, str) or name not in known:
-        raise unknown_name("map", known, name, f"one of {', '.join(known)} ({time})")
+        other: Time = "discrete" if time == "continuous" else "continuous"
+        hint = f", or time={other!r}" if str(name) in names(other) else ""
+        raise unknown_name("map", known, name, f"one of {', '.join(known)} ({time}){hint}")
     built = build(_factories[time, name], f"map {name!r} ({time})", options)
     if not isinstance(built, Reparameterization) or built.time != time:
         raise ArgumentError("map", f"a {time}-time map from the factory registered as {name!r}", built)

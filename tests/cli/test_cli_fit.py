@@ -328,3 +328,12 @@ def test_a_file_that_begins_too_early(tmp_path):
     path.write_text("-1 1\n0 2\n1 3\n", encoding="utf-8")
     with pytest.raises(ArgumentError, match="from 0 up"):
         read_samples(path)
+
+
+@pytest.mark.parametrize("options", [(), ("--tol", "1e-3"), ("--horizon", "10", "--order", "2")])
+def test_a_fit_without_a_kernel_names_what_is_missing(options):
+    told = CliRunner().invoke(app, ["fit", *options])
+    assert told.exit_code == 2
+    assert "cannot fit: EXPRESSION: expected a formula, or samples with --from, got neither" in " ".join(
+        told.output.split()
+    )

@@ -352,3 +352,14 @@ def test_too_little_text_is_refused_before_a_model_is_built(tmp_path, monkeypatc
     told = " ".join(call("train", "lm", "-o", f"text={path}", "-o", "level=char", code=2).split())
     assert "--batch-size: expected at most the 8 training examples of lm, got 64" in told
     assert "--batch-size N sets it; a smaller -o length=N cuts the text into more examples" in told
+
+
+@pytest.mark.parametrize("option", ["--target=nope", "-otarget=nope"])
+def test_an_option_of_the_command_needs_no_advice(load, option):
+    told = call("train", "--data", "load.csv", option, code=2)
+    assert "--target: expected a column of load.csv" in told
+    assert "=VALUE sets it" not in told
+
+
+def test_an_option_of_the_task_is_advised(load):
+    assert "-o window=VALUE sets it" in call("train", *load[:4], "-o", "window=-3", code=2)

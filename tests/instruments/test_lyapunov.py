@@ -307,3 +307,16 @@ def test_results_say_what_was_found():
     assert math.isnan(found.dimension)
     assert found.entropy == found.largest
     assert found.plot().get_title() == "expanding"
+
+
+@pytest.mark.parametrize("scale", [0.0, 1e-200])
+def test_trajectories_that_become_equal_merge_completely(scale):
+    found = ssm.lyapunov_spectrum(lambda x, s: (s, scale * s + x), torch.randn(40, 2), state=torch.ones(2))
+    assert found.merged == 0
+    assert "merge (to 0 of their distance)" in str(found)
+
+
+@pytest.mark.parametrize("steps", [50, 300])
+def test_the_number_of_trajectories_is_printed_with_the_steps(steps):
+    found = ssm.lyapunov_spectrum(lambda x, s: (s, 4 * s * (1 - s)), state=torch.tensor([0.3]).double(), steps=steps)
+    assert f"{found.steps} steps (trajectories: {found.trajectories}), " in str(found)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hypothesis.strategies as st
+import pytest
 import torch
 from hypothesis import given, settings
 
@@ -43,3 +44,36 @@ def test_the_output_has_the_dtype_of_autocast(name, mode, low, given_dtype, shap
         y.float().sum().backward()
         grads = [parameter.grad for parameter in layer.parameters() if parameter.grad is not None]
         assert all(grad.dtype == torch.float32 for grad in grads)
+
+
+class States(ssm.SequenceLayer):
+    """A layer whose readout is its state, which is at least float32."""
+
+    def __init__(self, channels):
+        super().__init__(channels, channels, (channels,), complex_state=False)
+        self.w = torch.nn.Parameter(torch.full((channels,), 0.5))
+
+    def reset_parameters(self):
+        torch.nn.init.constant_(self.w, 0.5)
+
+    def eigenvalues(self):
+        return self.w
+
+    def kernel(self, times):
+        return torch.diag_embed(self.w ** torch.as_tensor(times)[:, None])
+
+    def _states(self, x, state, reset, dt):
+        return ssm.linear_scan(self.w, x, state, reset=reset)
+
+    def _advance(self, x_t, state, dt):
+        return self.w * state + x_t
+
+    def _readout(self, states, x):
+        return states
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
+def test_the_output_of_an_own_layer_has_the_dtype_of_its_input(dtype):
+    layer = States(3).to(dtype)
+    y, state = layer(torch.randn(2, 5, 3, dtype=dtype))
+    assert y.dtype == layer.step(torch.randn(2, 3, dtype=dtype), state)[0].dtype == dtype

@@ -38,7 +38,7 @@ def test_a_built_map_passes_through():
 @pytest.mark.parametrize(
     ("arguments", "options", "message"),
     [
-        (("tanh",), {}, r"map: expected one of direct, clip, .*best.* \(continuous\), got 'tanh'"),
+        (("tanh",), {}, r"map: expected one of direct, clip, .*best.* \(continuous\), or time='discrete', got 'tanh'"),
         ((3,), {}, "map: expected one of"),
         (("exp", "hybrid"), {}, "time: expected 'continuous' or 'discrete', got 'hybrid'"),
         (
@@ -109,3 +109,13 @@ def test_a_factory_that_returns_a_map_of_the_other_time_is_named() -> None:
     register("odd", lambda: get("exp"), time="discrete")
     with pytest.raises(ArgumentError, match="registered as 'odd'"):
         get("odd", "discrete")
+
+
+@pytest.mark.parametrize(("time", "other"), [("continuous", "discrete"), ("discrete", "continuous")])
+def test_a_map_of_the_other_time_is_named_in_the_error(time, other):
+    only = set(names(other)) - set(names(time))
+    for name in only:
+        with pytest.raises(ArgumentError, match=f"or time='{other}'"):
+            get(name, time)
+    with pytest.raises(ArgumentError, match=rf"\({time}\), got 'bets'"):
+        get("bets", time)

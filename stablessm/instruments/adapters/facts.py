@@ -36,7 +36,7 @@ def input_size(model: Any, d_input: int | None) -> int:
     own = getattr(model, "d_input", getattr(model, "input_size", None))
     if d_input is None:
         if not isinstance(own, int):
-            raise ArgumentError("d_input", "the number of input channels, since the model does not say", None)
+            raise ArgumentError("d_input", "the number of input channels, which the model does not state", None)
         return own
     if d_input < 1 or (isinstance(own, int) and own != d_input):
         raise ArgumentError("d_input", f"{own} (the model's)" if isinstance(own, int) else "at least 1", d_input)

@@ -136,7 +136,7 @@ class LyapunovSpectrum(Result):
         return (
             f"{self.verdict}: {self.evidence}\nexponents {few}{more} per unit of time\n"
             f"Kaplan–Yorke dimension {self.dimension:.4g}, transient growth {self.growth:.4g}\n"
-            f"{self.steps} steps, {self.method}"
+            f"{self.steps} steps (trajectories: {self.trajectories}), {self.method}"
         )
 
 
@@ -381,7 +381,7 @@ class _Measurement:
         for t in range(self.skip + self.length):
             rows, frame = run.advance(rows, run.at(t, len(rows)), frame)
         after = _spread(rows, OTHERS)
-        return float((after / before).max()) if bool(after.isfinite().all()) else None
+        return float((after / before.clamp(min=1e-300)).max()) if bool(after.isfinite().all()) else None
 
 
 def _number_of_exponents(k: int | None, size: int) -> int:
@@ -401,7 +401,7 @@ def _is_huge(rows: Tensor) -> bool:
 def _spread(rows: Tensor, others: int) -> Tensor:
     """Return the largest distance within each group of states, from the first state of the group."""
     groups = rows.double().reshape(-1, others, rows.shape[1])
-    return torch.linalg.vector_norm(groups[:, 1:] - groups[:, :1], dim=-1).amax(1).clamp(min=1e-300)
+    return torch.linalg.vector_norm(groups[:, 1:] - groups[:, :1], dim=-1).amax(1)
 
 
 def _averages(means: Tensor, counts: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -455,6 +455,5 @@ def _evidence(largest: float, slack: float, merged: float | None) -> str:
     text = f"the largest exponent is {largest:.4g} ± {slack:.2g}"
     if merged is None:
         return text
-    if merged < 1e-3:
-        return f"{text}; trajectories from different states merge (to {merged:.1g} of their distance)"
-    return f"{text}; trajectories from different states keep {merged:.2g} of their distance"
+    rest = f"merge (to {merged:.1g} of their distance)" if merged < 1e-3 else f"keep {merged:.2g} of their distance"
+    return f"{text}; trajectories from different states {rest}"
