@@ -145,7 +145,7 @@ class SumOptions:
     """Command-line options of the fit: its tolerance or order, and constraints on rates and weights."""
 
     tol: Annotated[
-        float | None, typer.Option(help="Largest error, to be met with the fewest states (default: 1e-6).")
+        float | None, typer.Option(help="Largest allowed error, met with as few states as possible (default: 1e-6).")
     ] = None
     order: Annotated[int | None, typer.Option(min=1, help="Number of states, instead of --tol.")] = None
     real: Annotated[bool, typer.Option("--real", help="Use real rates only, so that no mode oscillates.")] = False

@@ -29,7 +29,7 @@ class MemoryOptions:
     norm: Annotated[
         str,
         typer.Option(
-            help="Inputs to search: ball (norm up to --bound), plus_one (any size, weighted) or unit (size 1)."
+            help="Inputs to search: ball (norm up to --bound), plus_one (any, M divided by size + 1) or unit (size 1)."
         ),
     ] = "ball"
     bound: Annotated[float, typer.Option(help="Largest norm of the inputs that are tried.")] = 1.0

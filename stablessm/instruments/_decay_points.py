@@ -188,9 +188,10 @@ def _after_dips(y: np.ndarray, dip: float) -> int:
 
 
 def _blocks(s: np.ndarray, y: np.ndarray, sigma: float, floor: np.ndarray) -> Points:
-    """Average samples over blocks with edges evenly spaced in time and in log time, for exponential and power laws.
+    """Average samples over blocks between consecutive edges.
 
-    Each mean covers only the middle of its block, so that the curvature of y changes the mean by at most the noise.
+    Half of the edges are evenly spaced in time, for exponential laws, and half in log time, for power laws. Each
+    mean covers only the middle of its block, so that the curvature of y changes the mean by at most the noise.
     """
     n = len(s)
     if n <= 2 * _BLOCKS:

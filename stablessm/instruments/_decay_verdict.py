@@ -160,7 +160,7 @@ def _claim(kind: Kind, best: Fit, judged: list[Judgment], beaten: str, evidence:
 
 
 def _unfollowed(judged: list[Judgment], undecided: Verdict, seen: Windows) -> Verdict:
-    """Return the verdict on a curve that no law fits (exponential, polynomial or undecided), such as one of many modes.
+    """Return exponential, polynomial or undecided for a curve that no law fits, such as a curve of many modes.
 
     The curve is exponential if its envelope, or what follows its last dip, falls evenly and further than a power of
     time could; if it falls less far, but at the same rate everywhere; or if every window says so, and all but the

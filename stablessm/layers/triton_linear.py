@@ -107,7 +107,7 @@ def _tile(rows, N: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
 
 @triton.jit
 def _zeros(ROWS: tl.constexpr, COLUMNS: tl.constexpr, TERMS: tl.constexpr):
-    """Return an array of zeros in which ``_added`` accumulates."""
+    """Return an array of zeros to which ``_added`` adds the products of x and the weight."""
     return tl.zeros([COLUMNS, TERMS], tl.float32) if ROWS == 1 else tl.zeros([ROWS, COLUMNS], tl.float32)
 
 

@@ -291,7 +291,7 @@ def _is_loaded(parameter: Tensor) -> bool:
 
 @contextmanager
 def _inputs(blocks: nn.ModuleList, wanted: bool) -> Iterator[list[Tensor]]:
-    """Yield a list that receives the input of each block while the blocks run, if this is requested."""
+    """Yield a list to which each block appends its input when it runs; the list stays empty if not ``wanted``."""
     seen: list[Tensor] = []
     hooks = [block.register_forward_pre_hook(lambda _, args: seen.append(args[0])) for block in blocks if wanted]
     try:

@@ -82,7 +82,10 @@ def _folders(root: Path) -> Iterator[Path]:
 
 
 def _ordered(runs: list[Record]) -> list[Record]:
-    """Return the runs sorted by paper and id, runs of no paper last; of one id, the front page's run comes first."""
+    """Return the runs sorted by paper and id; runs that belong to no paper come last.
+
+    Of several runs with the same id, the run that the front page shows comes first.
+    """
     runs.sort(key=lambda run: str(run.folder))
     runs.sort(key=lambda run: (run.status == "complete", run.size == "paper", run.date), reverse=True)
     sources: dict[str, str] = {}

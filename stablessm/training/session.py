@@ -184,7 +184,7 @@ class Session(Hooks):
             self._diverge(int(bad["step"]), BadStep(**values))
 
     def wait_again(self) -> None:
-        """Let an extended run continue that had stopped early; ``patience`` counts from zero again."""
+        """Allow an extended run to continue after an early stop; ``patience`` counts from zero again."""
         if self.early is not None:
             self.early, self.waited = None, 0
             if self.name:

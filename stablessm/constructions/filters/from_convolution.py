@@ -118,7 +118,7 @@ def _plan(row: np.ndarray, tol: float, max_order: int, head: int, finite: bool, 
 
 
 def _cheapest(plans: list[_Plan], flat: np.ndarray, d_input: int) -> list[_Plan]:
-    """Replace the modes of all filters of an input by a shared buffer of past inputs if that needs no more numbers."""
+    """Replace the modes of an input's filters by one buffer of past inputs if this does not enlarge the state."""
     plans = list(plans)
     for source in range(d_input):
         rows = range(source, len(plans), d_input)

@@ -70,9 +70,10 @@ class Domain:
         return self.admit_rates(np.log(values) / self.dt)
 
     def admit_rates(self, rates: np.ndarray) -> np.ndarray:
-        """Convert any rates (conjugate pairs unless the sum is complex) to allowed initial rates with as many states.
+        """Convert any rates (conjugate pairs unless the sum is complex) to allowed initial rates.
 
-        Growing rates are reflected. If oscillation is not allowed, a pair becomes two real rates.
+        Growing rates are reflected. If oscillation is not allowed, a pair becomes two real rates. The number of states
+        stays the same, unless a frequency is too high.
         """
         rates = -np.abs(rates.real) + 1j * rates.imag
         if not self.is_complex:

@@ -1,4 +1,7 @@
-"""Measurement of the error of a sum: at samples, or at all times of a function, refined where the error is large."""
+"""Measurement of the error of an exponential sum: at the samples, or for a function at all times.
+
+For a function, the error is computed at more points where it is large.
+"""
 
 from __future__ import annotations
 

@@ -116,7 +116,7 @@ def decided(able: bool, verdict: Verdict) -> Verdict:
 
 
 def given(condition: bool, verdict: Verdict) -> Verdict:
-    """Return the verdict if a necessary condition holds; otherwise the statement fails.
+    """Return the verdict if a necessary condition holds, and otherwise ``not reproduced`` or ``does not hold``.
 
     >>> given(True, "partly"), given(False, "reproduced"), given(False, "holds")
     ('partly', 'not reproduced', 'does not hold')

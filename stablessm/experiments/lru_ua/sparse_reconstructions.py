@@ -75,7 +75,11 @@ def errors(config: SparseConfig, run: Run, size: int, kind: Literal["ring", "opt
 
 @stage("ranks-{size}", over=lambda config: config.sizes)
 def ranks(config: SparseConfig, run: Run, size: int) -> Mapping[str, np.ndarray]:
-    """Return the numerical ranks of V_k, Ψ_k and Ω_k = V_k Ψ_k in real arithmetic for the first draw, (steps,) each."""
+    """Return the numerical ranks of three matrices at every step k, (steps,) each, for the first draw of eigenvalues.
+
+    V_k maps the inputs u_1 … u_k to the state x_k, Ψ_k maps Haar coefficients to these inputs, and Ω_k = V_k Ψ_k.
+    Complex states count as pairs of real numbers.
+    """
     (basis, _), lam = inputs(config), uniform_ring(size, config.r_min, seed=0)
     found = []
     for k in config.steps().tolist():

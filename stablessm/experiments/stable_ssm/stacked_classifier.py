@@ -112,7 +112,7 @@ class StackedClassifier:
         return logits if c.per_step else logits[:, :, 0]
 
     def _named(self, weights: Tensor) -> dict[str, Tensor]:
-        """Return views (M, …) of the rows of weights by parameter name."""
+        """Return a dict from each parameter name to a view (M, …) of its part of the weights, one row per model."""
         parts = weights.split([torch.Size(shape).numel() for shape in self.shapes.values()], 1)
         return {name: part.unflatten(1, shape) for (name, shape), part in zip(self.shapes.items(), parts, strict=True)}
 

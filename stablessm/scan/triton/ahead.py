@@ -63,10 +63,11 @@ def compiled(signature: Any, compile: Callable[[], Any], device: torch.device) -
 
 
 def _begin(operation: Callable[[], object], device: torch.device) -> None:
-    """Start threads that compile all kernels of an operation, which ``operation`` runs with meta tensors.
+    """Start threads that compile all kernels of an operation.
 
-    If the operation fails with meta tensors, only the kernels before the failure are compiled here; the others are
-    compiled when they are launched, and the operation raises its error when it runs with its own tensors.
+    The call ``operation()`` runs the operation on meta tensors, which records its kernels. If the operation fails with
+    meta tensors, only the kernels before the failure are compiled here; the others are compiled when they are launched,
+    and the operation raises its error when it runs with its own tensors.
     """
     launches: list[tuple[Any, Callable[[], Any]]] = []
     token = recorded.set(launches)

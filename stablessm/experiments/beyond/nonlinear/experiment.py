@@ -127,8 +127,9 @@ def verdict(config: NonlinearConfig, table: np.ndarray) -> bool | None:
 
 
 def tolerated(config: NonlinearConfig, table: np.ndarray) -> float:
-    """Return the largest radius up to which the widest model is better than the narrowest model without any
-    perturbation, interpolated between radii; 0 if there is none.
+    """Return the largest radius up to which the perturbed widest model is better than the unperturbed narrowest model.
+
+    The radius is interpolated between the radii of the table; it is 0 if there is no such radius.
     """
     wide, limit, radii = table[-1], table[0, 0], np.array(config.radii)
     lost = np.flatnonzero(~(wide < limit))

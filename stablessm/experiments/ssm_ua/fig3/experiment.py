@@ -53,7 +53,7 @@ def refined(config: SuperpositionConfig, run: Run, name: str, level: int, digits
 
 @stage("length-{length}", over=lambda config: config.lengths)
 def longer(config: SuperpositionConfig, run: Run, length: int) -> Mapping[str, Any]:
-    """Return widths and errors of the five layers for the product of ``length`` inputs, at the first level."""
+    """Return widths and errors of the five layers for the product of ``length`` inputs, without refinement."""
     return _facts(kolmogorov_arnold(lambda x: x.prod(1), length))
 
 

@@ -1,4 +1,4 @@
-"""Memory functions of random S4D stacks, and straight lines above them on a logarithmic axis."""
+"""Tests whether an exponential, a straight line on a logarithmic axis, bounds the memory function of random S4Ds."""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ def panel(found: Mapping[str, np.ndarray], title: str, grid: str, y: str, shown:
 
 
 def span(ratio: np.ndarray) -> tuple[float, float]:
-    """Return the smallest and the largest ratio, without NaN."""
+    """Return the smallest and the largest value of an array of ratios, ignoring NaN."""
     return float(np.nanmin(ratio)), float(np.nanmax(ratio))
 
 

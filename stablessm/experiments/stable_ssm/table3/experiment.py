@@ -195,7 +195,9 @@ def only_best(config: Config, found: Trainings, schemes: list[str]) -> Claim:
 
 
 def caused(config: Config, found: Trainings, schemes: list[str]) -> Claim:
-    """Check that direct diverges by an eigenvalue outside the unit circle, and stable maps do not."""
+    """Check that an eigenvalue outside the unit circle causes every divergence with the map ``direct``, and none with
+    a stable map.
+    """
     lost = {key: str(cell["report"]) for key, cell in found.items() if int(cell["diverged"]) >= 0}
     agree = [("unstable" in report) is (scheme == "direct") for (_, scheme, _), report in lost.items()]
     direct = sum(scheme == "direct" for _, scheme, _ in lost)
@@ -212,7 +214,7 @@ def caused(config: Config, found: Trainings, schemes: list[str]) -> Claim:
 
 
 def survival(config: Config, stages: Stages, warmup: int, scheme: str) -> Claim:
-    """Check with how many seeds the training of a map converges."""
+    """Check that training with a map converges with every seed, or with none, as in the paper."""
     found = [one(stages, warmup, scheme, seed) for seed in range(config.seeds)]
     count, total, published = sum(converged(config, cell) for cell in found), config.seeds, PUBLISHED[scheme]
     steps = config.training.steps
