@@ -56,7 +56,7 @@ def test_orders_that_hung(name: str) -> None:
 
 
 LOADING = """
-import importlib.abc, os, signal, sys, threading, time
+import faulthandler, importlib.abc, os, signal, sys, threading, time
 import torch
 from stablessm import linear_scan
 
@@ -76,7 +76,8 @@ thread.start()
 begun.wait()
 child = os.fork()
 if not child:
-    signal.alarm(100)  # kills a child that hangs
+    faulthandler.dump_traceback_later(60)  # says where a child hangs
+    signal.alarm(100)  # kills it
     scan()
     os._exit(0)
 thread.join()
