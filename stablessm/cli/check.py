@@ -42,7 +42,7 @@ def check(
     seed: Annotated[int, typer.Option(min=0, help="Seed of the sequences, and of random weights.")] = 0,
     trust_remote_code: TrustRemoteCode = False,
 ) -> dict[str, Any]:
-    """Check that a model gives the same outputs however its state is carried.
+    """Check that carrying the state in any way gives the same outputs.
 
     The model computes random sequences in one pass, and again step by step, in chunks, with padding, one at a time,
     packed, from copied and saved states, in bfloat16, and in generate. The table shows for each of these cases whether

@@ -118,7 +118,7 @@ def _legend(own: bool, out: Path) -> list[str]:
     return [
         LEGEND,
         f"Verdicts come from {source}{f', or from your own run in {out} (*)' if own else ''}.",
-        "Durations are for the paper size, or for the reduced size where there is no other, on two cores.",
+        "Durations are for two cores, at the paper size or else at the reduced size.",
         "stablessm run ID tries an experiment in seconds; --size paper gives verdicts.",
     ]
 
