@@ -27,8 +27,8 @@ class Carry:
     Args:
         rows: Number of rows of a batch, over all ranks. Each rank keeps the state of its own rows.
         ranks: The processes that train together (default: one).
-        noise: Standard deviation of the noise that is added to the state before each batch, relative to the standard
-            deviation of the state (default: no noise).
+        noise: Standard deviation of the noise that is added to the state before each batch, relative to the root mean
+            square of each tensor of the state (default: no noise).
 
     >>> def sums(x: Tensor, state: Tensor | None, **_: object) -> tuple[Tensor, Tensor]:
     ...     y = x.cumsum(1) + (0 if state is None else state[:, None])

@@ -65,7 +65,7 @@ class TrainingConfig:
     graph: bool = False
     """Capture the forward and backward pass of a step as a CUDA graph. Requires one GPU and sequences of one length."""
     state_noise: float | None = None
-    """Standard deviation of noise that is added to the initial state of a batch, relative to the standard deviation of
+    """Standard deviation of noise that is added to the initial state of a batch, relative to the root mean square of
     that state. Requires a task that carries the state. A model then learns to continue from states that it has not
     seen, which helps on texts longer than the training texts."""
     seed: int = 0
