@@ -21,8 +21,8 @@ def panel(
     label: str = "E_m(β), L¹ of the kernel",
     y_range: tuple[float, float] | None = None,
 ) -> Panel:
-    """Return a panel of E_m(β) against β for two searches: random draws as points, whose names end with ``note``, and
-    gradient ascent as lines.
+    """Return a panel of the perturbation errors E_m(β) against β, found by two searches: points for random draws, whose
+    names end with ``note``, and lines for gradient ascent.
     """
 
     drawn, climbed = found
@@ -37,7 +37,8 @@ def panel(
 
 
 def of_errors(widths: Sequence[int], radii: Sequence[float], errors: np.ndarray) -> PerturbationFamily:
-    """Return the family whose errors E_m(β), (widths, radii), a stage has stored, without the options of the search.
+    """Return a perturbation family with the given errors (widths, radii), which a stage stored. The options of the
+    search are unknown.
 
     >>> of_errors((2, 4), (0.0, 0.1), np.array([[1.0, 2.0], [0.5, 1.0]])).widths
     (2, 4)
@@ -53,7 +54,7 @@ def of_errors(widths: Sequence[int], radii: Sequence[float], errors: np.ndarray)
 
 
 def improving(family: PerturbationFamily) -> PerturbationFamily:
-    """Return the models from the narrowest on, up to the last one that is better than all narrower models.
+    """Return the curves of the narrowest models, up to the last model that is better than all narrower ones.
 
     A wider model that is no better is limited by its training, and its error says nothing about the width.
     """

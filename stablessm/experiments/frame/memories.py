@@ -145,8 +145,8 @@ def _end(curve: MemoryCurve) -> int:
 
 
 def is_power(curve: MemoryCurve) -> bool:
-    """Return whether M falls as a power of t or not at all: then its log-log slope does not double in the last
-    octave.
+    """Return True if M falls as a power of t or stays constant, that is, if its log-log slope does not double in the
+    last octave.
     """
     earlier, later = octave_slopes(curve)
     return later < max(1.5 * earlier, 0.1)

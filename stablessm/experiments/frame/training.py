@@ -209,7 +209,7 @@ def differentiate(loss: Tensor, model: nn.Module) -> None:
 
 
 def _padded(models: Sequence[nn.Module]) -> list[nn.Module]:
-    """Return one copy of the widest model per model, with that model's weights in the first rows and columns."""
+    """Return for each model a copy with the shapes of the widest model: its weights are padded with zeros."""
     if not models:
         raise ArgumentError("models", "one or more", "none")
     widest = max(models, key=lambda model: sum(p.numel() for p in model.parameters()))
@@ -223,7 +223,7 @@ def _padded(models: Sequence[nn.Module]) -> list[nn.Module]:
 
 
 class _Rows(Hooks):
-    """A hook that averages losses over rows of steps, and calls ``observe`` at the first step of each row."""
+    """A hook that averages the losses of every ``every`` steps, and calls ``observe`` at the first of these steps."""
 
     def __init__(
         self, stack: Stack, watch: Watch, every: int, observe: Observe | None, log: Callable[..., None]

@@ -79,7 +79,7 @@ def longest_time(kind: str, width: int) -> float:
 def curve(
     config: SumConfig, run: Run, kind: str, map: str, horizon: int, width: int, search: Search
 ) -> PerturbationCurve:
-    """Measure E_m(β) of the fitted layer of one width, for perturbations of its recurrent weights."""
+    """Return the perturbation errors E_m(β) of the layer fitted with width m, with recurrent weights perturbed."""
     layer = fitted_layer(TARGETS[kind], width, longest_time(kind, width), horizon, map)
     return perturbation_error(
         layer, TARGETS[kind], config.radii, norm="kernel_l1", parameters="recurrent", search=search,
@@ -88,7 +88,9 @@ def curve(
 
 
 def measure(config: SumConfig, run: Run, kinds: Iterable[str]) -> None:
-    """Measure E_m(β) for each of the given kinds of memory, every map, horizon, search and width."""
+    """Measure the perturbation errors E_m(β) for each of the given kinds of memory, and every map, horizon, search and
+    width m.
+    """
     for kind, map, horizon, search, m in product(kinds, config.maps, config.horizons, SEARCHES, config.widths):
         curve.compute(config, run, kind, map, horizon, m, search)
 
@@ -107,6 +109,8 @@ def verdicts(config: SumConfig, stages: Stages, kind: str, map: str) -> dict[str
 
 
 def panel(title: str, config: SumConfig, stages: Stages, kind: str, map: str, horizon: int) -> Panel:
-    """Return a panel of E_m(β) against β: lines for gradient ascent, points for random draws."""
+    """Return a panel of the perturbation errors E_m(β) against β: lines for gradient ascent, points for random draws.
+    Each line or set of points is for one width m.
+    """
     found = (family(config, stages, kind, map, horizon, search) for search in SEARCHES)
     return families.panel(title, found, f", {config.samples} random draws", y_range=(1e-4, 1e3))

@@ -64,7 +64,9 @@ class DigitsConfig:
         return self.side**2
 
     def is_recent(self, covered: int) -> bool:
-        """Return whether covering this number of latest positions means covering the recent past and no more."""
+        """Return True if this number of reconstructed latest positions counts as the recent past: neither too few nor
+        too many.
+        """
         return self.recent[0] * self.length < covered < self.recent[1] * self.length
 
 
@@ -76,7 +78,7 @@ def pixels(config: DigitsConfig) -> Tensor:
 
 @cache
 def factor(config: DigitsConfig) -> Tensor:
-    """Return the factor R of a QR decomposition of the matrix of all images, which has at most L rows.
+    """Return the factor R, with at most L rows, of a QR decomposition of the matrix whose rows are the images.
 
     Reconstruction is linear, so sums of squares over the images are sums over these rows, at a fraction of the cost.
     lr-fig2 compares both sums.
@@ -106,13 +108,15 @@ def last_states(u: Tensor, lam: Tensor) -> Tensor:
 
 
 def read_back(u: Tensor, decoder: Decoder, lam: Tensor) -> Tensor:
-    """Return the inputs (…, L) that the decoder reconstructs from the last states for the inputs u."""
+    """Return the inputs (…, L) that the decoder reconstructs from the states after the last step of the inputs u."""
     found = decoder(last_states(u, lam))
     return found.real if found.is_complex() else found
 
 
 def differences(config: DigitsConfig, placement: Placement, size: int) -> Iterable[Tensor]:
-    """Yield the reconstruction errors of all pixels with the pseudoinverse V⁺, for the first draw of eigenvalues."""
+    """Return the reconstruction errors of all pixels, in groups of images, with the pseudoinverse V⁺ and the first draw
+    of eigenvalues.
+    """
     lam = eigenvalues(placement, size, config.length)
     decoder = Decoder(lam, config.length, real=False)
     return (read_back(part, decoder, lam) - part for part in pixels(config).split(CHUNK))

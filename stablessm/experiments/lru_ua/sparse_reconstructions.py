@@ -75,7 +75,8 @@ def errors(config: SparseConfig, run: Run, size: int, kind: Literal["ring", "opt
 
 @stage("ranks-{size}", over=lambda config: config.sizes)
 def ranks(config: SparseConfig, run: Run, size: int) -> Mapping[str, np.ndarray]:
-    """Return the numerical ranks of three matrices at every step k, (steps,) each, for the first draw of eigenvalues.
+    """Return the numerical ranks of V_k, Ψ_k and Ω_k (see below) at every step k, (steps,) each, for the first draw of
+    eigenvalues.
 
     V_k maps the inputs u_1 … u_k to the state x_k, Ψ_k maps Haar coefficients to these inputs, and Ω_k = V_k Ψ_k.
     Complex states count as pairs of real numbers.
@@ -117,7 +118,9 @@ def figures(config: SparseConfig, stages: Stages) -> Figures:
 
 
 def claims(config: SparseConfig, stages: Stages) -> Claims:
-    """Check that the published N is enough, the dependence of the error on N, and the optimized eigenvalues."""
+    """Yield claims, with their verdicts, on whether the published N is large enough, how the error depends on N, and
+    how optimized eigenvalues compare.
+    """
     worst = {n: errors(stages, n, "ring")["error"].max(axis=1) for n in config.sizes}
     good = {n: int((row <= config.negligible).sum()) for n, row in worst.items()}
     doing = [n for n in config.sizes if good[n] == config.draws]

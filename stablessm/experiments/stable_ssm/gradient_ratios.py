@@ -36,8 +36,8 @@ def correlation(a: np.ndarray, b: np.ndarray) -> float:
 
 
 def predicted(found: Mapping[str, Mapping[str, np.ndarray]], limits: Sequence[float]) -> Claim:
-    """Check that the maps have the same order by bound as by ratio; ``found`` has the arrays ``ratio`` and
-    ``bound``.
+    """Return a claim with its verdict: the bound orders the maps as the measured ratio does; ``found`` holds arrays
+    ``ratio`` and ``bound`` for each map.
     """
     ratio, bound = ({map: one[key].max() for map, one in found.items()} for key in ("ratio", "bound"))
     order = correlation(np.array([*ratio.values()]), np.array([*bound.values()]))

@@ -109,7 +109,9 @@ def figures(config: ImageConfig, stages: Stages) -> Figures:
 
 
 def claims(config: ImageConfig, stages: Stages, published: Mapping[str, float]) -> Claims:
-    """Check the accuracy, the order and the divergences of the maps; ``published`` has test accuracies in percent."""
+    """Yield claims, with their verdicts, on accuracy, order and divergences of the maps; ``published`` holds test
+    accuracies in percent.
+    """
     for layers, study in studies(config).items():
         scores, depth = study.scores(stages), named(layers)
         best = scores.named(tables.BEST)
@@ -136,7 +138,7 @@ def named(layers: int) -> str:
 
 
 def reaches(scores: tables.Scores, data: str, published: float) -> Claim:
-    """Check that the map best reaches the published accuracy."""
+    """Return a claim with its verdict: the map best reaches the published accuracy."""
     name = scores.best()
     found = 100 * scores.of(name)
     return Claim(
@@ -150,7 +152,7 @@ def reaches(scores: tables.Scores, data: str, published: float) -> Claim:
 
 
 def order(scores: tables.Scores, depth: str, published: Mapping[str, float], most: float) -> Claim:
-    """Check that best is more accurate than exp, and exp than softplus."""
+    """Return a claim with its verdict: best is more accurate than exp, and exp than softplus."""
     ranks = [scores.best(), *scores.named(("exp", "softplus"))]
     gaps, errors = zip(*(ahead(scores.of(a), scores.of(b)) for a, b in pairwise(ranks)), strict=True)
     margins = [most * error for error in errors]
@@ -173,7 +175,9 @@ def ahead(first: np.ndarray, second: np.ndarray) -> tuple[float, float]:
 
 
 def diverges(scores: tables.Scores, depth: str, scheme: str, published: float, least: float) -> Claim:
-    """Check that the direct map fails, from stable eigenvalues and from the initialization in the authors' code."""
+    """Return a claim with its verdict: training with the direct map fails, from stable eigenvalues and from the
+    initialization in the code of the authors.
+    """
     test = scores.arrays["test"][scores.grid.schemes.index(scheme)]
     lost, failed = scores.diverged(scheme), test < least
     rates = scores.grid.rates
@@ -192,7 +196,7 @@ def diverges(scores: tables.Scores, depth: str, scheme: str, published: float, l
 
 
 def survives(scores: tables.Scores, depth: str, most: float) -> Claim:
-    """Compare the accuracies of the maps at the largest learning rate."""
+    """Return a claim, with its verdict, that compares the accuracies of the maps at the largest learning rate."""
     last = len(scores.grid.rates) - 1
     found = {scheme: scores.of(scheme, last) for scheme in scores.grid.schemes}
     best = max(scores.named(tables.BEST), key=lambda scheme: found[scheme].mean())
@@ -215,7 +219,9 @@ PAPERS = ("direct", "exp", "softplus", "best-0.5")
 
 
 def as_published(data: str) -> dict[str, Any]:
-    """Return the settings without clipping, with the maps of the table and one b of best, chosen beforehand."""
+    """Return settings without gradient clipping, with the maps of the published table and a fixed value of b for the
+    map best.
+    """
     return {
         "data": data, "grid": tables.Grid((*PAPERS, tables.RELEASED)), "deep": tables.Grid(PAPERS, rates=(0.01,)),
         "training": StackTraining(batch=128, clip=None, fast=True),

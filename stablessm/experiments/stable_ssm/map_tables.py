@@ -117,8 +117,8 @@ class Scores:
         return "; ".join(map(one, schemes))
 
     def columns(self, scheme: str) -> dict[str, np.ndarray]:
-        """Return the columns of the paper's tables for each seed, at the chosen rate: accuracies in percent and losses
-        of the last part of the training and of the test.
+        """Return the columns of the tables in the paper at the chosen rate, (seeds,) each: accuracy in percent and
+        loss, on the last part of the training and on the test split.
         """
         last = {name: self.of(scheme, name=name)[:, -1] for name in ("accuracies", "losses")}
         return {
@@ -212,7 +212,9 @@ def losses(scores: Scores, title: str) -> Panel:
 
 
 def ahead_in_columns(scores: Scores, first: Sequence[str], others: Sequence[str], paper: str, errors: float) -> Claim:
-    """Check that each of some schemes is ahead of all others in all columns, by a number of standard errors."""
+    """Return a claim with its verdict: in all columns, each scheme in ``first`` is ahead of every scheme in ``others``
+    by at least ``errors`` standard errors.
+    """
     found = {scheme: scores.columns(scheme) for scheme in (*first, *others)}
     pairs = [
         _gap(own if "accuracy" in name else -own, other if "accuracy" in name else -other, errors)
@@ -237,8 +239,8 @@ def ahead_in_columns(scores: Scores, first: Sequence[str], others: Sequence[str]
 
 
 def _gap(first: np.ndarray, second: np.ndarray, errors: float) -> tuple[float, float]:
-    """Return by how much the first numbers, one for each seed, are larger, and the margin of this gap. A number that is
-    not finite decides.
+    """Return the mean of ``first`` minus the mean of ``second`` over the seeds, and a margin of ``errors`` standard
+    errors. If values of one array are not finite, the other array is ahead.
     """
     lost = [not np.isfinite(values).all() for values in (first, second)]
     if any(lost):

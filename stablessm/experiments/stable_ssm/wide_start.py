@@ -22,7 +22,9 @@ OWN = 1.6
 
 @final
 class Scale(nn.Module):
-    """The weight s v with a trained tensor v and a constant s, so that an update of v changes the weight s times."""
+    """A parameterization of a weight as s v, with a trained tensor v and a constant s: an update of v changes the
+    weight by s times the update.
+    """
 
     scale: Tensor
 
@@ -31,11 +33,11 @@ class Scale(nn.Module):
         self.register_buffer("scale", torch.as_tensor(scale, dtype=torch.float32), persistent=False)
 
     def forward(self, v: Tensor) -> Tensor:
-        """Return s v."""
+        """Return the weight s v."""
         return v * self.scale.to(v.dtype)
 
     def right_inverse(self, weight: Tensor) -> Tensor:
-        """Return v."""
+        """Return the tensor v for which s v is this weight."""
         return weight / self.scale.to(weight.dtype)
 
 

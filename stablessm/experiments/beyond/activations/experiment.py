@@ -22,7 +22,9 @@ STABLE = ENSEMBLES[:2]
 
 @dataclass(frozen=True)
 class ActivationConfig:
-    """Settings of the experiment: size and number of the RNNs, time grid, and threshold of an explosion."""
+    """Settings of the experiment: size and number of the RNNs, time grid, and the growth from which on a memory
+    function counts as exploding.
+    """
 
     width: int = 32
     margin: float = 0.25
@@ -79,8 +81,8 @@ def figures(config: ActivationConfig, stages: Stages) -> Figures:
 
 
 def claims(config: ActivationConfig, stages: Stages) -> Claims:
-    """Check that tanh and ReLU RNNs forget exponentially, sigmoid RNNs as a power law, and that only ReLU RNNs can
-    explode.
+    """Yield claims with their verdicts: tanh and ReLU RNNs forget exponentially, sigmoid RNNs forget as a power law,
+    and only ReLU RNNs can explode.
     """
     found = curves.all(config, stages)
     n = len(STABLE) * config.seeds

@@ -1,4 +1,6 @@
-"""Attention, gated and linear recurrences with one number of parameters and steps, trained on the same targets."""
+"""Networks with attention, gated or linear recurrences, with equally many parameters and training steps, trained on the
+same targets.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,7 @@ TRAIN, TEST = 0, 1
 
 @dataclass(frozen=True)
 class ApproximationConfig:
-    """Settings of the experiment. The defaults are those of the reduced size."""
+    """Settings of the experiment. The defaults are the settings of the size ``reduced``."""
 
     budget: int = 4000
     """Largest number of parameters."""
@@ -143,7 +145,7 @@ def middle(found: Tables, kind: str, key: str = "error") -> dict[str, float]:
 
 
 def spread(found: Tables, mixer: str, kind: str) -> float:
-    """Return the largest distance of log₁₀ of the errors of two seeds."""
+    """Return the largest difference between two seeds in log₁₀ of the error of a mixer on a target."""
     return float(np.ptp(np.log10(found[mixer, kind]["error"])))
 
 
@@ -175,7 +177,9 @@ def figures(config: ApproximationConfig, stages: Stages) -> Figures:
 
 
 def claims(config: ApproximationConfig, stages: Stages) -> Claims:
-    """Check which family approximates which target best, on which lengths, and how the trained networks forget."""
+    """Yield claims, with their verdicts, on which networks approximate which target best, also on longer inputs, and on
+    how the trained networks forget.
+    """
     found = measured.all(config, stages)
     for kind in CONVOLUTIONS:
         yield first(config, found, kind, "linear")
@@ -187,7 +191,9 @@ def claims(config: ApproximationConfig, stages: Stages) -> Claims:
 
 
 def first(config: ApproximationConfig, found: Tables, kind: str, family: str) -> Claim:
-    """Check that the best mixer of a family has a smaller error than the best mixer of each other family."""
+    """Return a claim with its verdict: the best mixer of a family has a smaller error than the best mixer of each other
+    family.
+    """
     errors = middle(found, kind)
     best = {name: min(mixers, key=lambda mixer: errors[mixer]) for name, mixers in FAMILIES.items()}
     others = [name for name in FAMILIES if name != family]
@@ -208,7 +214,9 @@ def first(config: ApproximationConfig, found: Tables, kind: str, family: str) ->
 
 
 def kept(config: ApproximationConfig, found: Tables) -> Claim:
-    """Check that recurrences keep their error on longer inputs, and that attention does not."""
+    """Return a claim with its verdict: the errors of recurrences stay the same on longer inputs, and the errors of
+    attention do not.
+    """
     grown = {}
     for mixer in MIXERS:
         factors = [middle(found, kind, "longer")[mixer] / middle(found, kind)[mixer] for kind in TARGETS]
@@ -226,7 +234,9 @@ def kept(config: ApproximationConfig, found: Tables) -> Claim:
 
 
 def forgetting(config: ApproximationConfig, found: Tables) -> Claims:
-    """Check that the memory of trained recurrences decays exponentially, and that of attention does not."""
+    """Yield claims with their verdicts: the memory of trained recurrences decays exponentially, and the memory of
+    attention does not.
+    """
     for family, mixers in FAMILIES.items():
         kinds = Counter(curve.decay().kind for curve in curves(found, mixers))
         total, undecided, hits = kinds.total(), kinds["undecided"], kinds["exponential"]
@@ -245,7 +255,9 @@ def forgetting(config: ApproximationConfig, found: Tables) -> Claims:
 
 
 def resembling(config: ApproximationConfig, found: Tables) -> Claim:
-    """Check that networks with smaller errors have memories closer to the target's, over the training length."""
+    """Return a claim with its verdict: networks with smaller errors have memory functions closer to that of the target,
+    over the training length.
+    """
     kinds = [*CONVOLUTIONS, "saturated"]
     ranks = []
     for kind in kinds:

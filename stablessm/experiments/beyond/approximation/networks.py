@@ -1,4 +1,4 @@
-"""Networks of one number of parameters with attention, gated or linear recurrences as mixers."""
+"""Networks with at most a given number of parameters, whose mixers are attention, gated or linear recurrences."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HEADS, LAYERS, STATES = 4, 2, 16
 
 @final
 class Attention(nn.Module):
-    """Causal softmax attention with four heads and rotary positions, with the call of a layer but without a state."""
+    """Causal softmax attention with four heads and rotary positions, called like a layer but without using a state."""
 
     def __init__(self, d_model: int) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ def rotated(x: Tensor) -> Tensor:
 
 @final
 class Gated(nn.Module):
-    """PyTorch's GRU with the call of a layer."""
+    """The GRU of PyTorch, called like a layer of this package but without using a state."""
 
     def __init__(self, d_model: int) -> None:
         super().__init__()
@@ -104,5 +104,5 @@ def network(mixer: str, budget: int, length: int, seed: int) -> Network:
 
 
 def parameters(model: nn.Module) -> int:
-    """Return the number of parameters."""
+    """Return the number of parameters of a network."""
     return sum(p.numel() for p in model.parameters())

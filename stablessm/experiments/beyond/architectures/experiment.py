@@ -119,8 +119,8 @@ def figures(config: ArchitectureConfig, stages: Stages) -> Figures:
 
 
 def claims(config: ArchitectureConfig, stages: Stages) -> Claims:
-    """Check that the memory of recurrent models decays exponentially, that of attention does not, and that a sliding
-    window ends it.
+    """Yield claims with their verdicts: the memory of recurrent models decays exponentially, the memory of attention
+    does not, and a sliding window limits the memory of attention.
     """
     found, n = measured(stages), config.seeds
     kinds = {name: memories.listed(memories.tally(curves)) for name, curves in found.items()}

@@ -106,7 +106,9 @@ def part(config: Config, number: int) -> slice:
 
 
 def states(config: Config) -> tuple[LinearRNNMLP, Tensor]:
-    """Return a model and the states (T - H, 2 N) of its fixed random recurrence over the whole series, in float64."""
+    """Return a model with a fixed random recurrence of N complex states, and its states (T - H, 2 N) over the series,
+    in float64.
+    """
     x, _, _ = windows(config)
     model = seeded(
         0,
@@ -144,7 +146,7 @@ def trained(config: Config, run: Run, epochs: int) -> list[PointwiseMLP]:
 
 
 def loss(mlp: PointwiseMLP, features: Tensor, y: Tensor) -> Tensor:
-    """Return the mean square error of the MLP."""
+    """Return the mean square error of the outputs of the MLP for the given features, compared with targets y."""
     return (mlp(features) - y).square().mean()
 
 
@@ -169,7 +171,9 @@ def corrected_linearly(config: Config) -> dict[str, Tensor]:
 
 
 def forecast(config: Config, run: Run, way: str) -> tuple[Tensor, str]:
-    """Return the forecast (T - H, H, 7) and the name of the option with the smallest error on the validation split."""
+    """Return the forecast (T - H, H, 7), and the number of epochs or the ridge parameter with the smallest validation
+    error.
+    """
     x, ahead, before = windows(config)
     if way == "last":
         return x[: len(ahead), None].expand_as(ahead), "nothing"
@@ -183,7 +187,9 @@ def forecast(config: Config, run: Run, way: str) -> tuple[Tensor, str]:
 
 @stage("errors-{way}", over=lambda config: WAYS)
 def errors(config: Config, run: Run, way: str) -> Mapping[str, Any]:
-    """Return mean square and mean absolute test errors by hours ahead, one example forecast, and the chosen option."""
+    """Return mean square and mean absolute test errors by hours ahead, one example forecast, and the number of epochs
+    or the ridge parameter that :func:`forecast` chose.
+    """
     y, chosen = forecast(config, run, way)
     (_, ahead, _), test = windows(config), part(config, 2)
     off, middle = (y - ahead)[test].double(), (test.start + test.stop) // 2
@@ -210,7 +216,7 @@ def figures(config: Config, stages: Stages) -> Figures:
 
 
 def claims(config: Config, stages: Stages) -> Claims:
-    """Compare the MLP with the naive forecasts and with a linear readout."""
+    """Yield claims, with their verdicts, that compare the MLP with the naive forecasts and with a linear readout."""
     found = errors.all(config, stages)
     square, absolute = ({way: float(one[key].mean()) for way, one in found.items()} for key in ("square", "absolute"))
     naive = min(square[way] for way in NAIVE)

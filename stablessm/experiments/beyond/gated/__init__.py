@@ -1,1 +1,3 @@
-"""Up to which learning rate of its recurrent weights a gated layer trains with each map."""
+"""Experiment ``ext-gated``: the largest learning rate of the recurrent weights at which a gated layer trains, for each
+map.
+"""

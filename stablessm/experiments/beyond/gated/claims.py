@@ -1,4 +1,4 @@
-"""The claims of ``ext-gated``: with which map a gated layer still trains at the largest learning rates."""
+"""The claims of ``ext-gated``: which maps allow the largest learning rates of the weights of a gated recurrence."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ OURS = "beyond the papers"
 
 
 def claims(training: Stage[Any, Any], config: Any, stages: Stages) -> Claims:
-    """Check the hypotheses of the experiment's README, in their order."""
+    """Yield the claims on the hypotheses in the README of the experiment, in the same order, with their verdicts."""
     stable = [map for map in STABLE if map in config.maps]
     edges: dict[str, dict[str, np.ndarray]] = {}
     tables: dict[str, dict[str, dict[str, np.ndarray]]] = {}
@@ -35,7 +35,7 @@ def claims(training: Stage[Any, Any], config: Any, stages: Stages) -> Claims:
 
 
 def _table(training: Stage[Any, Any], config: Any, stages: Stages, task: str, map: str) -> dict[str, np.ndarray]:
-    """Return the arrays of all rates, (rates, seeds)."""
+    """Return the results of the trainings with one map on one task, by name, as arrays (rates, seeds)."""
     found = [training(stages, task, map, rate) for rate in config.rates]
     return {
         name: np.stack([one[name] for one in found]) for name in ("diverged", "final", "test", "largest", "entropy")
@@ -43,7 +43,7 @@ def _table(training: Stage[Any, Any], config: Any, stages: Stages, task: str, ma
 
 
 def survived(config: Any, found: dict[str, np.ndarray]) -> np.ndarray:
-    """Return which trainings did not fail, (rates, seeds)."""
+    """Return a boolean array (rates, seeds) that marks the trainings which did not fail."""
     return (found["diverged"] < 0) & (found["final"] <= found["entropy"][:, None] + config.worse)
 
 
@@ -87,7 +87,9 @@ def _best(config: Any, stable: list[str], edges: dict[str, dict[str, np.ndarray]
 
 
 def _losses(config: Any, task: str, stable: list[str], found: dict[str, dict[str, np.ndarray]]) -> Claim:
-    """Compare test losses at the best rate of each map."""
+    """Return a claim with its verdict: at its best learning rate, every stable map has about the same test loss as the
+    best map.
+    """
     losses = {}
     for map, table in found.items():
         medians = np.where(np.isnan(table["test"]).any(1), np.inf, np.median(table["test"], axis=1))
@@ -103,7 +105,9 @@ def _losses(config: Any, task: str, stable: list[str], found: dict[str, dict[str
 
 
 def _unstable(config: Any, tables: dict[str, dict[str, dict[str, np.ndarray]]]) -> Claim:
-    """Look at the largest λ of the direct trainings that failed."""
+    """Return a claim with its verdict: where training with the direct map fails, the largest λ is positive, so that the
+    recurrence is unstable.
+    """
     failed = [(row["direct"]["largest"], ~survived(config, row["direct"])) for row in tables.values()]
     count = sum(int(lost.sum()) for _, lost in failed)
     grew = sum(int(((largest > 0) | np.isnan(largest))[lost].sum()) for largest, lost in failed)

@@ -53,7 +53,7 @@ class GatedConfig:
     """Difference of test losses in nats that does not count."""
 
     def task(self, name: str) -> Task:
-        """Return one of the tasks."""
+        """Return the task with this name, in the size of these settings."""
         if name == "recall":
             length, vocabulary, pairs = self.recall
             return tasks.get(
@@ -68,7 +68,7 @@ class GatedConfig:
 
 
 def entropy(task: Task, batch: int, batches: int = 16) -> float:
-    """Return the entropy of the targets that count in nats, the loss of the best model that ignores its input."""
+    """Return the entropy, in nats, of the scored targets. It is the loss of the best model that ignores its input."""
     given = [task.batch("train", batch, index=i) for i in range(min(batches, task.steps("train", batch)))]
     counted = torch.cat([b.targets.flatten() if b.weights is None else b.targets[b.weights > 0] for b in given])
     share = counted.bincount().double() / len(counted)

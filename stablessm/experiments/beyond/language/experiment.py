@@ -172,7 +172,9 @@ def figures(config: Config, stages: Stages) -> Figures:
 
 
 def claims(config: Config, stages: Stages) -> Claims:
-    """Check the bits per byte, the perplexity per word, and the gain from carrying the state between windows."""
+    """Yield claims, with their verdicts, on the bits per byte, the perplexity per word, and the gain from carrying the
+    state between windows.
+    """
     found = one.all(config, stages)
     made = [
         (found["pieces"], fewer_bits(config.pieces, found["pieces"])),
@@ -190,7 +192,9 @@ def _lost(claim: Claim, step: int) -> Claim:
 
 
 def fewer_bits(own: Trained, found: Mapping[str, np.ndarray]) -> Claim:
-    """Compare the bits per byte of the model with those of a general-purpose compressor, which needs no training."""
+    """Return a claim with its verdict: the model needs fewer bits per byte than a general-purpose compressor, which is
+    not trained.
+    """
     score, needed = scored(found, "test", "carried"), float(found["compressed"])
     return Claim(
         f"{own.text} is predicted in fewer bits than a compressor needs",
@@ -203,7 +207,7 @@ def fewer_bits(own: Trained, found: Mapping[str, np.ndarray]) -> Claim:
 
 
 def like_an_lstm(config: Config, found: Mapping[str, np.ndarray]) -> Claim:
-    """Compare the perplexity per word with published values of LSTMs."""
+    """Return a claim with its verdict: the perplexity per word is similar to published values of LSTMs."""
     own = config.words
     test, valid = (scored(found, split, "carried").per_token for split in ("test", "valid"))
     published = ", ".join(f"{value} ({source})" for source, value in LSTM.items())
@@ -218,7 +222,9 @@ def like_an_lstm(config: Config, found: Mapping[str, np.ndarray]) -> Claim:
 
 
 def carries(config: Config, name: str, found: Mapping[str, np.ndarray]) -> Claim:
-    """Compare the perplexities of one model with and without a state that is carried from window to window."""
+    """Return a claim with its verdict: the perplexity of a model is lower if its state is carried from window to
+    window.
+    """
     own, clear = config.models()[name], config.clear
     carried, windows = (scored(found, "test", how) for how in ("carried", "windows"))
     gain = (windows.nats - carried.nats) / windows.tokens

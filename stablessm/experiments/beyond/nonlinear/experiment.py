@@ -91,7 +91,8 @@ def _keys(config: NonlinearConfig) -> list[tuple[str, str]]:
 
 @stage("errors-{kind}-{map}", over=_keys)
 def errors(config: NonlinearConfig, run: Run, kind: str, map: str) -> Mapping[str, np.ndarray]:
-    """Train RNNs of all widths and seeds, and perturb the best seed of each width.
+    """Train RNNs of all widths and seeds; return the errors of the best RNN of each width after perturbations of its
+    weights.
 
     Returns:
         ``recurrent`` and ``all`` (widths, radii): E_m(β), relative to the mean square of the target, for perturbations
@@ -160,8 +161,8 @@ def figures(config: NonlinearConfig, stages: Stages) -> Figures:
 
 
 def claims(config: NonlinearConfig, stages: Stages) -> Claims:
-    """Check that targets are approximated, which maps give stable approximations, and which perturbations they
-    tolerate.
+    """Yield claims, with their verdicts, on whether the targets are approximated, which maps give stable
+    approximations, and which perturbations they tolerate.
     """
     found = errors.all(config, stages)
     widest = {key: float(table["recurrent"][-1, 0]) for key, table in found.items()}
@@ -184,7 +185,9 @@ def claims(config: NonlinearConfig, stages: Stages) -> Claims:
 def stability(
     config: NonlinearConfig, found: Mapping[tuple[str, str], Mapping[str, np.ndarray]], kind: str, maps: list[str]
 ) -> Claim:
-    """Check whether the approximations with these maps are stable; direct should be unstable for slow memory."""
+    """Return a claim with its verdict: the approximations with these maps are stable, or, for the direct map and slow
+    memory, not stable.
+    """
     judged = {map: verdict(config, found[kind, map]["recurrent"]) for map in maps}
     expected = maps != [CONTRAST] or kind == "exponential"
     agree = [None if one is None else one is expected for one in judged.values()]
@@ -208,7 +211,9 @@ def tolerance(
     stable: list[str],
     name: str,
 ) -> Claim:
-    """Check that stable maps tolerate clearly larger perturbations than direct, for every slow memory."""
+    """Return a claim with its verdict: for every slow memory, stable maps tolerate clearly larger perturbations than
+    the direct map.
+    """
     radii = {key: tolerated(config, table[name]) for key, table in found.items()}
     slow = [kind for kind in TARGETS if kind != "exponential"]
     cases = [(radii[kind, map], radii[kind, CONTRAST]) for kind, map in product(slow, stable)]

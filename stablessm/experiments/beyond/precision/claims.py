@@ -14,7 +14,9 @@ NO_VALUE = "— (ours; the papers compute in one precision)"
 
 
 def claims(config: rounding.PrecisionConfig, stages: Stages) -> Claims:
-    """Check the effect of rounding on single modes, on kernels, on perturbation errors and on memory functions."""
+    """Yield claims, with their verdicts, on the effect of rounding on single modes, kernels, perturbation errors and
+    memory functions.
+    """
     yield stable_claim(config, stages)
     yield direct_claim(config, stages)
     yield from (kernel_claim(config, stages, format) for format in rounding.FORMATS)
@@ -24,7 +26,7 @@ def claims(config: rounding.PrecisionConfig, stages: Stages) -> Claims:
 
 
 def stable_claim(config: rounding.PrecisionConfig, stages: Stages) -> Claim:
-    """Check that with stable maps no mode becomes unstable by rounding."""
+    """Return a claim with its verdict: with stable maps, no mode becomes unstable by rounding."""
     lost, single = (dict.fromkeys(rounding.MAPS, 0) for _ in range(2))
     for time, map in product(rounding.TIMES, rounding.MAPS):
         lost[map] += int(rounding.whole_models(stages, time, map)["lost"].sum())
@@ -40,7 +42,7 @@ def stable_claim(config: rounding.PrecisionConfig, stages: Stages) -> Claim:
 
 
 def direct_claim(config: rounding.PrecisionConfig, stages: Stages) -> Claim:
-    """Check that with direct maps slow modes become unstable by rounding."""
+    """Return a claim with its verdict: with direct maps, slow modes become unstable by rounding."""
     first, lost = {}, {}
     for time in rounding.TIMES:
         modes, models = rounding.single_modes(stages, time, "direct"), rounding.whole_models(stages, time, "direct")
@@ -61,7 +63,7 @@ def direct_claim(config: rounding.PrecisionConfig, stages: Stages) -> Claim:
 
 
 def kernel_claim(config: rounding.PrecisionConfig, stages: Stages, format: str) -> Claim:
-    """Check that rounding hardly changes the kernels of models with stable maps."""
+    """Return a claim with its verdict: rounding hardly changes the kernels of models with stable maps."""
     column = rounding.FORMATS.index(format)
     worst = {
         map: [float(rounding.whole_models(stages, t, map)["change"][:, column].max()) for t in rounding.TIMES]
@@ -78,8 +80,8 @@ def kernel_claim(config: rounding.PrecisionConfig, stages: Stages, format: str) 
 
 
 def size_claim(config: rounding.PrecisionConfig, stages: Stages) -> Claim:
-    """Check that a rounding error of size β changes the kernel by at most E(β), and as much as a random perturbation
-    does.
+    """Return a claim with its verdict: rounding with an error of size β changes the kernel by at most E(β), and about
+    as much as random perturbations of size β do.
     """
     ratios, below = {}, []
     for map, time in product(rounding.MAPS, rounding.TIMES):
@@ -99,7 +101,9 @@ def size_claim(config: rounding.PrecisionConfig, stages: Stages) -> Claim:
 
 
 def curve_claim(config: rounding.PrecisionConfig, stages: Stages) -> Claim:
-    """Check that E(β) in float32 equals E(β) in float64 wherever it is above the rounding error."""
+    """Return a claim with its verdict: E(β) in float32 equals E(β) in float64 where E(β) is above the
+    rounding error.
+    """
     off, hidden = {}, {}
     for time, map in product(rounding.TIMES, rounding.CURVES):
         truth, single, half = (rounding.measured(stages, time, map, f) for f in ("float64", "float32", "bfloat16"))
@@ -120,7 +124,9 @@ def curve_claim(config: rounding.PrecisionConfig, stages: Stages) -> Claim:
 
 
 def memory_claim(config: rounding.PrecisionConfig, stages: Stages) -> Claim:
-    """Check that memory functions in low precision are correct down to the floor that they report."""
+    """Return a claim with its verdict: memory functions in low precision are correct down to the floor that they
+    report.
+    """
     worst, floors = {}, {}
     for format in rounding.FLOATS:
         pairs = [

@@ -12,9 +12,7 @@ from stablessm.experiments.frame.lines import paired
 
 
 def figures(config: rounding.PrecisionConfig, stages: Stages) -> Figures:
-    """Yield figures of modes, kernels, perturbation errors and memory functions; the arrays hold more than the
-    figures show.
-    """
+    """Yield figures of modes, kernels, perturbation errors and memory functions."""
     yield Figure(
         "modes",
         "Relative change of a time scale τ by rounding of w, the largest in each tenth of a decade. A line ends where "

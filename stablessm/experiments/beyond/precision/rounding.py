@@ -33,7 +33,9 @@ TIMES: tuple[Time, ...] = get_args(Time)
 
 @dataclass(frozen=True)
 class PrecisionConfig:
-    """Settings of the experiment: model sizes, radii of the perturbations, search effort and thresholds."""
+    """Settings of the experiment: model sizes, radii of the perturbations, steps and draws of the searches, and
+    thresholds.
+    """
 
     widths: tuple[int, ...] = (8, 16, 32, 64, 128, 256)
     horizon: int = 10_000
@@ -73,7 +75,9 @@ def model(width: int, horizon: int, map: str, time: Time) -> RealSSM:
 
 @stage("modes-{time}-{map}", over=lambda config: product(TIMES, MAPS))
 def single_modes(config: PrecisionConfig, run: Run, time: Time, map: str) -> Mapping[str, Tensor]:
-    """Return the relative change of each time scale by rounding, by format; infinite if the mode becomes unstable."""
+    """Return for each number format the relative changes of time scales by rounding; infinite if the mode becomes
+    unstable.
+    """
     f, scale = reparam.get(map, time), timescales(config.scales, 1.0, config.longest)
     w = f.inverse(-1 / scale if time == "continuous" else torch.exp(-1 / scale))
     arrays = {"scale": scale}

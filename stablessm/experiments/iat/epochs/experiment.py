@@ -72,7 +72,7 @@ def figures(config: EpochsConfig, stages: Stages) -> Figures:
 
 
 def claims(config: EpochsConfig, stages: Stages) -> Claims:
-    """Check that tanh RNNs learn exponential memory in far fewer epochs than polynomial memory."""
+    """Yield claims with their verdicts: tanh RNNs need far fewer epochs for exponential than for polynomial memory."""
     fast, slow = (best(config, stages, kind) for kind in ("exponential", "polynomial"))
     first, last = config.epochs[0], config.epochs[-1]
     told = f"exponential {listed(fast, '.2g')}; polynomial {listed(slow, '.2g')}"

@@ -90,7 +90,7 @@ def radius(config: FamiliesConfig, found: np.ndarray) -> float:
 
 
 def figures(config: FamiliesConfig, stages: Stages) -> Figures:
-    """Yield a figure of the median of E_m(β) over the random families."""
+    """Yield a figure of the perturbation errors E_m(β): the medians over the random families."""
     found = errors.all(config, stages)
     panels = []
     for kind in TARGETS:
@@ -114,7 +114,9 @@ def figures(config: FamiliesConfig, stages: Stages) -> Figures:
 
 
 def claims(config: FamiliesConfig, stages: Stages) -> Claims:
-    """Check that exponential memory is approximated stably and polynomial memory is not, in all random families."""
+    """Yield claims with their verdicts: in all random families, exponential memory is approximated stably and
+    polynomial memory is not.
+    """
     found, middle = errors.all(config, stages), {}
     for kind, expected in EXPECTED.items():
         own = [found[kind, seed]["errors"] for seed in range(config.families)]

@@ -32,7 +32,7 @@ def figures(config: SumConfig, stages: Stages) -> Figures:
 
 
 def claims(config: SumConfig, stages: Stages) -> Claims:
-    """Check that exponential memory is approximated stably and polynomial memory is not."""
+    """Yield claims with their verdicts: exponential memory is approximated stably, and polynomial memory is not."""
     for kind, (stable, says) in CLAIMS.items():
         statement = f"{kind} memory has {'a' if stable else 'no'} stable approximation"
         yield stability(statement, says, verdicts(config, stages, kind, "direct"), stable=stable)

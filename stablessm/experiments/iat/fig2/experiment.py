@@ -68,7 +68,7 @@ def trained(config: Config, run: Run) -> dict[int, ContinuousRNN]:
 
 @kept(PerturbationCurve, "{norm}-{horizon}-{width}-{search}")
 def curve(config: Config, run: Run, horizon: int, norm: Norm, search: Search, width: int) -> PerturbationCurve:
-    """Measure E_m(β) of the trained RNN of one width, for perturbations of all its weights."""
+    """Return the perturbation errors E_m(β) of the trained RNN of width m, for perturbations of all its weights."""
     inputs = noise(TEST, 0, config.rows, horizon, 1) if norm == "mse" else None
     return perturbation_error(
         trained(config, run)[width], TARGET, config.radii, norm=norm, search=search, samples=config.draws,
@@ -105,7 +105,9 @@ def figures(config: Config, stages: Stages) -> Figures:
 
 
 def claims(config: Config, stages: Stages) -> Claims:
-    """Check how well the RNNs approximate the target, and that the approximation is not stable."""
+    """Yield claims, with their verdicts, on how well the RNNs approximate the target, and on whether the approximation
+    is stable.
+    """
     losses = stages["training"]["losses"][-1].reshape(-1, config.seeds).min(1)
     falls = bool((losses[1:] < losses[:-1]).all())
     yield Claim(

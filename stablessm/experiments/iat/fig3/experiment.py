@@ -97,7 +97,9 @@ def trained(config: Config, run: Run) -> list[ContinuousRNN]:
 
 
 def perturbed(config: Config, run: Run) -> Mapping[str, np.ndarray]:
-    """Measure E_m(β) of every student for perturbations of all weights, and the norm of every teacher."""
+    """Return the perturbation errors E_m(β) of every student, for perturbations of all its weights, and the norm of
+    every teacher.
+    """
     device, each = config.training.chosen_device(), len(config.widths)
     models = trained(config, run)
     x = torch.cat([inputs(TEST, 4, config.horizon), noise(TEST, 2, 4, 1, 1).expand(-1, config.horizon, -1)]).to(device)
@@ -221,7 +223,7 @@ def drawn(teacher: Judged) -> list[Series]:
 
 
 def claims(config: Config, stages: Stages) -> Claims:
-    """Check that the teachers that are approximated stably have exponential memory."""
+    """Yield claims with their verdicts: the teachers that are approximated stably have exponential memory."""
     teachers = list(judged(config, stages))
     alive, dead = ([one for one in teachers if one.survives is chosen] for chosen in (True, False))
     rates = [one.memory.decay().rate or np.nan for one in alive if one.kind == "exponential"]

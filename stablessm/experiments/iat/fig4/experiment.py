@@ -31,8 +31,8 @@ def run(config: SumConfig, run: Run) -> None:
 
 
 def figures(config: SumConfig, stages: Stages) -> Figures:
-    """Yield the published panels, the direct map for comparison, and the increase of the error at the smallest
-    radius.
+    """Yield the published panels, a panel of the direct map for comparison, and a panel of the increase of the error at
+    the smallest radius.
     """
     costs, label = [], f"E_m({config.radii[1]:g}) − E_m(0)"
     for horizon in config.horizons:
@@ -60,7 +60,9 @@ def cost(curves: PerturbationFamily) -> np.ndarray:
 
 
 def claims(config: Config, stages: Stages) -> Claims:
-    """Check that each stable map is stable, bounded at radii where direct explodes, and continuous at β = 0."""
+    """Yield claims with their verdicts: every stable map is stable, its errors are bounded at radii at which the errors
+    of the direct map explode, and they are continuous at β = 0.
+    """
     stable = [map for map in config.maps if map != CONTRAST]
     for map in stable:
         found = verdicts(config, stages, "polynomial", map)
@@ -71,7 +73,9 @@ def claims(config: Config, stages: Stages) -> Claims:
 
 
 def boundedness(config: Config, stages: Stages, map: str) -> Claim:
-    """Check that the proven bound of the stable map is finite, and that the errors of the direct map exceed it."""
+    """Return a claim with its verdict: the proven bound of the stable map is finite, and the errors of the direct map
+    exceed this bound.
+    """
     ours, whys, kept = [], [], []
     for horizon in config.horizons:
         curves, direct = (climbed(config, stages, name, horizon) for name in (map, CONTRAST))
@@ -93,8 +97,8 @@ def boundedness(config: Config, stages: Stages, map: str) -> Claim:
 
 
 def continuity(config: Config, stages: Stages, map: str) -> Claim:
-    """Check that the increase of the error at the smallest radius falls with the width, but rises for the
-    direct map.
+    """Return a claim with its verdict: for the stable map, the increase of the error at the smallest radius falls with
+    the width; for the direct map, it rises.
     """
     ours, kept = [], []
     for horizon in config.horizons:

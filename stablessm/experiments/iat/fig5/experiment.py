@@ -37,7 +37,9 @@ def figures(config: Config, stages: Stages) -> Figures:
 
 
 def claims(config: Config, stages: Stages) -> Claims:
-    """Check for each architecture that ordinary words are forgotten exponentially, and the word "ha" slowly."""
+    """Yield claims with their verdicts: every architecture forgets ordinary words exponentially, and the word "ha"
+    slowly.
+    """
     simple = [word for word in config.words if word != SLOW]
     for name, curves in sentiment.memories(config, stages, config.architectures).items() if simple else ():
         learned = f"Test accuracy {sentiment.accuracy_of(config, stages, name)} over {config.seeds} seeds."
@@ -47,7 +49,7 @@ def claims(config: Config, stages: Stages) -> Claims:
 
 
 def exponential(name: str, words: list[str], curves: list[MemoryCurve], learned: str) -> Claim:
-    """Check that the memory of these words decays exponentially."""
+    """Return a claim with its verdict: the memory of these words decays exponentially."""
     found = {word: [curve.of(word) for curve in curves] for word in words}
     kinds = {word: tally(memories) for word, memories in found.items()}
     total = sum(kinds.values(), Counter())
@@ -62,7 +64,7 @@ def exponential(name: str, words: list[str], curves: list[MemoryCurve], learned:
 
 
 def slow(name: str, words: list[str], curves: list[MemoryCurve], learned: str, left: float) -> Claim:
-    """Check that the word "ha" is remembered longer than the other words."""
+    """Return a claim with its verdict: the word "ha" is remembered longer than the other words."""
     own = [curve.of(SLOW).memory_time(left) for curve in curves]
     others = [max(curve.of(word).memory_time(left) for word in words) for curve in curves]
     longer = sum(mine > most for mine, most in zip(own, others, strict=True))

@@ -72,8 +72,8 @@ def figures(config: BertConfig, stages: Stages) -> Figures:
 
 
 def claims(config: BertConfig, stages: Stages) -> Claims:
-    """Check that the memory of BERT decays more slowly than that of the LSTM, fluctuates more, and is not
-    exponential.
+    """Yield claims with their verdicts: the memory of BERT decays more slowly than the memory of the LSTM, fluctuates
+    more, and is not exponential.
     """
     curves = sentiment.memories(config, stages, (*config.architectures, "BERT"))
     learned = "; ".join(f"{name} {sentiment.accuracy_of(config, stages, name)}" for name in curves)

@@ -91,7 +91,9 @@ def matrix(family: str, size: int, abscissa: float) -> Tensor:
 
 @stage("bound-{family}", over=lambda config: FAMILIES)
 def bounds(config: LemmasConfig, run: Run, family: str) -> Mapping[str, np.ndarray]:
-    """Return for every matrix size the largest value of the form in lemma A.10 that was found, M₀/β₀ and ‖W‖₂/β₀."""
+    """Return for each matrix size the largest value found of the cubic form in lemma A.10, and the ratios M₀/β₀ and
+    ‖W‖₂/β₀ in its bounds.
+    """
     from scipy.linalg import solve_continuous_lyapunov
 
     rows = []
@@ -133,7 +135,7 @@ def figures(config: LemmasConfig, stages: Stages) -> Figures:
 
 
 def claims(config: LemmasConfig, stages: Stages) -> Claims:
-    """Check the statements of the experiment's README, in their order."""
+    """Yield the claims on the statements in the README of the experiment, in the same order, with their verdicts."""
     t = np.linspace(0, config.horizon, config.points)
     least = float((memory("polynomial", t, 0) - config.weights * np.exp(-config.rate * t)).max() / 2)
     for case, source in (("bounded", "lemma A.11"), ("derivative", "theorem A.4")):

@@ -21,7 +21,9 @@ class Config(images.DigitsConfig):
 
 @stage("image-by-image")
 def directly(config: Config, run: Run) -> dict[str, float]:
-    """Return the mean square error computed image by image, for the first draw of eigenvalues on the last ring."""
+    """Return the mean square error of the reconstructed images, computed image by image, for the first draw of
+    eigenvalues on the last ring.
+    """
     parts = images.differences(config, config.rings[-1], config.sizes[0])
     return {"mse": sum(float(part.square().sum()) for part in parts) / images.pixels(config).numel()}
 
@@ -45,7 +47,9 @@ def figures(config: Config, stages: Stages) -> Figures:
 
 
 def claims(config: Config, stages: Stages) -> Claims:
-    """Check that eigenvalues on the disk recover only the recent past, and eigenvalues on the ring all of it."""
+    """Yield claims with their verdicts: eigenvalues on the disk recover only the recent past, and eigenvalues on the
+    ring recover all of it.
+    """
     (disk, ring), size = config.rings, config.sizes[0]
     far, near = (images.measured(stages, r, size) for r in (disk, ring))
     covered, whole = (images.reach(config, stages, found, "complex") for found in (far, near))

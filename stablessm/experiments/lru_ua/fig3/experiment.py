@@ -21,7 +21,9 @@ def figures(config: images.DigitsConfig, stages: Stages) -> Figures:
 
 
 def claims(config: images.DigitsConfig, stages: Stages) -> Claims:
-    """Check the digits for the two largest state sizes, and that the disk recovers only the recent past."""
+    """Yield claims, with their verdicts, on the digits for the two largest state sizes, and on the part of an image
+    that the disk recovers.
+    """
     (*_, fewer, most), (disk, *_, ring) = config.sizes, config.rings
     near, less, far = (images.measured(stages, r, n) for r, n in ((ring, most), (ring, fewer), (disk, most)))
     over = f"over {config.images} images and {config.draws} draws"

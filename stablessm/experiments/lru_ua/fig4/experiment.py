@@ -90,7 +90,9 @@ def table(config: Config, numbers: Mapping[tuple[float, int], float], digits: st
 
 
 def claims(config: Config, stages: Stages) -> Claims:
-    """Check how errors and condition numbers depend on state size, ring and position, and the optimized eigenvalues."""
+    """Yield claims, with their verdicts, on how errors and condition numbers depend on state size, ring and position,
+    and on optimized eigenvalues.
+    """
     found = {key: images.measured(stages, *key) for key in product(config.rings, config.sizes)}
     mse, kappa = (
         {key: measure(one, "complex") for key, one in found.items()} for measure in (images.error, images.condition)

@@ -62,8 +62,8 @@ def figures(config: Config, stages: Stages) -> Figures:
 
 
 def claims(config: Config, stages: Stages) -> Claims:
-    """Check κ = 1 and errors of machine precision at N = L, artifacts for N < L, and that real inputs need half the
-    states.
+    """Yield claims with their verdicts: κ = 1 and errors of machine precision for N = L, artifacts for N < L, and half
+    as many states suffice for real inputs.
     """
     whole = images.measured(stages, "roots", config.length)
     kappa, worst = images.condition(whole, "complex"), float(largest(stages)["error"])

@@ -1,4 +1,4 @@
-"""The condition number of ΩᵀΩ for inputs that are sparse in a basis."""
+"""The condition number of Ω, the matrix that maps the coefficients of an input in a basis to the last state."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class Config:
     """Condition numbers from here on are rounding."""
 
     def cases(self) -> list[tuple[int, int, int, int]]:
-        """Return the comparable cases: index and value of P, and index and value of N ≥ P; for N < P the matrix ΩᵀΩ
-        is singular.
+        """Return index and value of P, and index and value of N, for all pairs with N ≥ P; for N < P the matrix ΩᵀΩ is
+        singular.
         """
         pairs = product(enumerate(self.functions), enumerate(self.sizes))
         return [(p, functions, n, size) for (p, functions), (n, size) in pairs if size >= functions]
@@ -41,7 +41,9 @@ class Config:
 
 @stage("ring-{ring:g}", over=lambda config: config.rings)
 def conditions(config: Config, run: Run, ring: float) -> Mapping[str, np.ndarray]:
-    """Return the condition number κ of Ω, (functions, sizes, draws); infinite for N < P."""
+    """Return the condition number κ of Ω for P Haar wavelets and N states, (functions, sizes, draws); infinite for N <
+    P.
+    """
     kappa = np.full((len(config.functions), len(config.sizes), config.draws), np.inf)
     for draw in range(config.draws):
         lam = uniform_ring(max(config.sizes), ring, seed=draw)
@@ -53,8 +55,8 @@ def conditions(config: Config, run: Run, ring: float) -> Mapping[str, np.ndarray
 
 @stage("optimized")
 def placed(config: Config, run: Run) -> Mapping[str, np.ndarray]:
-    """Return the condition number κ of Ω for optimized eigenvalues, (functions, sizes); inf for N < P, NaN for N >
-    L/2.
+    """Return the condition number κ of Ω for optimized eigenvalues, P Haar wavelets and N states, (functions, sizes);
+    inf for N < P, NaN for N > L/2.
     """
     kappa = np.full((len(config.functions), len(config.sizes)), np.inf)
     for p, functions, n, size in config.cases():
@@ -88,7 +90,9 @@ def figures(config: Config, stages: Stages) -> Figures:
 
 
 def claims(config: Config, stages: Stages) -> Claims:
-    """Check how the condition number depends on N, P and r_min, and the optimized eigenvalues."""
+    """Yield claims, with their verdicts, on how the condition number depends on N, P and r_min, and on optimized
+    eigenvalues.
+    """
     median = medians(config, stages)
     along: dict[str, np.ndarray] = {
         "N grows": median, "P falls": median[:, ::-1].swapaxes(1, 2), "r_min approaches 1": np.moveaxis(median, 0, -1)

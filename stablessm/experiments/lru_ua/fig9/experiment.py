@@ -126,7 +126,8 @@ def trained(config: Config, run: Run, way: str) -> LinearRNNMLP:
 
 
 def slowly(start: LinearRNNMLP, moved: LinearRNNMLP, part: float) -> dict[str, Tensor]:
-    """Return the weights of ``moved``, but with the recurrence moved only by the fraction ``part`` of its change.
+    """Return the weights of ``moved``, with only the fraction ``part`` of the difference between the recurrent weights
+    of ``start`` and ``moved``.
 
     This reduces the learning rate of the recurrence: a change of the phase of λ is multiplied by k in λ^k.
     """
@@ -223,8 +224,8 @@ def compared(error: float, other: float) -> str:
 
 
 def claims(config: Config, stages: Stages) -> Claims:
-    """Check the errors on held-out trajectories for both kinds of training, and that input and nonlinearity are
-    needed.
+    """Yield claims, with their verdicts, on the errors on held-out trajectories for both kinds of training, and on the
+    need for the input and the nonlinearity.
     """
     found = errors.all(config, stages)
     share = {way: float(one["share"].mean()) for way, one in found.items()}

@@ -17,8 +17,8 @@ Found = Mapping[str, Mapping[str, np.ndarray]]
 
 
 def claims(config: measured.ConvConfig, stages: Stages) -> Claims:
-    """Check universality, the number of states, the lower and upper limits of the error, the layer's output, and
-    trained models.
+    """Yield claims, with their verdicts, on universality, the number of states, the limits of the error, the output of
+    the layer, and trained models.
     """
     tolerances, orders = measured.by_tolerance.all(config, stages), measured.by_order.all(config, stages)
     yield universality(config, tolerances)
@@ -30,7 +30,7 @@ def claims(config: measured.ConvConfig, stages: Stages) -> Claims:
 
 
 def universality(config: measured.ConvConfig, tolerances: Found) -> Claim:
-    """Check proposition 3.2: one linear layer approximates any convolution."""
+    """Return the claim of proposition 3.2 with its verdict: one linear layer approximates any convolution."""
     met = [bool(e <= t) for f in tolerances.values() for e, t in zip(f["error"], config.tolerances, strict=True)]
     last = config.tolerances[-1]
     return Claim(
@@ -45,7 +45,7 @@ def universality(config: measured.ConvConfig, tolerances: Found) -> Claim:
 
 
 def needed(config: measured.ConvConfig, tolerances: Found, orders: Found) -> Claim:
-    """Check how many states a kernel needs, which remark 3.3 leaves open."""
+    """Return a claim, with its verdict, on the number of states that a kernel needs, which remark 3.3 leaves open."""
     pairs = [
         (int(order), int((orders[name]["sigma"] >= tolerance).sum()))
         for name, found in tolerances.items()
@@ -69,7 +69,9 @@ def needed(config: measured.ConvConfig, tolerances: Found, orders: Found) -> Cla
 
 
 def hankel_limit(config: measured.ConvConfig, orders: Found) -> Claim:
-    """Compare the error of sums of m exponentials with the Hankel singular value σ_{m+1}."""
+    """Return a claim, with its verdict, that compares errors of sums of m exponentials with the Hankel singular value
+    σ_{m+1}.
+    """
     low, high = [], []
     for found in orders.values():
         sigma = found["sigma"][found["order"].astype(int)]
@@ -89,7 +91,7 @@ def hankel_limit(config: measured.ConvConfig, orders: Found) -> Claim:
 
 
 def output(config: measured.ConvConfig, tolerances: Found) -> Claim:
-    """Check the bound on the error of the layer's output (equations 43 to 46)."""
+    """Return a claim, with its verdict, on the bound on the error of the output of the layer (equations 43 to 46)."""
     names = ("layer_error", "l1_error", "rounding")
     off, certified, rounding = (np.concatenate([found[name] for found in tolerances.values()]) for name in names)
     ratios = off / (certified + rounding)
@@ -106,7 +108,7 @@ def output(config: measured.ConvConfig, tolerances: Found) -> Claim:
 
 
 def jackson_claims(config: measured.ConvConfig, rates: Found) -> Claims:
-    """Check the convergence rate and the factor 1/β in theorem A.3 of IAT."""
+    """Yield claims, with their verdicts, on the convergence rate and the factor 1/β in theorem A.3 of IAT."""
     orders, steeper, held = np.array(config.jackson_orders), {}, []
     for name, found in rates.items():
         for alpha, bound in zip(config.alphas, found["bound"], strict=True):
@@ -137,7 +139,9 @@ def jackson_claims(config: measured.ConvConfig, rates: Found) -> Claims:
 
 
 def against_training(config: measured.ConvConfig, found: Mapping[str, np.ndarray]) -> Claim:
-    """Compare constructed sums with the published losses of trained models."""
+    """Return a claim, with its verdict, that compares the losses of constructed sums with published losses of trained
+    models.
+    """
     losses = {
         name: dict(zip(config.trained_orders, found[measured.slug(name)], strict=True)) for name in measured.TRAINED
     }

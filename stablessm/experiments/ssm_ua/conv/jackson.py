@@ -45,7 +45,8 @@ def derivatives(rho: Analytic, alpha: int, times: np.ndarray = TIMES) -> np.ndar
 
 
 def gamma(rows: np.ndarray, beta: float, unit: float) -> float:
-    """Return sup |e^(βt) y^(k)(t)| / β^k over t ≥ 0 and k = 1 … α+1, y' = ρ, with time in units of ``unit``.
+    """Return sup |e^(βt) y^(k)(t)| / β^k over t ≥ 0 and k = 1 … α+1, where y is an integral of ρ and time has the unit
+    ``unit``.
 
     ``rows`` are :func:`derivatives`; y^(k) is the derivative of order k - 1 of ρ.
     """
@@ -54,7 +55,8 @@ def gamma(rows: np.ndarray, beta: float, unit: float) -> float:
 
 
 def bound(rows: np.ndarray, orders: np.ndarray) -> np.ndarray:
-    """Return an upper bound on R(m), minimized over β, for each order m > α; inf for other orders.
+    """Return an upper bound on the error ∫ |ρ - ρ̂| dt of sums ρ̂ of m exponentials, minimized over β, for each order m
+    > α; inf for other orders.
 
     With s = e^(-βt/(α+1)) let q(s) = ρ(t)/s on [0, 1]. Jackson: polynomials p of degree m - 1 come within
     (π/4)^α sup |q^(α)| / (m (m-1) … (m-α+1)) of it. Times s they are sums of m exponentials, and
@@ -67,7 +69,7 @@ def bound(rows: np.ndarray, orders: np.ndarray) -> np.ndarray:
 
 
 def _curvature(rows: np.ndarray, beta: float) -> float:
-    """Return sup |q^(α)| from ρ, ρ', …, ρ^(α).
+    """Return the maximum of |q^(α)|, with q as in :func:`bound`, from the derivatives ρ, ρ', …, ρ^(α).
 
     θ = s d/ds is -((α+1)/β) d/dt, so that q^(α) = s^(-α-1) (θ-1)(θ-2)…(θ-α) ρ, and s^(-α-1) = e^(βt).
     """
@@ -78,7 +80,9 @@ def _curvature(rows: np.ndarray, beta: float) -> float:
 
 
 def polynomial_error(rho: Analytic, alpha: int, beta: float, order: int) -> float:
-    """Return ∫ |ρ - ρ̂| dt for the sum in the proof, which interpolates q at Chebyshev points with degree order - 1."""
+    """Return ∫ |ρ - ρ̂| dt for the sum ρ̂ in the proof, which interpolates q of :func:`bound` at Chebyshev points with
+    degree order - 1.
+    """
 
     def q(s: np.ndarray) -> np.ndarray:
         return np.real(rho(-(alpha + 1) / beta * np.log(s))) / s

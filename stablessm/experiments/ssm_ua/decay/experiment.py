@@ -60,7 +60,9 @@ def rate(distance: np.ndarray, dt: float, decades: float) -> float:
 
 @stage("layer-{slowest:g}", over=lambda config: config.slowest)
 def layer(config: DecayConfig, run: Run, slowest: float) -> Mapping[str, np.ndarray]:
-    """Return the convergence rate of the output for every seed, and |y(t) - y*| for the first seed."""
+    """Return the convergence rate of the output y(t) for every seed, and the distance |y(t) - y*| from its limit y* for
+    the first seed.
+    """
     steps = int(1.3 * config.decades * np.log(10) / min(config.input, slowest) / config.dt)
     time = torch.arange(1, steps + 1, dtype=torch.float64) * config.dt
     x = 1 + torch.exp(-config.input * (time - config.dt))
@@ -120,7 +122,7 @@ def figures(config: DecayConfig, stages: Stages) -> Figures:
 
 
 def claims(config: DecayConfig, stages: Stages) -> Claims:
-    """Check the propositions on the rate after a layer and after an activation."""
+    """Yield claims, with their verdicts, on the convergence rates after a layer and after an activation."""
     found = {slowest: one["rates"] for slowest, one in layer.all(config, stages).items()}
     told = {f"w = {slowest:g}:": float(np.median(rates)) for slowest, rates in found.items()}
     rates = np.array([*found.values()])

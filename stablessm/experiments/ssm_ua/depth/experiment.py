@@ -57,7 +57,8 @@ def chain(rates: list[Tensor], between: list[Tensor], U: Tensor, C: Tensor, dt: 
 
 
 def equation(formula: str, first: Tensor, second: Tensor, C: Tensor, U1: Tensor, U2: Tensor, times: Tensor) -> Tensor:
-    """Evaluate equation 38 in one of three forms: corrected, corrected but with its quotient, or as printed.
+    """Return the values of equation 38 in one of three forms: ``ours`` (corrected), ``quotient`` (corrected, with the
+    printed quotient) or ``printed``.
 
     (e^{bt} - e^{at}) / (b - a) = e^{(a+b)t/2} · t · sinh(z)/z with z = (b - a)t/2, without cancellation.
     """
@@ -133,7 +134,9 @@ def figures(config: DepthConfig, stages: Stages) -> Figures:
 
 
 def claims(config: DepthConfig, stages: Stages) -> Claims:
-    """Check the corrected and the printed formula, the limit of equal rates, and the effect of depth."""
+    """Yield claims, with their verdicts, on the corrected and the printed formula, the limit of equal rates, and the
+    effect of depth.
+    """
     found = errors.all(config, stages)
     ours = max(float(one["ours"].max()) for one in found.values())
     smallest = min(gap for gap in config.gaps if gap > 0)

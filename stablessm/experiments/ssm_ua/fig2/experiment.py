@@ -35,7 +35,7 @@ def smooth(seed: int = 1, terms: int = 12) -> Function:
 
 
 def three(x: np.ndarray) -> np.ndarray:
-    """Return the values of three functions of one variable."""
+    """Return the values of three functions at x, as a new last axis: sin(3x), x² and |x|."""
     return np.stack([np.sin(3 * x), x**2, np.abs(x)], axis=-1)
 
 
@@ -116,7 +116,7 @@ def figures(config: ElementwiseConfig, stages: Stages) -> Figures:
 
 
 def claims(config: ElementwiseConfig, stages: Stages) -> Claims:
-    """Check proposition 3.1 on seven functions, and that the layers have no memory."""
+    """Yield claims, with their verdicts, on proposition 3.1 for seven functions, and on layers without memory."""
     rows = built.all(config, stages)
     held = [(row["fresh"] <= row["bound"]) & (row["bound"] <= row["tol"]) for row in rows.values()]
     within = np.concatenate(held).tolist()

@@ -120,7 +120,9 @@ def falls(table: Mapping[str, list[float]]) -> bool:
 
 
 def claims(config: SuperpositionConfig, stages: Stages) -> Claims:
-    """Check proposition 3.6 by levels and by digits, the outputs of the layers, and remark 3.7."""
+    """Yield claims, with their verdicts, on proposition 3.6 by levels and by digits, the outputs of the layers, and
+    remark 3.7.
+    """
     by_level, by_digit, by_length = tables(config, stages)
     errors, first = by_level["error"], next(iter(TARGETS))
     down, last = falls(errors), max(row[-1] for row in errors.values())

@@ -143,7 +143,7 @@ def figures(config: VolterraConfig, stages: Stages) -> Figures:
 
 
 def claims(config: VolterraConfig, stages: Stages) -> Claims:
-    """Check the two parts of proposition 3.9, and the outputs of the models."""
+    """Yield claims, with their verdicts, on the two parts of proposition 3.9 and on the outputs of the models."""
     kernel, thinned, dense = (
         [value for row in column(config, stages, key).values() for value in row]
         for key in ("kernel", "thinned", "dense")

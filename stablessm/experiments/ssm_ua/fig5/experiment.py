@@ -114,7 +114,9 @@ def figures(config: RandomConfig, stages: Stages) -> Figures:
 
 
 def claims(config: RandomConfig, stages: Stages) -> Claims:
-    """Check that the memory of all models decays exponentially, for SSMs as long as they are stable."""
+    """Yield claims with their verdicts: the memory of all models decays exponentially, and that of an SSM only while
+    the SSM is stable.
+    """
     for family, curves in plain.all(config, stages).items():
         kinds, rates = memories.tally(curves), memories.rates(curves)
         yield Claim(

@@ -93,8 +93,8 @@ def figures(config: S4Config, stages: Stages) -> Figures:
 
 
 def claims(config: S4Config, stages: Stages) -> Claims:
-    """Check that every memory function stays below a straight line on a logarithmic axis, so that it decays
-    exponentially.
+    """Yield claims with their verdicts: every memory function stays below a straight line on a logarithmic axis, so
+    that it decays exponentially.
     """
     (short, long), rate, n = curves.all(config, stages).values(), slowest(stages)["rate"], config.seeds
     pairs = list(zip(long, rate, strict=True))

@@ -84,8 +84,8 @@ def curves(config: TableConfig, seed: int, name: str) -> MemoryCurve:
 
 @stage("rank-{channels}", over=lambda config: config.channels)
 def spectrum(config: TableConfig, run: Run, channels: int) -> Mapping[str, np.ndarray]:
-    """Return the singular values of a linear TCN's kernel, folded into a matrix, relative to the largest: (seeds,
-    K^(L/2)).
+    """Return the singular values, relative to the largest, of the kernel of a linear TCN that is reshaped to a square
+    matrix, (seeds, rows of the matrix).
     """
     side = config.shape.kernel ** (config.shape.layers // 2)
     impulse = torch.zeros(1, side * side, 1, dtype=torch.float64)
@@ -133,7 +133,7 @@ def exponent(values: np.ndarray, lengths: tuple[int, ...]) -> float:
 
 
 def claims(config: TableConfig, stages: Stages) -> Claims:
-    """Check the published table row by row."""
+    """Yield a claim with its verdict for each row of the published table."""
     cost = costs.all(config, stages)
     ratio = {name: one["weights"][0] / formula(name, config.shape) for name, one in cost.items()}
     orders = [[math.log2(one["weights"][i] / one["weights"][0]) for i in (1, 2)] for one in cost.values()]
@@ -165,7 +165,7 @@ def claims(config: TableConfig, stages: Stages) -> Claims:
 
 
 def patterns(config: TableConfig, stages: Stages) -> Claims:
-    """Check the kind of memory decay of each architecture."""
+    """Yield claims, with their verdicts, on the kind of memory decay of each architecture."""
     found, n = curves.all(config, stages), config.seeds
     kinds = {name: memories.tally(measured) for name, measured in found.items()}
     rates = {name: span(memories.rates(measured)) for name, measured in found.items()}

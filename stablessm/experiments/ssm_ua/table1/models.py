@@ -36,8 +36,8 @@ class CausalConvolution(nn.Conv1d):
 
 @final
 class Block(nn.Module):
-    """A pre-norm transformer block with causal attention, written with plain matrix products so that they are
-    counted.
+    """A pre-norm transformer block with causal attention. It uses plain matrix products, whose operations PyTorch can
+    count.
     """
 
     def __init__(self, width: int, heads: int) -> None:

@@ -179,7 +179,7 @@ def figures(config: AppendixConfig, stages: Stages) -> Figures:
 
 
 def claims(config: AppendixConfig, stages: Stages) -> Claims:
-    """Check the statements of the experiment's README, in their order."""
+    """Yield the claims on the statements in the README of the experiment, in the same order, with their verdicts."""
     yield from _remark(config, stages)
     yield from _descent(config, stages)
     found = mlp(stages)

@@ -56,7 +56,9 @@ def figures(config: models.Config, stages: Stages) -> Figures:
 
 
 def claims(config: models.Config, stages: Stages) -> Claims:
-    """Check that perturbed direct models explode, wider models earlier, and that models with stable maps do not."""
+    """Yield claims with their verdicts: perturbed models with the direct map explode, wider models at smaller
+    perturbations, and models with stable maps do not explode.
+    """
     found = {key: models.family(config, stages, *key) for key in product(config.maps, config.lengths, models.SEARCHES)}
     yield bounded(config, found)
     yield shrinking(config, stages, found)
@@ -67,7 +69,9 @@ def claims(config: models.Config, stages: Stages) -> Claims:
 
 
 def bounded(config: models.Config, found: Families) -> Claim:
-    """Check that the errors of stable maps are bounded at radii where the errors of direct explode."""
+    """Return a claim with its verdict: the errors of stable maps are bounded at radii at which the errors of the direct
+    map explode.
+    """
     told, held = [], []
     for length in config.lengths:
         worst = {map: float(found[map, length, "ascent"].errors[:, -1].max() / norm(length)) for map in config.maps}
@@ -84,7 +88,7 @@ def bounded(config: models.Config, found: Families) -> Claim:
 
 
 def shrinking(config: models.Config, stages: Stages, found: Families) -> Claim:
-    """Check that wider models of the direct map are destroyed by smaller perturbations (figure 1a)."""
+    """Return a claim with its verdict: with the direct map, smaller perturbations destroy wider models (figure 1a)."""
     radii, slowest = {}, {}
     for length in config.lengths:
         family = found["direct", length, "ascent"]
@@ -110,8 +114,8 @@ def shrinking(config: models.Config, stages: Stages, found: Families) -> Claim:
 
 
 def stability(config: models.Config, map: str, every: Families) -> Claim:
-    """Check that wider models are no worse than narrow ones up to some β, for the widths that improve the trained
-    model.
+    """Return a claim with its verdict: up to some β, wider models are no worse than narrower ones; only widths that
+    improve the unperturbed model count.
     """
     found = {key: improving(every[map, *key]) for key in product(config.lengths, models.SEARCHES)}
     verdicts = {key: one.verdict() for key, one in found.items()}
@@ -131,7 +135,7 @@ def stability(config: models.Config, map: str, every: Families) -> Claim:
 
 
 def s4(config: models.Config, found: Families) -> Claim:
-    """Compare the map exp (figure 1c) with the map softplus (figure 1b)."""
+    """Return a claim, with its verdict, that compares the map exp (figure 1c) with the map softplus (figure 1b)."""
     at = int(np.argmin(np.abs(np.array(config.radii) - 0.032)))
     pairs = {T: [found[map, T, "ascent"].errors[-1, at] for map in ("exp", "softplus")] for T in config.lengths}
     return Claim(
@@ -146,7 +150,7 @@ def s4(config: models.Config, found: Families) -> Claim:
 
 
 def at_published(config: models.Config, found: Families) -> Claim:
-    """Compare all maps at the radius of the authors' logs, β = 0.032."""
+    """Return a claim, with its verdict, that compares all maps at β = 0.032, the radius in the logs of the authors."""
     at = int(np.argmin(np.abs(np.array(config.radii) - 0.032)))
     told, held = [], []
     for length in config.lengths:

@@ -87,7 +87,9 @@ def gram(x: Tensor) -> Tensor:
 
 
 def kernel_loss(layer: RealSSM | S4D, weights: Tensor, rho: Tensor, times: Tensor) -> Tensor:
-    """Return the mean square error of the output from the kernel's error e: e'Ge, or Σ g e² if G is diagonal."""
+    """Return the mean square error of the output from the error e of the kernel: e'Ge with weights G, or Σ g e² with
+    the diagonal g of G.
+    """
     error = layer.kernel(times).flatten(1)[:, 0] - rho
     return error @ (weights @ error) if weights.dim() == 2 else (weights * error.square()).sum()
 

@@ -47,8 +47,8 @@ class ScaleConfig:
 
 @stage("{time}", over=lambda config: get_args(Time))
 def measured(config: ScaleConfig, run: Run, time: Time) -> Mapping[str, Tensor]:
-    """Return the ratios G/|w| of every map, (2, n), on a grid of weights and on a grid of time scales, and the
-    grids.
+    """Return the ratios G/|w| of gradient scale and weight of every map, (2, n), on a grid of weights and on a grid of
+    time scales, and both grids.
     """
     weights = torch.linspace(-config.reach, config.reach, config.weights, dtype=torch.float64)
     scales = timescales(config.scales, config.shortest, config.longest)
@@ -106,13 +106,15 @@ def span(ratio: np.ndarray) -> tuple[float, float]:
 
 
 def claims(config: ScaleConfig, stages: Stages) -> Claims:
-    """Check that G/|w| is constant only for "best", and that softplus has the smallest ratio of the other maps."""
+    """Yield claims with their verdicts: G/|w| is constant only for the map "best", and softplus has the smallest ratio
+    of the other maps.
+    """
     for check in (balanced, unbalanced, milder):
         yield from (check(config, found, time) for time, found in measured.all(config, stages).items())
 
 
 def balanced(config: ScaleConfig, found: Mapping[str, np.ndarray], time: Time) -> Claim:
-    """Check that G/|w| of "best" is 2a for all weights."""
+    """Return a claim with its verdict: G/|w| of "best" is 2a for all weights."""
     papers = "best" if time == "continuous" else "best, b = 0.5"
     (low, high), times = span(found[f"{papers} weights"][0]), span(found[f"{papers} scales"][0])
     level = high / low < config.level
@@ -134,7 +136,7 @@ def balanced(config: ScaleConfig, found: Mapping[str, np.ndarray], time: Time) -
 
 
 def unbalanced(config: ScaleConfig, found: Mapping[str, np.ndarray], time: Time) -> Claim:
-    """Check that G/|w| of every other map varies with the time scale."""
+    """Return a claim with its verdict: G/|w| of every other map varies with the time scale."""
     spans = {label: span(found[f"{label} scales"][0]) for label in MAPS[time] if not label.startswith("best")}
     factors = {label: high / low for label, (low, high) in spans.items()}
     return Claim(
@@ -149,7 +151,7 @@ def unbalanced(config: ScaleConfig, found: Mapping[str, np.ndarray], time: Time)
 
 
 def milder(config: ScaleConfig, found: Mapping[str, np.ndarray], time: Time) -> Claim:
-    """Check that softplus has a smaller ratio G/|w| than exp at the same eigenvalue."""
+    """Return a claim with its verdict: softplus has a smaller ratio G/|w| than exp at the same eigenvalue."""
     relative = {name: found["softplus scales"][0] / found[f"{name} scales"][0] for name in ("direct", "exp")}
     shares = {name: float((r < 1).mean()) for name, r in relative.items()}
     last = {name: float(found["scales"][r >= 1].max(initial=0)) for name, r in relative.items()}

@@ -54,7 +54,9 @@ def figures(config: StudyConfig, stages: Stages) -> Figures:
 
 
 def claims(config: StudyConfig, stages: Stages) -> Claims:
-    """Check the ranges of the gradient-to-weight ratios, and which maps train stably."""
+    """Yield claims, with their verdicts, on the ranges of the gradient-to-weight ratios, and on the maps with which
+    models train stably.
+    """
     stable = [scheme for scheme in shown(config) if scheme not in UNSTABLE]
     if unstable := [scheme for scheme in config.maps if scheme in UNSTABLE]:
         yield narrower(config, stages, stable, unstable)
@@ -64,7 +66,9 @@ def claims(config: StudyConfig, stages: Stages) -> Claims:
 
 
 def narrower(config: StudyConfig, stages: Stages, stable: list[str], unstable: list[str]) -> Claim:
-    """Check figure 4 (a): stable maps have narrower ranges of ratios than unstable maps."""
+    """Return the claim of figure 4 (a) with its verdict: ratios have narrower ranges with stable maps than with
+    unstable maps.
+    """
     ends = {s: spread(study.beginning(stages, s)["ratio"], config.limits.ends) for s in (*stable, *unstable)}
     width = {scheme: high - low for scheme, (low, high) in ends.items()}
     held = [width[a] < width[b] for a in stable for b in unstable]
@@ -80,7 +84,7 @@ def narrower(config: StudyConfig, stages: Stages, stable: list[str], unstable: l
 
 
 def calmer(config: StudyConfig, stages: Stages, rivals: Sequence[str]) -> Claim:
-    """Check figure 4 (b): best trains more stably than the other maps."""
+    """Return the claim of figure 4 (b) with its verdict: best trains more stably than the other maps."""
     cells = study.at(config, stages, config.rate)
     found = study.unrest(config, cells)
     final = {scheme: final_loss(cell, config.limits) for scheme, cell in cells.items()}

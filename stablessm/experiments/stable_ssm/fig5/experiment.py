@@ -33,7 +33,9 @@ def figures(config: StudyConfig, stages: Stages) -> Figures:
 
 
 def claims(config: StudyConfig, stages: Stages) -> Claims:
-    """Check that best has the smallest ratio, and that the ratio predicts which trainings are stable."""
+    """Yield claims with their verdicts: the map best has the smallest ratio, and the ratio predicts which trainings are
+    stable.
+    """
     cells = study.at(config, stages, config.rate)
     typical = {scheme: float(np.median(found["largest"])) for scheme, found in cells.items()}
     highest = {scheme: float(found["largest"].max()) for scheme, found in cells.items()}
@@ -57,7 +59,9 @@ def claims(config: StudyConfig, stages: Stages) -> Claims:
 
 
 def smallest(typical: dict[str, float], highest: dict[str, float]) -> Claim:
-    """Check figure 5: best has the smallest ratio. The map with b = 1 is our addition and is not compared."""
+    """Return the claim of figure 5 with its verdict: the map best has the smallest ratio. The map with b = 1 is our
+    addition and is not compared.
+    """
     rivals = [scheme for scheme in typical if not scheme.startswith("best")] or ["best-1"]
     ratios = [numbers[PAPERS] / min(numbers[scheme] for scheme in rivals) for numbers in (typical, highest)]
     return Claim(

@@ -60,7 +60,9 @@ def figures(config: StudyConfig, stages: Stages) -> Figures:
 
 
 def claims(config: StudyConfig, stages: Stages) -> Claims:
-    """Check the captions of the published figure, the eigenvalues after training, and the memory functions."""
+    """Yield claims, with their verdicts, on the captions of the published figure, the eigenvalues after training, and
+    the memory functions.
+    """
     limits, ends, rates = config.limits, final(config, stages), sorted(config.rates)
     unrest = {rate: study.unrest(config, study.at(config, stages, rate)) for rate in config.rates}
     rivals = [scheme for scheme in RIVALS if scheme in config.maps]
@@ -80,7 +82,9 @@ def claims(config: StudyConfig, stages: Stages) -> Claims:
 
 
 def calm(limits: Limits, rate: float, ends: Ends, unrest: Unrest, rivals: list[str]) -> Claim:
-    """Check figure 6 (a): at the smallest rate, the loss of best does not fluctuate, but is not the smallest."""
+    """Return the claim of figure 6 (a) with its verdict: at the smallest rate, the loss of best does not fluctuate, but
+    is not the smallest.
+    """
     told, losses = unrest[rate], ends[rate]
     quiet = told[PAPERS] == Instability(False, 0)
     behind = losses[PAPERS] - min(losses[scheme] for scheme in rivals)
@@ -95,7 +99,9 @@ def calm(limits: Limits, rate: float, ends: Ends, unrest: Unrest, rivals: list[s
 
 
 def comparable(limits: Limits, rate: float, ends: Ends, alike: Sequence[str]) -> Claim:
-    """Check figure 6 (b): at the next rate, the loss of best is comparable with the losses of other maps."""
+    """Return the claim of figure 6 (b) with its verdict: at the next rate, the loss of best is comparable with the
+    losses of other maps.
+    """
     losses = ends[rate]
     behind = {scheme: losses[PAPERS] - losses[scheme] for scheme in alike}
     held = [gap < limits.comparable for gap in behind.values()]
@@ -110,7 +116,9 @@ def comparable(limits: Limits, rate: float, ends: Ends, alike: Sequence[str]) ->
 
 
 def advantage(limits: Limits, ends: Ends, rivals: list[str]) -> Claim:
-    """Check the caption of figure 6: the advantage of best grows with the learning rate."""
+    """Return the claim in the caption of figure 6 with its verdict: the advantage of the map best grows with the
+    learning rate.
+    """
     rates = sorted(ends)
     gap = [_gap(ends[rate], rivals) for rate in rates]
     grows = [after >= before for before, after in pairwise(gap)]
@@ -125,7 +133,7 @@ def advantage(limits: Limits, ends: Ends, rivals: list[str]) -> Claim:
 
 
 def wins(limits: Limits, rate: float, ends: Ends, unrest: Unrest, rivals: list[str]) -> Claim:
-    """Check figure 6 (c): at the largest rate, best has the smallest loss."""
+    """Return the claim of figure 6 (c) with its verdict: at the largest rate, best has the smallest loss."""
     losses, told = ends[rate], unrest[rate]
     next_best = min(losses[scheme] for scheme in rivals)
     finite, lead = np.isfinite(losses[PAPERS]), next_best - losses[PAPERS]
@@ -150,7 +158,9 @@ def lost(config: StudyConfig, stages: Stages) -> str:
 
 
 def counted(limits: Limits, unrest: Unrest, rivals: list[str], diverged: str) -> Claim:
-    """Compare the numbers of divergences and loss spikes of the maps, over all learning rates."""
+    """Return a claim, with its verdict, that compares how often training diverged and how many loss spikes it had, for
+    each map over all learning rates.
+    """
     total = {
         scheme: tuple(sum(getattr(told[scheme], key) for told in unrest.values()) for key in ("diverged", "spikes"))
         for scheme in (PAPERS, *rivals)
@@ -167,7 +177,7 @@ def counted(limits: Limits, unrest: Unrest, rivals: list[str], diverged: str) ->
 
 
 def inside(config: StudyConfig, stages: Stages) -> Claim:
-    """Check that stable maps keep all eigenvalues stable during training."""
+    """Return a claim with its verdict: stable maps keep all eigenvalues stable during training."""
     ends = {
         scheme: [float(np.abs(study.cell(stages, scheme, rate)["eigenvalues"]).max()) for rate in config.rates]
         for scheme in config.maps
@@ -186,7 +196,9 @@ def inside(config: StudyConfig, stages: Stages) -> Claim:
 
 
 def remembers(config: StudyConfig, stages: Stages) -> Claim:
-    """Check the memory function of every trained model."""
+    """Return a claim with its verdict: the memory function of every model with a stable map falls to a small fraction
+    of its maximum.
+    """
     told, fade = [], []
     for scheme in config.maps:
         curves = [study.memory(study.cell(stages, scheme, rate)) for rate in config.rates]

@@ -65,7 +65,7 @@ class Survival:
 
 
 def claims(training: Stage[Any, Any], config: Any, stages: Stages) -> Claims:
-    """Check the hypotheses of the experiment's README, in their order."""
+    """Yield the claims on the hypotheses in the README of the experiment, in the same order, with their verdicts."""
     sets = {set: Survival(config, {map: training(stages, set, map) for map in config.maps}) for set in config.sets}
     rivals = [map for map in RIVALS if map in config.maps]
     stable = [map for map in STABLE if map in config.maps]
@@ -104,7 +104,9 @@ def _ahead(found: Survival, pairs: Sequence[tuple[str, str]], statement: str, pa
 
 
 def lowest(found: Survival, rivals: Sequence[str]) -> Claim:
-    """Check figure 6 (c) at the largest learning rate that some map survives with every seed."""
+    """Return the claim of figure 6 (c) with its verdict, at the largest learning rate that some map survives with every
+    seed.
+    """
     config, limits = found.config, found.config.limits
     alive = np.array([found.survived[map].all(1) for map in (PAPERS, *rivals)])
     last = int(np.flatnonzero(alive.any(0)).max(initial=-1))
@@ -124,7 +126,7 @@ def lowest(found: Survival, rivals: Sequence[str]) -> Claim:
 
 
 def calm(found: Survival, rivals: Sequence[str]) -> Claim:
-    """Check that best has the fewest divergences and loss spikes over all learning rates."""
+    """Return a claim with its verdict: best has the fewest divergences and loss spikes over all learning rates."""
     total = {
         map: (int((found.found[map]["diverged"] >= 0).sum()), int(found.found[map]["spikes"].sum()))
         for map in (PAPERS, *rivals)
@@ -140,7 +142,9 @@ def calm(found: Survival, rivals: Sequence[str]) -> Claim:
 
 
 def ratio(found: Survival) -> Claim:
-    """Check figure 5: maps with a larger gradient-to-weight ratio fail at smaller learning rates."""
+    """Return the claim of figure 5 with its verdict: maps with a larger gradient-to-weight ratio fail at smaller
+    learning rates.
+    """
     high = {map: float(np.median(np.nanmax(one["largest"][:, 0], 0))) for map, one in found.found.items()}
     edge = np.array([np.median(found.steps[map]) for map in high])
     decides = correlation(np.array([*high.values()]), edge)
@@ -156,7 +160,7 @@ def ratio(found: Survival) -> Claim:
 
 
 def moves(found: Survival) -> Claim:
-    """Check that training changes the time scales of the map best."""
+    """Return a claim with its verdict: training changes the time scales of the map best."""
     moved = {map: np.where(found.survived[map], one["moved"][-1], 0.0).max() for map, one in found.found.items()}
     return Claim(
         "best moves its time scales at the rates that it survives",
@@ -169,7 +173,7 @@ def moves(found: Survival) -> Claim:
 
 
 def at_their_best(found: Survival) -> Claim:
-    """Compare the test losses of the maps, each at its best learning rate."""
+    """Return a claim, with its verdict, that compares the test losses of the maps, each at its best learning rate."""
     config, told, best = found.config, [], {}
     for map, one in found.found.items():
         score = np.where(found.survived[map], one["test"], np.inf).mean(1)

@@ -74,7 +74,9 @@ class TableConfig:
 
 @stage(lambda row: row.name, over=lambda config: ROWS)
 def measured(config: TableConfig, run: Run, row: Row) -> Mapping[str, Tensor]:
-    """Return the derived, the printed and the library's G at the weights of the grid where the map is stable."""
+    """Return the gradient scale G at the weights of the grid where the map is stable: derived, as printed, and as the
+    library computes it.
+    """
     f = row.f()
     grid = torch.linspace(-config.reach, config.reach, config.weights, dtype=torch.float64)
     if row.map == "direct":  # clip and relu have few stable weights
@@ -139,7 +141,9 @@ def claims(config: TableConfig, stages: Stages) -> Claims:
 
 
 def claim(row: Row, found: Mapping[str, np.ndarray], exact: float) -> Claim:
-    """Check that the printed formula of a row equals the derived values, and say where it does not."""
+    """Return a claim with its verdict: the printed formula of a row equals the derived values. The claim says where
+    they differ.
+    """
     printed, corrected = deviation(found, "printed"), deviation(found, "ours")
     w, wrong = found["w"], printed > exact
     negative_only = False

@@ -53,7 +53,9 @@ def figures(config: StudyConfig, stages: Stages) -> Figures:
 
 
 def claims(config: StudyConfig, stages: Stages) -> Claims:
-    """Check that stable maps are better than direct, and the order of all maps."""
+    """Yield claims, with their verdicts, that stable maps are better than the direct map, and that all maps are in the
+    published order.
+    """
     losses = table(config, stages)
     known = [scheme for scheme in PUBLISHED["test"] if scheme in config.maps]
     if len(known) > 1:
@@ -63,7 +65,7 @@ def claims(config: StudyConfig, stages: Stages) -> Claims:
 
 
 def ahead(losses: dict[str, dict[str, float]], config: StudyConfig, known: list[str]) -> Claim:
-    """Check the caption of table 2: all stable maps are better than direct."""
+    """Return the claim in the caption of table 2 with its verdict: all stable maps are better than the direct map."""
     stable, clear = [scheme for scheme in known if scheme != "direct"], config.limits.clear
     held = [found[scheme] < found["direct"] - clear for found in losses.values() for scheme in stable]
     return Claim(
@@ -80,7 +82,7 @@ def ahead(losses: dict[str, dict[str, float]], config: StudyConfig, known: list[
 
 
 def order(losses: dict[str, float], config: StudyConfig, part: str, known: list[str]) -> Claim:
-    """Check the published order of the maps: softplus, exp, best, direct."""
+    """Return a claim, with its verdict, on the published order of the maps: softplus, exp, best, direct."""
     gaps, clear = [_minus(losses[after], losses[before]) for before, after in pairwise(known)], config.limits.clear
     found = {scheme: perplexity(losses[scheme]) for scheme in sorted(losses, key=lambda scheme: losses[scheme])}
     return Claim(

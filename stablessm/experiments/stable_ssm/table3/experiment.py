@@ -134,8 +134,8 @@ def figures(config: Config, stages: Stages) -> Figures:
 
 
 def claims(config: Config, stages: Stages) -> Claims:
-    """Yield one claim for each number of warm-up steps and each map of the table; where all trainings reach the rate
-    of the table, one claim on all of them, and what it rests on.
+    """Yield a claim for each number of warm-up steps and each map of the table; with the setting ``beyond``, yield
+    three claims on all trainings instead.
     """
     schemes = [scheme for scheme in PUBLISHED if scheme in config.maps]
     if config.beyond is None:
@@ -149,7 +149,9 @@ Trainings = Mapping[tuple[int, str, int], Mapping[str, np.ndarray]]
 
 
 def started(config: Config, found: Trainings, schemes: list[str]) -> Claim:
-    """Check that all untrained models have the loss of a uniform guess, and that no first update raises the loss."""
+    """Return a claim with its verdict: all untrained models have the loss of a uniform guess, and no first update
+    raises the loss.
+    """
     uniform = float(np.log(config.vocabulary))
     off = {key: abs(float(cell["losses"][0]) - uniform) for key, cell in found.items()}
     rises = {key: float(np.diff(cell["losses"][:2]).sum()) for key, cell in found.items()}
@@ -166,7 +168,9 @@ def started(config: Config, found: Trainings, schemes: list[str]) -> Claim:
 
 
 def only_best(config: Config, found: Trainings, schemes: list[str]) -> Claim:
-    """Check that at some number of warm-up steps best converges with all seeds, and no other map with any."""
+    """Return a claim with its verdict: for some number of warm-up steps, training with the map best converges with all
+    seeds, and with no other map with any seed.
+    """
     counts = {
         warmup: {
             scheme: sum(converged(config, found[warmup, scheme, seed]) for seed in range(config.seeds))
@@ -195,8 +199,8 @@ def only_best(config: Config, found: Trainings, schemes: list[str]) -> Claim:
 
 
 def caused(config: Config, found: Trainings, schemes: list[str]) -> Claim:
-    """Check that an eigenvalue outside the unit circle causes every divergence with the map ``direct``, and none with
-    a stable map.
+    """Return a claim with its verdict: an eigenvalue outside the unit circle causes every divergence with the map
+    ``direct``, and no divergence with a stable map.
     """
     lost = {key: str(cell["report"]) for key, cell in found.items() if int(cell["diverged"]) >= 0}
     agree = [("unstable" in report) is (scheme == "direct") for (_, scheme, _), report in lost.items()]
@@ -214,7 +218,9 @@ def caused(config: Config, found: Trainings, schemes: list[str]) -> Claim:
 
 
 def survival(config: Config, stages: Stages, warmup: int, scheme: str) -> Claim:
-    """Check that training with a map converges with every seed, or with none, as in the paper."""
+    """Return a claim with its verdict: training with a map converges with every seed if it converges in the paper, and
+    otherwise with no seed.
+    """
     found = [one(stages, warmup, scheme, seed) for seed in range(config.seeds)]
     count, total, published = sum(converged(config, cell) for cell in found), config.seeds, PUBLISHED[scheme]
     steps = config.training.steps

@@ -148,7 +148,9 @@ def figures(config: Config, stages: Stages) -> Figures:
 
 
 def claims(config: Config, stages: Stages) -> Claims:
-    """Check with which maps the task is solved at both lengths, and the published training accuracies."""
+    """Yield claims, with their verdicts, on the maps with which the task is solved at both lengths, and on the
+    published training accuracies.
+    """
     found = {name: study.scores(stages) for name, study in studies(config, stages).items()}
     both: dict[str, Recall] = {"short": config.short, "long": config.long}
     for name, recall in both.items():
@@ -166,7 +168,7 @@ def claims(config: Config, stages: Stages) -> Claims:
 
 
 def solved(scores: tables.Scores, name: str, recall: Recall) -> Claim:
-    """Check that models with stable maps solve the task."""
+    """Return a claim with its verdict: models with stable maps solve the task."""
     stable, goal = scores.named(tables.STABLE), recall.goal
     held = [100 * scores.of(scheme).mean() >= goal for scheme in stable]
     return Claim(
@@ -181,7 +183,7 @@ def solved(scores: tables.Scores, name: str, recall: Recall) -> Claim:
 
 
 def unsolved(scores: tables.Scores, name: str, recall: Recall) -> Claim:
-    """Check that models with the maps direct and clip do not solve the task."""
+    """Return a claim with its verdict: models with the maps direct and clip do not solve the task."""
     failing, goal = scores.named(FAILING), recall.goal
     stable = 100 * min(scores.of(scheme).mean() for scheme in scores.named(tables.STABLE))
     held = [100 * scores.of(scheme).mean() < min(goal, stable - recall.behind) for scheme in failing]
@@ -204,7 +206,9 @@ def unsolved(scores: tables.Scores, name: str, recall: Recall) -> Claim:
 
 
 def known(scores: tables.Scores, recall: Recall) -> Claim:
-    """Check the training accuracy against the fraction of tokens that can be predicted."""
+    """Return a claim, with its verdict, that compares the training accuracy with the fraction of tokens that can be
+    predicted.
+    """
     keys = (recall.vocabulary - 2) // 2
     bound = 100 * (1 + 1 / keys) / 2
     stable = scores.named(tables.STABLE)
@@ -258,7 +262,9 @@ LARGE = Config(
 
 
 def jobs(config: Config) -> dict[str, Callable[[Run], object]]:
-    """Return one job for each stack of models; one job in all if models of one length begin with those of another."""
+    """Return one job for each stack of models, or a single job if models for one length start from models trained on
+    another.
+    """
     if config.pretrained:
         return {"all": partial(run, config)}
     found = {name: study.jobs() for name, study in studies(config, Stages(Path())).items()}

@@ -74,7 +74,7 @@ def figures(config: Config, stages: Stages) -> Figures:
 
 
 def claims(config: Config, stages: Stages) -> Claims:
-    """Compare the scores with table 6, and check the larger model."""
+    """Yield claims, with their verdicts, that compare the scores with table 6, and claims on the larger model."""
     yield from image_tables.claims(config, stages, PUBLISHED)
     found, own = recommended(stages), config.recommended
     accuracy = 100 * float(found["test"]) if "test" in found else 0.0
