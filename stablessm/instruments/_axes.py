@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def on(ax: Axes | None, width: float = 6) -> Axes:
-    """Return the given axes, or the axes of a new figure, ``width`` inches wide, which is not shown in a window."""
+    """Return ``ax`` or, if it is None, the axes of a new figure that is ``width`` inches wide and opens no window."""
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width, 4), layout="constrained").subplots() if ax is None else ax

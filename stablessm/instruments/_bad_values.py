@@ -27,7 +27,7 @@ def bad_entries(tensor: Tensor, limit: float | None) -> Tensor:
 
 
 def is_spoilt(tensor: Tensor, limit: float | None) -> bool:
-    """Return True if an entry is bad; -∞ does not count, because attention masks contain it."""
+    """Return True if a tensor has a bad entry other than -∞, which attention masks contain on purpose."""
     tensor = (
         tensor.detach()
     )  # under activation checkpointing, the tensors saved for backward must not depend on the result
@@ -37,7 +37,7 @@ def is_spoilt(tensor: Tensor, limit: float | None) -> bool:
 
 
 def first_bad(bad: Tensor, order: Order, latest: bool) -> tuple[int, ...]:
-    """Return the index of the first True entry of a mask; in a sequence, of the earliest (or latest) entry in time."""
+    """Return the index of the first True entry of a mask; for a sequence, of the earliest (or latest) True entry."""
     if order is None:
         return _unravel(bad)
     times = bad.transpose(0, 1) if order == "batch" else bad

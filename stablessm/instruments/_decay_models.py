@@ -182,7 +182,7 @@ def _residual(theta: np.ndarray, sign: np.ndarray, s: np.ndarray, y: np.ndarray)
 
 
 def _starts(free: tuple[int, ...], window: Points) -> Iterator[np.ndarray]:
-    """Yield starting values for the fit of a law of decay: its parameters, then the sign of its second term."""
+    """Yield starting values for the fit of a law of decay: its parameters, followed by the sign of its second term."""
     s, y, weight = window.s, window.y, window.weight
     main = tuple(parameter for parameter in free if parameter < C)
     if not main:

@@ -41,7 +41,9 @@ class Points:
 @final
 @dataclass(frozen=True)
 class Windows:
-    """A measured curve reduced to points, in four windows that start later and later and all end at s = 1."""
+    """Four windows of a measured curve, each reduced to points; they start later and later, and all end at the same
+    time.
+    """
 
     points: list[Points]
     origin: float
@@ -142,7 +144,7 @@ def _share(level: float, y: ArrayLike) -> np.ndarray:
 
 
 def _dip(time: np.ndarray, y: np.ndarray, level: float) -> float:
-    """Return the smallest depth of a dip in the logarithm of a curve that noise cannot explain."""
+    """Return the depth from which a dip in the logarithm of a curve is too large to be noise."""
     noise = max(_noise(time, y), float(_share(level, y.min())))
     return max(min(_DIP, 3 * noise) * math.sqrt(math.log(max(len(y), 2))), _RIPPLE)
 

@@ -132,7 +132,7 @@ def _followed(judged: list[Judgment], first: int, margin: float, seen: Windows) 
 
 
 def _claim(kind: Kind, best: Fit, judged: list[Judgment], beaten: str, evidence: float, seen: Windows) -> Verdict:
-    """Return a verdict with this kind of decay and an interval, or ``undecided`` if the last windows disagree.
+    """Return a verdict with the given kind of decay and an interval, or ``undecided`` if the last windows disagree.
 
     The interval is widened on both sides, because the rate may still change after the end of the curve.
     """

@@ -1,4 +1,4 @@
-"""Decides which kind of decay every law of a window votes for, and which law wins there."""
+"""Decides which kind of decay each law fitted to a window of a curve supports, and which law fits the window best."""
 
 from __future__ import annotations
 

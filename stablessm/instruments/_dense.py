@@ -86,7 +86,7 @@ def _smallest(W: Tensor, z: Tensor) -> float:
 
 
 def _crossings(W: Tensor, level: float, time: Time) -> tuple[Tensor, Tensor]:
-    """Return the numbers z = α/β, as (α, β), at which ``level`` may be a singular value of zI - W.
+    """Return all complex numbers z for which ``level`` may be a singular value of zI - W, as fractions z = α/β.
 
     They are the eigenvalues of a problem that follows from (zI - W) v = level u and (zI - W)* u = level v, with
     z* = -z on the axis and 1/z on the circle.
@@ -104,7 +104,7 @@ def _crossings(W: Tensor, level: float, time: Time) -> tuple[Tensor, Tensor]:
 
 
 def _points(alpha: Tensor, beta: Tensor, time: Time, *, real: bool) -> Tensor:
-    """Return the points of the stability boundary closest to the eigenvalues α/β, and midpoints between neighbors.
+    """Return the points of the stability boundary closest to the numbers α/β, and the midpoints between these points.
 
     Rounding moves a double eigenvalue off the boundary by √eps or more. Several eigenvalues are therefore used at any
     distance: a false point costs only one evaluation, but a missing point would invalidate the guarantee.

@@ -26,7 +26,9 @@ ROWS = 32
 
 
 class _Kernel(nn.Module):
-    """A module whose output is the kernel of its owner, because ``functional_call`` accepts only modules."""
+    """A wrapper whose ``forward`` computes the kernel of another module, because ``functional_call`` calls
+    ``forward``.
+    """
 
     owner: Any
 
@@ -42,7 +44,7 @@ class _Kernel(nn.Module):
 @final
 @dataclass(frozen=True)
 class KernelDistance:
-    """The ℓ1 distance of the kernels of a model and its target: ‖ρ - ρ̂‖ = Σ_k q_k |ρ(t_k) - ρ̂(t_k)|_F.
+    """The ℓ1 distance Σ_k q_k |ρ(t_k) - ρ̂(t_k)|_F of the kernels of a target (ρ) and a model (ρ̂), with weights q_k.
 
     For a linear model this is the norm of H - Ĥ (StableSSM eq. 19, 58). In continuous time the q_k are the weights of
     the trapezoidal rule on [0, horizon dt]. A model in steps computes y[k] = Σ_j ρ̂_j x[k-j], so that ρ̂_j is compared
@@ -68,7 +70,7 @@ class KernelDistance:
 
 
 def kernel_distance(model: nn.Module, target: Any, horizon: int, dt: float, like: Tensor) -> KernelDistance:
-    """Create the kernel distance of a model and a target on ``horizon`` steps of ``dt``, in the dtype of ``like``."""
+    """Create the :class:`KernelDistance` between a model and a target over ``horizon`` time steps of length ``dt``."""
     for name, owner in (("model", model), ("target", target)):
         if not callable(getattr(owner, "kernel", None)):
             raise ArgumentError(name, "a kernel(times) method (norm 'kernel_l1' is for linear maps)", repr(owner))
@@ -91,7 +93,9 @@ def kernel_distance(model: nn.Module, target: Any, horizon: int, dt: float, like
 
 
 def counts_steps(owner: Any) -> bool:
-    """Return True if ``owner.kernel`` takes times in steps: in discrete time, or if the owner has no single ``dt``."""
+    """Return True if ``owner.kernel`` takes times as numbers of steps: in discrete time, or without an attribute
+    ``dt``.
+    """
     time = getattr(owner, "time", None)
     return time == "discrete" or (time == "continuous" and not hasattr(owner, "dt"))
 

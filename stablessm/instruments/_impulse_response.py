@@ -19,7 +19,7 @@ SHIFTED_BYTES = 2**25
 @final
 @dataclass(frozen=True)
 class ImpulseResponse:
-    """Computes the outputs of linear models for fixed inputs x (B, T, d_input) as y = H(0) + Σ_i r_i * x_i.
+    """Computes outputs y = H(0) + Σ_i r_i * x_i of linear models for fixed inputs x, from impulse responses r_i.
 
     r_i is the response of a model to an impulse in channel i.
     """
@@ -38,7 +38,8 @@ class ImpulseResponse:
         return cls(inputs, past.flip(-1).permute(0, 3, 1, 2).reshape(channels * steps, batch * steps).contiguous())
 
     def outputs(self, call: Callable[[Tensor], Tensor]) -> Tensor:
-        """Return the outputs (B, T, d_output) of an affine model, which runs only on 1 + d_input sequences.
+        """Return the outputs (B, T, d_output) of an affine model, computed from its outputs for only 1 + d_input
+        sequences.
 
         >>> x = torch.randn(8, 5, 2, dtype=torch.float64)
         >>> torch.allclose(ImpulseResponse.on(x).outputs(lambda x: 1 + x.cumsum(1)), 1 + x.cumsum(1))

@@ -21,14 +21,16 @@ MAX_CORNERS = 12
 
 
 def reach(norm: str, bound: float) -> float:
-    """Return the size of the largest input to try: the bound, or ``LARGE`` times the bound for ``plus_one``."""
+    """Return the largest size of inputs to try: ``bound``, but ``LARGE`` times ``bound`` for the norm ``plus_one``."""
     return LARGE * bound if norm == "plus_one" else bound
 
 
 @final
 @dataclass(frozen=True)
 class Gain:
-    """The gain of a linear model: sup |ρ x|₂ over inputs x for every time, and the maximizing inputs."""
+    """The gain of a linear model with kernel ρ at each time: the largest |ρ x|₂ over inputs x, and the input that
+    attains it.
+    """
 
     value: Tensor
     """Gain at each time (T,), float64."""
@@ -69,7 +71,7 @@ def gain(
 
 
 def _responses(system: System, horizon: int, size: float, warm_up: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Yield the impulse response in chunks (·, d_output, d_input), each with two numbers that test linearity.
+    """Yield the impulse response in chunks (·, d_output, d_input); each comes with two numbers that test for linearity.
 
     The numbers are the largest difference between the summed impulse response and the responses to two constant inputs,
     and the size of these responses.
@@ -140,7 +142,9 @@ def continuous_kernel(system: System, horizon: int) -> Iterator[Tensor]:
 
 
 def largest_gain(kernel: Tensor, norm: str, bound: float) -> tuple[Tensor, Tensor, bool]:
-    """Return sup |ρ x|₂ over inputs x for each time of a kernel, the maximizing x, and whether it is proved."""
+    """Return the largest |ρ x|₂ over inputs x at each time of a kernel ρ, the x that attains it, and whether this is
+    proved.
+    """
     kernel = kernel.double().cpu()
     if norm == "ball":
         finite = kernel.isfinite().flatten(1).all(1)

@@ -51,7 +51,9 @@ class Stack:
         return math.inf if math.isnan(value) else value
 
     def values(self, models: Weights, which: Tensor) -> Tensor:
-        """Return the distances from the target (P,) of P perturbed copies; ``which`` are the models they copy."""
+        """Return the distances of P perturbed models from the target, (P,); ``which`` are the indices of the
+        unperturbed models.
+        """
         models = models | {name: w[which] for name, w in self.fixed.items()}
         if self.vectorized:
             values = self._mapped(models)

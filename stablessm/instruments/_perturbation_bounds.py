@@ -25,7 +25,7 @@ CHUNK_ELEMENTS = 2**21
 
 @torch.no_grad()
 def modes_of(distance: KernelDistance) -> Modes | None:
-    """Return the modes of the model of a kernel distance, or None if its kernel is not a sum of modes with a map."""
+    """Return the modes of the model of a kernel distance; None if its kernel is not a sum of supported modes."""
     model: Any = distance.model
     if not isinstance(getattr(model, "map", None), OUR_MAPS):
         return None
@@ -57,7 +57,9 @@ def modes_of(distance: KernelDistance) -> Modes | None:
 
 @dataclass(frozen=True)
 class Modes(ABC):
-    """The modes m_n of a model with kernel ρ̂ = Σ_n C_n m_n B_n, on a time grid; m_n depends only on the weight w_n."""
+    """The modes m_n of a model with the kernel Σ_n C_n m_n(t) B_n, at given times; m_n depends only on the
+    weight w_n.
+    """
 
     map: Reparameterization
     names: tuple[str, ...]
@@ -78,18 +80,19 @@ class Modes(ABC):
 
     @abstractmethod
     def values(self, eigenvalues: Tensor) -> Tensor:
-        """Return the modes m, without phases, at all times for the given eigenvalues or moduli, (K, …)."""
+        """Return the values of all modes (without phases) at all times, (K, …), given their eigenvalues or moduli."""
 
     @abstractmethod
     def _mode_change(self, radii: Tensor, perturbed: AbstractSet[str]) -> Tensor:
-        """Return an upper bound of how much each mode changes if its weight changes by at most a radius, (R, N).
+        """Return an upper bound of the change of each of N modes if its weight changes by at most each of R radii, (R,
+        N).
 
         The change is Σ_k q_k |m̃_n(t_k) - m_n(t_k)|. The bound is ∞ where the model would overflow.
         """
 
     def upper(self, base: float, perturbed: AbstractSet[str], ball: WeightBall, radii: np.ndarray) -> np.ndarray:
-        """Return an upper bound of the perturbation error at each radius: the error ``base`` plus the change of all
-        modes.
+        """Return an upper bound of the perturbation error at each radius: the unperturbed error ``base`` plus the
+        modes' changes.
 
         Mode by mode, as in StableSSM eq. 60-63, with the exact supremum of ‖e^{λ̃t} - e^{λt}‖ over |w̃ - w| ≤ β. With
         |C_n|, |B_n| growing by up to δ_C, δ_B a mode changes by at most::
@@ -122,7 +125,9 @@ class Modes(ABC):
         return torch.where(radii[:, 0] == 0, base, total)
 
     def _reachable(self, radii: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the smallest and the largest eigenvalue that weights within β of each w_n give, (R, N) each."""
+        """Return the smallest and the largest eigenvalue of each of N modes for weights within each of R radii, (R, N)
+        each.
+        """
         nearest_to_0 = self.w.sign() * (self.w.abs() - radii).clamp(min=0)
         reachable = self.map(torch.stack([self.w - radii, self.w + radii, nearest_to_0]))
         return reachable.amin(0), reachable.amax(0)
@@ -165,7 +170,7 @@ class RealModes(Modes):
         return torch.where(peak.to(self.dtype).isinf() | change.isnan(), torch.inf, change)
 
     def theorem(self, base: float, perturbed: AbstractSet[str], radii: np.ndarray) -> np.ndarray | None:
-        """Return the bound E(0) + Σ_n |C_n||B_n| / d_n · g(β) of StableSSM eq. 65.
+        """Return the bound of StableSSM eq. 65 at each radius β: E(0) + Σ_n |C_n||B_n| / d_n · g(β).
 
         d is |f(w)| or, in discrete time, 1 - |f(w)|, and g is the stability modulus of the map.
 
@@ -196,7 +201,7 @@ class TurningModes(Modes):
         return gain * moduli**k
 
     def _mode_change(self, radii: Tensor, perturbed: AbstractSet[str]) -> Tensor:
-        """Return an upper bound of the change of each mode: Σ_k of sup |γ̃ r̃^k - γ r^k| + γ r^k min(2, k |θ̃ - θ|).
+        """Return an upper bound of the change of each mode γ r^k e^{ikθ} if r and θ change, summed over all steps k.
 
         As a function of r, γ r^k is monotone between 0, ±√(k/(k+1)) and ±1, so that its extrema are there or at an end.
         """

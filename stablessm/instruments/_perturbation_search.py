@@ -52,5 +52,5 @@ def largest_distances(
 
 
 def _times(radius: Tensor, change: Tensor) -> Tensor:
-    """Multiply each of P stacked changes of weights by its radius β_i."""
+    """Multiply each of P stacked changes of weights by its own radius β_i."""
     return radius.to(change).reshape(-1, *(1,) * (change.dim() - 1)) * change

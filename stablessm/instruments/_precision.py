@@ -17,8 +17,7 @@ MOST_WEIGHTS = 2**26
 
 
 def in_double(system: System, run_by: Callable[[Any], System]) -> System:
-    """Return the system of a copy of the model in float64, or the given system if a copy is not possible or not
-    precise.
+    """Return the system of a float64 copy of the model; if no precise copy can be made, return the given system.
 
     >>> from stablessm.instruments.systems import as_system
     >>> in_double(as_system(nn.GRU(2, 3)), as_system).dtype

@@ -27,7 +27,9 @@ Case: TypeAlias = Callable[[Check, str], StateCase]
 
 
 def _of(make: Make) -> Case:
-    """Return a test case that runs plans. If a batch fails, the note states whether a single sequence is right."""
+    """Create a test case that runs plans; if a batch of sequences fails, a note states whether a single sequence
+    passes.
+    """
 
     def case(check: Check, name: str) -> StateCase:
         found = check.run(name, make(check.shape))
@@ -39,12 +41,14 @@ def _of(make: Make) -> Case:
 
 
 def _against(make: Make, truth: Make) -> Case:
-    """Return a test case that compares the outputs of plans with the outputs of the plans that ``truth`` makes."""
+    """Create a test case in which the plans of ``make`` must give the same outputs as the plans of ``truth``."""
     return lambda check, name: check.run(name, make(check.shape), truth=check.carried(truth(check.shape)))
 
 
 def _chunks(check: Check, name: str) -> StateCase:
-    """Run chunks of every length; if the config names a longer chunk, also chunks of about that length."""
+    """Test chunks of every length; if the model's config states its own, longer chunk length, also about this
+    length.
+    """
     found, own = _of(plans.chunks)(check, name), check.adapter.chunk
     if found.status != PASS or own <= check.shape.steps // 2 or own > LONGEST:
         return found
@@ -127,7 +131,7 @@ def _mutation(check: Check, name: str) -> StateCase:
 
 
 def _dtype(dtype: torch.dtype) -> Case:
-    """Return a test case for another dtype: running step by step must be about as accurate as one pass.
+    """Create a test case for another dtype, in which running step by step must be about as accurate as one pass.
 
     The errors are relative to float64. Their median over steps is compared, because rounding can change the choice of
     an expert at single steps.

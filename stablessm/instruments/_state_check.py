@@ -90,7 +90,7 @@ class Check:
             raise ArgumentError("model", "the same output for the same input", got)
 
     def run(self, name: str, ways: Sequence[plans.Plan], note: str = "", truth: Tensor | None = None) -> StateCase:
-        """Return the result of some plans, compared with ``truth`` (default: the whole pass).
+        """Run plans, compare their outputs with ``truth`` (default: the outputs of one pass), and return the result.
 
         If plans fail, this is the plan that fails first in time, with the largest error of all plans.
         """
@@ -106,7 +106,7 @@ class Check:
         return replace(first, error=max(case.error or 0.0 for case in failed))
 
     def carried(self, ways: Sequence[plans.Plan]) -> Tensor:
-        """Return the outputs of plans with which other test cases are compared; if a plan fails, the outputs of one
+        """Return the outputs of some plans, for comparison with other test cases; if a plan fails, the outputs of one
         pass.
         """
         try:

@@ -14,7 +14,7 @@ PADDING = -1
 @final
 @dataclass(frozen=True)
 class Piece:
-    """A piece of a row: steps ``start`` to ``stop`` of a sequence, or as many steps of padding for ``PADDING``."""
+    """A part of one row of a batch: steps ``start`` to ``stop`` of a sequence, or stop - start steps of padding."""
 
     sequence: int
     start: int
@@ -79,7 +79,7 @@ class Shape:
 
 
 def carried(shape: Shape) -> list[Plan]:
-    """Return the plan of a prompt and single steps after it, with which the plans of many test cases are compared."""
+    """Return the plan of a prompt followed by single steps, which is the standard of comparison for many test cases."""
     return [(shape.chunk(0, shape.half), *shape.stepwise(shape.half))]
 
 
@@ -90,7 +90,7 @@ def step_by_step(shape: Shape) -> list[Plan]:
 
 
 def chunks(shape: Shape, own: int | None = None) -> list[Plan]:
-    """Return plans of chunks of every length, placed between other calls, as a state may be lost at one length only.
+    """Return plans with chunks of every length at several positions, because a state may be lost at one length only.
 
     Single steps are a case of their own. If ``own`` is given, only chunks of about this length.
     """
@@ -105,12 +105,12 @@ def chunks(shape: Shape, own: int | None = None) -> list[Plan]:
 
 
 def _prompts(shape: Shape) -> list[int]:
-    """Return the length of the prompt of each sequence; most lengths differ."""
+    """Return the length of the prompt of each sequence; these lengths mostly differ from each other."""
     return [max(1, shape.steps - 4 - 3 * (row % 3) - row % 2) for row in range(shape.rows)]
 
 
 def padding(shape: Shape, side: str) -> list[Plan]:
-    """Return a plan of prompts padded on one side to the same length, and single steps after the prompts."""
+    """Return a plan that pads prompts on one side to the same length, feeds them, and then feeds single steps."""
     lengths, rows = _prompts(shape), []
     for row, length in enumerate(lengths):
         real, pads = Piece(row, 0, length), Piece(PADDING, 0, max(lengths) - length)
@@ -149,7 +149,7 @@ def packing(shape: Shape) -> list[Plan]:
 
 
 def _detour(shape: Shape, steps: int = 1, **options: Any) -> Feed:
-    """Return a detour: a call with the inputs of other sequences, whose outputs are not compared."""
+    """Return a detour: a call that feeds the inputs of other sequences, and whose outputs are not compared."""
     rows = ((Piece((row + 1) % shape.rows, 0, steps),) for row in range(shape.rows))
     return Feed(tuple(rows), compared=False, **options)
 
@@ -163,14 +163,14 @@ def rollback(shape: Shape) -> list[Plan]:
 
 
 def undo(shape: Shape, record: Change, crop: Change) -> list[Plan]:
-    """Return a plan with a detour of one step that ``crop`` removes from the state, which ``record`` prepares."""
+    """Return a plan that takes a detour of one step, which ``crop`` then removes from the state."""
     half = shape.half
     back = shape.chunk(half, half + 1, via=crop, how="step")
     return [(shape.chunk(0, half), _detour(shape, source="state", via=record), back, *shape.stepwise(half + 1))]
 
 
 def converted(shape: Shape, change: Change) -> list[Plan]:
-    """Return a plan of a prompt, steps from a converted copy of the state, and a detour from the original state."""
+    """Return a plan that converts a copy of a state, continues from the copy, and then uses the original state too."""
     half = shape.half
     first = shape.chunk(half, half + 1, source="prompt", via=change, how="step")
     detour = _detour(shape, source="prompt", into="prompt")

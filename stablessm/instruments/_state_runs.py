@@ -77,7 +77,9 @@ def compare(pairs: Iterator[tuple[Feed, Tensor]], whole: Tensor, tol: float) -> 
 
 
 def assembled(adapter: Stateful, x: Tensor, ways: Sequence[Plan], whole: Tensor) -> Tensor:
-    """Return a copy of ``whole``, the outputs of one pass, with the outputs of plans written over it."""
+    """Return a copy of the outputs ``whole`` of one pass, in which the outputs of plans replace those that they
+    compute.
+    """
     result = whole.clone()
     for plan in ways:
         for feed, y in outputs(adapter, x, plan):
@@ -147,8 +149,8 @@ def _fits(feed: Feed, y: Tensor) -> bool:
 
 @contextmanager
 def _recording(model: nn.Module) -> Iterator[dict[tuple[str, int], Tensor]]:
-    """Return a context that collects the outputs of all modules, by name and number of the call, in order of
-    completion.
+    """Return a context that records the outputs of all modules in order of completion, by name and number of
+    the call.
     """
     seen: dict[tuple[str, int], Tensor] = {}
     calls: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""Search for the memory function: the largest |d/dt H_t(u^x)| over inputs u^x (x from time 0 on), at each time t."""
+"""Search for the memory function: the largest |d/dt H_t(u^x)| at each time t, for inputs u^x that jump from 0 to x."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ class Search:
                     break
 
     def _leaders(self) -> Tensor:
-        """Return the inputs that were best at the largest number of times in the last half of the searched steps."""
+        """Return the inputs that gave the largest values at most times in the last half of the searched steps."""
         late = slice(self.limit // 2, self.limit)
         alive = self._value[late] > 8 * self.rounding
         led = self._best[late][alive] if bool(alive.any()) else self._best[self._value.argmax()][None]
@@ -154,7 +154,8 @@ class Search:
                 pass
 
     def _search(self, points: Tensor) -> None:
-        """Measure the memory function up to ``searched`` for all inputs, and then further for one undecayed input.
+        """Measure the memory function for all inputs up to ``searched``; beyond, for the best input only if it has not
+        decayed.
 
         Without the latter, the curve would fall to zero where the search ends.
         """
@@ -198,14 +199,16 @@ class Search:
         return max(1, 8 * CHUNK_ELEMENTS // width)
 
     def _speeds(self, points: Tensor, velocity: Tensor) -> Tensor:
-        """Return |d/dt H_t(u^x)|, given ``velocity`` = d/dt H_t(u^x), normalized as ``norm`` requires, (n, T)."""
+        """Return the size of the output's rate of change, |d/dt H_t(u^x)|, normalized by the chosen ``norm``,
+        (n, T).
+        """
         speed = _length(velocity)
         if self.norm == "ball":
             return speed / self.bound
         return speed / (points.abs().amax(1, keepdim=True) + 1) if self.norm == "plus_one" else speed
 
     def _velocities(self, points: Tensor, horizon: int, linear: System | None = None) -> Iterator[Tensor]:
-        """Yield d/dt H_t(u^x), of the system or of its linearization, in pieces of the time axis, (n, ·, d_output)."""
+        """Yield the output's rate of change, d/dt H_t(u^x), in pieces of the time axis, (n, ·, d_output)."""
         x = torch.cat([torch.zeros_like(points[:1]), points])
 
         def drive(start: int, stop: int) -> Tensor:
@@ -232,7 +235,7 @@ class Search:
                 yield change / self.dt
 
     def _remember(self, inputs: Tensor, velocity: Tensor, at: int) -> None:
-        """Accumulate the sums that determine the best linear model of the responses."""
+        """Add measured responses to the sums from which the best linear model of the responses is computed."""
         if not self._linear_model_fits() or at >= self.limit:
             return
         if self._cross is None:
@@ -257,7 +260,9 @@ class Search:
         return self.bound * left[ratio.topk(min(TIMES, self.searched)).indices, :, 0]
 
     def _times(self, most: int) -> Tensor:
-        """Return about ``most`` times with a response: the peak, and evenly and logarithmically spaced times."""
+        """Return about ``most`` times with a response: the peak, times spaced evenly, and others spaced
+        logarithmically.
+        """
         alive = (self._value[: self.searched] > 8 * self.rounding).nonzero()[:, 0]
         if not len(alive):
             return alive
@@ -309,7 +314,7 @@ class Search:
         return differentiable
 
     def _groups(self, x: Tensor, times: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield groups of inputs that fit in memory together, because a gradient keeps every output."""
+        """Yield groups of inputs that fit in memory together; gradients need memory for every output."""
         size = max(1, GRADIENT_ELEMENTS // ((int(times.max()) + 1 + self.warm_up) * self.system.width))
         return zip(x.split(size), times.split(size), strict=True)
 
@@ -323,8 +328,8 @@ class Search:
         return torch.nn.functional.normalize(slope.double().nan_to_num().cpu(), dim=1)
 
     def _spread(self, count: int, generator: torch.Generator) -> Tensor:
-        """Return inputs in random directions and of all sizes (with several channels, half of them of the largest
-        size).
+        """Return inputs in random directions and of many sizes; with several channels, half of them have the largest
+        size.
         """
         d = self.system.d_input
         longest = count // 2 if d > 1 else 0
@@ -341,7 +346,9 @@ class Search:
         return self._own(torch.cat([points, -points]))
 
     def _sizes(self, samples: int) -> Tensor:
-        """Return input sizes from the smallest (linear regime) to the largest, half of them logarithmically spaced."""
+        """Return input sizes in two halves: spaced logarithmically from very small (linear) to the largest, and spaced
+        evenly.
+        """
         even = torch.linspace(0, self.bound, samples // 2 + 1, dtype=torch.float64)[1:]
         low, high = math.log10(SMALLEST * self.bound), math.log10(self.reach)
         return torch.cat([torch.logspace(low, high, samples - len(even), dtype=torch.float64).flip(0), even])

@@ -96,7 +96,7 @@ class WeightBall:
         return {name: g / self._size(g).clamp(min=1) for name, g in scaled.items()}
 
     def _size(self, stack: Tensor) -> Tensor:
-        """Return the norm of each of P stacked tensors, in a shape that broadcasts against the stack."""
+        """Return the norm of each of P stacked tensors, in a shape that can be multiplied with the stack."""
         norms = torch.linalg.vector_norm(stack.reshape(len(stack), -1), self.order, dim=1)
         return norms.reshape(-1, *(1,) * (stack.dim() - 1))
 

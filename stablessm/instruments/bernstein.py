@@ -88,7 +88,8 @@ class BernsteinCheck(Result):
 def bernstein_bound(
     times: Tensor | Sequence[float], *, rate: float, theta_max: float, d_input: Size = 1, lipschitz: float = 1.0
 ) -> BernsteinCheck:
-    """Return an upper bound of the memory of any target that can be approximated stably: (d+1) L₀ θ_max² e^(-βt).
+    """Return an upper bound of the memory of any target that can be approximated stably: (d+1) L₀ θ_max² e^(-βt) at
+    time t.
 
     This is StableSSM eq. 8 and 54.
 
@@ -115,7 +116,8 @@ def bernstein_check(
     lipschitz: float = 1.0,
     sharp: bool = False,
 ) -> BernsteinCheck:
-    """Return the bound of :func:`bernstein_bound` on the memory of a diagonal layer dh/dt = Λh + Bx + b, y = Cσ(h).
+    """Return the bound of :func:`bernstein_bound` for the weights of a layer dh/dt = Λh + Bx + b, y = Cσ(h), Λ
+    diagonal.
 
     θ_max = max(|Λ|₂, |B|₂, |b|₂, |C|₂), the weight norm of StableSSM (definition 2.4), with spectral norms
     for matrices. Λ are the eigenvalues, whatever map they came through. β = min(-λ) (eq. 44).

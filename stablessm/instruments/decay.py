@@ -61,7 +61,9 @@ class DecayFit(Result):
     timescale: float | None = None
 
     def __call__(self, times: ArrayLike) -> np.ndarray:
-        """Evaluate the fitted law of decay at times; NaN if undecided, and constant up to ``last_lag`` if finite."""
+        """Return the fitted law of decay at times: NaN if the kind is ``undecided``; if ``finite``, 0 after
+        ``last_lag``.
+        """
         t = np.asarray(times, dtype=float)
         value = np.exp(self.log(t))
         return value if self.last_lag is None else np.where(t <= self.last_lag, value, 0.0)
@@ -266,7 +268,7 @@ def _rounded(value: np.ndarray) -> np.ndarray:
 
 
 def _stop(value: np.ndarray, floor: float) -> int:
-    """Return the number of samples before the curve reaches its noise floor (or subnormal numbers)."""
+    """Return the number of samples before the curve stays at its noise floor (or below the smallest normal number)."""
     return after_last(value > max(CLEAR * floor, np.finfo(float).tiny))
 
 
@@ -293,7 +295,7 @@ def _longest_gap(value: np.ndarray, floor: float) -> int:
 
 
 def _clear(t: np.ndarray, v: np.ndarray, fit: DecayFit | None) -> tuple[np.ndarray, np.ndarray]:
-    """Return the samples of a curve that lie above its noise floor, for the integral of the curve."""
+    """Return the samples of a curve up to its noise floor, over which the integral of the curve is computed."""
     stop = len(t) if fit is None else max(int(np.searchsorted(t, fit.used[1], side="right")), 1)
     if fit is not None and fit.kind in ("finite", "undecided") and stop < len(t):
         return t[: stop + 1], np.append(v[:stop], v[stop] if fit.kind == "undecided" else 0.0)
@@ -317,7 +319,7 @@ def _rest(fit: DecayFit | None, start: float) -> float:
 
 
 def _first_below(excess: Callable[[float], float], start: float) -> float:
-    """Return the time after ``start`` at which a decreasing function reaches zero, or ``start`` if it starts below."""
+    """Return the first time from ``start`` on at which a decreasing function is zero or below."""
     from scipy.optimize import brentq
 
     if excess(start) <= 0:

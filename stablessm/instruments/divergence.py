@@ -181,14 +181,16 @@ class DivergenceTrace:
         self._found(self._explained(report, self._outermost))
 
     def _bad_input(self) -> Divergence | None:
-        """Return a report if the input of the model contained a bad value, even if only the gradient shows it."""
+        """Return a report if an input of the model has a bad value; the cause may then be seen first in a gradient."""
         if (call := self._outermost) is None:
             return None
         found = ((place, value, order) for place, value, order in call.inputs() if is_spoilt(value, self._limit))
         return next((self._divergence("input", call.name, *bad) for bad in found), None)
 
     def _forward(self, path: str, tensor: Tensor, order: Order, states: list[Tensor]) -> Divergence:
-        """Return a report on a bad output; its origin is a parameter, an input, code between modules, or the module."""
+        """Return a report on a bad output, with its origin: a parameter, an input, the module, or code
+        between modules.
+        """
         call = self._running[-1]
         bad = self._bad_parameter(call.name)
         if bad is not None:
@@ -273,7 +275,8 @@ class DivergenceTrace:
         return Divergence(phase, name, type(module).__name__, label, value, index, batch, time, channel, mode)
 
     def _blame(self, name: str, states: Sequence[Tensor], index: tuple[int, ...] | None, forward: bool) -> Mode | None:
-        """Return the mode that most likely diverged: at ``index`` if known, else with the largest state or growth.
+        """Return the mode that most likely diverged: the mode at ``index`` or, without an index, the largest or fastest
+        growing.
 
         If the module has no modes, the fastest growing unstable mode of the model is returned; in the forward pass, one
         of a module that has already run, if there is one.
@@ -302,7 +305,9 @@ class DivergenceTrace:
 
 
 def _sequence_first(tensors: Iterable[tuple[str, Tensor]], module: nn.Module) -> Iterator[tuple[str, Tensor, Order]]:
-    """Yield tensors with the order of their axes; only the first tensor, if it has three dimensions, is a sequence."""
+    """Yield tensors with the order of their axes; the first tensor is a sequence if it has three dimensions, others are
+    not.
+    """
     first: Order = "time" if getattr(module, "batch_first", True) is False else "batch"
     for i, (path, tensor) in enumerate(tensors):
         yield path, tensor, first if i == 0 and tensor.dim() == 3 else None

@@ -87,7 +87,7 @@ def names() -> list[str]:
 
 
 def _model_type(family: str) -> str | None:
-    """Return the type of the text model of a family; None if no text model can be built without other parts."""
+    """Return the type of the text model of a model family, or None if the family has no separate text model."""
     from transformers.models.auto import modeling_auto as auto
 
     tables: tuple[Any, Any] = (auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, auto.MODEL_MAPPING_NAMES)
@@ -147,7 +147,7 @@ def _older(size: Any) -> Any:
 
 @torch.no_grad()
 def _spread(model: nn.Module) -> None:
-    """Draw the weight matrices of a model again, with larger entries."""
+    """Draw the weight matrices of a model again, with larger entries than before."""
     tables = {id(part.weight) for part in model.modules() if isinstance(part, nn.Embedding)}
     for name, weight in model.named_parameters():
         if weight.dim() < 2 or len(weight) == 1 or not weight.is_floating_point() or "log" in name.lower():

@@ -47,7 +47,7 @@ def token_system(model: Any, output: Output | None) -> System:
 
 
 def closed(system: System, suffix: Sequence[int]) -> System:
-    """Return a system that appends the tokens ``suffix`` to every beginning of the input."""
+    """Return a system that appends the tokens ``suffix`` to each of the input's prefixes."""
     if not system.pooled:
         raise ArgumentError("suffix", "None, since the model answers at every token, before the suffix", list(suffix))
     end = torch.tensor(checked_tokens(system.model, "suffix", suffix), device=system.device)[None, :, None]
@@ -60,7 +60,7 @@ def closed(system: System, suffix: Sequence[int]) -> System:
 
 
 def neutral_prefix(model: Any, prefix: Sequence[int] | None) -> list[int]:
-    """Return the neutral token ids: the given ids, or else the begin, padding or end token, or token 0."""
+    """Return the neutral token ids: ``prefix`` if given, otherwise the begin, padding or end token, or token 0."""
     if prefix is not None:
         return checked_tokens(model, "prefix", prefix)
     if not is_transformer(model):

@@ -164,7 +164,9 @@ def memory_function(
 
 
 def _around(system: System, inputs: Tensor | np.ndarray, steps: int) -> System:
-    """Return a system that adds its input to fixed given inputs, to measure the memory around these inputs."""
+    """Return a system that adds its input to the given fixed inputs, so that the memory around these inputs is
+    measured.
+    """
     base = torch.as_tensor(inputs).detach().to(system.device, system.dtype)
     base = base[:, None] if base.dim() == 1 else base
     if base.dim() != 2 or base.shape[1] != system.d_input or len(base) < steps or not bool(base.isfinite().all()):
@@ -186,7 +188,7 @@ def _refuse(unused: dict[str, Any]) -> None:
 
 
 def _from_rest(system: System, horizon: int, warm_up: int | None) -> tuple[System, int]:
-    """Return a system that provides future inputs if the model looks ahead, and the number of warm-up steps."""
+    """Return the number of warm-up steps, and a system that supplies future inputs to models that look ahead."""
     if warm_up is not None:
         warm_up = whole_number("warm_up", warm_up, 0)
         return seeing_ahead(system, horizon + warm_up), warm_up
@@ -257,7 +259,7 @@ def _given(directions: Tensor, amplitudes: Sequence[float] | None, system: Syste
 
 
 def time_step(model: Any, dt: float | None) -> float:
-    """Return the time between samples: the time step of the model, which ``dt`` must equal, or ``dt``, or 1."""
+    """Return the time between samples: the model's own time step, otherwise ``dt``, otherwise 1."""
     own = own_step(model)
     if dt is None:
         return 1.0 if own is None else own

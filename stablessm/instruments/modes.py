@@ -262,7 +262,9 @@ def report_modes(model: nn.Module, dt: float | None = None) -> ModeReport:
 
 
 def _columns(module: Any, dt: float | None) -> tuple[np.ndarray, ...]:
-    """Return the arrays λ, time scale, G, G/|w|, distance and growth of the modes of one module, in float64."""
+    """Return arrays of λ, time scale, gradient scale G, G/|w|, distance to instability and growth of a
+    module's modes.
+    """
     lam = module.eigenvalues().detach().cpu().to(torch.complex128)
     map = getattr(module, "map", None)
     continuous = getattr(module, "time", getattr(map, "time", "continuous")) == "continuous"
@@ -295,7 +297,7 @@ def _of_eigenvalues(lam: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def _drawn(name: str, module: Any, dt: float | None) -> list[dict[str, np.ndarray]]:
-    """Return the eigenvalues that ``reset_parameters`` of a copy of a module gives, for several seeds."""
+    """Return the eigenvalues that ``reset_parameters`` draws for copies of a module, for several seeds."""
     if not hasattr(module, "reset_parameters"):
         got = f"none, and {type(module).__name__} has no reset_parameters()"
         raise ArgumentError("expected", f"the eigenvalues of {name!r}", got)
@@ -316,7 +318,7 @@ def _same(a: np.ndarray, b: np.ndarray, tolerance: float) -> bool:
 
 
 def _compare(now: np.ndarray, draws: list[np.ndarray], tolerance: float) -> str:
-    """Describe how sorted numbers differ from several random draws of them; return an empty string if they agree."""
+    """Describe how sorted numbers differ from several random draws of such numbers; return "" if they do not differ."""
     found = f"is {now[0]:.4g} to {now[-1]:.4g}"
     low, high = min(draw[0] for draw in draws), max(draw[-1] for draw in draws)
     if all(_same(draw, draws[0], tolerance) for draw in draws):

@@ -37,7 +37,8 @@ class NearestBoundary(Result):
 
 @checked
 def stability_radius(x: nn.Module | Tensor | np.ndarray, *, time: Time | None = None) -> float:
-    """Return the stability radius: no change of the recurrent weights smaller than this makes a recurrence unstable.
+    """Return the stability radius: the size of the smallest change of the recurrent weights that makes a recurrence
+    unstable.
 
     The radius of a model is the smallest radius of its recurrences (``nearest_boundary`` names the recurrence). A
     recurrence is a module with a ``map`` in continuous or discrete time:
@@ -132,7 +133,7 @@ def _boundary(name: str, module: Any) -> NearestBoundary | None:
 
 
 def _dense_radius(W: Tensor, eps: float) -> float:
-    """Return inf if W is farther from instability than its rounding error (``eps``), otherwise its distance."""
+    """Return the distance of W to instability, or inf if the distance exceeds the rounding error of W (``eps``)."""
     if not len(W):
         return math.inf
     rounding = len(W) * eps * float(torch.linalg.matrix_norm(W))

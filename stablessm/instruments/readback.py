@@ -137,7 +137,9 @@ def _collected(model: Any, x: Tensor) -> Tensor:
 
 
 def _runner(model: Any, x: Tensor) -> tuple[Callable[[Tensor, Any], Any], Place, Tensor]:
-    """Return a function that runs one step, the batch axis of the state, and the input in the model's dtype."""
+    """Return a function that runs one step, the batch axis of the state, and the inputs converted to the
+    model's dtype.
+    """
     if has_adapter(model):
         adapter = as_stateful(model, d_input=x.shape[-1])
         return adapter.run, place_of(adapter), x.to(adapter.device, adapter.dtype)

@@ -32,7 +32,7 @@ def check_state(
     tol: float | None = None,
     progress: bool = True,
 ) -> StateReport:
-    """Check that a model with a state gives the same outputs however its state is carried.
+    """Test whether a model with a state gives the same outputs in every way of carrying its state; return a report.
 
     Random sequences run in one pass, whose outputs are the truth for all cases. Then the model runs on the same
     sequences step by step, in chunks, with padding, alone, packed into rows, from copied, saved and moved states, and

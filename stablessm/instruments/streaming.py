@@ -82,7 +82,8 @@ def check_streaming(
     seed: Seed = 0,
     tol: float | None = None,
 ) -> StreamingReport:
-    """Check that a model gives the same outputs in one pass, in chunks with the state carried, and step by step.
+    """Compare a model's outputs in one pass, in chunks with the state carried, and step by step; return the
+    differences.
 
     The input is white noise. The model is one of our layers, ``nn.RNN``, ``nn.GRU``, ``nn.LSTM`` (``batch_first`` or
     not), or anything called as ``model(x, state) -> (y, state)``, or ``model.sequence(x, state)`` if it has that

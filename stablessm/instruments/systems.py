@@ -219,7 +219,7 @@ def _try(system: System, x: Tensor) -> Tensor:
 
 
 def seeing_ahead(system: System, steps: int) -> System:
-    """Return the system with ``ahead``, the number of input steps that it needs after ``steps`` steps (0 if causal).
+    """Return the system with ``ahead`` set: the number of inputs that it needs after the last of ``steps`` steps.
 
     A model looks ahead, at whatever distance, if an output changes when all the input after these steps changes.
     It gets ``steps`` steps, or three times as many if it looks further ahead than that and these are enough.
@@ -297,7 +297,7 @@ def _numpy_state() -> tuple[bytes, int]:
 
 
 def _rows_are_apart(system: System) -> bool:
-    """Return True if the sequences of a batch do not affect each other; they do if the first axis is the time."""
+    """Return True if the outputs of each sequence do not depend on the other sequences of its batch."""
     x = _probe(system, 6)
     both, one = _try(system, x), _try(system, x[:1])
     # a GPU sums in another order for another batch size, and a deep model can amplify the difference
@@ -343,7 +343,9 @@ def _probe(system: System, steps: int, rows: int = 2) -> Tensor:
 
 
 def _alike(a: Tensor, b: Tensor, scale: Tensor, least: float = 0.0) -> bool:
-    """Return True if values agree up to rounding errors, or up to ``least`` times the largest value of ``scale``."""
+    """Return True if two tensors agree up to rounding errors (or a larger tolerance ``least``), relative to
+    ``scale``.
+    """
     relative = max(100 * torch.finfo(scale.dtype).eps, least)
     tolerance = relative * (1e-30 + float(scale.nan_to_num().abs().max()))
     return torch.allclose(a, b, rtol=0, atol=tolerance, equal_nan=True)

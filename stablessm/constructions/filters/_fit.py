@@ -63,14 +63,18 @@ def fit(values: np.ndarray, tol: float, max_order: int, finite: bool, dtype: str
 
 
 def _faded(values: np.ndarray) -> np.ndarray:
-    """Extend a filter beyond its last tap by a fading mirror image, because a sudden end would need extra modes."""
+    """Extend a filter beyond its last tap by its mirror image, which fades out, because a sudden end requires extra
+    modes.
+    """
     size = len(values) // 2
     fade = np.cos(np.pi / 2 * np.arange(1, size + 1) / (size + 1)) ** 2
     return np.concatenate([values, (2 * values[-1] - values[-2 : -2 - size : -1]) * fade])
 
 
 def _lowest(goal: np.ndarray, space: Hankel, low: int, most: int, tol: float, finite: bool, dtype: str) -> Fit:
-    """Search for the smallest order that meets ``tol``: first upward in steps of a fifth, then by bisection."""
+    """Return the fit of lowest order that meets ``tol``: raise the order by a fifth at a time, then search by
+    bisection.
+    """
     tried: list[Fit] = []
     while low < most:
         high = min(low + max(1, low // 5), most)

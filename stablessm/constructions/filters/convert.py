@@ -108,7 +108,7 @@ class _Replacement(nn.Module):
         self._tape = tape
 
     def _stand_in_for(self, replaced: nn.Module) -> None:
-        """Store the replaced module. Call it last in ``__init__``: attributes that exist by then are not forwarded."""
+        """Store the replaced module, from which missing attributes are read; must be the last call in ``__init__``."""
         self.training = replaced.training
         self.__dict__["replaced"] = replaced  # not a submodule: its parameters stay out of the model
 

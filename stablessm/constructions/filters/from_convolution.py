@@ -24,7 +24,9 @@ SHORT = 32
 @final
 @dataclass(frozen=True, eq=False)
 class _Plan:
-    """A plan of how to represent one filter: its exact first taps, and modes for the rest (or None)."""
+    """A plan of how to represent one filter: by its exact first taps and, for the rest, by modes (None
+    without a rest).
+    """
 
     taps: np.ndarray
     modes: Fit | None
@@ -118,7 +120,9 @@ def _plan(row: np.ndarray, tol: float, max_order: int, head: int, finite: bool, 
 
 
 def _cheapest(plans: list[_Plan], flat: np.ndarray, d_input: int) -> list[_Plan]:
-    """Replace the modes of an input's filters by one buffer of past inputs if this does not enlarge the state."""
+    """Use one buffer of past inputs in place of the modes of all filters of an input if the state does not become
+    larger.
+    """
     plans = list(plans)
     for source in range(d_input):
         rows = range(source, len(plans), d_input)

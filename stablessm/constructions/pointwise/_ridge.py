@@ -57,7 +57,7 @@ class Ridge:
         return 4 * eps * (np.abs(self.C) @ (len(self.b) + inputs) + np.abs(self.c))
 
     def jet(self, x: np.ndarray, half: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return the values of the network at the centers x of cells x ± half, and bounds of its change in each cell.
+        """Return the values of the network at centers x, and bounds of how much it changes within the cells x ± half.
 
         x and half are (n, d). The three results are (n, k): g, Σ_i |∂_i g| half_i, and an upper bound of
         sup |δ·∇²g δ| over the cell and over |δ_i| ≤ half_i. The argument of a unit changes by at most ``reach`` within

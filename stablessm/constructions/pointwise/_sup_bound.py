@@ -1,4 +1,4 @@
-"""A proven upper bound of |f - g| over a box, by a search that halves cells until the bound holds in each cell."""
+"""A proven upper bound of |f - g| over a box: cells are halved until the bound holds in every cell."""
 
 from __future__ import annotations
 

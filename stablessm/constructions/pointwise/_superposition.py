@@ -89,7 +89,8 @@ class Sprecher:
         return self.inner(x, family) @ self.weights
 
     def cells(self, family: int, digits: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return the cubes with which a family covers [0, 1]^n at a resolution of ``digits`` digits, sorted by ξ_q.
+        """Return the cubes of a family, which cover most of [0, 1]^n at a resolution of ``digits`` digits, sorted by
+        ξ_q.
 
         The results are the first and the last value of ξ_q on the flat part of each cube, (cubes,) each, and the center
         of the flat part, (cubes, n).

@@ -1,4 +1,4 @@
-"""Fit of Volterra kernels by products of exponential sums that share exponentials. Does not import torch."""
+"""Fit of Volterra kernels by products of exponential sums; all sums share their exponentials. Does not import torch."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Factors:
 
     @classmethod
     def none(cls, horizon: int, dt: float) -> Factors:
-        """Return the factors of a Volterra model whose kernels are all zero."""
+        """Return the factors for a Volterra model whose kernels are all zero."""
         nothing = ExponentialSum(np.array([-1.0 / dt]), np.zeros((1, 1, 1)), dt=dt, horizon=horizon)
         return cls(nothing, np.ones(1, dtype=np.int64), np.zeros(1), 1.0)
 
@@ -57,7 +57,9 @@ class Modes:
 
     @classmethod
     def of(cls, rates: np.ndarray, horizon: int, dt: float) -> Modes:
-        """Create the modes e^{rate t} of given rates: one function for a real rate, Re and -Im for a conjugate pair."""
+        """Create modes from rates: a real rate r gives e^{rt}, and a conjugate pair gives the real part and minus the
+        imaginary.
+        """
         domain = Domain(dt, discrete=True, real=False, positive=False, slowest=0.0)
         unit, scale = unit_columns(domain.matrix(rates, dt * np.arange(horizon + 1)))
         basis, triangle = np.linalg.qr(unit)

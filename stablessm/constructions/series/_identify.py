@@ -1,4 +1,4 @@
-"""Estimation of Volterra kernels from data: exponentials are fitted, then coefficients follow by linear regression."""
+"""Estimation of Volterra kernels from data: first the exponentials, then their coefficients by linear regression."""
 
 from __future__ import annotations
 
@@ -170,7 +170,9 @@ def _refined(records: Records, rates: np.ndarray) -> Modes:
 
 
 def _validated(regressors: np.ndarray, y: np.ndarray) -> tuple[float, float]:
-    """Return the least cross-validation error (mean square) over all ridge parameters, and the best parameter."""
+    """Return the lowest cross-validation error (mean square) over all ridge parameters, and the parameter that attains
+    it.
+    """
     folds = np.array_split(np.arange(len(y)), _FOLDS)
     parts = [_grams(regressors[fold], y[fold]) for fold in folds]
     total = [sum(part[i] for part in parts) for i in range(2)]

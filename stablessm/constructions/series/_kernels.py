@@ -1,4 +1,4 @@
-"""Volterra kernels of order n on a grid of T^n steps, which is sampled if it is too large. Does not import torch."""
+"""Volterra kernels of order n at T^n points; a kernel with too many points is sampled. Does not import torch."""
 
 from __future__ import annotations
 
@@ -124,11 +124,15 @@ class SampledKernel:
         return symmetric_part(core)
 
     def tested(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return random grid nodes, drawn independently of the nodes that were fitted, and weights, to test a fit."""
+        """Return random points and their weights, to test a fit on a grid; they do not depend on the points that were
+        fitted.
+        """
         return strata(self.horizon, _TESTED[self.order], seed=1)
 
     def scattered(self) -> tuple[tuple[np.ndarray, float], ...]:
-        """Return random and diagonal points of a large grid, (points, n) each, with weights, to test a fit."""
+        """Return random points and points on the diagonal of a large grid, (points, n) each, with weights, to test a
+        fit.
+        """
         draw = np.random.default_rng(2).integers(self.horizon + 1, size=(_UNIFORM, self.order))
         diagonal = np.repeat(np.arange(self.horizon + 1)[:, None], self.order, 1)
         return (draw, (self.horizon + 1) ** self.order / _UNIFORM), (diagonal, 1.0)

@@ -37,12 +37,12 @@ def run(model: VolterraSSM, x: np.ndarray) -> np.ndarray:
 
 
 def ratio(error: float, size: float) -> float:
-    """Return error / size as a relative error: infinite if only the size is zero, and 0 if both are zero."""
+    """Return the relative error error / size: 0 if both are zero, and infinite if only the size is zero."""
     return error / size if size else (0.0 if not error else math.inf)
 
 
 def _whole(model: VolterraSSM, kernel: SampledKernel) -> list[float]:
-    """Compare a kernel of the model with the given kernel on all steps; return the four numbers of :func:`_part`."""
+    """Compare a model's kernel with the given kernel at all steps; return the same four numbers as :func:`_part`."""
     import torch
 
     assert kernel.whole is not None
@@ -55,7 +55,8 @@ def _whole(model: VolterraSSM, kernel: SampledKernel) -> list[float]:
 
 
 def _sampled(model: VolterraSSM, kernel: SampledKernel) -> list[float]:
-    """Compare a kernel of the model with the given kernel at some steps of a large grid; return what ``_part`` returns.
+    """Compare a model's kernel with the given kernel at some points of a large grid; return the numbers of
+    :func:`_part`.
 
     The result is the error on the test nodes, or the error at random points or on the diagonal if that is larger.
     """

@@ -93,7 +93,7 @@ def _cubes(core: np.ndarray, allowed: float) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _canonical(core: np.ndarray, start: np.ndarray) -> tuple[np.ndarray, float]:
-    """Minimize ‖core - Σ a_r ⊗ a_r ⊗ a_r‖ from a start; return the columns a_r (m, R) and the minimal norm."""
+    """Minimize ‖core - Σ a_r ⊗ a_r ⊗ a_r‖ from given initial values; return the columns a_r (m, R) and the minimum."""
     from scipy.optimize import least_squares
 
     m, rank = start.shape

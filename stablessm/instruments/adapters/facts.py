@@ -32,7 +32,7 @@ def state_name(model: Any) -> str | None:
 
 
 def input_size(model: Any, d_input: int | None) -> int:
-    """Return the number of input channels: that of the model, which ``d_input`` must equal, or ``d_input``."""
+    """Return the number of input channels of a model; if the model does not state it, return ``d_input``."""
     own = getattr(model, "d_input", getattr(model, "input_size", None))
     if d_input is None:
         if not isinstance(own, int):

@@ -14,7 +14,7 @@ MOST_CHUNKS = 64
 
 
 def closure(pattern: Tensor) -> Tensor:
-    """Return all influences between variables: direct, through other variables, and of each variable on itself."""
+    """Return a pattern (n, n) of all influences between variables, direct or through others, and on themselves."""
     reach = pattern | torch.eye(len(pattern), dtype=torch.bool)
     while True:
         further = (reach.float() @ reach.float()) > 0
@@ -38,7 +38,9 @@ def blocks(pattern: Tensor) -> list[Tensor]:
 
 
 def orthonormal(count: int, size: int, k: int, parts: list[Tensor] | None, generator: torch.Generator) -> Tensor:
-    """Return random orthonormal directions (count, size, k), each within one of the sets ``parts`` of variables."""
+    """Return random orthonormal directions (count, size, k), each nonzero in only one of the sets of variables
+    ``parts``.
+    """
     noise = torch.randn(count, size, k, generator=generator, dtype=torch.float64)
     if parts is None:
         return torch.linalg.qr(noise)[0]
@@ -49,7 +51,7 @@ def orthonormal(count: int, size: int, k: int, parts: list[Tensor] | None, gener
 
 
 def eigenvalue_logs(matrix: Tensor) -> Tensor:
-    """Return log |eigenvalue| of a real matrix (n, n) in descending order, computed block by block."""
+    """Return log |λ| of all eigenvalues λ of a real matrix (n, n) in descending order, computed block by block."""
     groups = [matrix[block][:, block] for block in blocks(matrix != 0)]
     found = [part.abs().flatten() if len(part) == 1 else torch.linalg.eigvals(part).abs() for part in groups]
     return torch.cat(found).log().sort(descending=True).values
@@ -96,12 +98,14 @@ class Cocycle:
         self.counts[-1] += 1
 
     def forget(self) -> None:
-        """Delete the averages so far, and continue with the current directions."""
+        """Discard the growth recorded so far, and continue with the current directions."""
         self.sums.clear()
         self.counts.clear()
 
     def is_exact(self) -> bool:
-        """Return True if no (real or complex) variables influence each other, so that all growth rates are exact."""
+        """Return True if all growth rates are exact: variables do not influence each other, except the parts of a
+        complex number.
+        """
         if self.parts is None or max(map(len, self.parts)) > 2:
             return False
         logs = torch.stack(self.sums).sum((0, 1))

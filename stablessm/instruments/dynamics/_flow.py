@@ -195,7 +195,7 @@ def _tested(found: Flow) -> Flow:
 
 
 def _needs_differences(found: Flow) -> bool:
-    """Return True if forward derivatives of the model do not exist or do not agree with finite differences."""
+    """Return True if finite differences are needed: forward derivatives do not exist or do not agree with them."""
     x = found.x[:1, :4].clone()
     dx = torch.ones_like(x)
     with torch.no_grad():

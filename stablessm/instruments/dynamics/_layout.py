@@ -105,7 +105,7 @@ class Layout:
 
 
 def place_of(adapter: Stateful) -> Place:
-    """Return the axis of the batch in the states of an adapter."""
+    """Return which axis is the batch in the states of an adapter."""
     return "axis 1" if adapter.batch_axis else "axis 0"
 
 
@@ -150,7 +150,9 @@ def _placed(value: Tensor, place: Place) -> Tensor:
 
 
 def _opened(value: Any) -> bool:
-    """Return True if the attributes of an object are parts of a state (caches of ``transformers``, dataclasses)."""
+    """Return True if the attributes of an object are parts of a state, as in dataclasses and ``transformers``
+    caches.
+    """
     if isinstance(value, type | torch.nn.Module) or not hasattr(value, "__dict__"):
         return False
     return type(value).__module__.startswith("transformers.cache_utils") or dataclasses.is_dataclass(value)

@@ -53,11 +53,13 @@ class Stepper:
         return self.layout.size
 
     def framed(self, rows: int) -> Any:
-        """Return a template state with the given number of rows, from which the structure of states is taken."""
+        """Return a state with the given number of rows, from which other states of these rows copy their structure."""
         return repeated(self.frame, rows, int(self.place[-1])) if self.place.startswith("axis") else self.frame
 
     def advance(self, rows: Tensor, x: Tensor | None, frame: Any) -> tuple[Tensor, Any]:
-        """Advance states, given as rows (R, n), by one step; return the next states as rows and unconverted."""
+        """Advance states (R, n) by one step; return the next states as rows (R, n), and in the form that the model
+        returned.
+        """
         if self.place == "single" and not self.vectorized:
             parts = [self._single(rows[i : i + 1], None if x is None else x[i], frame) for i in range(len(rows))]
             return torch.cat([part for part, _ in parts]), parts[-1][1]
@@ -96,7 +98,7 @@ def stepper(model: Any, inputs: Any, state: Any) -> Stepper:
 
 
 def sequences(inputs: Any) -> Tensor:
-    """Convert inputs to the shape (B, T, …), with an axis of channels unless they are tokens or one series."""
+    """Convert inputs to the shape (B, T, …); a single sequence becomes a batch of one sequence."""
     try:
         x = torch.as_tensor(inputs).detach()
     except (TypeError, ValueError, RuntimeError) as error:
@@ -158,7 +160,7 @@ def _tried(step: Step, x: Any, state: Any) -> Any:
 
 
 def _function(model: Any, x: Tensor | None, state: Any) -> Stepper:
-    """Return the stepper of a function, after trying several forms of its input and state."""
+    """Return the stepper of a function, in the first form of its input and state that the function accepts."""
     if x is None and state is None:
         raise ArgumentError("state", "the first state, since the model has neither inputs nor a state of its own", None)
     reasons: list[Exception] = []
@@ -191,7 +193,9 @@ def _forms(model: Any, x: Tensor | None, state: Any) -> Iterator[tuple[tuple[int
 
 
 def _first_states(state: Any) -> list[Any]:
-    """Return forms of a first state to try: as tensors, as one tensor or array (a list of numbers), and unchanged."""
+    """Return forms of a first state to try: tensors for its arrays, one tensor or array for a list, and the unchanged
+    state.
+    """
     numbers = isinstance(state, tuple | list) and all(isinstance(part, int | float) for part in state)
     if isinstance(state, float | int):
         return [torch.tensor(float(state)), float(state)]
@@ -257,7 +261,7 @@ def _for_many_rows(single: Stepper) -> Stepper:
 
 
 def _probes(single: Stepper) -> Tensor:
-    """Return states near the first state, for tests; their number is not the length of any axis of the state."""
+    """Return test states near the first state; their number differs from the length of every axis of the state."""
     sizes = {size for leaf in single.layout.leaves for size in leaf.shape}
     count = next(n for n in range(3, 99) if n not in sizes)
     generator = torch.Generator().manual_seed(0)

@@ -62,7 +62,7 @@ class LengthCurve(Result):
         return np.exp(self.loss)
 
     def rise(self, after: int) -> float:
-        """Return by how much the loss rises after a position: the largest later loss minus the loss at the position.
+        """Return the largest loss after a position minus the loss at the position.
 
         >>> curve = LengthCurve(np.array([1, 2, 4, 8]), np.array([4.0, 3.0, 2.5, 2.75]), np.zeros(4), None, None, True)
         >>> curve.rise(after=3)
@@ -307,7 +307,9 @@ def _losses(
 
 
 def _at(run: Run, carries: bool, x: Tensor, rows: Tensor, ends: Tensor, tell: Callable[[], object]) -> Tensor:
-    """Return the outputs at positions ``ends`` of the sequences ``rows``, given the whole past, in float64."""
+    """Return the outputs (float64) at the position ``ends[i]`` of each sequence ``rows[i]``, computed from its whole
+    past.
+    """
     found: dict[int, Tensor] = {}
     state, size = None, CHUNK if carries else x.shape[1]
     for start in range(0, x.shape[1], size):
@@ -330,6 +332,6 @@ def _edges(length: int) -> np.ndarray:
 
 
 def _binned(losses: Tensor, edges: np.ndarray) -> np.ndarray:
-    """Return the mean losses (B, N) in the bins between ``edges``, from losses (B, T)."""
+    """Return the mean losses (B, N) of N bins of positions, whose borders are ``edges``, from losses (B, T)."""
     sums = np.concatenate([np.zeros((len(losses), 1)), losses.numpy().cumsum(1)], 1)[:, edges]
     return np.diff(sums, axis=1) / np.diff(edges)

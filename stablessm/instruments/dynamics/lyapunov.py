@@ -224,7 +224,7 @@ class _Measurement:
             self.length, self.start = steps - self.skip, run.start
 
     def _on_the_attractor(self, steps: int, count: int) -> Tensor:
-        """Return ``count`` states close to (but not on) the second half of a trajectory of ``steps`` steps.
+        """Return ``count`` states that are close to, but not on, the second half of a trajectory of ``steps`` steps.
 
         A trajectory that grows without bounds has no attractor: the first state is returned.
         """
@@ -253,7 +253,9 @@ class _Measurement:
         return torch.where(self._stays(moved, min(steps, self.skip)), moved, chosen)
 
     def _stays(self, rows: Tensor, steps: int) -> Tensor:
-        """Return a mask (R, 1) of the states that stay finite; a state near an attractor may still lead away."""
+        """Return a mask (R, 1) of the states from which trajectories stay finite, because some states near an attractor
+        diverge.
+        """
         after, frame = rows, self.run.framed(len(rows))
         for t in range(steps):
             after, frame = self.run.advance(after, self.run.at(t, len(rows)), frame)
@@ -297,7 +299,9 @@ class _Measurement:
         )  # fmt: skip
 
     def _trajectories(self) -> tuple[Cocycle, Growth, Tensor | None]:
-        """Run the trajectories; return the growth along them, and the Jacobian matrix if all steps have the same."""
+        """Run the trajectories; return the growth along them, and the Jacobian matrix if it is the same at
+        all steps.
+        """
         size = self.run.size
         matrix = self._matrix() if size <= MOST_EXPONENTS else None
         if not self.full or matrix is None:
@@ -312,7 +316,9 @@ class _Measurement:
             pattern = pattern | walked
 
     def _matrix(self) -> Tensor:
-        """Return the Jacobian matrices of the first step: of all trajectories (R, n, n), or of the first (1, n, n)."""
+        """Return the Jacobian matrix of the first step for each trajectory, (R, n, n), or for only the first, (1, n,
+        n).
+        """
         count = len(self.start)
         rows, x = self.start, self.run.at(0, count)
         if not self.full:
@@ -320,7 +326,9 @@ class _Measurement:
         return self.way.matrices(rows, x, self.run.framed(len(rows) * self.run.size), self.scale)[1]
 
     def _pushed(self, rows: Tensor, directions: Tensor, t: int, frame: Any) -> tuple[Tensor, Tensor, Any]:
-        """Advance states by step t; return them, J_t times the directions (R, n, k), and the raw state."""
+        """Advance states by step t; return the next states, J_t times the directions (R, n, k), and an unconverted
+        state.
+        """
         count, size, k = directions.shape
         wide, x = rows.repeat_interleave(k, 0), self.run.at(t, count * k)
         after, moved, frame = self.way.push(wide, directions.mT.reshape(count * k, size), x, frame, self.scale)
@@ -369,7 +377,7 @@ class _Measurement:
         return cocycle, growth, first[0] if constant and first is not None else None
 
     def _merged(self) -> float | None:
-        """Return the fraction of their initial distance that remains between trajectories with the same inputs."""
+        """Return the final distance between trajectories with the same inputs, relative to their initial distance."""
         run = self.run
         if run.alone or run.inputs is None:
             return None
@@ -405,7 +413,9 @@ def _spread(rows: Tensor, others: int) -> Tensor:
 
 
 def _averages(means: Tensor, counts: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return exponents, two standard errors, and estimates after each chunk of steps, from means (chunks, R, k)."""
+    """Return the exponents, twice their standard errors, and their estimates after each chunk, from means (chunks, R,
+    k).
+    """
     weights = counts / counts.sum()
     exponents = (weights[:, None, None] * means).sum(0).mean(0)
     order = exponents.argsort(descending=True, stable=True)

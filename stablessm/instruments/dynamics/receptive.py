@@ -53,7 +53,8 @@ class ReceptiveField(Result):
     """Number of outputs that were averaged for the first lag."""
 
     def reach(self, level: float = 0.01, by: Literal["gradient", "ablation"] = "ablation") -> int:
-        """Return the number of latest inputs that contain all lags with an influence above ``level`` times the largest.
+        """Return the number of latest inputs whose influence exceeds ``level`` times the largest; all earlier inputs
+        are below.
 
         >>> ReceptiveField(np.arange(4), None, np.array([1.0, 0.5, 0.25, 0.0]), 1).reach()
         3
@@ -134,7 +135,7 @@ def _ablation(found: Flow, count: int, generator: torch.Generator, tell: Callabl
 
 
 def _gradient(found: Flow, count: int, generator: torch.Generator, tell: Callable[[], object]) -> np.ndarray | None:
-    """Return the size of the derivative of outputs with respect to inputs at each lag; None for arrays."""
+    """Return the size of the outputs' derivative with respect to inputs at each lag; None for functions of arrays."""
     length = found.x.shape[1]
     positions = torch.linspace(min(count, length) - 1, length - 1, POSITIONS).long().unique()
     squares = np.zeros(count)

@@ -120,7 +120,9 @@ def effective_state_size(
 @final
 @dataclass(frozen=True)
 class _Spectrum:
-    """The singular values of the past-to-future operator at one step, and its rank through each part of the state."""
+    """The singular values of the past-to-future operator at one step, and its ranks through single parts of
+    the state.
+    """
 
     values: Tensor
     noise: float
@@ -152,7 +154,9 @@ def _result(found: Flow, chosen: list[int], rows: list[_Spectrum], tol: float) -
 
 
 def _at(found: Flow, row: int, t: int, tol: float, generator: torch.Generator) -> _Spectrum:
-    """Return the singular values of the operator from the past inputs x[: t + 1] to the outputs y[t:] of a sequence."""
+    """Return the singular values of the operator from past inputs x[: t + 1] to outputs y[t:], for one sequence and
+    step t.
+    """
     x = found.x[row]
     into = _directions(x.shape[1], generator).to(x)
     columns = (t + 1) * len(into)
@@ -190,12 +194,12 @@ def _at(found: Flow, row: int, t: int, tol: float, generator: torch.Generator) -
 
 
 def _corner(dy: Tensor, into: Tensor) -> tuple[int, int]:
-    """Return the number of rows that belong to y[t], and of columns that belong to x[t], in the operator matrix."""
+    """Return how many first rows of the operator matrix belong to y[t], and how many last columns belong to x[t]."""
     return min(CHANNELS, dy.shape[-1]), len(into)
 
 
 def _over_complex(found: Flow, change: Tensor, future: Any) -> Tensor:
-    """Return the complex matrix O of the operator on a complex state h, from the real-linear map Re(O h)."""
+    """Return the complex matrix O of the operator on a complex state h, computed from the real part Re(O h)."""
     assert found.layout is not None
     real = found.layout.complex_parts()
     along = future(change)
@@ -236,7 +240,7 @@ def _spectrum(operator: Tensor, weights: Tensor, tol: float, corner: tuple[int, 
 
 
 def _without_direct_effect(matrix: Tensor, outputs: int, width: int, tol: float) -> Tensor:
-    """Replace the effect of x[t] on y[t] in the past-to-future operator such that its rank is smallest."""
+    """Replace the effect of x[t] on y[t] in the past-to-future operator by the value that gives the lowest rank."""
     corner = matrix[:outputs, -width:]
     if float(corner.abs().max()) <= 1e-12 * float(matrix.abs().max()):
         return matrix[outputs:]
