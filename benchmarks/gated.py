@@ -28,7 +28,8 @@ from torch import Tensor, nn
 
 import stablessm as ssm
 
-ROUNDS = 5
+ROUNDS = 25
+"""Enough for a median of the steady state: memory is reused from about the sixth call on."""
 PATIENCE = 20.0
 """Seconds after which a way is not measured again."""
 
@@ -127,8 +128,10 @@ def generation(layers: int, width: int, prompt: int, count: int, rounds: int) ->
         return lambda: network.generate(tokens, max_new_tokens=count, min_new_tokens=count, do_sample=False)
 
     with torch.no_grad():
-        logits = [network(tokens[:, :32]).logits for network in (model, ours)]
-        torch.testing.assert_close(*logits, rtol=1e-4, atol=1e-4)
+        exact = copy.deepcopy(model).double()(tokens[:, :32]).logits
+        plain, fast = (float((network(tokens[:, :32]).logits - exact).abs().max()) for network in (model, ours))
+        if not fast <= 3 * plain + 1e-5:  # layers with random weights amplify rounding, in both
+            raise SystemExit(f"generation: error of the logits {fast:.1e}, without accelerate {plain:.1e}")
         ways = {"accelerated": text(ours), "transformers": text(model)}
         sizes = {"parameters": size, "prompt": prompt, "tokens": count}
         return row("generation", ways, "accelerated", rounds, **sizes)
