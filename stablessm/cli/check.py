@@ -1,4 +1,4 @@
-"""``stablessm check``: checks whether a model computes the same with its state as without."""
+"""``stablessm check``: checks that the outputs of a model do not change when its state is carried from part to part."""
 
 from __future__ import annotations
 

@@ -170,9 +170,7 @@ def from_factory(argument: str, source: str, kind: str, *methods: str) -> Any:
 
 
 def _made(argument: str, source: str, kind: str, methods: tuple[str, ...], expected: str) -> Any:
-    """Import the object and return it if it has these methods; otherwise call it and return the result. Models may be
-    functions.
-    """
+    """Import the object and return it if it has these methods; otherwise call it and return the result."""
     module_name, _, attribute = source.partition(":")
     _current_folder.use()
     try:

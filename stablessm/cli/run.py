@@ -80,7 +80,9 @@ def run(
 
 
 def _all(size: str) -> list[str]:
-    """Return the ids of the experiments that have this size, and name the others."""
+    """Return the ids of the experiments that have this size, and print the ids of the others. Return all ids if none
+    has it.
+    """
     from stablessm.experiments import listing
 
     known = listing.summaries()

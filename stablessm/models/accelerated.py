@@ -59,7 +59,9 @@ def _linear(self: nn.Linear, x: Tensor) -> Tensor:
 
 
 class _Padding(NamedTuple):
-    """The padding of a batch, by which real tokens are moved to the front of each sequence and back."""
+    """The order of real and padding tokens in a batch, which moves real tokens to the front of each
+    sequence and back.
+    """
 
     order: Tensor
     """(B, T): the real tokens first, in their order."""

@@ -1,4 +1,4 @@
-"""A step that is repeated many times with the state it returns, as a CUDA graph if possible."""
+"""Repeats a step of a model, each time with the state that the previous step returned, as a CUDA graph if possible."""
 
 from __future__ import annotations
 

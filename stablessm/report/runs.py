@@ -35,8 +35,8 @@ class Collection:
 
     @property
     def front(self) -> tuple[Record, ...]:
-        """Return the best run of each id: complete before unfinished, then paper size before smoke size, then the
-        newest.
+        """Return the best run of each id. Complete runs are better than unfinished runs; of these, runs of paper size
+        are better than smoke runs; of these, newer runs are better.
         """
         best: dict[str, Record] = {}
         for run in self.runs:

@@ -87,8 +87,8 @@ class Retrying(ABC):
 
     @abstractmethod
     def _workers(self, placed: Mapping[Any, Job], count: int) -> AbstractContextManager[Workers]:
-        """Return two functions, one that starts and one that awaits ``count`` jobs. ``placed`` holds the started jobs
-        by handle.
+        """Return a context of two functions: one starts a job, the other waits for jobs to end. ``placed`` maps the
+        handle of each started job to the job; ``count`` is the number of all jobs.
         """
 
 

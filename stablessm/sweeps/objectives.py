@@ -36,16 +36,16 @@ class Objective(Protocol):
         ...
 
     def check(self, names: list[str]) -> None:
-        """Raise an error if there is no setting of one of these names."""
+        """Raise an error if a name in ``names`` is not the name of a setting."""
 
     def value(self, changes: Mapping[str, str], folder: Path) -> float:
-        """Return the objective for these settings, or NaN if there is none. The folder keeps the run, which can
-        resume.
+        """Compute the objective for these settings; return NaN if it has no value. ``folder`` stores the run, so that
+        it can be resumed.
         """
         ...
 
     def describe(self) -> dict[str, Any]:
-        """Return a description by which different searches are told apart."""
+        """Return a description of the objective, which distinguishes this search from other searches."""
         ...
 
 
@@ -73,7 +73,9 @@ class OfExperiment:
         return stage, array, how or "mean"
 
     def check(self, names: list[str]) -> None:
-        """Raise an error if the config lacks a field of one of these names; ``a.b`` is the field b of the field a."""
+        """Raise an error if a name in ``names`` is not the name of a field of the config; ``a.b`` is the field b of the
+        field a.
+        """
         config = catalog.get(self.id).config(self.size)
         for name in names:
             place: Any = config
@@ -120,7 +122,7 @@ class OfTask:
         return "maximize" if self._task(self.settings).higher_is_better else "minimize"
 
     def check(self, names: list[str]) -> None:
-        """Raise an error if there is no setting of one of these names."""
+        """Raise an error if a name in ``names`` is not the name of a setting."""
         from stablessm import tasks
         from stablessm.training import TrainingConfig
 

@@ -95,7 +95,7 @@ class _Slot:
             self.connection.send(job)
 
     def take(self) -> Outcome | None:
-        """Return the outcome of the job, or None if the process died; then start a new process."""
+        """Return the outcome of the job. If the process has died, start a new process and return None."""
         try:
             return self.connection.recv()
         except (EOFError, OSError):
@@ -124,7 +124,7 @@ def _serve(connection: Connection, cpus: int) -> None:
 
 
 def _end_with_parent() -> None:
-    """End this process when its parent is killed, because a new sweep may start soon."""
+    """End this process when its parent process has ended, so that it does not compete with a new sweep."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     wait([parent.sentinel])

@@ -31,7 +31,7 @@ _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEX
 @final
 @dataclass(frozen=True)
 class Outcome:
-    """The outcome of a job: an error message, or none, and the files to send back."""
+    """The outcome of a job: the error message, empty if the job succeeded, and the files to send back."""
 
     error: str = ""
     files: Mapping[str, bytes] = field(default_factory=dict)
@@ -107,7 +107,9 @@ def _sees(plan: Plan, job: Job) -> bool:
 
 
 def plan_of(folder: Path) -> tuple[str, list[str]]:
-    """Return the name of the sweep that a run folder belongs to and the names of its jobs; empty if there is none."""
+    """Return the name of the sweep that a run folder belongs to, and the names of the jobs of the run; both are empty
+    if the run belongs to no sweep.
+    """
     path = folder / JOBS / SWEEP
 
     def names(found: dict[str, Any]) -> tuple[str, list[str]]:

@@ -68,7 +68,8 @@ class Table:
     def complete(
         self, names: Sequence[str], option: str, missing: Missing = "refuse", groups: Sequence[Sequence[int]] = ()
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return the given columns (rows, columns) with missing cells filled, and which rows are kept (rows,), bool.
+        """Return the given columns (rows, columns) with missing cells filled, and a boolean array (rows,) that marks
+        the rows to keep.
 
         Args:
             names: Names of the columns.

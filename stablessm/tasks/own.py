@@ -25,7 +25,9 @@ Arrayed: TypeAlias = str | np.ndarray | Tensor
 
 
 class ArrayTask(StoredTask):
-    """The base class of tasks from your own data, which a subclass reads: inputs, targets and, if padded, lengths."""
+    """The base class of tasks from your own data. Subclasses read the inputs, the targets and, if sequences are padded,
+    the lengths.
+    """
 
     def _set(
         self,

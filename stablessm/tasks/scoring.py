@@ -1,4 +1,6 @@
-"""Losses and metrics as sums over positions, so that means do not depend on batch sizes; scores of constants."""
+"""Losses and metrics as sums over positions, so that means do not depend on batch sizes, and the metric of the best
+constant prediction.
+"""
 
 from __future__ import annotations
 

@@ -110,7 +110,9 @@ def from_hub(data_set: str, split: str, name: str, *version: str) -> Any:
 
 
 def file_from_hub(data_set: str, path: str, name: str) -> Path:
-    """Download one file of a data set from the Hugging Face hub; ``name`` is a local file that can replace it."""
+    """Download one file of a data set from the Hugging Face hub; errors suggest to provide the local file ``name``
+    instead.
+    """
 
     def download(hub: Any) -> Path:
         return Path(hub.hf_hub_download(data_set, path, repo_type="dataset"))

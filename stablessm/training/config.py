@@ -162,8 +162,8 @@ class TrainingConfig:
         return {field.name: field.default for field in fields(TrainingConfig) if field.name in _LATER} | {**binding}
 
     def binding(self) -> dict[str, Any]:
-        """Return the settings that must not change when a run is resumed, without newer settings that have their
-        default.
+        """Return the settings that must not change when a run is resumed. Settings that were added in later versions
+        are left out if they have their default.
         """
         default = self.filled({})
         return {name: value for name, value in asdict(self).items()

@@ -184,7 +184,7 @@ class Session(Hooks):
             self._diverge(int(bad["step"]), BadStep(**values))
 
     def wait_again(self) -> None:
-        """Allow an extended run to continue after an early stop; ``patience`` counts from zero again."""
+        """Undo an early stop, so that an extended run continues; ``patience`` counts from zero again."""
         if self.early is not None:
             self.early, self.waited = None, 0
             if self.name:
@@ -207,7 +207,9 @@ class Session(Hooks):
         return self.config.select == "best" and self.best is not None
 
     def check_kept(self, *, last_good: bool) -> None:
-        """Raise an error if the weights with the best score are damaged; with ``last_good``, drop weights and score."""
+        """Raise an error if the stored weights with the best score are damaged. With ``last_good``, warn and forget
+        these weights and their score instead.
+        """
         try:
             if self.selects:
                 self.ranks.first(lambda: run_folder.check_kept(self.folder))

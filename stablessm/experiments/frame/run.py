@@ -79,7 +79,9 @@ class Run(Stages):
         return self[name]
 
     def keep(self, name: str, kind: type[K], measure: Callable[[], K]) -> K:
-        """Return a stage that is one object with methods ``save`` and ``load``, such as a memory curve."""
+        """Return a stage that is one object with methods ``save`` and ``load``, such as a memory curve: read it from
+        its file, or compute and write it.
+        """
         self._once(name, lambda: measure().save)
         return self.load(name, kind)
 

@@ -21,7 +21,8 @@ Over: TypeAlias = Callable[[Any], Iterable[Any]]
 
 @final
 class Stage(Generic[P, T]):
-    """A set of stages of one kind, one for each key, such as a map, or a map and a width. A call reads one stage.
+    """A set of stages of one kind. Every stage has a key, such as a map, or a map and a width; a call with a key reads
+    the result of one stage.
 
     Args:
         compute: ``compute(config, run, *key)`` returns what is written.
@@ -60,11 +61,11 @@ class Stage(Generic[P, T]):
         return [()] if self._over is None else list(self._over(config))
 
     def all(self, config: Any, stages: Stages) -> dict[Any, T]:
-        """Return the results of all stages of this kind by key."""
+        """Return a dict from the key of each stage of this kind to its result."""
         return {key: self._read(stages, self.name(*_tuple(key))) for key in self.keys(config)}
 
     def jobs(self, config: Any) -> dict[str, Callable[[Run], object]]:
-        """Return one job for each stage of this kind, by name."""
+        """Return a dict from the name of each stage of this kind to a job that computes it."""
         compute: Callable[..., Any] = self.compute
 
         def job(*key: Any) -> Callable[[Run], object]:

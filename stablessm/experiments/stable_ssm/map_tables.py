@@ -42,7 +42,7 @@ _SPLITS: tuple[Split, ...] = ("valid", "test")
 
 @dataclass(frozen=True)
 class Grid:
-    """The schemes (maps with options), learning rates and seeds that are compared."""
+    """The schemes (reparameterization maps with options), learning rates and seeds of the models that are compared."""
 
     schemes: tuple[str, ...] = tuple(SCHEMES)
     rates: tuple[float, ...] = RATES
@@ -101,7 +101,7 @@ class Scores:
         return np.asarray(self.arrays[name][self.grid.schemes.index(scheme), at])
 
     def diverged(self, scheme: str) -> np.ndarray:
-        """Return which models of a scheme diverged, (rates, seeds)."""
+        """Return a boolean array (rates, seeds) that marks the models of a scheme that diverged."""
         return np.asarray(self.arrays["diverged"][self.grid.schemes.index(scheme)] >= 0)
 
     def told(self, *schemes: str) -> str:

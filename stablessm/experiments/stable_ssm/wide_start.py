@@ -43,7 +43,7 @@ class Scale(nn.Module):
 
 @torch.no_grad()
 def scaled_start(model: SequenceModel) -> SequenceModel:
-    """Scale the start and the updates of a language model of Hyena blocks with real recurrences, in place.
+    """Scale the initial weights and the updates of a language model of Hyena blocks with real recurrences, in place.
 
     Adam changes every number by the learning rate, and the changes of the n inputs of a unit add up, so that an update
     of a matrix with n inputs changes its output n times as much. Here every matrix is min(1, 256/n) times a trained

@@ -55,7 +55,7 @@ def climbed(config: SumConfig, stages: Stages, map: str, horizon: int) -> Pertur
 
 
 def cost(curves: PerturbationFamily) -> np.ndarray:
-    """Return the increase of the error from β = 0 to the smallest positive radius, (widths,)."""
+    """Return for each model the increase of the error from β = 0 to the smallest positive radius, (widths,)."""
     return curves.errors[:, 1] - curves.errors[:, 0]
 
 

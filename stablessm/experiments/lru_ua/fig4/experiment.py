@@ -34,7 +34,9 @@ class Config(images.DigitsConfig):
 
 
 def run(config: Config, run: Run) -> None:
-    """Reconstruct the images for every state size and ring, and with optimized eigenvalues for sizes below L."""
+    """Reconstruct the images for every state size N and ring, and with optimized eigenvalues for N below the number of
+    pixels L.
+    """
     for placement, size in [*images.measured.keys(config), *(("optimized", size) for size in config.small())]:
         images.measured.compute(config, run, placement, size)
     images.seen.compute(config, run)
@@ -79,7 +81,7 @@ def squared_condition(found: Mapping[str, np.ndarray], solver: str) -> float:
 
 
 def falls(values: Iterable[float]) -> bool:
-    """Return whether each number is smaller than the previous one."""
+    """Return True if each number is smaller than the previous one."""
     return all(after < before for before, after in pairwise(values))
 
 

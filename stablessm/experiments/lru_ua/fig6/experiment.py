@@ -120,7 +120,7 @@ def claims(config: Config, stages: Stages) -> Claims:
 
 
 def share(config: Config, pairs: Iterable[tuple[float, float]]) -> tuple[int, int]:
-    """Return in how many pairs the second value is smaller, and the number of comparable pairs."""
+    """Return the number of pairs whose second value is smaller, and the number of comparable pairs."""
     usable = [(a, b) for a, b in pairs if np.isfinite(a) and np.isfinite(b) and min(a, b) < config.rounding]
     return sum(b <= config.slack * a for a, b in usable), len(usable)
 

@@ -55,7 +55,9 @@ def interpolated(at: Callable[[int], np.ndarray], t: float, last: int, form: str
 
 
 def family(config: LemmaConfig, seed: int) -> Callable[[np.ndarray, int], np.ndarray]:
-    """Return random causal maps as one function (u, k) ↦ T_k[u] = tanh(A_k u_(1:k))."""
+    """Return the function (u, k) ↦ T_k[u] = tanh(A_k u_(1:k)) with random matrices A_k: one causal map
+    T_k for each k.
+    """
     rng = np.random.default_rng(seed)
     weights = rng.normal(size=(config.length + 1, 3, config.length))
     return lambda u, k: np.tanh(weights[k, :, :k] @ u[:k] / np.sqrt(k))
@@ -63,8 +65,8 @@ def family(config: LemmaConfig, seed: int) -> Callable[[np.ndarray, int], np.nda
 
 @stage("map-{form}", over=lambda config: FORMS)
 def mapped(config: LemmaConfig, run: Run, form: str) -> Mapping[str, np.ndarray]:
-    """Measure the interpolated map: ``whole`` is its relative error at whole positions, ``change`` its largest change
-    over each step h, ``causal`` its largest change by later inputs.
+    """Measure the interpolated map. Return ``whole``, its relative error at whole positions; ``change``, its largest
+    change over each step h; and ``causal``, its largest change when later inputs change.
 
     ``value``: the first output of the first seed on the grid ``time``, and ``target`` at whole positions.
     """
@@ -94,7 +96,7 @@ def mapped(config: LemmaConfig, run: Run, form: str) -> Mapping[str, np.ndarray]
 
 @stage("clock")
 def clock(config: LemmaConfig, run: Run) -> Mapping[str, np.ndarray]:
-    """Return the positions k = 1 … length as recovered by equation 30 from the state of one mode."""
+    """Return the positions k = 1 … length that equation 30 recovers from the state of one mode."""
     state, states = 0.0, []
     for _ in range(config.length):
         state = config.clock * state + 1

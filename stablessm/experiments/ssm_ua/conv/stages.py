@@ -57,7 +57,9 @@ class ConvConfig:
 
 @stage(lambda name: f"order-{slug(name)}", over=lambda config: config.kernels)
 def by_order(config: ConvConfig, run: Run, name: str) -> Mapping[str, Any]:
-    """Return, for each order, the errors of our sum and of the sum in the proof, and the Hankel singular values."""
+    """Return, for each order, the errors of our sum of exponentials and of the sum in the proof, and the Hankel
+    singular values.
+    """
     sums = [attempt(KERNELS[name], config.horizon, order=order) for order in config.orders]
     found: dict[str, Any] = {key: [getattr(es, key) for es in sums] for key in ("order", "error", "l1_error")}
     if name == PROOF:
@@ -67,14 +69,16 @@ def by_order(config: ConvConfig, run: Run, name: str) -> Mapping[str, Any]:
 
 @stage(lambda name: f"tolerance-{slug(name)}", over=lambda config: config.kernels)
 def by_tolerance(config: ConvConfig, run: Run, name: str) -> Mapping[str, Any]:
-    """Return, for each tolerance, the order and the errors of our sum, and the error of its layer."""
+    """Return, for each tolerance, the order and the errors of our sum of exponentials, and the error of the layer with
+    this kernel.
+    """
     sums = [attempt(KERNELS[name], config.horizon, tol=tolerance) for tolerance in config.tolerances]
     found = {key: [getattr(es, key) for es in sums] for key in ("order", "error", "l1_error", "rounding")}
     return found | {"layer_error": [layer_error(es, KERNELS[name], config.horizon) for es in sums]}
 
 
 def attempt(kernel: str, horizon: int, **bound: Any) -> ExponentialSum:
-    """Return the fitted sum, or the best sum that was found if none meets the tolerance."""
+    """Return the sum of exponentials that fits a kernel, or the best sum that was found if none meets the tolerance."""
     try:
         return exponential_sum(kernel, horizon, **bound)
     except FitError as error:
@@ -100,8 +104,8 @@ def proof_error(name: str, horizon: int, order: int) -> float:
 
 
 def layer_error(es: ExponentialSum, kernel: str, horizon: int) -> float:
-    """Return the largest sup |y - ŷ| / sup |x| of the layer ŷ against the convolution y, for noise, a step and an
-    impulse.
+    """Return the largest error sup |y - ŷ| / sup |x| of the output ŷ of a layer, where y is the convolution of x with
+    the kernel, over three inputs x: noise, a step and an impulse.
     """
     noise = np.random.default_rng(0).standard_normal(horizon + 1)
     inputs = np.stack([noise / np.abs(noise).max(), np.ones(horizon + 1), np.eye(1, horizon + 1)[0]])
@@ -114,8 +118,8 @@ def layer_error(es: ExponentialSum, kernel: str, horizon: int) -> float:
 
 @stage(lambda name: f"rate-{slug(name)}", over=lambda config: jackson.KERNELS)
 def rate(config: ConvConfig, run: Run, name: str) -> Mapping[str, Any]:
-    """Return R(m) = ∫ |ρ - ρ̂| dt in continuous time for our sum and, for each α, for the sum in the proof, and its
-    bound.
+    """Return for each order the error ∫ |ρ - ρ̂| dt of our sum of exponentials ρ̂ in continuous time and, for each α,
+    the error of the sum in the proof and its bound.
     """
     rho, orders, alphas = jackson.KERNELS[name], np.array(config.jackson_orders), config.alphas
     rows = jackson.derivatives(rho, max(alphas))
@@ -146,7 +150,9 @@ def l1_distance(es: ExponentialSum, kernel: Any) -> float:
 
 @stage("trained")
 def trained(config: ConvConfig, run: Run) -> Mapping[str, Any]:
-    """Return the expected square error at the last step for unit white noise, Σ (ρ - ρ̂)², for each order."""
+    """Return for each order the expected square error Σ (ρ - ρ̂)² of the output at the last step, if the input is unit
+    white noise.
+    """
     times, losses = np.arange(config.trained_horizon + 1.0), {}
     for name, kernel in TRAINED.items():
         sums = [attempt(kernel, config.trained_horizon, order=order) for order in config.trained_orders]

@@ -63,8 +63,8 @@ class ElementwiseConfig:
 
 @stage(lambda name: f"function-{list(SCALAR | MORE).index(name)}", over=lambda config: SCALAR | MORE)
 def built(config: ElementwiseConfig, run: Run, name: str) -> Mapping[str, np.ndarray]:
-    """Return widths and errors of the networks for one function at every tolerance, and whether steps influence each
-    other.
+    """Return widths and errors of the networks for one function at every tolerance, and how much the input at one step
+    changes outputs at other steps.
     """
     target, rows, shown = (SCALAR | MORE)[name], [], []
     one, (low, high) = len(target.domain) == 1, np.array(target.domain).T

@@ -53,7 +53,9 @@ def refined(config: SuperpositionConfig, run: Run, name: str, level: int, digits
 
 @stage("length-{length}", over=lambda config: config.lengths)
 def longer(config: SuperpositionConfig, run: Run, length: int) -> Mapping[str, Any]:
-    """Return widths and errors of the five layers for the product of ``length`` inputs, without refinement."""
+    """Return widths and errors of the five layers for the product of ``length`` inputs, with the default numbers of
+    levels and digits.
+    """
     return _facts(kolmogorov_arnold(lambda x: x.prod(1), length))
 
 
@@ -73,7 +75,9 @@ class Table:
         self.rows = rows
 
     def __getitem__(self, key: str) -> dict[str, list[float]]:
-        """Return one quantity, such as the width, of all constructions, by function."""
+        """Return a dict from each function to the values of one quantity, such as the width, for all its
+        constructions.
+        """
         return {name: [float(row[key].sum()) for row in rows] for name, rows in self.rows.items()}
 
 

@@ -59,7 +59,7 @@ class Block(nn.Module):
 
 
 def core(name: str, shape: Shape) -> Chain:
-    """Return the layers of an architecture, which map the width to the width."""
+    """Return the layers of an architecture, which map (batch, time, width) to the same shape."""
     m, depths = shape.width, range(shape.layers)
     if name == "RNN":
         return Chain(nn.RNN(m, m, shape.layers, batch_first=True))

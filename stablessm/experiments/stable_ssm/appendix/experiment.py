@@ -108,8 +108,8 @@ def largest_rates(config: AppendixConfig, run: Run, map: str) -> Mapping[str, np
 
 @stage("mlp")
 def mlp(config: AppendixConfig, run: Run) -> Mapping[str, np.ndarray]:
-    """Return the relative errors with which layers compute an MLP: ``discrete`` with zero recurrent weights,
-    ``continuous`` for each ε.
+    """Return the relative errors of an MLP that is computed by recurrent layers: in discrete time with zero
+    eigenvalues, and in continuous time with eigenvalues -1/ε, for each ε.
     """
     generator = torch.Generator().manual_seed(0)
     sizes = ((16, 4), (16,), (3, 16), (3,))

@@ -102,7 +102,7 @@ def _starts(config: Config, map: str, length: int) -> list[Any]:
 
 
 def train_models(config: Config, run: Run, map: str, length: int) -> None:
-    """Train the models of every seed and width."""
+    """Train the models of every seed and width with one map and sequence length."""
     device = config.training.chosen_device()
     times = torch.arange(length, dtype=torch.float64, device=device)
     rho = TARGET.kernel(times)[:, 0, 0]
@@ -126,7 +126,9 @@ def trained(config: Config, stages: Stages, map: str, length: int) -> list[Any]:
 
 @lru_cache(maxsize=1)
 def _measured(config: Config, run: Run, map: str, length: int, kind: str) -> PerturbationFamily:
-    """Measure all widths together, so that the result does not depend on the order of the stages."""
+    """Return the perturbation errors of all widths, measured together so that they do not depend on the order of the
+    stages.
+    """
     (search, weight_norm), device = SEARCHES[kind], config.training.chosen_device()
     models = dict(zip(config.widths, (m.to(device) for m in trained(config, run, map, length)), strict=True))
     return PerturbationFamily.of(
@@ -137,7 +139,9 @@ def _measured(config: Config, run: Run, map: str, length: int, kind: str) -> Per
 
 @kept(PerturbationCurve, "{map}-{length}-{width}-{kind}")
 def curve(config: Config, run: Run, map: str, length: int, width: int, kind: str) -> PerturbationCurve:
-    """Measure E_m(β) of the trained model of one width, for perturbations of its recurrent weights."""
+    """Return the perturbation errors E_m(β) of the trained model of width m, for perturbations of its recurrent
+    weights.
+    """
     return _measured(config, run, map, length, kind).curves[width]
 
 

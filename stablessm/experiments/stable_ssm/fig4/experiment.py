@@ -29,7 +29,9 @@ def run(config: StudyConfig, run: Run) -> None:
 
 
 def spread(ratio: np.ndarray, left_out: float) -> tuple[float, float]:
-    """Return the range of the ratios over all modes, without the given fraction of modes at either end."""
+    """Return the smallest and the largest ratio over all modes, after the given fraction of modes at either end is left
+    out.
+    """
     low, high = np.quantile(ratio, [left_out, 1 - left_out], method="nearest")
     return float(low), float(high)
 
