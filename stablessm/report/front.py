@@ -92,14 +92,16 @@ def _table(rows: list[tuple[str, Record, Claim]]) -> Html:
 
 
 def _weaker(run: Record) -> Html | None:
-    """Return a note that a verdict comes from a smaller or unfinished run, or an empty string."""
+    """Return a note that a verdict comes from a smaller or unfinished run, or None."""
     notes = [run.size] if run.size != "paper" else []
     notes += [run.status] if run.status != "complete" else []
     return element("small", ", ".join(notes)) if any(notes) else None
 
 
 def _caveat(run: Record, anchor: str) -> Html | None:
-    """Return a link to the run's differences from the paper, whose text is shown as a tooltip."""
+    """Return a link to the differences between a run and the paper, with their text as a tooltip; None if there are
+    none.
+    """
     if not run.deviations:
         return None
     return element("small", element("a", "differences", href=f"#{anchor}.differences", title=run.deviations))

@@ -34,7 +34,8 @@ class Notes:
 
 
 def read(folder: Path) -> Notes:
-    """Return the state of the job with this folder. The state is ``left`` if the job's worker died.
+    """Return the state of the job with this folder. The state is ``left`` (to be computed) if the worker of the job
+    died.
 
     >>> read(Path("nowhere"))
     Notes(state='left', attempts=0, worker='', seconds=0.0, error='', traceback='')

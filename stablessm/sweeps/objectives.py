@@ -36,7 +36,9 @@ class Objective(Protocol):
         ...
 
     def check(self, names: list[str]) -> None:
-        """Raise an error if a name in ``names`` is not the name of a setting."""
+        """Raise an error if a search cannot vary the settings with these names, for example because a
+        name is unknown.
+        """
 
     def value(self, changes: Mapping[str, str], folder: Path) -> float:
         """Compute the objective for these settings; return NaN if it has no value. ``folder`` stores the run, so that
@@ -118,11 +120,13 @@ class OfTask:
 
     @property
     def direction(self) -> Direction:
-        """Return the direction of optimization of the task's metric."""
+        """Return the direction of optimization of the metric of the task."""
         return "maximize" if self._task(self.settings).higher_is_better else "minimize"
 
     def check(self, names: list[str]) -> None:
-        """Raise an error if a name in ``names`` is not the name of a setting."""
+        """Raise an error if a search cannot vary the settings with these names, for example because a
+        name is unknown.
+        """
         from stablessm import tasks
         from stablessm.training import TrainingConfig
 

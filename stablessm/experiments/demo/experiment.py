@@ -53,7 +53,7 @@ class Config:
 
 
 def start(config: Config, map: str) -> RealSSM:
-    """Return the untrained model with a map; all maps start as the same function."""
+    """Return the untrained model with a map; the untrained models of all maps compute the same function."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
         eigenvalues = -1 / timescales(config.width, 0.7, float(config.length))
@@ -64,7 +64,7 @@ def start(config: Config, map: str) -> RealSSM:
 
 
 def trained(config: Config, run: Run, map: str) -> RealSSM:
-    """Return the trained model with a map."""
+    """Return the model with a map after training."""
     batches = noisy(TARGET, config.training, config.length, config.seed)
     return train(run, f"train-{map}", [start(config, map)], mean_square, batches, config.training).models[0]
 

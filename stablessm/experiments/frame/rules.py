@@ -71,7 +71,8 @@ def some(held: Sequence[bool | None]) -> Verdict:
 
 
 def at_most(value: float, limit: float, fair: float = -math.inf) -> Verdict:
-    """Return ``reproduced`` for a value up to the limit, ``partly`` up to ``fair``, and ``inconclusive`` for NaN.
+    """Return ``reproduced`` if a value is at most the limit, ``partly`` if it is at most ``fair``, and ``inconclusive``
+    for NaN.
 
     >>> at_most(1.0, 1.0), at_most(2.0, 1.0, 2.0), at_most(2.5, 1.0, 2.0), at_most(math.nan, 1.0)
     ('reproduced', 'partly', 'not reproduced', 'inconclusive')
@@ -80,7 +81,8 @@ def at_most(value: float, limit: float, fair: float = -math.inf) -> Verdict:
 
 
 def at_least(value: float, limit: float, fair: float = math.inf) -> Verdict:
-    """Return ``reproduced`` for a value from the limit on, ``partly`` from ``fair`` on, and ``inconclusive`` for NaN.
+    """Return ``reproduced`` if a value is at least the limit, ``partly`` if it is at least ``fair``, and
+    ``inconclusive`` for NaN.
 
     >>> at_least(0.9, 0.9), at_least(0.5, 0.9, 0.5), at_least(0.4, 0.9, 0.5), at_least(math.nan, 0.9)
     ('reproduced', 'partly', 'not reproduced', 'inconclusive')
@@ -107,7 +109,7 @@ def ahead(gaps: Sequence[float], margins: Sequence[float]) -> Verdict:
 
 
 def decided(able: bool, verdict: Verdict) -> Verdict:
-    """Return the verdict if the run is able to decide the statement, and ``inconclusive`` otherwise.
+    """Return the given verdict if the run can decide the statement, and ``inconclusive`` otherwise.
 
     >>> decided(True, "partly"), decided(False, "partly")
     ('partly', 'inconclusive')
@@ -116,7 +118,8 @@ def decided(able: bool, verdict: Verdict) -> Verdict:
 
 
 def given(condition: bool, verdict: Verdict) -> Verdict:
-    """Return the verdict if a necessary condition holds, and otherwise ``not reproduced`` or ``does not hold``.
+    """Return the given verdict if a necessary condition holds, and otherwise ``not reproduced`` or
+    ``does not hold``.
 
     >>> given(True, "partly"), given(False, "reproduced"), given(False, "holds")
     ('partly', 'not reproduced', 'does not hold')
@@ -127,7 +130,7 @@ def given(condition: bool, verdict: Verdict) -> Verdict:
 
 
 def ours(verdict: Verdict) -> Verdict:
-    """Return the verdict in the words for statements of our own: ``holds`` or ``does not hold``.
+    """Return a verdict in the words that statements of our own use: ``holds`` or ``does not hold``.
 
     >>> ours("reproduced"), ours("not reproduced"), ours("partly")
     ('holds', 'does not hold', 'partly')

@@ -89,7 +89,9 @@ SMOKE = StudyConfig(
 def start(
     task: Task, preset: str, scheme: str, seed: int, timescales: Sequence[float], device: torch.device, **changes: Any
 ) -> SequenceModel:
-    """Return an untrained model on a device; for a given seed, all maps start as the same function up to rounding."""
+    """Return an untrained model on a device; for a given seed, the models of all maps compute the same function up to
+    rounding.
+    """
     map, options = SCHEMES[scheme]
     torch.manual_seed(seed)
     with device:

@@ -66,7 +66,9 @@ class Grid:
 
 
 def start(task: Task, preset: str, scheme: str, seed: int, **changes: Any) -> SequenceClassifier:
-    """Return an untrained model; for a given seed, all schemes except ``RELEASED`` start as the same function."""
+    """Return an untrained model; for a given seed, the models of all schemes except ``RELEASED`` compute the same
+    function.
+    """
     torch.manual_seed(seed)
     map, options = SCHEMES[scheme]
     model = for_task(task.inputs, task.outputs, preset, map=map, map_options=options, **changes)
@@ -127,7 +129,7 @@ class Scores:
         }  # fmt: skip
 
     def named(self, schemes: Sequence[str]) -> list[str]:
-        """Return those of the given schemes that are part of the grid."""
+        """Return the given schemes that are in the grid."""
         return [scheme for scheme in schemes if scheme in self.grid.schemes]
 
     def best(self) -> str:

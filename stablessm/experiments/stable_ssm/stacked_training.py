@@ -51,7 +51,7 @@ class StackTraining:
     TF32."""
 
     def total(self, task: Task) -> int:
-        """Return the total number of steps."""
+        """Return the total number of training steps."""
         return self.epochs * task.steps("train", self.batch) if self.steps is None else self.steps
 
 

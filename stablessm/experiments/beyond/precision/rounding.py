@@ -1,4 +1,4 @@
-"""The stages of ``ext-precision``: rounds the weights of exponential sums and measures the changes."""
+"""The stages of ``ext-precision``, which round the weights of exponential sums and measure the changes."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Experiment ``ia-families``: IAT, figure 1, repeated with random rates of the exponentials."""
+"""The experiment ``ia-families``, which repeats figure 1 of IAT with random rates of the exponentials."""

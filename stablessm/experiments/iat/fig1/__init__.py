@@ -1,1 +1,1 @@
-"""Experiment ``ia-fig1``: IAT, figure 1."""
+"""The experiment ``ia-fig1`` on figure 1 of IAT."""

@@ -1,1 +1,1 @@
-"""Experiment ``ia-fig2``: IAT, figure 2."""
+"""The experiment ``ia-fig2`` on figure 2 of IAT."""

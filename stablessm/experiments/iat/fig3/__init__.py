@@ -1,1 +1,1 @@
-"""Experiment ``ia-fig3``: IAT, figure 3."""
+"""The experiment ``ia-fig3`` on figure 3 of IAT."""

@@ -1,1 +1,1 @@
-"""Experiment ``ia-fig4``: IAT, figure 4."""
+"""The experiment ``ia-fig4`` on figure 4 of IAT."""

@@ -1,1 +1,1 @@
-"""Experiment ``ia-fig5``: IAT, figure 5."""
+"""The experiment ``ia-fig5`` on figure 5 of IAT."""

@@ -1,1 +1,1 @@
-"""Experiment ``ia-fig6``: IAT, figure 6."""
+"""The experiment ``ia-fig6`` on figure 6 of IAT."""

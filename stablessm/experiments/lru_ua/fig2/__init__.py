@@ -1,1 +1,1 @@
-"""Experiment ``lr-fig2``: LRU-UA, figure 2."""
+"""The experiment ``lr-fig2`` on figure 2 of LRU-UA."""

@@ -1,1 +1,1 @@
-"""Experiment ``lr-fig3``: LRU-UA, figure 3."""
+"""The experiment ``lr-fig3`` on figure 3 of LRU-UA."""

@@ -1,1 +1,1 @@
-"""Experiment ``lr-fig4``: LRU-UA, figure 4."""
+"""The experiment ``lr-fig4`` on figure 4 of LRU-UA."""

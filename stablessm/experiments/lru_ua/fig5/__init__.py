@@ -1,1 +1,1 @@
-"""Experiment ``lr-fig5``: LRU-UA, figure 5."""
+"""The experiment ``lr-fig5`` on figure 5 of LRU-UA."""

@@ -1,1 +1,1 @@
-"""Experiment ``lr-fig6``: LRU-UA, figure 6."""
+"""The experiment ``lr-fig6`` on figure 6 of LRU-UA."""

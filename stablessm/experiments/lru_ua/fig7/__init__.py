@@ -1,1 +1,1 @@
-"""Experiment ``lr-fig7``: LRU-UA, figure 7."""
+"""The experiment ``lr-fig7`` on figure 7 of LRU-UA."""

@@ -1,1 +1,1 @@
-"""Experiment ``lr-fig8``: LRU-UA, figure 8."""
+"""The experiment ``lr-fig8`` on figure 8 of LRU-UA."""

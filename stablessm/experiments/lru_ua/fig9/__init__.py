@@ -1,1 +1,1 @@
-"""Experiment ``lr-fig9``: LRU-UA, figure 9."""
+"""The experiment ``lr-fig9`` on figure 9 of LRU-UA."""

@@ -1,1 +1,1 @@
-"""Experiment ``su-conv``: SSM-UA, proposition 3.2."""
+"""The experiment ``su-conv`` on proposition 3.2 of SSM-UA."""

@@ -87,8 +87,8 @@ def layer(config: DecayConfig, run: Run, slowest: float) -> Mapping[str, np.ndar
 
 @stage("activations")
 def activated(config: DecayConfig, run: Run) -> Mapping[str, np.ndarray]:
-    """Return the convergence rate after each activation, for each limit approached from above and below:
-    (activations, limits, 2).
+    """Return the convergence rate of the output of each activation, for inputs that approach each limit from above and
+    from below: (activations, limits, 2).
     """
     steps = int(1.3 * config.decades * np.log(10) / config.input / config.dt)
     wave = torch.exp(-config.input * torch.arange(steps, dtype=torch.float64) * config.dt)

@@ -1,1 +1,1 @@
-"""Experiment ``su-depth``: SSM-UA, appendix A."""
+"""The experiment ``su-depth`` on appendix A of SSM-UA."""

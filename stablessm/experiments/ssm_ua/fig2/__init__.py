@@ -1,1 +1,1 @@
-"""Experiment ``su-fig2``: SSM-UA, figure 2."""
+"""The experiment ``su-fig2`` on figure 2 of SSM-UA."""

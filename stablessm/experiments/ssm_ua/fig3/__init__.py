@@ -1,1 +1,1 @@
-"""Experiment ``su-fig3``: SSM-UA, figure 3."""
+"""The experiment ``su-fig3`` on figure 3 of SSM-UA."""

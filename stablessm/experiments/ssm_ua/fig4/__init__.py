@@ -1,1 +1,1 @@
-"""Experiment ``su-fig4``: SSM-UA, figure 4."""
+"""The experiment ``su-fig4`` on figure 4 of SSM-UA."""

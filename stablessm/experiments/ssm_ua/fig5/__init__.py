@@ -1,1 +1,1 @@
-"""Experiment ``su-fig5``: SSM-UA, figure 5."""
+"""The experiment ``su-fig5`` on figure 5 of SSM-UA."""

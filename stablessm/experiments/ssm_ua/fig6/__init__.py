@@ -1,1 +1,1 @@
-"""Experiment ``su-fig6``: SSM-UA, figure 6."""
+"""The experiment ``su-fig6`` on figure 6 of SSM-UA."""

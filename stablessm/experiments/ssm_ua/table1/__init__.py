@@ -1,1 +1,1 @@
-"""Experiment ``su-table1``: SSM-UA, table 1."""
+"""The experiment ``su-table1`` on table 1 of SSM-UA."""

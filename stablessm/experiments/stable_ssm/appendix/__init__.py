@@ -1,1 +1,1 @@
-"""Experiment ``st-appendix``: remark B.2, figure 7, appendix F and appendix G of StableSSM."""
+"""The experiment ``st-appendix`` on remark B.2, figure 7 and the appendices F and G of StableSSM."""

@@ -1,1 +1,1 @@
-"""Experiment ``st-fig1``: StableSSM, figure 1."""
+"""The experiment ``st-fig1`` on figure 1 of StableSSM."""

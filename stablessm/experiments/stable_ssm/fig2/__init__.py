@@ -1,1 +1,1 @@
-"""Experiment ``st-fig2``: StableSSM, figure 2."""
+"""The experiment ``st-fig2`` on figure 2 of StableSSM."""

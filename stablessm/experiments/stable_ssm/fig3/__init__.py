@@ -1,1 +1,1 @@
-"""Experiment ``st-fig3``: StableSSM, figure 3."""
+"""The experiment ``st-fig3`` on figure 3 of StableSSM."""

@@ -52,7 +52,7 @@ def spread(config: Config) -> Tensor:
 
 
 def start(config: Config, map: str, seed: int) -> RealSSM:
-    """Return an untrained model with a map; all maps start as the same function."""
+    """Return an untrained model with a map; the untrained models of all maps compute the same function."""
     torch.manual_seed(seed)
     eigenvalues = (-1 / spread(config)).exp()
     layer = RealSSM(1, config.width, 1, map="direct", time="discrete", activation="tanh", eigenvalues=eigenvalues)

@@ -1,1 +1,1 @@
-"""Experiment ``st-fig4``: StableSSM, figure 4."""
+"""The experiment ``st-fig4`` on figure 4 of StableSSM."""

@@ -1,1 +1,1 @@
-"""Experiment ``st-fig5``: StableSSM, figure 5."""
+"""The experiment ``st-fig5`` on figure 5 of StableSSM."""

@@ -1,1 +1,1 @@
-"""Experiment ``st-fig6``: StableSSM, figure 6."""
+"""The experiment ``st-fig6`` on figure 6 of StableSSM."""

@@ -38,7 +38,7 @@ class Survival:
         return bool(alive.all() or not alive.any())
 
     def edge(self, map: str) -> str:
-        """Return the largest learning rate that a map survives, as text: the median over the seeds and the range."""
+        """Return as text the largest learning rate that a map survives: the median over the seeds and the range."""
         rates = (0.0, *self.config.rates)
         low, middle, high = (rates[int(q)] for q in np.quantile(self.steps[map], [0, 0.5, 1], method="lower"))
         return f"{middle:g}" if low == high else f"{middle:g} ({low:g} to {high:g})"
@@ -60,7 +60,7 @@ class Survival:
         return rules.seen(len(pairs) if self.undecided else 0, len(pairs), verdict)
 
     def edges(self) -> str:
-        """Return the largest learning rate that each map survives, as text."""
+        """Return as text the largest learning rate that each map survives."""
         return "; ".join(f"{map} {self.edge(map)}" for map in self.found)
 
 

@@ -1,1 +1,1 @@
-"""Experiment ``st-table1``: StableSSM, table 1."""
+"""The experiment ``st-table1`` on table 1 of StableSSM."""

@@ -1,1 +1,1 @@
-"""Experiment ``st-table2``: StableSSM, table 2."""
+"""The experiment ``st-table2`` on table 2 of StableSSM."""

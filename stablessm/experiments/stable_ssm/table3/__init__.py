@@ -1,1 +1,1 @@
-"""Experiment ``st-table3``: StableSSM, table 3."""
+"""The experiment ``st-table3`` on table 3 of StableSSM."""

@@ -1,1 +1,1 @@
-"""Experiment ``st-table4``: StableSSM, table 4, associative recall."""
+"""The experiment ``st-table4`` on table 4 of StableSSM: associative recall."""

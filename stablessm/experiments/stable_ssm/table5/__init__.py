@@ -1,1 +1,1 @@
-"""Experiment ``st-table5``: StableSSM, table 5, sequential MNIST."""
+"""The experiment ``st-table5`` on table 5 of StableSSM: sequential MNIST."""

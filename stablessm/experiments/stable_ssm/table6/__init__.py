@@ -1,1 +1,1 @@
-"""Experiment ``st-table6``: StableSSM, table 6, sequential CIFAR-10."""
+"""The experiment ``st-table6`` on table 6 of StableSSM: sequential CIFAR-10."""
