@@ -59,7 +59,7 @@ def _linear(self: nn.Linear, x: Tensor) -> Tensor:
 
 
 class _Padding(NamedTuple):
-    """The order of real and padding tokens in a batch, which moves real tokens to the front of each
+    """The places of the real tokens in a padded batch, with methods that move these tokens to the front of each
     sequence and back.
     """
 

@@ -1,4 +1,4 @@
-"""Figures as plain data: matplotlib draws them as PNG or SVG files, a script draws them in the report."""
+"""Figures as plain data: matplotlib draws them as PNG or SVG files, and a script draws them in the report."""
 
 from __future__ import annotations
 

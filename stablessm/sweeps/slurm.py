@@ -28,8 +28,8 @@ _GRACE = {"slurm": 30.0, "local": 0.0}
 @final
 @dataclass(frozen=True)
 class Slurm(Retrying):
-    """An engine that submits one Slurm job per job. A Slurm job that ends without a result is resubmitted, up to
-    ``retries`` times.
+    """An engine that submits each job of a sweep to Slurm. If a Slurm job ends without a result, the job is submitted
+    again, up to ``retries`` times.
 
     Jobs stay in the queue when the sweep is interrupted, and a resumed sweep waits for them.
     """

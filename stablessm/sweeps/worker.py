@@ -1,5 +1,5 @@
-"""Runs on a worker: computes one job in the run folder, or, if the worker cannot access that folder, in a temporary
-folder whose files are sent back.
+"""Computes one job on a worker: in the run folder or, if the worker cannot access this folder, in a temporary folder
+whose files are sent back.
 """
 
 from __future__ import annotations

@@ -33,7 +33,8 @@ class RecallOptions(SyntheticOptions):
 
 @final
 class Recall(SyntheticTask):
-    """Associative recall: after pairs k₁ v₁ k₂ v₂ … ⇒ k of keys and values, the answer is the value of the key k.
+    """Associative recall: the input k₁ v₁ k₂ v₂ … ⇒ k consists of pairs of a key and a value and one of these keys; the
+    target is the value of this key.
 
     This is the task of StableSSM (appendix D.3, table 4). The paper states lengths and vocabularies; everything else
     follows the synthetic task of H3 and Hyena, which its authors used. Two tokens are special: ``⇒`` and one that never
@@ -104,7 +105,8 @@ class MultiQueryRecallOptions(SyntheticOptions):
 
 @final
 class MultiQueryRecall(SyntheticTask):
-    """Multi-query recall: in k₁ v₁ … k_n v_n · · k_3 · · · k_1 · the target at each repeated key is its value.
+    """Multi-query recall: the input k₁ v₁ … k_n v_n · · k_3 · · · k_1 · repeats some of its keys; the target at each
+    repeated key is the value of this key.
 
     The task follows Arora et al. 2023 (Zoology), with one kind of filler (·) and uniformly distributed
     queries, so that the amount and the duration of memory are known. Keys are the first half of the tokens after the

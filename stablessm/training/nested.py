@@ -1,4 +1,6 @@
-"""States of models, which are tensors in nested tuples, lists and mappings, and their names in a checkpoint."""
+"""Functions for states of models: tensors in nested tuples, lists and mappings, and the names of these tensors in a
+checkpoint.
+"""
 
 from __future__ import annotations
 

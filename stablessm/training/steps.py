@@ -25,7 +25,8 @@ _VIEW = "FSDP2-wrapped module .* returned a view tensor"
 
 
 class Hooks:
-    """The base class of callbacks between the parts of a training step, whose state is stored in checkpoints.
+    """The base class of callbacks that run between the parts of a training step. Checkpoints store the state of the
+    callbacks.
 
     By default, methods do nothing.
     """

@@ -34,8 +34,8 @@ class Trainee:
     """Whether every rank has only a part of the weights."""
 
     def accumulating(self) -> AbstractContextManager[object]:
-        """Return a context in which backward passes do not exchange gradients between ranks; a later backward pass
-        does.
+        """Return a context in which backward passes do not exchange gradients between ranks. The first backward pass
+        after the context exchanges the accumulated gradients.
         """
         return nullcontext()
 

@@ -112,8 +112,8 @@ def shared(run: Run, name: str, compute: Callable[[], Mapping[str, Any]]) -> Non
 
 
 def _cell(config: StudyConfig, run: Run, scheme: str, rate: float) -> dict[str, Any]:
-    """Train a model with one map and learning rate, then score it and measure its memory; return the arrays of ``fit``
-    and:
+    """Train a model with one map and learning rate, then score it and measure its memory. Return the arrays of ``fit``
+    and the arrays below.
 
     ``train``, ``test``: nats per token; ``eigenvalues`` (layers, states); and the arrays of ``remembered``.
     """

@@ -189,7 +189,7 @@ class StackedClassifier:
         return y.unflatten(2, x.shape[2:])
 
     def _linear(self, w: Mapping[str, Tensor], x: Tensor) -> Tensor:
-        """Map (B, T, M, H) to (B, T, M, K) with one matrix for each model."""
+        """Apply a linear map to x (B, T, M, H), with one matrix for each of the M models; return (B, T, M, K)."""
         weight = w["weight"].to(self._dtype or w["weight"].dtype)
         rows = x.flatten(0, 1).transpose(0, 1).to(weight.dtype)
         product = (rows @ weight.mT).to(w["bias"].dtype) + w["bias"][:, None]

@@ -1,4 +1,4 @@
-"""A start of language models whose loss and first updates do not depend on width and depth."""
+"""Initial weights of language models with which the loss and the first updates do not depend on width and depth."""
 
 from __future__ import annotations
 

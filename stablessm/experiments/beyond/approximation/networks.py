@@ -29,7 +29,7 @@ class Attention(nn.Module):
         self.joined, self.output = nn.Linear(d_model, 3 * d_model), nn.Linear(d_model, d_model)
 
     def forward(self, x: Tensor, state: None = None, **_: Any) -> tuple[Tensor, None]:
-        """Map (B, T, d_model) to (B, T, d_model)."""
+        """Apply attention to x (B, T, d_model); return outputs of the same shape, and the given state."""
         rows = self.joined(x).unflatten(-1, (3, HEADS, -1)).permute(2, 0, 3, 1, 4)
         q, k = rotated(rows[:2])
         y = F.scaled_dot_product_attention(q, k, rows[2], is_causal=True)
@@ -60,7 +60,7 @@ class Gated(nn.Module):
         self.inner = nn.GRU(d_model, d_model, batch_first=True)
 
     def forward(self, x: Tensor, state: None = None, **_: Any) -> tuple[Tensor, None]:
-        """Map (B, T, d_model) to (B, T, d_model)."""
+        """Apply the GRU to x (B, T, d_model); return outputs of the same shape, and the given state."""
         return self.inner(x)[0], state
 
 

@@ -77,7 +77,8 @@ def entropy(task: Task, batch: int, batches: int = 16) -> float:
 
 @stage("{task}-{map}-{rate}", over=lambda config: product(config.tasks, config.maps, config.rates))
 def training(config: GatedConfig, run: Run, task: str, map: str, rate: float) -> Found:
-    """Train one model per seed; return for each seed:
+    """Train one model per seed with one task, map and learning rate, and return the losses and the largest λ of each
+    model.
 
     ``diverged``: step, or -1; ``final``: mean training loss of the last tenth of the steps; ``test``: test loss;
     ``largest``: largest λ after training. In addition, ``entropy`` of the targets.

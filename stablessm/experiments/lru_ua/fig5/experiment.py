@@ -20,7 +20,9 @@ PLACEMENTS: dict[images.Placement, tuple[str, str, str]] = {
 @renamed("artefacts")
 @dataclass(frozen=True)
 class Config(images.DigitsConfig):
-    """Settings of the experiment. The last state size is the number of pixels, another size is half of it."""
+    """Settings of the experiment. The largest state size is the number of pixels, and another size is half the number
+    of pixels.
+    """
 
     sizes: tuple[int, ...] = (128, 256, 392, 512, 784)
     unit: float = 1e-10

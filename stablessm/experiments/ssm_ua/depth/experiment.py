@@ -1,4 +1,4 @@
-"""Memory functions of deep linear RNNs: equation 38, its limit for equal rates, and more layers."""
+"""Memory functions of deep linear RNNs, compared with equation 38 and with its limit for equal rates."""
 
 from __future__ import annotations
 

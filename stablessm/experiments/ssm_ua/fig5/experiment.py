@@ -48,7 +48,9 @@ def naive_ssm(d_input: int, width: int, gain: float) -> ContinuousRNN:
 
 
 def build(config: RandomConfig, family: str, gain: float) -> memories.Chain:
-    """Return a random model of a family, with one input and one output channel."""
+    """Return a random model of a family with one input and one output channel; its recurrent weights are multiplied by
+    ``gain``.
+    """
     m = config.width
     if family == "SSM":
         layers = [(naive_ssm(m if depth else 1, m, gain), nn.Tanh()) for depth in range(config.layers)]
@@ -61,7 +63,7 @@ def build(config: RandomConfig, family: str, gain: float) -> memories.Chain:
 
 
 def measured(config: RandomConfig, seed: int, family: str, gain: float, horizon: int) -> MemoryCurve:
-    """Return the memory function of one model."""
+    """Return the memory function of one random model, given by seed, family and gain."""
     model = memories.seeded(seed, partial(build, config, family, gain))
     return memory_function(model, horizon, d_input=1, norm="unit", progress=False)
 

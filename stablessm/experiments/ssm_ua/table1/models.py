@@ -48,7 +48,7 @@ class Block(nn.Module):
         self.feed_forward = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map (batch, time, width) to the same shape."""
+        """Apply the block to x (batch, time, width); return outputs of the same shape."""
         steps = x.shape[1]
         q, k, v = self.qkv(self.norms[0](x)).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
         score = q @ k.mT * q.shape[-1] ** -0.5

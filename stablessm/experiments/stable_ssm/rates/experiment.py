@@ -88,8 +88,8 @@ def entropy(task: Task, batch: int, batches: int = 64) -> float:
 
 @stage("training-{set}-{map}", over=lambda config: product(config.sets, config.maps))
 def training(config: RatesConfig, run: Run, set: str, map: str) -> Mapping[str, np.ndarray]:
-    """Train models with one map at all learning rates; return the arrays of ``stacked_language.train`` with axes
-    (rates, seeds), and in addition:
+    """Train models with one map at all learning rates. Return the arrays of ``stacked_language.train`` with axes
+    (rates, seeds), and the arrays below.
 
     ``final``: mean loss of the last tenth of the steps; ``spikes``: their number; ``entropy`` of the token frequencies.
     """

@@ -1,4 +1,4 @@
-"""Language models with three billion parameters: with which maps do 100 steps at learning rate 0.01 converge?"""
+"""Language models with three billion parameters: the maps with which 100 steps at learning rate 0.01 converge."""
 
 from __future__ import annotations
 
