@@ -12,7 +12,7 @@ from stablessm._errors import ArgumentError, unknown_name
 
 
 def one_of(name: str, value: Any, allowed: Collection[str]) -> str:
-    """Return ``value`` if it is one of the ``allowed`` words; otherwise raise an ArgumentError.
+    """Return ``value`` if it is one of the words in ``allowed``; otherwise raise an ArgumentError.
 
     >>> one_of("mode", "scan", ("scan", "conv"))
     'scan'

@@ -37,7 +37,7 @@ _TIMES: Final = ("", " %H:%M", " %H:%M:%S", " %H:%M:%S.%f", " %I:%M %p", " %I:%M
 
 
 def decoded(content: bytes) -> str:
-    """Decode the text of a file: by its byte order mark, or each line as UTF-8 or else as Windows-1252.
+    """Decode a text file as its byte order mark states; without a mark, each line as UTF-8 or else as Windows-1252.
 
     >>> decoded("Straße".encode("cp1252")), decoded("é".encode("utf-16"))
     ('Straße', 'é')
@@ -62,7 +62,7 @@ def _decoded_line(line: bytes) -> str:
 
 
 def without_comments(text: str) -> str:
-    """Replace the lines at the beginning of a text that start with # or sep= (as in Excel) by blank lines.
+    """Replace comment lines at the beginning of a text, which start with # or sep= (as in Excel), by blank lines.
 
     The last of these lines is kept if it has as many cells as the line after it, because it then holds column names.
 
@@ -81,7 +81,8 @@ def without_comments(text: str) -> str:
 
 
 def separator_of(text: str) -> str | None:
-    """Return the separator of cells: a semicolon, tab, bar or comma that occurs equally often in all lines, or None.
+    """Return which character separates cells, as it occurs equally often in all lines: one of ; tab | , (None if none
+    does).
 
     A line may end with an extra separator. A comma is a separator only if no other character is.
 
@@ -141,7 +142,8 @@ def preamble(rows: Sequence[Sequence[str]]) -> int:
 
 
 def below_preamble(rows: list[tuple[int, list[str]]]) -> tuple[list[tuple[int, list[str]]], list[str]]:
-    """Return the rows from the column names on, and a sentence about the rows above them, if there are any.
+    """Return the rows from the column names on, and a list with a sentence about skipped rows above (empty if there are
+    none).
 
     ``rows`` are the result of :func:`split`.
     """
@@ -152,7 +154,8 @@ def below_preamble(rows: list[tuple[int, list[str]]]) -> tuple[list[tuple[int, l
 
 
 def above_notes(rows: list[tuple[int, list[str]]]) -> tuple[list[tuple[int, list[str]]], list[str]]:
-    """Remove notes below the table and repeated column names from rows of ``split``; also return sentences about them.
+    """Remove notes below the table and repeated column names from rows; also return sentences that describe what is
+    removed.
 
     A row below the table is a note if its first cell that is not empty is a word, in a column of dates, or in a column
     of numbers and nothing else is in the row.
@@ -235,7 +238,8 @@ def _tidy(cell: str, separator: str | None) -> str:
 
 
 def decimal_mark(cells: Sequence[str], separator: str | None) -> tuple[bool, str]:
-    """Return whether numbers in a file have decimal commas, and a cell with a comma if no cell decides this.
+    """Return True if numbers in a file have decimal commas, and an ambiguous cell with a comma ("" if a cell settles
+    it).
 
     A cell decides if it is a number with only one of the two marks: 148.54, 1,234.5 and 1,234,567 have no decimal
     commas. Most of these cells decide; without any, commas are decimal unless they separate cells.
@@ -259,7 +263,7 @@ def decimal_mark(cells: Sequence[str], separator: str | None) -> tuple[bool, str
 
 
 def reading(cell: str, decimal_commas: bool) -> str:
-    """Return a sentence that says how an ambiguous cell, such as 1,040, is read.
+    """Return a sentence that tells the user how an ambiguous cell, such as 1,040, is read.
 
     >>> reading("1,040", True), reading("1,040", False)
     ('1,040 is read as 1.04 (decimal comma)', '1,040 is read as 1040 (comma between thousands)')
@@ -291,7 +295,7 @@ def number(cell: str, decimal_commas: bool = False) -> float | None:
 
 
 def dates(cells: Sequence[str]) -> list[datetime | None]:
-    """Return the dates in the cells of a column, with None for a missing date.
+    """Return the dates in the cells of a column; the entry for a missing date is None.
 
     Return an empty list if a cell is neither a date nor missing. The dates are in ISO 8601, or all in the first of
     these forms that fits every cell: day.month.year, month/day/year, day/month/year, year/month/day, day-month-year. A
@@ -321,7 +325,7 @@ def dates(cells: Sequence[str]) -> list[datetime | None]:
 
 
 def _oddness(found: list[datetime | None]) -> tuple[bool, float, float]:
-    """Return how irregular the dates of a column are, as a tuple that sorts regular dates first.
+    """Return a sort key for the dates of a column that is lower the more regular the dates are.
 
     The tuple states whether a step leads back, the ratio of the longest step to the mean step, and the time between the
     first and the last date.

@@ -39,7 +39,8 @@ Finite: TypeAlias = Annotated[float, Rule(math.isfinite, "a finite number")]
 
 
 def checked(thing: T) -> T:
-    """Decorate a public function or class so that a failed call names the argument whose type is wrong.
+    """Decorate a public function or class: if a call fails because an argument has a wrong type, the error names the
+    argument.
 
     A class has its constructor and its public methods decorated; a module (``nn.Module``) only its constructor and its
     class methods, because ``torch.compile`` traces the others.
@@ -100,7 +101,9 @@ def checked(thing: T) -> T:
 
 
 def _as_number(value: Any, rule: Rule, name: str, *, only: bool) -> Any:
-    """Return a value converted to ``int`` or ``float`` if the parameter accepts only numbers; refuse text and bools."""
+    """Return a value, converted to ``int`` or ``float`` if ``only`` numbers are allowed; raise an error for wrong text
+    or bools.
+    """
     if isinstance(value, bool | str | bytes):
         require(name, value, rule)
     elif only and rule.accepts(value):
@@ -109,7 +112,7 @@ def _as_number(value: Any, rule: Rule, name: str, *, only: bool) -> Any:
 
 
 def _checked_class(cls: Any) -> Any:
-    """Decorate the constructor and the public methods of a class with :func:`checked`."""
+    """Decorate the constructor and the public methods of a class as :func:`checked` does."""
     is_module = hasattr(cls, "forward")
     cls.__init__ = checked(cls.__init__)
     for name, member in list(vars(cls).items()):
@@ -155,7 +158,7 @@ def _blame(function: Any, args: tuple[Any, ...], options: dict[str, Any], error:
 
 
 def _name_own_argument(function: Any, args: tuple[Any, ...], options: dict[str, Any], error: ArgumentError) -> None:
-    """Raise an ArgumentError that names an argument of the function, if the error names no such argument."""
+    """Raise an ArgumentError about an argument of this function if ``error`` names none of the function's arguments."""
     names = inspect.signature(function).parameters
     if names.keys() & set(re.findall(r"\w+", str(error.argument))):
         return
@@ -204,7 +207,7 @@ def _evaluated(annotation: Any, names: dict[str, Any]) -> Any:
 
 
 def rule_of(annotation: Any) -> Rule:
-    """Return the rule that an annotation describes.
+    """Return the rule that values of an annotated parameter must pass, given the annotation.
 
     >>> rule_of(float | None).expected
     'a number or None'

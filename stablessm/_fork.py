@@ -81,7 +81,7 @@ def _use_one_thread() -> None:
 
 
 def _inherited() -> bool:
-    """Return True if this process was forked after PyTorch had loaded an OpenMP runtime that cannot be forked."""
+    """Return True if this process has inherited, by a fork, an OpenMP runtime that does not survive a fork."""
     if sys.platform != "linux" or _survives_fork(openmp()):
         return False
     try:
@@ -92,7 +92,9 @@ def _inherited() -> bool:
 
 
 def _loaded_since_fork() -> bool:
-    """Return True if this process has loaded the OpenMP runtime itself, at another address than its parent."""
+    """Return True if this process has loaded the OpenMP runtime itself, that is, not at the address where its parent
+    has it.
+    """
     ours, parents = (
         Path(f"/proc/{process}/maps").read_text(encoding="utf-8", errors="replace").splitlines()
         for process in ("self", os.getppid())

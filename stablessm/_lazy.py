@@ -10,7 +10,8 @@ from typing import Any
 
 
 def public(package: str, name: str, names: Sequence[str], homes: Sequence[str]) -> Any:
-    """Return a public name of a package, for its ``__getattr__``: a submodule, or an attribute of one of ``homes``.
+    """Import and return a public name of a package (for its ``__getattr__``): a submodule, or a name in one of
+    ``homes``.
 
     Args:
         names: Public names of the package; any other name raises an AttributeError.

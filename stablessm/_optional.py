@@ -123,7 +123,9 @@ def _reason(package: str, error: BaseException) -> str:
 
 
 def _importing(trace: TracebackType | None) -> str | None:
-    """Return the outermost package, other than ours, whose import a traceback passes through."""
+    """Return the name of the outermost package, other than stablessm, that was being imported when the error was
+    raised.
+    """
     while trace is not None:
         name = str(trace.tb_frame.f_globals.get("__name__", "")).partition(".")[0]
         if trace.tb_frame.f_code.co_name == "<module>" and name not in ("stablessm", "__main__"):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 
 def nth_part(count: int, index: int, parts: int) -> slice:
-    """Return the slice of part ``index`` if ``count`` things are divided into ``parts`` parts.
+    """Return the slice of the part with the given index when ``count`` things are divided into ``parts`` nearly equal
+    parts.
 
     The first parts may be larger by one.
 

@@ -37,7 +37,7 @@ _silent = ContextVar("_silent", default=False)
 
 @contextmanager
 def reading_a_file() -> Iterator[None]:
-    """Turn off the warnings about old names while a file is read, because the file may have been written under them."""
+    """Turn off the warnings about old names inside a ``with`` block that reads a file, because the file may be old."""
     before = _silent.set(True)
     try:
         yield
@@ -77,7 +77,7 @@ def current(options: Mapping[str, Any], old: Iterable[str], where: str) -> dict[
 
 
 def current_options(cls: type, options: Mapping[str, Any], where: str = "") -> dict[str, Any]:
-    """Return options of a class with old names replaced by present names.
+    """Return the options of a class, in which the class's old names are replaced by present names.
 
     The decorator :func:`renamed` lists the old names.
     """
@@ -85,7 +85,7 @@ def current_options(cls: type, options: Mapping[str, Any], where: str = "") -> d
 
 
 def as_now(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings from a file with their names spelled as in the present settings.
+    """Return settings that were read from a file under old names, renamed as in the present settings ``now``.
 
     >>> as_now({"standardise": False, "valid": 0.1}, {"standardize": True, "valid": 0.1})
     {'standardize': False, 'valid': 0.1}
@@ -94,7 +94,8 @@ def as_now(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def renamed(*old: str) -> Callable[[C], C]:
-    """Let a class accept these old keywords in its constructor, and let its instances have attributes of these names.
+    """Decorate a class so that these old names still work, as keywords of its constructor and attributes of its
+    instances.
 
     >>> @renamed("normalise")
     ... class Layer:

@@ -23,7 +23,9 @@ _SEALED = "sealed"
 
 
 def packed(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return copies of tensors on the CPU in the form that safetensors requires: sorted, and none a view of another."""
+    """Return copies of tensors on the CPU, as safetensors requires: contiguous, and sharing no memory with
+    each other.
+    """
     return {name: t.detach().cpu().clone(memory_format=torch.contiguous_format) for name, t in tensors.items()}
 
 
@@ -71,7 +73,8 @@ def header(path: str | os.PathLike[str], expected: str = _EXPECTED) -> tuple[dic
 
 
 def require_sizes(folder: Path, *, fewest: int = 1) -> None:
-    """Raise an error if ``config.json`` asks for much more than the ``.safetensors`` files of a model folder hold.
+    """Raise an error if ``config.json`` in a model folder states much larger sizes than its ``.safetensors`` files
+    contain.
 
     A folder from elsewhere could otherwise ask for any amount of memory. There are at most as many layers as tensors
     (or ``fewest``), and no state or width is larger than the largest tensor.

@@ -84,7 +84,7 @@ def writing(path: Place) -> Iterator[None]:
 
 
 def replace(source: Place, target: Place) -> None:
-    """Rename ``source`` to ``target``, which may be an existing file, after its content is on the disk.
+    """Write the content of ``source`` to the disk, then rename ``source`` to ``target``, replacing an existing file.
 
     Windows refuses while another process, such as a virus scanner, has one of the files open, so the rename is tried
     again for two seconds.
@@ -169,7 +169,7 @@ def read_json(path: Place, expected: str = "a whole JSON file") -> dict[str, Any
 
 
 def read_side(path: Place, read: Callable[[dict[str, Any]], _Read], otherwise: _Read, lost: str) -> _Read:
-    """Return ``read(content)`` for a JSON file that is not essential, or ``otherwise`` if it cannot be read.
+    """Read a JSON file that is not essential and return ``read(content)``; return ``otherwise`` if it cannot be read.
 
     For a damaged file there is a warning that ends with ``lost``, the consequence.
     """
@@ -215,7 +215,7 @@ def plain(value: Any) -> Any:
 
 
 def number(value: Any) -> float:
-    """Return the float that :func:`plain` converted to a value; NaN for any other value.
+    """Return a number from a JSON file, in the form that :func:`plain` gives it, as a float; NaN for any other value.
 
     >>> number(2), number("-inf"), number("two")
     (2.0, -inf, nan)
@@ -315,7 +315,7 @@ def load_arrays(path: Place, kind: str | None = None) -> tuple[dict[str, Any], d
 
 
 def save_parts(path: Place, parts: Mapping[str, tuple[Mapping[str, Any], Mapping[str, np.ndarray]]]) -> None:
-    """Write several sets of plain values and arrays, each with a name, to one compressed ``.npz`` file.
+    """Write several named parts, each of plain values and arrays, to one compressed ``.npz`` file.
 
     The plain values include the ``kind`` of :func:`save_arrays`. Equal parts give equal files.
     """

@@ -48,7 +48,8 @@ Makers: TypeAlias = Mapping[str, Callable[[], Contender]]
 
 
 def torch_contender(run: Callable[..., Tensor], sets: Sequence[Sequence[Tensor]], **more: Any) -> Contender:
-    """Build a contender from a PyTorch function: calls without and with autograd.
+    """Build a contender from a PyTorch function; its forward pass is timed without autograd, and both passes with
+    autograd.
 
     A set holds the inputs and the gradient of the result.
     """
@@ -141,7 +142,7 @@ def contest(makers: Makers, gate: Gate, floors: Mapping[str, float], options: Op
 
 
 def make(makers: Makers) -> tuple[dict[str, Contender], dict[str, str]]:
-    """Build the contenders; return those that could be built, and for each of the others the reason why not."""
+    """Build the contenders; return them by name, and for those that could not be built the reason by name."""
     made, failed = {}, {}
     for name, maker in makers.items():
         try:
@@ -154,7 +155,7 @@ def make(makers: Makers) -> tuple[dict[str, Contender], dict[str, str]]:
 def measure(
     contenders: Mapping[str, Contender], phase: str, options: Options
 ) -> tuple[dict[str, Timing], dict[str, Timing]]:
-    """Time the contenders in turns, also on the GPU alone for contenders that PyTorch runs on a GPU."""
+    """Time the contenders in turns; return their times and, for PyTorch on a GPU, also the times of the GPU alone."""
     calls = {name: rotating(contender.calls[phase]) for name, contender in contenders.items()}
     clocks = {name: contender.clock for name, contender in contenders.items()}
     on_gpu = [name for name, clock in clocks.items() if clock is event_clock]
@@ -167,7 +168,9 @@ def measure(
 
 
 def timed(timing: Timing | None, floor: float, best: float | None) -> Row:
-    """Return the columns of a row for a measured time: the time, its multiple of the floor, the best peer's ratio."""
+    """Return the columns of a table row for a measured time: the time and its ratios to the floor and to the
+    best peer.
+    """
     if timing is None:
         return dict.fromkeys(("ms", "quartiles_ms", "turns", "times_floor", "best_peer_over_this"))
     return {

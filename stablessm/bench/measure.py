@@ -62,7 +62,7 @@ def host_clock(call: Call, repeat: int) -> float:
 
 
 def event_clock(call: Call, repeat: int) -> float:
-    """Measure the milliseconds of ``repeat`` calls with CUDA events, including gaps between slow launches."""
+    """Measure the milliseconds of ``repeat`` calls by CUDA events; idle times of the GPU between launches count."""
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     start.record()
     for _ in range(repeat):
@@ -110,7 +110,7 @@ def _filler() -> tuple[torch.Tensor, float]:
 def timings(
     calls: Mapping[str, Call], *, seconds: float, clocks: Mapping[str, Clock] | None = None
 ) -> dict[str, Timing]:
-    """Time several functions in rounds, one turn each, so that a slow moment of the machine affects all of them.
+    """Time several functions in turns, over many rounds, so that a slow moment of the machine affects all of them.
 
     ``seconds`` limits the total time of each function. On a GPU, a short function is called repeatedly within its turn,
     so that neither the clock nor the first launch matters.

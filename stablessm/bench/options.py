@@ -57,7 +57,7 @@ class Options:
         return self.out if self.out.suffix == ".json" else self.out / f"{suite}-{self.device}.json"
 
     def pick_sizes(self, default: Collection[tuple[int, ...]], form: str) -> list[tuple[int, ...]]:
-        """Return the sizes that the user gave, or else the suite's default sizes.
+        """Return the sizes that the user gave, or the default sizes of the suite.
 
         The sizes must have as many numbers as ``form``, such as ``BATCHxTIMExCHANNELS``.
         """

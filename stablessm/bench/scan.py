@@ -52,7 +52,9 @@ def run(options: Options) -> None:
 def one_case(
     size: tuple[int, ...], dtype: str, decay: str, peers: Mapping[str, str], bandwidth: float, options: Options
 ) -> list[Row]:
-    """Measure all contenders in one case; return their rows, for the forward pass alone and with the backward pass."""
+    """Measure all contenders in one case, forward and with the backward pass; return a row for each contender
+    and pass.
+    """
     inputs = draw(size, dtype, decay)
     gate = Gate(truth(*inputs), some_channels, TOLERANCE[dtype])
     a, x, g = (tensor.to(options.device) for tensor in inputs)
@@ -73,7 +75,7 @@ def draw(size: tuple[int, ...], dtype: str, decay: str) -> scan_peers.Inputs:
 
 
 def some_channels(parts: Sequence[Any]) -> list[np.ndarray]:
-    """Return the channels of states and gradients that are compared with the reference, in double precision."""
+    """Return some of the channels of tensors in double precision, for comparison with the reference."""
     return [_channels(part) for part in parts]
 
 

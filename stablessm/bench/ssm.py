@@ -60,7 +60,9 @@ def run(options: Options) -> None:
 
 
 def one_case(size: tuple[int, ...], dtype: str, bandwidth: float, options: Options) -> list[Row]:
-    """Measure all contenders in one case; return their rows, for the forward pass alone and with the backward pass."""
+    """Measure all contenders in one case, forward and with the backward pass; return a row for each contender
+    and pass.
+    """
     inputs = draw(size)
     gate = Gate(truth(*inputs), some_channels, TOLERANCE)
     first = [tensor.to(options.device) for tensor in inputs]

@@ -115,7 +115,7 @@ def is_peer(row: Row) -> bool:
 
 
 def contenders(layer: SequenceLayer, *, compiled: bool) -> dict[str, Callable[[Tensor], tuple[Step, list[Any]]]]:
-    """Return functions that build a contender: its step, starting from a zero state, and its inputs."""
+    """Return functions by name that build a contender: its step function, with a zero state, and its inputs."""
     found: dict[str, Callable[[Tensor], tuple[Step, list[Any]]]] = {
         OURS: lambda x: (Streamer(layer), list(x.numpy())),
         f"{OURS}, tensors": lambda x: (Streamer(layer), list(x)),
@@ -224,7 +224,7 @@ def show(rows: list[Row]) -> str:
 
 
 def summarize(rows: Sequence[Row]) -> dict[str, float]:
-    """Return the streamer's largest median and 99.9th percentile over all cases, and its speed compared with peers."""
+    """Return the largest median and 99.9th percentile of the streamer over all cases, and its speed-up over peers."""
     ours = [row for row in rows if row["contender"] == OURS and row["median_us"] is not None]
     ahead = [row["best_peer_over_this"] for row in ours if row["best_peer_over_this"] is not None]
     found = {f"worst_{key}": max(row[key] for row in ours) for key in ("median_us", "p99_9_us") if ours}

@@ -18,7 +18,7 @@ PRODUCTS = 2**23
 
 
 def runs_at_once(x_t: Tensor, *parameters: Tensor | None) -> bool:
-    """Return True if a Triton kernel can compute a step from the input x_t (B, C) and these parameters.
+    """Return True if a Triton kernel can compute a step of a module with these parameters for the input x_t (B, C).
 
     The kernels compute no gradients, and require contiguous tensors of one dtype on a GPU.
     """
@@ -34,7 +34,7 @@ def runs_at_once(x_t: Tensor, *parameters: Tensor | None) -> bool:
 
 
 def multiplies_at_once(x_t: Tensor, *parameters: Tensor | None) -> bool:
-    """Return True if a Triton kernel can compute a step from these tensors, and is not slower than cuBLAS."""
+    """Return True if a Triton kernel can compute this step of a module, and is at least as fast as cuBLAS."""
     rows = x_t.shape[0]  # len() of a tensor takes longer
     if x_t.dtype == torch.float32 and rows > FEW:
         for tensor in parameters:

@@ -143,7 +143,7 @@ class SequenceLayer(nn.Module, ABC):
         return self._readout(states, x), last_state(states, before, lengths)
 
     def _check(self, name: str, x: Tensor, rank: int, letters: str) -> tuple[int, ...]:
-        """Check an input x with ``rank`` dimensions (one fewer without a batch); return its shape without channels."""
+        """Check an input x, which has ``rank`` dimensions with a batch and one fewer without; return x.shape[:-1]."""
         if not isinstance(x, Tensor) or x.dim() != rank - 1:
             check_tensor(name, x, rank, letters)
         if x.shape[-1] != self.d_input:
@@ -186,7 +186,7 @@ class SequenceLayer(nn.Module, ABC):
         return torch.as_tensor(dt, dtype=self._parameter_dtype(), device=like.device)
 
     def _parameter(self) -> Tensor:
-        """Return one of the parameters, whose dtype and device are the layer's."""
+        """Return any one of the parameters; they all have the dtype and device of the layer."""
         return next(self.parameters())
 
     def _state_dtype(self) -> torch.dtype:
@@ -197,7 +197,7 @@ class SequenceLayer(nn.Module, ABC):
 
 
 def _in_dtype_of(x: Tensor, y: Tensor) -> Tensor:
-    """Return an output y in the dtype of the input x; under autocast in its dtype, unless the output is float64."""
+    """Convert an output y to the dtype of the input x; under autocast, to autocast's dtype unless y is float64."""
     if not autocast_enabled(y.device.type):
         return y.to(x.dtype)
     return y if y.dtype == torch.float64 else y.to(torch.get_autocast_dtype(y.device.type))

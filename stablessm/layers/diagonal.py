@@ -103,7 +103,7 @@ class DiagonalLayer(MappedLayer):
         return self.mode == "conv" or (self.mode == "auto" and alike and self._convolution_is_faster(x))
 
     def _convolution_is_faster(self, x: Tensor) -> bool:
-        """Return True if no fast scan is installed.
+        """Return True if the only available scan is the reference, which is slower than a convolution.
 
         ``benchmarks/scan.py`` and ``s4d_mode.py`` compare a scan with a convolution.
         """

@@ -30,7 +30,7 @@ class Weights(NamedTuple):
     """(H,) logarithms of the time steps; None if the time step is constant."""
 
     def fit_kernels(self) -> bool:
-        """Return True if the GPU kernels support the map, and the parameters are contiguous and not float64."""
+        """Return True if GPU kernels support the map and the parameters, which must be contiguous and not float64."""
         w = self.w
         return (
             self.kind is not None

@@ -73,7 +73,7 @@ class GatedLayer(MappedLayer):
     @checked
     @torch.no_grad()
     def slowest_decays(self, bound: float) -> Tensor:
-        """Compute the largest decay of each state over all inputs with |x| ≤ ``bound`` in every channel.
+        """Compute the largest decay that each state can have for any input with |x| ≤ ``bound`` in every channel.
 
         Decays are monotone in gates that are affine in the input, so that the largest one is at an end of the range of
         its gate. The result is attained, except for a ``MinLSTM``, whose two gates need not reach their ends together:
@@ -92,17 +92,19 @@ class GatedLayer(MappedLayer):
 
     @abstractmethod
     def _logits(self, x: Tensor) -> Tensor:
-        """Compute what the decays of inputs x (B, d_input) are monotone in, (B, …), affine in x."""
+        """Compute affine functions of inputs x (B, d_input) that determine the decays; each decay is monotone in its
+        function.
+        """
 
     @abstractmethod
     def _decays_at(self, logits: Tensor) -> Tensor:
-        """Compute the decays (B, *state_shape) from the result of ``_logits``."""
+        """Compute the decays (B, *state_shape) from what ``_logits`` returned."""
 
     def _decays(self, x: Tensor, dt: Tensor | None) -> Tensor:
         return self._gates(x, dt)[0]
 
     def _projected(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        """Compute W x + b in float32 or better; recurrent parameters may have a wider dtype than other parameters."""
+        """Compute W x + b in float32 or better; the weight may have a wider dtype than other parameters."""
         if bias.dtype == weight.dtype:
             return project(x, weight, bias).to(self._parameter_dtype())
         return project(x, weight).to(self._parameter_dtype()) + bias
@@ -182,7 +184,7 @@ def below_zero(change: Tensor) -> Tensor:
 
 
 def gate_bias(count: int, timescales: Sequence[float], unit: Tensor) -> Tensor:
-    """Return biases b for which ``unit`` softplus(b) = 1/τ, with time scales τ evenly spaced in their logarithm.
+    """Return biases b with ``unit`` · softplus(b) = 1/τ, for time scales τ that are evenly spaced in their logarithm.
 
     >>> b = gate_bias(3, (1.0, 100.0), torch.tensor(1.0))
     >>> (1 / torch.nn.functional.softplus(b)).round(decimals=4).tolist()

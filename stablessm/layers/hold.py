@@ -1,4 +1,4 @@
-"""A context manager in which layers compute their discretized eigenvalues once, for many steps."""
+"""A context manager that lets layers compute their discretized eigenvalues once and reuse them for many steps."""
 
 from __future__ import annotations
 

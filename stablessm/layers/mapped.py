@@ -65,7 +65,8 @@ class MappedLayer(SequenceLayer):
     def transition(
         self, x: Tensor, *, lengths: Lengths = None, reset: Reset = None, dt: Dt = None
     ) -> tuple[Tensor, Tensor]:
-        """Compute the effect of a sequence on the state: final state = factor ⊙ initial state + offset, both (B, …).
+        """Compute how a sequence maps the initial state to the final state: state ↦ factor ⊙ state + offset, both (B,
+        …).
 
         The arguments are those of ``forward``. ``stablessm.parallel`` uses the result to join parts of a sequence that
         were computed on several devices.

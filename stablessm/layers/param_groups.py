@@ -14,7 +14,8 @@ from stablessm._checked import checked
 def param_groups(
     model: nn.Module, lr: float, *, recurrent_lr: float | None = None, weight_decay: float = 0.0
 ) -> list[dict[str, Any]]:
-    """Divide parameters into groups for an optimizer; recurrent parameters have their own rate and no decay.
+    """Divide parameters into groups for an optimizer; the recurrent group has its own learning rate and no weight
+    decay.
 
     Weight decay would pull eigenvalues to the value of the map at w = 0, which is arbitrary. Recurrent parameters are
     those that a module lists in its attribute ``recurrent_parameters``; your own modules may have this attribute too.

@@ -131,7 +131,7 @@ def restore(
 
 
 def _require_whole(weights: Path, known: Sequence[str | None], expected: str) -> dict[str, torch.Tensor]:
-    """Return the tensors of a ``.safetensors`` file; raise an error if its checksum is not one of the known ones."""
+    """Load the tensors of a ``.safetensors`` file; raise an error unless the file's checksum is one of ``known``."""
     _, tensors, seal = _tensors.load(weights, expected)
     with record.reading(weights, expected):
         if known and seal not in known:
@@ -140,7 +140,7 @@ def _require_whole(weights: Path, known: Sequence[str | None], expected: str) ->
 
 
 def _weights_of(folder: Path) -> list[str | None]:
-    """Return the recorded checksums of the weights in a folder, or None for weights without a checksum."""
+    """Return the checksum of the weights that a folder's config records, as a list: [None] if it records none."""
     try:
         return list(record.read_json(folder / "config.json").get("weights", [None])[:1])
     except (OSError, ArgumentError, TypeError):
@@ -148,7 +148,7 @@ def _weights_of(folder: Path) -> list[str | None]:
 
 
 def _otherwise(folder: Path) -> str:
-    """Return a hint to use a checkpoint in place of damaged weights, or "" if the training run has none."""
+    """Return a hint to use the last checkpoint in place of damaged weights; "" if there is no checkpoint."""
     if not any(folder.parent.glob("checkpoints/step-*")):
         return ""
     return f", or stablessm train with --last-good, which takes the weights of the last checkpoint of {folder.parent}"

@@ -31,7 +31,7 @@ def step_kernel(
     H: tl.constexpr, N: tl.constexpr, HELD: tl.constexpr, MAP: tl.constexpr, CONTINUOUS: tl.constexpr,
     COMPLEX: tl.constexpr, LOG: tl.constexpr, NORMALIZE: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Compute the next states and the output of ROWS channels of one sequence.
+    """Compute the next states and the output for ROWS channels of one sequence.
 
     With HELD, ``decay`` and ``gain`` point to a and g. Otherwise they point to w and the frequencies.
     """

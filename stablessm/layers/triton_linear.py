@@ -60,7 +60,7 @@ def _input(
     x, times, scale, shift, mean, deviation, row, k, inside, K: tl.constexpr, NORM: tl.constexpr, TIMES: tl.constexpr,
     CONJUGATE: tl.constexpr,
 ):  # fmt: skip
-    """Load the input terms with indices k for some rows, normalized and multiplied by ``times``, (ROWS, TERMS)."""
+    """Load columns k of some rows of x, after the layer norm and the product with ``times``, (ROWS, TERMS)."""
     there = inside & (k < K)
     value = tl.load(x + row * K + k, there, 0.0).to(tl.float32)
     if NORM:
@@ -79,7 +79,7 @@ def _added(
     NORM: tl.constexpr, TIMES: tl.constexpr, CONJUGATE: tl.constexpr, ROWS: tl.constexpr, TERMS: tl.constexpr,
     STAGES: tl.constexpr,
 ):  # fmt: skip
-    """Compute total + input Wᵀ, (ROWS, COLUMNS).
+    """Add the product of the input and the transposed weight to ``total``, (ROWS, COLUMNS).
 
     For a single row, the result is the transposed array of products, which ``_summed`` adds up.
     """
@@ -107,7 +107,9 @@ def _tile(rows, N: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
 
 @triton.jit
 def _zeros(ROWS: tl.constexpr, COLUMNS: tl.constexpr, TERMS: tl.constexpr):
-    """Return an array of zeros to which ``_added`` adds the products of x and the weight."""
+    """Return the zeros to which ``_added`` adds products of x and the weight: (ROWS, COLUMNS) or, for one row, all
+    terms.
+    """
     return tl.zeros([COLUMNS, TERMS], tl.float32) if ROWS == 1 else tl.zeros([ROWS, COLUMNS], tl.float32)
 
 
@@ -215,7 +217,8 @@ def linear(
     second: tuple[Tensor, Tensor] | None = None,
     onto: Tensor | None = None,
 ) -> Tensor:
-    """Compute onto + f((LN(x) ⊙ times) Wᵀ + second Vᵀ + bias), (B, N), in the dtype of the weight.
+    """Compute a linear layer with optional operations around it, onto + f((LN(x) ⊙ times) Wᵀ + second Vᵀ + bias), (B,
+    N).
 
     Args:
         x: (B, K), or complex (B, K / 2).

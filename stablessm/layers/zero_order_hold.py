@@ -85,7 +85,8 @@ class _Hold(torch.autograd.Function):
 
 
 def _factors(eigenvalues: Tensor, dt: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Compute the hold's a and g, and for the gradients dt in the dtype of λ and a mask of small z = λ dt.
+    """Compute the hold's factors a and g, and two tensors that the gradients need: dt in the dtype of λ, and where z is
+    small.
 
     No gradient flows here, so the unused branch of a ``where`` may divide by 0. For the gradients, the difference
     e^z - φ cancels for small z, while φ'/φ = 1/2 + z/12 - z³/720 + … (Bernoulli numbers) does not. Both have the same

@@ -42,7 +42,7 @@ def kernel_entry(
 
 
 def _add_team_member(kernel: ir.Function) -> dict[str, int]:
-    """Add a function to the kernel's module that processes the calling OpenMP thread's share of the tiles.
+    """Add a function to the kernel's module by which each OpenMP thread processes its own share of the tiles.
 
     Return the addresses of the functions that it calls.
     """

@@ -22,7 +22,7 @@ _pool_size = 0
 
 
 class Team(NamedTuple):
-    """The entry points of PyTorch's OpenMP runtime by which kernels run on its threads."""
+    """The entry points of the OpenMP runtime that PyTorch has loaded, through which kernels run on its threads."""
 
     parallel: Callable[[int, int, int, int], None]
     """The function GOMP_parallel(function, argument, threads, flags)."""
@@ -57,7 +57,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def team_to_join() -> Team | None:
-    """Return the same as :func:`team`, but None in a process that may have been forked without the OpenMP threads."""
+    """Return the result of :func:`team`, but None in a forked process that may lack the OpenMP threads."""
     return team() if _fork.openmp_is_sound() else None
 
 

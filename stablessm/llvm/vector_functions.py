@@ -110,7 +110,7 @@ class VectorMath:
         return self._call("sqrt", z)
 
     def negative(self, z: ir.Value) -> ir.Value:
-        """Emit code for z, limited to numbers below 0 for which 1 + z is below 1 after rounding."""
+        """Emit code for z, limited to numbers so far below 0 that 1 + z is below 1 after rounding."""
         largest = self._all(-(2.0 ** (-53 if self._double else -24)))
         return self._select(self._less(largest, z), largest, z)
 

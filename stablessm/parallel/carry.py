@@ -124,7 +124,9 @@ def _scan_ranks(own: Affine, initial: Tensor | None, group: Group, backwards: bo
 
 @final
 class _Incoming(torch.autograd.Function):
-    """The autograd function of the scan over ranks; its derivative is the same scan from the last rank to the first."""
+    """The autograd function of the scan over ranks; its backward pass is the same scan, from the last rank to the
+    first.
+    """
 
     @staticmethod
     def forward(
@@ -153,7 +155,7 @@ class _Incoming(torch.autograd.Function):
 
 
 def joined_before(own: Affine, group: Group, backwards: bool = False) -> Affine | None:
-    """Return the composition of the maps of all ranks before this one; None for the first rank.
+    """Return the composition of the maps of all previous ranks; None for the first rank.
 
     With ``backwards``, the ranks after this one take the place of the ranks before.
     """
@@ -175,7 +177,7 @@ def _position(group: Group, backwards: bool) -> tuple[int, int]:
 
 
 def _exchange(own: Affine, ahead: int, behind: int, group: Group, backwards: bool) -> Affine | None:
-    """Send a map to the rank ``ahead`` places later; return the map that the rank ``behind`` places earlier sends.
+    """Send a map to the rank ``ahead`` places later; return the map received from the rank ``behind`` places earlier.
 
     A distance of 0 means that there is no such rank. Without a sender, return None.
     """

@@ -1,4 +1,4 @@
-"""Runs a model on a sequence that is split across ranks: recurrences continue from the state of the previous rank."""
+"""Runs a model on a sequence that is split across ranks: each rank starts from the final state of the previous rank."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _MIXES_TIME = (
 
 @singledispatch
 def incoming_state(module: nn.Module, x: Tensor, state: Any, group: Group, **options: Any) -> Any:
-    """Return the state of a module before this rank's steps x, given its state before the whole sequence.
+    """Return a module's state before this rank's steps x; ``state`` is the state before the whole sequence.
 
     This supports diagonal and gated layers and the short filter of :class:`~stablessm.models.Hyena`;
     ``incoming_state.register`` adds a layer of your own. ``options`` are the other arguments of the call:
@@ -127,7 +127,7 @@ def _joins(module: nn.Module) -> bool:
 
 
 def _check(model: nn.Module) -> None:
-    """Raise an error if a module of the model uses other steps of the sequence in a way that is not supported."""
+    """Raise an error if a module of the model uses the steps of other ranks in a way that is not supported."""
     for name, module in model.named_modules():
         where = f"{type(module).__name__}{f' ({name})' if name else ''}"
         if isinstance(module, _MIXES_TIME):
@@ -142,7 +142,7 @@ def _check(model: nn.Module) -> None:
 
 
 def _own_size(module: Any) -> int:
-    """Return the number of states of a module, without the states of submodules that have hooks of their own."""
+    """Return the number of states of a module, without the submodules that have a hook of their own."""
     within = sum(_own_size(part) for part in module.modules() if part is not module and _joins(part))
     return sum(leaf.numel() for leaf in _leaves(module.initial_state(1))) - within
 

@@ -177,7 +177,9 @@ def _square(part: Tensor) -> Tensor:
 
 
 def _distinct(eigenvalues: Tensor, tolerance: float) -> Tensor:
-    """Return the indices of the independent real equations: two per complex pair λ, λ̄ and one per real eigenvalue."""
+    """Return the indices of the independent real equations; a complex pair λ, λ̄ gives two, and a real eigenvalue gives
+    one.
+    """
     kept = torch.ones(len(eigenvalues), dtype=torch.bool, device=eigenvalues.device)
     order = torch.arange(len(eigenvalues), device=eigenvalues.device)
     for part in order.split(max(1, _ELEMENTS // len(eigenvalues))):

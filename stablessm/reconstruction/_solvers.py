@@ -1,4 +1,4 @@
-"""Least-squares solvers that drop small singular values: by a singular value decomposition or a Gram matrix."""
+"""Least-squares solvers that ignore small singular values; they use a singular value decomposition or a Gram matrix."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ class GramSolver:
 
 
 def gram_solver(E: Equations, cutoff: float, tikhonov: float) -> GramSolver:
-    """Build a least-squares solver from the Gram matrix, in which very small singular values are lost (set to 0)."""
+    """Build a least-squares solver from the Gram matrix; very small singular values are lost, as if they were 0."""
     wide = E.count <= E.length
     gram = E.outer_gram() if wide else E.inner_gram()
     squares = torch.linalg.eigvalsh(gram).flip(0)

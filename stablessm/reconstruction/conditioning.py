@@ -171,7 +171,9 @@ def required_state_size(
 
 
 def _enough(ring: Tensor, size: int, tol: float, decoder: Callable[[Tensor], Decoder | SparseDecoder]) -> int:
-    """Return the least number of eigenvalues (≥ ``size``) that meets the tolerance, or len(ring) + 1 if none does."""
+    """Return the least number of eigenvalues, from ``size`` up, that meets the tolerance; len(ring) + 1 if
+    none does.
+    """
 
     def meets(count: int) -> bool:
         return decoder(ring[:count]).diagnosis.expected_error <= tol

@@ -69,7 +69,7 @@ def _unfit(lam: Tensor, psi: Tensor) -> tuple[int, float]:
 
 
 def _greedy(count: int, psi: Tensor, r_max: float, half: float) -> Tensor:
-    """Choose eigenvalues with angles 2π(k + half)/L greedily, by pivoting on pairs of rows of Ω = V Ψ.
+    """Choose ``count`` of the eigenvalues with angles 2π(k + half)/L greedily, by pivoting on the rows of a matrix.
 
     When the chosen rows span the basis, the choice starts again with the remaining angles.
     """

@@ -69,7 +69,9 @@ class SparseDecoder:
 
     @property
     def basis_rank(self) -> int:
-        """Rank of Ψ_k, the first k rows of the basis; functions that are zero up to step k do not count."""
+        """Rank of Ψ_k, the first k rows of the basis; a basis function that is zero during these k steps does not
+        count.
+        """
         values = torch.linalg.svdvals(self._basis.flatten(0, -2))
         eps = torch.finfo(self.diagnosis.precision).eps
         return int((values > max(self._basis.shape) * eps * values[0]).sum())

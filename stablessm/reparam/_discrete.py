@@ -109,7 +109,9 @@ class Relu(_Discrete):
 
 
 class _Stable(_Discrete):
-    """A stable map for which log(1 - |λ|) is Lipschitz in w with constant ``rate``, so that g(β) = e^(rate β) - 1."""
+    """A stable map for which log(1 - |λ|) is Lipschitz in w with the constant r = ``rate``, so that g(β) =
+    e^(rβ) - 1.
+    """
 
     rate: ClassVar[float] = 1.0
     is_stable: ClassVar[bool] = True

@@ -22,7 +22,7 @@ from stablessm.reparam.spectral import skew_part, symmetric_part
 
 
 def _widened(method: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Decorate a method so that it computes in float32 or better; PyTorch has no decompositions in lower precision."""
+    """Decorate a method to compute in float32 or better, because PyTorch's matrix decompositions require it."""
 
     @functools.wraps(method)
     def call(self: Any, *args: Any, **options: Any) -> Tensor:

@@ -66,7 +66,9 @@ class Reparameterization(ABC):
 
     @takes_tensor
     def weights(self, eigenvalues: Tensor) -> Tensor:
-        """Return ``inverse(eigenvalues)``; raise an ArgumentError if f does not map the result to the eigenvalues."""
+        """Return the weights w = ``inverse(eigenvalues)``; raise an ArgumentError unless f(w) equals the
+        eigenvalues.
+        """
         w = self.inverse(eigenvalues)
         if type(w) is Tensor and not w.is_meta:
             reached = torch.isclose(self(w), eigenvalues.to(w), *_AGAIN)
@@ -181,12 +183,12 @@ class Reparameterization(ABC):
         return self._modulus(beta)
 
     def _modulus(self, beta: float) -> float:
-        """Return ``stability_modulus`` of a stable map for β > 0; the default is a search over ``search_interval``."""
+        """Compute ``stability_modulus`` of a stable map for β > 0; the default is a search over ``search_interval``."""
         return modulus.search(self, beta, self.search_interval)
 
     @takes_tensor
     def boundary_distance(self, w: Tensor) -> Tensor:
-        """Return the largest β such that all weights closer to w than β give stable eigenvalues.
+        """Return the distance from a weight w to the nearest weight whose eigenvalue is unstable.
 
         See StableSSM, remark B.1. It is 0 where f(w) itself is not strictly stable, and infinite where all weights are
         stable. ``distance`` is a distance of eigenvalues; ``boundary_distance`` is a distance of weights, which
@@ -198,7 +200,7 @@ class Reparameterization(ABC):
 
     @torch.no_grad()
     def _boundary_distance(self, w: Tensor) -> Tensor:
-        """Return ``boundary_distance`` of a map that is not stable; the default is a search over weights up to ±1e6.
+        """Compute ``boundary_distance`` for a map that is not stable; the default is a search over weights up to ±1e6.
 
         A grid of about 1200 points, and points around each weight, find the unstable stretches, and bisection finds
         their ends; minima of the distance between the points are followed to the boundary. A stretch at which the

@@ -1,4 +1,4 @@
-"""The table of scan backends: what each requires, which one ``auto`` chooses, and which names have changed."""
+"""The table of scan backends: what each requires, which backend ``auto`` chooses, and old names of backends."""
 
 from __future__ import annotations
 

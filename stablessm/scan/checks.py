@@ -24,7 +24,9 @@ DTYPES = (*LOW_PRECISION, *REAL_DTYPE)
 
 
 def autocast_enabled(device: str) -> bool:
-    """Return True if autocast is enabled for a type of device, such as "cuda"; meta tensors have no autocast."""
+    """Return True if autocast is enabled for a type of device, such as "cuda"; False for "meta", which has no
+    autocast.
+    """
     return device != "meta" and torch.is_autocast_enabled(device)
 
 
@@ -44,7 +46,9 @@ def check_tensor(name: str, value: object, rank: int | None = None, letters: str
 
 
 def check_dtype(name: str, value: Tensor, parameters: Iterable[Tensor | None]) -> None:
-    """Raise an error unless a value has the parameters' dtype; autocast allows every dtype except float64."""
+    """Raise an error unless a value has the dtype of the parameters; under autocast, any dtype but float64 is
+    allowed.
+    """
     dtypes = {parameter.dtype for parameter in parameters if parameter is not None and parameter.is_floating_point()}
     if value.dtype in dtypes or not dtypes:
         return
@@ -58,7 +62,8 @@ def check_dtype(name: str, value: Tensor, parameters: Iterable[Tensor | None]) -
 def check_signal(
     name: str, x: Tensor, letters: Sequence[str], channels: int, like: Tensor, projection: Tensor | None = None
 ) -> None:
-    """Raise an error unless x is a dense real tensor on the device of ``like``; ``letters`` name its dimensions.
+    """Raise an error unless x is a dense real tensor on the device of ``like``, with one dimension per name in
+    ``letters``.
 
     If the matrix ``projection``, which multiplies x, is given, x must have its dtype.
     """

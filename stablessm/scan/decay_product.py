@@ -11,7 +11,7 @@ from stablessm.scan.padding import real_steps
 def decay_product(
     decay: Tensor, batch: int, steps: int, *, dims: int = 1, reset: Tensor | None = None, lengths: Tensor | None = None
 ) -> Tensor:
-    """Compute Π_t decay[t] of each sequence, the factor by which its initial state is multiplied, (B, …).
+    """Compute the product of all decays of each sequence, by which its initial state is multiplied, (B, …).
 
     The product is over the real (not padded) steps. It is zero if one of these steps is a reset. Without input, a
     recurrence multiplies its state by this product over ``steps`` steps.

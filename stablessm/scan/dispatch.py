@@ -103,7 +103,7 @@ def plain(tensor: Tensor) -> bool:
 
 
 def quick(signal: Tensor) -> bool:
-    """Return True if a signal is a plain tensor, outside of ``torch.compile``, ``torch.func`` and dispatch modes.
+    """Return True if a signal is a plain tensor, and no ``torch.compile``, ``torch.func`` or dispatch mode is active.
 
     Then a scan may call its backend directly.
     """
@@ -138,7 +138,7 @@ def copy_all(targets: Iterable[Tensor], sources: Iterable[Tensor]) -> None:
 
 
 def constant_result(function: Callable[..., R]) -> Callable[..., R]:
-    """Mark a function so that ``torch.compile`` calls it once and uses its result as a constant.
+    """Mark a function whose result is constant, so that ``torch.compile`` calls it once and inserts the result.
 
     The public decorator, ``torch.compiler.assume_constant_result``, imports the whole compiler to set this attribute,
     which takes as long as the import of PyTorch.
@@ -228,7 +228,9 @@ def eager(function: Any) -> Any:
 
 
 class Forms(NamedTuple):
-    """Three ways to call one operator: as an operator, as an autograd function, and as a faster autograd function."""
+    """One operator in three forms to call: as a PyTorch operator, as an autograd function, and as a faster autograd
+    function.
+    """
 
     operator: Any
     """The operator, for ``torch.compile``, which cannot trace an autograd function that has a ``jvp``."""
@@ -239,20 +241,22 @@ class Forms(NamedTuple):
     """The autograd function in the form of :func:`eager`, for plain tensors."""
 
     def choose(self, at_once: bool, *tensors: Tensor | None) -> Any:
-        """Return the operator or autograd function to call for these tensors; :func:`quick` gives ``at_once``."""
+        """Return the operator or autograd function to call for these tensors; ``at_once`` is the result of
+        :func:`quick`.
+        """
         if at_once:
             return self.eager.apply if _differentiated(*tensors) else self.function.at_once
         return self.operator if torch.compiler.is_compiling() else self.function.apply
 
 
 def _differentiated(*tensors: Tensor | None) -> bool:
-    """Return True if a forward-mode or reverse-mode derivative by one of the tensors may be requested."""
+    """Return True if a derivative (forward or reverse mode) with respect to one of the tensors may be requested."""
     recorded = torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors)
     return recorded or forward_mode()
 
 
 def operation_mode(private: _Private | None = _private) -> type:
-    """Return a base class of context managers that intercept every PyTorch operation.
+    """Return a base class for context managers that intercept every PyTorch operation.
 
     A subclass defines ``operation(name, function, args, kwargs)``, which runs instead of each operation. Every
     operation that PyTorch dispatches is intercepted. In a release of PyTorch whose private functions have not been

@@ -55,5 +55,5 @@ def fft_scan(decay: Tensor, drive: Tensor, initial: Tensor | None = None) -> Ten
 
 
 def _fast_length(least: int) -> int:
-    """Return the smallest length of at least ``least`` for which FFTs are fast (it has only small prime factors)."""
+    """Return the smallest length ≥ ``least`` that has only small prime factors, for which FFTs are fast."""
     return min(odd << max(0, (-(-least // odd) - 1).bit_length()) for odd in (1, 3, 5, 9, 15))

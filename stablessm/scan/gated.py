@@ -1,4 +1,6 @@
-"""Gated recurrences: one kernel for gates and states on a CPU, otherwise PyTorch operations and a scan."""
+"""Gated recurrences: a CPU kernel computes gates and states at once; elsewhere, PyTorch operations are followed by a
+scan.
+"""
 
 from __future__ import annotations
 
@@ -73,7 +75,7 @@ def _softplus(z: Tensor) -> Tensor:
 
 
 def _decayed(change: Tensor, candidate: Tensor | None, below_one: bool, dt: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Compute the decay a = 1 + change, which may be limited to less than 1 if dt > 0, and (1 - a) candidate."""
+    """Return the decay a = 1 + change and the drive (1 - a) candidate; ``below_one`` keeps a below 1 where dt > 0."""
     if below_one:
         limited = change.clamp(max=-torch.finfo(change.dtype).eps / 2)
         change = limited if dt is None else torch.where(dt > 0, limited, change)

@@ -59,7 +59,7 @@ def _(grad: Tensor, decay: Tensor, states: Tensor, *rest: Any) -> tuple[Tensor, 
 
 
 def in_three(decay: Tensor) -> Tensor:
-    """Return a decay of shape (C,), (T, C) or (B, T, C) as a view with three dimensions."""
+    """Return a decay of shape (C,), (T, C) or (B, T, C) as a view of shape (1, 1, C), (1, T, C) or (B, T, C)."""
     return decay if decay.dim() == 3 else decay[None, None] if decay.dim() == 1 else decay[None]
 
 
@@ -111,7 +111,9 @@ class Scan(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Tensor, int]:
-        """Run all mapped scans as one with a larger batch, or with more channels if only a shared decay is mapped."""
+        """Run all mapped scans as one scan with a larger batch; if only a decay of shape (C,) is mapped, with more
+        channels.
+        """
         decay, drive, initial, reset, *rest = args
         size = info.batch_size
 

@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def real_steps(lengths: Tensor, steps: int) -> Tensor:
-    """Return a bool mask (B, T) that is True at the real (not padded) steps of right-padded sequences.
+    """Return a bool mask (B, T) that is False at the padding of right-padded sequences and True at all other steps.
 
     >>> real_steps(torch.tensor([0, 2]), 3).tolist()
     [[False, False, False], [True, True, False]]

@@ -78,7 +78,9 @@ def scan_parts(decay: Parts, drive: Parts, initial: Parts, reset: Tensor | None 
 
 
 def _within_blocks(h: Parts, a: Parts, place: Tensor, start: Tensor) -> tuple[Parts, Parts, Parts]:
-    """Compute, for each block, the states from a zero start, the decays since its start, and its total decay."""
+    """Compute the states of each block from a zero start, the product of decays since its start, and that of the whole
+    block.
+    """
     constant, reach, powers = _constant(a), 1, a
     first = torch.maximum(start, place // BLOCK * BLOCK)
     while reach < BLOCK:
@@ -90,7 +92,7 @@ def _within_blocks(h: Parts, a: Parts, place: Tensor, start: Tensor) -> tuple[Pa
 
 
 def _across_blocks(h: Parts, a: Parts, ends: Tensor, start: Tensor) -> Parts:
-    """Compute the states at the ends of all blocks from the states of each block started from zero."""
+    """Compute the true states at the ends of all blocks, given the states of each block from a zero start."""
     place, reach = torch.arange(h[0].shape[1], device=ends.device), 1
     while reach * BLOCK < LONGEST:
         h, a = _doubled(h, a, (place - reach).clamp(min=0), ends - reach * BLOCK >= start)
@@ -99,7 +101,7 @@ def _across_blocks(h: Parts, a: Parts, ends: Tensor, start: Tensor) -> Parts:
 
 
 def _doubled(h: Parts, a: Parts, source: Tensor, exists: Tensor) -> tuple[Parts, Parts]:
-    """Compute one round of doubling: the states h + a h[source], and the decays over twice the distance.
+    """Compute one round of doubling: new states h + a h[source], and new decays, which span twice the distance.
 
     Positions without a source keep their state and decay. ``where`` comes after the product, because a power of an
     unstable decay may be infinite, and ∞ times zero is NaN.
@@ -118,7 +120,7 @@ def _plus_where(exists: Tensor, h: Parts, more: Parts) -> Parts:
 
 
 def _episode_starts(place: Tensor, reset: Tensor) -> Tensor:
-    """Return the position of the last reset at or before each step, or 0 without one, (B, T + 1).
+    """Return the position of the last reset at or before each position in time, or 0 without a reset, (B, T + 1).
 
     Position 0 is the initial state, and position t + 1 is step t.
     """

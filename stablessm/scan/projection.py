@@ -1,4 +1,4 @@
-"""Matrix products W x + b of layers: by oneDNN on x86 processors, otherwise by PyTorch's linear function.
+"""Matrix products W x + b of layers, computed by oneDNN on x86 processors and otherwise by PyTorch's linear function.
 
 PyTorch multiplies float32 matrices with MKL, which uses vectors of half the width on processors of AMD. oneDNN, which
 PyTorch contains, uses the whole width on every x86 processor. Results are written in blocks of rows to reused memory

@@ -15,7 +15,9 @@ from torch import Tensor
 
 
 class Recurrence(NamedTuple):
-    """The recurrence h[t] = decay[t] h[t-1] + drive[t] without its drive, which backends receive separately."""
+    """The recurrence h[t] = decay[t] h[t-1] + drive[t] without the drive, which backends receive as a separate
+    argument.
+    """
 
     decay: Tensor
     """(B or 1, T or 1, C)."""
@@ -63,7 +65,7 @@ class DiagonalSSM(NamedTuple):
 
     @property
     def real_dtype(self) -> torch.dtype:
-        """Return the real dtype of the states: of their real parts if they are complex."""
+        """Return the real dtype of the states; for complex states, the dtype of their real parts."""
         return self.decay.dtype.to_real()
 
     def zero_state(self) -> Tensor:

@@ -1,4 +1,4 @@
-"""A causal convolution over a few steps of each channel, whose state is its last inputs."""
+"""A causal convolution of each channel with a short filter; its state is the last inputs."""
 
 from __future__ import annotations
 

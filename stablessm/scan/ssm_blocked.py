@@ -1,4 +1,4 @@
-"""The fused layer for any backend of ``linear_scan``; only the states of one block of time are in memory at once.
+"""The fused layer for any backend of ``linear_scan``; it keeps only the states of one block of time steps in memory.
 
 The state before each block is stored; the backward pass recomputes the others, from the last block to the first. The
 states of a block take about as much memory as x, so the memory of the layer is a small multiple of its input for any

@@ -29,7 +29,7 @@ POINTWISE: dict[type[nn.Module], str] = {
 
 @torch.no_grad()
 def freeze(model: nn.Module, *, whole: bool = False) -> Program:
-    """Convert a model, without dropout, to a program of one step, or with ``whole`` of whole sequences.
+    """Convert a model to a program of one step (``whole``: of a whole sequence); dropout is left out.
 
     >>> program = freeze(LRU(3, 8, 2))
     >>> [type(operation).__name__ for operation in program.operations]
@@ -318,7 +318,9 @@ def _group(group: ChannelGroup, program: Program, x: int) -> list[int]:
 
 
 def _rows(places: Tensor, rows: int) -> Tensor:
-    """Return a matrix of zeros and ones, (rows, len(places)), whose column k has its one in row ``places[k]``."""
+    """Return a matrix of zeros and ones, (rows, len(places)): column k is one at row ``places[k]`` and zero
+    elsewhere.
+    """
     return nn.functional.one_hot(places, rows).mT.double()
 
 

@@ -44,7 +44,7 @@ def constants(operation: ops.Operation) -> dict[str, np.ndarray]:
 
 
 def lowered(operation: ops.Operation, numbers: Mapping[str, Any], library: Library) -> Callable[[Values], Any]:
-    """Return a function that computes an operation: it takes the list of all values and returns the first result.
+    """Return a function that maps the list of all values to the first result of an operation.
 
     Values are (batch, size) and are replaced, never modified. If an operation also computes other values, the function
     replaces these in the list.

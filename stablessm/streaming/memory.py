@@ -55,7 +55,7 @@ class Memory:
         return self.constant(np.pad(array, (0, self.padded(len(array)) - len(array))))
 
     def channel_states(self, op: Channels) -> np.ndarray:
-        """Return the states divided by their gains, float64 (batch, H / lanes, N, re and im, lanes).
+        """Return an array of the states divided by their gains, float64 (batch, H / lanes, N, 2 for re and im, lanes).
 
         The recurrence of these states needs no gain.
         """

@@ -32,7 +32,7 @@ class Step(Protocol):
 
 
 def _model(model: SequenceModel, program: Program, x: int, add: Add) -> int:
-    """Append ``model.step`` to a program; its output is for each step or for the sequence so far.
+    """Append ``model.step`` to a program; with pooling, the output of a step is the output for the sequence so far.
 
     Tokens are given as their embeddings.
     """

@@ -104,11 +104,13 @@ class OperationCode:
         self.emit.repeat(I64(count), body)
 
     def _vector(self, start: ir.Value, *number: ir.Value | int) -> ir.Value:
-        """Return the address of a vector; its index, counted from the address ``start``, is the sum of ``number``."""
+        """Return the address of the vector whose index, counted from the address ``start``, is the sum of
+        ``number``.
+        """
         return self.emit.at(start, *(self.emit.times(part, self.lanes) for part in number))
 
     def _load(self, start: ir.Value, *number: ir.Value | int) -> ir.Value:
-        """Emit the load of a vector; its index, counted from the address ``start``, is the sum of ``number``."""
+        """Emit the load of the vector whose index, counted from the address ``start``, is the sum of ``number``."""
         return self.emit.load(self._vector(start, *number), self.lanes)
 
     def _each(
@@ -206,7 +208,9 @@ class OperationCode:
         self.rows(row)
 
     def _spread(self, op: ops.Spread, row: ir.Value) -> None:
-        """Emit code for :class:`.Spread`: repeat each element ``each`` times, and all of this ``whole`` times."""
+        """Emit code for :class:`.Spread`, which repeats each element ``each`` times and then the whole result ``whole``
+        times.
+        """
         emit, size = self.emit, self.memory.size(op.source)
         source, out = self.at(op.source, row), self.at(op.out, row)
 
@@ -272,7 +276,9 @@ class OperationCode:
             self._tiles(op, whole * TILE_VECTORS, 1, rest)
 
     def _tiles(self, op: Affine, first: int, tiles: int, width: int) -> None:
-        """Emit code for a part of a matrix product: ``tiles`` tiles of ``width`` output vectors, from ``first`` on."""
+        """Emit code for a part of a matrix product: ``tiles`` · ``width`` vectors of the output, from vector ``first``
+        on.
+        """
         if not tiles:
             return
         emit, unroll = self.emit, TILE_VECTORS // width

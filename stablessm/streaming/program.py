@@ -91,7 +91,7 @@ class Taps(NamedTuple):
 
     @property
     def first(self) -> np.ndarray:
-        """Return, for each input, the index of one filter that takes this input."""
+        """Return the index of one filter for each input, in the order of the inputs."""
         return np.unique(self.inputs, return_index=True)[1]
 
 
@@ -113,7 +113,7 @@ class Slice(NamedTuple):
 
 
 class Spread(NamedTuple):
-    """The operation that repeats each element ``each`` times, and the result ``whole`` times."""
+    """The operation that repeats each element ``each`` times, and then the whole result ``whole`` times."""
 
     out: int
     source: int

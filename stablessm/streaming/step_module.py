@@ -53,7 +53,7 @@ class FrozenModule(nn.Module, ABC):
 
     @abstractmethod
     def _final(self, value: Tensor) -> Tensor:
-        """Return the flattened state after the last step, given the value that ``_run`` left in the state's place."""
+        """Return the last state, flattened; ``value`` is what ``_run`` left in the place of the state."""
 
     def initial_state(self, batch: int) -> tuple[Tensor, ...]:
         """Return states of zeros for a batch of sequences."""
@@ -82,7 +82,9 @@ class FrozenModule(nn.Module, ABC):
         return {name: getattr(self, f"{name}_{number}") for name in self._names[number]}
 
     def _call(self, number: int) -> tuple[int, Callable[[Values], Tensor]]:
-        """Return the index of an operation's first result, and a function from all values to this result."""
+        """Return the index of an operation's first result, and the function that computes this result from
+        all values.
+        """
         operation = self.program.operations[number]
         return operation[0], lowered(operation, self._numbers(number), TORCH)
 

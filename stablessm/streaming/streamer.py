@@ -29,7 +29,9 @@ class _Runner(Protocol):
     def read(self, slot: Slot) -> list[np.ndarray]: ...
     def write(self, slot: Slot, parts: list[np.ndarray]) -> None: ...
     def arrays(self) -> list[np.ndarray]:
-        """Return every array that a step reads or writes, except the weights: a copy of a stream needs these."""
+        """Return every array that a step reads or writes, except the weights; a copy of a stream copies these
+        arrays.
+        """
 
 
 @final
@@ -130,7 +132,9 @@ class Streamer:
         return out if out is not None else torch.from_numpy(y) if isinstance(x, Tensor) else y
 
     def _checked_out(self, out: Any, shape: tuple[int, ...], x: np.ndarray) -> np.ndarray:
-        """Return ``out`` as an array; raise an error if writing a block to it could overwrite other memory."""
+        """Return ``out`` as an array; raise an error if writing to it could overwrite the input x or the result of a
+        step.
+        """
         y = _array("out", out)
         if y.shape != shape or y.dtype != self._program.dtype or not y.flags.c_contiguous:
             expected = f"shape {shape}, contiguous, {self._program.dtype}"

@@ -1,4 +1,4 @@
-"""Candidates for the next mode of a sum: the decays and damped waves that reduce the residual of samples most."""
+"""Candidates for the next mode of a sum: the real decays and damped waves that reduce the residual most."""
 
 from __future__ import annotations
 
@@ -48,7 +48,9 @@ def next_modes(
 
 
 def _lattice(since: np.ndarray) -> float:
-    """Return a step of which all sample times are multiples (some multiples may be missing), or 0 if there is none."""
+    """Return a step such that all sample times are multiples of it (not all multiples must be samples), or 0 if none
+    exists.
+    """
     step = float(np.diff(since).min())
     steps = np.rint(since / step)
     if len(since) > 1 and steps[-1] > 0:

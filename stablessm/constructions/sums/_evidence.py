@@ -1,4 +1,4 @@
-"""Least-squares fits of noisy samples, one mode after the other, and the number of modes that the samples support."""
+"""Least-squares fits of noisy samples by more and more modes, and the number of modes that the samples support."""
 
 from __future__ import annotations
 
@@ -125,7 +125,9 @@ class Path:
         return self.models[order]
 
     def _shrink(self, order: int) -> None:
-        """Try to improve the fit with ``order`` states by removing a mode from fits with one or two more states."""
+        """Try to improve the fit with ``order`` states: start from fits with one or two more states, without one of
+        their modes.
+        """
         starts = []
         for more in (order + 1, order + 2):
             model = self.models.get(more)
@@ -135,7 +137,7 @@ class Path:
         self._offer([start for start in starts if self.domain.order(start) == order])
 
     def _add(self, order: int) -> None:
-        """Add a mode to the best fit with ``order`` states, and fit the result (one or two states more)."""
+        """Add a mode to the best fit with ``order`` states, which adds one or two states, and optimize the result."""
         problem, rates = self.problem, self.models[order].rates
         left, basis = self.left(order), self._basis(order)
         found = next_modes(problem.domain, problem.times, left, basis, problem.graded, self._gap)

@@ -1,4 +1,4 @@
-"""Initial rates for kernels with many time scales, from a Hankel operator on unevenly spaced times.
+"""Initial rates for kernels with many time scales, from a Hankel matrix of samples at unevenly spaced times.
 
 An even grid resolves only one time scale. Here the times are taken from adaptive panels, so that every time scale on
 which the function changes has the same weight. If ρ is a sum of k modes, H[i, j] = ρ(s_i + s_j) has rank k for any
@@ -64,7 +64,9 @@ def graded_hankel(samples: Samples, panels: Panels) -> GradedHankel:
 
 
 def _half_nodes(panels: Panels, most: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return about ``most`` times from 0 to half the horizon, and weights that sum to one in each panel."""
+    """Return about ``most`` quadrature times from 0 to half the horizon, and their weights, which sum to one in each
+    panel.
+    """
     points, weights = np.polynomial.legendre.leggauss(_PER_PANEL)
     some = np.unique(np.linspace(0, len(panels) - 1, max(1, most // _PER_PANEL)).astype(np.int64))
     left, right = ((edge[some, None] - panels.left[0]) / 2 for edge in (panels.left, panels.right))

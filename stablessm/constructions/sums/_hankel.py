@@ -95,7 +95,9 @@ def _transposed_product(values: np.ndarray, block: np.ndarray, columns: int) -> 
 
 
 def _prepared(values: np.ndarray, padded: bool) -> tuple[np.ndarray, int]:
-    """Compress samples to few columns (same singular values); return also the number of rows of the Hankel matrix."""
+    """Compress the columns of samples without changing the singular values; also return the Hankel matrix's number of
+    rows.
+    """
     if values.shape[1] > 1:
         u, s, _ = np.linalg.svd(values, full_matrices=False)
         keep = max(1, int((s > _NEGLIGIBLE * s[0]).sum()))

@@ -61,7 +61,8 @@ class _Rows:
 
 
 def minimax_program(along: np.ndarray, left: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray | None:
-    """Return the x that minimizes max(left - along @ x) for low ≤ x ≤ high, or None if the minimum is not below 1.
+    """Return the x in [low, high] that minimizes the largest entry of left - along @ x; None if this minimum is at
+    least 1.
 
     Mehrotra's predictor-corrector method (Nocedal and Wright, Numerical Optimization, chapter 14), with the slacks
     s = G z - h and the multipliers y.
@@ -88,7 +89,9 @@ def minimax_program(along: np.ndarray, left: np.ndarray, low: np.ndarray, high: 
 def _step(
     rows: _Rows, h: np.ndarray, z: np.ndarray, s: np.ndarray, y: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
-    """Return one predictor-corrector step of unknowns z, slacks s and multipliers y, or None at the minimum."""
+    """Return a predictor-corrector step for the unknowns z, slacks s and multipliers y; None if they are at the
+    minimum.
+    """
     from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
     primal, dual, mean = rows.product(z) - s - h, rows.adjoint(y), float(y @ s) / len(h)
@@ -104,7 +107,9 @@ def _step(
         return None
 
     def towards(change: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return the Newton step of unknowns z, slacks s and multipliers y that adds ``change`` to the products y s."""
+        """Return the Newton step for the unknowns z, slacks s and multipliers y that changes the products y s by
+        ``change``.
+        """
         right = dual + rows.adjoint((change - y * primal) / s)
         dz = cho_solve(factor, right / scale) / scale
         ds = rows.product(dz) + primal

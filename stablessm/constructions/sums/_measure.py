@@ -46,7 +46,9 @@ def measured(
 
 
 def _l1(es: ExponentialSum, samples: Samples, error: Error, discrete: bool) -> float:
-    """Return the ℓ1 error of an exponential sum ρ̂: the largest row sum of Σ_t |ρ - ρ̂| (or of ∫ |ρ - ρ̂| dt)."""
+    """Return the ℓ1 error of an exponential sum: |ρ - ρ̂| summed or integrated over time, and the largest row sum of
+    that.
+    """
 
     def rows(values: np.ndarray, times: np.ndarray) -> np.ndarray:
         left = np.abs(es(times).reshape(values.shape) - values)
@@ -108,7 +110,9 @@ def reason(search: Search, best: Fit, goal: float, unit: float) -> tuple[str, st
 
 
 def ambiguous(domain: Domain, free: Fit) -> tuple[str, str]:
-    """Return why samples do not determine a continuous-time kernel, and a remedy; ``free`` has too high a frequency."""
+    """Return why samples do not determine a continuous-time kernel, and a remedy; the fit ``free`` has too high
+    frequencies.
+    """
     cycles = float(np.abs(free.rates.imag).max()) * domain.dt / (2 * np.pi)
     what = (
         f"the samples cannot tell the kernel in continuous time: they need a wave of {cycles:.3g} cycles per step, and"

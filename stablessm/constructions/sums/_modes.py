@@ -85,12 +85,16 @@ class Domain:
         return self.clip(rates[np.argsort(rates.real)])
 
     def clip(self, rates: np.ndarray) -> np.ndarray:
-        """Select the rates with an allowed frequency, and move them away from the slowest allowed rate."""
+        """Return only the rates with an allowed frequency; rates that decay too slowly are changed to a
+        faster decay.
+        """
         rates = rates[np.abs(rates.imag) <= (math.inf if self.discrete else self.band)]
         return np.minimum(rates.real, -max(1.01 * self.slowest, self.slowest + self.rest)) + 1j * rates.imag
 
     def move(self, rates: np.ndarray, step: np.ndarray) -> np.ndarray:
-        """Return the rates after an optimization step (u, v): decay a → a e^u, frequency b → b + a v."""
+        """Return the rates after a step (u, v) of the optimizer: a decay a becomes a e^u, and a frequency b becomes b +
+        a v.
+        """
         turns = self.turns(rates)
         a = -rates.real - self.slowest
         b = rates.imag.copy()
@@ -147,7 +151,9 @@ class Domain:
         return weights
 
     def turns(self, rates: np.ndarray) -> np.ndarray:
-        """Return a mask of the rates whose frequency a fit may change: in conjugate pairs, or of a complex sum."""
+        """Return a mask of the rates whose frequency a fit may change: those in conjugate pairs, and all rates of a
+        complex sum.
+        """
         return ~self.single(rates) | self.is_complex
 
     def _columns(self, rates: np.ndarray) -> np.ndarray:

@@ -88,7 +88,7 @@ class Samples:
         return self.weigh(self.values)
 
     def weigh(self, values: np.ndarray) -> np.ndarray:
-        """Return the weight (…,) of an error where the kernel has the given values (…, q): 1 or 1 / |ρ|."""
+        """Return the weight of an error at kernel values (…, q), of shape (…,): 1, or 1 / |ρ| for relative errors."""
         size = np.abs(values).max(axis=-1)
         return 1 / np.maximum(size, np.finfo(np.float64).tiny) if self.relative else np.ones(size.shape)
 
@@ -214,7 +214,7 @@ def _no_zero(times: np.ndarray, values: np.ndarray) -> None:
 
 
 def evaluate(function: Callable[[Any], Any], times: np.ndarray) -> np.ndarray:
-    """Evaluate a function at an array of times; a function that accepts only single numbers is called for each time."""
+    """Evaluate a function at an array of times, at once or, if the function accepts only single numbers, one by one."""
     try:
         values = array("kernel", function(times.copy()))  # a function may work in place
         if values.ndim == 0 or len(values) != len(times):

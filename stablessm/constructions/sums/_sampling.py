@@ -62,8 +62,7 @@ def resolve(
 
 
 def even(function: Function, panels: Panels, floor: float, relative: bool) -> tuple[np.ndarray, float]:
-    """Return values at evenly spaced times, from the first time to where the kernel falls below ``floor``, and the
-    step.
+    """Return values at evenly spaced times until the kernel falls below ``floor``, and the step between these times.
 
     The step resolves all but a small part of the energy of the kernel, so that a cusp at 0 does not determine the step.
     """

@@ -90,13 +90,15 @@ class Search:
         return 0.0 if panels is None or self.samples.step is not None or self.samples.relative else panels.jump()[0]
 
     def hopeless(self, tol: float) -> bool:
-        """Return True if no sum can meet the tolerance, because the kernel has a large jump or rounding alone exceeds
-        it.
+        """Return True if no sum can meet the tolerance, because of a large jump of the kernel or because of rounding
+        errors.
         """
         return self.jump > 2 * tol or tol < RESOLVED * self.scale
 
     def rises(self, tol: float) -> bool:
-        """Return True if the kernel increases at the end of the horizon, where decaying modes can hardly follow it."""
+        """Return True if the kernel increases at the end of the horizon, which decaying modes can hardly
+        approximate.
+        """
         size = np.abs(self.samples.values).max(axis=1)
         cut = max(1, 9 * len(size) // 10)
         last = float(size[-1] * self.samples.weight[-1])
@@ -254,8 +256,8 @@ class Search:
         return fit
 
     def _least_order(self, tol: float) -> tuple[int, int]:
-        """Return an order below which no sum meets the tolerance, and the number of Hankel singular values that were
-        used.
+        """Return an order below which no sum meets the tolerance, and the number of Hankel singular values that it
+        uses.
 
         The Hankel matrix of every sum of order m differs from that of the kernel by at least σ_{m+1}, and the ℓ1 norm
         of the error (of Frobenius norms) is at least as large.
@@ -268,7 +270,7 @@ class Search:
         return max(1, int((values > limit + rounding).sum())), len(values)
 
     def _ended(self, tol: float) -> Fit | None:
-        """Return an exact fit (:func:`ring`) of a kernel that ends before the horizon, such as a lag; else None."""
+        """Return an exact fit (:func:`ring`) if the kernel ends before the horizon, as a lag does; otherwise None."""
         size = np.abs(self.samples.values).max(axis=1) * self.samples.weight
         order = int(np.flatnonzero(size > tol / 2)[-1:].sum()) + 1
         if (
@@ -320,7 +322,9 @@ class Search:
         return self._polish(order, tol).error <= tol
 
     def _polish(self, order: int, goal: float) -> Fit:
-        """Return the best fit with ``order`` states after minimax optimization (skipped if far from the goal)."""
+        """Return the best fit with ``order`` states; it is optimized for the largest error unless it is far from the
+        goal.
+        """
         if order in self._polished:
             return self._polished[order]
         if order not in self._candidates:
@@ -400,7 +404,7 @@ class Search:
         return self.domain.clip(rates.astype(np.complex128))
 
     def _near(self, part: float) -> bool:
-        """Return True if many decays with positive weights fit the kernel up to the relative error ``part``."""
+        """Return True if a sum of many positively weighted decays has a relative error of at most ``part``."""
         scalar = self.samples.values.shape[1] == 1
         return scalar and self.mixture is not None and self.mixture.error < part * self.scale
 
@@ -424,7 +428,7 @@ class Search:
         return decomposition, step
 
     def _decompose_graded(self) -> GradedHankel | None:
-        """Decompose the Hankel operator of a function in continuous time for initial rates; None if not needed."""
+        """Decompose the Hankel matrix of a function of continuous time for initial rates; return None if not needed."""
         panels = self.samples.panels
         if panels is None or self.samples.step is not None or self._near(self._closest):
             return None

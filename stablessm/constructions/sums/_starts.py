@@ -106,7 +106,7 @@ def mixture(problem: Problem, gap: float, *, uniform: bool) -> Mixture | None:
 
 
 def ring(domain: Domain, values: np.ndarray, order: int, echo: float = ECHO) -> Fit | None:
-    """Return a sum that equals the first ``order`` samples exactly and then repeats them as weak echoes.
+    """Return a sum that equals the first ``order`` samples, and after them repeats these samples as weak echoes.
 
     The eigenvalues are on a ring: λ_j = r e^{2πij/order}, r^order = echo. Such sums are useful for lags: a shift by L
     steps has L + 1 equal Hankel singular values, so that no sum of lower order is close, and the exact realization of
@@ -144,7 +144,7 @@ def resampled(times: np.ndarray, values: np.ndarray, count: int) -> tuple[np.nda
 
 
 def from_eigenvalues(domain: Domain, eigenvalues: np.ndarray, step: float) -> np.ndarray:
-    """Convert eigenvalues for samples at distance ``step`` to allowed initial rates of a fit."""
+    """Convert eigenvalues of a recurrence whose time step is ``step`` to initial rates that the fit allows."""
     if step == domain.dt:
         return domain.admit(eigenvalues)
     return replace(domain, dt=step, discrete=False).admit(eigenvalues)

@@ -120,7 +120,7 @@ def exponential_sum(
 
 
 def _slowest(margin: Any, dtype: Any) -> Callable[[float], float]:
-    """Return a function from dt to the slowest decay rate that ``stable_margin`` and the dtype allow."""
+    """Return a function that maps dt to the slowest decay rate that ``stable_margin`` and the dtype allow."""
     if not is_number(margin, 0):
         raise ArgumentError("stable_margin", "a number from 0 up", repr(margin))
     name = str(dtype).removeprefix("torch.")
@@ -237,7 +237,7 @@ class _Attempt:
         return _measure.measured(samples, self.domain, fit, self.request, unit, limit)
 
     def ambiguous(self, fit: Fit) -> bool:
-        """Return True if frequencies above the highest allowed frequency would make a fit much better."""
+        """Return True if a fit would be much better with frequencies above the highest allowed frequency."""
         domain = self.domain
         if domain.discrete or domain.real or not self.samples.uniform or self.samples.panels is not None:
             return False

@@ -158,8 +158,7 @@ class ExponentialSum(Result):
 
     @property
     def tail(self) -> float:
-        """Upper bound of Σ |ρ̂| after the horizon (in continuous time, of ∫ |ρ̂| after ``end``), from Σ_i |w_i|
-        |e^{rates_i t}|.
+        """Upper bound of the sum (in continuous time, the integral) of |ρ̂| after the horizon.
 
         If ρ is zero after the horizon, outputs differ by at most (l1_error + tail + rounding) sup |x| at all times.
         """
@@ -172,8 +171,7 @@ class ExponentialSum(Result):
 
     @property
     def rounding(self) -> float:
-        """Approximate rounding error of outputs in float64 for inputs of size at most 1: 2 eps Σ_i |w_i| g_i / (1 -
-        |λ_i|)².
+        """Approximate rounding error of the outputs in float64 if the inputs have a size of at most 1.
 
         A state is at most g / (1 - |λ|), with g as in :meth:`step`. Each step rounds the state and λ is rounded too;
         the effect lasts 1 / (1 - |λ|) steps. It is large if large weights cancel.
@@ -283,7 +281,7 @@ class ExponentialSum(Result):
 
     @property
     def _gain(self) -> np.ndarray:
-        """Factor g of the input in the recurrence of each state (see :meth:`step`)."""
+        """Factor g by which the input of each state's recurrence is multiplied (see :meth:`step`)."""
         if self.time == "discrete":
             return np.ones_like(self.eigenvalues)
         gain: np.ndarray = np.expm1(self.rates * self.dt) / self.rates

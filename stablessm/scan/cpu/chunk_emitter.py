@@ -31,7 +31,7 @@ class Spec(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """The rows of an array outside of the kernel, restricted to one tile (a vector of neighboring channels)."""
+    """The rows of an array that a kernel reads or writes for one tile (a vector of neighboring channels)."""
 
     start: ir.Value
     """Address of the first scalar."""
@@ -44,7 +44,7 @@ class Rows(NamedTuple):
 
 
 class Types(NamedTuple):
-    """The LLVM element types of a kernel's arrays."""
+    """The LLVM element types of the arrays that a kernel reads and writes."""
 
     scalar: ir.Type
     vector: ir.VectorType
@@ -61,7 +61,9 @@ def types(spec: Spec) -> Types:
 
 
 class ChunkEmitter:
-    """Emits the code of one kernel, for vectors of channels, states of PARTS numbers and chunks of L time steps."""
+    """Emits the code of a CPU kernel, which processes vectors of channels, states of PARTS numbers and chunks of L
+    steps.
+    """
 
     def __init__(self, builder: ir.IRBuilder, spec: Spec, fields: dict[str, ir.Value]) -> None:
         self.builder, self.spec, self.fields = builder, spec, fields
@@ -89,7 +91,7 @@ class ChunkEmitter:
         return self.at(self.fields[name], self.times(index, PARTS * rows), self.times(row, PARTS))
 
     def load(self, pointer: ir.Value, count: int = 1) -> Row:
-        """Emit the load of ``count`` consecutive vectors, whose dtype is the dtype of the pointer."""
+        """Emit the load of ``count`` consecutive vectors, whose element type is given by the pointer."""
         emit = self._emitter(pointer)
         return [emit.load(self.at(pointer, i), self.lanes) for i in range(count)]
 
@@ -119,7 +121,9 @@ class ChunkEmitter:
         self.store([self.builder.fadd(u, v) for u, v in zip(sums, self.widen(row), strict=True)], pointer)
 
     def product(self, u: Row, v: Row, plus: Row, *, conjugate: bool = False) -> Row:
-        """Return u v + plus, or conj(u) v + plus, for PARTS real or complex numbers per channel."""
+        """Emit code for u v + plus, or conj(u) v + plus, for PARTS real or complex numbers per channel, and return the
+        result.
+        """
         fma, minus = self.emit.multiply_add, self.builder.fneg
         if not self.spec.complex:
             return [fma(*parts) for parts in zip(u, v, plus, strict=True)]
@@ -156,7 +160,9 @@ class ChunkEmitter:
     # The three products of small matrices. ``table`` is (steps, PARTS); step s of chunk c is row c L + s of ``rows``.
 
     def project(self, rows: ir.Value, table: ir.Value, count: ir.Value, chunks: int) -> list[Row]:
-        """Emit code for Σ_s table[s] rows[c, s], a sum over the steps of chunk c that gives one state."""
+        """Emit code for Σ_s table[s] rows[c, s], the sum over the steps s of each chunk c; return one state
+        per chunk.
+        """
 
         def step(s: ir.Value, sums: Row) -> Row:
             entry = self.load(self.at(table, self.times(s, PARTS)), PARTS)
@@ -232,7 +238,7 @@ class ChunkEmitter:
         self.emit.repeat(count, result)
 
     def correlate(self, early: ir.Value, late: ir.Value, sums: Row) -> Row:
-        """Emit code for sums[j] + Σ_t late[t] early[t-j], for every lag j.
+        """Emit code that adds Σ_t late[t] early[t-j] to sums[j] for every lag j, and return the sums.
 
         Rows past the end of a sequence must be zeros.
         """

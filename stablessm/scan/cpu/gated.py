@@ -18,7 +18,9 @@ MANY = 16
 
 
 def supports(layer: Gated) -> bool:
-    """Return True if the CPU kernels support a gated layer: its channels must fill a vector and fit on the stack."""
+    """Return True if the CPU kernels support a gated layer: it has enough channels for a vector, and not too many for
+    the stack.
+    """
     lanes = _spec(layer, backward=False).lanes
     return lanes <= len(layer.rate) <= MOST_CHANNELS and layer.gates.dtype in (torch.float32, torch.float64)
 

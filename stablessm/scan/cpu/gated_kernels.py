@@ -81,13 +81,15 @@ class _Code(UnitEmitter):
         return self.emit.load(pointer, self.lanes)
 
     def carry(self, tile: ir.Value, which: int = 0) -> ir.Value:
-        """Return the address of a vector that a tile keeps from one time step to the next."""
+        """Return the address of a vector in which a tile keeps its state from one time step to the next."""
         place = self.emit.sum(self.emit.times(tile, 2), which)
         return self.emit.at(self.buffer, self.emit.times(place, self.lanes))
 
 
 class _Change(NamedTuple):
-    """The decay and the candidate or drive of one tile at one step, and a function that computes their gradients."""
+    """The decay and the drive (or the candidate for the drive) of one tile at one step, and how to compute their
+    gradients.
+    """
 
     change: ir.Value
     """f = a - 1, before it is limited."""
@@ -187,7 +189,9 @@ FORMS = {
 
 
 def _changed(code: _Code, t: ir.Value, tile: ir.Value) -> tuple[_Change, ir.Value]:
-    """Emit code for the gates of a tile at step t; return them, and f = a - 1 (kept below 0 if required)."""
+    """Emit code for the gates of a tile at step t; return the gates, and a - 1, limited to below 0 if the options
+    require.
+    """
     rate = code.load(code.emit.at(code.fields["rate"], code.channel(tile)))
     found = FORMS[code.spec.form].change(code, rate, code.inputs(t, tile))
     return found, code.math.negative(found.change) if code.spec.below_one else found.change

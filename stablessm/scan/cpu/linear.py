@@ -62,7 +62,9 @@ def backward(recurrence: Recurrence, states: Tensor, grad: Tensor) -> tuple[Tens
 
 
 def _sum_over_batch(array: Tensor) -> Tensor:
-    """Compute the sum of an array over its batch, (1, time, channel), in the same order for any number of threads."""
+    """Compute the sum of an array over its batch, (1, time, channel), in an order that the number of threads does not
+    change.
+    """
     return torch.stack([part.sum(0, keepdim=True) for part in array.split(1 << 14)]).sum(0)
 
 

@@ -59,7 +59,9 @@ BACKWARD_FIELDS = (
 
 
 class _Tile:
-    """A tile (128 bytes of neighboring channels) of one sequence: addresses of its rows, and operations on a row."""
+    """A tile of one sequence (128 bytes of neighboring channels): the addresses of its rows, and operations
+    on a row.
+    """
 
     def __init__(
         self, emit: Emitter[Spec], fields: dict[str, ir.Value], batch: ir.Value, column: ir.Value, widths: list[int]
@@ -111,7 +113,7 @@ class _Tile:
         return [ir.Constant(_wide(lanes), None) for lanes in self.widths]
 
     def unless_reset(self, row: list[ir.Value], step: ir.Value) -> list[ir.Value]:
-        """Return the row, or zeros if there is a reset at ``step`` (by selection, since 0 · NaN is NaN)."""
+        """Return the row, or zeros if there is a reset at ``step``; the code selects zeros, because 0 · NaN is NaN."""
         if not self.emit.spec.reset:
             return row
         builder = self.emit.builder

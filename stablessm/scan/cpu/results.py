@@ -1,4 +1,4 @@
-"""Memory for large result tensors: mapped in huge pages, and reused after a result is deleted.
+"""Memory for large result tensors: mapped in huge pages, and reused after the tensors are deleted.
 
 By default, glibc returns a block above 32 MB to the system as soon as it is freed. The next result of that size then
 pays for one page fault per 4 KB, which takes several times longer than the scan itself. Here every large result has a
@@ -75,7 +75,9 @@ class Pool:
         return mapping
 
     def give_back(self, mapping: mmap.mmap) -> None:
-        """Keep a mapping for the next result of its size; above the limit, free the oldest idle mappings."""
+        """Keep a mapping for a later result of the same size; if the kept mappings exceed the limit, free the
+        oldest.
+        """
         if self._lock.acquire(blocking=False):
             try:
                 self._idle.append(mapping)

@@ -53,7 +53,7 @@ def backward(layer: Selective, checkpoints: Tensor, d_y: Tensor, d_final: Tensor
 
 
 def _cell(states: int) -> int:
-    """Return the number of time steps from one checkpoint to the next, given the number of states per channel."""
+    """Return the number of time steps between two checkpoints, for the given number of states per channel."""
     return max(LEAST_STEPS, min(MOST_STEPS, CELL_STATES // max(1, states)))
 
 
@@ -73,7 +73,9 @@ def _rows(signal: Tensor, spec: Spec) -> Tensor:
 
 
 def _packed(states: Tensor, spec: Spec) -> Tensor:
-    """Return a copy of states (B, H, N) as (B, tiles, N, lanes), in which a tile's channels are adjacent."""
+    """Return a copy of states (B, H, N) in the shape (B, tiles, N, lanes), in which the channels of a tile are
+    adjacent.
+    """
     lack = -states.shape[1] % spec.lanes
     states = pad(states, (0, 0, 0, lack)) if lack else states
     return states.unflatten(1, (-1, spec.lanes)).transpose(2, 3).clone(memory_format=torch.contiguous_format)

@@ -158,12 +158,14 @@ def _layout(decay: Tensor) -> Layout:
 
 
 def _results(layer: DiagonalSSM, dtype: torch.dtype) -> Tensor:
-    """Return an array of the shape of x for results, filled with zeros if the kernels will skip padded steps."""
+    """Return an array for results in the shape of x; it contains zeros if the kernels will not write padded steps."""
     return (results.empty if layer.lengths is None else results.zeros)(layer.x.shape, dtype)
 
 
 def _tables(layer: DiagonalSSM, layout: Layout) -> dict[str, Tensor]:
-    """Compute the tables of powers of the decay by which the kernels multiply (see :mod:`.ssm_tables`)."""
+    """Compute tables of powers of the decay, by which the kernels multiply inputs and states (see
+    :mod:`.ssm_tables`).
+    """
     tiles, lanes, length, wide = layout.tiles, layout.lanes, layout.length, torch.float64
     table = (tiles, layout.groups, length, PARTS, lanes)
     skip = torch.zeros(tiles * lanes, dtype=wide)

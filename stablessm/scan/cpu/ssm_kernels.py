@@ -1,4 +1,4 @@
-"""CPU kernels of the fused layer: time in chunks, channels in SIMD vectors, no stored states.
+"""CPU kernels of the fused layer: time in chunks, channels in SIMD vectors; states are not stored in memory.
 
 With tables of the powers of the decay, L steps (a *chunk*) that start from the state h need no recurrence:
 
@@ -70,7 +70,9 @@ class _Block:
         self.kernel = code.at(code.fields["kernel"], code.times(tile, length))
 
     def steps_of(self, chunk: ir.Value) -> tuple[ir.Value, ir.Value]:
-        """Return the number of steps of a chunk, and the number of table vectors that its missing steps would use."""
+        """Return the number of steps of a chunk, and the number of table vectors to skip because the chunk may be
+        shorter than L.
+        """
         builder, length = self.code.builder, self.code.spec.length
         left = builder.sub(self.steps, self.code.times(chunk, length))
         steps = builder.select(builder.icmp_signed("<", left, I64(length)), left, I64(length))
@@ -92,7 +94,7 @@ class _Block:
 
 
 class _State:
-    """PARTS states of one block: their rows of the tables, and their values before the block."""
+    """PARTS states of one block of time: their entries in the tables, and their values at the start of the block."""
 
     def __init__(self, block: _Block, state: ir.Value) -> None:
         code, fields, length = block.code, block.code.fields, block.code.spec.length
@@ -116,7 +118,7 @@ class _State:
         return self.code.load(self.code.at(self._powers, self.code.times(exponent, PARTS)), PARTS)
 
     def add_to_power(self, gradient: Row, exponent: ir.Value | int) -> None:
-        """Emit code that adds to the gradient of a**exponent, for the decay a."""
+        """Emit code that adds a term to the gradient of a**exponent, for the decay a."""
         self.code.add(gradient, self.code.at(self._d_powers, self.code.times(exponent, PARTS)))
 
 
@@ -216,7 +218,7 @@ def _backward(block: _Block, rows: _Buffers) -> None:
 
 
 def _inside_back(block: _Block, rows: _Buffers) -> None:
-    """Emit code for the gradients of x and of the kernel k, for outputs that depend on inputs of the same chunk."""
+    """Emit code for the gradients of x and of the kernel k that come from outputs in the same chunk as the input."""
     code, builder, length = block.code, block.code.builder, block.code.spec.length
 
     def inside(c: ir.Value, sums: Row) -> Row:

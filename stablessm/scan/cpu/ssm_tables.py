@@ -84,7 +84,7 @@ def _gradients(code: ChunkEmitter, tile: ir.Value) -> None:
     none = code.widen(code.zeros(PARTS))
 
     def summed(place: Callable[[ir.Value], ir.Value], width: int = PARTS) -> Row:
-        """Emit code for the sum of an array of gradients over the groups of sequences, in a fixed order."""
+        """Emit code that sums an array of gradients over the groups of sequences, always in the same order."""
 
         def one_group(group: ir.Value, total: Row) -> Row:
             unit = code.sum(code.times(group, fields["units"]), tile)

@@ -31,7 +31,7 @@ class UnitEmitter:
         return emit.at(f[name], emit.times(self.batch, f[f"{name}_batch"]), emit.times(t, f[f"{name}_time"]))
 
     def restarts(self, t: ir.Value) -> ir.Value:
-        """Return a condition that is true if a reset makes the state before step t zero."""
+        """Emit a condition that is true if a reset at step t sets the previous state to zero, and return it."""
         b = self.b
         given = b.icmp_signed("!=", b.ptrtoint(self.fields["reset"], I64), I64(0))
         with b.if_else(given) as (yes, no):

@@ -31,7 +31,7 @@ fewer kernels are compiled in advance."""
 
 
 def running(operation: Callable[[], object] | None) -> None:
-    """Set the function that runs the current operation with meta tensors; None means that no operation is running."""
+    """Set the function that runs the current operation with meta tensors; None marks that no operation is running."""
     global _operation
     _operation = operation
 
@@ -44,7 +44,8 @@ def meta(tensor: Any) -> Any:
 
 
 def compiled(signature: Any, compile: Callable[[], Any], device: torch.device) -> Any:
-    """Return a compiled kernel, after starting the compilation of all other kernels of the current operation.
+    """Return the compiled form of a kernel; first start to compile all other kernels of the current operation in
+    parallel.
 
     If another thread is compiling the kernel, wait for it.
 

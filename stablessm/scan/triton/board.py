@@ -1,4 +1,4 @@
-"""Boards: arrays in GPU memory by which the programs of one launch of :mod:`.chain_kernels` exchange states.
+"""Boards: arrays in GPU memory through which the programs of one launch exchange states (see :mod:`.chain_kernels`).
 
 A board is an array of 64-bit words. It starts as zeros and is never cleared; two launches on one board must not
 overlap. Therefore every stream of a device has its own board, and so has every call that is captured in a CUDA graph,
@@ -67,7 +67,7 @@ def _zeros(device: torch.device, words: int) -> Tensor:
 
 
 def _kept(device: torch.device, words: int) -> Tensor:
-    """Return an array of zeros that is never part of a CUDA graph's memory pool, so that it outlives the graph.
+    """Return an array of zeros outside of any CUDA graph's memory pool, so that it is kept when the graph is freed.
 
     A new thread allocates the array, because it does not use the memory pool of the graph that is being captured.
     """

@@ -85,7 +85,7 @@ def _opaque(raw, zero):
 
 @triton.jit
 def _arrived(word, at, number, COMPILED: tl.constexpr):
-    """Wait until the lower half of every word is ``number``, and return the words.
+    """Wait until the lower half of every 64-bit word is ``number``, and return the words.
 
     ``word`` are the words already read at the addresses ``at``; they are loaded again until they have arrived.
     """
@@ -164,7 +164,8 @@ def _group(
     WINDOW: tl.constexpr, BLOCK: tl.constexpr, LANES: tl.constexpr, CUTS: tl.constexpr, IS_COMPLEX: tl.constexpr,
     COMPILED: tl.constexpr,
 ):  # fmt: skip
-    """Wait for all earlier tiles of this tile's group, and return their composed map (a, x, cut), (1, BLOCK) each.
+    """Wait for all earlier tiles of this tile's group, and return the composition (a, x, cut) of their maps, (1, BLOCK)
+    each.
 
     ``at`` is the address at which the first of these tiles publishes, and ``step`` the distance to the next tile's.
     """

@@ -1,4 +1,4 @@
-"""Launches Triton kernels with little work on the host.
+"""Launches Triton kernels with little time spent on the CPU.
 
 At every call, Triton inspects all arguments to choose a compiled version of the kernel, which takes longer than a small
 scan. The kernels of this library take their pointers first, then numbers whose values do not affect compilation.
@@ -137,7 +137,7 @@ class Launch:
         return {**self._constants, "num_warps": self._warps, **self._limit}
 
     def _places(self, tensors: tuple[Tensor, ...]) -> list[Tensor]:
-        """Return views of the tensors whose first element is at the address that the kernel receives."""
+        """Return views of the tensors; the first element of each view is at the address that the kernel receives."""
         real = [torch.view_as_real(tensor) if tensor.is_complex() else tensor for tensor in tensors]
         offsets = self._offsets or (0,) * len(real)
         return [

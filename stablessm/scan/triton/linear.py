@@ -219,7 +219,7 @@ def _reads_at_once(lane: int, array: Layout) -> bool:
 
 
 def _rows(reverse: bool, *arrays: Layout) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the byte offset of each array's first computed row, and the strides of all arrays.
+    """Return the byte offset of the row that is computed first in each array, and the strides of all arrays.
 
     The arrays are (batch, time, channel). In reverse, the last row is computed first and the stride of time is
     negative. The stride of a dimension of size 1 is 0.

@@ -1,4 +1,4 @@
-"""GPU scan kernels in which a program computes one tile of steps after the other and carries the state along.
+"""GPU scan kernels in which a program computes the tiles of a sequence one after the other and keeps the state.
 
 Each program computes a *strip* (BLOCK neighboring channels of one sequence) over all time steps. If there are too few
 strips to fill a GPU, the kernels of :mod:`.chain_kernels` are used, which call the functions of this module.

@@ -202,7 +202,9 @@ def _sum_launch(
 
 
 def _has_wgmma(precision: str) -> bool:
-    """Return True if tensor cores read b from shared memory (sm_90 or newer), or in Triton's interpreter, for tests."""
+    """Return True if tensor cores read the factor b from shared memory (sm_90 or newer), and in Triton's
+    interpreter.
+    """
     return precision == "ieee" or driver.active.get_current_target().arch >= 90
 
 

@@ -280,15 +280,19 @@ class _Layer:
         return Launch(kernel, self._columns, numbers, {**flags, **self._walks}, offsets=offsets, warps=1)
 
     def tail_of(self, rows: Tensor) -> Tensor:
-        """Return a view of the steps of each sequence's last, short chunk, (channel, sequence, rest)."""
+        """Return a view of the steps in each sequence's last, incomplete chunk, (channel, sequence, rest)."""
         return rows.unflatten(1, (self.batch, self.chunks))[:, :, -1, : self.rest]
 
     def tail_added(self, inputs: Tensor, M: Tensor) -> Tensor:
-        """Compute what the inputs of the last, short chunk add to the final state, (channel, sequence, R)."""
+        """Compute the contribution of inputs in the last, incomplete chunk to the final state, (channel,
+        sequence, R).
+        """
         return torch.bmm(self.tail_of(inputs), self.into_final(M))
 
     def into_final(self, M: Tensor) -> Tensor:
-        """Return the block of M that maps inputs of the last, short chunk to the final state, (channel, rest, R)."""
+        """Return the block of M that maps inputs in the last, incomplete chunk to the final state, (channel,
+        rest, R).
+        """
         return M[:, self.length - self.rest :, self.length :]
 
     @staticmethod
@@ -326,7 +330,7 @@ def _length(states: int) -> int:
 
 
 def _kept(x: Tensor, decay: Tensor) -> int:
-    """Return how many columns of the checkpoints hold the input; 0 for a large input, which is not kept."""
+    """Return how many columns of the checkpoints hold the input; 0 if the input is too large to be kept."""
     return _length(decay.shape[1]) if x.numel() <= LARGE else 0
 
 

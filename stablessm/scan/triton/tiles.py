@@ -61,7 +61,9 @@ def join_complex_cut(
 
 @triton.jit
 def scan(a_re, a_im, x_re, x_im, cut, CUTS: tl.constexpr, IS_COMPLEX: tl.constexpr):
-    """Compose the first 1, 2, 3, … maps y ↦ a y + x along dimension 0, and find which of the results have a cut."""
+    """Compose the first 1, 2, 3, … maps y ↦ a y + x along dimension 0; return all results, and which of them have a
+    cut.
+    """
     if CUTS:
         if IS_COMPLEX:
             parts = (a_re, a_im, x_re, x_im, cut)
@@ -102,7 +104,7 @@ def all_rows(value, ROWS: tl.constexpr):
 
 @triton.jit
 def last(value):
-    """Return the last entry along dimension 0, computed as a sum with -0.0 in place of all other entries."""
+    """Return the last entry along dimension 0, computed as a sum in which -0.0 replaces all other entries."""
     count: tl.constexpr = value.shape[0]
     place = tl.arange(0, count)[:, None]
     if len(value.shape) == 3:
@@ -112,7 +114,7 @@ def last(value):
 
 @triton.jit
 def compose(a_re, a_im, x_re, x_im, cut, SPREAD: tl.constexpr, CUTS: tl.constexpr, IS_COMPLEX: tl.constexpr):
-    """Compose the maps y ↦ a y + x of a tile's steps: first within every segment, then over whole segments.
+    """Compose the maps y ↦ a y + x of the steps of a tile, first within each segment, then from segment to segment.
 
     The first five results, (step of a segment, segment, BLOCK), start at the beginning of each segment and end at each
     step. The other five, (segment, BLOCK), start at the beginning of the tile and end at the end of each segment.
@@ -208,7 +210,9 @@ def rows_at(base, within, per_step, LANE: tl.constexpr):
 
 @triton.jit
 def _offsets_of_parts(offset, LANE: tl.constexpr):
-    """Return the offsets (rows, 2 BLOCK) of the real and imaginary parts of complex numbers."""
+    """Return the offsets (rows, 2 BLOCK) of the real and imaginary parts of complex numbers, given the numbers'
+    offsets.
+    """
     parts = 2 * offset[:, :, None] + tl.arange(0, 2)[None, None, :]
     parts = parts.reshape(offset.shape[0], 2 * offset.shape[1])
     return tl.max_contiguous(tl.multiple_of(parts, (1, 2 * LANE)), (1, 2 * LANE))
