@@ -59,7 +59,7 @@ class StableSSMCache(Cache):
         self._each(lambda tensor: tensor.repeat_interleave(repeats, 0))
 
     def reset(self) -> None:
-        """Return the cache to its state before the first token."""
+        """Reset the cache to its state before the first token."""
         self.state, self.last, self.seen, self.padded = None, None, 0, None
 
     def crop(self, tokens_to_remove: int) -> None:

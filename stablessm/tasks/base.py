@@ -139,7 +139,9 @@ class Task(ABC):
         return {"the best constant prediction": self.chance}
 
     def remarks(self, metric: float) -> list[str]:
-        """Return a warning for each baseline that is at least as good as a model with this metric on the test split."""
+        """Return a warning for each baseline that is at least as good on the test split as a model; ``metric`` is the
+        metric of the model.
+        """
         beaten = {name: metric > it if self.higher_is_better else metric < it for name, it in self.baselines.items()}
         return [
             f"remark: {self.metric} {metric:.4g} is no better than {name} ({self.baselines[name]:.4g})"

@@ -11,7 +11,8 @@ _STEP, _FIRST, _SECOND = (
 
 
 def keys(parts: tuple[int, ...], numbers: Tensor) -> Tensor:
-    """Return one random key per entry of ``numbers`` (int64, any shape); different ``parts`` give different keys.
+    """Return one random key for each entry of ``numbers`` (int64, any shape); different ``parts`` give
+    different keys.
 
     >>> a, b = keys((0, 1), torch.arange(3)), keys((1, 0), torch.arange(3))
     >>> bool((a != b).all())
@@ -24,7 +25,7 @@ def keys(parts: tuple[int, ...], numbers: Tensor) -> Tensor:
 
 
 def integers(key: Tensor, stream: int, count: int, below: int | Tensor) -> Tensor:
-    """Return random whole numbers from 0 to below - 1, (len(key), count).
+    """Return random whole numbers from 0 up to, but not including, ``below``, of shape (len(key), count).
 
     Different values of ``stream`` give independent numbers.
 

@@ -129,7 +129,8 @@ def _models(model: nn.Module | Callable[[], nn.Module], config: TrainingConfig) 
 
 @final
 class _Run:
-    """One call of :func:`train`: a step loop, and a session for every model. Leaving its context closes the loggers.
+    """The objects of one call of :func:`train`: a step loop, and a session for every model. As a context manager, it
+    closes the loggers.
 
     Args:
         again: Whether the run is resumed from a checkpoint.

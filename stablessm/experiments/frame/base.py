@@ -54,7 +54,9 @@ class Experiment(Generic[C]):
     """The file whose section "Differences from the paper" or "Limits" a record repeats."""
 
     def config(self, size: Size) -> C:
-        """Return the settings of a size. Every experiment has ``smoke``, and ``paper`` or ``reduced``."""
+        """Return the settings of a size. Every experiment has the size ``smoke``, and at least one of ``paper`` and
+        ``reduced``.
+        """
         if size not in self.configs:
             raise ArgumentError("size", " or ".join(self.configs), repr(size))
         return self.configs[size]

@@ -15,7 +15,8 @@ C = TypeVar("C")
 
 
 def changed(config: C, changes: Mapping[str, str]) -> C:
-    """Return the config with some fields changed; the text of each is converted to the type of its field.
+    """Return a copy of the config with new values of some fields. Each value is given as text, which is converted to
+    the type of its field.
 
     Commas separate the entries of a sequence; a dot separates a nested field from its parent.
 
@@ -31,7 +32,9 @@ def changed(config: C, changes: Mapping[str, str]) -> C:
 
 
 def _with(config: Any, changes: Sequence[tuple[list[str], str, str]]) -> Any:
-    """Return the config with all changed fields at once, because the valid range of one field may depend on another."""
+    """Return a copy of the config in which all changes are made at once, because the valid range of one field may
+    depend on another field.
+    """
     known = [field.name for field in fields(config)]
     old = getattr(config, "_old_names", ())
     values: dict[str, Any] = {}

@@ -24,7 +24,7 @@ TRAINING = Fitting(epochs=5, batch=128, lr=2e-3)
 
 @dataclass(frozen=True)
 class RecurrentConfig:
-    """Settings of the experiments with sentiment models. The paper gives none."""
+    """Settings of the experiments with sentiment models, which the paper does not give."""
 
     data: Source = "imdb"
     reviews: int = 25_000

@@ -42,8 +42,8 @@ class Classifier(nn.Module, ABC):
 
 @final
 class WordLSTM(Classifier):
-    """A classifier of word embeddings, one or two LSTM layers (optionally bidirectional), and a linear score of their
-    last states.
+    """A classifier that consists of word embeddings, one or two LSTM layers (optionally bidirectional), and a linear
+    map from their last states to a score.
 
     >>> WordLSTM("BiLSTM", words=50, embedding=4, hidden=8, dropout=0.0)(torch.tensor([[1, 7, 7], [1, 9, 0]])).shape
     torch.Size([2])

@@ -66,7 +66,9 @@ class Gated(nn.Module):
 
 @final
 class Network(nn.Module):
-    """A linear encoder, two blocks (norm, mixer, GELU, gate, sum) and a linear readout: (B, T, 1) to (B, T, 1)."""
+    """A network from (B, T, 1) to (B, T, 1): a linear encoder, two blocks (norm, mixer, GELU, gate, sum) and a linear
+    readout.
+    """
 
     def __init__(self, mixer: str, d_model: int, length: int) -> None:
         super().__init__()

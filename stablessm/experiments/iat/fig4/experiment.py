@@ -50,7 +50,9 @@ def figures(config: SumConfig, stages: Stages) -> Figures:
 
 
 def climbed(config: SumConfig, stages: Stages, map: str, horizon: int) -> PerturbationFamily:
-    """Return the perturbation errors that gradient ascent found, which are the larger of the two searches."""
+    """Return the perturbation errors that gradient ascent found; gradient ascent finds larger errors
+    than random draws.
+    """
     return family(config, stages, "polynomial", map, horizon, "ascent")
 
 

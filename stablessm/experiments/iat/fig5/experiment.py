@@ -18,7 +18,7 @@ OURS = "LSTM"
 
 @dataclass(frozen=True)
 class Config(sentiment.RecurrentConfig):
-    """Settings of the experiment. The paper gives none."""
+    """Settings of the experiment, which the paper does not give."""
 
     left: float = 0.01
     """A memory has ended when it stays below this share of its maximum."""

@@ -21,7 +21,7 @@ FINE_TUNING = Fitting(epochs=2, batch=32, lr=5e-5, warm_up=0.1, weight_decay=0.0
 
 @dataclass(frozen=True)
 class BertConfig(sentiment.RecurrentConfig):
-    """Settings of the experiment. The paper gives none."""
+    """Settings of the experiment, which the paper does not give."""
 
     architectures: tuple[Architecture, ...] = ("BiLSTM",)
     """The models that BERT is compared with."""

@@ -23,7 +23,7 @@ NORMAL = ("symmetric", "rank-one")
 
 @dataclass(frozen=True)
 class LemmasConfig:
-    """Settings and thresholds of the experiment; the paper has none."""
+    """Settings and thresholds of the experiment, which the paper does not give."""
 
     widths: tuple[int, ...] = (2, 4, 8, 16, 32)
     rate: float = 0.3

@@ -18,7 +18,7 @@ FORMS = ("corrected", "printed")
 
 @dataclass(frozen=True)
 class LemmaConfig:
-    """Settings and thresholds of the experiment; the paper has none."""
+    """Settings and thresholds of the experiment, which the paper does not give."""
 
     length: int = 24
     seeds: int = 5

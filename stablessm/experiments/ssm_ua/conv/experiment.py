@@ -17,7 +17,9 @@ GROUPS = {
 
 
 def figures(config: measured.ConvConfig, stages: Stages) -> Figures:
-    """Yield a figure of the sup error with the Hankel limit, and of the L¹ error with the Jackson rate, against m."""
+    """Yield a figure of two errors against the number m of exponentials: the sup error with the Hankel limit, and the
+    L¹ error with the Jackson rate.
+    """
     groups: dict[str, list[Series]] = {}
     orders = list(config.orders)
     for name, found in measured.by_order.all(config, stages).items():

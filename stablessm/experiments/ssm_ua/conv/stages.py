@@ -36,7 +36,7 @@ UNIT = 1e-3
 
 @dataclass(frozen=True)
 class ConvConfig:
-    """Settings of the experiment. The paper gives none."""
+    """Settings of the experiment, which the paper does not give."""
 
     kernels: tuple[str, ...] = tuple(KERNELS)
     horizon: int = 1000

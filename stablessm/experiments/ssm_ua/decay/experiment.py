@@ -25,7 +25,7 @@ MODES = (1.0, 2.0, 4.0, 8.0)
 
 @dataclass(frozen=True)
 class DecayConfig:
-    """Settings and thresholds of the experiment; the paper has none."""
+    """Settings and thresholds of the experiment, which the paper does not give."""
 
     input: float = 0.5
     """The rate c of the input."""

@@ -91,7 +91,9 @@ def tables(config: SuperpositionConfig, stages: Stages) -> tuple[Table, Table, T
 
 
 def figures(config: SuperpositionConfig, stages: Stages) -> Figures:
-    """Yield a figure of the error against the width for both refinements, and of the width against the length."""
+    """Yield a figure of the error against the width and of the width against the length, and a figure of one slice of
+    an output.
+    """
     by_level, by_digit, by_length = tables(config, stages)
     panels = []
     for title, table in (("a larger base", by_level), ("more digits, base 6", by_digit)):

@@ -82,7 +82,7 @@ def built(config: VolterraConfig, run: Run, name: str, length: int) -> Mapping[s
 
 
 def column(config: VolterraConfig, stages: Stages, key: str) -> dict[str, list[float]]:
-    """Return one quantity of the models by kernel, as a list over all lengths."""
+    """Return for each kernel one quantity of the models, as a list over all lengths."""
     return {name: [float(built(stages, name, length)[key]) for length in config.lengths] for name in config.kernels}
 
 

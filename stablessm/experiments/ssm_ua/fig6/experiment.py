@@ -19,7 +19,7 @@ from stablessm.report.figure import Figure, Panel, Series
 
 @dataclass(frozen=True)
 class S4Config:
-    """Settings of the experiment. The paper gives none."""
+    """Settings of the experiment, which the paper does not give."""
 
     channels: int = 8
     states: int = 32
@@ -61,8 +61,8 @@ def slowest(config: S4Config, run: Run) -> dict[str, list[float]]:
 
 
 def cap(curve: MemoryCurve, rate: float, start: int) -> tuple[float, float]:
-    """Return the lowest line with a given slope above log M(t) from step ``start`` on: its height at t = 0, and where
-    it touches.
+    """Return the lowest line with a given slope that is above log M(t) from step ``start`` on, as its height at t = 0
+    and the point where it touches.
     """
     clear = (curve.value > 10 * curve.floor) & (np.arange(len(curve.time)) >= start)
     excess = np.log(curve.value[clear]) + rate * curve.time[clear]

@@ -47,7 +47,7 @@ class TableConfig:
 
 
 def flops(name: str, shape: Shape, steps: int) -> int:
-    """Return the number of operations of a forward pass; a scan counts two per state and step."""
+    """Return the number of operations of a forward pass; a scan counts as two operations per state and step."""
     scan = {torch.ops.stablessm.scan: lambda decay, drive, *_, **__: 2 * math.prod(drive)}
     model, x = memories.seeded(0, partial(core, name, shape)).float(), torch.zeros(1, steps, shape.width)
     with torch.no_grad(), FlopCounterMode(display=False, custom_mapping=scan) as counter:

@@ -22,7 +22,7 @@ MAPS = ("direct", "exp", "softplus", "best")
 
 @dataclass(frozen=True)
 class AppendixConfig:
-    """Settings and thresholds of the experiment; the paper has none."""
+    """Settings and thresholds of the experiment, which the paper does not give."""
 
     lengths: tuple[int, ...] = (4, 8, 12, 16, 20, 24)
     modes: int = 60

@@ -21,7 +21,9 @@ Found: TypeAlias = Mapping[str, np.ndarray]
 
 @final
 class Survival:
-    """Which trainings of one set survived (neither diverged nor failed to learn), by map, learning rate and seed."""
+    """A table of the trainings of one set that survived (neither diverged nor failed to learn), by map, learning rate
+    and seed.
+    """
 
     def __init__(self, config: Any, found: Mapping[str, Found]) -> None:
         self.config, self.found = config, found
