@@ -35,8 +35,8 @@ class Collection:
 
     @property
     def front(self) -> tuple[Record, ...]:
-        """Return the best run of each id. Complete runs are better than unfinished runs; of these, runs of paper size
-        are better than smoke runs; of these, newer runs are better.
+        """Return the best run of each id. Runs are compared by status (complete first), then by size (paper first),
+        then by date (newest first).
         """
         best: dict[str, Record] = {}
         for run in self.runs:

@@ -298,7 +298,7 @@ def _own(level: Level, vocabulary: Sequence[str]) -> str:
 
 
 def _byte_characters() -> dict[int, str]:
-    """Return a table of the printable character by which byte-level tokenizers represent each byte.
+    """Return a table from each byte to the printable character by which byte-level tokenizers represent this byte.
 
     Visible bytes are written as themselves, and other bytes as characters above 255.
     """

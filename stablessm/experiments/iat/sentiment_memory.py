@@ -179,7 +179,8 @@ def late(curve: MemoryCurve, lag: int) -> float:
 
 
 def fluctuation(curve: MemoryCurve) -> float:
-    """Return the mean absolute change of log M per step, minus the part that the total fall accounts for.
+    """Return the mean absolute change of log M per step, minus the change per step that the fall of M from start to end
+    requires.
 
     It is zero for a curve that only falls. Values below the rounding level are left out.
 

@@ -94,7 +94,9 @@ def relative(found: Tensor, y: Tensor) -> Tensor:
 
 
 def trained(config: Config, run: Run, way: str) -> LinearRNNMLP:
-    """Return the model after training its MLP alone, or after training all its weights further."""
+    """Return the trained model. If ``way`` is ``fixed``, only its MLP is trained; otherwise, all its weights are then
+    trained further.
+    """
     (u, y), model = split(config)[0], start(config)
 
     @cache

@@ -94,7 +94,9 @@ def errors(config: DepthConfig, run: Run, gap: float) -> Mapping[str, np.ndarray
 
 
 def off_by(ratio: np.ndarray, *, scaled: bool) -> float:
-    """Return the largest distance of the ratios from 1; with ``scaled``, after multiplication by the best constant."""
+    """Return the largest distance of a ratio from 1; with ``scaled``, all ratios are first multiplied by the best
+    constant.
+    """
     low, high = float(ratio.min()), float(ratio.max())
     return (high - low) / (high + low) if scaled else max(high - 1, 1 - low)
 

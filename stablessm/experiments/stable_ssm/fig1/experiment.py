@@ -168,7 +168,7 @@ def at_published(config: models.Config, found: Families) -> Claim:
 
 
 def norm(length: int) -> float:
-    """Return the norm of the target."""
+    """Return the norm of the target for sequences of this length: the sum of its kernel."""
     return float(models.TARGET.kernel(torch.arange(length)).sum())
 
 

@@ -106,8 +106,8 @@ def _ahead(found: Survival, pairs: Sequence[tuple[str, str]], statement: str, pa
 
 
 def lowest(found: Survival, rivals: Sequence[str]) -> Claim:
-    """Return the claim of figure 6 (c) with its verdict, at the largest learning rate that some map survives with every
-    seed.
+    """Return a claim with its verdict: at the largest learning rate at which some map survives with every seed, best
+    has the smallest final loss (figure 6 c).
     """
     config, limits = found.config, found.config.limits
     alive = np.array([found.survived[map].all(1) for map in (PAPERS, *rivals)])
