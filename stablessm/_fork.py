@@ -48,7 +48,9 @@ def openmp() -> ctypes.CDLL | None:
 
 
 def openmp_is_sound() -> bool:
-    """Return True if this process can use OpenMP; False if it may have inherited threads that do not exist."""
+    """Return True if this process can use OpenMP; False if it was forked and may lack the threads that OpenMP
+    expects.
+    """
     return _sound_in == os.getpid()
 
 

@@ -202,7 +202,7 @@ def _clock_alone(count: int) -> np.ndarray:
 
 
 def statistics(taken: list[np.ndarray]) -> dict[str, float]:
-    """Return the median and the tail of durations given in nanoseconds, in microseconds.
+    """Convert durations from nanoseconds to microseconds, and return their median and high percentiles.
 
     >>> statistics([np.array([1000, 2000, 3000])])["median_us"]
     2.0

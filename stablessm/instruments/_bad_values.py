@@ -13,7 +13,7 @@ Order: TypeAlias = Literal["batch", "time"] | None
 
 
 def is_bad(tensor: Tensor, limit: float | None) -> bool:
-    """Return True if an entry is NaN or infinite or, if a limit is given, has a modulus above the limit."""
+    """Return True if a tensor has an entry that is NaN or infinite or, with a limit, has a modulus above the limit."""
     tensor = tensor.detach()
     if limit is not None:
         return tensor.numel() > 0 and not bool(tensor.abs().amax() <= limit)  # a NaN fails this comparison, too

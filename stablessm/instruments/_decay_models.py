@@ -115,7 +115,7 @@ def fit_laws(windows: list[Points]) -> list[dict[LawName, Fit]]:
 def _minimize(
     theta: np.ndarray, sign: np.ndarray, free: np.ndarray, s: np.ndarray, y: np.ndarray, weight: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Fit many laws of decay to windows of curves at once by the Levenberg-Marquardt method.
+    """Fit many laws of decay to windows of curves, all in one batch, by the Levenberg-Marquardt method.
 
     Returns parameters, standard errors, costs and root mean square residuals.
     """
@@ -182,7 +182,9 @@ def _residual(theta: np.ndarray, sign: np.ndarray, s: np.ndarray, y: np.ndarray)
 
 
 def _starts(free: tuple[int, ...], window: Points) -> Iterator[np.ndarray]:
-    """Yield starting values for the fit of a law of decay: its parameters, followed by the sign of its second term."""
+    """Yield starting values for the fit of a law of decay: the parameters, and ±1 for the sign of the law's second
+    term.
+    """
     s, y, weight = window.s, window.y, window.weight
     main = tuple(parameter for parameter in free if parameter < C)
     if not main:
@@ -210,7 +212,9 @@ def _starts(free: tuple[int, ...], window: Points) -> Iterator[np.ndarray]:
 
 
 def _single(main: tuple[int, ...], s: np.ndarray, y: np.ndarray, weight: np.ndarray, zooms: int = 1) -> np.ndarray:
-    """Fit a law of decay with one term by linear fits on finer and finer grids of its nonlinear parameter."""
+    """Fit a law of decay with one term: search its nonlinear parameter on finer and finer grids, with a linear fit for
+    each.
+    """
     theta = np.array([ABSENT, 0.0, 0.0, 0.0, 0.0, ABSENT, 0.0, 1.0])
     low, high = math.log(1e-3 * s[s > 0].min()), math.log(3.0)
     if Q in main:

@@ -31,7 +31,7 @@ _DISCREPANCY = 1e-6  # least standard deviation of a point, however many samples
 @final
 @dataclass(frozen=True)
 class Points:
-    """Points of a curve M: the values log M = ``y`` at times ``origin + unit * s``, with weights 1/variance."""
+    """Points of a curve M: log M = ``y`` at the times ``origin + unit * s``, each with the weight 1 / variance of y."""
 
     s: np.ndarray
     y: np.ndarray
@@ -150,7 +150,8 @@ def _dip(time: np.ndarray, y: np.ndarray, level: float) -> float:
 
 
 def _is_white(y: np.ndarray) -> bool:
-    """Return whether fast changes of the logarithm are white noise, by Fisher's test of the largest spectral line.
+    """Return True if fast changes of a curve's logarithm are white noise, by Fisher's test of the largest spectral
+    line.
 
     The spectrum is that of second differences, divided by the spectrum of second differences of white noise. Its lowest
     quarter, where a law leaves a trace, is left out.
@@ -220,8 +221,7 @@ def _blocks(s: np.ndarray, y: np.ndarray, sigma: float, floor: np.ndarray) -> Po
 
 
 def _noise(time: np.ndarray, y: np.ndarray) -> float:
-    """Estimate the standard deviation of independent noise from the distances of samples to polynomials through
-    neighbors.
+    """Estimate the standard deviation of noise from how far each sample is from a polynomial through its neighbors.
 
     The polynomial has one, two or three neighbors on each side, whichever gives the smallest estimate.
     """

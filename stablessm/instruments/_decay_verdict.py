@@ -91,7 +91,7 @@ def decide(seen: Windows, margin: float, log_negligible: float) -> Verdict:
 
 
 def _followed(judged: list[Judgment], first: int, margin: float, seen: Windows) -> Verdict:
-    """Return the verdict of the first window of a curve in which a law fits, unless later windows contradict it."""
+    """Return the verdict from the first window of a curve that a law fits, unless later windows contradict this law."""
     chosen, later = judged[first], judged[first + 1 :]
     kind, evidence = chosen.vote, chosen.evidence
     name = chosen.name
@@ -217,7 +217,8 @@ def _by_envelope(seen: Windows, undecided: Verdict, least: float) -> Verdict:
 
 
 def _by_powers(judged: list[Judgment], undecided: Verdict, seen: Windows) -> Verdict:
-    """Return polynomial if a power law is clearly best in all windows but the first, with nearly equal exponents.
+    """Return the verdict polynomial if a power law clearly fits best in all windows but the first, with similar
+    exponents.
 
     Such a curve approaches its power slowly, so that a single law with a shift does not follow all of it. The exponent
     changes less and less from window to window, whereas above a constant it changes more and more. The interval

@@ -154,7 +154,7 @@ def _by_fall(kind: Kind, fall: float, half: float) -> Kind:
 
 
 def modes_of(fit: Fit) -> list[tuple[float, float, float]]:
-    """Return (rate, log amplitude, half width of the interval of the rate) of two modes, the slower mode first."""
+    """Return two modes of a fit, the slower first; each is (rate, log amplitude, half width of the rate's interval)."""
     theta = fit.theta
     return sorted(
         [(float(theta[B]), float(theta[A]), fit.half_width(B)), (float(theta[D]), float(theta[C]), fit.half_width(D))]
@@ -162,7 +162,7 @@ def modes_of(fit: Fit) -> list[tuple[float, float, float]]:
 
 
 def tail(fit: Fit) -> tuple[float, float]:
-    """Return the logarithm of the amplitude and the rate of the slowest mode of a fit."""
+    """Return the log amplitude and the rate of the slowest mode of a fit, as a pair."""
     return modes_of(fit)[0][1::-1] if fit.law == "two modes" else (float(fit.theta[A]), float(fit.theta[B]))
 
 

@@ -77,7 +77,9 @@ def unstable_weight(
 
 @contextmanager
 def _unharmed(module: nn.Module) -> Iterator[None]:
-    """Return a context at whose end the buffers of a module (such as running means) and random state are restored."""
+    """Return a context that, at its end, restores the buffers of a module (such as running means) and the
+    random state.
+    """
     buffers = {name: buffer.clone() for name, buffer in module.named_buffers()}
     with torch.random.fork_rng():
         try:

@@ -1,4 +1,4 @@
-"""Evaluation of many models as one computation: perturbed copies of a model, or of models of different widths."""
+"""Evaluation of many models in one computation; the models are perturbed copies, possibly of different widths."""
 
 from __future__ import annotations
 
@@ -154,7 +154,9 @@ def _kinds(model: nn.Module) -> tuple[tuple[object, ...], ...]:
 
 
 def _same(together: Stack, models: Sequence[nn.Module], stacks: Sequence[Stack]) -> bool:
-    """Return True if every model has the same distance in the stack as alone, and padding has no gradient."""
+    """Return True if each model has the same distance in the stack as alone, and the padded entries have no
+    gradient.
+    """
     if not together.vectorized:
         return False
     which = torch.arange(len(models), device=together.device)

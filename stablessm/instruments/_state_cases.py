@@ -46,9 +46,7 @@ def _against(make: Make, truth: Make) -> Case:
 
 
 def _chunks(check: Check, name: str) -> StateCase:
-    """Test chunks of every length; if the model's config states its own, longer chunk length, also about this
-    length.
-    """
+    """Test chunks of every length; if the model's config names a longer chunk length, test about this length too."""
     found, own = _of(plans.chunks)(check, name), check.adapter.chunk
     if found.status != PASS or own <= check.shape.steps // 2 or own > LONGEST:
         return found
@@ -104,7 +102,9 @@ def _reuse(check: Check, name: str) -> StateCase:
 
 
 def _both(case: StateCase, other: Callable[[], StateCase]) -> StateCase:
-    """Combine two test cases: return the first if it failed, otherwise the second if the model supports it."""
+    """Return ``case`` if it failed or if the model does not support ``other``; otherwise return the result of
+    ``other``.
+    """
     if case.status == FAIL:
         return case
     try:
@@ -114,7 +114,7 @@ def _both(case: StateCase, other: Callable[[], StateCase]) -> StateCase:
 
 
 def _positions(check: Check, name: str) -> StateCase:
-    """Test a prompt, a chunk and single steps without passing positions to the model."""
+    """Test whether a prompt, a chunk and single steps work if no positions are passed to the model."""
     ways, adapter = plans.carried(check.shape), check.adapter
     truth = check.carried(ways)
     check.adapter = adapter.without_positions()

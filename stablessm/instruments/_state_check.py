@@ -57,7 +57,9 @@ class Check:
         return [leaf.dtype for _, leaf in _states.leaves(state) if isinstance(leaf, Tensor)]
 
     def _shaken(self, eps: float) -> Tensor:
-        """Return the outputs after all weights (or the inputs of a function) are changed by about ``eps``."""
+        """Return the outputs after all weights (or, for a function, its inputs) are changed by a relative amount of
+        about ``eps``.
+        """
         generator = torch.Generator().manual_seed(self.seed)
 
         def shaken(tensor: Tensor) -> Tensor:

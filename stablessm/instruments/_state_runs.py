@@ -1,4 +1,4 @@
-"""Execution of plans: run a model, and compare the outputs of the model and its parts with one pass."""
+"""Execution of plans: run a model by a plan, and compare the outputs (also of inner modules) with those of one pass."""
 
 from __future__ import annotations
 

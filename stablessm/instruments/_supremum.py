@@ -118,7 +118,8 @@ class Search:
             self.note += f", after {self.limit} steps {len(leaders)} of them"
 
     def _linearize(self, system: System) -> None:
-        """Evaluate the memory function for very small inputs by linearizing the model; store values larger than before.
+        """Measure the memory function for very small inputs by linearizing the model, and keep the largest value at
+        each time.
 
         The input has the size ``SMALLEST`` times the bound. The response is used up to the time at which it is not
         linear, as near an unstable fixed point.
@@ -148,7 +149,7 @@ class Search:
         return inputs[times.topk(min(LEADERS, len(inputs))).indices]
 
     def evaluate(self, points: Tensor, horizon: int) -> None:
-        """Measure the memory function for inputs up to a horizon, and store the values that are larger than before."""
+        """Measure the memory function for inputs up to a horizon, and keep the largest value at each time."""
         for some in points.split(self._together(horizon)) if len(points) else ():
             for _ in self._evaluated(some, horizon):
                 pass
@@ -165,7 +166,9 @@ class Search:
             self.evaluate(self._own(self._best[until - 1 : until]), self.limit)
 
     def rows(self, points: Tensor) -> Tensor:
-        """Measure the memory function for each of n inputs and return it, (n, T); store values larger than before."""
+        """Measure the memory function for each of n inputs and return it, (n, T); also keep the largest value at each
+        time.
+        """
         groups = points.split(self._together(self.horizon))
         return torch.cat([torch.cat(list(self._evaluated(some, self.horizon)), 1) for some in groups])
 
@@ -184,7 +187,7 @@ class Search:
             yield speed
 
     def _keep(self, at: int, value: Tensor, inputs: Tensor) -> None:
-        """Store values of the memory function that are larger than before, and the inputs that gave these values."""
+        """Keep the values of the memory function that exceed the values so far, and the inputs that gave them."""
         now = slice(at, at + len(value))
         known = self._value[now]
         better = (value > known) | (value.isnan() & ~known.isnan())  # a NaN is kept, to be reported
@@ -249,8 +252,8 @@ class Search:
         return self.system.d_input > 1 and elements <= 8 * CHUNK_ELEMENTS
 
     def _proposed(self) -> Tensor:
-        """Return the best inputs according to the linear model of the responses, at the times with the largest expected
-        gain.
+        """Return the inputs that are best in the linear model of the responses, at the times where they are expected to
+        gain most.
         """
         cross = torch.as_tensor(self._cross)[: self.searched].nan_to_num(0, 0, 0)
         slopes = torch.linalg.pinv(self._gram, hermitian=True) @ cross
@@ -273,7 +276,7 @@ class Search:
         return alive[torch.searchsorted(alive, torch.from_numpy(spread.round().astype(np.int64)))].unique()
 
     def _leading(self, times: Tensor) -> Tensor:
-        """Return the directions of the best inputs at the given times, without repetition."""
+        """Return the directions of the best inputs found for the given times; each direction occurs once."""
         return _unit(
             torch.unique(_unit(self._best[times]).round(decimals=6), dim=0)
         )  # equal up to rounding counts once

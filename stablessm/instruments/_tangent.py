@@ -18,7 +18,9 @@ from stablessm.instruments.systems import System
 
 @contextmanager
 def tangents() -> Iterator[None]:
-    """Return a context in which a linearized system can run; its states cannot be used outside of the context."""
+    """Return a context in which a linearized system can run; the states that it returns are valid only in
+    this context.
+    """
     # fused attention and the fused LSTM of oneDNN have no forward derivative
     with forward_ad.dual_level(), sdpa_kernel(SDPBackend.MATH), _without_onednn():
         yield
@@ -33,7 +35,7 @@ def _without_onednn() -> Iterator[None]:
 
 
 def linearized(system: System) -> System | None:
-    """Return the linearization of a system at zero input: a system from small inputs to first-order output changes.
+    """Return the linearization of a system at zero input, a system that maps small inputs to the change of the outputs.
 
     The result is None if the model does not support forward-mode differentiation.
     """

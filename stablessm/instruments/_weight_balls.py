@@ -20,7 +20,7 @@ WeightNorm: TypeAlias = Literal["tensor_max", "entry_max"]
 
 
 def select(model: nn.Module, parameters: Sequence[str] | str | None) -> Weights:
-    """Return trainable parameters of a model: all, ``recurrent``, or the parameters that match names or glob patterns.
+    """Return some trainable parameters of a model: all, ``recurrent``, or those that match the given names or patterns.
 
     >>> list(select(nn.LSTM(1, 2), ["weight_*"]))
     ['weight_ih_l0', 'weight_hh_l0']
@@ -52,7 +52,8 @@ def select(model: nn.Module, parameters: Sequence[str] | str | None) -> Weights:
 @final
 @dataclass(frozen=True)
 class WeightBall:
-    """The unit ball of changes of weights in a weight norm: every tensor has at most norm 1 in the ``order``-norm.
+    """The unit ball of changes of weights: the changes in which every tensor has a norm (the ``order``-norm) of at most
+    1.
 
     ``tensor_max`` (StableSSM, below eq. 7) has order 2, ``entry_max`` order ∞. Changes are relative to the radius.
 

@@ -76,7 +76,7 @@ class _Call:
 @final
 @dataclass
 class _Seen:
-    """A tensor whose gradient is watched: the module and output that produced it, and the modules that read it."""
+    """A tensor whose gradient is watched: which module and output produced it, and which modules read it."""
 
     producer: str
     path: str

@@ -97,7 +97,8 @@ def _model_type(family: str) -> str | None:
 
 @checked
 def random_model(family: str, *, seed: Seed = 0, dtype: Any = torch.float32) -> nn.Module:
-    """Return a small model of a family with random weights that are large enough to make errors of the state visible.
+    """Return a small model of a family with random weights, which are so large that errors of the state change the
+    outputs.
 
     The initial weights of ``transformers`` are so small that a model forgets within a few steps. Here the entries of
     every matrix have the standard deviation 1 / √columns, and embeddings the standard deviation 1.

@@ -54,7 +54,7 @@ class StabilityVerdict(Result):
 @final
 @dataclass(frozen=True, repr=False)
 class Extrapolation(Result):
-    """An estimate of E(β) = limsup of E_m(β) over the width m, from finite widths."""
+    """An estimate of E(β), the limit of the perturbation errors E_m(β) for large widths m, from finite widths."""
 
     error: np.ndarray
     """Estimate of the limit at each radius (R,)."""

@@ -255,7 +255,7 @@ def _sees(system: System, outputs: int, start: int, stop: int) -> bool:
 
 
 def require_causal(name: str, run: Callable[[Tensor], Tensor], x: Tensor, y: Tensor, tol: float) -> None:
-    """Raise an ArgumentError if a model, whose outputs y are run(x), reads the future or is random.
+    """Raise an ArgumentError if a model reads the future or is random; y are the outputs of run(x).
 
     The future of x (B, T, d) is scaled, and replaced by large noise, from the middle and from one step later: a model
     of blocks may be causal at the edges of its blocks.
@@ -297,7 +297,7 @@ def _numpy_state() -> tuple[bytes, int]:
 
 
 def _rows_are_apart(system: System) -> bool:
-    """Return True if the outputs of each sequence do not depend on the other sequences of its batch."""
+    """Return True if the outputs for one sequence of a batch are the same without the rest of the batch."""
     x = _probe(system, 6)
     both, one = _try(system, x), _try(system, x[:1])
     # a GPU sums in another order for another batch size, and a deep model can amplify the difference
@@ -305,7 +305,9 @@ def _rows_are_apart(system: System) -> bool:
 
 
 def _carried(system: System) -> Any:
-    """Return a state if two chunks with a carried state give the same outputs as one pass; otherwise None."""
+    """Return a final state of the model if it can carry its state (two chunks give the outputs of one pass), otherwise
+    None.
+    """
     if not system.streams:
         return None
     x = _probe(system, 12)

@@ -24,7 +24,7 @@ Pair: TypeAlias = tuple[State | None, State | None] | None
 
 @final
 class Bidirectional(nn.Module):
-    """Two layers that read a sequence in both directions: y[t] = merge(ahead(x)[t], back(x reversed)[t]).
+    """Two layers that read a sequence in opposite directions; ``merge`` combines their outputs at each step.
 
     Padding stays at the end, and each episode (``reset``) is reversed separately.
 

@@ -171,7 +171,9 @@ class ContinuousRNN(SequenceLayer):
         return F.linear(x, self.U, self.bias).to(self._parameter_dtype())
 
     def _linear_step(self, W: Tensor, dt: Tensor | None) -> Tensor | None:
-        """Return dt φ(dt W) if all steps have the same (σ is linear and all steps are equally long); otherwise None."""
+        """Return dt φ(dt W) if it is the same at all steps (σ is linear and all steps are equally long), otherwise
+        None.
+        """
         if self.activation != "linear" or self.solver == "euler" or (dt is not None and dt.dim()):
             return None
         step = W.new_tensor(self.dt) if dt is None else dt

@@ -52,7 +52,9 @@ class DiagonalLayer(MappedLayer):
         """
 
     def _weights_of_factors(self) -> Weights | None:
-        """Return the parameters from which a GPU kernel can compute the factors a and g, or None if no kernel can."""
+        """Return the parameters that a GPU kernel needs to compute the factors a and g; None if there is no such
+        kernel.
+        """
         return None
 
     @abstractmethod

@@ -16,7 +16,8 @@ Input: TypeAlias = Sequence | PackedSequence
 
 
 def packed(run: Callable[..., Any], x: PackedSequence, state: Any, *, lengths: Any, **options: Any) -> tuple[Any, Any]:
-    """Call ``run``, the ``forward`` of a layer, with a PackedSequence; return a PackedSequence and the state.
+    """Call ``run``, a layer's ``forward``, with a PackedSequence; return the outputs as a PackedSequence, and the
+    state.
 
     States and options have the sequences in their order before packing.
     """

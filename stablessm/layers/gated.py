@@ -110,7 +110,7 @@ class GatedLayer(MappedLayer):
         return project(x, weight).to(self._parameter_dtype()) + bias
 
     def _rates(self) -> Tensor:
-        """Compute λ, limited to -10,000 per step, because an infinite rate times zero would be NaN.
+        """Compute λ, but at least -10,000 per step, because an infinite rate times zero would be NaN.
 
         At larger rates, the decay is 0 anyway.
         """

@@ -48,7 +48,9 @@ class _MinimalUnit(UnitLayer):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Set λ, set the biases so that a zero input gives the initial time scales, and draw all other weights."""
+        """Set λ, set the biases such that a zero input gives the initial time scales, and draw all other weights at
+        random.
+        """
         start = torch.full_like(self.w, START, dtype=torch.float64) if self._start is None else self._start
         self.w.copy_(self.map.weights(start))
         self.gate_bias.copy_(self._biases(gate_bias(len(self.w), self.timescales, -2 * start)))

@@ -170,7 +170,7 @@ class S4D(DiagonalLayer):
 
 
 def _moved_to_the_end(signal: Tensor, lengths: Tensor) -> Tensor:
-    """Move the real steps of right-padded sequences to the end, after zeros."""
+    """Move the real steps of right-padded sequences to the end, so that zeros come first."""
     steps = signal.shape[1]
     index = torch.arange(steps, device=signal.device) - (steps - lengths)[:, None]
     moved = signal.gather(1, index.clamp(min=0)[..., None].expand_as(signal))

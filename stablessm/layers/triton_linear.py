@@ -107,9 +107,7 @@ def _tile(rows, N: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
 
 @triton.jit
 def _zeros(ROWS: tl.constexpr, COLUMNS: tl.constexpr, TERMS: tl.constexpr):
-    """Return the zeros to which ``_added`` adds products of x and the weight: (ROWS, COLUMNS) or, for one row, all
-    terms.
-    """
+    """Return the zeros with which the sum of products in ``_added`` begins."""
     return tl.zeros([COLUMNS, TERMS], tl.float32) if ROWS == 1 else tl.zeros([ROWS, COLUMNS], tl.float32)
 
 
@@ -158,7 +156,7 @@ def advanced(
     HELD: tl.constexpr, MAP: tl.constexpr, CONTINUOUS: tl.constexpr, COMPLEX: tl.constexpr, LOG: tl.constexpr,
     NORMALIZE: tl.constexpr,
 ):  # fmt: skip
-    """Compute the next states a h + g total, where the present states h are at the offsets ``place``.
+    """Compute the next states a h + g total; ``place`` are the offsets of the present states h in memory.
 
     ``column`` counts real numbers. With HELD, ``decay`` and ``gain`` point to a and g. Otherwise they point to w and
     the phases.

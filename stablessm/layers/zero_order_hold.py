@@ -147,7 +147,7 @@ def _check_raw(eigenvalues: Tensor, dt: Tensor) -> None:
 
 @torch.library.custom_op("stablessm::hold", mutates_args=())
 def hold_op(eigenvalues: Tensor, dt: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute the zero-order hold's a and g with the Triton kernel: the operator ``stablessm::hold``.
+    """The operator ``stablessm::hold``: compute the zero-order hold's a and g with the Triton kernel.
 
     It is an operator because ``torch.compile`` does not compile complex numbers.
     """
@@ -159,7 +159,7 @@ def hold_op(eigenvalues: Tensor, dt: Tensor) -> tuple[Tensor, Tensor]:
 
 @torch.library.custom_op("stablessm::hold_backward", mutates_args=())
 def hold_backward_op(eigenvalues: Tensor, dt: Tensor, d_decay: Tensor, d_gain: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute the gradients of the eigenvalues λ and of dt: the operator ``stablessm::hold_backward``."""
+    """The operator ``stablessm::hold_backward``: compute the gradients of the eigenvalues λ and of dt."""
     from stablessm.layers import triton_hold
 
     _check_raw(eigenvalues, dt)

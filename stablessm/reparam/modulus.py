@@ -47,7 +47,7 @@ def quadratic_modulus(beta: float, c: float) -> float:
 
 
 def relative_change(map: Reparameterization, w: Tensor, w_tilde: Tensor) -> Tensor:
-    """Compute how much the memory of a mode changes if its weight changes from w to w̃, relative to its size.
+    """Compute the relative change of the memory of a mode when its weight changes from w to w̃.
 
     The stability modulus is the supremum of this number. The tensors of weights are broadcast. The change is
     |d(w)/d(w̃) - 1|, where d is the distance to the stability boundary. In discrete time, this is the sum (1 - |λ|) Σ_k

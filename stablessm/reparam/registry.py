@@ -68,7 +68,7 @@ def register(name: str, factory: Callable[..., Reparameterization], *, time: Tim
 
 
 def build(factory: Callable[..., _T], what: str, options: Mapping[str, float]) -> _T:
-    """Call factory(**options) and return its result; raise an error that names an option that it does not accept."""
+    """Return ``factory(**options)``; raise an error that names any option that the factory does not accept."""
     parameters = inspect.signature(factory).parameters
     if not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
         for option in options.keys() - parameters.keys():

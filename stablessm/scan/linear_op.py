@@ -23,7 +23,7 @@ from stablessm.scan.reference.linear import before, gradients
 def scan_op(
     decay: Tensor, drive: Tensor, initial: Tensor | None, reset: Tensor | None, reverse: bool, backend: str
 ) -> Tensor:
-    """Compute all states of h[t] = decay[t] h[t-1] + drive[t]: the operator ``stablessm::scan``."""
+    """The operator ``stablessm::scan``: compute all states of h[t] = decay[t] h[t-1] + drive[t]."""
     recurrence = Recurrence(decay, initial, reset, reverse)
     check_raw_recurrence(recurrence, drive=drive)
     return backends.load(backends.resolve(backend, drive.device)).linear.forward(recurrence, drive)
@@ -39,7 +39,7 @@ def scan_backward_op(
     reverse: bool,
     backend: str,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Compute the gradients of decay, drive and initial: the operator ``stablessm::scan_backward``."""
+    """The operator ``stablessm::scan_backward``: compute the gradients of decay, drive and initial."""
     recurrence = Recurrence(decay, initial, reset, reverse)
     check_raw_recurrence(recurrence, states=states, grad=grad)
     linear = backends.load(backends.resolve(backend, states.device)).linear

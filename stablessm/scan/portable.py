@@ -35,7 +35,7 @@ def forward(recurrence: Recurrence, drive: Tensor) -> Tensor:
 
 
 def in_parts(tensor: Tensor) -> Parts:
-    """Return the real and imaginary parts of a complex tensor, or a real tensor in a tuple of one."""
+    """Return the parts of a tensor as a tuple: real and imaginary if it is complex, otherwise only the tensor."""
     return torch.view_as_real(tensor.resolve_conj()).unbind(-1) if tensor.is_complex() else (tensor,)
 
 

@@ -49,7 +49,7 @@ def _sound(*args: Any) -> tuple[str, str, DiagonalSSM]:
 
 @torch.library.custom_op("stablessm::ssm_scan", mutates_args=(), schema=f"({_LAYER}) -> (Tensor, Tensor, Tensor)")
 def ssm_op(*args: Any) -> tuple[Tensor, Tensor, Tensor]:
-    """Compute a diagonal layer's output, final state and checkpoints: the operator ``stablessm::ssm_scan``.
+    """The operator ``stablessm::ssm_scan``: compute a diagonal layer's output, final state and checkpoints.
 
     y[t] = Re Σ_n C h[t] + D x[t] with h[t] = decay h[t-1] + B x[t].
     """
@@ -161,7 +161,9 @@ class SSM(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[tuple[Tensor, ...], tuple[Any, ...]]:
-        """Run all mapped layers as one with more channels; if resets or lengths are mapped, compute all states."""
+        """Run all mapped layers as one layer with more channels; with mapped resets or lengths, by a scan that stores
+        all states.
+        """
         if in_dims[6] is not None or in_dims[7] is not None:  # reset and lengths belong to a sequence, not to a channel
             y, final = torch.vmap(lambda *args: by_states(DiagonalSSM(*args[:-1]), args[-1]), in_dims=in_dims)(*args)
             return (y, final, y.new_empty(0)), (0, 0, None)

@@ -23,7 +23,7 @@ class Library(NamedTuple):
 
 
 def constants(operation: ops.Operation) -> dict[str, np.ndarray]:
-    """Return the constant arrays of an operation by name.
+    """Return the constant arrays of an operation, such as its weights, in a dictionary by name.
 
     A complex array is split in two; the arrays of a list are numbered. Taps come in the order of the delay line, oldest
     first. ``first`` has, for each input, a filter that takes it.

@@ -104,13 +104,11 @@ class OperationCode:
         self.emit.repeat(I64(count), body)
 
     def _vector(self, start: ir.Value, *number: ir.Value | int) -> ir.Value:
-        """Return the address of the vector whose index, counted from the address ``start``, is the sum of
-        ``number``.
-        """
+        """Return the address of a vector, which is ``sum(number)`` vectors after the address ``start``."""
         return self.emit.at(start, *(self.emit.times(part, self.lanes) for part in number))
 
     def _load(self, start: ir.Value, *number: ir.Value | int) -> ir.Value:
-        """Emit the load of the vector whose index, counted from the address ``start``, is the sum of ``number``."""
+        """Emit the load of a vector, which is ``sum(number)`` vectors after the address ``start``."""
         return self.emit.load(self._vector(start, *number), self.lanes)
 
     def _each(

@@ -74,7 +74,7 @@ def _real(
 
 
 def _expand(weights: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Decompose weights (m, d_out, d_in) into rank-one pieces, one state each.
+    """Decompose the weight matrices (m, d_out, d_in) into matrices of rank one, each of which requires one state.
 
     Returns the index of the rate of each state (n,), the readout (d_out, n) and the input weights (n, d_in). A rate
     whose weight has rank r needs r states; with a single input (or output) it needs one state.

@@ -45,7 +45,7 @@ class Domain:
     """Smallest distance of an initial rate from the slowest allowed rate, so that the rate can still change."""
 
     def single(self, rates: np.ndarray) -> np.ndarray:
-        """Return a mask of the rates that need one state: real, with negative eigenvalue, or of a complex sum."""
+        """Return a mask of the rates that require one state: rates of real modes, and all rates of a complex sum."""
         if self.is_complex:
             return np.ones(len(rates), dtype=bool)
         phase = np.abs(rates.imag) * self.dt
@@ -70,7 +70,7 @@ class Domain:
         return self.admit_rates(np.log(values) / self.dt)
 
     def admit_rates(self, rates: np.ndarray) -> np.ndarray:
-        """Convert any rates (conjugate pairs unless the sum is complex) to allowed initial rates.
+        """Convert given rates, which are complex conjugate pairs unless the sum is complex, to allowed initial rates.
 
         Growing rates are reflected. If oscillation is not allowed, a pair becomes two real rates. The number of states
         stays the same, unless a frequency is too high.

@@ -76,8 +76,8 @@ class Panels:
         return values, slope
 
     def jump(self) -> tuple[float, float]:
-        """Return the size and time of the largest jump, a change within a panel too short to be halved; 0 without a
-        jump.
+        """Return the size and time of the largest jump, a change within the narrowest possible panel; 0
+        without a jump.
         """
         short = np.flatnonzero(
             self.right - self.left <= 2 * np.maximum(_SHORTEST * self.right, _FIRST * self.right.max())
@@ -98,7 +98,7 @@ Function = Callable[[np.ndarray], np.ndarray]
 
 
 def build(function: Function, left: np.ndarray, right: np.ndarray, step: float | None = None) -> Panels:
-    """Sample a function on subintervals (panels) with given ends; if a step is given, all times are multiples of it."""
+    """Sample a function on subintervals (panels) with the given ends, at multiples of a step if a step is given."""
     within = np.random.default_rng(len(left)).uniform(*_MIDDLE, (len(left), _NODES - 1))
     checks = -np.cos(np.pi * (np.arange(_NODES - 1) + within) / (_NODES - 1))
     offsets = np.concatenate([np.broadcast_to(_reference, (len(left), _NODES)), checks], axis=1)

@@ -224,7 +224,9 @@ def _program(
 
 
 def _points(residual: np.ndarray) -> np.ndarray:
-    """Select sample points for a linear program: the largest extrema of the residual, and points over all times."""
+    """Select sample points for a linear program: the largest extrema of the residual, and points spread over
+    all times.
+    """
     size = np.abs(residual)
     inside = (size[1:-1] >= size[:-2]) & (size[1:-1] >= size[2:])
     peak = np.pad(inside.any(axis=1), 1, constant_values=True)

@@ -93,7 +93,7 @@ class Samples:
         return 1 / np.maximum(size, np.finfo(np.float64).tiny) if self.relative else np.ones(size.shape)
 
     def scaled(self) -> tuple[float, Samples]:
-        """Divide the samples by a power of two, so that their size is about one and no digit changes; return both."""
+        """Return a power of two, and the samples divided by it, whose size is about one; the division is exact."""
         unit = float(2.0 ** np.frexp(np.abs(self.values).max())[1])
         if unit == 1.0:
             return unit, self

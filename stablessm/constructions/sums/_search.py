@@ -47,7 +47,7 @@ _NOISE_TO_HANKEL = 0.47  # third quartile of the singular values of an N x N Han
 
 @final
 class Search:
-    """The search for sums of one kernel. Fits of several orders share results, but do not depend on previous calls."""
+    """A search for exponential sums that approximate one kernel; fits of several orders share intermediate results."""
 
     def __init__(
         self, samples: Samples, domain: Domain, request: Request, *, close: float = _CLOSE, grows: bool = False
@@ -111,7 +111,9 @@ class Search:
 
     @property
     def most(self) -> int:
-        """Highest order that is tried: half the number of samples, and at most ``_MOST_LONG`` or ``max_order``."""
+        """Highest order that the search tries: half the number of samples, but not more than a limit or
+        ``max_order``.
+        """
         half = (len(self.samples.times) + 1) // 2
         half = half if self.dense and self.samples.uniform else min(_MOST_LONG, half)
         return min(half, self.request.max_order or half)
@@ -296,7 +298,7 @@ class Search:
         return min(self.tried.values(), key=lambda fit: fit.error)
 
     def least(self) -> Fit:
-        """Return the fit of the lowest order that is about as good as the best fit so far."""
+        """Return the fit with the fewest states among those that are about as good as the best fit so far."""
         while True:
             error = min(fit.error for fit in self.tried.values())
             order = min(order for order, fit in self.tried.items() if fit.error <= _ENOUGH * error)
@@ -397,7 +399,9 @@ class Search:
         return starts
 
     def _spread(self, order: int) -> np.ndarray:
-        """Return initial rates that are evenly spaced on a logarithmic axis, for samples that suggest no rates."""
+        """Return initial rates with evenly spaced logarithms, for samples from which no initial rates can be
+        computed.
+        """
         times = self.samples.times
         slow = max(1 / times[-1], 1.01 * self.domain.slowest)
         rates = -np.geomspace(slow, max(1 / min(self.samples.gap, times[-1] / 2), 2 * slow), order)

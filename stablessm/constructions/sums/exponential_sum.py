@@ -211,7 +211,9 @@ class _Attempt:
     free: Fit = field(init=False)
 
     def run(self) -> Fit:
-        """Return the fit of the requested order, the smallest fit that meets the tolerance, or the best fit found."""
+        """Search and return a fit: of the requested order, or the smallest within the tolerance, or else the best fit
+        found.
+        """
         self.search = self._new()
         if self.search.scale == 0:
             rates = np.array([-max(1 / self.domain.dt, 2 * self.domain.slowest)], dtype=np.complex128)

@@ -63,7 +63,7 @@ class Stateful(ABC):
         raise NotSupportedError("the model takes no resets")
 
     def unseparated(self, x: Tensor, starts: Tensor) -> Tensor | None:
-        """Return the outputs that :meth:`packed` would have if the model ignored ``starts``; None if unknown."""
+        """Return what :meth:`packed` would return for a model that ignores ``starts``; None if that is unknown."""
         return None
 
     def reset(self, state: Any) -> Any:

@@ -120,7 +120,7 @@ def flow(model: Any, inputs: Any, *, precise: bool) -> Iterator[Flow]:
 
 
 def _require_causal(model: Any, found: Flow) -> None:
-    """Raise an error if the outputs are not finite, differ between calls, or depend on later inputs."""
+    """Raise an error if the outputs are not finite, differ from call to call, or depend on later inputs."""
     with torch.no_grad():
         y = found.run(found.x[:1], None)[0]
         if not bool(y.isfinite().all()):
@@ -180,7 +180,7 @@ def _of_tokens(model: Any, tokens: Tensor) -> tuple[Flow, Any]:
 
 
 def _tested(found: Flow) -> Flow:
-    """Test that the state of the model has a constant size; otherwise return a flow that does not carry the state."""
+    """Return the flow, which from now on carries the state only if the size of the state is constant."""
     with torch.no_grad():
         y, state = found.run(found.x[:1, :3], None)
         if y.dim() != 3 or y.shape[1] != min(3, found.x.shape[1]):

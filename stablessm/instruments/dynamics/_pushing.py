@@ -81,12 +81,14 @@ class Pusher:
 
 
 def plain(stepper: Stepper, rows: Tensor, frame: Any) -> Any:
-    """Return a state without derivatives (dual numbers) from rows, so that it can be used in the next step."""
+    """Return the state that rows represent, without derivatives (dual numbers), for use in the next step."""
     return frame if stepper.place in ("single", "first", "last") else stepper.layout.unpack(rows, frame, stepper.place)
 
 
 def pusher(stepper: Stepper) -> Pusher:
-    """Choose how to compute Jacobian-vector products: by derivatives if they agree with finite differences."""
+    """Return a :class:`Pusher`; it uses derivatives if they agree with finite differences, otherwise finite
+    differences.
+    """
     forward, finite = Pusher(stepper, "forward derivatives"), Pusher(stepper, "finite differences")
     if not stepper.layout.differentiable:
         return finite

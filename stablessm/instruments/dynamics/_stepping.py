@@ -81,7 +81,9 @@ class Stepper:
         return x.reshape(len(x), *(self.shape[1:] if self.place.startswith("axis") else self.shape))
 
     def at(self, t: int, rows: int) -> Tensor | None:
-        """Return the inputs of step t for ``rows`` rows, which are divided equally between the sequences."""
+        """Return the inputs of step t for ``rows`` rows; each sequence supplies the inputs of an equal number
+        of rows.
+        """
         if self.inputs is None:
             return None
         now = self.inputs[:, 0 if self.alone else t + self.taken]
@@ -193,8 +195,8 @@ def _forms(model: Any, x: Tensor | None, state: Any) -> Iterator[tuple[tuple[int
 
 
 def _first_states(state: Any) -> list[Any]:
-    """Return forms of a first state to try: tensors for its arrays, one tensor or array for a list, and the unchanged
-    state.
+    """Return the forms in which to try a given first state: with tensors, as one tensor or array (for a list), and as
+    given.
     """
     numbers = isinstance(state, tuple | list) and all(isinstance(part, int | float) for part in state)
     if isinstance(state, float | int):
@@ -235,7 +237,9 @@ def _of_form(model: Any, step: Step, x: Tensor | None, shape: tuple[int, ...], f
 
 
 def _for_many_rows(single: Stepper) -> Stepper:
-    """Return a stepper that runs many rows in one call, by the first way that agrees with single calls."""
+    """Return a stepper that runs many rows in one call, in the first way found that gives the results of
+    single calls.
+    """
     rows = _probes(single)
     x = single.at(0, len(rows) * (1 if single.inputs is None else len(single.inputs)))
     x = None if x is None else x[: len(rows)]

@@ -206,7 +206,7 @@ class _Search:
     complete: bool = True
 
     def degree(self, degree: int) -> None:
-        """Search the functions of one degree for significant capacity, in the order of their largest delay."""
+        """Search for functions of one degree with significant capacity, in the order of their largest delay."""
         limit = self.threshold[degree] = self._threshold(degree)
         seen = alive = 0
         shells: list[list[Term]] = []
@@ -297,7 +297,9 @@ def _terms(degree: int, delay: int) -> Iterator[Term]:
 
 
 def _gamma_quantile(mean: float, variance: float) -> float:
-    """Return the value that a gamma distribution of this mean and variance exceeds with probability ``CHANCE``."""
+    """Return the value that a gamma-distributed number with this mean and variance exceeds with probability
+    ``CHANCE``.
+    """
     if not variance > 0:
         return mean
     shape = mean**2 / variance

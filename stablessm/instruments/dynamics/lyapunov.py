@@ -407,7 +407,7 @@ def _is_huge(rows: Tensor) -> bool:
 
 
 def _spread(rows: Tensor, others: int) -> Tensor:
-    """Return the largest distance within each group of states, from the first state of the group."""
+    """Return the largest distance of a state from the first state of its group, for each group of states."""
     groups = rows.double().reshape(-1, others, rows.shape[1])
     return torch.linalg.vector_norm(groups[:, 1:] - groups[:, :1], dim=-1).amax(1)
 

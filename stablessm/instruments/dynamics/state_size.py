@@ -120,7 +120,7 @@ def effective_state_size(
 @final
 @dataclass(frozen=True)
 class _Spectrum:
-    """The singular values of the past-to-future operator at one step, and its ranks through single parts of
+    """The singular values of the past-to-future operator at one step, and the rank of its restriction to each part of
     the state.
     """
 

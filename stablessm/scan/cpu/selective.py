@@ -67,7 +67,9 @@ def _arrays(layer: Selective, spec: Spec) -> dict[str, Tensor]:
 
 
 def _rows(signal: Tensor, spec: Spec) -> Tensor:
-    """Return a signal as (B, T, channels), with adjacent channels that zeros pad to a multiple of the vector size."""
+    """Return a signal as (B, T, channels) for the kernels, with zero channels added up to a multiple of the vector
+    size.
+    """
     lack = -signal.shape[2] % spec.lanes
     return results.rows(pad(signal, (0, lack)) if lack else signal, signal.dtype)
 

@@ -123,7 +123,9 @@ class _State:
 
 
 def _running(code: ChunkEmitter, step: Row, start: Row, inputs: list[Row], *, conjugate: bool = False) -> list[Row]:
-    """Emit code for the states before all chunks of a block: ``start``, then h = step · h + input, chunk by chunk."""
+    """Emit code for the state before each chunk of a block: h starts at ``start`` and becomes step · h + input per
+    chunk.
+    """
     states = [start]
     for given in inputs[:-1]:
         states.append(code.product(step, states[-1], given, conjugate=conjugate))

@@ -1,4 +1,4 @@
-"""Boards: arrays in GPU memory through which the programs of one launch exchange states (see :mod:`.chain_kernels`).
+"""Boards: arrays in GPU memory through which the programs of a launch exchange states (see :mod:`.chain_kernels`).
 
 A board is an array of 64-bit words. It starts as zeros and is never cleared; two launches on one board must not
 overlap. Therefore every stream of a device has its own board, and so has every call that is captured in a CUDA graph,

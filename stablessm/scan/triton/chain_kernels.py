@@ -57,7 +57,7 @@ FIRST = 16
 
 @triton.jit
 def _ticket(board):
-    """Return this program's ticket (0, 1, … in the order of starts), and the number of this launch (1, 2, …)."""
+    """Return how many programs of this launch started before this program, and the number of this launch (1, 2, …)."""
     taken = tl.atomic_add(board, 1, sem="relaxed", scope="gpu")
     programs = tl.num_programs(0)
     ticket = (taken & 0xFFFFFF).to(tl.int32)
@@ -68,7 +68,7 @@ def _ticket(board):
 
 @triton.jit
 def _opaque(raw, zero):
-    """Return ``raw`` unchanged, in a way that the compiler cannot recognize as a copy.
+    """Return ``raw`` unchanged, but hide from the compiler that it is unchanged.
 
     Otherwise the compiler would keep the numbers in float64 until they are used again, which takes more registers than
     their short dtype.

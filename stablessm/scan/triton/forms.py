@@ -85,7 +85,7 @@ PROCESSORS = 132
 
 
 class Task(NamedTuple):
-    """The properties of a scan on which the best way to divide it among GPU programs depends."""
+    """The properties of a scan that determine the best way to divide it among GPU programs."""
 
     shape: tuple[int, int, int]
     dtype: torch.dtype

@@ -91,6 +91,6 @@ def _launch(kernel: Any, layer: Selective, *tensors: Tensor) -> None:
 
 @functools.lru_cache(maxsize=256)
 def _launcher(kernel: Any, numbers: tuple[float, ...], reset: bool, block: int, padded: int) -> Launch:
-    """Return a launch of a kernel with these sizes, made once for all calls that have the same sizes."""
+    """Return a function that launches a kernel for these sizes; it is cached for later calls with the same sizes."""
     constants = {"RESET": reset, "CELL": CELL, "BLOCK": block, "STATES": padded}
     return Launch(kernel, int(numbers[0] * -(-numbers[2] // block)), numbers, constants, warps=2)

@@ -70,7 +70,9 @@ def selective_backward_kernel(
     batch, steps, channels, states, cells, limit,
     RESET: tl.constexpr, CELL: tl.constexpr, BLOCK: tl.constexpr, STATES: tl.constexpr,
 ):  # fmt: skip
-    """Compute the gradients of all arguments: of B and C for each block of channels, of A for each sequence."""
+    """Compute the gradients of all arguments; those of B and C are sums per block of channels, that of A per
+    sequence.
+    """
     sequence, block = (tl.program_id(0) % batch).to(tl.int64), (tl.program_id(0) // batch).to(tl.int64)
     channel = block * BLOCK + tl.arange(0, BLOCK)
     state = tl.arange(0, STATES)
