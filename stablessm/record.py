@@ -117,7 +117,7 @@ def _to_disk(path: Path) -> None:
 
 @contextmanager
 def reading(path: Place, expected: str, *, arguments: bool = True) -> Iterator[None]:
-    """Turn every error of the ``with`` block about the content of ``path`` into a DamagedFileError.
+    """Convert any error that a ``with`` block raises about the content of ``path`` to a DamagedFileError.
 
     The error names the file. An ``OSError`` keeps its type and names the file too. With ``arguments=False``, an
     ArgumentError passes unchanged.

@@ -74,7 +74,7 @@ class Judgment:
         return modes + [fit for _, fit in found if fit.law == "cut power" and abs(fit.theta[P]) <= _MODERATE]
 
     def agrees(self, kind: Kind, evidence: float) -> bool:
-        """Return False if this window of the curve contradicts a kind of decay with at least the given evidence."""
+        """Return True if this window votes for ``kind`` or ``undecided``, or has less than the given evidence."""
         return self.vote in (kind, "undecided") or self.evidence < evidence
 
 

@@ -128,7 +128,7 @@ def exporting() -> bool:
 
 
 def copy_all(targets: Iterable[Tensor], sources: Iterable[Tensor]) -> None:
-    """Copy each source tensor to its target tensor; on a GPU, few kernels copy all of them."""
+    """Copy each source tensor to its target tensor; on a GPU, a few kernels copy all tensors together."""
     written, read = list(targets), list(sources)
     if _private is not None and written:
         torch._foreach_copy_(written, read)

@@ -101,7 +101,7 @@ def _cpu() -> Any:
 
 
 class _Fused(torch.autograd.Function):
-    """The autograd function of the gated scan's CPU kernels, for plain tensors and reverse mode."""
+    """The autograd function of the gated scan's CPU kernels; it supports only plain tensors and reverse mode."""
 
     @staticmethod
     def forward(ctx: Any, form: str, *args: Any) -> Tensor:

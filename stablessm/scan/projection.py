@@ -50,7 +50,7 @@ def _fast(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
 
 
 class _Projection(torch.autograd.Function):
-    """The autograd function of :func:`project`, for plain tensors and reverse mode."""
+    """The autograd function of :func:`project`; it supports only plain tensors and reverse mode."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

@@ -124,7 +124,7 @@ def _scanned(decay: Parts, drive: Parts, before: Parts) -> Parts:
 
 
 def _pieces(program: ops.Program) -> list[range]:
-    """Divide the operations of a program into ranges that must run in one loop over time, or are single operations.
+    """Divide the operations of a program into ranges: single operations, and ranges that one loop over time must run.
 
     A range begins with the first operation that reads a state and ends with the operation that replaces the state.
     """

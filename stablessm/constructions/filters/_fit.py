@@ -30,7 +30,7 @@ class Fit:
 
 
 def fit(values: np.ndarray, tol: float, max_order: int, finite: bool, dtype: str = "float64") -> Fit:
-    """Fit a sum of exponentials ρ of low order with Σ |values - ρ| ≤ tol, or the closest sum up to ``max_order``.
+    """Fit a filter by a sum ρ of few exponentials: the shortest with Σ |values - ρ| ≤ tol, or else the closest found.
 
     Args:
         values: the filter (L,).

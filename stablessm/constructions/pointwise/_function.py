@@ -21,7 +21,7 @@ _MARGIN = 1.5
 @final
 @dataclass(frozen=True, eq=False)
 class Pointwise:
-    """A function f on a box that maps points (n, d) to values (n, k) and is checked at every call."""
+    """A function f on a box, from points (n, d) to values (n, k), whose values are checked at every call."""
 
     f: Callable[[np.ndarray], Any]
     low: np.ndarray
@@ -46,7 +46,9 @@ class Pointwise:
         return y
 
     def lipschitz(self, given: float | None) -> float:
-        """Return the given Lipschitz constant, or an estimate for None; raise an ArgumentError if it is too small."""
+        """Return a Lipschitz constant of f: the given one, or an estimate; raise an ArgumentError if the given one is
+        too small.
+        """
         given = None if given is None else real_number("lipschitz", given, 0)
         steepest = self._steepest()
         if given is None:

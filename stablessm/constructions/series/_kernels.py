@@ -28,7 +28,9 @@ _TESTED = {1: 4096, 2: 320, 3: 80}  # nodes per axis for the comparison of outpu
 @final
 @dataclass(frozen=True, eq=False)
 class SampledKernel:
-    """The symmetric part of a Volterra kernel h_n on the steps 0..horizon of every axis (SSM-UA eq. 56)."""
+    """The symmetric part of a Volterra kernel h_n of n times, each of which is a step from 0 to ``horizon`` (SSM-UA eq.
+    56).
+    """
 
     order: int
     horizon: int
