@@ -70,6 +70,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.skip(reason=NO_TRITON))
 
 
+def pytest_runtest_teardown() -> None:
+    """Forget what the test compiled: PyTorch limits how often a function is compiled, for all tests together."""
+    dynamo = sys.modules.get("torch._dynamo")
+    if dynamo is not None and dynamo.utils.counters.pop("frames", None):
+        dynamo.reset()
+
+
 def pytest_collection_finish() -> None:
     """Leave the modules and tests, a million objects, out of every later search for garbage, and search rarely.
 
