@@ -94,7 +94,7 @@ def _why_not(name: str) -> str | None:
 
 
 def load(name: str) -> Backend:
-    """Return the operators (a :class:`Backend`) of a backend with a given name.
+    """Import a scan backend by name, and return its operators as a :class:`Backend`.
 
     Old names are accepted, because exported programs contain them.
     """

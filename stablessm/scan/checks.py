@@ -46,8 +46,8 @@ def check_tensor(name: str, value: object, rank: int | None = None, letters: str
 
 
 def check_dtype(name: str, value: Tensor, parameters: Iterable[Tensor | None]) -> None:
-    """Raise an error unless a value has the dtype of the parameters; under autocast, any dtype but float64 is
-    allowed.
+    """Raise an error unless a tensor has the same dtype as the parameters; autocast allows any
+    dtypes except float64.
     """
     dtypes = {parameter.dtype for parameter in parameters if parameter is not None and parameter.is_floating_point()}
     if value.dtype in dtypes or not dtypes:
@@ -170,7 +170,7 @@ def check_raw_layer(layer: DiagonalSSM) -> None:
 
 
 def check_layer(layer: DiagonalSSM) -> bool:
-    """Check the tensors of a layer; return True if the layer has the dense form (LRU) of :func:`ssm_scan`.
+    """Raise an error unless a layer's tensors fit together; return True if B and C are matrices shared by all states.
 
     Resets and lengths are checked elsewhere.
     """
@@ -243,7 +243,7 @@ def check_reset(reset: Tensor | None, batch: int, steps: int) -> None:
 
 
 def check_flags(**flags: bool) -> None:
-    """Raise an error unless every flag is True or False. Text would count as True."""
+    """Raise an error unless every flag is the bool True or False, because even the text "False" is true in Python."""
     for name, flag in flags.items():
         if flag is not True and flag is not False:
             raise ArgumentError(name, "True or False", repr(flag))
@@ -265,7 +265,7 @@ def checked_lengths(lengths: Tensor | None, batch: int, steps: int) -> Tensor | 
 
 
 def extremes(values: Tensor) -> tuple[int, int] | None:
-    """Return the smallest and the largest entry of an integer tensor, or None.
+    """Return the smallest and the largest entry of an integer tensor; None if there are no entries or no known values.
 
     The result is None if there are no entries, or if their values are unknown, as inside ``torch.compile`` and
     ``torch.vmap``.

@@ -1,4 +1,4 @@
-"""The product of all decays of a sequence, by which the scan multiplies the initial state."""
+"""The product of the decays of all steps, the factor by which a scan multiplies its initial state."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from stablessm.scan.padding import real_steps
 def decay_product(
     decay: Tensor, batch: int, steps: int, *, dims: int = 1, reset: Tensor | None = None, lengths: Tensor | None = None
 ) -> Tensor:
-    """Compute the product of all decays of each sequence, by which its initial state is multiplied, (B, …).
+    """Compute the factor (B, …) by which a scan multiplies each initial state: the product of the decays of all steps.
 
     The product is over the real (not padded) steps. It is zero if one of these steps is a reset. Without input, a
     recurrence multiplies its state by this product over ``steps`` steps.

@@ -42,7 +42,7 @@ class _Private(NamedTuple):
 
 
 def private_functions(version: str) -> _Private | None:
-    """Return the private PyTorch functions used here, or None in a release with which they are not tested.
+    """Return PyTorch's private functions that this module uses, or None for a release that is not tested with them.
 
     >>> private_functions("1.0.0") is None
     True
@@ -113,7 +113,7 @@ def quick(signal: Tensor) -> bool:
 
 
 def forward_mode() -> bool:
-    """Return True inside forward-mode differentiation, or if this release of PyTorch cannot tell."""
+    """Return True inside forward-mode differentiation, and in releases of PyTorch where this cannot be determined."""
     return _private is None or _private.forward_level() >= 0
 
 
@@ -128,7 +128,7 @@ def exporting() -> bool:
 
 
 def copy_all(targets: Iterable[Tensor], sources: Iterable[Tensor]) -> None:
-    """Copy each source tensor to its target tensor; on a GPU, a few kernels copy all tensors together."""
+    """Copy each source tensor to the target tensor at the same position; on a GPU, a few kernels make all copies."""
     written, read = list(targets), list(sources)
     if _private is not None and written:
         torch._foreach_copy_(written, read)
@@ -197,7 +197,8 @@ _uncompiled_loop: Any = None
 
 @constant_result
 def _made_uncompiled_loop() -> bool:
-    """Create ``_uncompiled_loop`` if it does not exist; always return True.
+    """Create the function ``_uncompiled_loop`` during the first compilation; return True, so that it can follow
+    ``and``.
 
     This is done during the first compilation, because marking a function imports the compiler.
     """
@@ -208,7 +209,7 @@ def _made_uncompiled_loop() -> bool:
 
 
 def eager(function: Any) -> Any:
-    """Return an autograd function rewritten in the older form, without ``setup_context``, which is faster to call.
+    """Return an autograd function in PyTorch's older form, without ``setup_context``, which is faster to call.
 
     The result is only for ``plain`` tensors. PyTorch calls the older form without binding arguments by name, which
     saves a third of the time of a small call. ``torch.func`` requires the newer form.
@@ -228,9 +229,7 @@ def eager(function: Any) -> Any:
 
 
 class Forms(NamedTuple):
-    """One operator in three forms to call: as a PyTorch operator, as an autograd function, and as a faster autograd
-    function.
-    """
+    """The three ways to call one operator: as a PyTorch operator, as an autograd function, and as a faster one."""
 
     operator: Any
     """The operator, for ``torch.compile``, which cannot trace an autograd function that has a ``jvp``."""
@@ -241,9 +240,7 @@ class Forms(NamedTuple):
     """The autograd function in the form of :func:`eager`, for plain tensors."""
 
     def choose(self, at_once: bool, *tensors: Tensor | None) -> Any:
-        """Return the operator or autograd function to call for these tensors; ``at_once`` is the result of
-        :func:`quick`.
-        """
+        """Return the function to call for these tensors; ``at_once`` is the result of :func:`quick` for the signal."""
         if at_once:
             return self.eager.apply if _differentiated(*tensors) else self.function.at_once
         return self.operator if torch.compiler.is_compiling() else self.function.apply

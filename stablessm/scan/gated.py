@@ -20,7 +20,7 @@ FULL_PRECISION = 50.0
 
 
 def gated_scan(layer: Gated) -> Tensor:
-    """Compute all states (B, T, C) of a gated recurrence, such as a minGRU's.
+    """Compute all states (B, T, C) of a gated recurrence, such as a minGRU.
 
     >>> half = torch.log(torch.ones(1, 3, 1).exp() - 1)
     >>> gates = torch.cat([half, torch.ones(1, 3, 1)], -1)
@@ -75,7 +75,7 @@ def _softplus(z: Tensor) -> Tensor:
 
 
 def _decayed(change: Tensor, candidate: Tensor | None, below_one: bool, dt: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Return the decay a = 1 + change and the drive (1 - a) candidate; ``below_one`` keeps a below 1 where dt > 0."""
+    """Return the decay a = 1 + change and the drive (1 - a) · candidate, with a < 1 where dt > 0 if ``below_one``."""
     if below_one:
         limited = change.clamp(max=-torch.finfo(change.dtype).eps / 2)
         change = limited if dt is None else torch.where(dt > 0, limited, change)
@@ -101,7 +101,7 @@ def _cpu() -> Any:
 
 
 class _Fused(torch.autograd.Function):
-    """The autograd function of the gated scan's CPU kernels; it supports only plain tensors and reverse mode."""
+    """The autograd function of the gated scan's CPU kernels; supports only plain tensors and reverse mode."""
 
     @staticmethod
     def forward(ctx: Any, form: str, *args: Any) -> Tensor:
@@ -124,7 +124,7 @@ class _Fused(torch.autograd.Function):
 
 
 def _gradients(layer: Gated, grad: Tensor) -> tuple[Tensor, ...]:
-    """Compute the gradients of the given tensors by operations that can be differentiated again."""
+    """Compute the gradients of gates, rate, x and initial by PyTorch operations, which can be differentiated again."""
 
     def run(*parts: Tensor) -> Tensor:
         rest = iter(parts)

@@ -59,7 +59,7 @@ def _(grad: Tensor, decay: Tensor, states: Tensor, *rest: Any) -> tuple[Tensor, 
 
 
 def in_three(decay: Tensor) -> Tensor:
-    """Return a decay of shape (C,), (T, C) or (B, T, C) as a view of shape (1, 1, C), (1, T, C) or (B, T, C)."""
+    """Return a view with three dimensions of a decay (C,), (T, C) or (B, T, C); missing dimensions have size 1."""
     return decay if decay.dim() == 3 else decay[None, None] if decay.dim() == 1 else decay[None]
 
 
@@ -111,7 +111,7 @@ class Scan(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Tensor, int]:
-        """Run all mapped scans as one scan with a larger batch; if only a decay of shape (C,) is mapped, with more
+        """Run all scans of a ``vmap`` as one scan with a larger batch; if only a decay (C,) is mapped, with more
         channels.
         """
         decay, drive, initial, reset, *rest = args
@@ -160,7 +160,7 @@ def _gradients_at_once(grad: Tensor, decay: Tensor, states: Tensor, *args: Any) 
 
 
 def _gradients_by_scan(grad: Tensor, decay: Tensor, states: Tensor, *args: Any) -> tuple[Tensor, Tensor, Tensor]:
-    """Compute the gradients of decay, drive and initial by operations that can be differentiated again."""
+    """Compute the gradients of decay, drive and initial by PyTorch operations, which can be differentiated again."""
     *rest, backend = args
 
     def adjoint(recurrence: Recurrence, drive: Tensor) -> Tensor:

@@ -35,17 +35,17 @@ def forward(recurrence: Recurrence, drive: Tensor) -> Tensor:
 
 
 def in_parts(tensor: Tensor) -> Parts:
-    """Return the parts of a tensor as a tuple: real and imaginary if it is complex, otherwise only the tensor."""
+    """Return a tensor's real and imaginary parts as a tuple; the tuple of a real tensor contains only the tensor."""
     return torch.view_as_real(tensor.resolve_conj()).unbind(-1) if tensor.is_complex() else (tensor,)
 
 
 def joined(parts: Parts) -> Tensor:
-    """Return the real or complex tensor that :func:`in_parts` divided into parts."""
+    """Return the real or complex tensor whose parts are given, the inverse of :func:`in_parts`."""
     return torch.complex(*parts) if len(parts) == 2 else parts[0]
 
 
 def scan_parts(decay: Parts, drive: Parts, initial: Parts, reset: Tensor | None = None) -> Parts:
-    """Compute all states (B, T, C) of h[t] = decay[t] h[t-1] + drive[t], with complex numbers as pairs of real tensors.
+    """Compute all states (B, T, C) of h[t] = decay[t] h[t-1] + drive[t]; complex numbers are pairs of real tensors.
 
     Args:
         decay: (1 or B, 1 or T, C). Products of decays are computed in float64, because they have many factors.
@@ -78,9 +78,7 @@ def scan_parts(decay: Parts, drive: Parts, initial: Parts, reset: Tensor | None 
 
 
 def _within_blocks(h: Parts, a: Parts, place: Tensor, start: Tensor) -> tuple[Parts, Parts, Parts]:
-    """Compute the states of each block from a zero start, the product of decays since its start, and that of the whole
-    block.
-    """
+    """Compute the states of each block as if it started from zero, and the products of its decays up to each step."""
     constant, reach, powers = _constant(a), 1, a
     first = torch.maximum(start, place // BLOCK * BLOCK)
     while reach < BLOCK:
@@ -92,7 +90,7 @@ def _within_blocks(h: Parts, a: Parts, place: Tensor, start: Tensor) -> tuple[Pa
 
 
 def _across_blocks(h: Parts, a: Parts, ends: Tensor, start: Tensor) -> Parts:
-    """Compute the true states at the ends of all blocks, given the states of each block from a zero start."""
+    """Compute the states at the ends of all blocks, from the states of each block as if it started from zero."""
     place, reach = torch.arange(h[0].shape[1], device=ends.device), 1
     while reach * BLOCK < LONGEST:
         h, a = _doubled(h, a, (place - reach).clamp(min=0), ends - reach * BLOCK >= start)
@@ -101,7 +99,7 @@ def _across_blocks(h: Parts, a: Parts, ends: Tensor, start: Tensor) -> Parts:
 
 
 def _doubled(h: Parts, a: Parts, source: Tensor, exists: Tensor) -> tuple[Parts, Parts]:
-    """Compute one round of doubling: new states h + a h[source], and new decays, which span twice the distance.
+    """Double the number of steps that each state covers: add a · h[source] to h, and multiply a by a[source].
 
     Positions without a source keep their state and decay. ``where`` comes after the product, because a power of an
     unstable decay may be infinite, and ∞ times zero is NaN.
@@ -128,7 +126,7 @@ def _episode_starts(place: Tensor, reset: Tensor) -> Tensor:
 
 
 def _constant(decay: Parts) -> bool:
-    """Return True if all steps share one decay.
+    """Return True if the decay is the same at every step, that is, has only one entry along time.
 
     Inside ``torch.export`` an unknown number of steps is not an ``int``.
     """
@@ -137,13 +135,15 @@ def _constant(decay: Parts) -> bool:
 
 
 def _ones(parts: Parts) -> Parts:
-    """Return a decay of 1 for each sequence and channel, (B, 1, C), with an imaginary part if ``parts`` have one."""
+    """Return a decay of 1 for each sequence and channel, (B, 1, C), with an imaginary part of 0 if ``parts`` is
+    complex.
+    """
     shape = (parts[0].shape[0], 1, parts[0].shape[2])
     return tuple(part.new_full(shape, float(number == 0)) for number, part in enumerate(parts))
 
 
 def _times(a: Parts, h: Parts) -> Parts:
-    """Compute the product of two tensors that are given as real and imaginary parts, in the dtype of ``h``."""
+    """Compute the product a · h, where both tensors are given as real and imaginary parts, in the dtype of ``h``."""
     real, *imag = (part.to(h[0].dtype) for part in a)
     if not imag:
         return (real * h[0],)

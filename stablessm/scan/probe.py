@@ -14,7 +14,9 @@ from stablessm.scan.linear import linear_scan
 
 @dataclass(frozen=True)
 class Probe:
-    """The result of :func:`probe`: whether a backend works on this machine, and its error or why it does not run."""
+    """The result of :func:`probe`: whether the backend ran on this machine, and its error or the reason why it
+    did not.
+    """
 
     ran: bool
     detail: str

@@ -50,7 +50,7 @@ def _fast(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
 
 
 class _Projection(torch.autograd.Function):
-    """The autograd function of :func:`project`; it supports only plain tensors and reverse mode."""
+    """The autograd function of :func:`project`; supports only plain tensors and reverse mode."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -90,7 +90,9 @@ def _outer(grad: Tensor, x: Tensor) -> Tensor:
 
 
 def _rows(x: Tensor) -> Tensor:
-    """Return x as a matrix whose rows do not overlap in memory, because oneDNN is slow for overlapping rows."""
+    """Return x as a matrix whose rows do not overlap in memory, copied if necessary: oneDNN is slow for overlapping
+    rows.
+    """
     rows = x.flatten(0, -2)
     return rows if rows.stride(1) == 1 and rows.stride(0) >= rows.shape[1] else rows.contiguous()
 

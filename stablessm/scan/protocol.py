@@ -15,9 +15,7 @@ from torch import Tensor
 
 
 class Recurrence(NamedTuple):
-    """The recurrence h[t] = decay[t] h[t-1] + drive[t] without the drive, which backends receive as a separate
-    argument.
-    """
+    """The decay, initial state, resets and direction of the recurrence h[t] = decay[t] h[t-1] + drive[t]."""
 
     decay: Tensor
     """(B or 1, T or 1, C)."""
@@ -85,7 +83,7 @@ class SSMBackend(Protocol):
     def backward(
         self, layer: DiagonalSSM, checkpoints: Tensor, d_y: Tensor, d_final: Tensor | None
     ) -> tuple[Tensor | None, ...]:
-        """Return the gradients of x, decay, B, C, D and initial, or None for an argument that was not given.
+        """Return the gradients of x, decay, B, C, D and initial; None for each argument that was not given.
 
         ``d_y`` and ``d_final`` are the gradients of the output and of the final state; ``d_final=None`` means zeros.
         """
@@ -152,7 +150,7 @@ class SelectiveBackend(Protocol):
     def backward(
         self, layer: Selective, checkpoints: Tensor, d_y: Tensor, d_final: Tensor | None
     ) -> tuple[Tensor | None, ...]:
-        """Return the gradients of x, delta, A, B, C and initial (None allowed without ``initial``).
+        """Return the gradients of x, delta, A, B, C and initial; the last may be None if there is no initial state.
 
         ``d_y`` and ``d_final`` are the gradients of the output and of the final state; ``d_final=None`` means zeros.
         """

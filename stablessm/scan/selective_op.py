@@ -17,7 +17,7 @@ from stablessm.scan.selective_states import by_states, gradients_by_states
 
 
 class _Eager(torch.autograd.Function):
-    """The autograd function that calls a backend's kernels; it supports only plain tensors and reverse mode."""
+    """The autograd function that calls a backend's kernels; supports only plain tensors and reverse mode."""
 
     @staticmethod
     def forward(ctx: Any, *args: Any) -> tuple[Tensor, Tensor]:

@@ -20,7 +20,7 @@ def short_convolution(
     reset: Tensor | None = None,
     lengths: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Compute y[t] = Σ_j weight[K-1-j] x[t-j] + bias for every channel, and return the last inputs as the state.
+    """Compute y[t] = Σ_j weight[K-1-j] x[t-j] + bias for every channel; also return the last K - 1 inputs, the state.
 
     Args:
         x: (B, T, H), real.

@@ -80,7 +80,7 @@ def ssm_scan(
 
 
 def _dense(layer: DiagonalSSM, backend: str) -> tuple[Tensor, Tensor]:
-    """Compute a layer whose states share all inputs and outputs, by matrix products before and after a scan.
+    """Compute a layer with matrices B and C that all states share, by matrix products before and after a scan.
 
     A complex matrix product is computed as a real product of twice the size.
     """

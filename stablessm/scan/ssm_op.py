@@ -24,7 +24,9 @@ _LAYER = f"{_TENSORS}, str backend"
 
 
 def _run(backend: str, direction: str, layer: DiagonalSSM, *rest: Any) -> Any:
-    """Call a backend's ``forward`` or ``backward`` without autocast, which would make matrix products less accurate."""
+    """Call a backend's ``forward`` or ``backward`` with autocast turned off, which would make
+    products less accurate.
+    """
     function, device = getattr(backends.load(backend).ssm, direction), layer.x.device.type
     if not autocast_enabled(device):
         return function(layer, *rest)
@@ -33,7 +35,8 @@ def _run(backend: str, direction: str, layer: DiagonalSSM, *rest: Any) -> Any:
 
 
 def _sound(*args: Any) -> tuple[str, str, DiagonalSSM]:
-    """Check a layer that a user may pass to the operator directly; return the arguments of :func:`_run`.
+    """Check the arguments of the operator ``stablessm::ssm_scan``; return the arguments with which to call
+    :func:`_run`.
 
     During compilation the values of ``lengths`` are unknown. On a GPU, where a check would have to wait, lengths are
     clamped to the number of steps.
@@ -62,7 +65,9 @@ def ssm_op(*args: Any) -> tuple[Tensor, Tensor, Tensor]:
     schema=f"(Tensor d_y, Tensor? d_final, Tensor checkpoints, {_LAYER}) -> ({', '.join(['Tensor'] * 6)})",
 )
 def ssm_backward_op(d_y: Tensor, d_final: Tensor | None, checkpoints: Tensor, *args: Any) -> tuple[Tensor, ...]:
-    """Return the gradients of x, decay, B, C, D and initial; an empty tensor if there is no initial state."""
+    """Return the gradients of x, decay, B, C, D and initial; the last is an empty tensor if there
+    is no initial state.
+    """
     backend, _, layer = _sound(*args)
     x, shape_and_dtype = layer.x, backends.load(backend).ssm.checkpoint_shape(layer)
     check_like("checkpoints", checkpoints, *shape_and_dtype, x.device)
@@ -101,7 +106,9 @@ class SSM(torch.autograd.Function):
 
     @staticmethod
     def at_once(*args: Any) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the layer's output, final state and checkpoints by calling the backend, without the operator."""
+        """Return the layer's output, final state and checkpoints, computed by the backend directly, without the
+        operator.
+        """
         *layer, backend = args
         return _run(backend, "forward", DiagonalSSM(*layer))
 
@@ -130,7 +137,8 @@ class SSM(torch.autograd.Function):
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Tensor | None) -> tuple[Tensor, Tensor, None]:
-        """Compute the forward-mode derivatives dy[t] = Re Σ (dC h[t] + C dh[t]) + dD x + D dx and the last dh.
+        """Compute the forward-mode derivatives: dy[t] = Re Σ (dC h[t] + C dh[t]) + dD x + D dx, and dh after the last
+        step.
 
         dh[t] = a dh[t-1] + (da h[t-1] + dB x[t] + B dx[t]).
         """
@@ -161,8 +169,8 @@ class SSM(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[tuple[Tensor, ...], tuple[Any, ...]]:
-        """Run all mapped layers as one layer with more channels; with mapped resets or lengths, by a scan that stores
-        all states.
+        """Run all layers of a ``vmap`` as one layer with more channels, or as a scan if resets or
+        lengths are mapped.
         """
         if in_dims[6] is not None or in_dims[7] is not None:  # reset and lengths belong to a sequence, not to a channel
             y, final = torch.vmap(lambda *args: by_states(DiagonalSSM(*args[:-1]), args[-1]), in_dims=in_dims)(*args)
@@ -198,7 +206,7 @@ def _gradients_at_once(d_y: Tensor, d_final: Tensor | None, checkpoints: Tensor,
 
 
 def _gradients_by_states(d_y: Tensor, d_final: Tensor | None, _: Tensor, *args: Any) -> tuple[Tensor, ...]:
-    """Compute the gradients of all arguments by operations that can be differentiated again."""
+    """Compute the gradients of all arguments by PyTorch operations, which can be differentiated again."""
     *layer, backend = args
     return gradients_by_states(DiagonalSSM(*layer), d_y, d_final, backend)
 

@@ -72,7 +72,7 @@ def accumulate(signal: Tensor, decay: Tensor) -> Tensor:
 
 
 def _check_batches(**given: Tensor) -> None:
-    """Raise an error unless the shapes can be broadcast, apart from the last dimension."""
+    """Raise an error unless all shapes without their last dimension can be broadcast together."""
     if torch.compiler.is_compiling():
         return
     try:
@@ -89,7 +89,9 @@ def _levels(length: int) -> tuple[int, int]:
 
 
 def _two_levels(decay: Tensor, inner: int, outer: int) -> tuple[Tensor, Tensor]:
-    """Compute decay**s for s < inner and decay**(j inner) for j < outer, both (…, time, N)."""
+    """Compute the two factors of decay**(s + j · inner): decay**s for s < inner, and decay**(j ·
+    inner) for j < outer.
+    """
     exact = decay.to(torch.promote_types(decay.dtype, torch.float64))  # raising to powers increases the rounding error
     jump = powers(exact, inner + 1)[-1]
     return powers(decay, inner).movedim(0, -2), powers(jump, outer).to(decay.dtype).movedim(0, -2)

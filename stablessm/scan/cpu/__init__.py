@@ -1,1 +1,1 @@
-"""Kernels in machine code for the processor at hand, compiled by llvmlite (:mod:`stablessm.llvm`)."""
+"""CPU kernels of the scans, which llvmlite compiles to machine code for this processor (:mod:`stablessm.llvm`)."""

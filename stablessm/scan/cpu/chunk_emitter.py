@@ -18,7 +18,7 @@ Row: TypeAlias = list[ir.Value]
 
 
 class Spec(NamedTuple):
-    """The options of a CPU kernel of the fused layer, which are constants in its code."""
+    """The options of a CPU kernel of the fused layer, which are compiled into the kernel as constants."""
 
     backward: bool
     double: bool
@@ -61,9 +61,7 @@ def types(spec: Spec) -> Types:
 
 
 class ChunkEmitter:
-    """Emits the code of a CPU kernel, which processes vectors of channels, states of PARTS numbers and chunks of L
-    steps.
-    """
+    """Emits the vector instructions from which the CPU kernels of the fused layer are composed."""
 
     def __init__(self, builder: ir.IRBuilder, spec: Spec, fields: dict[str, ir.Value]) -> None:
         self.builder, self.spec, self.fields = builder, spec, fields
@@ -78,7 +76,7 @@ class ChunkEmitter:
         self._suffix = f"v{self.lanes}f{8 * self.emit.size}.p0"
 
     def buffer(self, vectors: int, element: ir.VectorType | None = None) -> ir.Value:
-        """Emit a buffer on the stack and return its address.
+        """Emit code that allocates a buffer on the stack, and return the buffer's address.
 
         The stack grows every time the code runs, so the code must not be in a loop.
         """
@@ -87,16 +85,16 @@ class ChunkEmitter:
         return room
 
     def entry(self, name: str, index: ir.Value, rows: int = 1, row: ir.Value | int = 0) -> ir.Value:
-        """Return the address of row ``row`` of entry ``index`` of the field ``name``, an array (…, rows, PARTS)."""
+        """Return the address of one row of an entry in the array ``name``, which has the shape (…, rows, PARTS)."""
         return self.at(self.fields[name], self.times(index, PARTS * rows), self.times(row, PARTS))
 
     def load(self, pointer: ir.Value, count: int = 1) -> Row:
-        """Emit the load of ``count`` consecutive vectors, whose element type is given by the pointer."""
+        """Emit code that loads ``count`` consecutive vectors, and return the vectors."""
         emit = self._emitter(pointer)
         return [emit.load(self.at(pointer, i), self.lanes) for i in range(count)]
 
     def store(self, row: Row, pointer: ir.Value) -> None:
-        """Emit the store of consecutive vectors."""
+        """Emit code that stores consecutive vectors, starting at the given address."""
         for i, value in enumerate(row):
             self._emitter(pointer).store(value, self.at(pointer, i))
 
@@ -116,12 +114,12 @@ class ChunkEmitter:
         return [self.emit.constant(self.lanes, (0.0,))] * count
 
     def add(self, row: Row, pointer: ir.Value) -> None:
-        """Emit code that adds vectors to float64 sums in memory."""
+        """Emit code that adds vectors to the float64 sums at an address in memory."""
         sums = self.load(pointer, len(row))
         self.store([self.builder.fadd(u, v) for u, v in zip(sums, self.widen(row), strict=True)], pointer)
 
     def product(self, u: Row, v: Row, plus: Row, *, conjugate: bool = False) -> Row:
-        """Emit code for u v + plus, or conj(u) v + plus, for PARTS real or complex numbers per channel, and return the
+        """Emit code for u v + plus, or conj(u) v + plus, of PARTS real or complex numbers per channel; return the
         result.
         """
         fma, minus = self.emit.multiply_add, self.builder.fneg
@@ -135,20 +133,20 @@ class ChunkEmitter:
         return result
 
     def conjugate(self, state: Row) -> Row:
-        """Return the complex conjugate of a state of PARTS numbers."""
+        """Return the complex conjugate of a state, which is given as PARTS numbers."""
         return [self.builder.fneg(u) if self.spec.complex and i % 2 else u for i, u in enumerate(state)]
 
     def real(self, state: Row) -> Row:
-        """Return the real parts of a state of PARTS numbers."""
+        """Return the real parts of a state, which is given as PARTS numbers."""
         return state[::2] if self.spec.complex else state
 
     def as_state(self, value: ir.Value) -> Row:
-        """Return a state of PARTS numbers in which every number is ``value``."""
+        """Return a state, as PARTS numbers, in which every number is ``value``."""
         zero = ir.Constant(value.type, None)
         return [zero if self.spec.complex and i % 2 else value for i in range(PARTS)]
 
     def one(self) -> Row:
-        """Return a float64 state whose numbers are all 1."""
+        """Return a float64 state in which every number is 1."""
         return self.as_state(self._wide.constant(self.lanes, (1.0,)))
 
     def scaled(self, state: Row, count: ir.Value) -> Row:
@@ -160,8 +158,8 @@ class ChunkEmitter:
     # The three products of small matrices. ``table`` is (steps, PARTS); step s of chunk c is row c L + s of ``rows``.
 
     def project(self, rows: ir.Value, table: ir.Value, count: ir.Value, chunks: int) -> list[Row]:
-        """Emit code for Σ_s table[s] rows[c, s], the sum over the steps s of each chunk c; return one state
-        per chunk.
+        """Emit code for the sums Σ_s table[s] rows[c, s] over the steps s of each chunk c; return
+        one state per chunk.
         """
 
         def step(s: ir.Value, sums: Row) -> Row:
@@ -207,7 +205,7 @@ class ChunkEmitter:
     # Inside a chunk: a convolution with the first L numbers of the kernel.
 
     def convolve(self, rows: ir.Value, kernel: ir.Value, results: ir.Value, *, transposed: bool) -> None:
-        """Emit code for results[t] = Σ_{s ≤ t} kernel[t-s] rows[s], or for the transposed convolution.
+        """Emit code for the convolution results[t] = Σ_{s ≤ t} kernel[t-s] rows[s], or for its transpose.
 
         The transposed convolution is results[s] = Σ_{t ≥ s} kernel[t-s] rows[t].
         """
@@ -221,7 +219,7 @@ class ChunkEmitter:
         self.store(sums, results)
 
     def convolve_back(self, rows: ir.Value, kernel: ir.Value, results: ir.Value, count: ir.Value) -> None:
-        """Emit code for the transposed convolution of the first ``count`` rows of a chunk.
+        """Emit code for the transposed convolution of a chunk that has only ``count`` rows.
 
         Zeros in the other rows are no substitute: zero times a number of the kernel that is not finite is NaN.
         """
@@ -238,7 +236,7 @@ class ChunkEmitter:
         self.emit.repeat(count, result)
 
     def correlate(self, early: ir.Value, late: ir.Value, sums: Row) -> Row:
-        """Emit code that adds Σ_t late[t] early[t-j] to sums[j] for every lag j, and return the sums.
+        """Emit code that adds the correlations Σ_t late[t] early[t-j] to sums[j] for every lag j, and return the sums.
 
         Rows past the end of a sequence must be zeros.
         """
@@ -252,7 +250,7 @@ class ChunkEmitter:
     # Copies of a tile's rows between an array and a buffer. The last tile may have fewer channels than lanes.
 
     def read(self, rows: Rows, buffer: ir.Value) -> None:
-        """Emit a copy of an array's rows to a buffer, and a prefetch of the rows of the next block.
+        """Emit code that copies rows of an array to a buffer, and prefetches the rows of the next block.
 
         The rows are far apart in memory, so the processor does not predict their addresses.
         """
@@ -278,7 +276,7 @@ class ChunkEmitter:
         self._each_row(row, rows)
 
     def write(self, rows: Rows, buffer: ir.Value) -> None:
-        """Emit a copy of rows from a buffer to an array."""
+        """Emit code that copies rows from a buffer to an array."""
         number = ir.IntType(32)
         kinds = [self.types.vector, self._pointer, number, self._mask]
         masked = self._intrinsic(f"llvm.masked.store.{self._suffix}", ir.VoidType(), kinds)
@@ -312,7 +310,7 @@ class ChunkEmitter:
         return self.builder.shuffle_vector(first, nothing, order)
 
     def _whole(self, scalars: ir.Value) -> ir.Value:
-        """Return a pointer to a vector, given a pointer to its first scalar."""
+        """Cast a pointer to a number to a pointer to the vector that starts with this number."""
         return self.builder.bitcast(scalars, self._pointer)
 
     def _intrinsic(self, name: str, result: ir.Type, arguments: list[ir.Type]) -> ir.Function:

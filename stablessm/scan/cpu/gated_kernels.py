@@ -33,7 +33,7 @@ BACKWARD_FIELDS = (
 
 
 class Spec(NamedTuple):
-    """The options of a CPU kernel of the gated recurrence."""
+    """The options of a CPU kernel of the gated recurrence, which are compiled into the kernel as constants."""
 
     form: str
     backward: bool
@@ -44,12 +44,12 @@ class Spec(NamedTuple):
 
     @property
     def lanes(self) -> int:
-        """Return the number of channels in a SIMD vector."""
+        """Return the number of channels in one SIMD vector of the kernel's dtype."""
         return VECTOR_BYTES // (8 if self.double else 4)
 
 
 class _Code(UnitEmitter):
-    """Emits the address computations and the gate of one tile (vector of channels) at one time step."""
+    """Emits the address computations and the gate of one tile (a vector of channels) at one time step."""
 
     def __init__(self, builder: ir.IRBuilder, spec: Spec, fields: dict[str, ir.Value], buffer: ir.Value) -> None:
         super().__init__(builder, spec, spec.lanes, fields)
@@ -66,30 +66,30 @@ class _Code(UnitEmitter):
         return self.emit.at(self.step_of(name, t), gates, self.channel(tile))
 
     def inputs(self, t: ir.Value, tile: ir.Value) -> list[ir.Value]:
-        """Emit the loads of the inputs of all gates and, if the form uses it, of the layer's input; return them."""
+        """Emit code that loads the inputs of all gates, and the layer's input if the formulas use it; return all of
+        them.
+        """
         form = FORMS[self.spec.form]
         found = [self.load(self.at("gates", t, tile, gate)) for gate in range(form.gates)]
         return [*found, self.load(self.at("x", t, tile))] if form.direct else found
 
     def of_batch(self, name: str, tile: ir.Value) -> ir.Value:
-        """Return the address of a tile's channels in an array (batch, channel)."""
+        """Return the address of a tile's channels in an array of shape (batch, channel)."""
         row = self.emit.times(self.batch, self.fields["channels"])
         return self.emit.at(self.fields[name], row, self.channel(tile))
 
     def load(self, pointer: ir.Value) -> ir.Value:
-        """Emit the load of one vector of channels."""
+        """Emit code that loads one vector of channels, and return the vector."""
         return self.emit.load(pointer, self.lanes)
 
     def carry(self, tile: ir.Value, which: int = 0) -> ir.Value:
-        """Return the address of a vector in which a tile keeps its state from one time step to the next."""
+        """Return the address of the stack buffer in which a tile keeps its state from one time step to the next."""
         place = self.emit.sum(self.emit.times(tile, 2), which)
         return self.emit.at(self.buffer, self.emit.times(place, self.lanes))
 
 
 class _Change(NamedTuple):
-    """The decay and the drive (or the candidate for the drive) of one tile at one step, and how to compute their
-    gradients.
-    """
+    """The gate values of one tile (a vector of channels) at one time step, and a function for their gradients."""
 
     change: ir.Value
     """f = a - 1, before it is limited."""
@@ -101,7 +101,7 @@ class _Change(NamedTuple):
 
 
 class Form(NamedTuple):
-    """The formulas of one kind of gated layer, such as ``min-gru``."""
+    """The formulas that distinguish one kind of gated layer, such as ``min-gru``, from the other kinds."""
 
     gates: int
     direct: bool
@@ -111,7 +111,7 @@ class Form(NamedTuple):
 
 
 def _min_gru(code: _Code, rate: ir.Value, inputs: list[ir.Value]) -> _Change:
-    """Emit code for the gates of a minGRU: f = exp(rate softplus(z)) - 1."""
+    """Emit code for the gate of a minGRU, the decay minus one: f = exp(rate softplus(z)) - 1."""
     b, (z, candidate) = code.b, inputs
     opened = code.math.softplus(z)
     exponent = b.fmul(rate, opened)
@@ -126,7 +126,9 @@ def _min_gru(code: _Code, rate: ir.Value, inputs: list[ir.Value]) -> _Change:
 
 
 def _min_lstm(code: _Code, rate: ir.Value, inputs: list[ir.Value]) -> _Change:
-    """Emit code for the gates of a minLSTM: ``_min_gru`` with z = softplus(-forget) - softplus(-enter)."""
+    """Emit code for the gate of a minLSTM, which is the gate of a minGRU at z = softplus(-forget) -
+    softplus(-enter).
+    """
     b, (forget, enter, candidate) = code.b, inputs
     z = b.fsub(*(code.math.softplus(b.fneg(gate)) for gate in (forget, enter)))
     unit = _min_gru(code, rate, [z, candidate])
@@ -140,7 +142,9 @@ def _min_lstm(code: _Code, rate: ir.Value, inputs: list[ir.Value]) -> _Change:
 
 
 def _hgrn(code: _Code, rate: ir.Value, inputs: list[ir.Value]) -> _Change:
-    """Emit code for the gates of an HGRN: f = rate sigmoid(-z) and the candidate c = silu(v)."""
+    """Emit code for the gate of an HGRN, f = rate sigmoid(-z) (the decay minus one), and for the
+    candidate c = silu(v).
+    """
     b, (z, v) = code.b, inputs
     closed, passed = code.math.sigmoid(b.fneg(z)), code.math.sigmoid(v)
     candidate = b.fmul(v, passed)
@@ -155,7 +159,7 @@ def _hgrn(code: _Code, rate: ir.Value, inputs: list[ir.Value]) -> _Change:
 
 
 def _rg_lru(code: _Code, rate: ir.Value, inputs: list[ir.Value]) -> _Change:
-    """Emit code for the gates of an RG-LRU: f = exp(rate sigmoid(z)) - 1 and u = √(1 - a²) sigmoid(i) x.
+    """Emit code for the gate of an RG-LRU, f = exp(rate sigmoid(z)) - 1, and for the drive u = √(1 - a²) sigmoid(i) x.
 
     The code uses 1 - a² = -f (2 + f).
     """
@@ -189,9 +193,7 @@ FORMS = {
 
 
 def _changed(code: _Code, t: ir.Value, tile: ir.Value) -> tuple[_Change, ir.Value]:
-    """Emit code for the gates of a tile at step t; return the gates, and a - 1, limited to below 0 if the options
-    require.
-    """
+    """Emit code for the gate of a tile at step t; return its values, and a - 1 (with ``below_one``, always below 0)."""
     rate = code.load(code.emit.at(code.fields["rate"], code.channel(tile)))
     found = FORMS[code.spec.form].change(code, rate, code.inputs(t, tile))
     return found, code.math.negative(found.change) if code.spec.below_one else found.change
@@ -267,7 +269,7 @@ def _backward(code: _Code, tile_of: Callable[[ir.Value], ir.Value], tiles: ir.Va
 
 
 def build(spec: Spec) -> ir.Function:
-    """Return the LLVM function of the kernel, which computes a range of work units."""
+    """Return the LLVM function of the kernel, which computes a range of units (each one sequence and one tile)."""
     names = BACKWARD_FIELDS if spec.backward else FORWARD_FIELDS
     scalar = ir.DoubleType() if spec.double else ir.FloatType()
     arrays = ("rate", "initial", "gates", "x", "states", "grad", "d_gates", "d_x", "d_rate", "d_initial")

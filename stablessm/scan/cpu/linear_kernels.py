@@ -29,7 +29,7 @@ PREFETCH_STEPS = 16
 
 
 class Spec(NamedTuple):
-    """The options of a CPU kernel of the linear scan, which are constants in its code."""
+    """The options of a CPU kernel of the linear scan, which are compiled into the kernel as constants."""
 
     backward: bool
     double: bool
@@ -59,8 +59,8 @@ BACKWARD_FIELDS = (
 
 
 class _Tile:
-    """A tile of one sequence (128 bytes of neighboring channels): the addresses of its rows, and operations
-    on a row.
+    """One tile, 128 bytes of neighboring channels of one sequence: the addresses of its rows, and operations on
+    a row.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class _Tile:
         self._batch, self._column = batch, column
 
     def row(self, array: str, step: ir.Value | None = None, column: ir.Value | int = 0) -> ir.Value:
-        """Return the address of a column in the sequence's row of ``array`` at a step, counted in scan order."""
+        """Return the address of element ``column`` in an array at one time step of this sequence."""
         emit, fields = self.emit, self.fields
         terms = [emit.times(self._batch, fields[f"{array}_batch"]), column]
         if step is not None:
@@ -83,13 +83,13 @@ class _Tile:
         return [self.emit.at(row, start) for start in itertools.accumulate([0, *self.widths[:-1]])]
 
     def load(self, array: str, step: ir.Value | None = None) -> list[ir.Value]:
-        """Emit the load of the tile's row of an array, converted to float64."""
+        """Emit code that loads the tile's row of an array at one time step; return the row in float64."""
         vectors = zip(self.vectors(array, step), self.widths, strict=True)
         row = [self.emit.load(place, lanes) for place, lanes in vectors]
         return row if self.emit.spec.double else [self.emit.builder.fpext(u, _wide(u.type.count)) for u in row]
 
     def prefetch(self, array: str, step: ir.Value) -> None:
-        """Emit a prefetch of the row that is PREFETCH_STEPS steps later.
+        """Emit code that prefetches the row PREFETCH_STEPS time steps ahead.
 
         A prefetch past the last row has no effect.
         """
@@ -101,7 +101,7 @@ class _Tile:
             builder.call(prefetch, [line, i32(0), i32(3), i32(1)])  # a read of data, into all cache levels
 
     def store(self, row: list[ir.Value], array: str, step: ir.Value | None = None) -> None:
-        """Emit the store of a row, rounded to the dtype of the array."""
+        """Emit code that stores a row, rounded to the dtype of the array."""
         places = self.vectors(array, step)
         for value, place in zip(row, places, strict=True):
             narrow = self.emit.vector(value.type.count)
@@ -113,7 +113,7 @@ class _Tile:
         return [ir.Constant(_wide(lanes), None) for lanes in self.widths]
 
     def unless_reset(self, row: list[ir.Value], step: ir.Value) -> list[ir.Value]:
-        """Return the row, or zeros if there is a reset at ``step``; the code selects zeros, because 0 · NaN is NaN."""
+        """Return the row, or zeros if ``step`` has a reset (selected, not multiplied, because 0 · NaN is NaN)."""
         if not self.emit.spec.reset:
             return row
         builder = self.emit.builder
@@ -126,7 +126,7 @@ def _wide(lanes: int) -> ir.VectorType:
 
 
 def _forward(tile: _Tile) -> None:
-    """Emit code for the loop h = a h + x over all steps."""
+    """Emit code for the forward loop h = a h + x over all time steps."""
     emit = tile.emit
     constant = None if emit.spec.per_step else tile.load("decay")
 
@@ -190,7 +190,7 @@ def _pointers(spec: Spec) -> dict[str, ir.Type]:
 
 
 def build(spec: Spec) -> ir.Function:
-    """Return the LLVM function of the kernel, which computes a range of tiles."""
+    """Return the LLVM function of the kernel, which computes a range of tiles (vectors of channels of one sequence)."""
     names = BACKWARD_FIELDS if spec.backward else FORWARD_FIELDS
     name = "scan_" + "".join(str(int(flag)) for flag in spec)
     builder, fields, first, last = kernel_entry(name, names, _pointers(spec))

@@ -35,7 +35,7 @@ LARGE_BYTES = 4 << 20
 
 @final
 class Pool:
-    """Memory mappings that no tensor uses at the moment, kept for later results.
+    """A pool of memory mappings that no tensor uses at the moment, kept so that later results can reuse the memory.
 
     No method waits for the lock: where it is taken, memory is mapped and freed without the pool. So neither a garbage
     collection or a signal handler inside a locked section nor a process forked during one can hang.
@@ -54,11 +54,13 @@ class Pool:
 
     @property
     def idle_bytes(self) -> int:
-        """Return the total size of all idle mappings, in bytes."""
+        """Return the total size, in bytes, of the mappings that no tensor uses at the moment."""
         return sum(map(len, self._idle))
 
     def take(self, size: int) -> mmap.mmap:
-        """Return a mapping of ``size`` bytes that nothing else uses. Its content is undefined."""
+        """Return a mapping of ``size`` bytes that no tensor uses, from the pool or newly made; its content is
+        undefined.
+        """
         if self._lock.acquire(blocking=False):
             try:
                 for index in reversed(range(len(self._idle))):

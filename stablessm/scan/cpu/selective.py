@@ -20,7 +20,7 @@ LEAST_STEPS, MOST_STEPS = 8, 64
 
 
 def forward(layer: Selective) -> tuple[Tensor, Tensor, Tensor]:
-    """Compute the output, the final state, and the checkpoints for ``backward``."""
+    """Compute the layer's output, its final state, and the checkpoints that ``backward`` needs."""
     spec = Spec(False, layer.A.dtype == torch.float64, layer.below_one)
     state = _packed(layer.zero_state() if layer.initial is None else layer.initial, spec)
     arrays = _arrays(layer, spec) | {"state": state}
@@ -53,7 +53,9 @@ def backward(layer: Selective, checkpoints: Tensor, d_y: Tensor, d_final: Tensor
 
 
 def _cell(states: int) -> int:
-    """Return the number of time steps between two checkpoints, for the given number of states per channel."""
+    """Return the number of time steps between two stored states (checkpoints), given the number of
+    states per channel.
+    """
     return max(LEAST_STEPS, min(MOST_STEPS, CELL_STATES // max(1, states)))
 
 
@@ -67,24 +69,20 @@ def _arrays(layer: Selective, spec: Spec) -> dict[str, Tensor]:
 
 
 def _rows(signal: Tensor, spec: Spec) -> Tensor:
-    """Return a signal as (B, T, channels) for the kernels, with zero channels added up to a multiple of the vector
-    size.
-    """
+    """Return a signal (B, T, channels) with zero channels appended until the channels fill whole SIMD vectors."""
     lack = -signal.shape[2] % spec.lanes
     return results.rows(pad(signal, (0, lack)) if lack else signal, signal.dtype)
 
 
 def _packed(states: Tensor, spec: Spec) -> Tensor:
-    """Return a copy of states (B, H, N) in the shape (B, tiles, N, lanes), in which the channels of a tile are
-    adjacent.
-    """
+    """Copy states (B, H, N) into the layout (B, tiles, N, lanes), in which the channels of a tile are adjacent."""
     lack = -states.shape[1] % spec.lanes
     states = pad(states, (0, 0, 0, lack)) if lack else states
     return states.unflatten(1, (-1, spec.lanes)).transpose(2, 3).clone(memory_format=torch.contiguous_format)
 
 
 def _unpacked(packed: Tensor, layer: Selective) -> Tensor:
-    """Return packed states as (B, H, N), the inverse of :func:`_packed`.
+    """Return states in the shape (B, H, N), given their packed copy; the inverse of :func:`_packed`.
 
     The result is never a view.
     """

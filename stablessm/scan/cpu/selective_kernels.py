@@ -38,7 +38,7 @@ the number of states rounded up to whole vectors. Arrays of vectors: A (tiles, N
 
 
 class Spec(NamedTuple):
-    """The options of a CPU kernel of the selective layer."""
+    """The options of a CPU kernel of the selective layer, which are compiled into the kernel as constants."""
 
     backward: bool
     double: bool
@@ -48,27 +48,27 @@ class Spec(NamedTuple):
 
     @property
     def lanes(self) -> int:
-        """Return the number of channels in a SIMD vector."""
+        """Return the number of channels in one SIMD vector of the kernel's dtype."""
         return VECTOR_BYTES // (8 if self.double else 4)
 
 
 class _Unit(UnitEmitter):
-    """Emits addresses and the recurrence for one unit: one sequence and one tile (vector of channels)."""
+    """Emits addresses and the recurrence of one unit: one sequence and one tile (a vector of channels)."""
 
     def __init__(self, builder: ir.IRBuilder, spec: Spec, fields: dict[str, ir.Value], buffers: dict[str, ir.Value]):
         super().__init__(builder, spec, spec.lanes, fields)
         self.buffers, self.spec, self.tile = buffers, spec, I64(0)
 
     def vector(self, start: ir.Value, *index: ir.Value | int) -> ir.Value:
-        """Return the address of the vector with a given index in an array of vectors."""
+        """Return the address of one vector in an array of vectors, given the array's address and the vector's index."""
         return self.emit.at(start, self.emit.times(self.emit.sum(*index), self.lanes))
 
     def load(self, start: ir.Value, *index: ir.Value | int) -> ir.Value:
-        """Emit the load of the vector with a given index in an array of vectors."""
+        """Emit code that loads the vector with the given index from an array of vectors, and return the vector."""
         return self.emit.load(self.vector(start, *index), self.lanes)
 
     def buffer(self, name: str, *index: ir.Value | int) -> ir.Value:
-        """Return the address of the vector with a given index in the buffer ``name``."""
+        """Return the address of the vector with the given index in the stack buffer ``name``."""
         return self.vector(self.buffers[name], *index)
 
     def row(self, name: str, t: ir.Value) -> ir.Value:
@@ -76,11 +76,11 @@ class _Unit(UnitEmitter):
         return self.emit.at(self.step_of(name, t), self.emit.times(self.tile, self.lanes))
 
     def everywhere(self, name: str, t: ir.Value, n: ir.Value) -> ir.Value:
-        """Return a vector whose elements all equal B[t, n] or C[t, n]; ``name`` is "B" or "C"."""
+        """Return a vector in which every element is B[t, n] (``name`` "B") or C[t, n] (``name`` "C")."""
         return self.emit.broadcast(self.emit.at(self.step_of(name, t), n), self.lanes)
 
     def states_of(self, name: str, *index: ir.Value) -> ir.Value:
-        """Return the address of this tile's N state vectors in an array (batch, *index, tiles, N)."""
+        """Return the address of this tile's N state vectors in an array of shape (batch, *index, tiles, N)."""
         emit, place = self.emit, self.batch
         for size, number in zip(("cells",) * len(index), index, strict=True):
             place = emit.sum(emit.times(place, self.fields[size]), number)
@@ -88,7 +88,7 @@ class _Unit(UnitEmitter):
         return self.vector(self.fields[name], emit.times(place, self.fields["states"]))
 
     def copy_states(self, source: ir.Value, target: ir.Value) -> None:
-        """Emit a copy of N state vectors from one address to another."""
+        """Emit code that copies N state vectors from one address to another."""
         self.repeat(self.fields["states"], lambda n: self.emit.store(self.load(source, n), self.vector(target, n)))
 
     def clear(self, name: str, count: ir.Value) -> None:
@@ -120,7 +120,7 @@ class _Unit(UnitEmitter):
 
 
 def _forward(unit: _Unit) -> None:
-    """Emit code for the forward pass of one sequence and one tile (vector of channels)."""
+    """Emit code for the forward pass of one unit: one sequence and one tile (a vector of channels)."""
     f, b, emit = unit.fields, unit.b, unit.emit
     steps = b.load(emit.at(f["ends"], unit.batch))
     unit.copy_states(unit.states_of("state"), unit.buffers["h"])
@@ -135,7 +135,7 @@ def _forward(unit: _Unit) -> None:
 
 
 def _backward(unit: _Unit) -> None:
-    """Emit code for the backward pass of one sequence and one tile (vector of channels).
+    """Emit code for the backward pass of one unit: one sequence and one tile (a vector of channels).
 
     The buffer ``carry`` holds the gradient of the state that arrives from the later step.
     """
@@ -173,7 +173,7 @@ def _backward(unit: _Unit) -> None:
 
 
 def _adjoint(unit: _Unit, first: ir.Value, i: ir.Value) -> None:
-    """Emit code for the backward pass of time step ``first + i``."""
+    """Emit code for the backward pass of one time step, number ``i`` after the step ``first``."""
     f, b, emit = unit.fields, unit.b, unit.emit
     t = emit.sum(first, i)
     delta, x, d_y = (emit.load(unit.row(name, t), unit.lanes) for name in ("delta", "x", "d_y"))
@@ -234,7 +234,7 @@ def _name(spec: Spec) -> str:
 
 
 def build(spec: Spec) -> ir.Function:
-    """Return the LLVM function of the kernel, which computes a range of work units."""
+    """Return the LLVM function of the kernel, which computes a range of units (each one sequence and one tile)."""
     names = BACKWARD_FIELDS if spec.backward else FORWARD_FIELDS
     scalar = ir.DoubleType() if spec.double else ir.FloatType()
     arrays = ("x", "delta", "A", "B", "C", "state", "checkpoints", "y", "d_y", "d_x", "d_delta", "d_A", "d_B", "d_C")

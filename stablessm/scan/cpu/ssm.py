@@ -43,33 +43,33 @@ class Layout(NamedTuple):
 
     @property
     def lanes(self) -> int:
-        """Return the number of channels in a vector."""
+        """Return the number of channels in one SIMD vector of the kernel's dtype."""
         return VECTOR_BYTES // self.dtype.itemsize
 
     @property
     def tiles(self) -> int:
-        """Return the number of vectors that hold all channels."""
+        """Return the number of SIMD vectors that hold all channels."""
         return -(-self.channels // self.lanes)
 
     @property
     def groups(self) -> int:
-        """Return the number of groups of PARTS real numbers that make up all states of a channel."""
+        """Return the number of groups of PARTS real numbers into which the states of a channel are divided."""
         return -(-self.states * (2 if self.complex else 1) // PARTS)
 
     @property
     def length(self) -> int:
-        """Return L, the number of steps in a chunk.
+        """Return L, the number of time steps in a chunk (16).
 
         Longer chunks carry states less often but convolve longer rows.
         """
         return 16
 
     def spec(self, *, backward: bool) -> Spec:
-        """Return the options of a kernel that uses this layout."""
+        """Return the options of a kernel for arrays in this layout."""
         return Spec(backward, self.dtype == torch.float64, self.complex, self.length)
 
     def pack(self, values: Tensor) -> Tensor:
-        """Rearrange (R, H, N), real or complex, as (R, tiles, groups, PARTS, lanes), padded with zeros.
+        """Rearrange states (rows, H, N), real or complex, as (rows, tiles, groups, PARTS, lanes), padded with zeros.
 
         Without padding the result is a view, so that a copy in another dtype takes one pass.
         """
@@ -79,7 +79,7 @@ class Layout(NamedTuple):
         return parts.unflatten(2, (self.groups, PARTS)).unflatten(1, (self.tiles, self.lanes)).permute(0, 1, 3, 4, 2)
 
     def unpack(self, packed: Tensor) -> Tensor:
-        """Rearrange (R, tiles, groups, PARTS, lanes) as (R, H, N): the inverse of :meth:`pack`.
+        """Return packed states in the shape (rows, H, N): the inverse of :meth:`pack`.
 
         The result has the layout's dtype. It is never a view, because an operator must not return a view.
         """
@@ -101,7 +101,7 @@ def checkpoint_shape(layer: DiagonalSSM) -> tuple[tuple[int, ...], torch.dtype]:
 
 
 def forward(layer: DiagonalSSM) -> tuple[Tensor, Tensor, Tensor]:
-    """Compute the output, the final state, and the checkpoints for ``backward``."""
+    """Compute the layer's output, its final state, and the checkpoints that ``backward`` needs."""
     x, layout = layer.x, _layout(layer.decay)
     shape, dtype = checkpoint_shape(layer)
     checkpoints = results.empty(shape, dtype)
@@ -147,7 +147,9 @@ def backward(
 
 
 def _groups(tiles: int, batch: int, steps: int) -> int:
-    """Return the number of groups of sequences that a backward pass computes in parallel."""
+    """Return the number of groups of sequences whose gradients a backward pass sums separately, so that they run in
+    parallel.
+    """
     tiles = max(1, tiles)
     return max(1, min(batch, UNITS // tiles, CORES // math.gcd(tiles, CORES), batch * steps // GROUP_STEPS))
 
@@ -158,7 +160,7 @@ def _layout(decay: Tensor) -> Layout:
 
 
 def _results(layer: DiagonalSSM, dtype: torch.dtype) -> Tensor:
-    """Return an array for results in the shape of x; it contains zeros if the kernels will not write padded steps."""
+    """Return a new tensor for results in the shape of x, filled with zeros if the kernels will skip padded steps."""
     return (results.empty if layer.lengths is None else results.zeros)(layer.x.shape, dtype)
 
 

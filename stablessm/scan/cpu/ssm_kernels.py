@@ -55,7 +55,7 @@ sequence b start at ``rows[b]``. The arrays consist of vectors of channels; the 
 
 
 class _Block:
-    """One block of time steps of one tile (vector of channels): the addresses of its rows and tables."""
+    """One block of time steps of one tile (a vector of channels): the addresses of its rows and of its tables."""
 
     def __init__(self, code: ChunkEmitter, unit: ir.Value, tile: ir.Value, batch: ir.Value, block: ir.Value) -> None:
         self.code, self.unit, self.tile, self.batch = code, unit, tile, batch
@@ -70,8 +70,8 @@ class _Block:
         self.kernel = code.at(code.fields["kernel"], code.times(tile, length))
 
     def steps_of(self, chunk: ir.Value) -> tuple[ir.Value, ir.Value]:
-        """Return the number of steps of a chunk, and the number of table vectors to skip because the chunk may be
-        shorter than L.
+        """Return the number of steps in a chunk, and how many vectors of a table to skip if the chunk is shorter than
+        L.
         """
         builder, length = self.code.builder, self.code.spec.length
         left = builder.sub(self.steps, self.code.times(chunk, length))
@@ -79,7 +79,7 @@ class _Block:
         return steps, self.code.times(builder.sub(I64(length), steps), PARTS)
 
     def rows(self, array: str) -> Rows:
-        """Return the rows of this block in one of the arrays x, y, d_x and d_y."""
+        """Return the rows of this block in the array ``array``, which is x, y, d_x or d_y."""
         code, fields = self.code, self.code.fields
         stride, column = fields[f"{array}_time"], code.times(self.tile, code.lanes)
         sequence = code.times(self.batch, fields[f"{array}_batch"])
@@ -87,14 +87,16 @@ class _Block:
         return Rows(start, stride, code.builder.sub(fields["channels"], column), self.steps)
 
     def clear(self, buffer: ir.Value) -> None:
-        """Emit code that fills a buffer's last chunk with zeros, because the sequence may end within this chunk."""
+        """Emit code that fills the last chunk of a buffer with zeros, because the sequence may end
+        within this chunk.
+        """
         length = self.code.spec.length
         last = self.code.times(self.code.builder.sub(self.chunks, I64(1)), length)
         self.code.store(self.code.zeros(length), self.code.at(buffer, last))
 
 
 class _State:
-    """PARTS states of one block of time: their entries in the tables, and their values at the start of the block."""
+    """A group of PARTS states during one block of time steps: its tables, and its values at the start of the block."""
 
     def __init__(self, block: _Block, state: ir.Value) -> None:
         code, fields, length = block.code, block.code.fields, block.code.spec.length
@@ -114,18 +116,16 @@ class _State:
             self._d_powers = code.entry("d_powers", unit, length + 1)
 
     def power(self, exponent: ir.Value | int) -> Row:
-        """Return a**exponent in float64, for the decay a; the exponent L + 1 stands for CHUNKS L."""
+        """Return a power of the decay in float64: a**exponent, or a**(CHUNKS L) for the exponent L + 1."""
         return self.code.load(self.code.at(self._powers, self.code.times(exponent, PARTS)), PARTS)
 
     def add_to_power(self, gradient: Row, exponent: ir.Value | int) -> None:
-        """Emit code that adds a term to the gradient of a**exponent, for the decay a."""
+        """Emit code that adds a term to the gradient with respect to a**exponent, where a is the decay."""
         self.code.add(gradient, self.code.at(self._d_powers, self.code.times(exponent, PARTS)))
 
 
 def _running(code: ChunkEmitter, step: Row, start: Row, inputs: list[Row], *, conjugate: bool = False) -> list[Row]:
-    """Emit code for the state before each chunk of a block: h starts at ``start`` and becomes step · h + input per
-    chunk.
-    """
+    """Emit code for the state before each chunk of a block: ``start``, then per chunk h becomes step · h + input."""
     states = [start]
     for given in inputs[:-1]:
         states.append(code.product(step, states[-1], given, conjugate=conjugate))
@@ -133,7 +133,7 @@ def _running(code: ChunkEmitter, step: Row, start: Row, inputs: list[Row], *, co
 
 
 def _jump(code: ChunkEmitter, state: _State, before: Row, inputs: list[Row], *, conjugate: bool = False) -> None:
-    """Emit code that advances the carried state by a whole block, in float64.
+    """Emit code that advances a state from the start to the end of a whole block, in float64.
 
     Only the contribution of the inputs is summed in float32.
     """
@@ -147,7 +147,7 @@ def _jump(code: ChunkEmitter, state: _State, before: Row, inputs: list[Row], *, 
 
 
 class _Buffers(NamedTuple):
-    """Addresses of buffers on the stack for one block: inputs, results, and the state before each chunk."""
+    """Addresses of the stack buffers of one block: its inputs, its results, and the state before each chunk."""
 
     x: ir.Value
     result: ir.Value
@@ -220,7 +220,7 @@ def _backward(block: _Block, rows: _Buffers) -> None:
 
 
 def _inside_back(block: _Block, rows: _Buffers) -> None:
-    """Emit code for the gradients of x and of the kernel k that come from outputs in the same chunk as the input."""
+    """Emit code for the gradients of x and of the kernel k that come from outputs in the same chunk."""
     code, builder, length = block.code, block.code.builder, block.code.spec.length
 
     def inside(c: ir.Value, sums: Row) -> Row:
@@ -238,7 +238,7 @@ def _inside_back(block: _Block, rows: _Buffers) -> None:
 
 
 def _whole_back(code: ChunkEmitter, rows: _Buffers, state: _State, before: Row) -> None:
-    """Emit code for gradients that pass from chunk to chunk, all chunks at once, for a full block."""
+    """Emit code for the gradients that pass between the chunks of a full block, for all of its chunks at once."""
     length = code.spec.length
     step = code.round(state.power(length))
     states = _running(code, step, before, code.project(rows.x, state.into, I64(length), CHUNKS))
@@ -256,14 +256,14 @@ def _whole_back(code: ChunkEmitter, rows: _Buffers, state: _State, before: Row) 
 
 
 def _chunks_back(block: _Block, rows: _Buffers, state: _State, before: Row) -> None:
-    """Emit code for gradients that pass from chunk to chunk, one chunk at a time, for a block of few chunks."""
+    """Emit code for the gradients that pass between the chunks of a block, one chunk after the other."""
     code, builder, length = block.code, block.code.builder, block.code.spec.length
 
     def kept(c: ir.Value) -> ir.Value:
         return code.at(rows.kept, code.times(c, PARTS))
 
     def again(c: ir.Value, now: Row) -> Row:
-        """Emit code that stores the state before chunk c; return the state after the chunk."""
+        """Emit code that stores the state before chunk c, and return the state after chunk c."""
         code.store(code.round(now), kept(c))
         steps, missing = block.steps_of(c)
         (given,) = code.project(code.at(rows.x, code.times(c, length)), code.at(state.into, missing), steps, 1)
@@ -287,7 +287,7 @@ def _chunks_back(block: _Block, rows: _Buffers, state: _State, before: Row) -> N
 
 
 def _clear(code: ChunkEmitter, unit: ir.Value) -> None:
-    """Emit code that sets all gradient sums of a work unit to zero, on the thread that will use them."""
+    """Emit code that sets all gradient sums of a unit to zero, on the thread that will add to them."""
     length, states = code.spec.length, code.fields["states"]
     table = code.times(states, 2 * length * PARTS)
     vectors = {"d_tables": table, "d_tables_wide": table, "d_kernel": I64(length)}
@@ -303,7 +303,7 @@ def _clear(code: ChunkEmitter, unit: ir.Value) -> None:
 
 
 def _flush(code: ChunkEmitter, unit: ir.Value) -> None:
-    """Emit code that adds a work unit's float32 sums to its float64 sums, and sets the float32 sums to zero."""
+    """Emit code that adds a unit's float32 sums to its float64 sums, and then sets the float32 sums to zero."""
     count = code.times(code.fields["states"], 2 * code.spec.length * PARTS)
 
     def one(i: ir.Value) -> None:
@@ -327,7 +327,7 @@ def _pointers(spec: Spec) -> dict[str, ir.Type]:
 
 
 def build(spec: Spec) -> ir.Function:
-    """Return the LLVM function of the kernel, which computes all time blocks of a range of work units."""
+    """Return the LLVM function of the kernel, which computes a range of units, each over all of its time blocks."""
     name = "ssm_" + "_".join(str(int(option)) for option in spec)
     names = BACKWARD_FIELDS if spec.backward else FORWARD_FIELDS
     builder, fields, first, last = kernel_entry(name, names, _pointers(spec))

@@ -25,7 +25,7 @@ over ``groups`` of sequences."""
 
 
 class _Parameters:
-    """The parameters decay, B and C of PARTS states of a tile, and the addresses of their tables."""
+    """The decay, B and C of a group of PARTS states of a tile, and the addresses of the tables computed from them."""
 
     def __init__(self, code: ChunkEmitter, tile: ir.Value, state: ir.Value) -> None:
         self.code, fields, length = code, code.fields, code.spec.length
@@ -36,12 +36,14 @@ class _Parameters:
         self._powers = code.entry("powers", self.index, length + 2)
 
     def power(self, *exponent: ir.Value | int) -> ir.Value:
-        """Return the address of a**exponent, for the decay a."""
+        """Return the address of the power a**exponent in the table of powers, where a is the decay."""
         return self.code.at(self._powers, self.code.times(self.code.sum(*exponent), PARTS))
 
 
 def _make(code: ChunkEmitter, tile: ir.Value, wide_kernel: ir.Value) -> None:
-    """Emit code for the computation of a tile's tables; ``wide_kernel`` is a buffer of L float64 vectors."""
+    """Emit code that computes the tables of one tile; ``wide_kernel`` is the address of a buffer of
+    L float64 vectors.
+    """
     fields, length = code.fields, code.spec.length
     none = code.widen(code.zeros(PARTS))
     for j in range(length):
@@ -84,7 +86,7 @@ def _gradients(code: ChunkEmitter, tile: ir.Value) -> None:
     none = code.widen(code.zeros(PARTS))
 
     def summed(place: Callable[[ir.Value], ir.Value], width: int = PARTS) -> Row:
-        """Emit code that sums an array of gradients over the groups of sequences, always in the same order."""
+        """Emit code that sums an array of gradients over all groups of sequences, always in the same order."""
 
         def one_group(group: ir.Value, total: Row) -> Row:
             unit = code.sum(code.times(group, fields["units"]), tile)
@@ -130,7 +132,7 @@ def _gradients(code: ChunkEmitter, tile: ir.Value) -> None:
 
 
 def build(spec: Spec) -> ir.Function:
-    """Return the LLVM function of the kernel, which computes a range of tiles."""
+    """Return the LLVM function of the kernel, which computes the tables of a range of tiles, or their gradients."""
     name = "ssm_tables_" + "_".join(str(int(option)) for option in spec)
     names, kinds = GRADIENT_FIELDS if spec.backward else MAKE_FIELDS, types(spec)
     pointers = dict.fromkeys(names[2:], kinds.wide) | dict.fromkeys(("into", "out", "kernel"), kinds.vector)

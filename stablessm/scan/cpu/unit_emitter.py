@@ -26,12 +26,12 @@ class UnitEmitter:
         self.emit.repeat(count, body)
 
     def step_of(self, name: str, t: ir.Value) -> ir.Value:
-        """Return the address of this sequence at step t, in an array (batch, time, …)."""
+        """Return the address of step t of this sequence in an array of shape (batch, time, …)."""
         emit, f = self.emit, self.fields
         return emit.at(f[name], emit.times(self.batch, f[f"{name}_batch"]), emit.times(t, f[f"{name}_time"]))
 
     def restarts(self, t: ir.Value) -> ir.Value:
-        """Emit a condition that is true if a reset at step t sets the previous state to zero, and return it."""
+        """Emit code that tests whether step t has a reset, and return the condition."""
         b = self.b
         given = b.icmp_signed("!=", b.ptrtoint(self.fields["reset"], I64), I64(0))
         with b.if_else(given) as (yes, no):

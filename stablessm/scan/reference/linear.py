@@ -57,7 +57,7 @@ def gradients(
 
 
 def before(states: Tensor, initial: Tensor | None, reverse: bool) -> Tensor:
-    """Return the previous state h[t-1] of every step: ``initial``, then all states but the last in scan order."""
+    """Return the state h[t-1] before every step: ``initial``, followed by all states except the last, in scan order."""
     first = torch.zeros_like(states[:, :1]) if initial is None else initial.to(states.dtype)[:, None]
     parts = (states[:, 1:], first) if reverse else (first, states[:, :-1])
     return torch.cat(parts, 1)[:, : states.shape[1]]

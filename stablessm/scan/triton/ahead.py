@@ -31,7 +31,9 @@ fewer kernels are compiled in advance."""
 
 
 def running(operation: Callable[[], object] | None) -> None:
-    """Set the function that runs the current operation with meta tensors; None marks that no operation is running."""
+    """Tell this module which operation is about to run: ``operation()`` runs it on meta tensors; None means no
+    operation.
+    """
     global _operation
     _operation = operation
 
@@ -44,8 +46,7 @@ def meta(tensor: Any) -> Any:
 
 
 def compiled(signature: Any, compile: Callable[[], Any], device: torch.device) -> Any:
-    """Return the compiled form of a kernel; first start to compile all other kernels of the current operation in
-    parallel.
+    """Return the compiled kernel; first start compiling all other kernels of the current operation in parallel.
 
     If another thread is compiling the kernel, wait for it.
 
@@ -64,7 +65,7 @@ def compiled(signature: Any, compile: Callable[[], Any], device: torch.device) -
 
 
 def _begin(operation: Callable[[], object], device: torch.device) -> None:
-    """Start threads that compile all kernels of an operation.
+    """Start threads that compile all kernels of an operation, which the call ``operation()`` runs on meta tensors.
 
     The call ``operation()`` runs the operation on meta tensors, which records its kernels. If the operation fails with
     meta tensors, only the kernels before the failure are compiled here; the others are compiled when they are launched,

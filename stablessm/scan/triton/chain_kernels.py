@@ -164,8 +164,8 @@ def _group(
     WINDOW: tl.constexpr, BLOCK: tl.constexpr, LANES: tl.constexpr, CUTS: tl.constexpr, IS_COMPLEX: tl.constexpr,
     COMPILED: tl.constexpr,
 ):  # fmt: skip
-    """Wait for all earlier tiles of this tile's group, and return the composition (a, x, cut) of their maps, (1, BLOCK)
-    each.
+    """Compose the affine maps of all earlier tiles in this tile's group, as soon as they are published; return (a, x,
+    cut).
 
     ``at`` is the address at which the first of these tiles publishes, and ``step`` the distance to the next tile's.
     """

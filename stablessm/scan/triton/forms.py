@@ -14,7 +14,7 @@ import torch
 
 
 class Tile(NamedTuple):
-    """Size of the tile that a program computes at once, and how the program loads the tile."""
+    """The size of the tile that a program computes at once, and launch options for loading it."""
 
     lane_bytes: int
     """Number of bytes that a lane (thread) loads with one instruction, if the array is aligned to it."""
@@ -85,7 +85,7 @@ PROCESSORS = 132
 
 
 class Task(NamedTuple):
-    """The properties of a scan that determine the best way to divide it among GPU programs."""
+    """The properties of a scan (such as shape, dtype and device) that determine how to divide it among GPU programs."""
 
     shape: tuple[int, int, int]
     dtype: torch.dtype
@@ -119,7 +119,9 @@ def chains(device: torch.device) -> bool:
 
 
 def kind(dtype: torch.dtype) -> torch.dtype:
-    """Return the key of a dtype in the tables of costs: float16 for bfloat16, otherwise the dtype itself."""
+    """Return the dtype under which the tables of costs list a dtype: float16 for bfloat16,
+    otherwise the dtype itself.
+    """
     return _HALF if dtype.itemsize == 2 else dtype
 
 

@@ -33,7 +33,7 @@ _direct = _knows(triton.__version__)
 
 @final
 class Launch:
-    """A kernel whose arguments are all fixed except its pointers; ``launch(*tensors)`` runs it on their device.
+    """A Triton kernel with fixed arguments, except for its pointers; ``launch(*tensors)`` runs it on these tensors.
 
     Args:
         kernel: Function decorated with ``triton.jit``.
@@ -102,7 +102,8 @@ class Launch:
         return self._kernel.warmup(*self._places(tensors), *self._numbers, grid=(self._programs,), **self._options())
 
     def _record(self, tensors: tuple[Tensor, ...]) -> None:
-        """Record a launch with meta tensors instead of launching the kernel, so that :mod:`.ahead` can compile it.
+        """Record a launch with meta tensors instead of running the kernel, so that :mod:`.ahead` can compile the
+        kernel.
 
         The storages of the tensors are assumed to be aligned.
         """
@@ -137,7 +138,9 @@ class Launch:
         return {**self._constants, "num_warps": self._warps, **self._limit}
 
     def _places(self, tensors: tuple[Tensor, ...]) -> list[Tensor]:
-        """Return views of the tensors; the first element of each view is at the address that the kernel receives."""
+        """Return tensors that start at the addresses to pass to the kernel, which are ``offsets`` bytes after the given
+        tensors.
+        """
         real = [torch.view_as_real(tensor) if tensor.is_complex() else tensor for tensor in tensors]
         offsets = self._offsets or (0,) * len(real)
         return [

@@ -74,7 +74,7 @@ def backward(recurrence: Recurrence, states: Tensor, grad: Tensor) -> tuple[Tens
 
 
 class _Plan(NamedTuple):
-    """The properties of a call's arguments that determine its launches; they are the key of the cache of launches."""
+    """The layouts and options that determine the launches of a scan; calls with an equal plan reuse cached launches."""
 
     decay: Layout
     drive: Layout
@@ -106,7 +106,9 @@ class _Grid(NamedTuple):
 
     def launch(self, kernels: tuple[Any, Any], strides: tuple[int, ...], initial: bool, cuts: bool,
                offsets: tuple[int, ...]) -> Launch:  # fmt: skip
-        """Return a launch of ``kernels[0]`` if a program computes all steps of its channels, else of ``kernels[1]``."""
+        """Return a launch of the walk kernel ``kernels[0]`` or, if several programs share a sequence, the chain
+        ``kernels[1]``.
+        """
         flags, sizes = {"INITIAL": initial, "CUTS": cuts}, (self.steps, self.channels)
         if not self.window:
             constants = {**flags, **self.constants}
@@ -128,7 +130,7 @@ class _Grid(NamedTuple):
 
 
 class _Launches(NamedTuple):
-    """The kernel launches of one scan."""
+    """The kernel launches of one scan: the scan itself and, if required, the sum of the decay's gradient."""
 
     launch: Launch
     words: int
@@ -219,7 +221,7 @@ def _reads_at_once(lane: int, array: Layout) -> bool:
 
 
 def _rows(reverse: bool, *arrays: Layout) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the byte offset of the row that is computed first in each array, and the strides of all arrays.
+    """Return the byte offset of each array's row that is computed first, and the strides of all arrays in scan order.
 
     The arrays are (batch, time, channel). In reverse, the last row is computed first and the stride of time is
     negative. The stride of a dimension of size 1 is 0.
@@ -247,7 +249,7 @@ def _layout(array: Tensor) -> Layout:
 
 
 def _readable(tensor: Tensor, drive: Tensor) -> Tensor:
-    """Return a tensor in the form that kernels read: complex if the drive is, without lazy conjugation or negation."""
+    """Return a tensor that kernels can read: complex if the drive is complex, without lazy conjugation or negation."""
     if tensor.dtype != drive.dtype and tensor.is_complex() != drive.is_complex():
         tensor = tensor.to(drive.dtype)
     return tensor.resolve_conj().resolve_neg() if tensor.is_conj() or tensor.is_neg() else tensor

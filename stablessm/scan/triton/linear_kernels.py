@@ -63,7 +63,7 @@ def every_step(
     decay, decay_b, decay_c, batch, channel, count,
     SHIFT: tl.constexpr, SPREAD: tl.constexpr, IS_COMPLEX: tl.constexpr, WIDE: tl.constexpr, LANE: tl.constexpr,
 ):  # fmt: skip
-    """Return the decay of each channel if all steps share it, (SPREAD, BLOCK); with SHIFT, its complex conjugate."""
+    """Return the decay of each channel, if all steps share it, as a (SPREAD, BLOCK) tile; its conjugate with SHIFT."""
     offset = rows_at(batch * decay_b + channel * decay_c, tl.zeros([SPREAD, 1], tl.int32), 0, LANE)
     a_re, a_im = load(decay, offset, count > 0, 1.0, True, IS_COMPLEX, WIDE, LANE)
     if SHIFT:
@@ -76,7 +76,7 @@ def fetch_tile(
     decay, decay_at, decay_t, drive, drive_at, drive_t, within, begins, count,
     SHIFT: tl.constexpr, PER_STEP: tl.constexpr, IS_COMPLEX: tl.constexpr, LANE: tl.constexpr, EVEN: tl.constexpr,
 ):  # fmt: skip
-    """Load a tile of decays (a) and drives (x) in the dtype of their arrays; return it with a mask of valid rows.
+    """Load a tile of decays (a) and of drives (x) in the dtype of their arrays; return both, and a mask of valid rows.
 
     The mask is True at rows that have an a. SHIFT is 0 in a forward pass and 1 in a backward pass, in which a row uses
     the a and the cut of the row before it. ``begins`` is True at the first row, which then has no a.
@@ -102,7 +102,8 @@ def widen_tile(
     SHIFT: tl.constexpr, CUTS: tl.constexpr, PER_STEP: tl.constexpr, IS_COMPLEX: tl.constexpr, WIDE: tl.constexpr,
     EVEN: tl.constexpr,
 ):  # fmt: skip
-    """Return a tile from :func:`fetch_tile` converted to the dtype WIDE, and a mask of its resets (cuts).
+    """Convert a tile from :func:`fetch_tile` to the dtype WIDE; return it with a mask of the rows that are resets
+    (cuts).
 
     Rows without an a get a = 1 and x = 0, which keep the state.
     """

@@ -100,7 +100,9 @@ def sum_kernel(
     A_R: tl.constexpr, B_R: tl.constexpr, M: tl.constexpr, N: tl.constexpr, PRECISION: tl.constexpr,
     ALIGNED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, TERMS: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """Compute c[part] = aᵀ b over ``part_rows`` rows, for a (rows, M) and b (rows, N) of every channel."""
+    """Compute c[part] = aᵀ b over the ``part_rows`` rows of one part, for a (rows, M) and b (rows,
+    N) of every channel.
+    """
     columns: tl.constexpr = (N + COLUMNS - 1) // COLUMNS
     tiles: tl.constexpr = (M + ROWS - 1) // ROWS * columns
     tile = tl.program_id(0) % tiles
@@ -151,7 +153,7 @@ def sum_of_products(a: Tensor, b: Tensor) -> Tensor:
 
 
 def _precision(tensor: Tensor) -> str | None:
-    """Return the ``input_precision`` of Triton's ``tl.dot``; None, which selects cuBLAS, if TF32 is allowed."""
+    """Return the ``input_precision`` for Triton's ``tl.dot``, or None to use cuBLAS, if PyTorch allows TF32."""
     if torch.backends.cuda.matmul.fp32_precision == "tf32":
         return None
     return "ieee" if tensor.device.type == "cpu" else "bf16x6"  # Triton's interpreter (CPU) supports no bf16x6.
@@ -187,7 +189,7 @@ def _launch(
 def _sum_launch(
     shape: tuple[int, ...], a: tuple[int, ...], columns: int, b: tuple[int, ...], precision: str
 ) -> tuple[int, Launch]:
-    """Return the number of parts into which rows are divided, and the launch that computes the sum of each part."""
+    """Return the number of parts into which the rows are divided, and a launch that sums the products of each part."""
     channels, rows, terms = shape
     block = {"ROWS": _tile(terms, ROWS), "COLUMNS": _tile(columns, SUM_COLUMNS), "TERMS": TERMS, "STAGES": STAGES}
     tiles = channels * triton.cdiv(terms, block["ROWS"]) * triton.cdiv(columns, block["COLUMNS"])
@@ -202,8 +204,8 @@ def _sum_launch(
 
 
 def _has_wgmma(precision: str) -> bool:
-    """Return True if tensor cores read the factor b from shared memory (sm_90 or newer), and in Triton's
-    interpreter.
+    """Return True on GPUs whose tensor cores read b from shared memory (sm_90 or newer), and in
+    Triton's interpreter.
     """
     return precision == "ieee" or driver.active.get_current_target().arch >= 90
 

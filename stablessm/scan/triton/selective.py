@@ -24,7 +24,7 @@ TILE = 512
 
 
 def forward(layer: Selective) -> tuple[Tensor, Tensor, Tensor]:
-    """Compute the output, the final state, and the checkpoints for ``backward``."""
+    """Compute the layer's output, its final state, and the checkpoints that ``backward`` needs."""
     if not _supported(layer):
         return (*by_states(layer, "triton"), layer.x.new_empty(0))
     x, initial = layer.x, (layer.zero_state() if layer.initial is None else layer.initial).contiguous()
@@ -57,7 +57,7 @@ def backward(layer: Selective, checkpoints: Tensor, d_y: Tensor, d_final: Tensor
 
 
 def _supported(layer: Selective) -> bool:
-    """Return True if the kernels support this layer.
+    """Return True if the Triton kernels support the sizes and device of this layer.
 
     GPUs are excluded, because the kernels have run only in Triton's interpreter.
     """
@@ -71,7 +71,7 @@ def _tile(layer: Selective) -> tuple[int, int]:
 
 
 def _tensors(layer: Selective) -> tuple[list[Tensor], Tensor, Tensor]:
-    """Return the layer's contiguous tensors, its resets as bytes, and the number of real steps of each sequence.
+    """Return the layer's tensors made contiguous, its resets as bytes, and the number of unpadded steps per sequence.
 
     Without resets, any tensor takes their place.
     """

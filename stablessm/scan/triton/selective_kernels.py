@@ -21,7 +21,8 @@ NUMBERS = ("batch", "steps", "channels", "states", "cells", "limit")
 @triton.jit
 def _load_and_step(h, x, delta, rates, B, C, reset, row, channel, state, inside, has_state, channels, states, limit,
            RESET: tl.constexpr):  # fmt: skip
-    """Compute one step of a channel block: return the state before it, its decay, its inputs, and the state after it.
+    """Load the inputs of one step and compute it, for a block of channels; return the states before and after, and the
+    inputs.
 
     ``row`` is the index of the step.
     """
@@ -41,7 +42,7 @@ def selective_forward_kernel(
     x, delta, A, B, C, initial, reset, ends, y, final, checkpoints, batch, steps, channels, states, cells, limit,
     RESET: tl.constexpr, CELL: tl.constexpr, BLOCK: tl.constexpr, STATES: tl.constexpr,
 ):  # fmt: skip
-    """Compute the output, the final state, and the state before every cell (CELL steps)."""
+    """Compute the output, the final state, and checkpoints: the state before every cell of CELL steps."""
     sequence = (tl.program_id(0) % batch).to(tl.int64)
     channel = tl.program_id(0) // batch * BLOCK + tl.arange(0, BLOCK)
     state = tl.arange(0, STATES)
@@ -70,8 +71,8 @@ def selective_backward_kernel(
     batch, steps, channels, states, cells, limit,
     RESET: tl.constexpr, CELL: tl.constexpr, BLOCK: tl.constexpr, STATES: tl.constexpr,
 ):  # fmt: skip
-    """Compute the gradients of all arguments; those of B and C are sums per block of channels, that of A per
-    sequence.
+    """Compute the gradients of all arguments; the gradients of A, B and C are partial sums, which the caller
+    adds up.
     """
     sequence, block = (tl.program_id(0) % batch).to(tl.int64), (tl.program_id(0) // batch).to(tl.int64)
     channel = block * BLOCK + tl.arange(0, BLOCK)

@@ -39,7 +39,9 @@ PARTS = 2
 
 
 def checkpoint_shape(layer: DiagonalSSM) -> tuple[tuple[int, ...], torch.dtype]:
-    """Return the shape and dtype of the checkpoints: states at chunk starts and, if kept, the input as rows."""
+    """Return the shape and dtype of the checkpoints: the states at chunk starts and, unless too large, a copy of the
+    input.
+    """
     if not _chunked(layer):
         return ssm_blocked.checkpoint_shape(layer)
     x, decay = layer.x, layer.decay
@@ -48,7 +50,7 @@ def checkpoint_shape(layer: DiagonalSSM) -> tuple[tuple[int, ...], torch.dtype]:
 
 
 def forward(layer: DiagonalSSM) -> tuple[Tensor, Tensor, Tensor]:
-    """Compute the output, the final state, and the checkpoints for ``backward``."""
+    """Compute the layer's output, its final state, and the checkpoints that ``backward`` needs."""
     if not _chunked(layer):
         return ssm_blocked.forward(layer, "triton")
     x, decay, initial = layer.x, layer.decay, layer.initial
@@ -74,7 +76,9 @@ def _forward(
     checkpoints: Tensor,
     final: Tensor,
 ) -> None:
-    """Compute the output, checkpoints and final states of some channels, and write them into the given tensors."""
+    """Compute the output, checkpoints and final states for a part of the channels, and write them
+    to the given tensors.
+    """
     kept, entering = layer.split(checkpoints)
     made, inputs, both = layer.generate(*parameters), layer.turned(x, kept), layer.rows(layer.width, x.device)
     multiply(inputs, made.M, both)
@@ -106,7 +110,7 @@ def backward(
 
 
 class _Given(NamedTuple):
-    """The arguments of a backward pass, restricted to some of the channels."""
+    """The tensors that a backward pass receives, restricted to a part of the channels."""
 
     d_y: Tensor
     d_final: Tensor | None
@@ -122,7 +126,7 @@ def _backward(
     d_parameters: tuple[Tensor, ...],
     d_initial: Tensor | None,
 ) -> None:
-    """Compute the gradients for some of the channels, and write them into the given tensors.
+    """Compute the gradients for a part of the channels, and write them to the given tensors.
 
     Tensors as large as x are deleted as early as possible, to save memory.
     """
@@ -149,7 +153,9 @@ def _backward(
 
 
 class ChunkMatrices(NamedTuple):
-    """The matrices that map a chunk's inputs and states to its outputs (see :mod:`.ssm_kernels`), for every channel."""
+    """The matrices of a chunk, which map its inputs and first state to its outputs and next state (see
+    :mod:`.ssm_kernels`).
+    """
 
     M: Tensor
     """T and V side by side, (channel, LENGTH, LENGTH + R)."""
@@ -160,7 +166,7 @@ class ChunkMatrices(NamedTuple):
 
 
 class _Layer:
-    """The sizes and kernel launches of a layer for inputs of one shape.
+    """The sizes and kernel launches of a layer for inputs of one shape, computed once and reused.
 
     A row is one chunk of one sequence. The N states of a channel are R real numbers: 2 N if they are complex, else N.
     """
@@ -198,7 +204,7 @@ class _Layer:
         self._after_T, self._states = after_T, states
 
     def generate(self, decay: Tensor, B: Tensor, C: Tensor, D: Tensor | None) -> ChunkMatrices:
-        """Compute the matrices of a chunk from a layer's parameters, for every channel."""
+        """Compute the matrices that describe one chunk, for every channel, from the layer's parameters."""
         device, real = decay.device, decay.dtype.to_real()
         M = torch.empty((self.channels, self.length, self.width), dtype=real, device=device)
         W = torch.empty((self.channels, self.length, self.numbers), dtype=real, device=device)
@@ -214,12 +220,14 @@ class _Layer:
         return torch.empty((self.channels, self.batch * self.chunks, width), dtype=torch.float32, device=device)
 
     def split(self, checkpoints: Tensor) -> tuple[Tensor | None, Tensor]:
-        """Split the checkpoints into two views: the input as rows (None if not kept) and the states at chunk starts."""
+        """Split the checkpoints into two views: the copy of the input (None if there is no copy) and the states at
+        chunk starts.
+        """
         kept = checkpoints.shape[2] - self.numbers
         return (checkpoints[..., :kept], checkpoints[..., kept:]) if kept else (None, checkpoints)
 
     def turned(self, x: Tensor, rows: Tensor | None = None) -> Tensor:
-        """Return x (batch, time, channel) copied to float32 rows, one row for each channel, sequence and chunk.
+        """Return a copy of x (batch, time, channel) as float32 rows, one row per channel, sequence and chunk.
 
         The rows are written to the first columns of ``rows``, or to a new tensor.
         """
@@ -228,7 +236,7 @@ class _Layer:
         return rows
 
     def turn_back(self, flat: Tensor, y: Tensor) -> None:
-        """Copy rows to y (batch, time, channel); the inverse of ``turned``."""
+        """Copy rows to y (batch, time, channel), the inverse of :meth:`turned`."""
         self._turn(y.stride(), flat.stride(1), True)(y, flat)
 
     @functools.lru_cache(maxsize=16)  # noqa: B019 (layers are cached anyway)
@@ -241,7 +249,7 @@ class _Layer:
     def enter(
         self, both: Tensor, tail: Tensor | None, initial: Tensor | None, jumps: Tensor, entering: Tensor, final: Tensor
     ) -> None:
-        """Compute the states at chunk starts and the final states, and write them to ``entering`` and ``final``.
+        """Compute the states at the starts of chunks and the final states; write them to ``entering`` and ``final``.
 
         The last R columns of ``both`` hold the contribution of each chunk to the state after it; ``tail`` is the
         contribution of a last chunk that is not complete.
@@ -259,7 +267,7 @@ class _Layer:
         both: Tensor,
         d_initial: Tensor | None,
     ) -> Tensor:
-        """Compute the backward pass of ``enter``: return the gradients of ``jumps``, and write the other gradients.
+        """Compute the backward pass of :meth:`enter`; return the gradient of ``jumps``, and write the other gradients.
 
         The gradient of the initial state is written to ``d_initial``, and the gradient of the contribution of each
         chunk to the state after it to the last R columns of ``both``.
@@ -280,24 +288,22 @@ class _Layer:
         return Launch(kernel, self._columns, numbers, {**flags, **self._walks}, offsets=offsets, warps=1)
 
     def tail_of(self, rows: Tensor) -> Tensor:
-        """Return a view of the steps in each sequence's last, incomplete chunk, (channel, sequence, rest)."""
+        """Return a view of the steps in the incomplete last chunk of each sequence, (channel, sequence, steps)."""
         return rows.unflatten(1, (self.batch, self.chunks))[:, :, -1, : self.rest]
 
     def tail_added(self, inputs: Tensor, M: Tensor) -> Tensor:
-        """Compute the contribution of inputs in the last, incomplete chunk to the final state, (channel,
+        """Compute what the inputs in the incomplete last chunk add to the final state, as real numbers (channel,
         sequence, R).
         """
         return torch.bmm(self.tail_of(inputs), self.into_final(M))
 
     def into_final(self, M: Tensor) -> Tensor:
-        """Return the block of M that maps inputs in the last, incomplete chunk to the final state, (channel,
-        rest, R).
-        """
+        """Return the block of the matrix M that maps the inputs in the incomplete last chunk to the final state."""
         return M[:, self.length - self.rest :, self.length :]
 
     @staticmethod
     def reals(states: Tensor) -> Tensor:
-        """Return a view of states (channel, sequence, N) as real numbers (channel, sequence, R)."""
+        """Return a view of states (channel, sequence, N) as real numbers: 2 N numbers if complex, otherwise N."""
         return torch.view_as_real(states).flatten(2) if states.is_complex() else states
 
     def collect(
@@ -308,7 +314,9 @@ class _Layer:
         d_jumps: Tensor,
         found: tuple[Tensor, ...],
     ) -> None:
-        """Compute the gradients of decay, B, C and D from the matrices' gradients, and write them to ``found``."""
+        """Compute the gradients of decay, B, C and D from the gradients of the matrices, and write
+        them to ``found``.
+        """
         d_response = torch.empty((self.channels, self.length), dtype=torch.float64, device=d_M.device)
         *d_parameters, d_D = found
         self._diagonals(d_M, d_response, d_D)
@@ -330,12 +338,13 @@ def _length(states: int) -> int:
 
 
 def _kept(x: Tensor, decay: Tensor) -> int:
-    """Return how many columns of the checkpoints hold the input; 0 if the input is too large to be kept."""
+    """Return the number of columns in which the checkpoints keep a copy of the input; 0 if the input is too large."""
     return _length(decay.shape[1]) if x.numel() <= LARGE else 0
 
 
 def _parts(x: Tensor, decay: Tensor) -> list[tuple[_Layer, slice | None]]:
-    """Divide the channels into parts that are computed one after the other; return a layer and a slice for each part.
+    """Divide the channels into parts that are computed one after the other; return the layer and the slice of each
+    part.
 
     A single part with the slice None means all channels. Several parts are used for a large input with many states,
     whose intermediate results would take more memory than inputs and outputs.
@@ -350,7 +359,7 @@ def _parts(x: Tensor, decay: Tensor) -> list[tuple[_Layer, slice | None]]:
 
 
 def _view(at: slice | None, tensor: Any, dim: int) -> Any:
-    """Return a view of the channels ``at`` of a tensor, whose dimension ``dim`` is the channel.
+    """Return a view of a tensor restricted to the channels ``at``, where ``dim`` is the channel dimension.
 
     None means all channels and returns the tensor itself: creating a view takes the host as long as launching a kernel.
     """
@@ -358,6 +367,6 @@ def _view(at: slice | None, tensor: Any, dim: int) -> Any:
 
 
 def _ready(at: slice | None, *parameters: Tensor | None) -> tuple[Any, ...]:
-    """Return the channels ``at`` of the parameters, as contiguous tensors without lazy conjugation or negation."""
+    """Return the parameters of the channels ``at``, as contiguous tensors without lazy conjugation or negation."""
     chosen = (_view(at, tensor, 0) for tensor in parameters)
     return tuple(None if tensor is None else tensor.resolve_conj().resolve_neg().contiguous() for tensor in chosen)

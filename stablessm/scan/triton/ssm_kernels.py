@@ -40,7 +40,7 @@ def transpose_kernel(
     x, flat, x_b, x_t, x_c, batch, steps, channels, chunks, width,
     BACK: tl.constexpr, UNIT: tl.constexpr, LENGTH: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Copy x (batch, time, channel) to rows (channel, batch, chunk) that are ``width`` numbers apart.
+    """Copy x (batch, time, channel) to rows, one per channel, sequence and chunk, or (BACK) copy the rows to x.
 
     Steps after the end become zeros. BACK copies from the rows to x. UNIT states that the channels of x have stride 1.
     """
@@ -132,7 +132,7 @@ def toeplitz_kernel(response, T, width, LENGTH: tl.constexpr, ROWS: tl.constexpr
 
 @triton.jit
 def _column(batch, chunks, states, BLOCK: tl.constexpr):
-    """Return the channel, the sequence and the states that this program computes, and the index of their first row."""
+    """Return the channel, the sequence, the first row and the states that this program computes."""
     blocks = tl.cdiv(states, BLOCK)
     pair = (tl.program_id(0) // blocks).to(tl.int64)
     n = tl.program_id(0) % blocks * BLOCK + tl.arange(0, BLOCK)[None, :]
@@ -239,7 +239,7 @@ def leave_kernel(
 
 @triton.jit(do_not_specialize=NUMBERS)
 def diagonals_kernel(d_T, d_response, d_D, width, LENGTH: tl.constexpr, ROWS: tl.constexpr, LAGS: tl.constexpr):
-    """Compute the gradient of the impulse response k at LAGS lags: the sums along the diagonals of d_T.
+    """Compute the gradient of the impulse response k at LAGS lags, by sums along the diagonals of the gradient of T.
 
     The sum at lag 0 is also d_D.
     """
@@ -256,7 +256,7 @@ def diagonals_kernel(d_T, d_response, d_D, width, LENGTH: tl.constexpr, ROWS: tl
 
 @triton.jit
 def _pull(sum_re, sum_im, g_re, g_im, z_re, z_im, IS_COMPLEX: tl.constexpr):
-    """Add Σ g conj(z) over rows to ``sum``: the gradient of a factor of z, where g is the gradient of the product."""
+    """Add Σ g conj(z), summed over rows, to ``sum``: the gradient of w in a product w z whose gradient is g."""
     re, im = product(g_re, g_im, z_re, -z_im, IS_COMPLEX)
     sum_re += tl.sum(re, 0, keep_dims=True)
     if IS_COMPLEX:

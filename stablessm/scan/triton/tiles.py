@@ -96,7 +96,7 @@ def segments(tile, SPREAD: tl.constexpr):
 
 @triton.jit
 def all_rows(value, ROWS: tl.constexpr):
-    """Return a tile (ROWS, BLOCK) in which all rows of segment s are copies of ``value[s]``."""
+    """Return a tile (ROWS, BLOCK) that repeats ``value[s]`` in every row of segment s."""
     SPREAD: tl.constexpr = value.shape[0]
     BLOCK: tl.constexpr = value.shape[1]
     return tl.broadcast_to(value[None], [ROWS // SPREAD, SPREAD, BLOCK]).reshape(ROWS, BLOCK)
@@ -104,7 +104,7 @@ def all_rows(value, ROWS: tl.constexpr):
 
 @triton.jit
 def last(value):
-    """Return the last entry along dimension 0, computed as a sum in which -0.0 replaces all other entries."""
+    """Return the last entry along dimension 0, by a sum with -0.0 in place of the other entries."""
     count: tl.constexpr = value.shape[0]
     place = tl.arange(0, count)[:, None]
     if len(value.shape) == 3:
@@ -146,7 +146,7 @@ def apply_map(a_re, a_im, x_re, x_im, cut, y_re, y_im, CUTS: tl.constexpr, IS_CO
 
 @triton.jit
 def exchange(first, ends):
-    """Return the state before each segment of steps, and copies of the state after the last segment.
+    """Return the state before each segment of steps, and the state after the last segment, repeated for every segment.
 
     ``first`` is the state before the first segment, and ``ends`` are the states after each segment.
     """
@@ -157,7 +157,7 @@ def exchange(first, ends):
 
 @triton.jit
 def walk(a_re, a_im, x_re, x_im, cut, y_re, y_im, CUTS: tl.constexpr, IS_COMPLEX: tl.constexpr):
-    """Compute y[t] = a[t] y[t-1] + x[t] for all steps of a tile, and the last y; at a cut, y[t] = x[t].
+    """Compute y[t] = a[t] y[t-1] + x[t] for all steps of a tile; return all y and the last y. At a cut, y[t] = x[t].
 
     The argument y (before the tile) and the last y (after it) have the shape (SPREAD, BLOCK): a copy for each segment.
     """
@@ -177,7 +177,7 @@ def walk(a_re, a_im, x_re, x_im, cut, y_re, y_im, CUTS: tl.constexpr, IS_COMPLEX
 
 @triton.jit
 def walk_from(a_re, a_im, x_re, x_im, cut, y_re, y_im, CUTS: tl.constexpr, IS_COMPLEX: tl.constexpr):
-    """Compute the same y[t] as :func:`walk` for a tile, given the y before each segment, (SPREAD, BLOCK)."""
+    """Compute y[t] = a[t] y[t-1] + x[t] for all steps of a tile, given the y before each segment of steps."""
     SPREAD: tl.constexpr = y_re.shape[0]
     rows: tl.constexpr = x_re.shape
     a_re, x_re = segments(a_re, SPREAD), segments(x_re, SPREAD)
@@ -229,7 +229,7 @@ def _mask_of_parts(mask, offset):
 
 @triton.jit
 def fetch(start, offset, mask, OTHER: tl.constexpr, MASKED: tl.constexpr, IS_COMPLEX: tl.constexpr, LANE: tl.constexpr):
-    """Load elements of an array without conversion; elements where the mask is False are OTHER.
+    """Load elements of an array without conversion; where the mask is False, return OTHER instead.
 
     Complex numbers are returned as real and imaginary parts side by side, which are 0 where the mask is False.
     """
@@ -261,7 +261,7 @@ def load(
     start, offset, mask, OTHER: tl.constexpr, MASKED: tl.constexpr, IS_COMPLEX: tl.constexpr, WIDE: tl.constexpr,
     LANE: tl.constexpr,
 ):  # fmt: skip
-    """Load numbers, and return their real and imaginary parts in the dtype WIDE; OTHER where the mask is False."""
+    """Load numbers as real and imaginary parts in the dtype WIDE; where the mask is False, return OTHER instead."""
     raw = fetch(start, offset, mask, OTHER, MASKED, IS_COMPLEX, LANE)
     return widen(raw, mask, OTHER, MASKED, IS_COMPLEX, WIDE)
 
