@@ -10,7 +10,7 @@ from stablessm._errors import ArgumentError
 
 
 def array(name: str, value: Any) -> np.ndarray:
-    """Convert a number, list, array or tensor (on any device, with or without a graph) to a NumPy array."""
+    """Convert a number, list, array or tensor to a NumPy array; a tensor may be on any device and require gradients."""
     try:
         if hasattr(value, "detach"):
             value = value.detach().cpu()

@@ -1,4 +1,4 @@
-"""Decides whether one step of a module runs as one Triton kernel instead of several PyTorch operations."""
+"""Decides whether a module computes one step with one Triton kernel or with several PyTorch operations."""
 
 from __future__ import annotations
 

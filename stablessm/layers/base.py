@@ -1,4 +1,4 @@
-"""The base class of all layers: their interface, and what all layers do with states, padding, resets and time steps."""
+"""The base class of all layers: the common interface, and the handling of states, padding, resets and time steps."""
 
 from __future__ import annotations
 
@@ -57,7 +57,9 @@ class SequenceLayer(nn.Module, ABC):
 
     @abstractmethod
     def kernel(self, times: Times) -> Tensor:
-        """Return the output at the given times after an impulse at time 0, without the direct term D x."""
+        """Return the impulse response at the given times: the output after an impulse at time 0, without the direct
+        term D x.
+        """
 
     @abstractmethod
     def _states(self, x: Tensor, state: Tensor | None, reset: Tensor | None, dt: Tensor | None) -> Tensor:
@@ -143,7 +145,7 @@ class SequenceLayer(nn.Module, ABC):
         return self._readout(states, x), last_state(states, before, lengths)
 
     def _check(self, name: str, x: Tensor, rank: int, letters: str) -> tuple[int, ...]:
-        """Check an input x, which has ``rank`` dimensions with a batch and one fewer without; return x.shape[:-1]."""
+        """Check the shape, dtype and device of an input x, which may lack the batch dimension; return x.shape[:-1]."""
         if not isinstance(x, Tensor) or x.dim() != rank - 1:
             check_tensor(name, x, rank, letters)
         if x.shape[-1] != self.d_input:
@@ -186,7 +188,7 @@ class SequenceLayer(nn.Module, ABC):
         return torch.as_tensor(dt, dtype=self._parameter_dtype(), device=like.device)
 
     def _parameter(self) -> Tensor:
-        """Return any one of the parameters; they all have the dtype and device of the layer."""
+        """Return one of the parameters, from which the dtype and device of the layer can be read."""
         return next(self.parameters())
 
     def _state_dtype(self) -> torch.dtype:

@@ -61,7 +61,7 @@ class Bidirectional(nn.Module):
     def forward(
         self, x: Input, state: Pair = None, *, lengths: Lengths = None, reset: Reset = None, dt: Dt = None
     ) -> tuple[Sequence, tuple[State, State]]:
-        """Compute the merged outputs and both last states.
+        """Compute the merged outputs (B, T, …) and the pair of last states, forward and backward.
 
         The arguments are those of :meth:`SequenceLayer.forward`. ``state`` is a pair: the state of ``ahead`` before the
         first step and the state of ``back`` after the last step. ``dt`` of a step belongs to its sample, in both

@@ -171,9 +171,7 @@ class ContinuousRNN(SequenceLayer):
         return F.linear(x, self.U, self.bias).to(self._parameter_dtype())
 
     def _linear_step(self, W: Tensor, dt: Tensor | None) -> Tensor | None:
-        """Return dt φ(dt W) if it is the same at all steps (σ is linear and all steps are equally long), otherwise
-        None.
-        """
+        """Return dt φ(dt W), φ(z) = (e^z - 1)/z, if σ is linear and all steps have the same length; otherwise None."""
         if self.activation != "linear" or self.solver == "euler" or (dt is not None and dt.dim()):
             return None
         step = W.new_tensor(self.dt) if dt is None else dt
@@ -196,7 +194,7 @@ class ContinuousRNN(SequenceLayer):
         return state + increment.squeeze(-1)
 
     def _phi(self, J: Tensor, v: Tensor, dt: Tensor) -> Tensor:
-        """Compute dt φ(dt J) v for φ(z) = (e^z - 1) / z.
+        """Compute dt φ(dt J) v for a Jacobian J and a vector or matrix v, where φ(z) = (e^z - 1) / z.
 
         A vector J means an elementwise product. For a matrix J, the result is the upper right block of exp [[dt J, dt
         v], [0, 0]].

@@ -65,7 +65,7 @@ class DiagonalLayer(MappedLayer):
         return self._discretize(dt)[0]
 
     def _factors(self, dt: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Return the factors a and g of the recurrence from the cache of ``hold``, or compute them."""
+        """Return the factors a and g of the recurrence: cached in the context ``hold``, otherwise computed."""
         if dt is not None:
             return self._discretize(dt)
         if self._held is not None and not torch.is_grad_enabled():
@@ -73,7 +73,9 @@ class DiagonalLayer(MappedLayer):
         return computed_at_once(self._weights_of_factors()) or self._discretize(None)
 
     def _step_factors(self) -> tuple[Tensor, Tensor] | Weights:
-        """Return the factors a and g of a step without gradients, or the parameters from which kernels compute them."""
+        """Return the factors a and g for one inference step, or the parameters from which a GPU kernel will compute a
+        and g.
+        """
         if self._held is not None:
             return self._held
         weights = self._weights_of_factors()

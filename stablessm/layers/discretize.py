@@ -23,7 +23,7 @@ def exponential(eigenvalues: Tensor, dt: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def forgotten(name: str, z: Tensor) -> Tensor:
-    """Compute 1 - a² for the decay a of a discretization, at z = λ dt ≤ 0, without cancellation for small |z|.
+    """Compute 1 - a² for the decay factor a of a discretization at z = λ dt ≤ 0, accurately even if a is close to 1.
 
     ``name`` is the name of the discretization. The stationary variance of a state that is driven by white noise is g² /
     (1 - a²) times the variance of the noise.

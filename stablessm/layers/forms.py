@@ -1,4 +1,6 @@
-"""The other inputs that ``torch.nn.GRU`` accepts: packed sequences, and inputs without a batch dimension."""
+"""Supports the other forms of input that ``torch.nn.GRU`` accepts: packed sequences, and inputs without a batch
+dimension.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ Input: TypeAlias = Sequence | PackedSequence
 
 
 def packed(run: Callable[..., Any], x: PackedSequence, state: Any, *, lengths: Any, **options: Any) -> tuple[Any, Any]:
-    """Call ``run``, a layer's ``forward``, with a PackedSequence; return the outputs as a PackedSequence, and the
+    """Call ``run``, the ``forward`` of a layer, with a PackedSequence; return the outputs as a PackedSequence, and the
     state.
 
     States and options have the sequences in their order before packing.
@@ -34,7 +36,9 @@ def packed(run: Callable[..., Any], x: PackedSequence, state: Any, *, lengths: A
 
 
 def unbatched(run: Callable[..., Any], x: Tensor, state: Any, **options: Any) -> tuple[Any, Any]:
-    """Call ``run``, the ``forward`` or ``step`` of a layer, with one sequence that has no batch dimension."""
+    """Call ``run``, the ``forward`` or ``step`` of a layer, with an unbatched input; return an unbatched output and
+    state.
+    """
     if options.get("lengths") is not None:
         raise ArgumentError("lengths", "None with one sequence (time, d_input)", type(options["lengths"]).__name__)
     y, state = run(x[None], _each(lambda tensor: tensor[None], state), **options)

@@ -92,13 +92,11 @@ class GatedLayer(MappedLayer):
 
     @abstractmethod
     def _logits(self, x: Tensor) -> Tensor:
-        """Compute affine functions of inputs x (B, d_input) that determine the decays; each decay is monotone in its
-        function.
-        """
+        """Compute affine functions z(x) of inputs x (B, d_input) such that each decay is monotone in one z."""
 
     @abstractmethod
     def _decays_at(self, logits: Tensor) -> Tensor:
-        """Compute the decays (B, *state_shape) from what ``_logits`` returned."""
+        """Compute the decays (B, *state_shape) from the affine functions that ``_logits`` returns."""
 
     def _decays(self, x: Tensor, dt: Tensor | None) -> Tensor:
         return self._gates(x, dt)[0]
@@ -133,20 +131,20 @@ class GatedLayer(MappedLayer):
 
 
 class UnitLayer(GatedLayer):
-    """The base class of gated layers with one gated recurrence per state: :func:`.decay_and_drive` has the formulas."""
+    """The base class of gated layers that run as a fused scan; ``form`` names the formulas of decay and drive."""
 
     form: ClassVar[str]
 
     @abstractmethod
     def _gate_inputs(self, x: Tensor) -> Tensor:
-        """Compute the inputs of all gates (…, gates · states), in float32 or better."""
+        """Compute the affine functions of x to which the gates apply their nonlinearities: (…, gates · states)."""
 
     @abstractmethod
     def _rate(self) -> Tensor:
-        """Compute the rate of the recurrence for each state from λ."""
+        """Compute the rates of the gated recurrence, one per state, from the eigenvalues λ."""
 
     def _direct(self, x: Tensor) -> Tensor | None:
-        """Return the input that the recurrence uses in addition to its gates, or None if it uses none."""
+        """Return the input that enters the recurrence directly, not through a gate; None if the layer has none."""
         return None
 
     def _logits(self, x: Tensor) -> Tensor:
@@ -175,7 +173,7 @@ def softplus(z: Tensor) -> Tensor:
 
 
 def below_zero(change: Tensor) -> Tensor:
-    """Limit the entries of ``change`` to numbers below 0, so that 1 + change stays below 1 after rounding.
+    """Clamp ``change`` to numbers so far below 0 that 1 + change is below 1 after rounding.
 
     >>> (1 + below_zero(torch.zeros(1))).item() < 1
     True
@@ -184,7 +182,7 @@ def below_zero(change: Tensor) -> Tensor:
 
 
 def gate_bias(count: int, timescales: Sequence[float], unit: Tensor) -> Tensor:
-    """Return biases b with ``unit`` · softplus(b) = 1/τ, for time scales τ that are evenly spaced in their logarithm.
+    """Return biases b such that the rates ``unit`` · softplus(b) are 1/τ, for time scales τ evenly spaced in logarithm.
 
     >>> b = gate_bias(3, (1.0, 100.0), torch.tensor(1.0))
     >>> (1 / torch.nn.functional.softplus(b)).round(decimals=4).tolist()

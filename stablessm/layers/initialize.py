@@ -43,18 +43,18 @@ def ring(count: int, r_min: float, r_max: float, max_phase: float) -> Tensor:
 
 
 def s4d_lin(count: int) -> Tensor:
-    """Return the S4D-Lin eigenvalues λ_n = -1/2 + iπn."""
+    """Return the S4D-Lin eigenvalues λ_n = -1/2 + iπn, n = 0 … count - 1."""
     return -0.5 + 1j * math.pi * torch.arange(count, dtype=torch.float64)
 
 
 def s4d_inv(count: int) -> Tensor:
-    """Return the S4D-Inv eigenvalues λ_n = -1/2 + i (N/π)(N/(2n+1) - 1) with N = 2 count."""
+    """Return the S4D-Inv eigenvalues λ_n = -1/2 + i (N/π)(N/(2n+1) - 1), n = 0 … count - 1, with N = 2 count."""
     n, size = torch.arange(count, dtype=torch.float64), 2 * count
     return -0.5 + 1j * size / math.pi * (size / (2 * n + 1) - 1)
 
 
 def s4d_legs(count: int) -> Tensor:
-    """Return the S4D-LegS eigenvalues: those of HiPPO-LegS's normal part that have positive imaginary parts.
+    """Return the S4D-LegS eigenvalues: the eigenvalues of the normal part of HiPPO-LegS with positive imaginary parts.
 
     The LegS matrix of size 2 count is a normal matrix -1/2 + S with skew-symmetric S, plus a matrix of rank one.
     """

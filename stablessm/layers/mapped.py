@@ -65,8 +65,8 @@ class MappedLayer(SequenceLayer):
     def transition(
         self, x: Tensor, *, lengths: Lengths = None, reset: Reset = None, dt: Dt = None
     ) -> tuple[Tensor, Tensor]:
-        """Compute how a sequence maps the initial state to the final state: state ↦ factor ⊙ state + offset, both (B,
-        …).
+        """Return ``factor`` and ``offset`` (B, …) such that a sequence takes any initial state to factor ⊙ state +
+        offset.
 
         The arguments are those of ``forward``. ``stablessm.parallel`` uses the result to join parts of a sequence that
         were computed on several devices.

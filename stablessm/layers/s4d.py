@@ -98,7 +98,9 @@ class S4D(DiagonalLayer):
 
     @checked
     def kernel(self, times: Times) -> Tensor:
-        """Return the kernel 2 Re Σ_n C_n e^{λ_n Δ t} Δ, (len(times), H), for t in samples and time steps Δ."""
+        """Return the kernel 2 Re Σ_n C_n e^{λ_n Δ t} Δ, (len(times), H), at times t in samples, for channels with time
+        steps Δ.
+        """
         dtype = self._parameter_dtype()
         step, times = self.log_dt.to(dtype).exp(), times.to(dtype)
         modes = torch.exp(self.eigenvalues() * step[:, None] * times[:, None, None])

@@ -41,7 +41,7 @@ WEIGHTS = "model.safetensors"
 
 
 class SavedModel(nn.Module):
-    """The base class of models whose ``config`` holds all constructor arguments as values that JSON can represent."""
+    """The base class of models whose constructor arguments are all in ``config``, as values that JSON can represent."""
 
     config: Any
 
@@ -140,7 +140,9 @@ def _require_whole(weights: Path, known: Sequence[str | None], expected: str) ->
 
 
 def _weights_of(folder: Path) -> list[str | None]:
-    """Return the checksum of the weights that a folder's config records, as a list: [None] if it records none."""
+    """Return a list with the checksum of the weights that a folder's config records; [None] if the config has no
+    checksum.
+    """
     try:
         return list(record.read_json(folder / "config.json").get("weights", [None])[:1])
     except (OSError, ArgumentError, TypeError):

@@ -83,7 +83,9 @@ def _discrete_map(w, p, q, MAP: tl.constexpr):
 
 @triton.jit
 def _place(rows, N: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr):
-    """Return the rows and memory offsets of this program's entries, and masks of the rows and entries that exist."""
+    """Return the rows and memory offsets of this program's entries, a mask of existing rows, and a mask of existing
+    entries.
+    """
     row = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None]).to(tl.int64)
     column = tl.arange(0, BLOCK)[None, :]
     return row, row * N + column, row < rows, (row < rows) & (column < N)

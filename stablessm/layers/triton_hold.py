@@ -26,7 +26,9 @@ BLOCK, TILE, WARPS = 128, 256, 4
 
 @triton.jit
 def _place(rows, N: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr):
-    """Return the row, column and offset of the entries of this program's tile, and a mask of the valid entries."""
+    """Return the row, column and memory offset of each entry of this program's tile, and a mask of the existing
+    entries.
+    """
     columns: tl.constexpr = (N + BLOCK - 1) // BLOCK
     row = ((tl.program_id(0) // columns) * ROWS + tl.arange(0, ROWS)[:, None]).to(tl.int64)
     column = (tl.program_id(0) % columns) * BLOCK + tl.arange(0, BLOCK)[None, :]
@@ -35,7 +37,7 @@ def _place(rows, N: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr):
 
 @triton.jit
 def _load(pointer, place, inside, COMPLEX: tl.constexpr):
-    """Load a tile of numbers as their real and imaginary parts."""
+    """Load one tile of numbers; return the real parts and the imaginary parts (zero for real numbers)."""
     if COMPLEX:
         real = tl.load(pointer + 2 * place, mask=inside, other=0.0).to(tl.float64)
         return real, tl.load(pointer + 2 * place + 1, mask=inside, other=0.0).to(tl.float64)
@@ -54,7 +56,7 @@ def _store(pointer, place, inside, real, imag, COMPLEX: tl.constexpr):
 
 @triton.jit
 def _exp(x, y, COMPLEX: tl.constexpr):
-    """Compute e^(x + iy) as its real and imaginary parts."""
+    """Compute the real and imaginary parts of e^(x + iy)."""
     size = tl.exp(x)
     if COMPLEX:
         return size * tl.cos(y), size * tl.sin(y)

@@ -1,4 +1,4 @@
-"""A Triton kernel for a linear layer on a small batch, together with the operations around the layer in one step.
+"""Triton kernels for the linear maps of one step on a small batch, fused with the operations before and after them.
 
 y = f(LN(x) ⊙ times) Wᵀ + bias, where the norm, the factor ``times``, the activation f after the bias, a second linear
 map V of another input and a sum with ``onto`` are optional. For a few rows, reading W takes most of the time, so a
@@ -41,7 +41,7 @@ ENTRIES = 4096
 
 @triton.jit
 def _moments(x, row, inside, K: tl.constexpr, SPAN: tl.constexpr, ROWS: tl.constexpr, EPS: tl.constexpr):
-    """Compute the mean and the reciprocal standard deviation of rows of x, (ROWS, 1) each."""
+    """Compute the mean and the reciprocal standard deviation of each of ROWS rows of x, both of shape (ROWS, 1)."""
     total = tl.zeros([ROWS, SPAN], tl.float32)
     for first in tl.static_range(0, K, SPAN):
         k = first + tl.arange(0, SPAN)[None, :]
@@ -60,7 +60,7 @@ def _input(
     x, times, scale, shift, mean, deviation, row, k, inside, K: tl.constexpr, NORM: tl.constexpr, TIMES: tl.constexpr,
     CONJUGATE: tl.constexpr,
 ):  # fmt: skip
-    """Load columns k of some rows of x, after the layer norm and the product with ``times``, (ROWS, TERMS)."""
+    """Load columns k of some rows of x, apply the layer norm, and multiply by ``times``; return (ROWS, TERMS)."""
     there = inside & (k < K)
     value = tl.load(x + row * K + k, there, 0.0).to(tl.float32)
     if NORM:
@@ -79,7 +79,7 @@ def _added(
     NORM: tl.constexpr, TIMES: tl.constexpr, CONJUGATE: tl.constexpr, ROWS: tl.constexpr, TERMS: tl.constexpr,
     STAGES: tl.constexpr,
 ):  # fmt: skip
-    """Add the product of the input and the transposed weight to ``total``, (ROWS, COLUMNS).
+    """Add the product of the input tile and the transposed weight to ``total`` (ROWS, COLUMNS), and return the sum.
 
     For a single row, the result is the transposed array of products, which ``_summed`` adds up.
     """
@@ -107,7 +107,7 @@ def _tile(rows, N: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
 
 @triton.jit
 def _zeros(ROWS: tl.constexpr, COLUMNS: tl.constexpr, TERMS: tl.constexpr):
-    """Return the zeros with which the sum of products in ``_added`` begins."""
+    """Return the tile of zeros to which ``_added`` adds the products."""
     return tl.zeros([COLUMNS, TERMS], tl.float32) if ROWS == 1 else tl.zeros([ROWS, COLUMNS], tl.float32)
 
 
@@ -125,7 +125,7 @@ def linear_kernel(
     TIMES: tl.constexpr, CONJUGATE: tl.constexpr, BIAS: tl.constexpr, GELU: tl.constexpr, ONTO: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, TERMS: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """Compute a tile of y (rows, N) from x (rows, K) and, if SECOND > 0, from ``second`` (rows, SECOND)."""
+    """Compute one tile of the output y (rows, N) from x (rows, K) and, if SECOND > 0, a second input (rows, SECOND)."""
     row, column, inside = _tile(rows, N, ROWS, COLUMNS)
     mean, deviation = 0.0, 1.0
     if NORM:
@@ -156,7 +156,7 @@ def advanced(
     HELD: tl.constexpr, MAP: tl.constexpr, CONTINUOUS: tl.constexpr, COMPLEX: tl.constexpr, LOG: tl.constexpr,
     NORMALIZE: tl.constexpr,
 ):  # fmt: skip
-    """Compute the next states a h + g total; ``place`` are the offsets of the present states h in memory.
+    """Compute the next states a h + g total, where h are the present states at the memory offsets ``place``.
 
     ``column`` counts real numbers. With HELD, ``decay`` and ``gain`` point to a and g. Otherwise they point to w and
     the phases.
@@ -185,7 +185,9 @@ def advance_kernel(
     CONTINUOUS: tl.constexpr, COMPLEX: tl.constexpr, LOG: tl.constexpr, NORMALIZE: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, TERMS: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """Compute a tile of the next states (rows, N) from x (rows, K), where N counts real numbers."""
+    """Compute one tile of the next states (rows, N) of a diagonal recurrence from inputs x (rows, K); N counts real
+    numbers.
+    """
     row, column, inside = _tile(rows, N, ROWS, COLUMNS)
     total = _added(
         _zeros(ROWS, COLUMNS, TERMS), x, x, x, x, weight, 0.0, 1.0, row, column, inside, N, K,
@@ -215,8 +217,7 @@ def linear(
     second: tuple[Tensor, Tensor] | None = None,
     onto: Tensor | None = None,
 ) -> Tensor:
-    """Compute a linear layer with optional operations around it, onto + f((LN(x) ⊙ times) Wᵀ + second Vᵀ + bias), (B,
-    N).
+    """Compute onto + f((LN(x) ⊙ times) Wᵀ + second Vᵀ + bias), (B, N), where everything except x and W is optional.
 
     Args:
         x: (B, K), or complex (B, K / 2).
@@ -250,7 +251,7 @@ def linear(
 def advance(
     x: Tensor, weight: Tensor, bias: Tensor | None, factors: tuple[Tensor, Tensor] | Weights, state: Tensor
 ) -> Tensor:
-    """Compute the next states a h + g (x Bᵀ + bias), (B, N), in float32 or complex64.
+    """Compute the next states a h + g (x Bᵀ + bias) of a diagonal recurrence: (B, N), in float32 or complex64.
 
     Args:
         x: (B, K).

@@ -48,7 +48,7 @@ def zero_order_hold(eigenvalues: Tensor, dt: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def plainly(eigenvalues: Tensor, dt: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute :func:`zero_order_hold` with PyTorch operations that are differentiable to any order."""
+    """Compute the factors a and g of the zero-order hold with PyTorch operations, differentiable to any order."""
     z = eigenvalues * dt
     return z.exp(), phi(z) * dt
 
@@ -85,8 +85,8 @@ class _Hold(torch.autograd.Function):
 
 
 def _factors(eigenvalues: Tensor, dt: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Compute the hold's factors a and g, and two tensors that the gradients need: dt in the dtype of λ, and where z is
-    small.
+    """Compute the factors a and g of the hold, and for the gradients: dt in the dtype of λ, and a mask of small z = λ
+    dt.
 
     No gradient flows here, so the unused branch of a ``where`` may divide by 0. For the gradients, the difference
     e^z - φ cancels for small z, while φ'/φ = 1/2 + z/12 - z³/720 + … (Bernoulli numbers) does not. Both have the same
@@ -105,7 +105,7 @@ def _factors(eigenvalues: Tensor, dt: Tensor) -> tuple[Tensor, Tensor, Tensor, T
 def _gradients(
     d_decay: Tensor, d_gain: Tensor, eigenvalues: Tensor, dt: Tensor, *found: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Compute the gradients of the eigenvalues λ and of dt, in their shapes."""
+    """Compute the gradients with respect to the eigenvalues λ and dt, in the shapes of λ and dt."""
     decay, gain, step, small = found
     z = eigenvalues * step
     series = torch.addcmul(gain * 0.5, gain, z, value=1 / 12)
@@ -119,7 +119,7 @@ def _gradients(
 
 
 def _in_parts(z: Tensor) -> Tensor:
-    """Return the real and imaginary parts of z along a new last dimension; one part for real numbers."""
+    """Return z as real numbers with a new last dimension: real and imaginary part, or only z itself if z is real."""
     return torch.view_as_real(z.resolve_conj()) if z.is_complex() else z[..., None]
 
 
@@ -159,7 +159,7 @@ def hold_op(eigenvalues: Tensor, dt: Tensor) -> tuple[Tensor, Tensor]:
 
 @torch.library.custom_op("stablessm::hold_backward", mutates_args=())
 def hold_backward_op(eigenvalues: Tensor, dt: Tensor, d_decay: Tensor, d_gain: Tensor) -> tuple[Tensor, Tensor]:
-    """The operator ``stablessm::hold_backward``: compute the gradients of the eigenvalues λ and of dt."""
+    """The operator ``stablessm::hold_backward``: compute the gradients of the hold with respect to λ and dt."""
     from stablessm.layers import triton_hold
 
     _check_raw(eigenvalues, dt)

@@ -1,4 +1,4 @@
-"""Argument checks that return double-precision tensors."""
+"""Checks of the arguments of the reconstruction functions, most of which return the argument in double precision."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LARGEST = 1e290
 
 
 def finite(argument: str, value: object) -> Tensor:
-    """Return a tensor of the value; raise an ArgumentError unless all its entries are finite numbers."""
+    """Convert an array to a tensor; raise an ArgumentError unless all its entries are finite numbers."""
     tensor = _tensor(argument, value)
     if tensor.dtype == torch.bool or tensor.is_meta:
         raise ArgumentError(argument, "numbers", "flags" if not tensor.is_meta else "a tensor on the meta device")
@@ -69,7 +69,7 @@ def real_dtype(state: Array) -> torch.dtype:
 
 
 def resolution(eigenvalues: Array) -> float:
-    """Return the relative precision of eigenvalues: the machine epsilon of float32 or float64."""
+    """Return the machine epsilon of the dtype that holds the eigenvalues, float32 or float64."""
     return torch.finfo(real_dtype(eigenvalues)).eps
 
 

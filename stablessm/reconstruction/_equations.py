@@ -89,7 +89,7 @@ class Equations:
         return torch.cat([part.real if self.real else part for part in parts])
 
     def outer_gram(self) -> Tensor:
-        """Return the Gram matrix E Eᴴ (count, count) of the rows in O(N² √L), as products of two short sums."""
+        """Return the Gram matrix E Eᴴ (count, count) of the rows of E, computed in O(N² √L) operations."""
         hermitian = self._product(conjugate=True)
         if self.rows is None:
             return hermitian
@@ -140,7 +140,7 @@ class Equations:
 
 
 def equations(eigenvalues: Tensor, length: int, *, real: bool, eps: float = _EPS) -> Equations:
-    """Return the equations after ``length`` steps for eigenvalues (N,), complex128, with relative precision ``eps``."""
+    """Return the linear equations between the inputs of ``length`` steps and the final state, for eigenvalues (N,)."""
     grows = eigenvalues.abs() > 1
     inverse = reciprocal(torch.where(grows, eigenvalues, 1))
     inner = length.bit_length() // 2
@@ -177,8 +177,8 @@ def _square(part: Tensor) -> Tensor:
 
 
 def _distinct(eigenvalues: Tensor, tolerance: float) -> Tensor:
-    """Return the indices of the independent real equations; a complex pair λ, λ̄ gives two, and a real eigenvalue gives
-    one.
+    """Return the indices of the independent equations: two for each complex eigenvalue or conjugate pair, one for a
+    real one.
     """
     kept = torch.ones(len(eigenvalues), dtype=torch.bool, device=eigenvalues.device)
     order = torch.arange(len(eigenvalues), device=eigenvalues.device)

@@ -30,21 +30,21 @@ def powers(base: Tensor, inner: int, outer: int) -> tuple[Tensor, Tensor]:
 
 
 def powers_of_pair(base: Pair, inner: int, outer: int) -> tuple[Tensor, Tensor]:
-    """Compute :func:`powers` of a number in twice the precision of a double, given as a pair of doubles."""
+    """Compute :func:`powers` for a base that is given in twice double precision, as a sum of two doubles."""
     fine, square = _doubled(base, inner)
     coarse, _ = _doubled(square, max(outer - 1, 0).bit_length())
     return fine, coarse[:, :outer]
 
 
 def reciprocal(base: Tensor) -> Pair:
-    """Return 1/base in twice the precision of a double, as a pair of doubles, by one Newton step."""
+    """Return 1/base in twice double precision, as two doubles to add, computed by one Newton step."""
     first = base.reciprocal()
     product = _multiply((base, torch.zeros_like(base)), (first, torch.zeros_like(first)))
     return first, first * ((1 - product[0]) - product[1])
 
 
 def _doubled(base: Pair, bits: int) -> tuple[Tensor, Pair]:
-    """Return the powers base^b for b < 2^bits, (N, 2^bits), and base^(2^bits) as a pair of numbers to add."""
+    """Return the powers base^b for b < 2^bits, (N, 2^bits), and base^(2^bits) as a sum of two doubles."""
     result = torch.ones_like(base[0])[:, None]
     for _ in range(bits):
         result = torch.cat([result, result * base[0][:, None]], 1)
@@ -64,7 +64,7 @@ def _multiply(x: Pair, y: Pair) -> Pair:
 
 
 def _sum_of_products(a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> Pair:
-    """Compute a b + c d in twice the precision of a double, as a pair of doubles whose sum is the result."""
+    """Compute a b + c d in twice double precision; return two doubles whose sum is the result."""
     p, p_low = _two_product(a, b)
     q, q_low = _two_product(c, d)
     s, s_low = _two_sum(p, q)

@@ -48,7 +48,9 @@ def options(cutoff: float | None, tikhonov: float, shape: tuple[int, int], preci
 @final
 @dataclass(frozen=True, eq=False)
 class DenseSolver:
-    """A solver by singular value decomposition: x = Σ v_i σ_i / (σ_i² + (tikhonov σ_1)²) (u_i, c), σ_i > cutoff σ_1."""
+    """A least-squares solver by singular value decomposition, with a cutoff for small singular values and Tikhonov
+    damping.
+    """
 
     left: Tensor
     """Left singular vectors times the filter factors (equations, rank)."""
@@ -142,7 +144,7 @@ def _cholesky(gram: Tensor, shift: float) -> Tensor:
 
 
 def solver(E: Equations, method: Method, cutoff: float, tikhonov: float) -> Solver:
-    """Return a solver for the equations with the requested method; "auto" chooses by their number."""
+    """Return a least-squares solver for the equations; the method "auto" chooses by the size of the problem."""
     if method not in ("auto", "svd", "gram"):
         raise ArgumentError("method", "'auto', 'svd' or 'gram'", repr(method))
     small = E.count * E.length * min(E.count, E.length) <= _DENSE_WORK

@@ -171,7 +171,7 @@ def required_state_size(
 
 
 def _enough(ring: Tensor, size: int, tol: float, decoder: Callable[[Tensor], Decoder | SparseDecoder]) -> int:
-    """Return the least number of eigenvalues, from ``size`` up, that meets the tolerance; len(ring) + 1 if
+    """Return the smallest number of eigenvalues, at least ``size``, whose decoder meets the tolerance; len(ring) + 1 if
     none does.
     """
 

@@ -1,4 +1,4 @@
-"""Diagnosis of how well a state determines its past inputs: singular values, a trial with random inputs, advice."""
+"""The report on how well a state determines its past inputs: singular values, the measured error, and advice."""
 
 from __future__ import annotations
 
@@ -80,7 +80,9 @@ def diagnosis(
     precision: torch.dtype,
     rehearse: Callable[[], float],
 ) -> Diagnosis:
-    """Make a diagnosis from the singular values and the rank of equations whose rows have norm 1."""
+    """Create the report on a decoding problem from the singular values and the rank of its equations, whose rows have
+    norm 1.
+    """
     full = len(singular_values) == unknowns and float(singular_values[-1]) > 0
     return Diagnosis(
         length=length,
@@ -126,7 +128,8 @@ def rehearsed_error(
     *,
     real: bool = True,
 ) -> float:
-    """Measure the relative root mean square error of decoding white inputs; it is inf if a state overflows.
+    """Run a recurrence on white inputs, decode the inputs from its state, and return their relative error; inf on
+    overflow.
 
     The error includes the rounding of recurrence and solver, and the part that the state does not determine.
 
@@ -150,7 +153,7 @@ def rehearsed_error(
 
 
 def white(unknowns: int, *, real: bool = True) -> Tensor:
-    """Return white inputs (K, unknowns) in blocks of orthogonal rows, in float64; every call returns the same inputs.
+    """Return a fixed set of white test inputs (K, unknowns), float64, in blocks with orthogonal rows.
 
     The mean of |A u|² over a full block equals the expectation over white inputs, for any matrix A. Blocks are scaled
     by random factors between 1 and 2, so that rounding differs between blocks.

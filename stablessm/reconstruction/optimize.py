@@ -69,7 +69,8 @@ def _unfit(lam: Tensor, psi: Tensor) -> tuple[int, float]:
 
 
 def _greedy(count: int, psi: Tensor, r_max: float, half: float) -> Tensor:
-    """Choose ``count`` of the eigenvalues with angles 2π(k + half)/L greedily, by pivoting on the rows of a matrix.
+    """Choose ``count`` eigenvalues r_max e^(2πi(k + half)/L) greedily: each adds as much information on the inputs as
+    possible.
 
     When the chosen rows span the basis, the choice starts again with the remaining angles.
     """
@@ -95,5 +96,5 @@ def _greedy(count: int, psi: Tensor, r_max: float, half: float) -> Tensor:
 
 
 def _turn(part: Tensor) -> Tensor:
-    """Return the point e^(2πi part) of the unit circle."""
+    """Return the point e^(2πi part) on the unit circle, where ``part`` is a fraction of a full turn."""
     return torch.polar(torch.ones_like(part), 2 * math.pi * part)

@@ -69,8 +69,8 @@ class SparseDecoder:
 
     @property
     def basis_rank(self) -> int:
-        """Rank of Ψ_k, the first k rows of the basis; a basis function that is zero during these k steps does not
-        count.
+        """Rank of Ψ_k, the first k rows of the basis; basis functions that are zero during these k steps do not add to
+        the rank.
         """
         values = torch.linalg.svdvals(self._basis.flatten(0, -2))
         eps = torch.finfo(self.diagnosis.precision).eps
@@ -134,7 +134,8 @@ def decode_sparse(
 
 
 def mixed(lam: Tensor, psi: Tensor, eps: float) -> tuple[list[Equations], Tensor]:
-    """Return the equations of each channel and the real matrix Ω (equations, P).
+    """Return the decoding equations of each channel, and the matrix Ω that maps coefficients in the basis to their
+    right sides.
 
     Each row of Ω is divided by the norm of the corresponding row of V.
     """

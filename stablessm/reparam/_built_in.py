@@ -1,4 +1,4 @@
-"""Base classes of the built-in maps, which continuous and discrete time share."""
+"""Base classes of the maps that exist in both continuous and discrete time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from stablessm.reparam.modulus import quadratic_modulus
 
 
 class BuiltIn(Reparameterization):
-    """A map with closed forms for its methods, whose inverse raises an error outside of the map's range."""
+    """Base class of the built-in maps: methods have closed forms, and the inverse checks the range of eigenvalues."""
 
     @property
     def modulus_tolerance(self) -> float:
@@ -26,11 +26,11 @@ class BuiltIn(Reparameterization):
 
     @abstractmethod
     def _inverse(self, eigenvalues: Tensor) -> Tensor:
-        """Return a weight for each eigenvalue; all eigenvalues are in the map's range."""
+        """Return weights w with f(w) = λ for eigenvalues λ that are known to be in the range of the map."""
 
 
 class Identity(BuiltIn):
-    """The map λ = w, which is not stable."""
+    """The map λ = w, which does not keep the recurrence stable."""
 
     name: ClassVar[str] = "direct"
     is_stable: ClassVar[bool] = False
@@ -68,7 +68,7 @@ class Clipped(BuiltIn):
 
 @dataclass(frozen=True, repr=False)
 class Quadratic(BuiltIn):
-    """A map whose eigenvalue λ depends on the weight w only through q = aw² + b.
+    """Base class of the map ``best``, whose eigenvalue λ depends on the weight w only through q = aw² + b.
 
     Of the two weights with the same λ, the inverse returns the non-negative one.
     """

@@ -98,7 +98,7 @@ class Relu(_Continuous):
 
 
 class _StrictlyNegative(_Continuous):
-    """A stable map to negative numbers; log(-λ) is 1-Lipschitz in w, so that the stability modulus is e^β - 1."""
+    """Base class of stable maps λ < 0 for which log(-λ) is 1-Lipschitz in w; their stability modulus is e^β - 1."""
 
     is_stable: ClassVar[bool] = True
     range: ClassVar[Interval] = Interval(-math.inf, 0.0)

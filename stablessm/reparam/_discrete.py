@@ -109,8 +109,8 @@ class Relu(_Discrete):
 
 
 class _Stable(_Discrete):
-    """A stable map for which log(1 - |λ|) is Lipschitz in w with the constant r = ``rate``, so that g(β) =
-    e^(rβ) - 1.
+    """Base class of stable maps for which log(1 - |λ|) is ``rate``-Lipschitz in w; their stability modulus is e^(rate
+    β) - 1.
     """
 
     rate: ClassVar[float] = 1.0

@@ -83,7 +83,9 @@ class Reparameterization(ABC):
 
     @property
     def note(self) -> str:
-        """What a user of this map with these options should know; empty if there is nothing to say."""
+        """A note for users, for example that the stability was determined by a numerical search; empty if there is
+        none.
+        """
         return "" if self._states_stability else _SEARCHED
 
     @property
@@ -92,7 +94,7 @@ class Reparameterization(ABC):
 
     @takes_tensor
     def derivative(self, w: Tensor) -> Tensor:
-        """Return f'(w); the default computes it by autograd, and its result has no graph."""
+        """Return the derivative f'(w), detached from the autograd graph of w; the default uses autograd."""
         with torch.enable_grad():
             leaf = w.detach().requires_grad_()
             (slope,) = torch.autograd.grad(self(leaf).sum(), leaf)
@@ -200,7 +202,7 @@ class Reparameterization(ABC):
 
     @torch.no_grad()
     def _boundary_distance(self, w: Tensor) -> Tensor:
-        """Compute ``boundary_distance`` for a map that is not stable; the default is a search over weights up to ±1e6.
+        """Compute ``boundary_distance`` for an unstable map; the default searches weights between -1e6 and 1e6.
 
         A grid of about 1200 points, and points around each weight, find the unstable stretches, and bisection finds
         their ends; minima of the distance between the points are followed to the boundary. A stretch at which the

@@ -35,7 +35,7 @@ class Interval(tuple[float, float]):
         return f"{left}{self[0]:.6g}, {self[1]:.6g}{right}"
 
     def holds(self, x: Tensor) -> Tensor:
-        """Return a mask of the elements of x in the interval; at a closed end, rounding errors are tolerated.
+        """Return a mask that is True where an element of x lies in the interval; closed ends tolerate rounding errors.
 
         >>> Interval(0.0, 1.0, closed=(True, False)).holds(torch.tensor([0.0, 0.5, 1.0]))
         tensor([ True,  True, False])

@@ -1,4 +1,4 @@
-"""The stability modulus of a map: two closed forms, and a search for all other maps."""
+"""The stability modulus of a map: closed forms for two families of maps, and a numerical search for all other maps."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _STARTS, _ROUNDS, _SHRINK = 8, 40, 0.5
 
 
 def exp_modulus(rate: float) -> float:
-    """Return e^rate - 1, or infinity where it would overflow.
+    """Return e^rate - 1, or infinity if e^rate overflows: the stability modulus of an exponential map.
 
     >>> exp_modulus(1000.0)
     inf
@@ -65,7 +65,7 @@ def relative_change(map: Reparameterization, w: Tensor, w_tilde: Tensor) -> Tens
 
 
 def grid(low: float, high: float) -> Tensor:
-    """Return about 400 float64 points in [low, high]: half of them evenly spaced, half logarithmically towards 0."""
+    """Return about 400 float64 points in [low, high]: half evenly spaced, half logarithmically spaced around 0."""
     fine = torch.logspace(-6, 0, 100, dtype=torch.float64)
     points = torch.cat([torch.linspace(low, high, 201, dtype=torch.float64), low * fine, high * fine])
     return points.clamp(low, high).unique()
@@ -78,7 +78,7 @@ def far_grid(low: float, high: float) -> Tensor:
 
 
 def close_grid(w: Tensor, low: float, high: float) -> Tensor:
-    """Return float64 points in [low, high] at logarithmically spaced distances from the weights.
+    """Return float64 points in [low, high] at logarithmically spaced distances from each of the weights w.
 
     If there are more than 500 weights, 500 of them are used.
     """
@@ -112,7 +112,8 @@ def touching(map: Reparameterization, interval: tuple[float, float], *, beyond: 
 
 
 def grows(map: Reparameterization, interval: tuple[float, float]) -> bool:
-    """Return True if the stability modulus at β = 1 still increases at the ends of the interval, so it may be infinite.
+    """Return True if the stability modulus may be infinite, because it still grows toward the ends of the search
+    interval.
 
     The modulus must be more than twice the modulus of the middle half of the interval, and its supremum must be next to
     an end. A map that comes near the stability boundary within the interval has a large but finite modulus.

@@ -30,7 +30,8 @@ class Fit:
 
 
 def fit(values: np.ndarray, tol: float, max_order: int, finite: bool, dtype: str = "float64") -> Fit:
-    """Fit a filter by a sum ρ of few exponentials: the shortest with Σ |values - ρ| ≤ tol, or else the closest found.
+    """Fit a filter by a sum ρ of exponentials: the lowest order with Σ |values - ρ| ≤ tol, otherwise the smallest error
+    found.
 
     Args:
         values: the filter (L,).
@@ -72,7 +73,7 @@ def _faded(values: np.ndarray) -> np.ndarray:
 
 
 def _lowest(goal: np.ndarray, space: Hankel, low: int, most: int, tol: float, finite: bool, dtype: str) -> Fit:
-    """Return the fit of lowest order that meets ``tol``: raise the order by a fifth at a time, then search by
+    """Return the fit of lowest order with an error of at most ``tol``; increase the order by 20 %, then search by
     bisection.
     """
     tried: list[Fit] = []

@@ -67,7 +67,7 @@ class ConvertedModule(Result):
 
 
 class _Tape:
-    """Stores the states of all replaced modules during one pass, in the order in which the modules are called.
+    """Holds the states of all replaced modules during one pass, in the order in which the modules are called.
 
     A module that is called twice has two states.
     """
@@ -284,7 +284,9 @@ def convert(
 
 @final
 class _Conversion:
-    """Walks through a model and replaces its modules, each once."""
+    """Replaces long filters and carries recurrent states in a model, module by module; a shared module is replaced
+    once.
+    """
 
     def __init__(self, find: Find | None, length: int | None, fit: Callable[..., RecurrentConvolution]) -> None:
         self._find, self._length, self._fit = find, length, fit
@@ -292,7 +294,7 @@ class _Conversion:
         self._replaced: dict[int, nn.Module] = {}
 
     def walk(self, name: str, module: nn.Module) -> nn.Module:
-        """Return the replacement of a module; a module that is used in two places has one replacement."""
+        """Return the module that replaces a given module; a module that is used twice gets one replacement."""
         if id(module) not in self._replaced:
             self._replaced[id(module)] = self._replacement(name, module)
         return self._replaced[id(module)]

@@ -24,8 +24,8 @@ SHORT = 32
 @final
 @dataclass(frozen=True, eq=False)
 class _Plan:
-    """A plan of how to represent one filter: by its exact first taps and, for the rest, by modes (None
-    without a rest).
+    """The representation of one filter: exact first taps and, for the later taps, exponential modes (None if not
+    needed).
     """
 
     taps: np.ndarray
@@ -120,9 +120,7 @@ def _plan(row: np.ndarray, tol: float, max_order: int, head: int, finite: bool, 
 
 
 def _cheapest(plans: list[_Plan], flat: np.ndarray, d_input: int) -> list[_Plan]:
-    """Use one buffer of past inputs in place of the modes of all filters of an input if the state does not become
-    larger.
-    """
+    """Replace modes by one buffer of past inputs for each input channel where that does not make the state larger."""
     plans = list(plans)
     for source in range(d_input):
         rows = range(source, len(plans), d_input)
@@ -138,7 +136,9 @@ def _cheapest(plans: list[_Plan], flat: np.ndarray, d_input: int) -> list[_Plan]
 def _build(
     plans: list[_Plan], shape: tuple[int, ...], flat: np.ndarray, finite: bool, dtype: torch.dtype
 ) -> RecurrentConvolution:
-    """Build the recurrent layer from the plans of all filters; filters of similar size run together."""
+    """Build the recurrent layer from the plans of all filters; filters with states of similar size are computed
+    together.
+    """
     members: dict[tuple[int, int], list[int]] = defaultdict(list)
     for i, plan in enumerate(plans):
         modes = 0 if plan.modes is None else len(plan.modes.rates)
@@ -176,7 +176,7 @@ def _group(plans: list[_Plan], rows: list[int], d_input: int, dtype: torch.dtype
 
 
 def _measure(group: ChannelGroup, plans: list[_Plan], flat: np.ndarray, finite: bool) -> dict[int, FilterFit]:
-    """Measure the errors of all filters of a group after its parameters were rounded to the dtype of the layer."""
+    """Measure the errors of the filters of a group from its kernel, after rounding to the dtype of the layer."""
     length = flat.shape[1]
     span = 2 * length if finite else length
     kernel = group.kernel(span).numpy()

@@ -47,7 +47,7 @@ class FilterFit(Result):
 
 @final
 class ChannelGroup(nn.Module):
-    """A module of filters of similar size that run together: exact first taps, then the kernel ρ of a recurrence.
+    """Several filters that are computed together: exact first taps, and a recurrence with kernel ρ for the later taps.
 
     y[t] = Σ_{j<K} taps[j] x[t-j] + Σ_{k≥0} ρ(k) x[t-K-k]
 

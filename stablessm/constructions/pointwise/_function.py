@@ -46,9 +46,7 @@ class Pointwise:
         return y
 
     def lipschitz(self, given: float | None) -> float:
-        """Return a Lipschitz constant of f: the given one, or an estimate; raise an ArgumentError if the given one is
-        too small.
-        """
+        """Return a Lipschitz constant of f: ``given`` after a check on a grid, or an estimate if ``given`` is None."""
         given = None if given is None else real_number("lipschitz", given, 0)
         steepest = self._steepest()
         if given is None:

@@ -51,13 +51,13 @@ class Ridge:
         return np.tanh(x @ self.A.T + self.b) @ self.C.T + self.c
 
     def rounding(self, size: np.ndarray) -> np.ndarray:
-        """Return an upper bound (k,) of the rounding error of g(x) for |x| ≤ size (d,) and any order of summation."""
+        """Return an upper bound (k,) on the rounding error of g(x) for |x| ≤ size (d,), for any order of summation."""
         eps = float(np.finfo(float).eps)
         inputs = np.abs(self.b) + np.abs(self.A) @ size  # the slope of tanh is at most one
         return 4 * eps * (np.abs(self.C) @ (len(self.b) + inputs) + np.abs(self.c))
 
     def jet(self, x: np.ndarray, half: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return the values of the network at centers x, and bounds of how much it changes within the cells x ± half.
+        """Return the values of the network at the centers x, and bounds on their changes within the cells x ± half.
 
         x and half are (n, d). The three results are (n, k): g, Σ_i |∂_i g| half_i, and an upper bound of
         sup |δ·∇²g δ| over the cell and over |δ_i| ≤ half_i. The argument of a unit changes by at most ``reach`` within
@@ -113,7 +113,7 @@ def on_an_interval(f: Pointwise, tol: float, max_width: int) -> Iterator[tuple[R
 
 
 def _mesh(edges: np.ndarray, steepness: float) -> tuple[np.ndarray, np.ndarray]:
-    """Return weights A (m, 1) and b (m,) of hidden units, one per cell of a mesh of an interval.
+    """Return weights A (m, 1) and biases b (m,) of tanh units, one unit per cell of a mesh of an interval.
 
     The mesh is extended by one cell beyond each end of the interval.
     """

@@ -1,4 +1,4 @@
-"""Kolmogorov superpositions: Sprecher's inner function (as corrected later) and outer functions fitted to residuals."""
+"""Kolmogorov superpositions: Sprecher's inner function, and outer functions that are fitted to the residual."""
 
 from __future__ import annotations
 
@@ -89,8 +89,7 @@ class Sprecher:
         return self.inner(x, family) @ self.weights
 
     def cells(self, family: int, digits: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return the cubes of a family, which cover most of [0, 1]^n at a resolution of ``digits`` digits, sorted by
-        ξ_q.
+        """Return the cubes in [0, 1]^n on which the inner sum ξ_q of one family is nearly constant, sorted by ξ_q.
 
         The results are the first and the last value of ξ_q on the flat part of each cube, (cubes,) each, and the center
         of the flat part, (cubes, n).
@@ -114,7 +113,7 @@ class Sprecher:
         return low, high, self._spread(middle)[order]
 
     def _spread(self, values: np.ndarray) -> np.ndarray:
-        """Return all points whose coordinates are in ``values``, (len(values)^n, n)."""
+        """Return all points (len(values)^n, n) whose coordinates are taken from ``values``."""
         return np.stack(np.meshgrid(*[values] * self.dimension, indexing="ij"), axis=-1).reshape(-1, self.dimension)
 
     def _beta(self, r: np.ndarray) -> np.ndarray:
@@ -153,7 +152,8 @@ class Superposition(NamedTuple):
 
 
 def iterate(f: Pointwise, inner: Sprecher, iterations: int) -> Superposition:
-    """Fit the outer functions Φ_q = Σ_r Φ_q^r of a superposition to f, in several iterations r.
+    """Fit the outer functions Φ_q of a superposition to f iteratively; iteration r adds a function Φ_q^r that fits the
+    residual.
 
     Iteration r fits the residual at the centers of cubes of min(r, digits) digits.
 

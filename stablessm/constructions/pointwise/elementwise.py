@@ -116,7 +116,9 @@ def elementwise(
 
 
 def _proven(f: Pointwise, tol: float, max_width: int, lipschitz: float) -> tuple[Ridge, float, float]:
-    """Return the first network with a proven error of at most ``tol``, its measured error, and the proven bound."""
+    """Fit f by larger and larger networks; return the first with a proven error ≤ tol, its measured error, and the
+    bound.
+    """
     one = len(f.low) == 1
     if np.prod(lipschitz * (f.high - f.low) / tol) > BUDGET:
         what = f"tol = {tol:g} cannot be proven with the Lipschitz constant {lipschitz:.3g}: too many cells"

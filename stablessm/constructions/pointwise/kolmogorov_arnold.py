@@ -218,7 +218,9 @@ def _measured(f: Pointwise, found: Superposition, model: LayerStack, seconds: fl
 
 
 def _worst(f: Pointwise, found: Superposition, x: np.ndarray, errors: np.ndarray, draw: np.random.Generator) -> float:
-    """Return the largest error found by a search in smaller and smaller neighborhoods of the hundred worst points."""
+    """Return the largest error that a search near the hundred worst sample points finds, at smaller and smaller
+    distances.
+    """
     for distance in _NEAR:
         worst = x[np.argsort(errors)[-100:]]
         around = worst[:, None] + distance * draw.uniform(-1, 1, size=(len(worst), 100, worst.shape[1]))

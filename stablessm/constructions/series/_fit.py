@@ -27,7 +27,9 @@ _SHARES = {"span": 0.2, "states": 0.5, "terms": 0.6}
 @final
 @dataclass(frozen=True, eq=False)
 class Factors:
-    """The factors φ_r of a Volterra model, as one exponential sum of shape (R, 1), with their powers and weights."""
+    """The factors φ_r of a Volterra model as one exponential sum of shape (R, 1), with the power and the weight of each
+    factor.
+    """
 
     sum: ExponentialSum
     orders: np.ndarray
@@ -57,9 +59,7 @@ class Modes:
 
     @classmethod
     def of(cls, rates: np.ndarray, horizon: int, dt: float) -> Modes:
-        """Create modes from rates: a real rate r gives e^{rt}, and a conjugate pair gives the real part and minus the
-        imaginary.
-        """
+        """Create modes from rates; a conjugate pair r, r̄ gives two real modes, Re e^{rt} and -Im e^{rt}."""
         domain = Domain(dt, discrete=True, real=False, positive=False, slowest=0.0)
         unit, scale = unit_columns(domain.matrix(rates, dt * np.arange(horizon + 1)))
         basis, triangle = np.linalg.qr(unit)
@@ -133,7 +133,8 @@ def shared_modes(samples: np.ndarray, tol: float, dt: float) -> Modes:
 
 
 def _spread(eigenvalues: np.ndarray, tol: float) -> np.ndarray:
-    """Move eigenvalues near zero to a ring around zero; m eigenvalues on it can represent any response of m steps.
+    """Replace eigenvalues close to zero by points on a ring around zero, because their exact places are only rounding
+    errors.
 
     The places of such eigenvalues in a realization are rounding errors and would be extremely ill conditioned.
     """

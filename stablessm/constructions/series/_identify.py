@@ -93,7 +93,9 @@ def _identified(records: Records, states: int | None, dt: float) -> tuple[Factor
 
 
 def _chosen(records: Records, states: int | None) -> tuple[Modes, float]:
-    """Choose the exponential modes and the ridge parameter by cross-validation, preferring fewer states."""
+    """Choose the exponential modes and the ridge parameter by cross-validation; more states must clearly reduce the
+    error.
+    """
     exact = _EXACT**2 * float(records.outputs().var())
     least, found, idle = math.inf, None, 0
     for starts in _starts(records, states):

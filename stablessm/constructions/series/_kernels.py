@@ -28,9 +28,7 @@ _TESTED = {1: 4096, 2: 320, 3: 80}  # nodes per axis for the comparison of outpu
 @final
 @dataclass(frozen=True, eq=False)
 class SampledKernel:
-    """The symmetric part of a Volterra kernel h_n of n times, each of which is a step from 0 to ``horizon`` (SSM-UA eq.
-    56).
-    """
+    """The symmetric part of a Volterra kernel h_n, a function of n times in steps 0 … ``horizon`` (SSM-UA eq. 56)."""
 
     order: int
     horizon: int
@@ -40,7 +38,9 @@ class SampledKernel:
 
     @cached_property
     def whole(self) -> np.ndarray | None:
-        """The symmetric part of the kernel on all steps; None for a function on a large grid."""
+        """The symmetric part of the kernel at all (horizon + 1)^n points; None if they are too many to evaluate a
+        function.
+        """
         large = self.order > 1 and (self.horizon + 1) ** self.order > _ALL
         if large and not isinstance(self.source, np.ndarray):
             return None
@@ -126,14 +126,12 @@ class SampledKernel:
         return symmetric_part(core)
 
     def tested(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return random points and their weights, to test a fit on a grid; they do not depend on the points that were
-        fitted.
-        """
+        """Return random steps and their weights, the nodes of the grid on which a fit is tested."""
         return strata(self.horizon, _TESTED[self.order], seed=1)
 
     def scattered(self) -> tuple[tuple[np.ndarray, float], ...]:
-        """Return random points and points on the diagonal of a large grid, (points, n) each, with weights, to test a
-        fit.
+        """Return points off the test grid at which a fit is tested, each set with a weight: random points, and the
+        diagonal.
         """
         draw = np.random.default_rng(2).integers(self.horizon + 1, size=(_UNIFORM, self.order))
         diagonal = np.repeat(np.arange(self.horizon + 1)[:, None], self.order, 1)
@@ -181,7 +179,7 @@ def strata(horizon: int, count: int, *, seed: int) -> tuple[np.ndarray, np.ndarr
 
 
 def _evaluated(function: Callable[..., np.ndarray], times: list[np.ndarray], name: str) -> np.ndarray:
-    """Evaluate a kernel function at arrays of times; a function that accepts only numbers is called for each entry."""
+    """Evaluate a kernel function at arrays of times, entry by entry if the function accepts only numbers."""
     shape = times[0].shape
     try:
         answer = function(*times)

@@ -42,7 +42,7 @@ def ratio(error: float, size: float) -> float:
 
 
 def _whole(model: VolterraSSM, kernel: SampledKernel) -> list[float]:
-    """Compare a model's kernel with the given kernel at all steps; return the same four numbers as :func:`_part`."""
+    """Compare a model's kernel with the given kernel at all steps: return squared error, squared size, and both maxima."""
     import torch
 
     assert kernel.whole is not None
@@ -55,8 +55,8 @@ def _whole(model: VolterraSSM, kernel: SampledKernel) -> list[float]:
 
 
 def _sampled(model: VolterraSSM, kernel: SampledKernel) -> list[float]:
-    """Compare a model's kernel with the given kernel at some points of a large grid; return the numbers of
-    :func:`_part`.
+    """Compare a model's kernel with the given kernel at sampled points: return squared error, squared size, and both
+    maxima.
 
     The result is the error on the test nodes, or the error at random points or on the diagonal if that is larger.
     """
@@ -72,7 +72,7 @@ def _sampled(model: VolterraSSM, kernel: SampledKernel) -> list[float]:
 
 
 def _part(found: np.ndarray, truth: np.ndarray, weight: np.ndarray | float = 1.0) -> list[float]:
-    """Compare values of a kernel with true values: return squared error, squared size, largest error, largest size.
+    """Compare a kernel with the true kernel: return [squared error, squared size, largest error, largest size].
 
     The first two are the weighted sums Σ weight off² and Σ weight truth².
     """
@@ -81,7 +81,7 @@ def _part(found: np.ndarray, truth: np.ndarray, weight: np.ndarray | float = 1.0
 
 
 def _output_error(model: VolterraSSM, kernels: Sequence[SampledKernel]) -> float:
-    """Return the relative error of the outputs for random inputs that are zero except at the test nodes."""
+    """Return the relative error of the last output for random inputs that are nonzero only at the test steps."""
     nodes, weights = max(kernels, key=lambda kernel: kernel.order).tested()
     amplitudes = np.random.default_rng(0).standard_normal((_INPUTS, len(nodes))) * np.sqrt(weights)
     wanted = np.full(_INPUTS, float(model.constant.detach()))

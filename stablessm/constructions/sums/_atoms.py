@@ -48,8 +48,8 @@ def next_modes(
 
 
 def _lattice(since: np.ndarray) -> float:
-    """Return a step such that all sample times are multiples of it (not all multiples must be samples), or 0 if none
-    exists.
+    """Return the largest step of which all sample times are multiples, up to rounding; 0 if the times have no such
+    step.
     """
     step = float(np.diff(since).min())
     steps = np.rint(since / step)

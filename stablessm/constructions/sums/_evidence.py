@@ -56,7 +56,9 @@ class Path:
         return self.models[order].size / np.sqrt(self.count)
 
     def level(self, order: int) -> float:
-        """Return the standard deviation of the noise: given, or estimated from a fit with ``order`` states."""
+        """Return the standard deviation of the noise: the given value, or an estimate from the fit with ``order``
+        states.
+        """
         free = max(1, self.count - self.parameters(self.models[order].rates))
         return self.models[order].size / np.sqrt(free) if self._noise is None else self._noise
 
@@ -146,7 +148,9 @@ class Path:
         self._offer([start for start in starts if order < problem.domain.order(start) <= self._limit])
 
     def _basis(self, order: int) -> np.ndarray:
-        """Return orthonormal columns that span the weighted modes of the fit with the given order."""
+        """Return an orthonormal basis (columns) of the space that the weighted modes of the fit with the given order
+        span.
+        """
         problem = self.problem
         columns = problem.domain.matrix(self.models[order].rates, problem.times) * problem.graded[:, None]
         return np.linalg.qr(columns)[0]

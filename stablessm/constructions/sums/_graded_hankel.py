@@ -39,7 +39,7 @@ class GradedHankel:
 
 
 def graded_hankel(samples: Samples, panels: Panels) -> GradedHankel:
-    """Decompose the weighted Hankel matrix of a function, which is sampled on adaptive subintervals (panels)."""
+    """Compute the singular values and the generator of the weighted Hankel matrix of a function sampled on panels."""
     values = panels.values.reshape(-1, panels.values.shape[2])
     if values.shape[1] > 1:  # as few columns as possible; no singular value changes
         u, s, _ = np.linalg.svd(values, full_matrices=False)
@@ -64,7 +64,7 @@ def graded_hankel(samples: Samples, panels: Panels) -> GradedHankel:
 
 
 def _half_nodes(panels: Panels, most: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return about ``most`` quadrature times from 0 to half the horizon, and their weights, which sum to one in each
+    """Return about ``most`` quadrature nodes between 0 and half the horizon, with weights that sum to one in each
     panel.
     """
     points, weights = np.polynomial.legendre.leggauss(_PER_PANEL)

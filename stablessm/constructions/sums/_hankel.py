@@ -46,7 +46,7 @@ class Hankel:
 
 
 def hankel(values: np.ndarray, *, padded: bool = False) -> Hankel:
-    """Return the full singular value decomposition of the Hankel matrix of samples (n, q), n ≤ DENSE + 1."""
+    """Decompose the whole Hankel matrix of samples (n, q) by a singular value decomposition; n is at most DENSE + 1."""
     values, rows = _prepared(values, padded)
     index = np.arange(rows)[:, None] + np.arange(len(values) - rows + 1)
     stacked = values[index].transpose(0, 2, 1)  # rows, entries, columns
@@ -95,7 +95,7 @@ def _transposed_product(values: np.ndarray, block: np.ndarray, columns: int) -> 
 
 
 def _prepared(values: np.ndarray, padded: bool) -> tuple[np.ndarray, int]:
-    """Compress the columns of samples without changing the singular values; also return the Hankel matrix's number of
+    """Reduce the columns of samples without changing the singular values; return the samples and the number of Hankel
     rows.
     """
     if values.shape[1] > 1:

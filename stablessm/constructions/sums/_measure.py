@@ -48,9 +48,7 @@ def measured(
 
 
 def _l1(es: ExponentialSum, samples: Samples, error: Error, discrete: bool) -> float:
-    """Return the ℓ1 error of an exponential sum: |ρ - ρ̂| summed or integrated over time, and the largest row sum of
-    that.
-    """
+    """Return the ℓ1 error |ρ - ρ̂| of a sum, summed or integrated over time; for matrix kernels, its largest row sum."""
 
     def rows(values: np.ndarray, times: np.ndarray) -> np.ndarray:
         left = np.abs(es(times).reshape(values.shape) - values)
@@ -112,8 +110,8 @@ def reason(search: Search, best: Fit, goal: float, unit: float) -> tuple[str, st
 
 
 def ambiguous(domain: Domain, free: Fit) -> tuple[str, str]:
-    """Return why samples do not determine a continuous-time kernel, and a remedy; the fit ``free`` has too high
-    frequencies.
+    """Return why samples do not determine a kernel in continuous time, and a remedy; ``free`` is a fit without a limit
+    of frequencies.
     """
     cycles = float(np.abs(free.rates.imag).max()) * domain.dt / (2 * np.pi)
     what = (

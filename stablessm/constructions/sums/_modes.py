@@ -85,9 +85,7 @@ class Domain:
         return self.clip(rates[np.argsort(rates.real)])
 
     def clip(self, rates: np.ndarray) -> np.ndarray:
-        """Return only the rates with an allowed frequency; rates that decay too slowly are changed to a
-        faster decay.
-        """
+        """Drop the rates whose frequency is not allowed, and make rates that decay too slowly decay faster."""
         rates = rates[np.abs(rates.imag) <= (math.inf if self.discrete else self.band)]
         return np.minimum(rates.real, -max(1.01 * self.slowest, self.slowest + self.rest)) + 1j * rates.imag
 
@@ -128,7 +126,7 @@ class Domain:
         return columns
 
     def derivative(self, rates: np.ndarray, times: np.ndarray, coefficients: np.ndarray) -> np.ndarray:
-        """Return how a sum of modes with given coefficients changes with the rates: its derivative (n, q, steps)."""
+        """Return the derivative (n, q, steps) of a sum of modes with given coefficients with respect to the rates."""
         turns = self.turns(rates)
         weights = self.weights(coefficients, rates)
         a = -rates.real - self.slowest
@@ -163,7 +161,7 @@ class Domain:
 
 
 def stable_rates(eigenvalues: np.ndarray, dt: float = 1.0, dtype: str = "float32") -> np.ndarray:
-    """Return rates log λ / dt for one λ of each conjugate pair; |λ| is kept away from 0 and 1 as the dtype requires."""
+    """Return rates log λ / dt, one per conjugate pair; |λ| is first moved away from 0 and 1 as the dtype requires."""
     values = eigenvalues[np.imag(eigenvalues) >= 0].astype(np.complex128)
     modulus = np.clip(np.abs(values), _FASTEST, 1 - GAPS[dtype])
     return (np.log(modulus) + 1j * np.angle(values)) / dt

@@ -77,7 +77,7 @@ class Samples:
 
     @property
     def gap(self) -> float:
-        """Shortest time over which the kernel may change."""
+        """Shortest time that the samples resolve, which limits how fast the initial rates decay."""
         if self.panels is not None and self.panels.left[0] == 0:
             return float(self.panels.right[0])
         return self.dt if self.uniform else float(self.times[0] if self.times[0] > 0 else np.diff(self.times).min())

@@ -62,7 +62,7 @@ def resolve(
 
 
 def even(function: Function, panels: Panels, floor: float, relative: bool) -> tuple[np.ndarray, float]:
-    """Return values at evenly spaced times until the kernel falls below ``floor``, and the step between these times.
+    """Sample the kernel at evenly spaced times until it stays below ``floor``; return the values and the time step.
 
     The step resolves all but a small part of the energy of the kernel, so that a cusp at 0 does not determine the step.
     """

@@ -147,7 +147,9 @@ class Search:
         return self._whole[order]
 
     def _repaired(self, fit: Fit, order: int) -> Fit:
-        """Repeat a fit with additional points where its error between the points is large, and return the best fit."""
+        """Refit with extra sample times where the error between the samples is large; return the best of all these
+        fits.
+        """
         problem, best = self.problem, fit
         if fit.method == "ring" or (self.samples.panels is None and len(problem.times) == len(self.samples.times)):
             return replace(fit, error=self.error(fit).sup)
@@ -169,7 +171,7 @@ class Search:
         return compare(self.samples, self.domain, fit)[1]
 
     def at_most(self, order: int) -> Fit:
-        """Return the best fit with at most ``order`` states, so that more states never give a larger error.
+        """Return the best fit with ``order`` states or fewer, so that the error never grows with the order.
 
         Orders that the Hankel matrix excludes are skipped.
         """
@@ -204,7 +206,9 @@ class Search:
         return self._search(tol, min(least, most), most) or ring
 
     def _upward(self, tol: float, least: int) -> Fit | None:
-        """Try one order after the other, each built from previous fits; return None if the error hardly decreases."""
+        """Try increasing orders, starting from previous fits; return None if the error hardly decreases over several
+        orders.
+        """
         levels: list[float] = []
         for order in range(least, self.most + 1):
             if self._meets(order, tol) and self.best(order).error <= tol:
@@ -258,8 +262,8 @@ class Search:
         return fit
 
     def _least_order(self, tol: float) -> tuple[int, int]:
-        """Return an order below which no sum meets the tolerance, and the number of Hankel singular values that it
-        uses.
+        """Return a lower bound of the order that meets the tolerance, and the number of Hankel singular values it is
+        based on.
 
         The Hankel matrix of every sum of order m differs from that of the kernel by at least σ_{m+1}, and the ℓ1 norm
         of the error (of Frobenius norms) is at least as large.
@@ -272,7 +276,9 @@ class Search:
         return max(1, int((values > limit + rounding).sum())), len(values)
 
     def _ended(self, tol: float) -> Fit | None:
-        """Return an exact fit (:func:`ring`) if the kernel ends before the horizon, as a lag does; otherwise None."""
+        """Return an exact fit if the kernel is zero from some time before the horizon on, such as a pure delay;
+        otherwise None.
+        """
         size = np.abs(self.samples.values).max(axis=1) * self.samples.weight
         order = int(np.flatnonzero(size > tol / 2)[-1:].sum()) + 1
         if (
@@ -324,7 +330,7 @@ class Search:
         return self._polish(order, tol).error <= tol
 
     def _polish(self, order: int, goal: float) -> Fit:
-        """Return the best fit with ``order`` states; it is optimized for the largest error unless it is far from the
+        """Return the best fit with ``order`` states, after minimax optimization unless least squares is far from the
         goal.
         """
         if order in self._polished:
@@ -399,8 +405,8 @@ class Search:
         return starts
 
     def _spread(self, order: int) -> np.ndarray:
-        """Return initial rates with evenly spaced logarithms, for samples from which no initial rates can be
-        computed.
+        """Return initial rates with evenly spaced logarithms, the fallback if no rates can be computed from the
+        samples.
         """
         times = self.samples.times
         slow = max(1 / times[-1], 1.01 * self.domain.slowest)
@@ -413,7 +419,9 @@ class Search:
         return scalar and self.mixture is not None and self.mixture.error < part * self.scale
 
     def _decompose(self) -> tuple[_hankel.Hankel, float] | None:
-        """Decompose a Hankel matrix of the samples for initial rates; return it and its step, or None if not needed."""
+        """Return a decomposed Hankel matrix of the samples and its time step, to derive initial rates; None if not
+        needed.
+        """
         samples = self.samples
         if self._near(self._closest) and not (self.dense and samples.uniform):
             return None
@@ -432,14 +440,16 @@ class Search:
         return decomposition, step
 
     def _decompose_graded(self) -> GradedHankel | None:
-        """Decompose the Hankel matrix of a function of continuous time for initial rates; return None if not needed."""
+        """Return a decomposed Hankel matrix of a function of continuous time, to derive initial rates; None if not
+        needed.
+        """
         panels = self.samples.panels
         if panels is None or self.samples.step is not None or self._near(self._closest):
             return None
         return graded_hankel(self.samples, panels)
 
     def _numerical_rank(self) -> int:
-        """Return the order above which a sum would only fit rounding errors."""
+        """Return the numerical rank of the Hankel matrix; sums of higher order would only fit rounding errors."""
         if not self.dense or self.hankel is None:
             return len(self.samples.times)
         values = self.hankel[0].singular_values

@@ -1,4 +1,4 @@
-"""The result of a fit: a sum of decaying exponentials that can be evaluated, streamed, saved or made a layer."""
+"""The result of a fit: a sum of exponentials with methods to evaluate, stream, save and convert it to a layer."""
 
 from __future__ import annotations
 
@@ -330,7 +330,9 @@ class ExponentialSum(Result):
 
 
 class FitError(NumericalError):
-    """Raised if no sum meets the tolerance. The message states reason and remedy; ``best`` is the best sum found."""
+    """Raised if no sum meets the tolerance; the message states a reason and a remedy, and ``best`` is the best sum
+    found.
+    """
 
     def __init__(self, what: str, remedy: str, best: ExponentialSum) -> None:
         super().__init__(what, remedy)
@@ -338,7 +340,7 @@ class FitError(NumericalError):
 
 
 def _with_error(value: Any, error: Any) -> str:
-    """Format a number with its standard error, such as 12.34 ± 0.05, for a complex number with errors of both parts."""
+    """Format a number with its standard error, such as 12.34 ± 0.05; a complex number gets an error for each part."""
     if np.iscomplexobj(value):
         return f"{value:.4g} ± ({error.real:.1g}, {error.imag:.1g}i)"
     return f"{value:.4g} ± {error:.1g}"
