@@ -1,4 +1,4 @@
-"""Training of models: runs resume exactly after they are killed, and divergence is detected and explained."""
+"""Training of models; a killed run resumes to exactly the same weights, and a divergence is detected and explained."""
 
 from stablessm.training.config import TrainingConfig
 from stablessm.training.divergence import DivergenceReport

@@ -1,4 +1,4 @@
-"""The exponential moving average of the weights of a model."""
+"""An exponential moving average of the weights of a model during training."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ENDING = "/ema"
 
 @final
 class Average:
-    """An exponential moving average of the parameters of a model, which can replace them during evaluation.
+    """An exponential moving average of a model's parameters, with which the model can be evaluated instead of its own.
 
     After update t = 1, 2, … the average becomes d' · average + (1 - d') · parameters with d' = min(decay, t / (t + 9)),
     so that the initial weights are soon forgotten. Buffers are not averaged.
@@ -50,14 +50,16 @@ class Average:
 
     @torch.no_grad()
     def update(self, step: int) -> None:
-        """Update the average with the current parameters, after update number ``step``, counted from 1."""
+        """Update the average with the current parameters, after update number ``step`` (counted from 1)."""
         weight = 1 - min(self._decay, step / (step + 9))
         for name, mean in self._means.items():
             mean.lerp_(self._parameters[name].detach(), weight)
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """Return a context in which the model uses the averaged parameters instead of its own."""
+        """Return a context in which the model uses its averaged parameters, and after which it has its own parameters
+        again.
+        """
         self._exchange()
         try:
             yield
@@ -66,13 +68,13 @@ class Average:
 
     @torch.no_grad()
     def apply(self) -> None:
-        """Set the parameters of the model to their averages."""
+        """Replace the parameters of the model by their averages, permanently."""
         for name, parameter in self._parameters.items():
             parameter.copy_(self._means[name])
         self._trainee.changed()
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return the averaged parameters by name, for a checkpoint."""
+        """Return the averaged parameters by name, to be stored in a checkpoint."""
         return {f"{self._prefix}{name}{_ENDING}": mean for name, mean in self._means.items()}
 
     @torch.no_grad()

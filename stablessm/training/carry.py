@@ -1,4 +1,4 @@
-"""The state of a model that training carries from batch to batch (truncated backpropagation through time)."""
+"""The state that a model carries from batch to batch in training (truncated backpropagation through time)."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ class Carry:
         self._after: State = None
 
     def begin(self, *, anew: bool) -> None:
-        """Begin a step from the carried state, or without a state if ``anew`` (as in the first step of an epoch)."""
+        """Start a step from the carried state, or from no state if ``anew``, as in the first step of an epoch."""
         self._after = None if anew else self.state
 
     def run(self, call: Any, batch: Batch, *, autocast: bool = False) -> Tensor:
-        """Return the outputs of ``call(x, state, reset=…) -> (outputs, state)`` for a batch and the carried state."""
+        """Run ``call(x, state, reset=…) -> (outputs, state)`` on a batch from the carried state; return the outputs."""
         start = self._after if self.noise is None else nested.mapped(self._noisy, self._after)
         output, state = apply_from(call, batch, start, autocast=autocast)
         self._after = nested.mapped(Tensor.detach, state)
@@ -62,7 +62,9 @@ class Carry:
         return output
 
     def settle(self, bad: Tensor) -> None:
-        """Carry the state after this step to the next step, unless ``bad`` is 1; does not wait for the device."""
+        """Keep the state after this step for the next step, or, if ``bad`` is 1, the state before it; never waits for
+        the GPU.
+        """
         if self.state is None:
             self.state = nested.mapped(Tensor.clone, self._after)
         else:
@@ -70,27 +72,27 @@ class Carry:
         self._after = None  # it may be a view of all states of the window
 
     def everyone(self) -> State:
-        """Return the carried state of the rows of all ranks. All ranks must call this method."""
+        """Gather the carried state of the batch rows of all ranks. All ranks must call this method."""
         return nested.mapped(self._gathered, self.state)
 
     def of_rank(self, everyone: State, rank: int, device: torch.device) -> Carry:
-        """Create the carried state of another rank from the state of all ranks, so that this process can repeat its
-        step.
-        """
+        """Create the carried state of another rank, so that this process can repeat a step of that rank."""
         found = Carry(self.rows, noise=self.noise)
         found.state = nested.mapped(lambda whole: self._own(whole, rank).to(device), everyone)
         return found
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return the tensors of the state of all ranks by name, for a checkpoint."""
+        """Return the tensors of the carried state of all ranks by name, to be stored in a checkpoint."""
         return dict(nested.named(self.everyone()))
 
     def form(self) -> Any:
-        """Return the structure of the state (its nested tuples, lists and mappings), for a checkpoint."""
+        """Return the structure of the carried state (nested tuples, lists and mappings), to be stored in
+        a checkpoint.
+        """
         return nested.form(self.state)
 
     def restore(self, form: Any, tensors: Mapping[str, Tensor], device: torch.device) -> None:
-        """Restore the state from a checkpoint that any number of ranks wrote."""
+        """Restore the carried state from a checkpoint that any number of ranks wrote."""
         copies = {name: tensor.clone() for name, tensor in tensors.items()}  # tensors in a file may not be aligned
         self.state = self.of_rank(nested.rebuilt(form, copies), self.ranks.rank, device).state
 

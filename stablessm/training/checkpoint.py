@@ -1,4 +1,4 @@
-"""Checkpoints of training runs: safetensors files with settings and checksums.
+"""Checkpoints of training runs: safetensors files that contain tensors, settings and checksums.
 
 A checkpoint is one file or, for a model in shards, a folder with one file per rank; any number of ranks can read
 both. The random numbers of a step depend only on the seed and the number of the step, so no random state is stored.
@@ -34,14 +34,14 @@ Agree = Callable[[Mapping[str, Any], Mapping[str, Any]], Mapping[str, tuple[Any,
 
 
 def whole_on_cpu(name: str, shape: torch.Size, dtype: torch.dtype) -> Tensor:
-    """Return an empty (unsharded) CPU tensor into which the tensor with this name is read."""
+    """Return an empty, unsharded CPU tensor, into which one tensor of a checkpoint will be read."""
     return torch.empty(shape, dtype=dtype)
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class Checkpoint:
-    """The content of a checkpoint: the state of a training run after some number of updates."""
+    """The content of a checkpoint: the state of a training run after a number of updates."""
 
     step: int
     """Number of updates made so far."""
@@ -54,7 +54,7 @@ class Checkpoint:
 
 @final
 class Checkpoints:
-    """Writes and reads the checkpoints of one run in a folder.
+    """Writes, reads and removes the checkpoints of one run, which are in one folder.
 
     Args:
         settings: Plain values that are written into every checkpoint.
@@ -79,7 +79,7 @@ class Checkpoints:
         self.folder, self.settings, self.ranks, self.agree = folder, record.plain(settings), ranks or Ranks(), agree
 
     def save(self, checkpoint: Checkpoint, *, sharded: bool = False) -> None:
-        """Write a checkpoint, and remove all but the last ``KEEP``. If ``sharded``, every rank writes its part."""
+        """Write a checkpoint, and remove all but the last ``KEEP``. If ``sharded``, every rank writes its own part."""
         if sharded:
             self._write_folder(checkpoint)
         else:
@@ -87,7 +87,7 @@ class Checkpoints:
         self.ranks.first(lambda: remove(*self.paths()[:-KEEP]))
 
     def load(self, *, last_good: bool = False, like: Like = whole_on_cpu) -> Checkpoint | None:
-        """Read the last checkpoint; return None if there is none.
+        """Read and return the last checkpoint, or None if there is no checkpoint.
 
         A damaged checkpoint raises an error that names it; with ``last_good``, it is removed and the previous one is
         read.
@@ -115,7 +115,7 @@ class Checkpoints:
         return sorted((*self.folder.glob("step-*.safetensors"), *self.folder.glob("step-*[0-9]")))
 
     def last_step(self) -> int:
-        """Return the number of updates before the last checkpoint; 0 if there is no checkpoint."""
+        """Return the step of the last checkpoint (its number of updates), or 0 if there is no checkpoint."""
         return int(self.paths()[-1].stem.partition("-")[2]) if self.paths() else 0
 
     def _shared_paths(self) -> list[Path]:
@@ -147,7 +147,9 @@ class Checkpoints:
         self.ranks.first(finish)
 
     def _write_shards(self, folder: Path, tensors: Mapping[str, Tensor]) -> dict[str, str]:
-        """Write the shards of this rank, and one copy of shared tensors; return the SHA-256 of each file by name."""
+        """Write the shards of this rank, and tensors that all ranks share once; return the SHA-256 of each file by
+        name.
+        """
         from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
         from torch.distributed.checkpoint.state_dict_saver import save
 
@@ -162,7 +164,7 @@ class Checkpoints:
         return {"step": checkpoint.step, "settings": self.settings, "facts": record.plain(checkpoint.facts)}
 
     def _tried(self, path: Path, like: Like) -> tuple[Checkpoint | None, str]:
-        """Read a checkpoint on all ranks; return the checkpoint, or None and the reason if a rank cannot read it."""
+        """Read a checkpoint on all ranks; return the checkpoint, or None and the reason if any rank cannot read it."""
         found, wrong = None, f"{path}, which another rank cannot read"
         try:
             with record.reading(path, "a checkpoint"):
@@ -177,7 +179,7 @@ class Checkpoints:
         return Checkpoint(int(content["step"]), tensors, content["facts"], changed), ""
 
     def _read_folder(self, path: Path, like: Like) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        """Read a sharded checkpoint from its folder; the ranks share the work of verifying checksums."""
+        """Read a sharded checkpoint from its folder; each rank verifies the checksums of some of the files."""
         written = record.read_json(path / _CONTENT)
         for name, digest in sorted(written["files"].items())[self.ranks.rank :: self.ranks.size]:
             record.require_digest(record.inside(path / name, path), digest)
@@ -197,7 +199,9 @@ def _content(text: str) -> dict[str, Any]:
 
 
 def _read_shards(folder: Path, like: Like) -> dict[str, Tensor]:
-    """Read every tensor of a sharded checkpoint, whole or only the shards of this rank; no rank waits for another."""
+    """Read all tensors of a sharded checkpoint, whole or only this rank's shards, without communication
+    between ranks.
+    """
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
     from torch.distributed.checkpoint.state_dict_loader import load
 

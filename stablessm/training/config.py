@@ -27,7 +27,7 @@ _LATER = ("replicas", "schedule", "cooldown", "state_noise", "ema", "patience", 
 @checked
 @dataclass(frozen=True)
 class TrainingConfig:
-    """The settings of a training run with AdamW. By default the learning rate warms up and then falls along a cosine.
+    """The settings of a training run with AdamW. By default the learning rate warms up, then falls along a cosine.
 
     >>> TrainingConfig(epochs=2, batch_size=32).total_steps(batches=100)
     200
@@ -131,13 +131,15 @@ class TrainingConfig:
         return self.epochs * self.steps_per_epoch(batches) if self.steps is None else self.steps
 
     def steps_per_epoch(self, batches: int) -> int:
-        """Return the number of updates per epoch. Remaining batches that are too few for an update are left out."""
+        """Return the number of updates per epoch, given the number of batches; batches too few for an update are
+        dropped.
+        """
         if batches < self.accumulate:
             raise ArgumentError("accumulate", f"at most the {batches} batches of an epoch", self.accumulate)
         return batches // self.accumulate
 
     def rates(self, steps: int) -> Callable[[int], float]:
-        """Return the learning-rate schedule of a run of ``steps`` steps: a function from a step to the factor of the
+        """Return the learning-rate schedule of a run of ``steps`` steps: a function from the step to the factor of the
         rate.
         """
         return partial(schedules.rate, steps=steps, warmup=self.warmup, schedule=self.schedule, cooldown=self.cooldown)
@@ -158,12 +160,14 @@ class TrainingConfig:
 
     @staticmethod
     def filled(binding: Mapping[str, Any]) -> dict[str, Any]:
-        """Complete the settings that :meth:`binding` returned with the default values that it leaves out."""
+        """Return the settings that :meth:`binding` returned, completed with the default values of settings that it left
+        out.
+        """
         return {field.name: field.default for field in fields(TrainingConfig) if field.name in _LATER} | {**binding}
 
     def binding(self) -> dict[str, Any]:
-        """Return the settings that must not change when a run is resumed. Settings that were added in later versions
-        are left out if they have their default.
+        """Return the settings that must be the same when a run is resumed, except later additions that
+        have their default.
         """
         default = self.filled({})
         return {name: value for name, value in asdict(self).items()

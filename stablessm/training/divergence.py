@@ -1,4 +1,4 @@
-"""Detection that a training run has diverged, and search for the cause."""
+"""Detection of divergence in a training run, and a search for its cause."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SLOWER = "lower the learning rate (recurrent_lr for the recurrent parameters al
 @final
 @dataclass(frozen=True)
 class BadStep:
-    """The loss and the gradient norm at the step at which a training diverged, as :class:`Watch` recorded them."""
+    """Loss and gradient norm of the step at which a training run diverged, as recorded by :class:`Watch`."""
 
     loss: float
     gradient_norm: float
@@ -56,7 +56,7 @@ class DivergenceReport(Result):
 
     @property
     def rule(self) -> str:
-        """A sentence that states the violated condition, with the numbers."""
+        """A sentence that states which limit was exceeded, with the numbers."""
         if not math.isfinite(self.loss):
             return f"the loss is {self.loss}"
         if not math.isfinite(self.gradient_norm):
@@ -65,7 +65,7 @@ class DivergenceReport(Result):
 
     @property
     def remedy(self) -> str:
-        """Advice on how to avoid the divergence."""
+        """Advice on how to avoid the divergence, as text."""
         return _SLOWER if self.trace is None or self.pushed is not None else self.trace.remedy
 
     def __str__(self) -> str:
@@ -83,7 +83,8 @@ class DivergenceReport(Result):
 
 @final
 class Watch:
-    """Collects losses and gradient norms on the device until the host reads them, and detects bad steps.
+    """Records losses and gradient norms on the device, without waiting for it, and detects steps at which training
+    diverges.
 
     A step is bad if its loss or gradient norm is not finite, or if the running mean of the loss is above the limit. The
     weights of this mean fall by a tenth per step, so that a single spike may be ten times as high. From a bad step on,
@@ -115,11 +116,13 @@ class Watch:
         self.means: list[Tensor] = []
 
     def start(self, loss: Tensor, explode: float) -> None:
-        """Set the limit of the mean loss to ``explode`` times the initial loss."""
+        """Set the limit that the mean loss may not exceed to ``explode`` times the initial loss."""
         self.mean, self.limit = loss.double(), explode * loss.double()
 
     def see(self, loss: Tensor, norm: Tensor) -> None:
-        """Record the loss and the gradient norm of a step, and set ``bad`` if the step is bad."""
+        """Record the loss and the gradient norm of a step; set ``bad`` if a number is not finite or the mean loss is
+        too high.
+        """
         self.mean = torch.lerp(self.mean, loss.double(), 1 / _MEMORY)
         for seen, value in ((self.losses, loss), (self.norms, norm), (self.means, self.mean)):
             seen.append(value.double())
@@ -130,16 +133,14 @@ class Watch:
         self.bad = torch.maximum(self.bad, 1 - good.float())
 
     def values(self) -> np.ndarray:
-        """Return the recorded losses, gradient norms and mean losses, (steps, 3) or (steps, 3, replicas).
+        """Return the recorded losses, gradient norms and running mean losses, (steps, 3) or (steps, 3, replicas).
 
         The host waits for the device.
         """
         return torch.stack([self._stacked(seen) for seen in (self.losses, self.norms, self.means)], 1).cpu().numpy()
 
     def first_bad(self, replica: int = 0) -> tuple[int, BadStep] | None:
-        """Return the number of steps since the first bad step of a model, and its loss and norm; None if no step was
-        bad.
-        """
+        """Return how many steps ago a model's first bad step was, and its loss and norm; None if no step was bad."""
         if not self.bad.flatten()[replica]:
             return None
         seen = self.values().reshape(len(self.losses), 3, -1)[..., replica]
@@ -149,11 +150,11 @@ class Watch:
         return len(seen) - first, BadStep(loss, norm, mean, limit)
 
     def clear(self) -> None:
-        """Delete the recorded losses and norms, after the host has read them."""
+        """Delete the recorded losses and norms, which the host has read."""
         self.losses, self.norms, self.means = [], [], []
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return the tensors that a checkpoint stores, by name."""
+        """Return the tensors to store in a checkpoint, by name."""
         seen = {"losses": self.losses, "norms": self.norms, "means": self.means}
         found = {"limit": self.limit, "mean": self.mean} | {name: self._stacked(part) for name, part in seen.items()}
         return found | ({"bad": self.bad} if self.bad.dim() else {})
@@ -171,7 +172,7 @@ class Watch:
 
 
 def diagnose(model: nn.Module, replay: Callable[[], object], step: int, bad: BadStep) -> DivergenceReport:
-    """Repeat the bad step under ``trace_divergence`` and report which recurrent mode probably caused the divergence.
+    """Repeat the step that diverged, and report which recurrent mode probably caused the divergence.
 
     Args:
         replay: Function that computes the loss of the step and its gradients with the current weights of the model.
@@ -193,7 +194,9 @@ def diagnose(model: nn.Module, replay: Callable[[], object], step: int, bad: Bad
 
 
 def _pushed_hardest(model: nn.Module) -> tuple[Mode, float] | tuple[None, None]:
-    """Return the recurrent mode with the largest |gradient|/|weight|, and the ratio; None without a recurrence."""
+    """Return the recurrent mode with the largest |gradient|/|weight| and this ratio; (None, None)
+    without a recurrence.
+    """
     weights = {name: mapped_weight(module) for name, module in recurrent_modules(model)}
     try:
         modes, ratios = report_modes(model), gradient_over_weight(model, recurrent_only=True)

@@ -1,4 +1,4 @@
-"""Evaluation of a model on the batches of a task."""
+"""Evaluation of a model on the batches of a task: outputs, loss and metric."""
 
 from __future__ import annotations
 
@@ -19,19 +19,21 @@ from stablessm.training.ranks import Ranks
 
 
 def apply(model: Any, batch: Batch, *, autocast: bool = False) -> Tensor:
-    """Return the output of a model for a batch, in float32 or better, without a state that the model may return."""
+    """Return the output of a model for a batch, in float32 or better; a state that the model also
+    returns is dropped.
+    """
     output = _called(model, batch, autocast=autocast)
     return _wide(output[0] if isinstance(output, tuple) else output)
 
 
 def apply_from(sequence: Any, batch: Batch, state: State, *, autocast: bool = False) -> tuple[Tensor, State]:
-    """Run ``sequence(x, state, reset=…)`` on a batch from an initial state; return the outputs and the final state."""
+    """Run ``sequence(x, state, reset=…)`` on a batch from the given state; return the outputs and the final state."""
     output, state = _called(sequence, batch, state, autocast=autocast)
     return _wide(output), state
 
 
 def sequence_of(model: nn.Module) -> Any:
-    """Return the method ``sequence(x, state, reset=…) -> (outputs, state)`` of a model; raise an error if it has none.
+    """Return a model's method ``sequence(x, state, reset=…) -> (outputs, state)``; raise an error if there is none.
 
     >>> sequence_of(nn.Linear(1, 1))
     Traceback (most recent call last):
@@ -107,7 +109,7 @@ def outputs(
     autocast: bool = False,
     ranks: Ranks | None = None,
 ) -> Generator[tuple[Tensor, Batch, bool], None, None]:
-    """Yield, for each batch of a split, the outputs of a model, the batch, and whether its rows count on this rank.
+    """Yield the outputs and the batch, for each batch of a split, and whether this rank's rows count in the scores.
 
     The model is in evaluation mode until the generator ends. If a batch has fewer rows than there are ranks, the spare
     ranks compute rows of other ranks, which do not count: a model in shards needs all ranks.
@@ -141,7 +143,9 @@ def outputs(
 
 
 def _part(rows: int, ranks: Ranks) -> tuple[tuple[int, int], bool]:
-    """Return the part of a batch of ``rows`` rows that this rank computes, and whether this part counts."""
+    """Return which part (i, n) of a batch of ``rows`` rows this rank computes, and whether the part counts in the
+    scores.
+    """
     spare = ranks.rank >= rows
     return (0, rows) if spare else (ranks.rank, min(ranks.size, rows)), not spare
 

@@ -23,7 +23,7 @@ _FOLDERS, _FILES = ("checkpoints", "tensorboard", MODEL), ("metrics.jsonl", "rec
 
 
 def check_folder(folder: str | Path) -> None:
-    """Raise an error if training in this folder would overwrite files that no training wrote."""
+    """Raise an error if training in this folder would overwrite files that did not come from a training run."""
     folder = Path(folder)
     if folder.exists() and not folder.is_dir():
         raise ArgumentError("folder", "a folder", f"{folder}, a file")
@@ -35,7 +35,7 @@ def check_folder(folder: str | Path) -> None:
 
 
 def claim(folder: Path, settings: Mapping[str, Any], companions: Mapping[str, str], *, fresh: bool) -> None:
-    """Prepare the folder for a run and write the settings of the run into it.
+    """Prepare a run folder and write the settings of the run; with ``fresh``, first remove the files of an earlier run.
 
     Args:
         folder: Folder of the run.
@@ -90,7 +90,7 @@ def check_kept(folder: Path) -> None:
 
 
 def restore(model: nn.Module, folder: Path, kept: str | None) -> None:
-    """Load into the model the weights that :func:`keep` wrote; ``kept`` is their expected SHA-256, if it is known."""
+    """Load the weights that :func:`keep` wrote into a model; ``kept`` is their expected SHA-256, or None if unknown."""
     with _selecting():
         storage.restore(model, folder / MODEL / storage.WEIGHTS, [kept] if kept else [])
 

@@ -1,4 +1,4 @@
-"""Forecasts of a trained model in the units of the data, with intervals, and forecast errors."""
+"""Forecasts of a trained model in the units of the data, with intervals, and the errors of forecasts."""
 
 from __future__ import annotations
 
@@ -42,7 +42,9 @@ class Forecast(Result):
         return ["step", *(f"{name}{part}" for name in self.columns for part in parts)]
 
     def rows(self) -> Iterator[list[Any]]:
-        """Yield one row per forecast step: the number of the step (from 1), then each forecast with its interval."""
+        """Yield one row per forecast step: the number of the step (from 1), then each column's forecast
+        and interval.
+        """
         parts = [part for part in (self.values, self.lower, self.upper) if part is not None]
         for step, row in enumerate(np.stack(parts, -1).reshape(len(self.values), -1).tolist(), 1):
             yield [step, *row]
@@ -139,7 +141,7 @@ def forecast_errors(
 
 
 def unit_scores(errors: np.ndarray, names: Sequence[str]) -> dict[str, dict[str, float]]:
-    """Return the root mean square error and the mean absolute error of each column.
+    """Return the root mean square error and the mean absolute error of each column, in the units of the data.
 
     >>> unit_scores(np.array([[[3.0]], [[-4.0]], [[5.0]], [[0.0]]]), ["load"])
     {'load': {'rmse': 3.5355339059327378, 'mae': 3.0}}
@@ -150,7 +152,7 @@ def unit_scores(errors: np.ndarray, names: Sequence[str]) -> dict[str, dict[str,
 
 @torch.no_grad()
 def _ahead(model: nn.Module, reader: SeriesReader, x: Tensor, horizon: int, autocast: bool) -> Tensor:
-    """Return standardized forecasts (B, horizon, targets) for standardized windows (B, window, columns)."""
+    """Compute standardized forecasts (B, horizon, targets) from standardized windows (B, window, columns)."""
     if horizon > reader.horizon and set(reader.targets) != set(reader.columns):
         others = ", ".join(name for name in reader.columns if name not in reader.targets)
         expected = f"at most {reader.horizon}, as in training, since the model does not forecast {others}"

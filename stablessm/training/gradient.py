@@ -1,4 +1,4 @@
-"""Strategies that compute the loss and the gradient of a training step."""
+"""Strategies: classes that compute the loss and the gradient of a training step."""
 
 from __future__ import annotations
 
@@ -31,24 +31,28 @@ _APART = 0x9E3779B97F4A7C15
 
 
 class Strategy(ABC):
-    """The base class of strategies, which compute the gradient of a training step, for one model or for several."""
+    """The base class of strategies, which compute the loss and the gradient of a training step, of one
+    or more models.
+    """
 
     @abstractmethod
     def compute(self, step: int) -> Tensor:
-        """Store the gradient of a step in the parameters, and return the loss (one number, or one number per model)."""
+        """Compute the gradient of a step, store it in ``grad`` of the parameters, and return the loss
+        (one per model).
+        """
 
     def settle(self, bad: Tensor) -> None:  # noqa: B027 (most strategies keep nothing)
-        """Carry the final state of the step to the next step, unless ``bad`` is 1."""
+        """Keep the model's state after this step for the next step, unless ``bad`` is 1."""
 
     def updated(self) -> None:  # noqa: B027
-        """Do what is necessary after the optimizer has changed the weights; called after every update."""
+        """Update what depends on the weights; called after every update by the optimizer."""
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return the tensors that a checkpoint stores, by name."""
+        """Return the tensors to store in a checkpoint, by name."""
         return {}
 
     def facts(self) -> Any:
-        """Return plain values that a checkpoint stores for this strategy."""
+        """Return the plain values of this strategy to store in a checkpoint."""
         return None
 
     def restore(self, facts: Any, tensors: Mapping[str, Tensor]) -> None:  # noqa: B027
@@ -57,7 +61,7 @@ class Strategy(ABC):
 
 @final
 class Objective(Strategy):
-    """A strategy for any loss function, for one model or for several models with independent losses.
+    """A strategy for any loss function of one model, or of several models whose losses are independent.
 
     Args:
         loss: Function from the tensors of a batch to the loss, or to (loss, other numbers for the hooks).
@@ -84,7 +88,9 @@ class Objective(Strategy):
         self._replayed: Replayed[Passes] | None = None
 
     def compute(self, step: int) -> Tensor:
-        """Compute the losses of all models, store their gradients in the parameters, and return the losses."""
+        """Compute the losses of all models, store their gradients in ``grad`` of the parameters, and
+        return the losses.
+        """
         arguments = self.batch(step)
         if not self.graph:
             return descend(self._noting(*arguments))
@@ -102,7 +108,7 @@ class Objective(Strategy):
 
 @final
 class Gradient(Strategy):
-    """The strategy for one model and a task; each rank computes its rows of the batch.
+    """The strategy for one model on a task; each rank computes the gradient of its rows of the batch.
 
     Args:
         trainee: The model to train.
@@ -129,7 +135,8 @@ class Gradient(Strategy):
         self._graph: Replayed[Passes] | None = None
 
     def compute(self, step: int) -> Tensor:
-        """Store the gradient of the mean loss over all batches and ranks in the parameters; return the mean loss.
+        """Compute the mean loss over all batches and ranks of a step, store its gradient in ``grad``,
+        and return the loss.
 
         The mean is over the scored positions, so that long sequences count more than short sequences, as in one large
         batch.
@@ -142,7 +149,7 @@ class Gradient(Strategy):
         return self._launched(step, batches)
 
     def _launched(self, step: int, batches: Sequence[Batch]) -> Tensor:
-        """Compute the loss and the gradient of a step without a CUDA graph."""
+        """Compute the loss and the gradient of a step in the usual way, without a CUDA graph."""
         count = self._count(batches)
         # the loss and, at step 0, the loss of zero outputs
         values = torch.zeros(2, dtype=torch.float64, device=self.task.device)
@@ -159,8 +166,8 @@ class Gradient(Strategy):
         return loss
 
     def _replayed(self, step: int, batches: Sequence[Batch]) -> Tensor:
-        """Compute the loss and the gradient of a step by a CUDA graph, if the batches have the shapes of the first
-        step.
+        """Compute the loss and the gradient of a step by replaying a CUDA graph, if all batches have the
+        captured shapes.
         """
         names = [name for name, value in vars(batches[0]).items() if value is not None]
         arguments = [getattr(batch, name) for batch in batches for name in names]
@@ -188,7 +195,7 @@ class Gradient(Strategy):
         return _replay(self._graph, arguments, parameters)
 
     def settle(self, bad: Tensor) -> None:
-        """Carry the final state of the batch to the next step, unless ``bad`` is 1."""
+        """Keep the model's state after this batch for the next step, unless ``bad`` is 1."""
         self.carry.settle(bad)
 
     def updated(self) -> None:
@@ -196,19 +203,19 @@ class Gradient(Strategy):
         self.ranks.share(self.trainee.trained, buffers_only=True)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return the tensors of the state that is carried between batches by name, for a checkpoint."""
+        """Return the tensors of the state carried between batches by name, to be stored in a checkpoint."""
         return self.carry.tensors()
 
     def facts(self) -> Any:
-        """Return the structure of the state that is carried between batches, for a checkpoint."""
+        """Return the structure of the state carried between batches, to be stored in a checkpoint."""
         return self.carry.form()
 
     def restore(self, facts: Any, tensors: Mapping[str, Tensor]) -> None:
-        """Restore the state that is carried between batches from a checkpoint."""
+        """Restore the state carried between batches from a checkpoint."""
         self.carry.restore(facts, tensors, self.task.device)
 
     def replay(self, step: int, carried: State = None) -> None:
-        """Repeat a step in the caller's unsharded model, to find the cause of a divergence.
+        """Compute the gradients of a step again in the caller's unsharded model, to find the cause of a divergence.
 
         The gradients of the parts of all ranks are computed one after the other.
 
@@ -232,7 +239,9 @@ class Gradient(Strategy):
         return apply(runner, batch, autocast=self.config.autocast)
 
     def _count(self, batches: Sequence[Batch]) -> Tensor | None:
-        """Return the number of scored positions of a step over all ranks; None if a step is one batch of one rank."""
+        """Return the number of scored positions of a step over all ranks, or None if the step is one
+        batch on one rank.
+        """
         alone = self.config.accumulate * self.ranks.size == 1
         return None if alone else self.ranks.sum(count_of(self.task, batches))
 
@@ -242,20 +251,20 @@ class Gradient(Strategy):
         torch.manual_seed((seed + rank * _APART) % 2**63)
 
     def batch(self, step: int, i: int, part: tuple[int, int] = (0, 1)) -> Batch:
-        """Return batch number i of a step, or a part of this batch."""
+        """Return batch number i of a step, or the given part of this batch."""
         epoch, index = divmod(step, self.epoch)
         at, size, seed = index * self.config.accumulate + i, self.config.batch_size, self.config.seed
         return self.task.batch("train", size, seed=seed, epoch=epoch, index=at, part=part)
 
 
 def descend(loss: Tensor) -> Tensor:
-    """Add the gradient of a loss (or of the sum of several losses) to ``grad`` of the parameters; return the loss."""
+    """Run the backward pass of a loss (a tensor of several losses is summed), and return the loss, detached."""
     loss.sum().backward()
     return loss.detach()
 
 
 def _both_passes(losses: Callable[..., Iterable[Tensor]], parameters: Sequence[Tensor]) -> Callable[..., Passes]:
-    """Return a function that computes the sum of several losses and the gradients of the sum, one loss at a time."""
+    """Return a function that computes the sum of several losses and the gradients of this sum, one loss at a time."""
 
     def both(*tensors: Tensor) -> Passes:
         total, sums = None, list[Tensor | None]([None] * len(parameters))
@@ -270,7 +279,7 @@ def _both_passes(losses: Callable[..., Iterable[Tensor]], parameters: Sequence[T
 
 
 def _replay(graph: Replayed[Passes], arguments: Sequence[Tensor], parameters: Sequence[Tensor]) -> Tensor:
-    """Replay a CUDA graph, store its gradients in the parameters and return the loss."""
+    """Replay a captured CUDA graph, store the gradients that it computed in the parameters, and return its loss."""
     loss, gradients = graph(*arguments)
     for parameter, gradient in zip(parameters, gradients, strict=True):
         parameter.grad = gradient
@@ -282,7 +291,7 @@ def _sum(one: Tensor | None, other: Tensor | None) -> Tensor | None:
 
 
 def _apart(gradients: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
-    """Return the gradients as contiguous tensors that share no memory, so that they can be clipped in place.
+    """Return the gradients as contiguous tensors that do not share memory, so that they can be clipped in place.
 
     >>> a, b = torch.ones(2, requires_grad=True), torch.ones(2, requires_grad=True)
     >>> same, apart = (f(torch.autograd.grad((a + b).prod(), (a, b))) for f in (tuple, _apart))
@@ -300,7 +309,9 @@ def _apart(gradients: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
 
 
 def require_parts(task: Task, config: TrainingConfig, ranks: int) -> None:
-    """Raise an error if a step would be split into parts whose losses do not add up to the loss of the step."""
+    """Raise an error if the parts into which a step is divided have losses that do not add up to the
+    loss of the step.
+    """
     if config.batch_size < ranks:
         raise ArgumentError("batch_size", f"at least one sequence for each of {ranks} ranks", config.batch_size)
     own = [name for name in ("loss", "total_loss", "count") if getattr(type(task), name) is not getattr(Task, name)]
@@ -316,7 +327,7 @@ def count_of(task: Task, batches: Iterable[Batch]) -> Tensor:
 
 
 def part_of_loss(task: Task, output: Tensor, batch: Batch, count: Tensor | None) -> Tensor:
-    """Return the contribution of a batch to the mean loss over the ``count`` scored positions of a step.
+    """Return what a batch contributes to the loss of a step, which is a mean over ``count`` scored positions.
 
     With ``count=None``, the batch is the whole step.
     """

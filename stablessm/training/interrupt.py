@@ -1,4 +1,4 @@
-"""Handling of Ctrl-C and of SIGTERM (for example from a batch system) after the current training step."""
+"""Delays Ctrl-C and SIGTERM (sent, for example, by a batch system) until the current training step has ended."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 @final
 class Interrupted(KeyboardInterrupt):
-    """Raised when a signal stops a training. A checkpoint has been written; the same call resumes the run."""
+    """Raised when a signal has stopped a training run, after a checkpoint was written; the same call
+    resumes the run.
+    """
 
     @checked
     def __init__(self, number: int, step: int) -> None:
@@ -29,7 +31,7 @@ class Interrupted(KeyboardInterrupt):
 
 @final
 class Request:
-    """A record of the signal (SIGINT or SIGTERM) that has arrived, if any."""
+    """Stores which of the signals SIGINT and SIGTERM has arrived (None before a signal)."""
 
     signal: int | None = None
 
@@ -42,7 +44,7 @@ class Request:
 
 @contextmanager
 def requests() -> Iterator[Request]:
-    """Return a context in which SIGINT and SIGTERM are recorded instead of ending the process.
+    """Return a context in which SIGINT and SIGTERM are recorded in a :class:`Request` instead of ending the process.
 
     Outside the main thread it has no effect.
 

@@ -12,13 +12,13 @@ from stablessm.training.result import TrainingResult
 
 @runtime_checkable
 class Logger(Protocol):
-    """The interface of loggers: three methods that a training calls. Under ``torchrun``, only rank 0 calls them.
+    """The interface of loggers: three methods, which a training run calls (with ``torchrun``, only on rank 0).
 
     No base class is required.
     """
 
     def begin(self, folder: Path, settings: Mapping[str, Any], step: int) -> None:
-        """Prepare for logging; called when a run begins or is resumed.
+        """Prepare for logging; called when a run starts or is resumed.
 
         Args:
             folder: Folder of the run.
@@ -27,7 +27,7 @@ class Logger(Protocol):
         """
 
     def log(self, step: int, values: Mapping[str, Any]) -> None:
-        """Log the metrics after a step.
+        """Log the metrics of the training after a step.
 
         Args:
             step: Number of steps made.
@@ -47,14 +47,14 @@ class TensorBoard:
     _writer: Any = None
 
     def begin(self, folder: Path, settings: Mapping[str, Any], step: int) -> None:
-        """Open the TensorBoard file; events after ``step`` from an earlier run are dropped."""
+        """Open the TensorBoard file; of an earlier part of the run, events after ``step`` are dropped."""
         if why_missing("torch.utils.tensorboard") is None:
             from torch.utils.tensorboard import SummaryWriter
 
             self._writer = SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1)
 
     def log(self, step: int, values: Mapping[str, Any]) -> None:
-        """Write the metrics as ``train/NAME``, or ``valid/NAME`` for the scores of a validation."""
+        """Write the metrics under the names ``train/NAME``, or ``valid/NAME`` for the scores of a validation."""
         for name, value in values.items() if self._writer is not None else ():
             if isinstance(value, float):
                 self._writer.add_scalar(f"{values.get('split', 'train')}/{name}", value, step)

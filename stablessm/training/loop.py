@@ -1,4 +1,4 @@
-"""The function ``train``, which trains a model on a task and writes the results to a folder."""
+"""The function ``train``, which trains a model on a task and writes the results to a run folder."""
 
 from __future__ import annotations
 
@@ -105,7 +105,9 @@ def train(
 
 
 def _require_possible(task: Task, config: TrainingConfig, ranks: Ranks, resume: object, extend: bool) -> None:
-    """Raise an error for combinations of arguments that are not possible."""
+    """Raise an error if arguments of :func:`train` contradict each other, for example ``extend`` and
+    ``resume=False``.
+    """
     if resume not in (True, False, "last-good"):
         raise ArgumentError("resume", "True, False or 'last-good'", repr(resume))
     if extend and resume is False:
@@ -116,7 +118,9 @@ def _require_possible(task: Task, config: TrainingConfig, ranks: Ranks, resume: 
 
 
 def _models(model: nn.Module | Callable[[], nn.Module], config: TrainingConfig) -> list[nn.Module]:
-    """Return one model per replica."""
+    """Return one model per replica: copies of a given model, or models that a factory builds, each with
+    its own seed.
+    """
     if isinstance(model, nn.Module):
         return [model, *(copy.deepcopy(model) for _ in range(config.replicas - 1))]
     found = []
@@ -129,8 +133,7 @@ def _models(model: nn.Module | Callable[[], nn.Module], config: TrainingConfig) 
 
 @final
 class _Run:
-    """The objects of one call of :func:`train`: a step loop, and a session for every model. As a context manager, it
-    closes the loggers.
+    """One call of :func:`train`: its step loop and a session per model. As a context manager, it closes the loggers.
 
     Args:
         again: Whether the run is resumed from a checkpoint.
@@ -208,7 +211,7 @@ class _Run:
                 session.close()
 
     def finish(self) -> TrainingResult:
-        """Select the weights of every model, score them, and write the records."""
+        """Select and score the weights of every model, write the records, and return the result."""
         found = [session.finish() for session in self.sessions]
         if not self.replicas:
             self.result = found[0]
@@ -229,12 +232,14 @@ class _Run:
             logger.end(self.result)
 
     def _agree(self, before: Mapping[str, Any], now: Mapping[str, Any]) -> Mapping[str, tuple[Any, Any]]:
-        """Return the settings that changed since a checkpoint; raise an error if the run cannot be resumed."""
+        """Return the old and new values of settings that changed since a checkpoint; raise an error if this prevents
+        resuming.
+        """
         was, is_ = ({**each, "config": self.config.filled(each["config"])} for each in (before, now))
         return require_resumable(was, is_, changeable=[f"config.{name}" for name in EXTENDS], extend=self.extend)
 
     def _claim(self, origin: Mapping[str, Any], *, fresh: bool) -> None:
-        """Prepare the folders of the run and of its replicas, and write the settings."""
+        """Prepare the folders of the run and of its replicas, and write the settings into them."""
         if fresh:
             remove(*self.folder.glob(f"{REPLICA}-*"))
         if self.replicas:

@@ -39,7 +39,9 @@ class Metrics:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the lines that this object kept from an earlier run or wrote."""
+        """Return the SHA-256 of all lines of the file: lines kept from an earlier run, and lines written by this
+        object.
+        """
         return self._hash.hexdigest()
 
     def write(self, step: int, **values: Any) -> None:
@@ -53,13 +55,13 @@ def read_rows(folder: Path) -> list[dict[str, Any]]:
 
 
 def losses(rows: Iterable[Mapping[str, Any]]) -> np.ndarray:
-    """Return the steps and training losses (rows, 2) in the metrics; rows with validation scores are left out."""
+    """Return an array (rows, 2) of steps and training losses from the rows of the metrics, without validation rows."""
     found = [(row["step"], record.number(row.get("loss"))) for row in rows if "split" not in row]
     return np.array(found, dtype=float).reshape(-1, 2)
 
 
 def write_means(folder: Path, replicas: Sequence[Path]) -> list[dict[str, Any]]:
-    """Write ``metrics.jsonl`` with the mean metrics of all replicas, and return its rows."""
+    """Write a ``metrics.jsonl`` that contains the means over all replicas, and return its rows."""
     said: dict[tuple[int, str], list[dict[str, Any]]] = {}
     for row in (row for replica in replicas for row in read_rows(replica)):
         said.setdefault((row["step"], str(row.get("split", ""))), []).append(row)

@@ -1,6 +1,4 @@
-"""Functions for states of models: tensors in nested tuples, lists and mappings, and the names of these tensors in a
-checkpoint.
-"""
+"""Functions on states of models: nested tuples, lists and mappings of tensors, which have names in a checkpoint."""
 
 from __future__ import annotations
 
@@ -17,7 +15,7 @@ State: TypeAlias = Any
 
 
 def mapped(function: Callable[..., Tensor], *states: State) -> State:
-    """Apply a function to every tensor of a state, or to the corresponding tensors of several states.
+    """Apply a function to every tensor of a nested state, or to the corresponding tensors of several states.
 
     >>> mapped(torch.add, (torch.tensor(1), [None]), (torch.tensor(2), [None]))
     (tensor(3), [None])
@@ -37,7 +35,7 @@ def mapped(function: Callable[..., Tensor], *states: State) -> State:
 
 
 def named(state: State, name: str = "state") -> Iterator[tuple[str, Tensor]]:
-    """Yield every tensor of a state with a name that states its place; complex tensors become pairs of real numbers.
+    """Yield the name and the tensor of every entry of a nested state; complex tensors become real ones of shape (…, 2).
 
     >>> [name for name, _ in named((torch.ones(1), {"a": torch.ones(1)}))]
     ['state.0', 'state.1.a']
@@ -53,7 +51,7 @@ def named(state: State, name: str = "state") -> Iterator[tuple[str, Tensor]]:
 
 
 def form(state: State) -> Any:
-    """Return the structure of a state as JSON values, from which :func:`rebuilt` restores the state.
+    """Return the structure of a nested state as JSON values, from which :func:`rebuilt` can restore the state.
 
     >>> form((torch.ones(1), [None]))
     {'tuple': ['real', {'list': [None]}]}

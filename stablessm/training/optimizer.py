@@ -1,4 +1,4 @@
-"""AdamW with separate settings for recurrent parameters, and with moments that are stored by parameter name."""
+"""AdamW with separate settings for recurrent parameters; its moments are stored under the names of the parameters."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Schedule: TypeAlias = Callable[[int], float]
 
 
 class Optimizer:
-    """A fused AdamW optimizer whose host code never waits for the device.
+    """A fused AdamW optimizer that never makes the CPU wait for the GPU.
 
     Recurrent parameters have their own learning rate and no weight decay (``stablessm.param_groups``).
 
@@ -50,7 +50,9 @@ class Optimizer:
             parameter.grad = None
 
     def clip(self) -> Tensor:
-        """Clip the gradient of all parameters (over all ranks if sharded); return the norm before clipping."""
+        """Clip the norm of the gradient of all parameters (over all ranks if sharded); return the norm
+        before clipping.
+        """
         with_gradient = [p for p in self._named.values() if p.grad is not None]
         norm = get_total_norm([p.grad for p in with_gradient if p.grad is not None], foreach=True)
         if self._most is not None:
@@ -65,7 +67,7 @@ class Optimizer:
         self._adam.step()
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return the moments of AdamW for a checkpoint, named ``PARAMETER/MOMENT``."""
+        """Return the moments of AdamW by the name ``PARAMETER/MOMENT``, to be stored in a checkpoint."""
         state = {name: self._adam.state.get(p, {}) for name, p in self._updated.items()}
         return {f"{name}/{moment}": value for name, moments in state.items() for moment, value in moments.items()}
 
@@ -81,13 +83,13 @@ class Optimizer:
         return param_groups(model, config.lr, recurrent_lr=config.recurrent_lr, weight_decay=config.weight_decay)
 
     def _updated_tensors(self) -> Mapping[str, Tensor]:
-        """Return the tensors that AdamW updates: here, the parameters."""
+        """Return the tensors that AdamW updates, by name: the parameters themselves."""
         return self._named
 
 
 @final
 class StackedOptimizer(Optimizer):
-    """An optimizer for a :class:`~stablessm.training.stack.Stack` of models, each with its own learning rate.
+    """AdamW for a :class:`~stablessm.training.stack.Stack` of models, each with its own learning rate and clipping.
 
     Gradients are clipped, and updates are skipped, separately for each model. AdamW updates tensors of zeros with
     learning rate 1 and no weight decay, so that these tensors become the updates; each model adds its rows of the
@@ -119,7 +121,7 @@ class StackedOptimizer(Optimizer):
 
     @torch.no_grad()
     def clip(self) -> Tensor:
-        """Clip the gradient of each model; return the norms (replicas,) before clipping."""
+        """Clip the norm of each model's gradient; return the norms before clipping, (replicas,)."""
         gradients = [p.grad for p in self._named.values() if p.grad is not None]
         norm = torch.stack([g.flatten(1).square().sum(1) for g in gradients]).sum(0).sqrt()
         if self._most is not None:
@@ -130,7 +132,7 @@ class StackedOptimizer(Optimizer):
 
     @torch.no_grad()
     def step(self, step: int, skip: Tensor) -> None:
-        """Update the weights of every model for which ``skip`` (replicas,) is 0."""
+        """Update the weights of every model whose entry of ``skip`` (replicas,) is 0."""
         for name, parameter in self._named.items():
             update = self._updated[name].zero_()
             gradient = parameter.grad
@@ -157,5 +159,5 @@ class StackedOptimizer(Optimizer):
         return found
 
     def _updated_tensors(self) -> Mapping[str, Tensor]:
-        """Return the tensors that AdamW updates: zeros, which become the updates."""
+        """Return tensors of zeros, by parameter name, which AdamW updates instead of the parameters."""
         return {name: torch.zeros_like(p) for name, p in self._named.items()}

@@ -20,8 +20,8 @@ from stablessm.training.evaluate import outputs
 @final
 @dataclass(frozen=True, repr=False)
 class Perplexity(Result):
-    """The perplexity of a language model on a split: its total cross-entropy, and the number of tokens, words and
-    bytes.
+    """The perplexity of a language model on a split of a text: its total cross-entropy, and numbers of tokens, words
+    and bytes.
 
     >>> found = Perplexity(nats=300 * math.log(2), tokens=100, words=50, bytes=300, lost=0, carried=True)
     >>> [round(value, 6) for value in (found.per_token, found.per_word, found.bits_per_byte)]
@@ -43,22 +43,22 @@ class Perplexity(Result):
 
     @property
     def per_token(self) -> float:
-        """Perplexity per token: exp(nats / tokens)."""
+        """Return the perplexity per token, exp(nats / tokens)."""
         return _exp(_share(self.nats, self.tokens))
 
     @property
     def per_word(self) -> float:
-        """Perplexity per word: exp(nats / words)."""
+        """Return the perplexity per word, exp(nats / words)."""
         return _exp(_share(self.nats, self.words))
 
     @property
     def per_byte(self) -> float:
-        """Perplexity per byte: exp(nats / bytes)."""
+        """Return the perplexity per byte, exp(nats / bytes)."""
         return _exp(_share(self.nats, self.bytes))
 
     @property
     def bits_per_byte(self) -> float:
-        """Cross-entropy per byte in bits: nats / (bytes · log 2)."""
+        """Return the cross-entropy per byte in bits, nats / (bytes · log 2)."""
         return _share(self.nats, self.bytes) / math.log(2)
 
     def plain(self) -> dict[str, Any]:

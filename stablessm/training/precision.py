@@ -10,7 +10,7 @@ import torch
 
 @contextmanager
 def tensor_float32(on: bool) -> Iterator[None]:
-    """Return a context in which float32 matrix products may use TF32 (a mantissa of 10 bits), if ``on``.
+    """Return a context in which, if ``on``, float32 matrix products on a GPU may use TF32 (a mantissa of 10 bits).
 
     >>> with tensor_float32(True):
     ...     torch.get_float32_matmul_precision()

@@ -49,7 +49,9 @@ class Predictions(Result):
         return ["sequence", *(["class"] if self.classes else []), *self.columns]
 
     def rows(self) -> Iterator[list[Any]]:
-        """Yield one row per sequence: its name, its most likely class, and its probabilities or values."""
+        """Yield one row per sequence: its name, its most likely class (if classified), and its
+        probabilities or values.
+        """
         for i, row in enumerate(self.values.tolist()):
             yield [self.sequences[i], *([self.classes[i]] if self.classes else []), *row]
 
@@ -63,7 +65,7 @@ class Predictions(Result):
 @final
 @checked
 class TrainedModel:
-    """A trained model, loaded from its run folder with the input scale and the names of its training data.
+    """A trained model with the scaling of its inputs and the names of its training data, loaded from its run folder.
 
     Args:
         folder: Folder of a run of ``stablessm train`` or ``stablessm.training.train``.
@@ -81,7 +83,7 @@ class TrainedModel:
     def predict(
         self, data: Data | None = None, *, horizon: int | None = None, level: float = 0.9
     ) -> Forecast | Predictions:
-        """Predict from new data: a forecast if the model forecasts a series, otherwise class probabilities or values.
+        """Apply the model to new data: return a forecast if it was trained to forecast a series, otherwise predictions.
 
         Args:
             data: A file or an array, without targets. For a forecast: a CSV or .npy file or an array (rows, columns)
@@ -111,7 +113,9 @@ class TrainedModel:
         return record.reading(self.folder / "training.json", "the settings of a training", arguments=False)
 
     def _training_data(self) -> tuple[Task | None, str]:
-        """Return the task of the training, or None and the reason why its data cannot be read."""
+        """Return the task on which the model was trained, or None and the reason why the data of the task cannot be
+        read.
+        """
         if self._task is None:
             try:
                 with self._reading():

@@ -1,4 +1,4 @@
-"""The processes (ranks) that train one model together, such as those of ``torchrun``, and their communication."""
+"""The processes (ranks) that train one model together, as started by ``torchrun``, and their communication."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ class Ranks:
 
     @property
     def main(self) -> bool:
-        """Whether this is rank 0, the only rank that writes files and output."""
+        """True on rank 0, the only rank that writes files and output."""
         return self.rank == 0
 
     @property
     def part(self) -> tuple[int, int]:
-        """The part (i, n) of a batch that belongs to this rank, in the form that ``Task.batch`` accepts."""
+        """The part (i, n) of each batch that this rank computes, as an argument of ``Task.batch``."""
         return self.rank, self.size
 
     def sum(self, values: Tensor) -> Tensor:
-        """Return the sum of a tensor over all ranks, which is exactly the same on every rank."""
+        """Return the sum of a tensor over all ranks, with exactly the same bits on every rank."""
         if self.size == 1:
             return values
         total = values.detach().clone()
@@ -55,7 +55,7 @@ class Ranks:
         return total
 
     def highest(self, *numbers: int) -> list[int]:
-        """Return the maximum of each number over all ranks; the host does not wait for a device."""
+        """Return the maximum over all ranks of each of the given numbers."""
         if self.size == 1:
             return list(numbers)
         found = torch.tensor(numbers, dtype=torch.int64, device=_host())
@@ -63,7 +63,7 @@ class Ranks:
         return [int(number) for number in found.tolist()]
 
     def gather(self, values: Tensor) -> Tensor:
-        """Collect a small CPU tensor from every rank, (ranks, ...); shapes and dtypes must be the same on all ranks."""
+        """Collect a small CPU tensor of the same shape and dtype from every rank; return a tensor (ranks, …)."""
         if self.size == 1:
             return values[None]
         parts = [torch.empty_like(values, device=_host()) for _ in range(self.size)]
@@ -71,7 +71,7 @@ class Ranks:
         return torch.stack(parts).cpu()
 
     def first(self, work: Callable[[], object]) -> None:
-        """Call ``work`` on rank 0 while the other ranks wait; if it raises an error there, all ranks raise an error."""
+        """Call ``work`` on rank 0 while the other ranks wait; if ``work`` raises an error, all ranks raise an error."""
         failure: Exception | None = None
         try:
             if self.main:
@@ -95,7 +95,7 @@ class Ranks:
             tensor.copy_(sent)
 
     def device(self, chosen: torch.device) -> torch.device:
-        """Return the device of this rank: its own GPU if ``cuda`` was chosen, otherwise the chosen device."""
+        """Return the device of this rank: a GPU of its own if ``cuda`` was chosen, otherwise the chosen device."""
         if self.size == 1 or chosen.type != "cuda" or chosen.index is not None:
             return chosen
         own = torch.device("cuda", int(os.environ.get("LOCAL_RANK", self.rank)))
@@ -106,7 +106,9 @@ class Ranks:
 
 
 def launched() -> Ranks:
-    """Return the ranks that a launcher such as ``torchrun`` announces, without starting a process group."""
+    """Return the rank and number of ranks that a launcher such as ``torchrun`` announces, without connecting the
+    processes.
+    """
     if not all(os.environ.get(name) for name in _LAUNCHED):
         return Ranks()
     return Ranks(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
@@ -114,7 +116,7 @@ def launched() -> Ranks:
 
 @contextmanager
 def joined() -> Iterator[Ranks]:
-    """Return a context in which the processes of a launcher such as ``torchrun`` are joined; yields the ranks.
+    """Return a context that connects the processes started by a launcher such as ``torchrun``, and yields their ranks.
 
     A ``torch.distributed`` process group is started if the launcher started several processes and there is no group
     yet. After an error the group is not destroyed: it ends with this process, so that the other processes stop waiting.
@@ -132,5 +134,5 @@ def joined() -> Iterator[Ranks]:
 
 
 def _host() -> torch.device:
-    """Return the device for small messages: the CPU, unless the process group supports only GPUs."""
+    """Return the device of small tensors for communication: the CPU, unless the process group supports only GPUs."""
     return torch.device("cpu" if "gloo" in str(dist.get_backend_config()) else "cuda")

@@ -1,3 +1,3 @@
-"""An alias of :mod:`stablessm.layers.replayed` (replay of a CUDA graph) for training and benchmarks."""
+"""An alias of :mod:`stablessm.layers.replayed`, which replays CUDA graphs, for training and benchmarks."""
 
 from stablessm.layers.replayed import Replayed as Replayed

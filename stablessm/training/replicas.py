@@ -1,4 +1,4 @@
-"""Training of several models of the same shape, each with its own seed, as one computation."""
+"""Training of several models of the same shape, each with its own seed, as one computation (replicas)."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _DROPOUTS = (F.dropout, F.dropout1d, F.dropout2d, F.dropout3d)
 
 @final
 class Replica(Trainee):
-    """A model in training that is one of a stack of models."""
+    """One model of a stack of models in training, presented like a model that is trained alone."""
 
     def __init__(self, stack: Stack, number: int) -> None:
         self.stack, self.number = stack, number
         self.model = self.trained = self.runner = stack.models[number]
 
     def ratios(self) -> GradientOverWeight:
-        """Return the gradient-over-weight ratios of this model, from its rows of the stacked gradients."""
+        """Return the gradient-over-weight ratios of this model, from its rows of the gradients of the stack."""
         for name, parameter in self.model.named_parameters():
             gradient = self.stack.get_parameter(stacked_name(name)).grad
             parameter.grad = None if gradient is None else gradient[self.number]
@@ -58,7 +58,9 @@ class Replicas(Strategy):
         self.config, self.task = each[0].config, each[0].task
 
     def compute(self, step: int) -> Tensor:
-        """Store the gradients of all models in the stack; return the mean loss of each model (replicas,)."""
+        """Compute the gradients of all models into ``grad`` of the stack; return the mean loss of each model,
+        (replicas,).
+        """
         streams, device = _Streams(self.each, step, self.task.device), self.task.device
         total, numbers = torch.zeros(len(self.each), device=device), torch.arange(len(self.each), device=device)
         accumulate, silent = range(self.config.accumulate), torch.zeros_like(total)
@@ -88,7 +90,8 @@ class Replicas(Strategy):
 
 @final
 class _Streams(TorchFunctionMode):
-    """A function mode for dropout under ``torch.vmap``: every model draws its masks from its own random state.
+    """A function mode for ``torch.vmap`` over models, in which each model draws its dropout masks from its own random
+    state.
 
     Args:
         each: The strategy of each model alone, which sets the random state of a step.
@@ -106,12 +109,14 @@ class _Streams(TorchFunctionMode):
             self.states.append(self.generator.get_state())
 
     def of(self, number: Tensor) -> _Streams:
-        """Return a context in which dropout draws masks for model ``number``, a tensor that ``torch.vmap`` maps."""
+        """Return a context in which dropout draws the masks of model ``number``, which is a tensor under
+        ``torch.vmap``.
+        """
         self.number = number
         return self
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Call ``func``; if it is dropout, use a separate mask for each model."""
+        """Call ``func``, but if it is a dropout function, draw a separate mask for each model."""
         if func not in _DROPOUTS:
             return func(*args, **(kwargs or {}))
         return self._dropped(func, *args, **(kwargs or {}))
@@ -130,9 +135,7 @@ class _Streams(TorchFunctionMode):
 
 
 def _together(batches: Sequence[Batch]) -> tuple[list[str], list[Tensor]]:
-    """Stack the batches of all replicas; return the field names and their tensors (replicas, …), padded to equal
-    length.
-    """
+    """Stack the batches of all replicas, padded to equal length; return field names and tensors (replicas, …)."""
     names = [name for name, value in vars(batches[0]).items() if value is not None]
     longest, found = max(batch.inputs.shape[1] for batch in batches), []
     for name in names:

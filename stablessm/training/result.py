@@ -17,7 +17,9 @@ from stablessm.training.metrics import losses, write_means
 @final
 @dataclass(frozen=True, eq=False, repr=False)
 class TrainingResult(Result):
-    """The result of a training run. ``record.json`` and ``metrics.jsonl`` in the run folder have the same numbers."""
+    """The result of a training run, with the same numbers as ``record.json`` and ``metrics.jsonl`` in
+    the run folder.
+    """
 
     folder: Path
     steps: int
@@ -86,7 +88,7 @@ def _means(scores: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 
 def _told(event: Mapping[str, Any]) -> str:
-    """Describe an event in the history of a run in words."""
+    """Return a sentence that describes an event in the history of a run, such as a changed setting."""
     if "init_from" in event:
         return f"initial weights from {event['init_from']['folder']}"
     changes = ", ".join(f"{name} from {old} to {new}" for name, (old, new) in event["changed"].items())

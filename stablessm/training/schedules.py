@@ -30,7 +30,7 @@ _AFTER_WARMUP: Mapping[Name, Callable[[int, int, int], float]] = {
 
 
 def rate(step: int, steps: int, warmup: float, schedule: Name = "cosine", cooldown: float = 0.2) -> float:
-    """Return the factor by which the learning rate is multiplied at a step.
+    """Return the factor by which the base learning rate is multiplied at a step.
 
     >>> [round(rate(step, 8, 0.25), 3) for step in range(8)]
     [0.333, 0.667, 1.0, 0.933, 0.75, 0.5, 0.25, 0.067]

@@ -1,4 +1,4 @@
-"""Validation, metrics, selected weights and the record of one model during its training."""
+"""One model during its training: validation, metrics, selection of its best weights, and its record."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from stablessm.training.steps import Hooks, StepLoop
 
 @final
 class Session(Hooks):
-    """Hooks that validate one model during its training and write its folder: metrics, selected weights, record.
+    """Validates one model during its training, and writes its run folder: metrics, selected weights and record.
 
     Args:
         gradient: The strategy of this model alone, with the task, the config and the ranks.
@@ -85,7 +85,7 @@ class Session(Hooks):
         """SHA-256 of the metrics at the checkpoint from which the run is resumed."""
 
     def begin(self) -> None:
-        """Open the metrics file and the loggers of this model."""
+        """Open the metrics file and the loggers of this model, before the first step."""
         self.metrics = Metrics(self.folder, self.loop.step) if self.ranks.main else None
         if self.metrics is not None and self._said not in (None, self.metrics.digest):
             what = "metrics.jsonl is damaged: this run did not write it as it is; its curves are incomplete or wrong"
@@ -95,12 +95,12 @@ class Session(Hooks):
         self.mark, self.marked = time.perf_counter(), self.loop.step
 
     def close(self) -> None:
-        """Close the files of this model, and restore its mode (training or evaluation)."""
+        """Close the files of this model, and switch it back to the mode (training or evaluation) before the run."""
         self.model.train(self._mode)
         self._board.end(None)
 
     def looks(self, step: int) -> bool:
-        """Return True if the loop must log or validate after a step."""
+        """Return True if losses must be logged, or the model validated, after the given step."""
         return self._logs(step) or self._evaluates(step)
 
     def clipped(self, step: int) -> None:
@@ -108,14 +108,16 @@ class Session(Hooks):
         self.ratios = self.trainee.ratios() if self.recurrent and self._logs(step + 1) and not self.stopped else None
 
     def updated(self, step: int) -> None:
-        """Update the average of the weights, and detect a divergence (on a GPU, only when the host reads results)."""
+        """Update the averaged weights and look for a divergence, on a GPU only at steps at which the host reads
+        results.
+        """
         if self.average is not None and not self.stopped:
             self.average.update(step)
         if self.gradient.task.device.type == "cpu" or self.looks(step):
             self.saving()
 
     def saving(self) -> None:
-        """Detect a divergence before a checkpoint is written, so that no weights after a divergence are kept."""
+        """Look for a divergence before a checkpoint is written, so that weights after a divergence are never stored."""
         if self.stopped:
             return
         found = self.loop.watch.first_bad(self.number)
@@ -123,7 +125,7 @@ class Session(Hooks):
             self._diverge(self.loop.step - found[0], found[1])
 
     def looked(self, step: int) -> None:
-        """Log the losses, and validate the model if a validation is due."""
+        """Log the losses since the last call, and validate the model if a validation is due."""
         if self.stopped:
             return
         seen = self.loop.watch.values()
@@ -146,20 +148,20 @@ class Session(Hooks):
 
     @property
     def stopped(self) -> bool:
-        """Whether this model has diverged, or early stopping has ended its training."""
+        """True if this model has diverged, or early stopping has ended its training."""
         return self.lost or self.early is not None
 
     @property
     def lost(self) -> bool:
-        """Whether this model has diverged."""
+        """True if the training of this model has diverged."""
         return self.diverged is not None
 
     def told(self) -> str:
-        """Return the text of the progress bar: loss, speed and validation score."""
+        """Return the text next to the progress bar: loss, speed and validation score."""
         return self._told
 
     def facts(self) -> dict[str, Any]:
-        """Return the scores and the step at which this model diverged or stopped early, for a checkpoint."""
+        """Return plain values for a checkpoint: the scores, and the step of a divergence or of an early stop."""
         found: dict[str, Any] = {"best": self.best, "last": self.last, "kept": self._kept}
         found["metrics"] = None if self.metrics is None else self.metrics.digest
         found |= {"waited": self.waited, "early": self.early}
@@ -169,7 +171,9 @@ class Session(Hooks):
         return found
 
     def restore(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
-        """Restore scores and averages from a checkpoint, and search again for the cause of an earlier divergence."""
+        """Restore scores and averaged weights from a checkpoint; if the run had diverged, search for the
+        cause again.
+        """
         self.best, self.last = (_scores(facts[name]) for name in ("best", "last"))
         self._kept, self._said = facts.get("kept"), facts.get("metrics")
         self.waited, patience = int(facts.get("waited", 0)), self.config.patience
@@ -184,18 +188,18 @@ class Session(Hooks):
             self._diverge(int(bad["step"]), BadStep(**values))
 
     def wait_again(self) -> None:
-        """Undo an early stop, so that an extended run continues; ``patience`` counts from zero again."""
+        """Undo an early stop, so that an extended run continues; ``patience`` is counted from zero again."""
         if self.early is not None:
             self.early, self.waited = None, 0
             if self.name:
                 self.loop.watch.bad[self.number] = 0
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return the averaged weights by name, for a checkpoint."""
+        """Return the averaged weights by name, to be stored in a checkpoint."""
         return {} if self.average is None else self.average.tensors()
 
     def _diverge(self, step: int, bad: BadStep) -> None:
-        """Repeat the step that diverged (its update was not applied) and report the cause."""
+        """Repeat the step that diverged, whose update was not applied, and store a report on the cause."""
         self.trainee.collect()
         carried = self.gradient.carry.everyone()
         self.diverged = diagnose(self.model, lambda: self.gradient.replay(step, carried), step, bad)
@@ -203,12 +207,12 @@ class Session(Hooks):
 
     @property
     def selects(self) -> bool:
-        """Whether ``model/`` contains the weights with the best score so far."""
+        """True if ``model/`` in the run folder contains the weights with the best score so far."""
         return self.config.select == "best" and self.best is not None
 
     def check_kept(self, *, last_good: bool) -> None:
-        """Raise an error if the stored weights with the best score are damaged. With ``last_good``, warn and forget
-        these weights and their score instead.
+        """Raise an error if the stored best weights are damaged; with ``last_good``, warn and discard these weights
+        instead.
         """
         try:
             if self.selects:
@@ -220,7 +224,7 @@ class Session(Hooks):
             self.best = self._kept = None
 
     def finish(self) -> TrainingResult:
-        """Select the weights of this model, score them, write the record, and return the result."""
+        """Select the final weights of this model, score them, write the record, and return the result."""
         config, scores = self.config, {}
         selects = self.selects
         if selects:
@@ -247,7 +251,9 @@ class Session(Hooks):
         return result
 
     def _evaluate(self) -> None:
-        """Score the weights (or their average) on the validation split, and keep them if they are the best so far."""
+        """Score the weights (or their average) on the validation split, and store them if the score is
+        the best so far.
+        """
         metric = self.task.metric
         with nullcontext() if self.average is None else self.average.applied():
             scores = self._scores_of("valid")
@@ -331,7 +337,7 @@ def write_record(
 
 
 def _scores(plain: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Convert scores from a checkpoint, in which NaN is stored as a string, to numbers."""
+    """Convert scores that were read from a checkpoint to numbers, because NaN is stored as a string."""
     if plain is None:
         return None
     return {name: value if isinstance(value, int) else float(value) for name, value in plain.items()}
