@@ -9,7 +9,9 @@ if TYPE_CHECKING:
 
 
 def on(ax: Axes | None, width: float = 6) -> Axes:
-    """Return ``ax`` or, if it is None, the axes of a new figure that is ``width`` inches wide and opens no window."""
+    """Return the Matplotlib axes ``ax`` or, if it is None, the axes of a new figure ``width`` inches wide; no window
+    opens.
+    """
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width, 4), layout="constrained").subplots() if ax is None else ax

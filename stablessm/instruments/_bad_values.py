@@ -22,12 +22,12 @@ def is_bad(tensor: Tensor, limit: float | None) -> bool:
 
 
 def bad_entries(tensor: Tensor, limit: float | None) -> Tensor:
-    """Return a mask of the bad entries of a tensor, which :func:`is_bad` searches for."""
+    """Return a mask of the entries that are NaN or infinite or, with a limit, not at most the limit in modulus."""
     return ~tensor.isfinite() if limit is None else ~(tensor.abs() <= limit)
 
 
 def is_spoilt(tensor: Tensor, limit: float | None) -> bool:
-    """Return True if a tensor has a bad entry other than -∞, which attention masks contain on purpose."""
+    """Return True if a tensor has a bad entry other than -∞; attention masks contain -∞ on purpose."""
     tensor = (
         tensor.detach()
     )  # under activation checkpointing, the tensors saved for backward must not depend on the result
@@ -37,7 +37,9 @@ def is_spoilt(tensor: Tensor, limit: float | None) -> bool:
 
 
 def first_bad(bad: Tensor, order: Order, latest: bool) -> tuple[int, ...]:
-    """Return the index of the first True entry of a mask; for a sequence, of the earliest (or latest) True entry."""
+    """Return the index of the first True entry of a mask; for a sequence, of the True entry with the earliest (or
+    latest) step.
+    """
     if order is None:
         return _unravel(bad)
     times = bad.transpose(0, 1) if order == "batch" else bad

@@ -144,7 +144,7 @@ def _share(level: float, y: ArrayLike) -> np.ndarray:
 
 
 def _dip(time: np.ndarray, y: np.ndarray, level: float) -> float:
-    """Return the depth from which a dip in the logarithm of a curve is too large to be noise."""
+    """Return the depth above which a dip in the logarithm of a curve cannot be explained by noise."""
     noise = max(_noise(time, y), float(_share(level, y.min())))
     return max(min(_DIP, 3 * noise) * math.sqrt(math.log(max(len(y), 2))), _RIPPLE)
 
@@ -191,7 +191,7 @@ def _after_dips(y: np.ndarray, dip: float) -> int:
 
 
 def _blocks(s: np.ndarray, y: np.ndarray, sigma: float, floor: np.ndarray) -> Points:
-    """Average samples over blocks between consecutive edges.
+    """Replace samples by the means of blocks of consecutive samples; return the means as points.
 
     Half of the edges are evenly spaced in time, for exponential laws, and half in log time, for power laws. Each
     mean covers only the middle of its block, so that the curvature of y changes the mean by at most the noise.

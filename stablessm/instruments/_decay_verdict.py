@@ -91,7 +91,9 @@ def decide(seen: Windows, margin: float, log_negligible: float) -> Verdict:
 
 
 def _followed(judged: list[Judgment], first: int, margin: float, seen: Windows) -> Verdict:
-    """Return the verdict from the first window of a curve that a law fits, unless later windows contradict this law."""
+    """Decide from the first window of a curve that a law fits; the verdict is ``undecided`` if later windows contradict
+    the law.
+    """
     chosen, later = judged[first], judged[first + 1 :]
     kind, evidence = chosen.vote, chosen.evidence
     name = chosen.name
@@ -266,7 +268,7 @@ def _evenness(window: Points) -> float:
 
 
 def _rests(last: Judgment, noisy: bool) -> bool:
-    """Return True if the last half of the last window is flat, or the last value is the largest value of the window.
+    """Return True if the second half of the last window is flat, or if the largest value of the window is the last.
 
     If the curve is noisy, return True if the trend over the last window is flat or rises.
     """

@@ -61,7 +61,8 @@ class Judgment:
         return self.best.misfit <= FOLLOWS or self.best.rms <= CLOSELY
 
     def close(self, kind: Kind) -> list[Fit]:
-        """Return the fitted laws whose parameters the interval of a kind of decay must contain, the best law first.
+        """Return the laws of one kind of decay that fit about as well as the best law; the reported interval covers all
+        of them.
 
         These fit about as well as the best law. Where no law follows the points, these are one mode, two modes, and a
         mode times a moderate power: after a transient the first two tend to overestimate the final rate, and the last
@@ -74,7 +75,9 @@ class Judgment:
         return modes + [fit for _, fit in found if fit.law == "cut power" and abs(fit.theta[P]) <= _MODERATE]
 
     def agrees(self, kind: Kind, evidence: float) -> bool:
-        """Return True if this window votes for ``kind`` or ``undecided``, or has less than the given evidence."""
+        """Return True if this window votes for ``kind`` or ``undecided``, or if its evidence is weaker than
+        ``evidence``.
+        """
         return self.vote in (kind, "undecided") or self.evidence < evidence
 
 
@@ -154,7 +157,9 @@ def _by_fall(kind: Kind, fall: float, half: float) -> Kind:
 
 
 def modes_of(fit: Fit) -> list[tuple[float, float, float]]:
-    """Return two modes of a fit, the slower first; each is (rate, log amplitude, half width of the rate's interval)."""
+    """Return the two modes of a fit, slower mode first, as tuples (rate, log amplitude, half width of the rate's
+    interval).
+    """
     theta = fit.theta
     return sorted(
         [(float(theta[B]), float(theta[A]), fit.half_width(B)), (float(theta[D]), float(theta[C]), fit.half_width(D))]

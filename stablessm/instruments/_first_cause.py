@@ -61,7 +61,8 @@ def first_cause(
 def unstable_weight(
     module: nn.Module, *, often: frozenset[int] = frozenset(), repeated: bool = False
 ) -> tuple[str, float] | None:
-    """Return the recurrent matrix of a module with the largest spectral radius above one, and the radius.
+    """Return the name and the spectral radius of the recurrent matrix with the largest spectral radius; None unless
+    above 1.
 
     A square matrix is recurrent if its name begins with ``weight_hh``, if it is among ``often`` (addresses), or if the
     module ran repeatedly in one pass.
@@ -90,7 +91,7 @@ def _unharmed(module: nn.Module) -> Iterator[None]:
 
 
 class _Watch(operation_mode()):  # type: ignore[misc]
-    """A mode that checks the result of every operation until a result is bad."""
+    """A PyTorch dispatch mode that checks the result of every operation until a NaN or infinity occurs."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -101,7 +102,7 @@ class _Watch(operation_mode()):  # type: ignore[misc]
         self.products: Counter[int] = Counter()
 
     def operation(self, name: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """Run a PyTorch operation, and check whether its results are the first bad values."""
+        """Run a PyTorch operation and, if its result contains the first NaN or infinity, store the cause."""
         name = name.removesuffix("_")
         before = [tensor for _, tensor in tensors_in((args, kwargs), "")] if not self.done else []
         smallest = [_zeros(value) for value in args] if not self.done else []

@@ -26,9 +26,7 @@ ROWS = 32
 
 
 class _Kernel(nn.Module):
-    """A wrapper whose ``forward`` computes the kernel of another module, because ``functional_call`` calls
-    ``forward``.
-    """
+    """A module whose ``forward`` returns the kernel of another module, for use with ``functional_call``."""
 
     owner: Any
 
@@ -162,7 +160,7 @@ def output_distance(
 
 
 def checked_inputs(model: nn.Module, target: Any, inputs: Tensor | None, norm: Norm, horizon: int, seed: int) -> Tensor:
-    """Return the given test inputs (B, T, d_input) after checks, or draw inputs for the model and the target."""
+    """Check and return the given test inputs (B, T, d_input); draw test inputs if ``inputs`` is None."""
     sizes = {name: getattr(owner, "d_input", None) for name, owner in (("model", model), ("target", target))}
     known = sizes["model"] or sizes["target"]
     if None not in sizes.values() and sizes["model"] != sizes["target"]:

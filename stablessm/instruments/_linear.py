@@ -21,7 +21,7 @@ MAX_CORNERS = 12
 
 
 def reach(norm: str, bound: float) -> float:
-    """Return the largest size of inputs to try: ``bound``, but ``LARGE`` times ``bound`` for the norm ``plus_one``."""
+    """Return the largest size of inputs to try: ``bound`` or, for the norm ``plus_one``, ``LARGE`` times ``bound``."""
     return LARGE * bound if norm == "plus_one" else bound
 
 
@@ -71,7 +71,8 @@ def gain(
 
 
 def _responses(system: System, horizon: int, size: float, warm_up: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Yield the impulse response in chunks (·, d_output, d_input); each comes with two numbers that test for linearity.
+    """Yield the impulse response in chunks (·, d_output, d_input), each with an error and a size that show if H is
+    linear.
 
     The numbers are the largest difference between the summed impulse response and the responses to two constant inputs,
     and the size of these responses.
@@ -142,8 +143,8 @@ def continuous_kernel(system: System, horizon: int) -> Iterator[Tensor]:
 
 
 def largest_gain(kernel: Tensor, norm: str, bound: float) -> tuple[Tensor, Tensor, bool]:
-    """Return the largest |ρ x|₂ over inputs x at each time of a kernel ρ, the x that attains it, and whether this is
-    proved.
+    """Return the largest |ρ x|₂ over inputs x at each time, the inputs that attain it, and True if the maximum is
+    exact.
     """
     kernel = kernel.double().cpu()
     if norm == "ball":

@@ -41,7 +41,7 @@ class Stack:
 
     @property
     def device(self) -> torch.device:
-        """Return the device on which the models of the stack are."""
+        """Return the device that holds the weights of the models."""
         return next(iter(self.weights.values())).device
 
     def of_one(self) -> float:

@@ -104,7 +104,7 @@ class Modes(ABC):
         return np.concatenate([self._upper(base, perturbed, ball, piece).cpu().numpy() for piece in pieces])
 
     def _upper(self, base: float, perturbed: AbstractSet[str], ball: WeightBall, radii: Tensor) -> Tensor:
-        """Compute the result of :meth:`upper` for some of the radii, (R, 1)."""
+        """Compute the upper bound of the perturbation error for some of the radii, (R, 1)."""
         _, inputs, outputs = self.names
         readout, drive = (  # in order ∞ every entry may change by β
             norm + (math.sqrt(entries) if ball.order == math.inf else 1.0) * radii * (name in perturbed)

@@ -17,7 +17,8 @@ MOST_WEIGHTS = 2**26
 
 
 def in_double(system: System, run_by: Callable[[Any], System]) -> System:
-    """Return the system of a float64 copy of the model; if no precise copy can be made, return the given system.
+    """Return a system that runs a float64 copy of the model; return the given system if the copy fails or is not
+    precise.
 
     >>> from stablessm.instruments.systems import as_system
     >>> in_double(as_system(nn.GRU(2, 3)), as_system).dtype

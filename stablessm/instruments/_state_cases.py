@@ -27,8 +27,8 @@ Case: TypeAlias = Callable[[Check, str], StateCase]
 
 
 def _of(make: Make) -> Case:
-    """Create a test case that runs plans; if a batch of sequences fails, a note states whether a single sequence
-    passes.
+    """Create a test case that runs plans; if the plans fail for a batch, the case tries a single sequence and notes the
+    result.
     """
 
     def case(check: Check, name: str) -> StateCase:
@@ -46,7 +46,7 @@ def _against(make: Make, truth: Make) -> Case:
 
 
 def _chunks(check: Check, name: str) -> StateCase:
-    """Test chunks of every length; if the model's config names a longer chunk length, test about this length too."""
+    """Test chunks of every length, including lengths near the chunk length in the model's config if there is one."""
     found, own = _of(plans.chunks)(check, name), check.adapter.chunk
     if found.status != PASS or own <= check.shape.steps // 2 or own > LONGEST:
         return found
@@ -102,8 +102,8 @@ def _reuse(check: Check, name: str) -> StateCase:
 
 
 def _both(case: StateCase, other: Callable[[], StateCase]) -> StateCase:
-    """Return ``case`` if it failed or if the model does not support ``other``; otherwise return the result of
-    ``other``.
+    """Run a second test case after a passed one; return ``case`` if it failed or if the model does not support the
+    second.
     """
     if case.status == FAIL:
         return case

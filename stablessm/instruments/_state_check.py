@@ -57,8 +57,8 @@ class Check:
         return [leaf.dtype for _, leaf in _states.leaves(state) if isinstance(leaf, Tensor)]
 
     def _shaken(self, eps: float) -> Tensor:
-        """Return the outputs after all weights (or, for a function, its inputs) are changed by a relative amount of
-        about ``eps``.
+        """Return the outputs of one pass after a random relative change of about ``eps`` of all weights (of a function:
+        of inputs).
         """
         generator = torch.Generator().manual_seed(self.seed)
 
@@ -108,9 +108,7 @@ class Check:
         return replace(first, error=max(case.error or 0.0 for case in failed))
 
     def carried(self, ways: Sequence[plans.Plan]) -> Tensor:
-        """Return the outputs of some plans, for comparison with other test cases; if a plan fails, the outputs of one
-        pass.
-        """
+        """Return the outputs computed by running plans; if a plan fails, return the outputs of one pass."""
         try:
             return assembled(self.adapter, self.x, ways, self.whole)
         except Exception:  # other cases say so

@@ -110,7 +110,7 @@ def _prompts(shape: Shape) -> list[int]:
 
 
 def padding(shape: Shape, side: str) -> list[Plan]:
-    """Return a plan that pads prompts on one side to the same length, feeds them, and then feeds single steps."""
+    """Return a plan that feeds prompts as one batch, padded on one side to equal lengths, and then single steps."""
     lengths, rows = _prompts(shape), []
     for row, length in enumerate(lengths):
         real, pads = Piece(row, 0, length), Piece(PADDING, 0, max(lengths) - length)
@@ -123,7 +123,7 @@ def padding(shape: Shape, side: str) -> list[Plan]:
 
 
 def unpadded(shape: Shape) -> list[Plan]:
-    """Return the plans of :func:`padding` for each sequence alone, without padding."""
+    """Return plans that feed each prompt alone, without padding, and then single steps; compare with ``padding``."""
     return [
         (
             Feed(((Piece(row, 0, length),),)),

@@ -52,7 +52,9 @@ def outputs(adapter: Stateful, x: Tensor, plan: Plan) -> Iterator[tuple[Feed, Te
 
 
 def compare(pairs: Iterator[tuple[Feed, Tensor]], whole: Tensor, tol: float) -> Difference:
-    """Compare the outputs of the calls of a plan with the outputs ``whole`` of one pass, (S, T, ...)."""
+    """Run a plan's calls and return the difference between their outputs and the outputs ``whole`` (S, T, ...) of one
+    pass.
+    """
     scale, channels = float(whole.abs().max()) or 1.0, _channel_scales(whole)
     worst, of_channel, first = 0.0, 0.0, None
     for feed, y in pairs:
@@ -77,9 +79,7 @@ def compare(pairs: Iterator[tuple[Feed, Tensor]], whole: Tensor, tol: float) -> 
 
 
 def assembled(adapter: Stateful, x: Tensor, ways: Sequence[Plan], whole: Tensor) -> Tensor:
-    """Return a copy of the outputs ``whole`` of one pass, in which the outputs of plans replace those that they
-    compute.
-    """
+    """Return the outputs ``whole`` of one pass, in which outputs of plans replace the outputs of the same steps."""
     result = whole.clone()
     for plan in ways:
         for feed, y in outputs(adapter, x, plan):
@@ -96,7 +96,7 @@ def distance(u: Tensor, v: Tensor) -> Tensor:
 
 
 def _channel_scales(whole: Tensor) -> Tensor:
-    """Return the largest |output| of each channel (the overall largest for channels with only rounding errors)."""
+    """Return the largest |output| of each channel (or of all channels, for a channel of only rounding errors)."""
     size = (whole if whole.is_floating_point() or whole.is_complex() else whole.double()).abs().flatten(0, 1).amax(0)
     if not size.numel():
         return size
@@ -105,7 +105,7 @@ def _channel_scales(whole: Tensor) -> Tensor:
 
 
 def largest(y: Tensor, whole: Tensor, *, of_channel: bool = False) -> float:
-    """Return the largest difference of y from ``whole``, relative to the largest |output| (overall or per channel)."""
+    """Return the largest |y - whole|, relative to the largest |output| overall or of each channel."""
     scale = _channel_scales(whole) if of_channel else float(whole.abs().max()) or 1.0
     return max(float(distance(a / scale, b / scale).max()) for a, b in zip(y, whole, strict=True))
 

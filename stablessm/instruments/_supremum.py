@@ -85,7 +85,7 @@ class Search:
 
     @property
     def searched(self) -> int:
-        """Return the number of steps over which inputs are searched, 1.25 times the duration of the response."""
+        """Return the number of steps in which the best inputs are searched: 1.25 times the duration of the response."""
         alive = (self._value[: self.limit] > 8 * self.rounding).nonzero()
         return min(self.limit, int(alive[-1] * 1.25) + SHORTEST) if len(alive) else self.limit
 
@@ -155,8 +155,8 @@ class Search:
                 pass
 
     def _search(self, points: Tensor) -> None:
-        """Measure the memory function for all inputs up to ``searched``; beyond, for the best input only if it has not
-        decayed.
+        """Measure the memory function for inputs up to step ``searched``, and for the best of all inputs so far up to
+        the end.
 
         Without the latter, the curve would fall to zero where the search ends.
         """
@@ -252,8 +252,8 @@ class Search:
         return self.system.d_input > 1 and elements <= 8 * CHUNK_ELEMENTS
 
     def _proposed(self) -> Tensor:
-        """Return the inputs that are best in the linear model of the responses, at the times where they are expected to
-        gain most.
+        """Return the inputs that a linear model of the responses predicts to be best, for the times with the largest
+        expected gain.
         """
         cross = torch.as_tensor(self._cross)[: self.searched].nan_to_num(0, 0, 0)
         slopes = torch.linalg.pinv(self._gram, hermitian=True) @ cross
@@ -263,8 +263,8 @@ class Search:
         return self.bound * left[ratio.topk(min(TIMES, self.searched)).indices, :, 0]
 
     def _times(self, most: int) -> Tensor:
-        """Return about ``most`` times with a response: the peak, times spaced evenly, and others spaced
-        logarithmically.
+        """Return about ``most`` times at which the response has not decayed: the peak, evenly spaced and log-spaced
+        times.
         """
         alive = (self._value[: self.searched] > 8 * self.rounding).nonzero()[:, 0]
         if not len(alive):
@@ -276,13 +276,13 @@ class Search:
         return alive[torch.searchsorted(alive, torch.from_numpy(spread.round().astype(np.int64)))].unique()
 
     def _leading(self, times: Tensor) -> Tensor:
-        """Return the directions of the best inputs found for the given times; each direction occurs once."""
+        """Return the distinct directions (unit vectors) of the best inputs found for the given times."""
         return _unit(
             torch.unique(_unit(self._best[times]).round(decimals=6), dim=0)
         )  # equal up to rounding counts once
 
     def _ascend(self, steps: int, samples: int, generator: torch.Generator) -> bool:
-        """Improve the best inputs by ascent; return False if the model has no gradient."""
+        """Improve the best inputs by gradient ascent and random changes; return False if there is no gradient."""
         times = self._times(TIMES)
         differentiable = self.system.d_input > 1
         pool = min(samples, max(8, POOL_STEPS // self.searched))
@@ -331,9 +331,7 @@ class Search:
         return torch.nn.functional.normalize(slope.double().nan_to_num().cpu(), dim=1)
 
     def _spread(self, count: int, generator: torch.Generator) -> Tensor:
-        """Return inputs in random directions and of many sizes; with several channels, half of them have the largest
-        size.
-        """
+        """Return random inputs of many sizes and their negatives; with several channels, half have the largest size."""
         d = self.system.d_input
         longest = count // 2 if d > 1 else 0
         count = count if d > 1 else max(1, count // 2)
@@ -349,9 +347,7 @@ class Search:
         return self._own(torch.cat([points, -points]))
 
     def _sizes(self, samples: int) -> Tensor:
-        """Return input sizes in two halves: spaced logarithmically from very small (linear) to the largest, and spaced
-        evenly.
-        """
+        """Return sizes of inputs: half of them logarithmically spaced down to the linear range, half evenly spaced."""
         even = torch.linspace(0, self.bound, samples // 2 + 1, dtype=torch.float64)[1:]
         low, high = math.log10(SMALLEST * self.bound), math.log10(self.reach)
         return torch.cat([torch.logspace(low, high, samples - len(even), dtype=torch.float64).flip(0), even])

@@ -18,9 +18,7 @@ from stablessm.instruments.systems import System
 
 @contextmanager
 def tangents() -> Iterator[None]:
-    """Return a context in which a linearized system can run; the states that it returns are valid only in
-    this context.
-    """
+    """Return a context manager for forward-mode differentiation, in which linearized systems can run."""
     # fused attention and the fused LSTM of oneDNN have no forward derivative
     with forward_ad.dual_level(), sdpa_kernel(SDPBackend.MATH), _without_onednn():
         yield
@@ -35,7 +33,8 @@ def _without_onednn() -> Iterator[None]:
 
 
 def linearized(system: System) -> System | None:
-    """Return the linearization of a system at zero input, a system that maps small inputs to the change of the outputs.
+    """Return the linearization of a system at zero input: a system from small inputs to the resulting change of the
+    outputs.
 
     The result is None if the model does not support forward-mode differentiation.
     """

@@ -91,7 +91,8 @@ class MemoryCurve(Result):
         return decay.memory_time(self.time, self.value, eps, fit=self._fit)
 
     def effective_length(self) -> float:
-        """Return the length that a memory of constant strength max M would have with the same area.
+        """Return the area under M divided by the largest M: the length of a constant memory with the same height and
+        area.
 
         For the units steps and tokens the length is Σ M[k] / max M, for any other unit of time ∫ M dt / max M. The
         fitted law continues M after the last sample.
@@ -114,7 +115,7 @@ class MemoryCurve(Result):
         return decay.half_life(self.time, self.value, fit=self._fit)
 
     def of(self, name: str) -> MemoryCurve:
-        """Return the curve of one of the named inputs."""
+        """Return the curve of a single input, by its name in ``inputs``."""
         if self.inputs is None or self.by_input is None or name not in self.inputs:
             raise ArgumentError("name", f"one of {', '.join(self.inputs or ())}", name)
         row = self.by_input[self.inputs.index(name)]

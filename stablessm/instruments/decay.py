@@ -194,7 +194,7 @@ def memory_time(time: ArrayLike, value: ArrayLike, eps: float, fit: DecayFit | N
 
 
 def effective_length(time: ArrayLike, value: ArrayLike, fit: DecayFit | None = None) -> float:
-    """Return the effective length ∫ M dt / max M of a curve M, the length of a box with the same height and area.
+    """Return the effective length ∫ M dt / max M of a curve M: the width of a rectangle with the same height and area.
 
     For e^(-βt) it is 1/β.
 
@@ -273,7 +273,8 @@ def _stop(value: np.ndarray, floor: float) -> int:
 
 
 def _abruptness(time: np.ndarray, value: np.ndarray, floor: float) -> float:
-    """Return a measure of how abruptly a curve falls to its floor; it is negative for a curve that decays.
+    """Return a positive number if a curve drops abruptly to its floor, and a negative number if it decays down to the
+    floor.
 
     It is log(last value / (100 floor)) minus six times the fall per sample before the last value. A curve that decays
     comes close to the floor before it reaches the floor, so that the number is negative. ``time`` also contains the

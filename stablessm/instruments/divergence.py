@@ -76,7 +76,7 @@ class _Call:
 @final
 @dataclass
 class _Seen:
-    """A tensor whose gradient is watched: which module and output produced it, and which modules read it."""
+    """A tensor whose gradient is watched: the module and output that produced it, and the modules that read it."""
 
     producer: str
     path: str
@@ -181,7 +181,7 @@ class DivergenceTrace:
         self._found(self._explained(report, self._outermost))
 
     def _bad_input(self) -> Divergence | None:
-        """Return a report if an input of the model has a bad value; the cause may then be seen first in a gradient."""
+        """Return a report if an input of the model contains a NaN, infinity or exploding value; otherwise None."""
         if (call := self._outermost) is None:
             return None
         found = ((place, value, order) for place, value, order in call.inputs() if is_spoilt(value, self._limit))
@@ -275,8 +275,8 @@ class DivergenceTrace:
         return Divergence(phase, name, type(module).__name__, label, value, index, batch, time, channel, mode)
 
     def _blame(self, name: str, states: Sequence[Tensor], index: tuple[int, ...] | None, forward: bool) -> Mode | None:
-        """Return the mode that most likely diverged: the mode at ``index`` or, without an index, the largest or fastest
-        growing.
+        """Return the mode that most likely caused a divergence: the mode at ``index``, or the largest or fastest
+        growing mode.
 
         If the module has no modes, the fastest growing unstable mode of the model is returned; in the forward pass, one
         of a module that has already run, if there is one.
@@ -305,8 +305,8 @@ class DivergenceTrace:
 
 
 def _sequence_first(tensors: Iterable[tuple[str, Tensor]], module: nn.Module) -> Iterator[tuple[str, Tensor, Order]]:
-    """Yield tensors with the order of their axes; the first tensor is a sequence if it has three dimensions, others are
-    not.
+    """Yield the tensors of a module; the first is marked as a sequence, with its order of axes, if it has three
+    dimensions.
     """
     first: Order = "time" if getattr(module, "batch_first", True) is False else "batch"
     for i, (path, tensor) in enumerate(tensors):

@@ -199,18 +199,18 @@ class GradientTracker:
         return GradientHistory(np.array(self._steps, int), tuple(self._parameters), table[..., 0], table[..., 1:])
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return the records as tensors, for a checkpoint."""
+        """Return the recorded ratios as tensors, to store them in a checkpoint."""
         steps = torch.tensor([self._calls, *self._steps])
         return {"ratio_steps": steps} | ({"ratios": torch.stack(self._rows)} if self._rows else {})
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        """Restore the records from the tensors of a checkpoint."""
+        """Continue from recorded ratios that :meth:`tensors` returned and a checkpoint stored."""
         self._calls, *self._steps = tensors["ratio_steps"].tolist()
         device = next(iter(self._parameters.values())).device
         self._rows = [*tensors["ratios"].to(device)] if self._steps else []
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Plot the recorded ratios, see ``GradientHistory.plot``."""
+        """Plot the largest recorded ratio of each parameter by step."""
         return self.history.plot(ax)
 
     def remove(self) -> None:

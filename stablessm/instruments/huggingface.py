@@ -47,7 +47,7 @@ def token_system(model: Any, output: Output | None) -> System:
 
 
 def closed(system: System, suffix: Sequence[int]) -> System:
-    """Return a system that appends the tokens ``suffix`` to each of the input's prefixes."""
+    """Return a system that appends the tokens ``suffix`` to its input before it runs the model."""
     if not system.pooled:
         raise ArgumentError("suffix", "None, since the model answers at every token, before the suffix", list(suffix))
     end = torch.tensor(checked_tokens(system.model, "suffix", suffix), device=system.device)[None, :, None]

@@ -188,7 +188,7 @@ def _refuse(unused: dict[str, Any]) -> None:
 
 
 def _from_rest(system: System, horizon: int, warm_up: int | None) -> tuple[System, int]:
-    """Return the number of warm-up steps, and a system that supplies future inputs to models that look ahead."""
+    """Return a system that knows how far the model looks ahead, and the number of warm-up steps before time 0."""
     if warm_up is not None:
         warm_up = whole_number("warm_up", warm_up, 0)
         return seeing_ahead(system, horizon + warm_up), warm_up

@@ -77,7 +77,7 @@ class Mode(Result):
 @final
 @dataclass(frozen=True, repr=False)
 class Initialization(Result):
-    """The result of :meth:`ModeReport.intact`; it is true if the eigenvalues are as the layers initialized them."""
+    """The result of :meth:`ModeReport.intact`: the differences from the initialization, and true if there are none."""
 
     findings: tuple[str, ...]
     """Differences from the initialization, one sentence per module."""
@@ -297,7 +297,7 @@ def _of_eigenvalues(lam: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def _drawn(name: str, module: Any, dt: float | None) -> list[dict[str, np.ndarray]]:
-    """Return the eigenvalues that ``reset_parameters`` draws for copies of a module, for several seeds."""
+    """Return the distributions of eigenvalues and time scales after ``reset_parameters``, for several seeds."""
     if not hasattr(module, "reset_parameters"):
         got = f"none, and {type(module).__name__} has no reset_parameters()"
         raise ArgumentError("expected", f"the eigenvalues of {name!r}", got)

@@ -133,7 +133,7 @@ def _boundary(name: str, module: Any) -> NearestBoundary | None:
 
 
 def _dense_radius(W: Tensor, eps: float) -> float:
-    """Return the distance of W to instability, or inf if the distance exceeds the rounding error of W (``eps``)."""
+    """Return the distance of W to instability, or inf if rounding in a precision of ``eps`` cannot make W unstable."""
     if not len(W):
         return math.inf
     rounding = len(W) * eps * float(torch.linalg.matrix_norm(W))

@@ -73,14 +73,14 @@ class System:
 
     @property
     def width(self) -> int:
-        """Return a lower bound of the number of values that one step of one sequence takes in memory."""
+        """Return a lower bound on the number of values that the model keeps in memory per step of one sequence."""
         return max(self.d_input, self.d_output, self.held)
 
     def outputs(
         self, drive: Drive, start: int, stop: int, *, state: Any = None, steady: int | None = None
     ) -> Iterator[Tensor]:
-        """Run the model from step ``start`` to ``stop``, beginning with ``state``; yield outputs (B, ·, d_output) in
-        pieces.
+        """Run the model from step ``start`` to ``stop`` in pieces, carrying the state; yield the outputs (B, ·,
+        d_output).
 
         A model that carries its state runs in chunks of bounded length, so that its use of memory is bounded. From step
         ``steady`` on the input is constant: once a chunk does not change the state, its outputs are repeated.
@@ -305,9 +305,7 @@ def _rows_are_apart(system: System) -> bool:
 
 
 def _carried(system: System) -> Any:
-    """Return a final state of the model if it can carry its state (two chunks give the outputs of one pass), otherwise
-    None.
-    """
+    """Return the final state of a short run if the model can continue from a state; otherwise None."""
     if not system.streams:
         return None
     x = _probe(system, 12)
@@ -345,7 +343,7 @@ def _probe(system: System, steps: int, rows: int = 2) -> Tensor:
 
 
 def _alike(a: Tensor, b: Tensor, scale: Tensor, least: float = 0.0) -> bool:
-    """Return True if two tensors agree up to rounding errors (or a larger tolerance ``least``), relative to
+    """Return True if two tensors agree up to rounding errors (at least a relative error ``least``), relative to
     ``scale``.
     """
     relative = max(100 * torch.finfo(scale.dtype).eps, least)

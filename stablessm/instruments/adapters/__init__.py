@@ -16,7 +16,7 @@ __all__ = ["STATEFUL", "NotSupportedError", "Result", "Stateful", "as_stateful",
 
 
 def has_adapter(model: Any) -> bool:
-    """Return True if the type of a model determines how to run it; calls of any other callable have to be tried."""
+    """Return True if the type of a model determines how to call it; False for other callables."""
     kinds = (Stateful, nn.RNNBase, nn.RNNCellBase)
     known = isinstance(model, kinds) or hasattr(model, "initial_state") or is_transformer(model)
     return known or type(model).__module__.partition(".")[0] == "reservoirpy"

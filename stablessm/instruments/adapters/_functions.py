@@ -1,4 +1,4 @@
-"""Functions of tensors or arrays, and nodes of reservoirpy."""
+"""Adapters for functions of tensors or arrays, and for nodes of reservoirpy."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from stablessm.instruments.adapters.stateful import STATEFUL, Result, Stateful, 
 
 @final
 class Function(Module):
-    """An adapter for any ``(x, state) -> (y, state)``: a module, or a function of tensors or of NumPy or JAX arrays.
+    """An adapter for any ``(x, state) -> (y, state)``: a module, or a function of PyTorch, NumPy or JAX arrays.
 
     A function of a single step is called once per step, with x (B, d_input).
     """
@@ -43,7 +43,7 @@ class Function(Module):
 
 
 def _found_call(function: Function) -> tuple[Callable[[Tensor, Any], Result], torch.dtype]:
-    """Find the way to call a function that gives one output per step; return it with the dtype of the outputs.
+    """Try the ways to call a function; return the first that gives one output per step, and the dtype of the outputs.
 
     If no way works, the error of the first way is raised.
     """
@@ -85,7 +85,8 @@ def _found_call(function: Function) -> tuple[Callable[[Tensor, Any], Result], to
 
 @final
 class Reservoir(Stateful):
-    """A node or model of reservoirpy (0.4), which keeps its state in itself. Sequences of a batch run one by one.
+    """An adapter for a node or model of reservoirpy 0.4, which stores its own state; the sequences of a batch run one
+    by one.
 
     The state has a dictionary for each node, of arrays (B, …).
     """

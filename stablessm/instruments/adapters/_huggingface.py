@@ -24,7 +24,7 @@ _KEYS = re.compile(r"(keys|values|key_cache|value_cache)(\[\d+\])?$")
 @final
 @dataclass
 class Memory:
-    """The state of a Hugging Face model: its cache, and which of the tokens so far are not padding."""
+    """The state of a Hugging Face model: its cache, and a mask of the past tokens that are not padding."""
 
     cache: Any
     seen: int
@@ -43,7 +43,9 @@ class HuggingFace(Stateful):
     in_place = True
 
     def __init__(self, model: Any, positions: bool = True) -> None:
-        """Wrap a model; with ``positions=False`` it does not receive the positions of tokens and must derive them."""
+        """Wrap a Hugging Face model; with ``positions=False`` the model must derive the positions of tokens from its
+        cache.
+        """
         self.positions = positions
         table = model.get_input_embeddings().weight
         super().__init__(model, table.shape[1], table.dtype, table.device)

@@ -1,4 +1,4 @@
-"""PyTorch modules: layers and models of this library, and the recurrences and cells of ``torch.nn``."""
+"""Adapters for PyTorch modules: layers and models of this library, and the recurrences and cells of ``torch.nn``."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def state_name(model: Any) -> str | None:
 
 
 def input_size(model: Any, d_input: int | None) -> int:
-    """Return the number of input channels of a model; if the model does not state it, return ``d_input``."""
+    """Return the number of input channels that a model states, or ``d_input``; raise an error if the two disagree."""
     own = getattr(model, "d_input", getattr(model, "input_size", None))
     if d_input is None:
         if not isinstance(own, int):
@@ -44,7 +44,7 @@ def input_size(model: Any, d_input: int | None) -> int:
 
 
 def by_step(model: Any) -> Any:
-    """Return the callable of a model with one output per step: ``model.sequence`` if it exists, otherwise the model."""
+    """Return the callable that gives one output per step: ``model.sequence`` if it exists, otherwise the model."""
     run = getattr(model, "sequence", None)
     return run if callable(run) and hasattr(model, "initial_state") else model
 

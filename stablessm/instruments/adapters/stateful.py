@@ -101,7 +101,7 @@ class Stateful(ABC):
 
 
 def result_of(model: Any, result: Any) -> Result:
-    """Return what a call of the model returned, with outputs as a tensor, or raise an ArgumentError."""
+    """Check that a model returned a pair (y, state), convert y to a tensor, and return the pair."""
     if not (isinstance(result, tuple) and len(result) == 2):
         raise ArgumentError("model", STATEFUL, f"{name_of(model)}, which returns a {type(result).__name__}")
     y, state = result

@@ -14,7 +14,7 @@ MOST_CHUNKS = 64
 
 
 def closure(pattern: Tensor) -> Tensor:
-    """Return a pattern (n, n) of all influences between variables, direct or through others, and on themselves."""
+    """Return which variables influence which, directly or through others, as a pattern (n, n) with a True diagonal."""
     reach = pattern | torch.eye(len(pattern), dtype=torch.bool)
     while True:
         further = (reach.float() @ reach.float()) > 0
@@ -24,7 +24,8 @@ def closure(pattern: Tensor) -> Tensor:
 
 
 def blocks(pattern: Tensor) -> list[Tensor]:
-    """Return the sets of variables that influence each other, as indices, for a pattern (n, n) of direct influences.
+    """Return the groups of variables that influence each other, as lists of indices, from a pattern (n, n) of direct
+    influences.
 
     Sorted suitably, the matrix is block triangular with these blocks on its diagonal, and its eigenvalues are the
     eigenvalues of the blocks.
@@ -38,7 +39,7 @@ def blocks(pattern: Tensor) -> list[Tensor]:
 
 
 def orthonormal(count: int, size: int, k: int, parts: list[Tensor] | None, generator: torch.Generator) -> Tensor:
-    """Return random orthonormal directions (count, size, k), each nonzero in only one of the sets of variables
+    """Return random orthonormal directions (count, size, k), each nonzero only in one of the groups of variables
     ``parts``.
     """
     noise = torch.randn(count, size, k, generator=generator, dtype=torch.float64)
@@ -73,12 +74,14 @@ class Cocycle:
     counts: list[int] = field(default_factory=list)
 
     def add(self, moved: Tensor) -> None:
-        """Record the growth in one step, given the product ``moved`` of its Jacobian and the directions, (R, n, k)."""
+        """Record the growth in one step; ``moved`` (R, n, k) is the Jacobian times the directions."""
         self.directions, upper = torch.linalg.qr(moved)
         self._count(upper.diagonal(dim1=-2, dim2=-1).abs().log())
 
     def add_matrix(self, matrix: Tensor) -> None:
-        """Record the growth in one step with Jacobian matrices (R, n, n), by sets of connected variables."""
+        """Record the growth in one step with Jacobian matrices (R, n, n), separately for each set of connected
+        variables.
+        """
         if self.parts is None or len(self.parts) == 1:
             self.add(matrix @ self.directions)
             return
@@ -103,8 +106,8 @@ class Cocycle:
         self.counts.clear()
 
     def is_exact(self) -> bool:
-        """Return True if all growth rates are exact: variables do not influence each other, except the parts of a
-        complex number.
+        """Return True if all growth rates are exact, because no set of coupled variables is larger than one complex
+        number.
         """
         if self.parts is None or max(map(len, self.parts)) > 2:
             return False

@@ -180,7 +180,7 @@ def _of_tokens(model: Any, tokens: Tensor) -> tuple[Flow, Any]:
 
 
 def _tested(found: Flow) -> Flow:
-    """Return the flow, which from now on carries the state only if the size of the state is constant."""
+    """Check the shape of the outputs of a flow, record whether it can carry the state, and return the flow."""
     with torch.no_grad():
         y, state = found.run(found.x[:1, :3], None)
         if y.dim() != 3 or y.shape[1] != min(3, found.x.shape[1]):

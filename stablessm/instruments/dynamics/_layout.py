@@ -26,7 +26,7 @@ Place: TypeAlias = Literal["single", "first", "last", "axis 0", "axis 1"]
 @final
 @dataclass(frozen=True)
 class Leaf:
-    """The shape, dtype and kind of one part of a state: a tensor, an array or a number."""
+    """The shape, dtype and kind of one part of a state, where a part is a tensor, an array or a number."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
@@ -85,7 +85,9 @@ class Layout:
         return torch.cat(rows, 1)
 
     def unpack(self, rows: Tensor, frame: Any, place: Place) -> Any:
-        """Convert rows (R, n) of real numbers to a state with the structure and other contents of ``frame``."""
+        """Convert rows (R, n) of real numbers to a state; structure and non-floating-point contents are copied from
+        ``frame``.
+        """
         parts = iter(rows.split([leaf.size for leaf in self.leaves], 1))
         leaves = iter(self.leaves)
 
@@ -105,7 +107,7 @@ class Layout:
 
 
 def place_of(adapter: Stateful) -> Place:
-    """Return which axis is the batch in the states of an adapter."""
+    """Return the batch axis of the states of an adapter, as "axis 0" or "axis 1"."""
     return "axis 1" if adapter.batch_axis else "axis 0"
 
 
@@ -181,7 +183,8 @@ def numbers_in(state: Any) -> Iterator[Any]:
 
 
 def rebuilt(value: Any, made: Callable[[Any], Any], other: Callable[[Tensor], Any] | None = None) -> Any:
-    """Return a copy of a nested structure in which ``made`` replaces every floating-point number, tensor or array.
+    """Return a copy of a nested structure in which ``made`` was applied to every floating-point number, tensor and
+    array.
 
     ``other`` replaces the other tensors.
 

@@ -36,7 +36,9 @@ class Pusher:
         return eps ** (2 / 3) if self.mode == "finite differences" else eps
 
     def matrices(self, rows: Tensor, x: Tensor | None, frame: Any, scale: float) -> Any:
-        """Advance states by one step; return next states (R, n), Jacobian matrices (R, n, n), and a template state."""
+        """Advance states by one step; return states (R, n), Jacobian matrices (R, n, n), and a template of the state's
+        structure.
+        """
         count, size = rows.shape
         if self.mode == "backward derivatives":
             return self._backward(rows, x)
@@ -56,7 +58,9 @@ class Pusher:
         return after.detach(), torch.stack(lines, 1).double(), self.stepper.frame
 
     def push(self, rows: Tensor, directions: Tensor, x: Tensor | None, frame: Any, scale: float) -> Any:
-        """Advance states by one step; return next states (R, n), products J v (R, n), float64, and a template state."""
+        """Advance states by one step; return states (R, n), products J v (R, n), float64, and a template of the state's
+        structure.
+        """
         if self.mode == "finite differences":
             return self._difference(rows, directions, x, frame, scale * (self.eps**0.5))
         if self.stepper.vectorized:
@@ -81,7 +85,9 @@ class Pusher:
 
 
 def plain(stepper: Stepper, rows: Tensor, frame: Any) -> Any:
-    """Return the state that rows represent, without derivatives (dual numbers), for use in the next step."""
+    """Return the states in ``rows`` without derivatives, in the form that the model accepts, as a template for the next
+    step.
+    """
     return frame if stepper.place in ("single", "first", "last") else stepper.layout.unpack(rows, frame, stepper.place)
 
 

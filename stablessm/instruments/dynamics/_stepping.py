@@ -53,12 +53,14 @@ class Stepper:
         return self.layout.size
 
     def framed(self, rows: int) -> Any:
-        """Return a state with the given number of rows, from which other states of these rows copy their structure."""
+        """Return a template state with the given number of rows, which provides the structure for converting rows to a
+        state.
+        """
         return repeated(self.frame, rows, int(self.place[-1])) if self.place.startswith("axis") else self.frame
 
     def advance(self, rows: Tensor, x: Tensor | None, frame: Any) -> tuple[Tensor, Any]:
-        """Advance states (R, n) by one step; return the next states as rows (R, n), and in the form that the model
-        returned.
+        """Advance states (R, n) by one step; return the next states twice, as rows (R, n) and as the model returned
+        them.
         """
         if self.place == "single" and not self.vectorized:
             parts = [self._single(rows[i : i + 1], None if x is None else x[i], frame) for i in range(len(rows))]
@@ -181,7 +183,7 @@ def _function(model: Any, x: Tensor | None, state: Any) -> Stepper:
 
 
 def _forms(model: Any, x: Tensor | None, state: Any) -> Iterator[tuple[tuple[int, ...], Any, bool]]:
-    """Yield the combinations of input shape, first state and precision with which to try to call a function."""
+    """Yield the combinations of input shape, form of the first state and precision to try with a function."""
     shapes: list[tuple[int, ...]] = [()]
     if x is not None:
         own = tuple(x.shape[2:])
@@ -195,9 +197,7 @@ def _forms(model: Any, x: Tensor | None, state: Any) -> Iterator[tuple[tuple[int
 
 
 def _first_states(state: Any) -> list[Any]:
-    """Return the forms in which to try a given first state: with tensors, as one tensor or array (for a list), and as
-    given.
-    """
+    """Return the forms of a first state to try: with tensors, as one tensor or array (for a list), and unchanged."""
     numbers = isinstance(state, tuple | list) and all(isinstance(part, int | float) for part in state)
     if isinstance(state, float | int):
         return [torch.tensor(float(state)), float(state)]

@@ -265,7 +265,7 @@ def _placed(model: Any) -> Callable[[Tensor], Tensor]:
 
 
 def _runner(model: Any, x: Tensor) -> tuple[Run, bool]:
-    """Return a function that runs the model, and whether the model carries a state."""
+    """Return a function that runs the model, and True if the function carries a state between calls."""
     width = 1 if x.dim() == 2 else x.shape[-1]
     own = getattr(model, "d_input", getattr(model, "input_size", None))
     try:
@@ -292,7 +292,7 @@ def _runner(model: Any, x: Tensor) -> tuple[Run, bool]:
 def _losses(
     run: Run, carries: bool, x: Tensor, y: Tensor, loss: Loss, window: int | None, tell: Callable[[], object]
 ) -> Tensor:
-    """Run the model and return the loss of each step (B, T); the model starts again every ``window`` steps."""
+    """Return the loss at each step, (B, T); with ``window``, the state is reset every ``window`` steps."""
     length = x.shape[1]
     size = window or (CHUNK if carries else length)
     state, found = None, []
@@ -307,8 +307,8 @@ def _losses(
 
 
 def _at(run: Run, carries: bool, x: Tensor, rows: Tensor, ends: Tensor, tell: Callable[[], object]) -> Tensor:
-    """Return the outputs (float64) at the position ``ends[i]`` of each sequence ``rows[i]``, computed from its whole
-    past.
+    """Return the outputs (float64) of sequence ``rows[i]`` at position ``ends[i]``, for every i, with the whole past as
+    input.
     """
     found: dict[int, Tensor] = {}
     state, size = None, CHUNK if carries else x.shape[1]

@@ -299,9 +299,7 @@ class _Measurement:
         )  # fmt: skip
 
     def _trajectories(self) -> tuple[Cocycle, Growth, Tensor | None]:
-        """Run the trajectories; return the growth along them, and the Jacobian matrix if it is the same at
-        all steps.
-        """
+        """Run the trajectories; return their growth, and the Jacobian matrix if all steps have the same matrix."""
         size = self.run.size
         matrix = self._matrix() if size <= MOST_EXPONENTS else None
         if not self.full or matrix is None:
@@ -316,8 +314,8 @@ class _Measurement:
             pattern = pattern | walked
 
     def _matrix(self) -> Tensor:
-        """Return the Jacobian matrix of the first step for each trajectory, (R, n, n), or for only the first, (1, n,
-        n).
+        """Return the Jacobian matrices of the first step, (R, n, n), or (1, n, n) if not all exponents are
+        measured.
         """
         count = len(self.start)
         rows, x = self.start, self.run.at(0, count)
@@ -326,8 +324,8 @@ class _Measurement:
         return self.way.matrices(rows, x, self.run.framed(len(rows) * self.run.size), self.scale)[1]
 
     def _pushed(self, rows: Tensor, directions: Tensor, t: int, frame: Any) -> tuple[Tensor, Tensor, Any]:
-        """Advance states by step t; return the next states, J_t times the directions (R, n, k), and an unconverted
-        state.
+        """Advance states by step t; return the next states, J_t times directions (R, n, k), and the state as the model
+        returned it.
         """
         count, size, k = directions.shape
         wide, x = rows.repeat_interleave(k, 0), self.run.at(t, count * k)
@@ -413,9 +411,7 @@ def _spread(rows: Tensor, others: int) -> Tensor:
 
 
 def _averages(means: Tensor, counts: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the exponents, twice their standard errors, and their estimates after each chunk, from means (chunks, R,
-    k).
-    """
+    """Return exponents, twice their standard errors, and estimates after each chunk, from means (chunks, R, k)."""
     weights = counts / counts.sum()
     exponents = (weights[:, None, None] * means).sum(0).mean(0)
     order = exponents.argsort(descending=True, stable=True)

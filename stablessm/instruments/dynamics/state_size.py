@@ -194,12 +194,16 @@ def _at(found: Flow, row: int, t: int, tol: float, generator: torch.Generator) -
 
 
 def _corner(dy: Tensor, into: Tensor) -> tuple[int, int]:
-    """Return how many first rows of the operator matrix belong to y[t], and how many last columns belong to x[t]."""
+    """Return the number of rows of the operator matrix that belong to y[t], and the number of columns that belong to
+    x[t].
+    """
     return min(CHANNELS, dy.shape[-1]), len(into)
 
 
 def _over_complex(found: Flow, change: Tensor, future: Any) -> Tensor:
-    """Return the complex matrix O of the operator on a complex state h, computed from the real part Re(O h)."""
+    """Return the change of the future by a complex state as complex numbers, from the real changes by real and
+    imaginary part.
+    """
     assert found.layout is not None
     real = found.layout.complex_parts()
     along = future(change)
