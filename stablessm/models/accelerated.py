@@ -1,4 +1,6 @@
-"""Runs recurrent models of the package ``transformers`` on this library's operators, with the models' own weights."""
+"""Runs recurrent models of the package ``transformers`` with the fast operators of this library and
+unchanged weights.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,8 @@ Model = TypeVar("Model", bound=nn.Module)
 
 @checked
 def accelerate(model: Model) -> Model:
-    """Make a model of ``transformers`` run on this library's operators, and return the model, which is changed.
+    """Replace, in place, how a ``transformers`` model computes its recurrences, by fast operators;
+    return the same model.
 
     Supported are Mamba, FalconMamba, Mamba2, Jamba and RecurrentGemma, and every model that contains their mixers. The
     weights stay where they are; only the computation of recurrent mixers and of linear layers is replaced. Nothing has
@@ -59,9 +62,7 @@ def _linear(self: nn.Linear, x: Tensor) -> Tensor:
 
 
 class _Padding(NamedTuple):
-    """The places of the real tokens in a padded batch, with methods that move these tokens to the front of each
-    sequence and back.
-    """
+    """The places of the real tokens in a padded batch, with methods that move these tokens to the front and back."""
 
     order: Tensor
     """(B, T): the real tokens first, in their order."""
@@ -69,7 +70,9 @@ class _Padding(NamedTuple):
 
     @classmethod
     def of(cls, mask: Tensor | None, steps: int) -> _Padding | None:
-        """Return the padding of an attention mask (B, at least T), or None if all tokens are real."""
+        """Return the padding that an attention mask describes, for the last ``steps`` tokens; None if all tokens are
+        real.
+        """
         if mask is None or mask.dim() != 2:
             return None
         real = mask[:, -steps:].bool()
@@ -78,11 +81,11 @@ class _Padding(NamedTuple):
         return cls(torch.argsort(~real, dim=1, stable=True), real.sum(1))
 
     def front(self, x: Tensor) -> Tensor:
-        """Return x (B, T, C) with the real tokens of each sequence first."""
+        """Return a copy of x (B, T, C) in which the real tokens of each sequence come first."""
         return x.gather(1, self.order[..., None].expand(x.shape))
 
     def back(self, y: Tensor) -> Tensor:
-        """Return y (B, T, C) with the tokens in their original places, and zeros at padding."""
+        """Return a copy of y (B, T, C) with the tokens moved back to their original places, and zeros at padding."""
         return torch.zeros_like(y).scatter(1, self.order[..., None].expand(y.shape), y)
 
 
@@ -91,7 +94,7 @@ def _moved(x: Tensor, padding: _Padding | None) -> tuple[Tensor, Tensor | None]:
 
 
 def _convolved(mixer: Any, x: Tensor, tail: Tensor | None, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Compute a mixer's activated short convolution of x (B, T, C), and its last inputs (B, C, K)."""
+    """Compute a mixer's short convolution of x (B, T, C) with its activation; also return the last inputs (B, C, K)."""
     weight = mixer.conv1d.weight[:, 0]
     before = None if tail is None else tail.mT
     if x.shape[1] == 1 and before is not None and lengths is None:
@@ -105,7 +108,9 @@ def _convolved(mixer: Any, x: Tensor, tail: Tensor | None, lengths: Tensor | Non
 
 
 class _Cache:
-    """The states of one mixer in a cache of ``transformers``: its last inputs and its recurrent state."""
+    """The states of one mixer in a ``transformers`` cache: the last inputs of its convolution, and its
+    recurrent state.
+    """
 
     def __init__(self, mixer: Any, cache: Any) -> None:
         self.mixer, self.cache, self.index = mixer, cache, mixer.layer_idx
@@ -113,7 +118,7 @@ class _Cache:
         self.state = None if cache is None else cache.get_recurrent_state(self.index, state_idx=0)
 
     def update(self, tail: Tensor, state: Tensor) -> None:
-        """Store the last inputs (B, C, K) and the recurrent state."""
+        """Store the last inputs of the convolution (B, C, K) and the recurrent state in the cache."""
         if self.cache is None:
             return
         if self.tail is None or self.state is None:
@@ -127,7 +132,7 @@ class _Cache:
 def _selective_mixer(
     self: Any, hidden_states: Tensor, cache_params: Any = None, attention_mask: Tensor | None = None, **kwargs: Any
 ) -> Tensor:
-    """Compute the forward pass of a mixer of Mamba, FalconMamba or Jamba."""
+    """Compute the forward pass of a Mamba, FalconMamba or Jamba mixer by this library's operators."""
     if _recording(self, cache_params):
         return type(self).forward(self, hidden_states, cache_params, attention_mask, **kwargs)
     padding, cache = _Padding.of(attention_mask, hidden_states.shape[1]), _Cache(self, cache_params)
@@ -151,7 +156,7 @@ def _selective_mixer(
 
 
 def _one_step(x: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute one step of :func:`selective_scan`: return the output Σ_n C h and the next state."""
+    """Compute one time step of :func:`selective_scan`; return the output Σ_n C h and the next state h."""
     step = F.softplus(delta[:, 0].float())
     drive = (step * x[:, 0])[..., None] * B[:, 0, None].float()
     state = torch.addcmul(drive, torch.exp(step[..., None] * A), state)
@@ -161,7 +166,7 @@ def _one_step(x: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, state: 
 def _head_mixer(
     self: Any, hidden_states: Tensor, cache_params: Any = None, attention_mask: Tensor | None = None, **kwargs: Any
 ) -> Tensor:
-    """Compute the forward pass of a mixer of Mamba2, whose heads of several channels share their decay.
+    """Compute the forward pass of a Mamba2 mixer, in which all channels of a head have the same decay.
 
     Each channel is computed as a channel with rates of its own.
     """
@@ -194,7 +199,8 @@ def _head_mixer(
 
 
 def _recording(mixer: Any, cache: Any) -> bool:
-    """Return True while a cache of ``transformers`` keeps all states, as assisted generation requires.
+    """Return True if a ``transformers`` cache currently stores the states of all tokens, as assisted
+    generation requires.
 
     The mixer then runs as in ``transformers``.
     """
@@ -209,7 +215,7 @@ def _scanned(
     recurrent_states: Tensor | None,
     acc_dtype: torch.dtype = torch.float32,
 ) -> tuple[Tensor, Tensor]:
-    """Compute the recurrence of RecurrentGemma (its ``_rnn_scan``) in one pass."""
+    """Compute the recurrence of RecurrentGemma by one scan, in place of the model's method ``_rnn_scan``."""
     cut = reset[..., 0].expand(hidden_states.shape[:2])
     states = linear_scan(recurrent_gate.to(acc_dtype), hidden_states.to(acc_dtype), recurrent_states, reset=cut)
     return states.to(hidden_states.dtype), states[:, -1]

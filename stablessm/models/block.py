@@ -48,7 +48,9 @@ class TiedDropout(nn.Module):
         self.p = p
 
     def forward(self, x: Tensor, onto: Tensor | None = None) -> Tensor:
-        """Drop random channels of each sequence (B, T, C) during training, and add ``onto`` if it is given."""
+        """Drop random channels of each sequence in h (B, T, C) during training; if ``onto`` is given, add it to the
+        result.
+        """
         if not self.training or not self.p:
             return x if onto is None else onto + x
         mask = F.dropout(x.new_ones(len(x), 1, x.shape[-1]), self.p)
@@ -111,13 +113,13 @@ class Block(nn.Module):
         self.narrow = nn.Linear(mlp * d_model, d_model) if mlp else None
 
     def initial_state(self, batch: int) -> Any:
-        """Return the initial state of the block's mixer."""
+        """Return the state of the block before the first step, which is the initial state of its mixer."""
         return self.mixer.initial_state(batch)  # type: ignore[operator]
 
     def forward(
         self, x: Tensor, state: Any = None, *, lengths: Lengths = None, reset: Reset = None, dt: Dt = None
     ) -> tuple[Tensor, Any]:
-        """Compute the output (B, T, d_model) for x (B, T, d_model), and the state of the mixer.
+        """Compute the output (B, T, d_model) of the block for x (B, T, d_model), and the final state of its mixer.
 
         The arguments are those of a layer. Outputs at padded steps are meaningless, but finite if the inputs are.
         """
@@ -137,7 +139,9 @@ class Block(nn.Module):
         return self._after(x, y[:, None], None)[:, 0], state
 
     def _runs_at_once(self, x_t: Tensor) -> bool:
-        """Return True if a step runs in a few Triton kernels, as for a Hyena block of a language model."""
+        """Return True if a step can run as a few fused Triton kernels: in evaluation, for a Hyena block with layer
+        norms.
+        """
         if not isinstance(self.mixer, Hyena) or not self.prenorm or self.activation != "none" or self.gate is not None:
             return False
         norms: Any = (self.norm, self.mlp_norm)
@@ -159,7 +163,9 @@ class Block(nn.Module):
         return linear(y, narrow.weight, narrow.bias, onto=x), state
 
     def _weight(self, x: Tensor) -> Tensor:
-        """Return one of the block's parameters, which is on the block's device, or ``x`` if there are no parameters."""
+        """Return any one parameter of the block, to read its device and dtype, or ``x`` if the block has
+        no parameters.
+        """
         return next(self.parameters(), x)
 
     def _before(self, norm: nn.Module, x: Tensor, real: Tensor | None) -> Tensor:

@@ -94,7 +94,7 @@ class StackConfig:
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Self:
-        """Return a config with the given settings; an unknown setting raises an error that names the setting."""
+        """Return a config with the given settings; raise an error that names a setting if it is unknown."""
         known = {entry.name for entry in fields(cls)}
         for name in options.keys() - known:
             raise unknown_name(name, sorted(known), name, f"one of the settings {', '.join(sorted(known))}")
@@ -151,5 +151,5 @@ class LanguageConfig(StackConfig):
 
     @property
     def size(self) -> int:
-        """Return the size of the readout, which is the number of tokens."""
+        """The size of the readout, which is the size of the vocabulary."""
         return self.vocab_size or 0

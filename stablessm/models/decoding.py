@@ -1,4 +1,4 @@
-"""Repeats a step of a model, each time with the state that the previous step returned, as a CUDA graph if possible."""
+"""Repeats one step of a model on its own output state, as a CUDA graph if possible, for example to generate text."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class CapturedStep:
         return run
 
     def __call__(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
-        """Return the output and the next state, both of which the next call overwrites."""
+        """Replay the graph; return the output and the next state, in memory that the next call overwrites."""
         self._load(x, state)
         return self._graph(), self.state
 
@@ -59,7 +59,7 @@ class CapturedStep:
             copy_all(tensors(self.state), tensors(state))
 
     def fits(self, x: Tensor, state: Any) -> bool:
-        """Return True if the graph was captured for an input and a state of these shapes and dtypes."""
+        """Return True if this input and state have the shapes and dtypes for which the graph was captured."""
         if state is self.state and x.shape == self.x.shape:
             return True
         given = [(tensor.shape, tensor.dtype) for tensor in (x, *tensors(state))]
@@ -68,7 +68,7 @@ class CapturedStep:
 
 @final
 class Repeated:
-    """A function ``step(x, state) -> (y, state)`` that becomes a :class:`CapturedStep` after a few calls.
+    """A function ``step(x, state) -> (y, state)`` that is captured as a CUDA graph after a few calls, if possible.
 
     On a CPU, and where a step cannot be captured, the function is called. The results are the same. Whatever the
     function reads, such as weights, must keep its memory and may not change.
@@ -84,7 +84,7 @@ class Repeated:
         self._captured: CapturedStep | None = None
 
     def __call__(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
-        """Return the output and the next state, both of which the next call may overwrite."""
+        """Run one step; return the output and the next state, in memory that the next call may overwrite."""
         if self._captured is None or not self._captured.fits(x, state):
             self._calls += 1
             if self._calls <= PLAIN or not self._can_capture or not _on_gpu(x, state):
@@ -112,7 +112,7 @@ class Repeated:
 
 
 def _on_gpu(x: Tensor, state: Any) -> bool:
-    """Return True if all tensors are on one GPU, and this call is not itself being captured or compiled."""
+    """Return True if all tensors are on one GPU and no capture or compilation is in progress."""
     devices = {tensor.device for tensor in (x, *tensors(state))}
     if len(devices) > 1 or x.device.type != "cuda" or torch.compiler.is_compiling():
         return False

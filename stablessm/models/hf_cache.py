@@ -15,7 +15,7 @@ from stablessm.models.states import mapped, tensors
 
 @final
 class StableSSMCache(Cache):
-    """The state of a language model after some tokens, as a Hugging Face cache.
+    """The state of a language model after some tokens, as a cache that ``transformers`` accepts as ``past_key_values``.
 
     The cache holds the states of the blocks and their last output. ``model(…, past_key_values=cache)`` continues from
     the cache and stores the new state in it. Tensors are replaced, never modified, so ``copy.copy(cache)`` is a
@@ -39,11 +39,11 @@ class StableSSMCache(Cache):
 
     @property
     def nbytes(self) -> int:
-        """Return the memory of the states, in bytes."""
+        """The size of all states in the cache, in bytes."""
         return sum(tensor.nbytes for tensor in tensors((self.state, self.last)))
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
-        """Return the number of tokens per row that have been read."""
+        """Return how many tokens per row the model has read, including padding."""
         return self.seen
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
@@ -59,43 +59,45 @@ class StableSSMCache(Cache):
         self._each(lambda tensor: tensor.repeat_interleave(repeats, 0))
 
     def reset(self) -> None:
-        """Reset the cache to its state before the first token."""
+        """Reset the cache to its initial content, before the first token."""
         self.state, self.last, self.seen, self.padded = None, None, 0, None
 
     def crop(self, tokens_to_remove: int) -> None:
-        """Raise an error unless ``tokens_to_remove`` is 0, because a recurrence cannot go back."""
+        """Raise an error unless ``tokens_to_remove`` is 0: a recurrence cannot remove tokens that it has read."""
         if tokens_to_remove:
             expected = "0, since a state cannot be undone (copy.copy keeps one)"
             raise ArgumentError("tokens_to_remove", expected, tokens_to_remove)
 
     @property
     def is_croppable(self) -> bool:
-        """Return False, because a recurrence cannot go back."""
+        """Return False, because a recurrence cannot remove tokens that it has read."""
         return False
 
     @property
     def is_compileable(self) -> bool:
-        """Return False, because ``generate`` must not compile the model on its own."""
+        """Return False, so that ``generate`` does not compile the model."""
         return False
 
     @property
     def batch_size(self) -> int:
-        """Return the number of rows of the batch; -1 before the first token."""
+        """The number of rows of the batch, or -1 before the first token."""
         return -1 if self.last is None else len(self.last)
 
     def get_max_length(self, layer_idx: int | None = None) -> int:
-        """Return -1, because the number of tokens has no limit."""
+        """Return -1, which stands for no limit on the number of tokens."""
         return -1
 
     def __len__(self) -> int:
         return 0 if self.state is None else len(self.state)
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> None:
-        """Replace every tensor of the cache by the result of ``change``."""
+        """Replace every tensor of the cache by ``change(tensor)``."""
         self.state, self.last, self.padded = (mapped(part, change) for part in (self.state, self.last, self.padded))
 
     def check(self, mask: Tensor | None, steps: int) -> None:
-        """Raise an error unless a mask over all tokens marks the padding that the cache has already read."""
+        """Raise an error if an attention mask over all tokens disagrees with the padding that the cache has already
+        read.
+        """
         if mask is None or self.state is None or mask.shape[1] != self.seen + steps or torch.compiler.is_compiling():
             return
         masked = (mask[:, : self.seen] == 0).sum(1)

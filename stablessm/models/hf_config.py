@@ -22,7 +22,7 @@ _NAMES = [entry.name for entry in fields(LanguageConfig) if entry.name not in ("
 
 
 class StableSSMConfig(PreTrainedConfig):
-    """The settings of a :class:`~stablessm.models.StableSSMForCausalLM`, as keyword arguments.
+    """The settings of a :class:`~stablessm.models.StableSSMForCausalLM`, which are given as keyword arguments.
 
     They are the settings of :class:`~stablessm.models.LanguageConfig`, with ``tie_word_embeddings`` for ``tied``.
 
@@ -65,12 +65,12 @@ class StableSSMConfig(PreTrainedConfig):
     @classmethod
     @checked
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
-        """Return a config from a dictionary, such as the content of a ``config.json``."""
+        """Return a config with the settings in a dictionary, such as the content of a ``config.json``."""
         with reading_a_file():
             return super().from_dict(config_dict, **kwargs)
 
     def network(self) -> LanguageConfig:
-        """Return the settings of the language model that the Hugging Face model contains."""
+        """Return the settings of the :class:`~stablessm.models.LanguageModel` inside the Hugging Face model."""
         tied: Any = self.tie_word_embeddings
         require("tie_word_embeddings", tied, rule_of(bool))
         return LanguageConfig(tied=tied, **{name: getattr(self, name) for name in _NAMES})
@@ -78,7 +78,7 @@ class StableSSMConfig(PreTrainedConfig):
     @classmethod
     @checked
     def of(cls, network: LanguageConfig, **options: Any) -> Self:
-        """Return the config for the settings of a language model.
+        """Return a Hugging Face config for a language model with the given settings.
 
         ``options`` are further Hugging Face settings, such as ``eos_token_id``.
         """

@@ -1,4 +1,4 @@
-"""The language model as a Hugging Face model: ``generate``, ``Trainer``, ``save_pretrained``, the Auto classes."""
+"""A Hugging Face model around a language model, for use with ``generate``, ``Trainer`` and the Auto classes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _generation: ContextVar[dict[nn.Module, Repeated] | None] = ContextVar("_generat
 
 @final
 class StableSSMForCausalLM(PreTrainedModel, GenerationMixin):
-    """A :class:`~stablessm.models.LanguageModel`, ``model.network``, in a ``transformers`` model.
+    """A ``transformers`` model that contains a :class:`~stablessm.models.LanguageModel` as its attribute ``network``.
 
     ``generate`` carries a state whose size does not grow with the text. Padding on the left or right does not change
     the outputs at real tokens, so each prompt of a batch generates what it would generate alone. The logits at padding
@@ -78,7 +78,7 @@ class StableSSMForCausalLM(PreTrainedModel, GenerationMixin):
     @classmethod
     @checked
     def of(cls, network: LanguageModel, **options: Any) -> Self:
-        """Wrap a language model in a ``transformers`` model; its weights are not copied.
+        """Wrap a language model, without copying its weights, in a ``transformers`` model.
 
         Args:
             network: the trained model.
@@ -92,7 +92,7 @@ class StableSSMForCausalLM(PreTrainedModel, GenerationMixin):
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
-        """Load a model from a folder or from the hub, like every ``transformers`` model.
+        """Load a model from a folder or from the Hugging Face hub, with the usual arguments of ``from_pretrained``.
 
         Files in a folder whose checksums differ from those that ``save_pretrained`` wrote raise an error.
         """
@@ -108,7 +108,7 @@ class StableSSMForCausalLM(PreTrainedModel, GenerationMixin):
 
     @checked
     def save_pretrained(self, save_directory: str | os.PathLike[str], *args: Any, **kwargs: Any) -> None:
-        """Write the files that every ``transformers`` model writes, and their checksums."""
+        """Write the usual files of ``save_pretrained``, and a file with their checksums."""
         super().save_pretrained(save_directory, *args, **kwargs)
         folder = Path(save_directory)
         files = {path.name: record.digest_of(path) for part in _FILES for path in sorted(folder.glob(part))}
@@ -129,7 +129,7 @@ class StableSSMForCausalLM(PreTrainedModel, GenerationMixin):
         logits_to_keep: int | Tensor = 0,
         **kwargs: Any,
     ) -> CausalLMOutputWithPast:
-        """Compute the logits, and the other outputs that are requested.
+        """Compute the logits of the next token at every step, and the loss, cache and hidden states that are requested.
 
         Args:
             input_ids: (B, T) tokens. Give either ``input_ids`` or ``inputs_embeds``.
@@ -182,7 +182,7 @@ class StableSSMForCausalLM(PreTrainedModel, GenerationMixin):
         reset: Tensor | None,
         wants_hidden: bool,
     ) -> tuple[Tensor, tuple[Tensor, ...] | None]:
-        """Compute the output of the blocks at every token, including padding, and, if requested, the hidden states."""
+        """Run the blocks; return their output at every token (even padding) and, if requested, the hidden states."""
         body = self.network.body
         state, last = (None, None) if cache is None else (cache.state, cache.last)
         if x.shape[1] == 1 and state is not None and padding is None and reset is None and not wants_hidden:
@@ -207,7 +207,7 @@ class StableSSMForCausalLM(PreTrainedModel, GenerationMixin):
         return h, hidden
 
     def generate(self, *args: Any, **kwargs: Any) -> Any:
-        """Generate tokens like every ``transformers`` model: greedy, sampling, beam search, streamers.
+        """Generate tokens with the usual arguments of ``generate``: greedy search, sampling, beam search and streamers.
 
         On an NVIDIA GPU, the blocks run as one CUDA graph from the fifth token on.
         """
@@ -221,7 +221,7 @@ class StableSSMForCausalLM(PreTrainedModel, GenerationMixin):
     def _prepare_cache_for_generation(  # type: ignore[override]  # it says bool and returns nothing
         self, generation_config: Any, model_kwargs: dict[str, Any], *args: Any, **kwargs: Any
     ) -> None:
-        """Create a StableSSMCache for ``generate``, for every ``cache_implementation``."""
+        """Create the StableSSMCache that ``generate`` uses, whatever ``cache_implementation`` says."""
         given = model_kwargs.get("past_key_values")
         if given is not None:
             given._is_user_defined = True
@@ -231,14 +231,14 @@ class StableSSMForCausalLM(PreTrainedModel, GenerationMixin):
     def _update_model_kwargs_for_generation(
         self, outputs: Any, model_kwargs: dict[str, Any], *args: Any, **kwargs: Any
     ) -> dict[str, Any]:
-        """Remove the attention mask after the prompt, because every later token is real."""
+        """Remove the attention mask once the prompt has been read, because every later token is real."""
         if model_kwargs.get("use_cache"):
             model_kwargs["attention_mask"] = None
         return super()._update_model_kwargs_for_generation(outputs, model_kwargs, *args, **kwargs)
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        """Initialize the weights of a module that a checkpoint lacks.
+        """Initialize those weights of a module that are missing in the loaded checkpoint.
 
         The network initializes all weights when it is built.
         """
@@ -248,7 +248,9 @@ class StableSSMForCausalLM(PreTrainedModel, GenerationMixin):
             module.get_parameter(name).copy_(value)
 
     def resize_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Embedding:
-        """Resize the embeddings and the readout, like every ``transformers`` model."""
+        """Resize the embeddings and the readout to another number of tokens, with the usual arguments of
+        ``transformers``.
+        """
         table = super().resize_token_embeddings(*args, **kwargs)
         config = replace(self.network.config, vocab_size=table.num_embeddings)
         self.network.config = self.network.body.config = config
@@ -277,7 +279,7 @@ AutoModelForCausalLM.register(StableSSMConfig, StableSSMForCausalLM)
 
 
 def _check_files(folder: Path) -> None:
-    """Raise an error if a model's files do not match their checksums, or its weights do not match its config."""
+    """Raise an error if a model's files do not have the stored checksums, or its weights do not fit its config."""
     if (folder / CHECKSUMS).is_file():
         expected = f"the file that save_pretrained wrote, or, if you changed it yourself, no {CHECKSUMS} beside it"
         for name, digest in record.read_json(folder / CHECKSUMS).items():
@@ -291,7 +293,7 @@ def _is_loaded(parameter: Tensor) -> bool:
 
 @contextmanager
 def _inputs(blocks: nn.ModuleList, wanted: bool) -> Iterator[list[Tensor]]:
-    """Yield a list to which each block appends its input when it runs; the list stays empty if not ``wanted``."""
+    """Yield a list, to which each block appends its input whenever it runs; without ``wanted``, nothing is appended."""
     seen: list[Tensor] = []
     hooks = [block.register_forward_pre_hook(lambda _, args: seen.append(args[0])) for block in blocks if wanted]
     try:

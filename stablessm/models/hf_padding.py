@@ -1,4 +1,4 @@
-"""Moves padding from any place to the right, where layers expect padding."""
+"""Moves padding from any place in a sequence to the right end, where layers expect padding."""
 
 from __future__ import annotations
 
@@ -34,7 +34,9 @@ class Padding:
 
     @classmethod
     def of(cls, mask: Tensor | None, batch: int, steps: int) -> Self | None:
-        """Return the padding of an attention mask, which may include earlier tokens; None if all tokens are real."""
+        """Return the padding that an attention mask describes; the mask may begin with earlier tokens. None without
+        padding.
+        """
         if mask is None:
             return None
         check_tensor("attention_mask", mask)
@@ -52,7 +54,7 @@ class Padding:
         return x.gather(1, order if x.dim() == 2 else order[..., None].expand_as(x))
 
     def unpacked(self, h: Tensor, before: Tensor | None) -> Tensor:
-        """Undo :meth:`packed`: return (B, T, C), in which padding repeats the value of the real token before it.
+        """Undo :meth:`packed` for (B, T, C); a padded place gets the value of the last real token before it.
 
         Args:
             h: (B, T, C) with the real tokens in front.
@@ -63,7 +65,8 @@ class Padding:
         return torch.cat([first, h], 1).gather(1, place.expand_as(h))
 
     def labels(self, labels: Tensor) -> Tensor:
-        """Return a copy of labels (B, T) in which the loss ignores padding and tokens that follow padding.
+        """Return a copy of labels (B, T) in which padding, and tokens that follow padding, have the label that losses
+        ignore.
 
         No real token predicts a token that follows padding.
         """

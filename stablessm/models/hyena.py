@@ -1,4 +1,4 @@
-"""The Hyena operator: a recurrence between two products, which can recall tokens, unlike a linear recurrence alone."""
+"""The Hyena operator: a recurrence between two elementwise products, with which a model can recall earlier tokens."""
 
 from __future__ import annotations
 
@@ -51,18 +51,20 @@ class Hyena(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Initialize the short filter as at construction."""
+        """Draw new random weights for the short filter."""
         nn.init.uniform_(self.filter, -(TAPS**-0.5), TAPS**-0.5)
 
     def initial_state(self, batch: int) -> tuple[Tensor, Any]:
-        """Return zeros for the filter and the initial state of the recurrence."""
+        """Return the state before the first step: zeros as the filter's last inputs, and the recurrence's initial
+        state.
+        """
         batch = batch if torch.compiler.is_compiling() else whole_number("batch", batch, 0)
         return self._zeros(batch), self.inner.initial_state(batch)  # type: ignore[operator]
 
     def forward(
         self, x: Tensor, state: States = None, *, lengths: Lengths = None, reset: Reset = None, dt: Dt = None
     ) -> tuple[Tensor, tuple[Tensor, Any]]:
-        """Compute the output (B, T, d_model) for a sequence x (B, T, d_model), and the state, as a layer does."""
+        """Compute the output (B, T, d_model) and the final state for a sequence x (B, T, d_model)."""
         check_signal(
             "x", x, ("batch", "time", "d_model"), self.d_model, self.filter, self.projection._parameters.get("weight")
         )
@@ -91,7 +93,7 @@ class Hyena(nn.Module):
         return self.output(q[:, 0] * y), (joined[:, 1:].to(tail.dtype), inner)
 
     def step_onto(self, x_t: Tensor, state: States, norm: nn.LayerNorm, *, dt: Dt = None) -> tuple[Tensor, Any]:
-        """Return x_t plus the output of ``step`` for norm(x_t), and the state.
+        """Compute x_t + y_t, where y_t is the output of ``step`` for norm(x_t); return the sum and the next state.
 
         Requires ``steps_at_once``.
         """
@@ -99,7 +101,9 @@ class Hyena(nn.Module):
         return self._step_at_once(x_t, tail, inner, dt, (norm.weight, norm.bias, norm.eps), onto=x_t)
 
     def steps_at_once(self, x_t: Tensor) -> bool:
-        """Return True if a step runs in Triton kernels that combine projection, filter, products and output."""
+        """Return True if a step can run as fused Triton kernels, which combine projection, filter,
+        products and output.
+        """
         parameters = linear_parameters(self.projection, self.output)
         return parameters is not None and multiplies_at_once(x_t, self.filter, *parameters)
 
@@ -125,7 +129,7 @@ class Hyena(nn.Module):
 
 
 def _tail(z: Tensor, before: Tensor, reset: Tensor | None, lengths: Tensor | None) -> Tensor:
-    """Return the last inputs of the filter that belong to the current episode, with zeros in place of others."""
+    """Return the last two inputs of the filter, (B, 2, 3 C), with zeros for inputs from before the current episode."""
     if lengths is None and reset is None and not exporting():
         last = z[:, max(0, z.shape[1] - TAPS + 1) :].to(before.dtype)
         return torch.cat([before, last], 1)[:, -TAPS + 1 :]

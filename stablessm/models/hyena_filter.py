@@ -16,7 +16,7 @@ TAPS = 3
 
 
 def filtered(z: Tensor, tail: Tensor | None, weight: Tensor, reset: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Compute q and k ⊙ v, where (q, k, v)[t] = Σ_j weight_j z[t - j] over the steps of the same episode.
+    """Compute q and k ⊙ v, where the filter (q, k, v)[t] = Σ_j weight_j z[t - j] only reads steps of the same episode.
 
     Args:
         z: (B, T, 3 C).
@@ -36,14 +36,14 @@ def filtered(z: Tensor, tail: Tensor | None, weight: Tensor, reset: Tensor | Non
 
 
 def plainly(z: Tensor, tail: Tensor | None, weight: Tensor, reset: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Compute :func:`filtered` with PyTorch operations that are differentiable to any order."""
+    """Compute the result of :func:`filtered` by PyTorch operations, which are differentiable to any order."""
     joined = F.pad(z, (0, 0, TAPS - 1, 0)) if tail is None else torch.cat([tail.to(z.dtype), z], 1)
     episode = None if reset is None else F.pad(reset.cumsum(1), (TAPS - 1, 0))
     return of_joined(joined, weight, episode)
 
 
 def of_joined(joined: Tensor, weight: Tensor, episode: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Compute :func:`filtered` from the joined tail and z, (B, 2 + T, 3 C), given the episode number of every step."""
+    """Compute the result of :func:`filtered` for tail and z in one array, given the episode number of every step."""
     steps = joined.shape[1] - TAPS + 1
     y = joined[:, TAPS - 1 :] * weight[0]
     for j in range(1, TAPS):
@@ -57,7 +57,7 @@ def of_joined(joined: Tensor, weight: Tensor, episode: Tensor | None = None) -> 
 
 
 class _Filtered(torch.autograd.Function):
-    """The autograd function of the GPU kernels of the filter."""
+    """The autograd function of the GPU kernels that compute :func:`filtered`."""
 
     @staticmethod
     def forward(ctx: Any, z: Tensor, tail: Tensor | None, weight: Tensor, reset: Tensor | None) -> Any:
@@ -86,7 +86,7 @@ class _Filtered(torch.autograd.Function):
 
 
 def _tail_gradient(z: Tensor, tail: Tensor, weight: Tensor, reset: Tensor | None, d_q: Tensor, d_u: Tensor) -> Tensor:
-    """Compute the gradient of the tail, on which only the outputs of the first two steps depend."""
+    """Compute the gradient of the tail, which affects only the outputs of the first two steps."""
     few = slice(TAPS - 1)
     with torch.enable_grad():
         own = tail.detach().requires_grad_()

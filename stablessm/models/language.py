@@ -58,7 +58,9 @@ class LanguageModel(SequenceModel):
 
     @torch.no_grad()
     def draw(self, module: nn.Module) -> None:
-        """Initialize the parameters of one module, but not of its submodules, as at construction."""
+        """Draw new initial values for the parameters of one module, without its submodules, as when the
+        model is built.
+        """
         if not isinstance(module, nn.Module):
             raise ArgumentError("module", "an nn.Module", type(module).__name__)
         reset: Any = getattr(module, "reset_parameters", None)
@@ -67,7 +69,7 @@ class LanguageModel(SequenceModel):
         self._adjust(module)
 
     def _adjust(self, module: nn.Module) -> None:
-        """Set the initial weights that differ from PyTorch's; recurrences keep their own initialization.
+        """Change the initial weights of one module where this model differs from PyTorch's defaults, as in GPT-2.
 
         Embeddings are small, biases are zero, and the weights of the outputs that blocks add to the residual stream are
         scaled down with the number of blocks, as in GPT-2.
@@ -81,7 +83,7 @@ class LanguageModel(SequenceModel):
                 module.weight.mul_((2 * self.config.n_layers) ** -0.5)
 
     def _adds(self, module: nn.Module) -> bool:
-        """Return True if the output of this module is added to the residual stream of a block."""
+        """Return True if a block adds the output of this module to its residual stream."""
         parts = ((block.narrow, getattr(block.mixer, "output", None)) for block in self.body.blocks)
         return any(module is part for both in parts for part in both)
 
@@ -96,7 +98,7 @@ class LanguageModel(SequenceModel):
         never: Sequence[int] = (),
         seed: Seed = 0,
     ) -> Tensor:
-        """Generate ``count`` tokens (B, count) that continue each of the prompts (B, T), which have the same length.
+        """Generate ``count`` tokens, (B, count), that continue prompts (B, T) of equal length.
 
         The other arguments are those of :func:`~stablessm.models.sample_tokens`, which yields single tokens as they are
         drawn. On an NVIDIA GPU, a step of the model and the draw run as one CUDA graph.

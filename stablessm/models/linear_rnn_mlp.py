@@ -24,7 +24,7 @@ _FLOOR = 1e-4
 
 
 class _Measured(nn.Module):
-    """A module with the mean and the standard deviation of samples for each channel, which are not trained."""
+    """The base class of modules that store the mean and standard deviation of samples per channel (not trained)."""
 
     shift: Tensor
     scale: Tensor
@@ -35,7 +35,9 @@ class _Measured(nn.Module):
         self.register_buffer("scale", torch.ones(channels))
 
     def set(self, samples: Tensor) -> Tensor:
-        """Set the mean and the deviation from samples (…, channels); return the standardized samples as rows."""
+        """Store the mean and deviation of samples (…, channels); return the standardized samples as rows
+        (n, channels).
+        """
         flat = rows(samples, len(self.shift))
         shift, scale = moments(flat)
         self.shift.copy_(shift)
@@ -62,7 +64,9 @@ class Whitening(_Measured):
         self.register_buffer("W", torch.eye(channels))
 
     def set(self, samples: Tensor) -> Tensor:
-        """Set mean, deviation and W from samples (…, channels); return the whitened samples as rows."""
+        """Store the mean, deviation and W of samples (…, channels); return the whitened samples as rows
+        (n, channels).
+        """
         flat = super().set(samples)
         variance, directions = torch.linalg.eigh(flat.mT @ flat / len(flat))
         deviation = variance.clamp(min=0).sqrt()
@@ -88,7 +92,7 @@ class Units(_Measured):
     """
 
     def forward(self, z: Tensor) -> Tensor:
-        """Return z converted to the units of the samples."""
+        """Convert standardized values z to the units of the samples, z · scale + shift."""
         return z * self.scale + self.shift
 
 
@@ -213,7 +217,8 @@ class LinearRNNMLP(SavedModel):
         return self.recurrence.eigenvalues()
 
     def features(self, u: Tensor) -> Tensor:
-        """Compute the input of φ, (B, T, 2 d_state), from inputs u, starting from a state of zeros.
+        """Compute the inputs of φ, (B, T, 2 d_state), by the recurrence from inputs u (B, T, d_input) and a state of
+        zeros.
 
         For a frozen recurrence, the features have to be computed only once.
         """
@@ -221,7 +226,8 @@ class LinearRNNMLP(SavedModel):
 
     @checked
     def set_units(self, u: Tensor, y: Tensor | None = None) -> None:
-        """Set the whitening and the output units of φ from inputs u (B, T, d_input) and outputs y (B, T, d_output).
+        """Set the whitening and the output units of φ from samples: inputs u (B, T, d_input) and outputs y (B, T,
+        d_output).
 
         Whitening speeds up training: without it, states near the frequencies of the input dominate and are nearly
         redundant. Whitening is linear, so it is part of C in LRU-UA, section 2. Samples must be finite and not empty.
@@ -240,7 +246,7 @@ class LinearRNNMLP(SavedModel):
     def forward(
         self, u: Tensor, state: State | None = None, *, lengths: Lengths = None, reset: Reset = None, dt: Dt = None
     ) -> tuple[Tensor, State]:
-        """Compute the outputs (B, T, d_output) and the last state for inputs u (B, T, d_input), as a layer does."""
+        """Compute the outputs (B, T, d_output) and the final state for inputs u (B, T, d_input)."""
         features, final = self.recurrence(
             self._encoded("u", u, "batch", "time"), state, lengths=lengths, reset=reset, dt=dt
         )
@@ -252,6 +258,6 @@ class LinearRNNMLP(SavedModel):
         return self.mlp(features), state
 
     def _encoded(self, name: str, u: Tensor, *letters: str) -> Tensor:
-        """Check the input u, and put a constant 1 before its channels if the model has a clock."""
+        """Check the input u, and return it with a channel of ones in front if the model has a clock."""
         check_signal(name, u, (*letters, "d_input"), self.d_input, self.recurrence.w, self.recurrence.w)
         return torch.cat([torch.ones_like(u[..., :1]), u], -1) if self.clock else u

@@ -1,4 +1,4 @@
-"""The table of mixers by name, to which users can add; a mixer is the layer inside a block."""
+"""The table of mixers (the layers inside blocks) by name, to which users can add their own."""
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ GATED = "hyena-"
 
 
 def _started(options: dict[str, Any], start: Callable[..., dict[str, Any]]) -> dict[str, Any]:
-    """Replace the ``timescales`` in a mixer's options by the options that ``start(shortest, longest)`` returns."""
+    """Replace the option ``timescales`` of a mixer, if given, by the options that ``start(shortest,
+    longest)`` returns.
+    """
     scales = options.pop("timescales", None)
     return options if scales is None else {**start(*scales), **options}
 
@@ -70,7 +72,9 @@ def _minimal(layer: type[nn.Module]) -> Factory:
 
 
 def _gated(layer: type[nn.Module], factor: float) -> Factory:
-    """Return a factory of layers with ``d_model`` states, whose decay for a zero input is exp(``factor`` λ)."""
+    """Return a function that builds gated layers with ``d_model`` states and the decay exp(``factor`` λ)
+    at zero input.
+    """
 
     def factory(
         d_model: int,
@@ -105,7 +109,7 @@ _START = {"timescales", "eigenvalues", "dt_min", "dt_max", "r_min", "r_max"}
 
 
 def mixer_names() -> tuple[str, ...]:
-    """Return the names of all mixers, each of which can have the prefix ``hyena-``.
+    """Return the names of all mixers; each name can also be used with the prefix ``hyena-``.
 
     >>> mixer_names()[:3]
     ('s4d', 'lru', 'real')
@@ -115,7 +119,7 @@ def mixer_names() -> tuple[str, ...]:
 
 @checked
 def register_mixer(name: str, factory: Factory, *, overwrite: bool = False) -> None:
-    """Add a mixer to the table, so that models can be built, saved and loaded with ``mixer=name``.
+    """Add a mixer of your own to the table, so that models can be built, saved and loaded with ``mixer=name``.
 
     Args:
         name: a new name.
@@ -136,20 +140,21 @@ def register_mixer(name: str, factory: Factory, *, overwrite: bool = False) -> N
 
 
 def map_time(name: str, options: Mapping[str, Any]) -> Time | None:
-    """Return whether a mixer uses maps for continuous or discrete time; None for a mixer that a user registered."""
+    """Return "continuous" or "discrete", the time of the maps that a mixer uses; None for a mixer of the user."""
     times: dict[str, Time] = dict.fromkeys(("s4d", *_GATED), "continuous")
     times |= {"lru": "discrete", "real": options.get("time", "continuous")}
     return times.get(name.removeprefix(GATED))
 
 
 def current_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of a mixer with old names replaced by present names."""
+    """Return the options of a mixer, with options that have been renamed under their present names."""
     layer: Any = {"s4d": S4D, "lru": LRU, "real": RealSSM, **_GATED}.get(name.removeprefix(GATED), object)
     return _renamed.current_options(layer, options, "mixer_options")
 
 
 def within(name: str, options: Mapping[str, Any], length: int) -> dict[str, Any]:
-    """Return a mixer's options with initial time scales of at most ``length`` steps, unless time scales are given.
+    """Return a mixer's options, with initial time scales limited to ``length`` steps unless the options
+    give time scales.
 
     Training on windows of this length does not constrain modes with longer time scales. With such modes, a model whose
     state is carried beyond a window can be worse than chance.
@@ -170,7 +175,7 @@ def mixer_of(
     map_options: Mapping[str, float] | None = None,
     **options: Any,
 ) -> nn.Module:
-    """Build the mixer with a given name.
+    """Build the mixer with a given name from its size and options.
 
     >>> mixer_of("s4d", 8, 4, "best", {"b": 1.0})
     S4D(8, 4, map=best(a=1.0, b=1.0, time='continuous'), lin, zoh)

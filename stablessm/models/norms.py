@@ -1,4 +1,4 @@
-"""Normalization layers for (B, T, C) that ignore padding."""
+"""Normalization layers for arrays (B, T, C), in which padded steps do not affect real steps."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class BatchNorm(nn.BatchNorm1d):
     """
 
     def forward(self, x: Tensor, real: Tensor | None = None) -> Tensor:
-        """Normalize x; in training, statistics are computed over the steps for which ``real`` (B, T) is True."""
+        """Normalize x (B, T, C); in training, with the statistics of the steps for which ``real`` (B, T) is True."""
         if real is None or not self.training:
             return super().forward(x.reshape(-1, x.shape[-1])).view(x.shape)
         normal = torch.zeros_like(x)
@@ -31,16 +31,16 @@ class BatchNorm(nn.BatchNorm1d):
 
 @final
 class LayerNorm(nn.LayerNorm):
-    """Layer normalization of every step of (B, T, C) separately, so that padding has no effect on real steps."""
+    """Layer normalization over the channels of each step of (B, T, C), which padding therefore cannot affect."""
 
     def forward(self, x: Tensor, real: Tensor | None = None) -> Tensor:
-        """Normalize every step of x over its channels."""
+        """Normalize every step of x (B, T, C) over its channels."""
         return F.layer_norm(x, self.normalized_shape, self.weight, self.bias, self.eps)
 
 
 @final
 class NoNorm(nn.Module):
-    """A module in place of a normalization, which returns its input."""
+    """A module without effect, used where a block has no normalization."""
 
     def forward(self, x: Tensor, real: Tensor | None = None) -> Tensor:
         """Return x unchanged."""
@@ -48,7 +48,7 @@ class NoNorm(nn.Module):
 
 
 def norm_of(name: Norm, channels: int) -> nn.Module:
-    """Return the normalization with a given name, a module that is called as ``norm(x, real)``."""
+    """Return the normalization with a given name, as a module to be called as ``norm(x, real)``."""
     if name == "layer":
         return LayerNorm(channels)
     return BatchNorm(channels) if name == "batch" else NoNorm()

@@ -21,10 +21,10 @@ from stablessm.scan.padding import last_state, real_steps
 
 @final
 class Last:
-    """Pooling by the last step of a sequence, which requires no state."""
+    """Pooling that returns the last step of a sequence; it needs no state."""
 
     def initial_state(self, like: Tensor, batch: int) -> tuple[()]:
-        """Return an empty state, ()."""
+        """Return (), because this pooling has no state."""
         return ()
 
     def whole(self, h: Tensor, state: Any, lengths: Tensor | None, reset: Tensor | None) -> Tensor:
@@ -32,23 +32,23 @@ class Last:
         return last_state(h, torch.zeros_like(h[:, :1]).sum(1), lengths)
 
     def running(self, h: Tensor, state: Any, lengths: Tensor | None, reset: Tensor | None) -> tuple[Tensor, Any]:
-        """Return h itself, because every step is the last of the sequence up to that step."""
+        """Return h unchanged and an empty state, because each step is the last of the steps up to it."""
         return h, ()
 
     def step(self, h_t: Tensor, state: Any) -> tuple[Tensor, Any]:
-        """Return h_t itself."""
+        """Return h_t unchanged and an empty state."""
         return h_t, ()
 
 
 @final
 class Mean:
-    """Pooling by the mean over the steps of a sequence, in float32 or better.
+    """Pooling that returns the mean over the steps of a sequence, computed in float32 or better.
 
     The state is the sum (B, C) and the number of steps (B, 1).
     """
 
     def initial_state(self, like: Tensor, batch: int) -> tuple[Tensor, Tensor]:
-        """Return a sum of zeros and a count of zero."""
+        """Return the state before the first step: a sum (B, C) and a number of steps (B, 1), both zero."""
         zeros = torch.zeros(batch, len(like), dtype=_wide(like), device=like.device)
         return zeros, zeros[:, :1]
 
@@ -61,7 +61,7 @@ class Mean:
         return total, count
 
     def whole(self, h: Tensor, state: Any, lengths: Tensor | None, reset: Tensor | None) -> Tensor:
-        """Return the mean of each sequence, (B, C).
+        """Return the mean over the real steps of each sequence, (B, C).
 
         It is computed as a product with a vector of zeros and ones, which avoids a copy.
         """
@@ -82,7 +82,7 @@ class Mean:
         return total / (count + counted.sum(1, keepdim=True)).clamp(min=1)
 
     def running(self, h: Tensor, state: Any, lengths: Tensor | None, reset: Tensor | None) -> tuple[Tensor, Any]:
-        """Return the mean up to each step, (B, T, C), and the state after the last step."""
+        """Return the means of h over the steps up to each step, (B, T, C), and the state after the last step."""
         h = h.to(_wide(h))
         total, count = self._parts(h.new_empty(h.shape[0], h.shape[-1]), state)
         sums = linear_scan(h.new_ones(h.shape[-1]), h, total, reset=reset)
@@ -90,7 +90,7 @@ class Mean:
         return sums / counts, (last_state(sums, total, lengths), last_state(counts, count, lengths))
 
     def step(self, h_t: Tensor, state: Any) -> tuple[Tensor, Any]:
-        """Return the mean up to this step, (B, C), and the next state."""
+        """Return the mean of all steps up to this one, (B, C), and the next state."""
         total, count = self._parts(h_t, state)
         total, count = total + h_t, count + 1
         return total / count, (total, count)

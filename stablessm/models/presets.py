@@ -1,4 +1,4 @@
-"""Presets of model settings by name, and a function that builds a model for a task."""
+"""Presets of model settings by name, and the function ``for_task``, which builds a model for a task."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from stablessm.models.sequence_model import SequenceModel
 @final
 @dataclass(frozen=True)
 class Preset:
-    """The settings of a model, without the sizes of its inputs and outputs."""
+    """A named set of model settings, from which only the sizes of inputs and outputs are missing."""
 
     about: str
     """Purpose of the preset, and source of its numbers."""
@@ -115,7 +115,7 @@ PRESETS: Mapping[str, Preset] = {
 
 @checked
 def for_task(inputs: Any, outputs: Any, preset: str = "small", **changes: Any) -> SequenceModel:
-    """Build a model that fits the inputs and outputs of a task: a classifier, a regressor or a language model.
+    """Build a classifier, regressor or language model whose inputs and outputs fit a task.
 
     Args:
         inputs: the attribute ``inputs`` of a task: ``kind`` (``values`` or ``tokens``), ``size`` (number of channels or

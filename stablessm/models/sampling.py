@@ -59,7 +59,7 @@ def sample_tokens(
 
 @torch.inference_mode()
 def drawn(model: Any, prompt: Tensor, count: int, draw: Draw) -> Iterator[Tensor]:
-    """Yield ``count`` tokens (B,), one after the other, that continue prompts (B, T).
+    """Yield ``count`` tensors of tokens (B,), one after the other, which continue the prompts (B, T).
 
     On a GPU, the next token overwrites a token.
     """
@@ -86,7 +86,7 @@ def drawn(model: Any, prompt: Tensor, count: int, draw: Draw) -> Iterator[Tensor
 
 @final
 class Draw:
-    """Draws a token for each row of logits (B, V), from exponential random numbers, which need no cumulative sums.
+    """Draws one token per row of logits (B, V) by exponential random numbers, without cumulative sums of probabilities.
 
     The arguments are those of :func:`sample_tokens`.
     """
@@ -101,7 +101,7 @@ class Draw:
         self.generator = None if temperature == 0 else torch.Generator(device).manual_seed(seed)
 
     def __call__(self, logits: Tensor) -> Tensor:
-        """Return a token for each row of logits, (B,)."""
+        """Draw a token for each row of logits; return the tokens, (B,)."""
         if self.never is not None:
             logits = logits.index_fill(-1, self.never, -torch.inf)
         if self.temperature == 0:

@@ -1,4 +1,4 @@
-"""The base class of classifiers, regressors and language models: a stack with a readout."""
+"""The base class of classifiers, regressors and language models: a stack of blocks with a readout."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class SequenceModel(SavedModel, ABC):
     def forward(
         self, x: Tensor, state: States = None, *, lengths: Lengths = None, reset: Reset = None, dt: Dt = None
     ) -> Tensor:
-        """Compute the outputs, (B, size), or with ``per_step`` (B, T, size).
+        """Compute the outputs of the model: (B, size), or with the setting ``per_step`` (B, T, size).
 
         Args:
             x: (B, T, d_input), or tokens (B, T).
@@ -64,7 +64,7 @@ class SequenceModel(SavedModel, ABC):
 
     @torch.no_grad()
     def predict(self, x: Tensor, *, lengths: Lengths = None, reset: Reset = None, dt: Dt = None) -> Tensor:
-        """Compute the outputs in evaluation mode, without gradients; a classifier returns probabilities of the classes.
+        """Compute the outputs in evaluation mode, without gradients; for a classifier, probabilities instead of logits.
 
         The arguments are those of ``forward``, scaled as in training. ``stablessm.training.TrainedModel`` predicts from
         data in their original units.
@@ -78,14 +78,18 @@ class SequenceModel(SavedModel, ABC):
     def sequence(
         self, x: Tensor, state: States = None, *, lengths: Lengths = None, reset: Reset = None, dt: Dt = None
     ) -> tuple[Tensor, tuple[Any, Any]]:
-        """Compute the outputs (B, T, size) for the sequence up to each step, zero at padding, and the last state."""
+        """Compute, for every step, the outputs for the sequence up to this step, (B, T, size); also return the final
+        state.
+        """
         blocks, pooled = self._parts(state)
         h, blocks = self.body(x, blocks, lengths=lengths, reset=reset, dt=dt)
         h, pooled = self._pooling.running(h, pooled, lengths, reset)
         return without_padding(self._read(h), lengths), (blocks, pooled)
 
     def step(self, x_t: Tensor, state: States = None, *, dt: Dt = None) -> tuple[Tensor, tuple[Any, Any]]:
-        """Run one step of ``sequence``: x_t (B, d_input) or tokens (B,) give outputs (B, size) and the next state."""
+        """Compute one step of :meth:`sequence`: from x_t (B, d_input) or tokens (B,), the outputs (B, size) and next
+        state.
+        """
         blocks, pooled = self._parts(state)
         h_t, blocks = self.body.step(x_t, blocks, dt=dt)
         h_t, pooled = self._pooling.step(h_t, pooled)
@@ -96,7 +100,7 @@ class SequenceModel(SavedModel, ABC):
 
     @property
     def _table(self) -> Tensor:
-        """Return the weights of the readout (size, d_model), dequantized.
+        """Return the weights of the readout (size, d_model), dequantized if they are quantized.
 
         A tied readout has the encoder's weights.
         """

@@ -75,7 +75,7 @@ class SequenceStack(nn.Module):
         reset: Reset = None,
         dt: Dt = None,
     ) -> tuple[Tensor, tuple[Any, ...]]:
-        """Compute the outputs (B, T, d_model) for x (B, T, d_input), or tokens (B, T), and the last state.
+        """Compute the outputs (B, T, d_model) and final state for numbers x (B, T, d_input) or tokens (B, T).
 
         The arguments are those of a layer. Outputs at padded steps are meaningless, but finite for any padding.
         """
@@ -95,7 +95,9 @@ class SequenceStack(nn.Module):
         return self.dropout(self.norm(h, real)), tuple(after)
 
     def step(self, x_t: Tensor, state: Sequence[Any] | None = None, *, dt: Dt = None) -> tuple[Tensor, tuple[Any, ...]]:
-        """Run one step of ``forward``: x_t (B, d_input) or tokens (B,) give (B, d_model) and the next state."""
+        """Compute one step of :meth:`forward`: from x_t (B, d_input) or tokens (B,), the output (B, d_model) and next
+        state.
+        """
         before, after = self._checked("x_t", x_t, state, 0), []
         h = self._encoded(x_t)
         for block, own in zip(self.blocks, before, strict=True):
@@ -104,7 +106,7 @@ class SequenceStack(nn.Module):
         return self.norm(h), tuple(after)
 
     def _checked(self, name: str, x: Tensor, state: Sequence[Any] | None, time: int) -> Sequence[Any]:
-        """Check the input and the state, and return the state of each block."""
+        """Check the shapes, dtypes and devices of the input and the state; return a state for every block."""
         check_tensor(name, x)
         for weight in self.encoder.parameters():  # a quantized encoder has no parameters
             check_device(name, x, weight)

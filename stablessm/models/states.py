@@ -1,4 +1,4 @@
-"""Functions of model states, which are tensors in nested tuples."""
+"""Functions on model states, which are nested tuples of tensors."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 def mapped(state: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """Return the state with every tensor replaced by the result of ``change``.
+    """Return a nested state in which every tensor is replaced by ``change(tensor)``.
 
     >>> import torch
     >>> mapped((torch.ones(1), (torch.zeros(1), None)), lambda tensor: tensor + 1)

@@ -1,4 +1,4 @@
-"""A table that summarizes a model: modules, parameters, maps, and the memory of its recurrences."""
+"""A table of the modules of a model, with their parameters, maps and the memory of their recurrences."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from stablessm.instruments.modes import mapped_weight, recurrent_modules, report
 
 @checked
 def summary(model: nn.Module) -> str:
-    """Return a table of all modules that have parameters: shapes, numbers, and map and memory of each recurrence.
+    """Return a table of the modules of a model: shapes and numbers of parameters, and map and memory of recurrences.
 
     The memory of a mode is the time in which it decays by a factor of e, computed from its eigenvalue: in samples, or
     in your unit of time for layers with a ``dt``. A star marks recurrent parameters (:func:`stablessm.param_groups`).
@@ -41,7 +41,7 @@ def summary(model: nn.Module) -> str:
 
 
 def _dynamics(module: Any) -> tuple[str, str]:
-    """Return the map of a recurrence, and its shortest and longest memory, as text."""
+    """Return the map of a recurrence, and its shortest and longest memory, as text for the table."""
     name = repr(module.map) if mapped_weight(module) else ""
     if not hasattr(module, "eigenvalues"):
         return name, ""

@@ -1,4 +1,4 @@
-"""Triton kernels for Hyena's short filter and first product: one for the forward and one for the backward pass.
+"""Triton kernels for Hyena's short filter and its first product, forward, backward and for one step.
 
 A program processes BLOCK channels of q, k and v over TILES tiles of ROWS steps. The steps just before and after a tile
 are loaded again, usually from the cache. The backward pass recomputes k and v, so that only the projection is stored.
@@ -26,7 +26,7 @@ ROWS, BLOCK, TILES, WARPS = 8, 64, 16, 4
 
 @triton.jit
 def _row(z, tail, batch, t, channel, steps, width, inside, TAIL: tl.constexpr, ACC: tl.constexpr):
-    """Load z[t]; for t before the first step, load a row of the tail (the two rows before z), or 0 without a tail."""
+    """Load z[t]; for t < 0, load one of the two rows before z from ``tail``, or return 0 without a tail."""
     real = inside & (t >= 0) & (t < steps)
     value = tl.load(z + (batch * steps + t) * width + channel, mask=real, other=0.0).to(ACC)
     if TAIL:
@@ -37,7 +37,7 @@ def _row(z, tail, batch, t, channel, steps, width, inside, TAIL: tl.constexpr, A
 
 @triton.jit
 def _kept(reset, batch, t, steps, RESET: tl.constexpr, ACC: tl.constexpr):
-    """Return 0 at the first step of an episode, and 1 at other steps."""
+    """Return 0 at the first step of an episode and 1 at all other steps, the factor of earlier inputs."""
     if RESET:
         starts = tl.load(reset + batch * steps + t, mask=(t >= 0) & (t < steps), other=0)
         return tl.where(starts != 0, 0.0, 1.0).to(ACC)
@@ -46,7 +46,7 @@ def _kept(reset, batch, t, steps, RESET: tl.constexpr, ACC: tl.constexpr):
 
 @triton.jit
 def _place(chunks, channels: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, TILES: tl.constexpr):
-    """Return this program's sequence, channels, first step, and index of its chunk of time."""
+    """Return which sequence, channels, first step and chunk of time this program computes."""
     columns = tl.cdiv(channels, BLOCK)
     chunk = tl.program_id(0) // columns
     channel = (tl.program_id(0) % columns) * BLOCK + tl.arange(0, BLOCK)[None, :]
@@ -55,7 +55,7 @@ def _place(chunks, channels: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constex
 
 @triton.jit
 def _taps(weight, channel, width, inside, ACC: tl.constexpr):
-    """Load the three filter taps of some channels."""
+    """Load and return the three filter taps of the given channels."""
     first = tl.load(weight + channel, mask=inside, other=0.0).to(ACC)
     second = tl.load(weight + width + channel, mask=inside, other=0.0).to(ACC)
     third = tl.load(weight + 2 * width + channel, mask=inside, other=0.0).to(ACC)
@@ -67,7 +67,7 @@ def _sum(
     z, tail, batch, t, channel, steps, width, inside, one, two, first, second, third,
     TAIL: tl.constexpr, ACC: tl.constexpr,
 ):  # fmt: skip
-    """Compute the output of the filter at step t from z and the three filter taps."""
+    """Compute the filter's output at step t from z[t] and the two inputs before it."""
     total = first * _row(z, tail, batch, t, channel, steps, width, inside, TAIL, ACC)
     total += second * (one * _row(z, tail, batch, t - 1, channel, steps, width, inside, TAIL, ACC))
     return total + third * (two * _row(z, tail, batch, t - 2, channel, steps, width, inside, TAIL, ACC))
@@ -102,7 +102,7 @@ def forward_kernel(
 
 @triton.jit
 def _added(partial, chunk, channel, width, within, first, second, third):
-    """Store the gradients of the three filter taps, summed over the steps of this program."""
+    """Sum the gradients of the three filter taps over the steps of this program, and store the sums."""
     to = partial + chunk * 3 * width + channel
     tl.store(to, tl.sum(first, 0, keep_dims=True), mask=within)
     tl.store(to + width, tl.sum(second, 0, keep_dims=True), mask=within)
@@ -115,7 +115,7 @@ def backward_kernel(
     channels: tl.constexpr, TAIL: tl.constexpr, RESET: tl.constexpr, DOUBLE: tl.constexpr,
     ROWS: tl.constexpr, BLOCK: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip
-    """Compute the gradient of z for one chunk of time, and its part of the gradient of the filter.
+    """Compute the gradient of z for one chunk of time, and the chunk's contribution to the gradient of the filter.
 
     Let g[t] be the gradient of the filter's output. Then d_z[t] = f0 g[t] + f1 g[t+1] + f2 g[t+2] within an episode,
     and d_fj = Σ g[t] z[t-j]. For q, g is d_q; for k, it is d_u v; for v, it is d_u k.
@@ -187,7 +187,7 @@ def backward_kernel(
 
 @triton.jit
 def step_kernel(z, tail, weight, q, u, new, channels: tl.constexpr, BLOCK: tl.constexpr):
-    """Compute q, u = k ⊙ v and the next tail for one step z (B, 3 C)."""
+    """Compute q, u = k ⊙ v and the next tail (the last two inputs) for one step z (B, 3 C)."""
     columns: tl.constexpr = (channels + BLOCK - 1) // BLOCK
     batch = (tl.program_id(0) // columns).to(tl.int64)
     c = tl.program_id(0) % columns * BLOCK + tl.arange(0, BLOCK)
@@ -209,7 +209,7 @@ def step_kernel(z, tail, weight, q, u, new, channels: tl.constexpr, BLOCK: tl.co
 
 
 def step(z: Tensor, tail: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Compute q and k v, (B, C) each, and the next tail, for one step z (B, 3 C) and a tail (B, 2, 3 C) in float32."""
+    """Compute q and k ⊙ v, (B, C) each, and the next tail for one step z (B, 3 C), given the tail (B, 2, 3 C)."""
     batch, channels = z.shape[0], z.shape[1] // 3
     q, u = (torch.empty((batch, channels), dtype=z.dtype, device=z.device) for _ in range(2))
     new = torch.empty(tail.shape, dtype=tail.dtype, device=z.device)
@@ -224,7 +224,7 @@ def _step_launch(batch: int, channels: int) -> Launch:
 
 
 def forward(z: Tensor, tail: Tensor | None, reset: Tensor | None, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute q and k v, (B, T, C) each, for a contiguous projection z (B, T, 3 C)."""
+    """Compute q and k ⊙ v, (B, T, C) each, from a contiguous projection z (B, T, 3 C)."""
     batch, steps, width = z.shape
     q, u = (z.new_empty(batch, steps, width // 3) for _ in range(2))
     launch, _ = _launches(*_key(z, tail, reset, weight))
@@ -235,7 +235,7 @@ def forward(z: Tensor, tail: Tensor | None, reset: Tensor | None, weight: Tensor
 def backward(
     z: Tensor, tail: Tensor | None, reset: Tensor | None, weight: Tensor, d_q: Tensor, d_u: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Compute the gradient of z, and the gradient of the weight in at least float32."""
+    """Compute the gradient of z, and the gradient of the filter's weight (in float32 or float64)."""
     batch, steps, width = z.shape
     partial = z.new_empty(batch * _chunks(steps), 3, width, dtype=torch.promote_types(z.dtype, torch.float32))
     d_z, grads = torch.empty_like(z), (d.to(z.dtype).contiguous() for d in (d_q, d_u))
@@ -245,12 +245,12 @@ def backward(
 
 
 def _given(z: Tensor, tail: Tensor | None, reset: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Return tensors for the pointer arguments; a placeholder takes the place of an array that is not read."""
+    """Return the tail and the resets as kernel arguments; z takes the place of an array that is None."""
     return z if tail is None else tail.contiguous(), z if reset is None else reset.contiguous().view(torch.uint8)
 
 
 def _key(z: Tensor, tail: Tensor | None, reset: Tensor | None, weight: Tensor) -> tuple[Any, ...]:
-    """Return everything on which the compiled kernel and its launch parameters depend, except alignment."""
+    """Return the properties of the arguments (except alignment) that determine the compiled kernel and its launch."""
     return *z.shape, z.dtype, weight.dtype, None if tail is None else tail.dtype, reset is not None
 
 

@@ -18,7 +18,7 @@ from stablessm.models.states import tensors
 
 @checked
 def warm_up(model: nn.Module, shapes: Sequence[Any]) -> None:
-    """Run a model once per input shape, forward, backward and one step, so that its kernels are compiled.
+    """Run a model forward, backward and for one step, for each input shape, so that all kernels are compiled.
 
     The kernels of an operation are compiled in parallel. The weights, their gradients, the mode of the model and the
     global random state do not change.
@@ -51,7 +51,7 @@ def warm_up(model: nn.Module, shapes: Sequence[Any]) -> None:
 
 
 def _each(shapes: Sequence[Any]) -> Iterator[tuple[int, ...]]:
-    """Yield every shape, given one shape or several shapes."""
+    """Yield every shape, whether ``shapes`` is a single shape or a sequence of shapes."""
     expected = "a shape such as (8, 1024, 64), of positive whole numbers, or several shapes"
     if not isinstance(shapes, Sequence) or isinstance(shapes, str) or not shapes:
         raise ArgumentError("shapes", expected, repr(shapes))
@@ -67,7 +67,7 @@ def _each(shapes: Sequence[Any]) -> Iterator[tuple[int, ...]]:
 
 
 def _input(model: nn.Module, shape: tuple[int, ...]) -> Tensor:
-    """Return an input of a given shape: tokens if the model has a vocabulary and the shape has no channels."""
+    """Return an example input: tokens if the model has a vocabulary and the shape two dimensions, otherwise numbers."""
     like = next((tensor for tensor in chain(model.parameters(), model.buffers()) if tensor.is_floating_point()), None)
     device = torch.device("cpu") if like is None else like.device
     if len(shape) == 2 and getattr(getattr(model, "config", None), "vocab_size", None) is not None:
