@@ -1,4 +1,4 @@
-"""The decision which kind of decay a curve has, with the evidence and an interval of the parameter.
+"""Decides which kind of decay a curve has, and returns the evidence and an interval of the parameter.
 
 Every law votes for a kind of decay in every window. The first window in which a law fits within the noise decides, by
 the Bayesian information criterion (BIC); later windows must not contradict it. If no law fits, the curve is exponential

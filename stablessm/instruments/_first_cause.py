@@ -42,7 +42,7 @@ _MADE = ("empty", "new_empty", "full", "new_full", "fill", "scalar_tensor", "mas
 def first_cause(
     module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, steep: bool = False
 ) -> tuple[Cause | None, frozenset[int]]:
-    """Run a module again; return what first caused a bad value, and which matrices were multiplied many times.
+    """Run a module again; return the cause of the first bad value, and the matrices that were multiplied many times.
 
     The cause is None if all values are finite. With ``steep`` it is ``slope`` if all values are finite but a function
     has an infinite slope, which shows only in the gradient. The matrices are given by their addresses.

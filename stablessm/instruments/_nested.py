@@ -14,7 +14,8 @@ def is_numeric(value: Any) -> TypeGuard[Tensor]:
 
 
 def tensors_in(value: Any, path: str) -> Iterator[tuple[str, Tensor]]:
-    """Yield every floating-point tensor in nested tuples, lists and mappings, with the expression that reaches it.
+    """Yield every floating-point tensor in nested tuples, lists and mappings, with its place as text, such as
+    ``[0]['h']``.
 
     >>> import torch
     >>> [where for where, _ in tensors_in((torch.ones(1), {"state": torch.ones(2), "step": 3}), "output")]

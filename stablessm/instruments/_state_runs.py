@@ -149,9 +149,7 @@ def _fits(feed: Feed, y: Tensor) -> bool:
 
 @contextmanager
 def _recording(model: nn.Module) -> Iterator[dict[tuple[str, int], Tensor]]:
-    """Return a context that records the outputs of all modules in order of completion, by name and number of
-    the call.
-    """
+    """Return a context that records the outputs of all modules, in the order in which the calls of modules end."""
     seen: dict[tuple[str, int], Tensor] = {}
     calls: dict[str, int] = {}
 

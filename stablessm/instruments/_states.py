@@ -13,7 +13,7 @@ from torch import Tensor
 
 
 def leaves(state: Any, path: str = "state") -> list[tuple[str, Any]]:
-    """Return every array in a state, with an expression that states its place.
+    """Yield every array in a state, with its place as text.
 
     A state is a tensor, a NumPy or JAX array, or an object that contains arrays: tuples, lists, mappings and objects
     with attributes, such as a cache of the ``transformers`` library. Each array is listed once.

@@ -218,7 +218,9 @@ class DivergenceTrace:
         return self._explained(report, call)
 
     def _explained(self, report: Divergence, call: _Call | None) -> Divergence:
-        """Add the cause to a report: the first bad operation, or an unstable recurrence that ran before it."""
+        """Add to a report the cause of the divergence: the first bad operation, or an unstable recurrence that ran
+        before.
+        """
         if report.phase == "input":
             return report
         cause, often, forward = None, frozenset[int](), report.phase == "forward"

@@ -66,7 +66,7 @@ class Extrapolation(Result):
 @checked
 @dataclass(frozen=True, eq=False, repr=False)
 class PerturbationFamily(Result):
-    """The perturbation curves of one kind of model for one target, by width, at the same radii.
+    """The perturbation curves of models of increasing width for the same target, at the same radii.
 
     >>> import stablessm as ssm
     >>> models = {m: ssm.RealSSM(1, m, 1) for m in (2, 4, 8)}

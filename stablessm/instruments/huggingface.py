@@ -1,4 +1,4 @@
-"""Adaptation of Hugging Face models to the instruments, with inputs in embedding space or tokens."""
+"""Wraps Hugging Face models as systems that the instruments can measure, with embeddings or tokens as inputs."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ from stablessm.instruments.memory import time_step
 @checked
 @dataclass(frozen=True, eq=False, repr=False)
 class Readback(Result):
-    """The share of past inputs that a linear probe recovers from a state, as :func:`readback` returns it."""
+    """The result of :func:`readback`: the share of past inputs that a linear probe recovers from a state."""
 
     _drawn = ("time", "explained")
     time: np.ndarray

@@ -24,7 +24,7 @@ TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}
 @final
 @dataclass(frozen=True, repr=False)
 class StreamingDifference(Result):
-    """The difference between the outputs of one way of streaming and of one pass over whole sequences."""
+    """The difference between the outputs of a model in one way of streaming and its outputs in one pass."""
 
     way: str
     """Name of the way of streaming: ``step``, or for example ``chunks of 1, 63``."""

@@ -219,7 +219,7 @@ def _try(system: System, x: Tensor) -> Tensor:
 
 
 def seeing_ahead(system: System, steps: int) -> System:
-    """Return the system with ``ahead`` set: the number of inputs that it needs after the last of ``steps`` steps.
+    """Find out how far a model looks ahead, and return the system with ``ahead``, the number of extra inputs it needs.
 
     A model looks ahead, at whatever distance, if an output changes when all the input after these steps changes.
     It gets ``steps`` steps, or three times as many if it looks further ahead than that and these are enough.
@@ -255,7 +255,7 @@ def _sees(system: System, outputs: int, start: int, stop: int) -> bool:
 
 
 def require_causal(name: str, run: Callable[[Tensor], Tensor], x: Tensor, y: Tensor, tol: float) -> None:
-    """Raise an ArgumentError if a model reads the future or is random; y are the outputs of run(x).
+    """Raise an ArgumentError if a model reads the future or is random; ``y`` is the result of ``run(x)``.
 
     The future of x (B, T, d) is scaled, and replaced by large noise, from the middle and from one step later: a model
     of blocks may be causal at the edges of its blocks.

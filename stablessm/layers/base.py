@@ -63,15 +63,15 @@ class SequenceLayer(nn.Module, ABC):
 
     @abstractmethod
     def _states(self, x: Tensor, state: Tensor | None, reset: Tensor | None, dt: Tensor | None) -> Tensor:
-        """Compute the states after all steps, (B, T, …), from an initial state (None means zeros)."""
+        """Compute the state after each step, (B, T, …), from an initial state (None means zeros)."""
 
     @abstractmethod
     def _advance(self, x_t: Tensor, state: Tensor, dt: Tensor | None) -> Tensor:
-        """Compute the state after one more step, (B, …)."""
+        """Compute the next state (B, …) from the input of one step and the present state."""
 
     @abstractmethod
     def _readout(self, states: Tensor, x: Tensor) -> Tensor:
-        """Compute the output from states and inputs, for one step or for many."""
+        """Compute the outputs from states and inputs, for a single step or for a sequence."""
 
     def initial_state(self, batch: int) -> State:
         """Return a state of zeros for ``batch`` sequences, in float32 or better."""

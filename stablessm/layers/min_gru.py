@@ -19,7 +19,7 @@ START = -0.5
 
 
 class _MinimalUnit(UnitLayer):
-    """The recurrence h[t] = a[t] ⊙ h[t-1] + (1 - a[t]) ⊙ (B x[t] + b), a[t] = exp(2 λ softplus(z[t])); y = h or C h."""
+    """Base class of layers h[t] = a[t] ⊙ h[t-1] + (1 - a[t]) ⊙ (B x[t] + b) with a[t] = exp(2 λ softplus(z[t]))."""
 
     recurrent_parameters: ClassVar[tuple[str, ...]] = ("w", "gate_bias")
     gates: ClassVar[int]
@@ -105,7 +105,8 @@ class MinGRU(_MinimalUnit):
 
 @final
 class MinLSTM(_MinimalUnit):
-    """Minimal LSTM with normalized gates (minLSTM, arXiv 2410.01201), whose decays come from any map.
+    """Minimal LSTM with normalized gates (minLSTM, arXiv 2410.01201), whose decays come from any reparameterization
+    (map).
 
     h[t] = a[t] ⊙ h[t-1] + (1 - a[t]) ⊙ (B x[t] + b),  a[t] = exp(2 λ softplus(z[t])),  z = log i - log f,
     with the forget gate f = sigmoid(G x + g) and the input gate i = sigmoid(G' x + g').

@@ -19,7 +19,8 @@ SHARPNESS = 8.0
 
 @final
 class RGLRU(UnitLayer):
-    """Real-gated linear recurrent unit (RG-LRU of Griffin, arXiv 2402.19427), whose decays come from any map.
+    """Real-gated linear recurrent unit (RG-LRU of Griffin, arXiv 2402.19427), with any reparameterization (map) of its
+    decays.
 
     h[t] = a[t] ⊙ h[t-1] + √(1 - a[t]²) ⊙ i[t] ⊙ x[t],  a[t] = exp(8 λ r[t]),  y = h,
     with the gates r = sigmoid(R x + b) and i = sigmoid(I x + c). The published map is ``softplus``.

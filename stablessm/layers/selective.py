@@ -18,7 +18,8 @@ from stablessm.scan.projection import project
 
 @final
 class SelectiveSSM(GatedLayer):
-    """Selective state-space layer (S6 of Mamba, arXiv 2312.00752), whose decay rates come from any map.
+    """Selective state-space layer (S6 of Mamba, arXiv 2312.00752), with any reparameterization (map) of its decay
+    rates.
 
     For each channel: h_n[t] = exp(δ[t] λ_n) h_n[t-1] + δ[t] B_n[t] x[t],  y[t] = Σ_n C_n[t] h_n[t] + D x[t], where
     δ = softplus(G P x + g), and B[t] and C[t] are linear in the input of all channels. The published map is ``exp``.

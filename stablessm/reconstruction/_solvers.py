@@ -76,7 +76,7 @@ def dense_solver(A: Tensor, cutoff: float, tikhonov: float) -> DenseSolver:
 @final
 @dataclass(frozen=True, eq=False)
 class GramSolver:
-    """A solver by a Cholesky factor of the smaller Gram matrix and iterative refinement.
+    """A least-squares solver that combines a Cholesky factor of the smaller Gram matrix with iterative refinement.
 
     The Gram matrix is shifted by δ, just enough to have a Cholesky factor. It squares singular values, so singular
     values below about 1e-7 of the largest are lost. For the others, each round of x += Eᴴ (E Eᴴ + δ)⁻¹ (c - E x)

@@ -121,7 +121,7 @@ def required_state_size(
     largest: Size | None = None,
     progress: bool = True,
 ) -> int:
-    """Return the number of random eigenvalues that decode a real input with a relative error of at most ``tol``.
+    """Return how many random eigenvalues suffice to decode a real input with a relative error of at most ``tol``.
 
     The eigenvalues are drawn from the ring r_min ≤ |λ| ≤ r_max. The error of one draw (a ring) is
     ``Diagnosis.expected_error``: the root mean square error over white inputs (white

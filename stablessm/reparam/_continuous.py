@@ -33,7 +33,7 @@ class Direct(Identity):
 @final
 @dataclass(frozen=True, repr=False)
 class Clip(Clipped):
-    """The map λ = min(w, -margin), with gradient scale G = 1/w² below -margin, else 0.
+    """The map λ = min(w, -margin), with gradient scale G = 1/w² where w < -margin and G = 0 elsewhere.
 
     Its stability modulus is β/margin: it is stable only for a margin > 0.
 
@@ -64,7 +64,7 @@ class Clip(Clipped):
 
 
 class _Continuous(BuiltIn):
-    """A continuous-time map whose eigenvalues are never positive."""
+    """Base class of continuous-time maps, whose eigenvalues are never positive."""
 
     time: ClassVar[Time] = "continuous"
 
@@ -72,7 +72,7 @@ class _Continuous(BuiltIn):
 @final
 @dataclass(frozen=True, repr=False)
 class Relu(_Continuous):
-    """The map λ = -ReLU(w), with gradient scale G = 1/w² for w > 0, else 0.
+    """The map λ = -ReLU(w), with gradient scale G = 1/w² where w > 0 and G = 0 elsewhere.
 
     It is not stable, because λ = 0 for every w ≤ 0.
 
@@ -162,7 +162,8 @@ class Softplus(_StrictlyNegative):
 @final
 @dataclass(frozen=True, repr=False)
 class Best(Quadratic):
-    """The map λ = -1/(aw² + b), a, b > 0, with gradient scale G = 2a|w|, proportional to w (StableSSM, app. G).
+    """The map λ = -1/(aw² + b) with a, b > 0, whose gradient scale G = 2a|w| is proportional to |w| (StableSSM, app.
+    G).
 
     The stability modulus is ``quadratic_modulus`` with c = b/a. Of the two weights with the same λ, the inverse returns
     the non-negative one.

@@ -32,7 +32,7 @@ class Direct(Identity):
 @final
 @dataclass(frozen=True, repr=False)
 class Clip(Clipped):
-    """The map λ = w clamped to |λ| ≤ 1 - margin, with gradient scale G = 1/(1 - |w|)² inside, else 0.
+    """The map λ = w clamped to |λ| ≤ 1 - margin, with gradient scale G = 1/(1 - |w|)² where w is not clamped, else 0.
 
     It is stable only for a margin > 0. The stability modulus is β/margin up to β = 1 - margin, where λ changes from 0
     to 1 - margin. For larger β, a change that starts from a λ of the other sign is larger if margin > 1/2.
@@ -69,7 +69,7 @@ class Clip(Clipped):
 
 
 class _Discrete(BuiltIn):
-    """A discrete-time map whose eigenvalues satisfy |λ| ≤ 1."""
+    """Base class of discrete-time maps, whose eigenvalues satisfy |λ| ≤ 1."""
 
     time: ClassVar[Time] = "discrete"
 
@@ -77,7 +77,7 @@ class _Discrete(BuiltIn):
 @final
 @dataclass(frozen=True, repr=False)
 class Relu(_Discrete):
-    """The map λ = exp(-ReLU(w)), with gradient scale G = e^(-w)/(1 - e^(-w))² for w > 0, else 0.
+    """The map λ = exp(-ReLU(w)), with gradient scale G = e^(-w)/(1 - e^(-w))² where w > 0 and G = 0 elsewhere.
 
     It is not stable, because λ = 1 for every w ≤ 0.
 
@@ -216,7 +216,8 @@ class Tanh(_Stable):
 @final
 @dataclass(frozen=True, repr=False)
 class Best(Quadratic):
-    """The map λ = 1 - 1/(aw² + b), a > 0, b ≥ 1/2, with gradient scale G = 2a|w| where λ ≥ 0 (StableSSM, sec. 3.3).
+    """The map λ = 1 - 1/(aw² + b) with a > 0 and b ≥ 1/2, whose gradient scale is G = 2a|w| where λ ≥ 0 (StableSSM,
+    sec. 3.3).
 
     With b ≥ 1, λ is in [0, 1) and the stability modulus is ``quadratic_modulus`` with c = b/a. With b < 1 (the paper
     has 1/2), λ can be negative. Where it is, q = aw² + b < 1, the distance to the stability boundary is (2q - 1)/q, G =

@@ -1,4 +1,4 @@
-"""An interval of real numbers with open or closed ends."""
+"""An interval of real numbers with open or closed ends, for the ranges of maps and options."""
 
 from __future__ import annotations
 

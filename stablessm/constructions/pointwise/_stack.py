@@ -1,4 +1,4 @@
-"""A model that is a stack of layers, and layers without memory."""
+"""A model that applies layers in sequence, and a function that builds two layers without memory."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ class Sprecher:
         return self.psi[cell] * (1 - rise) + self.psi[cell + 1] * rise
 
     def sums(self, x: np.ndarray, family: int) -> np.ndarray:
-        """Return the inner sums ξ_q(x) = Σ_p λ_p ψ(s x_p + q a) (points,) at points x (points, n) for family q."""
+        """Return the inner sums ξ_q(x), (points,), of the family q at points x (points, n)."""
         return self.inner(x, family) @ self.weights
 
     def cells(self, family: int, digits: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -59,7 +59,9 @@ def hankel(values: np.ndarray, *, padded: bool = False) -> Hankel:
 
 
 def long_hankel(values: np.ndarray, width: int, *, padded: bool = False, rounds: int = 1) -> Hankel:
-    """Return the first ``width`` singular values and vectors for samples (n, q), by a random block (Halko 2011)."""
+    """Return the ``width`` largest singular values and their vectors for samples (n, q), by a randomized method (Halko
+    2011).
+    """
     values, rows = _prepared(values, padded)
     columns = len(values) - rows + 1
     q = np.random.default_rng(0).standard_normal((columns, min(width, columns)))

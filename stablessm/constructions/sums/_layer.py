@@ -19,7 +19,7 @@ _LEAST = 1e-35  # replaces an eigenvalue of 0, which most maps exclude; represen
 
 
 def to_layer(es: ExponentialSum, map: str | reparam.Reparameterization, dtype: torch.dtype | None) -> RealSSM | LRU:
-    """Implement :meth:`ExponentialSum.to_layer`: compute the layer in float64, then round its weights to its dtype."""
+    """Convert an exponential sum to a layer: compute the weights in float64, then round them to the requested dtype."""
     dtype = dtype or torch.get_default_dtype()
     closest = float(-np.expm1(es.rates.real.max(initial=-np.inf) * es.dt))
     if dtype != torch.float64 and closest < (1 - 1e-9) * GAPS["float32"]:  # allow rounding at the limit

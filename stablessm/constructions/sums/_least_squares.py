@@ -65,7 +65,7 @@ def noise_model(samples: Samples, noise: Any, weights: Any) -> Noise:
 
 
 def fit(samples: Samples, domain: Domain, request: Request, noise: Any, weights: Any) -> ExponentialSum:
-    """Fit a sum by least squares: of the given order, the lowest order within ``tol``, or the order with best BIC."""
+    """Fit a sum by least squares; its order is given, the lowest within ``tol``, or the order with the best BIC."""
     model = noise_model(samples, noise, weights)
     path, best, interrupted = _searched(samples, domain, model, request)
     if samples.values.shape[1] > 1 and model.level is None and best and not interrupted:

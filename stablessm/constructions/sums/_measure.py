@@ -24,9 +24,7 @@ INTERRUPTED = "exponential_sum was interrupted; it returns the best sum found so
 def measured(
     samples: Samples, domain: Domain, fit: Fit, request: Request, unit: float = 1.0, limit: float = math.nan
 ) -> ExponentialSum:
-    """Return the :class:`ExponentialSum` of a fit with its measured errors; the fit is to samples divided by
-    ``unit``.
-    """
+    """Return an :class:`ExponentialSum` with its measured errors, from a fit to samples divided by ``unit``."""
     es, error = compare(samples, domain, fit, unit)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         ratio = np.where(error.size > 0, error.size / error.kernel, 0.0)

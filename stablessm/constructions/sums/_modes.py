@@ -56,7 +56,8 @@ class Domain:
         return int(np.where(self.single(rates), 1, 2).sum())
 
     def admit(self, eigenvalues: np.ndarray) -> np.ndarray:
-        """Convert eigenvalues λ (conjugate pairs unless the sum is complex) to allowed initial rates.
+        """Convert eigenvalues λ to initial rates in the allowed range; unless the sum is complex, λ come in conjugate
+        pairs.
 
         A negative λ, which is an artifact of sampling, is dropped in continuous time.
         """
@@ -70,7 +71,8 @@ class Domain:
         return self.admit_rates(np.log(values) / self.dt)
 
     def admit_rates(self, rates: np.ndarray) -> np.ndarray:
-        """Convert given rates, which are complex conjugate pairs unless the sum is complex, to allowed initial rates.
+        """Move given rates into the allowed range of initial rates; unless the sum is complex, rates come in conjugate
+        pairs.
 
         Growing rates are reflected. If oscillation is not allowed, a pair becomes two real rates. The number of states
         stays the same, unless a frequency is too high.

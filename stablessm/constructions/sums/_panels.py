@@ -76,8 +76,8 @@ class Panels:
         return values, slope
 
     def jump(self) -> tuple[float, float]:
-        """Return the size and time of the largest jump, a change within the narrowest possible panel; 0
-        without a jump.
+        """Return the size and the time of the largest jump, a change within a panel of the smallest width; (0, 0) if
+        none.
         """
         short = np.flatnonzero(
             self.right - self.left <= 2 * np.maximum(_SHORTEST * self.right, _FIRST * self.right.max())

@@ -93,7 +93,9 @@ class Samples:
         return 1 / np.maximum(size, np.finfo(np.float64).tiny) if self.relative else np.ones(size.shape)
 
     def scaled(self) -> tuple[float, Samples]:
-        """Return a power of two, and the samples divided by it, whose size is about one; the division is exact."""
+        """Divide the samples by a power of two, without rounding, so that their size is about one; return the power and
+        the result.
+        """
         unit = float(2.0 ** np.frexp(np.abs(self.values).max())[1])
         if unit == 1.0:
             return unit, self
@@ -152,7 +154,7 @@ def _function_samples(
     relative: bool,
     tol: float | None,
 ) -> Samples:
-    """Sample a kernel that is a function of continuous time, or of too many steps to evaluate it at every step."""
+    """Sample a kernel adaptively: a function of continuous time, or of too many discrete steps to sample them all."""
     head = _divided(grid, _BETWEEN) if continuous and len(grid) <= _MOST_BETWEEN else grid
     values, shape = sample(head)
     largest = _largest(values)

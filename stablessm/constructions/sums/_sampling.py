@@ -80,7 +80,7 @@ def even(function: Function, panels: Panels, floor: float, relative: bool) -> tu
 
 
 def _apart(times: np.ndarray, least: float) -> np.ndarray:
-    """Select from increasing times the first, the last, and times between them that are at least ``least`` apart."""
+    """Select from increasing times the first, the last, and intermediate times with distances of at least ``least``."""
     kept = [times[0]]
     for time in times[1:-1]:
         if time - kept[-1] >= least and times[-1] - time >= least:

@@ -45,7 +45,7 @@ class Error:
 
 
 def compare(samples: Samples, domain: Domain, fit: Fit, unit: float = 1.0) -> tuple[ExponentialSum, Error]:
-    """Return the exponential sum of a fit, and its measured error; the fit is to samples divided by ``unit``.
+    """Return the exponential sum of a fit and its measured error, from a fit to samples that were divided by ``unit``.
 
     For a function the error includes a bound on the rounding error of the sum. A unit that is a power of two changes
     no digit, so that the reported error equals the error in the search.

@@ -188,7 +188,9 @@ def _supremum_sum(samples: Samples, domain: Domain, request: Request) -> Exponen
 
 
 def _band(samples: Samples) -> float:
-    """Return the highest frequency |Im r| that the samples determine in continuous time; infinite for functions."""
+    """Return the highest frequency |Im r| that samples in continuous time can determine; infinite if the kernel is a
+    function.
+    """
     if samples.function is not None:
         return math.inf
     gaps = np.diff(samples.times)

@@ -180,7 +180,9 @@ class ExponentialSum(Result):
         return float(2 * np.finfo(np.float64).eps * (np.abs(self._gain) / decay**2) @ self._sizes)
 
     def __call__(self, t: ArrayLike) -> np.ndarray:
-        """Evaluate the sum ρ̂ at times t ≥ 0 of any shape; the result is t.shape, or (*t.shape, d_out, d_in)."""
+        """Evaluate the sum ρ̂ at times t ≥ 0 of any shape; return an array of shape t.shape, or (*t.shape, d_out,
+        d_in).
+        """
         t = np.asarray(t, dtype=np.float64)
         flat = t.reshape(-1)
         weights = self.weights.reshape(len(self.rates), math.prod(self.shape))

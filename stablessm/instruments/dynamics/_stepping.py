@@ -265,7 +265,7 @@ def _for_many_rows(single: Stepper) -> Stepper:
 
 
 def _probes(single: Stepper) -> Tensor:
-    """Return test states near the first state; their number differs from the length of every axis of the state."""
+    """Return test states near the first state, in a number that differs from the length of every axis of the state."""
     sizes = {size for leaf in single.layout.leaves for size in leaf.shape}
     count = next(n for n in range(3, 99) if n not in sizes)
     generator = torch.Generator().manual_seed(0)

@@ -45,7 +45,9 @@ ENOUGH = 0.995
 @checked
 @dataclass(frozen=True, eq=False, repr=False)
 class InformationCapacity(Result):
-    """The capacities of functions of past inputs, as :func:`information_processing_capacity` returns them."""
+    """The result of :func:`information_processing_capacity`: the capacity of every function of past inputs that was
+    found.
+    """
 
     total: float
     """Sum of all capacities; at most ``rank``."""

@@ -41,7 +41,7 @@ PER_OCTAVE = 2
 @checked
 @dataclass(frozen=True, eq=False, repr=False)
 class LengthCurve(Result):
-    """The loss of a model by position in the sequence, as :func:`length_curve` returns it."""
+    """The result of :func:`length_curve`: the loss of a model by position in the sequence."""
 
     _drawn = ("position", "loss")
     position: np.ndarray
@@ -95,7 +95,7 @@ class LengthCurve(Result):
 @checked
 @dataclass(frozen=True, eq=False, repr=False)
 class Remembrance(Result):
-    """The comparison of predictions with a truncated past and the whole past, from :func:`effective_remembrance`."""
+    """The result of :func:`effective_remembrance`: how predictions change if the model sees only the latest inputs."""
 
     _drawn = ("context", "distance")
     context: np.ndarray

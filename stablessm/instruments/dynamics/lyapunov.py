@@ -73,7 +73,7 @@ OTHERS = 4
 @checked
 @dataclass(frozen=True, eq=False, repr=False)
 class LyapunovSpectrum(Result):
-    """The Lyapunov exponents of a model, as :func:`lyapunov_spectrum` returns them."""
+    """The result of :func:`lyapunov_spectrum`: the Lyapunov exponents of a model, with errors."""
 
     exponents: np.ndarray
     """Exponents (k,) in descending order, per unit of time; -inf for directions that vanish in finitely many steps."""

@@ -39,7 +39,7 @@ PROBES = 8
 @checked
 @dataclass(frozen=True, eq=False, repr=False)
 class ReceptiveField(Result):
-    """The influence of past inputs on the outputs of a model, as :func:`receptive_field` returns it."""
+    """The result of :func:`receptive_field`: the influence of past inputs on the outputs of a model, by lag."""
 
     _drawn = ("lag", "ablation")
     lag: np.ndarray

@@ -30,7 +30,9 @@ CHANNELS = 8
 @checked
 @dataclass(frozen=True, eq=False, repr=False)
 class EffectiveStateSize(Result):
-    """The effective state size of a model, as :func:`effective_state_size` returns it."""
+    """The result of :func:`effective_state_size`: how many values carry the influence of the past on the future of a
+    model.
+    """
 
     size: int
     """Effective state size: the largest rank of the past-to-future operator over steps and sequences."""
