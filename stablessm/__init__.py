@@ -1,4 +1,4 @@
-"""Sequence models with long memory: measure it, build it stable, construct it, reproduce it."""
+"""Tools for sequence models with long memory: measure the memory, build stable layers, and reproduce the papers."""
 
 from stablessm import _current_folder  # noqa: F401, I001 (first: nothing below may come from the current folder)
 

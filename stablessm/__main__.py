@@ -7,7 +7,7 @@ import sys
 
 
 def main() -> None:
-    """Run the command line, or print in one line how to install a package that it requires."""
+    """Run the command line; if a package is missing, print one line on how to install it."""
     from stablessm import _current_folder
     from stablessm._optional import import_failure
 

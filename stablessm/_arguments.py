@@ -1,4 +1,4 @@
-"""Checks of arguments that are numbers or words; this module does not import torch."""
+"""Checks of arguments that are numbers or words, without importing torch."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ MOST = 2**31
 
 
 def whole_number(name: str, value: Any, least: int = 1, most: int = MOST) -> int:
-    """Return a whole number of any type except bool, converted to an int; otherwise raise an ArgumentError.
+    """Return ``value`` converted to int if it is a whole number of any type except bool; otherwise raise
+    an ArgumentError.
 
     >>> import numpy as np
     >>> whole_number("order", np.int64(3))
@@ -44,7 +45,7 @@ def whole_number(name: str, value: Any, least: int = 1, most: int = MOST) -> int
 
 
 def real_number(name: str, value: Any, low: float, high: float = math.inf, *, include_low: bool = False) -> float:
-    """Return a number between ``low`` and ``high``, converted to a float; otherwise raise an ArgumentError.
+    """Return ``value`` converted to float if it is between ``low`` and ``high``; otherwise raise an ArgumentError.
 
     Both ends are excluded; with ``include_low``, ``low`` is included.
 

@@ -37,7 +37,7 @@ _TIMES: Final = ("", " %H:%M", " %H:%M:%S", " %H:%M:%S.%f", " %I:%M %p", " %I:%M
 
 
 def decoded(content: bytes) -> str:
-    """Decode a text file as its byte order mark states; without a mark, each line as UTF-8 or else as Windows-1252.
+    """Decode the bytes of a text file: by the byte order mark or, without a mark, each line as UTF-8 or Windows-1252.
 
     >>> decoded("Straße".encode("cp1252")), decoded("é".encode("utf-16"))
     ('Straße', 'é')
@@ -62,7 +62,7 @@ def _decoded_line(line: bytes) -> str:
 
 
 def without_comments(text: str) -> str:
-    """Replace comment lines at the beginning of a text, which start with # or sep= (as in Excel), by blank lines.
+    """Replace comment lines at the start of a text, which begin with "#" or Excel's "sep=", by blank lines.
 
     The last of these lines is kept if it has as many cells as the line after it, because it then holds column names.
 
@@ -81,8 +81,7 @@ def without_comments(text: str) -> str:
 
 
 def separator_of(text: str) -> str | None:
-    """Return which character separates cells, as it occurs equally often in all lines: one of ; tab | , (None if none
-    does).
+    """Return the character (one of ; tab | ,) that occurs equally often in every line and so separates cells, or None.
 
     A line may end with an extra separator. A comma is a separator only if no other character is.
 
@@ -115,7 +114,7 @@ def _has_preamble(text: str, separator: str) -> bool:
 
 
 def preamble(rows: Sequence[Sequence[str]]) -> int:
-    """Return the number of rows above the row of column names, such as a title.
+    """Return the number of rows above the row of column names, such as rows with a title.
 
     These rows have other numbers of cells or are padded. The row of column names has a word in every column, and
     numbers or dates follow within two rows.
@@ -142,8 +141,7 @@ def preamble(rows: Sequence[Sequence[str]]) -> int:
 
 
 def below_preamble(rows: list[tuple[int, list[str]]]) -> tuple[list[tuple[int, list[str]]], list[str]]:
-    """Return the rows from the column names on, and a list with a sentence about skipped rows above (empty if there are
-    none).
+    """Return the rows from the row of column names on, and a list of notes that say which rows above were skipped.
 
     ``rows`` are the result of :func:`split`.
     """
@@ -154,8 +152,7 @@ def below_preamble(rows: list[tuple[int, list[str]]]) -> tuple[list[tuple[int, l
 
 
 def above_notes(rows: list[tuple[int, list[str]]]) -> tuple[list[tuple[int, list[str]]], list[str]]:
-    """Remove notes below the table and repeated column names from rows; also return sentences that describe what is
-    removed.
+    """Return the rows without notes below the table and repeated column names, and sentences that say what was removed.
 
     A row below the table is a note if its first cell that is not empty is a word, in a column of dates, or in a column
     of numbers and nothing else is in the row.
@@ -193,12 +190,12 @@ def _is_note(cells: list[str], above: list[list[str]]) -> bool:
 
 
 def _is_word(cell: str) -> bool:
-    """Return True if a cell is neither a number nor a date nor missing."""
+    """Return True if a cell contains text that is not a number, a date or a missing value."""
     return number(cell) is None and number(cell, decimal_commas=True) is None and not dates([cell])
 
 
 def split(text: str, separator: str | None, most: int | None = None) -> list[tuple[int, list[str]]]:
-    """Split a text into lines that are not blank, and lines into cells; return each line's number and cells.
+    """Split a text into lines and lines into cells; return the line number and cells of every line that is not blank.
 
     Numbers start at 1. At most ``most`` lines are returned. A text that is not valid CSV raises csv.Error. Without a
     separator, a line is one cell. Lines at the end whose cells are all empty are left out.
@@ -215,7 +212,7 @@ def split(text: str, separator: str | None, most: int | None = None) -> list[tup
 
 
 def _tidy(cell: str, separator: str | None) -> str:
-    """Return a cell without white space around it and, if it is a number, without unit signs and thousands separators.
+    """Return a cell without surrounding spaces; from a number, also remove signs of units and thousands separators.
 
     A space between digits separates thousands only in a file with a separator; otherwise it may be the separator
     itself.
@@ -238,8 +235,8 @@ def _tidy(cell: str, separator: str | None) -> str:
 
 
 def decimal_mark(cells: Sequence[str], separator: str | None) -> tuple[bool, str]:
-    """Return True if numbers in a file have decimal commas, and an ambiguous cell with a comma ("" if a cell settles
-    it).
+    """Return whether commas are decimal marks in a file, and an ambiguous cell such as 1,040 ("" if
+    other cells decide).
 
     A cell decides if it is a number with only one of the two marks: 148.54, 1,234.5 and 1,234,567 have no decimal
     commas. Most of these cells decide; without any, commas are decimal unless they separate cells.
@@ -263,7 +260,7 @@ def decimal_mark(cells: Sequence[str], separator: str | None) -> tuple[bool, str
 
 
 def reading(cell: str, decimal_commas: bool) -> str:
-    """Return a sentence that tells the user how an ambiguous cell, such as 1,040, is read.
+    """Return a sentence that tells the user how the ambiguous cell, such as 1,040, was read.
 
     >>> reading("1,040", True), reading("1,040", False)
     ('1,040 is read as 1.04 (decimal comma)', '1,040 is read as 1040 (comma between thousands)')
@@ -273,7 +270,7 @@ def reading(cell: str, decimal_commas: bool) -> str:
 
 
 def number(cell: str, decimal_commas: bool = False) -> float | None:
-    """Return the number in a cell, NaN for a missing or infinite number, and None for anything else.
+    """Return the number in a cell; NaN for missing and infinite numbers, None for other text.
 
     >>> number("1.234,5", True), number("1,234.5"), number("TRUE"), number("n/a"), number("x")
     (1234.5, 1234.5, 1.0, nan, None)
@@ -295,7 +292,7 @@ def number(cell: str, decimal_commas: bool = False) -> float | None:
 
 
 def dates(cells: Sequence[str]) -> list[datetime | None]:
-    """Return the dates in the cells of a column; the entry for a missing date is None.
+    """Return the dates in the cells of a column (None for a missing date); an empty list if they are not dates.
 
     Return an empty list if a cell is neither a date nor missing. The dates are in ISO 8601, or all in the first of
     these forms that fits every cell: day.month.year, month/day/year, day/month/year, year/month/day, day-month-year. A
@@ -325,7 +322,7 @@ def dates(cells: Sequence[str]) -> list[datetime | None]:
 
 
 def _oddness(found: list[datetime | None]) -> tuple[bool, float, float]:
-    """Return a sort key for the dates of a column that is lower the more regular the dates are.
+    """Return a sort key for one way to read a column's dates; the key is lower the more regular the dates are.
 
     The tuple states whether a step leads back, the ratio of the longest step to the mean step, and the time between the
     first and the last date.

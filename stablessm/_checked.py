@@ -1,4 +1,4 @@
-"""A decorator for public functions and classes, which explains failed calls by the annotations of their arguments.
+"""The decorator ``checked``, which explains failed calls of public functions by their arguments' annotations.
 
 The annotation is the rule, so that the signature shows everything that is checked. The types below add ranges to
 numbers. This module does not import torch.
@@ -39,8 +39,7 @@ Finite: TypeAlias = Annotated[float, Rule(math.isfinite, "a finite number")]
 
 
 def checked(thing: T) -> T:
-    """Decorate a public function or class: if a call fails because an argument has a wrong type, the error names the
-    argument.
+    """Decorate a public function or class, so that an error caused by an argument of a wrong type names the argument.
 
     A class has its constructor and its public methods decorated; a module (``nn.Module``) only its constructor and its
     class methods, because ``torch.compile`` traces the others.
@@ -101,8 +100,8 @@ def checked(thing: T) -> T:
 
 
 def _as_number(value: Any, rule: Rule, name: str, *, only: bool) -> Any:
-    """Return a value, converted to ``int`` or ``float`` if ``only`` numbers are allowed; raise an error for wrong text
-    or bools.
+    """Convert a value to ``int`` or ``float`` if ``only`` numbers are allowed; raise an error for other text and for
+    bools.
     """
     if isinstance(value, bool | str | bytes):
         require(name, value, rule)
@@ -126,7 +125,7 @@ def _checked_class(cls: Any) -> Any:
 
 
 def _places(function: Any, kind: re.Pattern[str]) -> list[tuple[str, int]]:
-    """Return the name and the position of each parameter whose annotation matches a pattern."""
+    """Return the names and positions of the parameters whose annotations match a regular expression."""
     written = {name: each for name, each in getattr(function, "__annotations__", {}).items() if name != "return"}
     named = [name for name, each in written.items() if kind.search(each if isinstance(each, str) else repr(each))]
     code = getattr(inspect.unwrap(function), "__code__", None)
@@ -138,12 +137,12 @@ def _places(function: Any, kind: re.Pattern[str]) -> list[tuple[str, int]]:
 
 @functools.cache
 def _rule(function: Any, name: str) -> Rule:
-    """Return the rule for one parameter of a function."""
+    """Return the rule that the given parameter of a function must satisfy."""
     return rule_of(_evaluated(function.__annotations__[name], inspect.unwrap(function).__globals__))
 
 
 def _blame(function: Any, args: tuple[Any, ...], options: dict[str, Any], error: Exception) -> None:
-    """Raise an ArgumentError for the first argument that does not match its annotation, if there is one."""
+    """Raise an ArgumentError for the first argument that does not fit its annotation; return if all arguments fit."""
     signature = inspect.signature(function)
     try:
         given = signature.bind(*args, **options).arguments
@@ -158,7 +157,9 @@ def _blame(function: Any, args: tuple[Any, ...], options: dict[str, Any], error:
 
 
 def _name_own_argument(function: Any, args: tuple[Any, ...], options: dict[str, Any], error: ArgumentError) -> None:
-    """Raise an ArgumentError about an argument of this function if ``error`` names none of the function's arguments."""
+    """Raise an ArgumentError that names an argument of this function, if ``error`` names only arguments of
+    inner calls.
+    """
     names = inspect.signature(function).parameters
     if names.keys() & set(re.findall(r"\w+", str(error.argument))):
         return
@@ -168,7 +169,7 @@ def _name_own_argument(function: Any, args: tuple[Any, ...], options: dict[str, 
 
 
 def require(name: str, value: Any, rule: Rule) -> None:
-    """Raise an ArgumentError unless the value passes the rule."""
+    """Raise an ArgumentError about the argument ``name`` unless its value satisfies the rule."""
     if not rule.accepts(value):
         plain = value is None or isinstance(value, str | bytes | Number | tuple | list | Mapping)
         got = _repr(value) if plain else value if hasattr(value, "shape") else type(value).__name__
@@ -183,7 +184,7 @@ def _repr(value: Any) -> str:
 
 
 def _rules(function: Any, signature: inspect.Signature) -> dict[str, Rule]:
-    """Return a rule for each parameter of a function, by name."""
+    """Return the rules of a function's parameters, as a dict by parameter name."""
     rules = {}
     for name, parameter in signature.parameters.items():
         if parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
@@ -207,7 +208,7 @@ def _evaluated(annotation: Any, names: dict[str, Any]) -> Any:
 
 
 def rule_of(annotation: Any) -> Rule:
-    """Return the rule that values of an annotated parameter must pass, given the annotation.
+    """Return the rule that corresponds to an annotation, such as ``int`` or ``Tensor | None``.
 
     >>> rule_of(float | None).expected
     'a number or None'
@@ -255,7 +256,7 @@ def _instance(kind: Any) -> Rule:
 
 
 def _has_values(tensor: Any) -> bool:
-    """Return True if the values of a tensor or array can be read: not sparse, quantized, float8 or on meta."""
+    """Return True if a tensor or array has values that can be read: not sparse, quantized, float8 or on device meta."""
     strided = str(getattr(tensor, "layout", "torch.strided")) == "torch.strided"
     common = _COMMON.fullmatch(str(tensor.dtype).removeprefix("torch."))
     rare = getattr(tensor, "is_meta", False) or getattr(tensor, "is_nested", False)
@@ -267,7 +268,7 @@ def _any_of(rules: Sequence[Rule]) -> Rule:
 
 
 def _sequence(item: Any, *more: Any) -> Rule:
-    """Return the rule for a sequence of entries of the type ``item``, or for the tuple ``tuple[item, *more]``."""
+    """Return the rule for a sequence with entries of type ``item``, or for a tuple ``tuple[item, *more]``."""
     if more and more != (...,):
         rules = [rule_of(part) for part in (item, *more)]
         words = [rule.expected for rule in rules]
@@ -294,7 +295,7 @@ def _each(rules: Sequence[Rule], values: Sequence[Any]) -> bool:
 
 
 def _listed(value: Any) -> bool:
-    """Return True if a value is a sequence.
+    """Return True if a value is a sequence or a one-dimensional array, but not text.
 
     Arrays of one dimension are sequences, except arrays of objects; text is not.
     """

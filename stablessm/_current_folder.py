@@ -1,4 +1,4 @@
-"""Removes the current folder from the import path, so that files in it cannot replace installed packages.
+"""Controls whether Python may import modules from the current folder, where they could replace installed packages.
 
 ``python -m`` puts the current folder first on the path, so that a file called ``tqdm.py`` there would run instead of
 the package. This module is imported first and removes the folder again for ``python -m stablessm``.
@@ -9,13 +9,13 @@ import sys
 
 
 def use() -> None:
-    """Put the current folder on the import path, because the user named a module in it."""
+    """Add the current folder to the import path, because the user named a module in this folder."""
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
 
 
 def leave() -> None:
-    """Remove the current folder from the import path of this process and of every Python that it starts.
+    """Remove the current folder from the import path of this process and of all Python processes that it starts.
 
     The folder stays on the path if it contains this package, as a checkout that is not installed does.
     """

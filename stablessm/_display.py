@@ -1,4 +1,4 @@
-"""The display of results: a few lines of text, and in notebooks a small table with a drawing."""
+"""The display of results: a few lines of text and, in notebooks, a table with a drawing."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LEFT = 'style="text-align:left"'
 
 
 class Result:
-    """The base class of results: ``repr`` and notebooks show a summary of the fields that are not None.
+    """The base class of results; ``repr`` and notebooks show a summary of all fields that are not None.
 
     A subclass is a dataclass with ``repr=False``. If it defines ``__str__``, notebooks show that text above the fields.
     """
@@ -58,7 +58,7 @@ def _digits(value: object) -> str:
 
 
 def _drawing(x: Any, y: Any) -> str:
-    """Draw a curve as a small SVG with a logarithmic y axis.
+    """Return a drawing of a curve as a small SVG image with a logarithmic y axis.
 
     The result is an empty string if there are fewer than two positive values.
     """

@@ -17,7 +17,7 @@ MOST = 8
 
 
 def shown(value: object) -> str:
-    """Return a value as messages show it: shape, type and range of an array, the beginning of a long sequence.
+    """Return a short text for a value in an error message: shape, type and range of an array, the start of a long list.
 
     >>> shown(list(range(100)))
     '[0, 1, 2, 3, 4, 5, 6, 7, …] (100 entries)'
@@ -37,7 +37,7 @@ def shown(value: object) -> str:
 
 
 def quoted(item: object) -> str:
-    """Return :func:`shown` of a value, with quotation marks around text."""
+    """Return the text of :func:`shown` for a value, in quotation marks if the value is text."""
     return repr(item) if isinstance(item, str) else shown(item)
 
 
@@ -86,7 +86,7 @@ class ArgumentError(ValueError):
 
 
 def unknown_name(argument: str, names: Iterable[str], got: object, expected: str | None = None) -> ArgumentError:
-    """Return the error for a name that is not among ``names``; the error suggests a similar name.
+    """Return the error for a name that is not in ``names``; its message suggests a similar name.
 
     ``expected`` describes the names; by default they are listed.
 
@@ -104,15 +104,15 @@ def unknown_name(argument: str, names: Iterable[str], got: object, expected: str
 
 
 class BackendUnavailableError(RuntimeError):
-    """The error for a backend that cannot run on this machine; the message states reason and remedy."""
+    """The error for a backend that cannot run on this machine; its message says why, and what to do."""
 
 
 class MissingPackageError(BackendUnavailableError, ImportError):
-    """The error for an optional package that cannot be imported; the message has the command that installs it."""
+    """The error for an optional package that cannot be imported; its message has the command to install the package."""
 
 
 class NumericalError(ArithmeticError):
-    """The error for a computation that failed numerically; the message states the remedy."""
+    """The error for a computation that failed numerically; its message says what to do."""
 
     def __init__(self, what: str, remedy: str) -> None:
         super().__init__(f"{what}. Remedy: {remedy}")

@@ -10,8 +10,7 @@ from typing import Any
 
 
 def public(package: str, name: str, names: Sequence[str], homes: Sequence[str]) -> Any:
-    """Import and return a public name of a package (for its ``__getattr__``): a submodule, or a name in one of
-    ``homes``.
+    """Import and return a public name of a package: a submodule, or a name that one of the modules ``homes`` defines.
 
     Args:
         names: Public names of the package; any other name raises an AttributeError.

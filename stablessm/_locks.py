@@ -1,4 +1,4 @@
-"""File locks: one process at a time computes in a run folder, and one worker at a time computes a job."""
+"""File locks, with which one process at a time computes in a run folder, and one worker at a time computes a job."""
 
 from __future__ import annotations
 

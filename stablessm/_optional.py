@@ -1,4 +1,4 @@
-"""Imports optional packages when they are needed; an error says how to install a missing package."""
+"""Imports optional packages when they are needed; if one is missing, the error says how to install it."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def install_command(package: str) -> str:
 
 
 def why_missing(package: str) -> str | None:
-    """Return why a package cannot be imported and the command that installs it; None if it can be imported.
+    """Return why a package cannot be imported, with the command that installs it; None if it can be imported.
 
     >>> why_missing("numpy") is None
     True
@@ -65,7 +65,7 @@ def why_missing(package: str) -> str | None:
 
 
 def require(package: str, purpose: str) -> Any:
-    """Import a package and return it, or raise an error that says what requires it and how to install it.
+    """Import a package and return it; if it is missing, raise an error that says what needs it and how to install it.
 
     Args:
         package: Name under which it is imported.
@@ -84,7 +84,7 @@ def require(package: str, purpose: str) -> Any:
 
 
 def import_failure(error: BaseException) -> str | None:
-    """Return how to install the package whose import raised ``error``; None for an error of another kind."""
+    """Return how to install the package whose import raised ``error``, or None if the error has another cause."""
     if isinstance(error, MissingPackageError):
         return str(error)
     package = _importing(error.__traceback__)
@@ -104,7 +104,7 @@ def _imported(package: str) -> Any:
 
 
 def _load_llvm() -> None:
-    """Load llvmlite's shared library, because importing llvmlite does not load it."""
+    """Load the shared library of llvmlite, which the import of llvmlite does not load."""
     importlib.import_module("llvmlite.binding").initialize_native_target()
 
 
@@ -123,9 +123,7 @@ def _reason(package: str, error: BaseException) -> str:
 
 
 def _importing(trace: TracebackType | None) -> str | None:
-    """Return the name of the outermost package, other than stablessm, that was being imported when the error was
-    raised.
-    """
+    """Return the outermost package, other than stablessm, that was being imported when an error was raised."""
     while trace is not None:
         name = str(trace.tb_frame.f_globals.get("__name__", "")).partition(".")[0]
         if trace.tb_frame.f_code.co_name == "<module>" and name not in ("stablessm", "__main__"):

@@ -14,8 +14,7 @@ quiet = False
 
 @contextlib.contextmanager
 def working(name: str, show: bool = True) -> Iterator[Callable[[], object]]:
-    """Yield a function that the caller calls after every step of long work; in a terminal, a progress bar counts the
-    calls.
+    """Yield a function to call after every step of long work; in a terminal, a progress bar counts the calls.
 
     A log gets a line now and then.
     """

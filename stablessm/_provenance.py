@@ -46,7 +46,7 @@ def _installed(package: str) -> str | None:
 
 
 def commit() -> str | None:
-    """Return the commit of this package's source, followed by ``+`` if files were changed since; None if it is unknown.
+    """Return the commit of this package's source code, with a ``+`` if files have changed since; None if unknown.
 
     The commit is read from the environment variable STABLESSM_COMMIT, from the file that the build wrote into the
     package, or from git, in this order. Git is asked only if its repository tracks this file.

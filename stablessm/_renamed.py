@@ -37,7 +37,9 @@ _silent = ContextVar("_silent", default=False)
 
 @contextmanager
 def reading_a_file() -> Iterator[None]:
-    """Turn off the warnings about old names inside a ``with`` block that reads a file, because the file may be old."""
+    """Return a context without warnings about old names, for reading a file, which an older release may
+    have written.
+    """
     before = _silent.set(True)
     try:
         yield
@@ -46,7 +48,7 @@ def reading_a_file() -> Iterator[None]:
 
 
 def warn(message: str) -> None:
-    """Give a DeprecationWarning that points to the line of the caller outside of this package and PyTorch."""
+    """Give a DeprecationWarning that points to the first line of code outside this package and PyTorch."""
     if _silent.get():
         return
     level, frame = 1, sys._getframe()
@@ -56,7 +58,7 @@ def warn(message: str) -> None:
 
 
 def current(options: Mapping[str, Any], old: Iterable[str], where: str) -> dict[str, Any]:
-    """Return options with old names replaced by present names, with one warning for each old name.
+    """Return options in which old names are replaced by present names; warn once about each old name.
 
     Args:
         options: Values by name.
@@ -77,7 +79,7 @@ def current(options: Mapping[str, Any], old: Iterable[str], where: str) -> dict[
 
 
 def current_options(cls: type, options: Mapping[str, Any], where: str = "") -> dict[str, Any]:
-    """Return the options of a class, in which the class's old names are replaced by present names.
+    """Return options for a class, in which old names of the class's arguments are replaced by present names.
 
     The decorator :func:`renamed` lists the old names.
     """
@@ -85,7 +87,7 @@ def current_options(cls: type, options: Mapping[str, Any], where: str = "") -> d
 
 
 def as_now(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings that were read from a file under old names, renamed as in the present settings ``now``.
+    """Return settings from an old file under the names that the present settings ``now`` use.
 
     >>> as_now({"standardise": False, "valid": 0.1}, {"standardize": True, "valid": 0.1})
     {'standardize': False, 'valid': 0.1}
@@ -94,8 +96,7 @@ def as_now(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def renamed(*old: str) -> Callable[[C], C]:
-    """Decorate a class so that these old names still work, as keywords of its constructor and attributes of its
-    instances.
+    """Decorate a class so that old names work as keywords of its constructor and as attributes of its instances.
 
     >>> @renamed("normalise")
     ... class Layer:
@@ -143,7 +144,7 @@ def _attribute(old: str) -> property:
 
 
 def module_names(module: str, *old: str) -> Callable[[str], Any]:
-    """Return a ``__getattr__`` for a module that finds attributes and submodules under these old names."""
+    """Return a module-level ``__getattr__`` that finds attributes and submodules under their old names."""
 
     def __getattr__(name: str) -> Any:  # noqa: N807
         if name not in old:

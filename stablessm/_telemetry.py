@@ -1,4 +1,4 @@
-"""Turns off the telemetry of Hugging Face libraries and Ray, unless the user has made a choice."""
+"""Turns off the telemetry of Hugging Face libraries and Ray, unless the user has set it."""
 
 from __future__ import annotations
 

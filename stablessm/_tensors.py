@@ -23,9 +23,7 @@ _SEALED = "sealed"
 
 
 def packed(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return copies of tensors on the CPU, as safetensors requires: contiguous, and sharing no memory with
-    each other.
-    """
+    """Return copies of tensors on the CPU that are contiguous and share no memory, as safetensors requires."""
     return {name: t.detach().cpu().clone(memory_format=torch.contiguous_format) for name, t in tensors.items()}
 
 
@@ -73,8 +71,7 @@ def header(path: str | os.PathLike[str], expected: str = _EXPECTED) -> tuple[dic
 
 
 def require_sizes(folder: Path, *, fewest: int = 1) -> None:
-    """Raise an error if ``config.json`` in a model folder states much larger sizes than its ``.safetensors`` files
-    contain.
+    """Raise an error if the sizes in a model folder's ``config.json`` are much larger than its ``.safetensors`` files.
 
     A folder from elsewhere could otherwise ask for any amount of memory. There are at most as many layers as tensors
     (or ``fewest``), and no state or width is larger than the largest tensor.
@@ -93,7 +90,7 @@ def require_sizes(folder: Path, *, fewest: int = 1) -> None:
 
 
 def _unsealed(metadata: Mapping[str, str] | None) -> tuple[str, str | None]:
-    """Return the text and the SHA-256 from a file's metadata."""
+    """Return the text and the SHA-256 that :func:`save` stored in a file's metadata."""
     given = metadata or {}
     if _SEALED in given:
         found = json.loads(given[_SEALED])

@@ -45,7 +45,7 @@ def _are_times(times: Tensor) -> bool:
 
 
 def takes_tensor(method: Callable[..., T], *, square: bool = False) -> Callable[..., T]:
-    """Decorate a method that takes one tensor, so that any other argument raises an ArgumentError.
+    """Decorate a method that takes one tensor, so that a wrong number or type of arguments raises an ArgumentError.
 
     ``torch.compile`` can trace the decorated method.
 

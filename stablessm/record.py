@@ -44,7 +44,8 @@ class DamagedFileError(ArgumentError):
 
 @contextmanager
 def atomic(path: Place) -> Iterator[Path]:
-    """Yield a temporary file that is renamed to ``path`` if the ``with`` block succeeds, and deleted otherwise.
+    """Yield the path of a temporary file, which replaces ``path`` if the ``with`` block succeeds and is
+    otherwise deleted.
 
     The block must close the file. The content is on the disk before the file gets its name. An ``OSError`` names
     ``path``, whatever failed.
@@ -67,7 +68,7 @@ def atomic(path: Place) -> Iterator[Path]:
 
 @contextmanager
 def writing(path: Place) -> Iterator[None]:
-    """Add the file that could not be written, and a remedy, to the message of an ``OSError`` in a ``with`` block."""
+    """Return a context that adds the name of the file and a remedy to the message of an ``OSError``."""
     path = Path(path)
     try:
         yield
@@ -103,7 +104,7 @@ def replace(source: Place, target: Place) -> None:
 
 
 def _to_disk(path: Path) -> None:
-    """Wait until the content of a file, or the list of names in a folder, is on the disk."""
+    """Wait until the content of a file, or a folder's list of files, is on the disk."""
     is_folder = path.is_dir()
     if is_folder and _WINDOWS:  # Windows cannot open a folder
         return
@@ -117,7 +118,7 @@ def _to_disk(path: Path) -> None:
 
 @contextmanager
 def reading(path: Place, expected: str, *, arguments: bool = True) -> Iterator[None]:
-    """Convert any error that a ``with`` block raises about the content of ``path`` to a DamagedFileError.
+    """Return a context that converts errors about the content of the file ``path`` to a DamagedFileError.
 
     The error names the file. An ``OSError`` keeps its type and names the file too. With ``arguments=False``, an
     ArgumentError passes unchanged.
@@ -138,7 +139,7 @@ def reading(path: Place, expected: str, *, arguments: bool = True) -> Iterator[N
 
 
 def inside(path: Path, folder: Path) -> Path:
-    """Return ``path``; raise an error if a symbolic link makes it a path outside of ``folder``."""
+    """Return ``path``, or raise an error if symbolic links lead it to a place outside of ``folder``."""
     if not path.resolve().is_relative_to(folder.resolve()):
         raise DamagedFileError(str(path), f"a file in {folder}", f"a symbolic link to {path.resolve()}. Copy the file")
     return path
@@ -163,13 +164,14 @@ def write_json(path: Place, content: Mapping[str, Any], *, indent: int | None = 
 
 
 def read_json(path: Place, expected: str = "a whole JSON file") -> dict[str, Any]:
-    """Return the content of a JSON file; raise an error if it does not match the checksum that the file contains."""
+    """Return the content of a JSON file; raise an error if its checksum is wrong."""
     with reading(path, expected):
         return parsed(Path(path).read_bytes(), f"its {_SEAL} entry, if you edited the file yourself, can be removed")
 
 
 def read_side(path: Place, read: Callable[[dict[str, Any]], _Read], otherwise: _Read, lost: str) -> _Read:
-    """Read a JSON file that is not essential and return ``read(content)``; return ``otherwise`` if it cannot be read.
+    """Read a JSON file and return ``read(content)``, or ``otherwise`` if the file cannot be read, as it
+    is not essential.
 
     For a damaged file there is a warning that ends with ``lost``, the consequence.
     """
@@ -184,7 +186,7 @@ def read_side(path: Place, read: Callable[[dict[str, Any]], _Read], otherwise: _
 
 
 def parsed(raw: bytes, remedy: str) -> dict[str, Any]:
-    """Parse a JSON object from bytes, and check and remove its checksum.
+    """Parse bytes as a JSON object, verify its checksum, and return the object without the checksum.
 
     The error about a wrong checksum ends with ``remedy``.
     """
@@ -198,7 +200,7 @@ def parsed(raw: bytes, remedy: str) -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """Convert a value for JSON: arrays to lists, infinities and NaN to ``"inf"``, ``"-inf"`` and ``"nan"``.
+    """Convert a value to plain JSON values: arrays to lists, infinities and NaN to "inf", "-inf" and "nan".
 
     >>> plain({"radius": float("inf"), "lags": np.arange(3), 2: (1, None)})
     {'radius': 'inf', 'lags': [0, 1, 2], '2': [1, None]}
@@ -215,7 +217,7 @@ def plain(value: Any) -> Any:
 
 
 def number(value: Any) -> float:
-    """Return a number from a JSON file, in the form that :func:`plain` gives it, as a float; NaN for any other value.
+    """Convert a number that :func:`plain` wrote to a JSON file back to a float; NaN for any other value.
 
     >>> number(2), number("-inf"), number("two")
     (2.0, -inf, nan)
@@ -234,7 +236,7 @@ def _seal(content: Mapping[str, Any]) -> str:
 
 
 def append_line(path: Path, row: Mapping[str, Any]) -> bytes:
-    """Append an object to a file of JSON lines, in a single write; return the line."""
+    """Append an object as one line to a file of JSON lines, in a single write; return the line."""
     line = _line(row).encode()
     with writing(path), path.open("ab", buffering=0) as file:
         file.write(line)
@@ -242,7 +244,7 @@ def append_line(path: Path, row: Mapping[str, Any]) -> bytes:
 
 
 def write_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Write objects to a file of JSON lines, atomically."""
+    """Write objects to a file of JSON lines, replacing the file in one step."""
     with atomic(path) as temporary:
         temporary.write_bytes("".join(map(_line, rows)).encode())
 
@@ -315,7 +317,7 @@ def load_arrays(path: Place, kind: str | None = None) -> tuple[dict[str, Any], d
 
 
 def save_parts(path: Place, parts: Mapping[str, tuple[Mapping[str, Any], Mapping[str, np.ndarray]]]) -> None:
-    """Write several named parts, each of plain values and arrays, to one compressed ``.npz`` file.
+    """Write several named parts to one compressed ``.npz`` file; each part has plain values and arrays.
 
     The plain values include the ``kind`` of :func:`save_arrays`. Equal parts give equal files.
     """
@@ -335,7 +337,7 @@ def save_parts(path: Place, parts: Mapping[str, tuple[Mapping[str, Any], Mapping
 
 
 def part_names(path: Place) -> set[str]:
-    """Return the names of the parts in a file that :func:`save_parts` wrote; an empty set if there is no file."""
+    """Return the names of the parts in a file that :func:`save_parts` wrote, or an empty set if there is no file."""
     if not Path(path).exists():
         return set()
     with reading(path, "a whole .npz file"), zipfile.ZipFile(path) as file:
@@ -352,13 +354,13 @@ def digest_of(path: Path) -> str:
 
 
 def require_digest(path: Path, digest: str | None, expected: str = "the file that was written") -> None:
-    """Raise a DamagedFileError unless a file has the given SHA-256; None skips the check."""
+    """Raise a DamagedFileError unless a file has the given SHA-256; do nothing if the SHA-256 is None."""
     if digest is not None and digest_of(path) != digest:
         raise DamagedFileError(str(path), expected, f"other content. {RESTORE}")
 
 
 def environment() -> dict[str, Any]:
-    """Return versions, machine and commit of this process, which are needed to repeat a run."""
+    """Return the versions, machine and commit of this process, as a record needs them."""
     return {
         "versions": _provenance.versions(),
         "commit": _provenance.commit(),

@@ -1,4 +1,4 @@
-"""``stablessm check``: checks that the outputs of a model do not change when its state is carried from part to part."""
+"""``stablessm check``: checks that a model computes the same outputs however its state is carried between parts."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def check(
 
 
 def _families(names: list[str] | None, options: dict[str, Any]) -> dict[str, Any]:
-    """Check small random models of these families, or of all families if ``names`` is None."""
+    """Check small models with random weights of the named families, or of all families if ``names`` is None."""
     from stablessm import check_state
     from stablessm._optional import require
     from stablessm.instruments import families
@@ -116,7 +116,7 @@ def _show(title: str, report: Any) -> None:
 
 
 def _summary(report: Any) -> str:
-    """Return the failed cases of a family with their errors, as text."""
+    """Return text that lists the failed cases of a family with their errors."""
     if isinstance(report, str):
         return report
     failed = [f"{case.name} ({_error(case)})" for case in report.cases if not case.passed]
@@ -129,7 +129,7 @@ def _error(case: Any) -> str:
 
 @contextmanager
 def _quiet_transformers() -> Iterator[None]:
-    """Suppress the messages in which ``transformers`` recommends faster kernels."""
+    """Return a context without the log messages in which ``transformers`` recommends faster kernels."""
     logging.disable(logging.WARNING)
     try:
         yield

@@ -1,4 +1,4 @@
-"""Options of ``stablessm run`` that choose where and how jobs are computed."""
+"""The options of ``stablessm run`` that choose where jobs run, how many at once, and with which resources."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from stablessm.cli.options import choices, pairs
 @final
 @dataclass(frozen=True)
 class EngineOptions:
-    """The options of ``stablessm run`` that choose an engine of ``stablessm.sweeps`` and its resources."""
+    """The options of ``stablessm run`` for the engine (from ``stablessm.sweeps``) that computes jobs, and its
+    resources.
+    """
 
     jobs: Annotated[
         int | None, typer.Option(help="Maximum number of parallel jobs (default: 1; no limit with --on ray or slurm).")
@@ -45,7 +47,7 @@ class EngineOptions:
     ] = None
 
     def engine(self) -> Any | None:
-        """Return the chosen engine, or None to run the jobs one after the other in this process."""
+        """Return the engine that the options choose, or None to run all jobs one after the other in this process."""
         from stablessm import sweeps
         from stablessm.sweeps.engine import memory
 

@@ -30,7 +30,7 @@ def describe() -> dict[str, Any]:
 
 
 def check() -> dict[str, Any]:
-    """Return the devices that PyTorch finds, and the result of a trial run of each scan backend."""
+    """Return the devices that PyTorch finds and, for each scan backend, whether a small scan ran on this machine."""
     import torch
 
     from stablessm import _provenance, scan
@@ -48,7 +48,7 @@ def check() -> dict[str, Any]:
 
 
 def _gpu_models() -> list[str]:
-    """Return the GPU models that the NVIDIA driver of Linux lists; an empty list on other systems."""
+    """Return the names of the GPUs that NVIDIA's Linux driver lists; an empty list on other systems."""
     try:
         texts = [(folder / "information").read_text(encoding="utf-8") for folder in sorted(_NVIDIA.iterdir())]
     except OSError:
@@ -57,7 +57,7 @@ def _gpu_models() -> list[str]:
 
 
 def _kernel_cpu() -> str:
-    """Return the processor for which CPU kernels are compiled, or why there is none."""
+    """Return the name of the processor for which CPU kernels are compiled, or the reason why none can be compiled."""
     try:
         from stablessm.llvm.target import cpu_name
 

@@ -85,9 +85,7 @@ def _scores(folder: Path, split: Any, batch_size: int | None, device: str, chang
 
 
 def _lines(scores: dict[str, Any]) -> Iterator[str]:
-    """Yield one line of text per score, and for a language model a table of perplexities with and without a carried
-    state.
-    """
+    """Yield the scores as lines of text, with a table of perplexities if the model is a language model."""
     for name, value in scores.items():
         if not isinstance(value, dict | list):
             yield f"{name:<9} {f'{value:.6g}' if isinstance(value, float) else value}"
@@ -99,8 +97,7 @@ def _lines(scores: dict[str, Any]) -> Iterator[str]:
 
 
 def _beside(folder: Path, options: dict[str, str], changes: Mapping[str, str]) -> dict[str, str]:
-    """Return task options for scoring another text: the options of the training, with the tokenizer stored with the
-    model.
+    """Return the options of the training's task, changed for scoring another text with the tokenizer of the model.
 
     The vocabulary is left out, because the tokenizer decides it, and for a text by name also the separator.
     """

@@ -73,8 +73,8 @@ def export(
 
 
 def standardization(run: Path) -> dict[str, Any]:
-    """Return mean and standard deviation of each input, and of each output of a forecast; empty if data are not
-    standardized.
+    """Return means and standard deviations of the inputs and forecast outputs; empty if the data
+    are not standardized.
     """
     from stablessm import training
     from stablessm.tasks.new_data import SeriesReader

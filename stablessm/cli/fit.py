@@ -39,7 +39,7 @@ POINTS = 400
 @final
 @dataclass(frozen=True)
 class KernelOptions:
-    """Command-line options that describe the kernel to fit and the grid of times."""
+    """Command-line options that describe the kernel to fit: formula or file, and times."""
 
     expression: Annotated[str | None, typer.Argument(help="Kernel as a formula in t, such as '1/(1+t)**1.1'.")] = None
     horizon: Annotated[int | None, typer.Option(min=1, help="Last step of the time grid 0, dt, …, horizon·dt.")] = None
@@ -60,12 +60,13 @@ class KernelOptions:
 
     @property
     def name(self) -> str:
-        """Return the formula of the kernel, the name of the file with its samples, or an empty string."""
+        """Return the formula of the kernel, or the name of the file with its samples; empty if neither was given."""
         from_file = self.samples.absolute().name if self.samples else ""
         return from_file if self.expression is None else self.expression
 
     def read(self, *, noisy: bool) -> tuple[np.ndarray, np.ndarray, dict[str, Any]]:
-        """Return times and values for the plot, and the arguments that describe the kernel to ``exponential_sum``.
+        """Return times and values of the kernel for the plot, and the arguments that describe the kernel to
+        ``exponential_sum``.
 
         ``noisy``: the fit is by least squares, which uses standard deviations and weights in a file.
         """
@@ -98,7 +99,7 @@ class KernelOptions:
         return found.times, found.values, grid | (counted if noisy else {})
 
     def _formula(self) -> tuple[np.ndarray, np.ndarray, dict[str, Any]]:
-        """Return times, values and arguments for a formula. If there are many steps, the plot uses fewer times than
+        """Return times and values of a formula for the plot, which needs fewer times than the fit, and arguments for
         the fit.
         """
         import numpy as np
@@ -163,7 +164,9 @@ class SumOptions:
     max_order: Annotated[int | None, typer.Option(min=1, help="Largest number of states to try with --tol.")] = None
 
     def arguments(self) -> dict[str, Any]:
-        """Return those arguments of ``exponential_sum`` that control the fit and differ from their defaults."""
+        """Return the arguments of ``exponential_sum`` that control the fit: tolerance or order,
+        constraints and norm.
+        """
         tol = DEFAULT_TOL if self.tol is None and self.norm == "sup" else self.tol
         bound = {"tol": tol} if self.order is None else {"order": self.order}
         noisy = {"norm": self.norm, "noise": self.noise} if self.norm != "sup" or self.noise is not None else {}
@@ -232,7 +235,7 @@ def fit(
 
 
 def _refuse(error: ArgumentError | NumericalError, name: str, wanted: SumOptions) -> NoReturn:
-    """Print why the fit failed and the best fit that was found, then exit."""
+    """Print why the fit failed and the best fit that was found, then exit with status 1 or 2."""
     typer.secho(f"cannot fit{f' {name}' * bool(name)}: {in_options(error)}", fg="red", err=True)
     best: ExponentialSum | None = getattr(error, "best", None)
     if best is not None:
@@ -243,9 +246,7 @@ def _refuse(error: ArgumentError | NumericalError, name: str, wanted: SumOptions
 
 
 def _longest_step(shortest: float, end: float) -> float:
-    """Return a time step for irregular samples, short enough that the slowest mode's decay per step stays below 1 in
-    float32.
-    """
+    """Return a time step for irregular samples, not so short that the slowest decay per step rounds to 1 in float32."""
     return max(shortest, end / LONGEST)
 
 
@@ -269,12 +270,14 @@ def _facts(es: ExponentialSum) -> dict[str, Any]:
 
 
 def _told(facts: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield the rows of a table that summarizes the fit."""
+    """Yield (name, value) rows for a table that summarizes the fit; a missing value becomes "unknown"."""
     yield from ((name, "unknown" if value is None else value) for name, value in facts.items())
 
 
 def _modes(es: ExponentialSum) -> Iterator[tuple[str, ...]]:
-    """Yield one table row per rate, the slowest last. For several outputs, a row shows the norm of the weights."""
+    """Yield a table row per exponential term, the slowest last: rate, time scale and weight (its norm for several
+    outputs).
+    """
     import numpy as np
 
     for i in np.argsort(es.rates.real):
@@ -287,8 +290,8 @@ def _modes(es: ExponentialSum) -> Iterator[tuple[str, ...]]:
 def _figure(
     name: str, times: np.ndarray, values: np.ndarray, es: ExponentialSum, tol: float | None, relative: bool
 ) -> Any:
-    """Return a plot of the kernel, the sum and the error. Each point of the error is the maximum
-    over a span of time.
+    """Return a figure of the kernel, the sum of exponentials and their difference (its maximum over each span
+    of time).
     """
     import numpy as np
 

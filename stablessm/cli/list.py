@@ -64,7 +64,7 @@ def _row(id: str, out: Path) -> dict[str, Any]:
 
 
 def _of_a_package(id: str) -> Any:
-    """Return the summary of an experiment from another installed package; if its import fails, the summary says so."""
+    """Return the summary of an experiment that another installed package defines; if the import fails, it says why."""
     from stablessm.experiments import catalog, listing
 
     try:
@@ -75,7 +75,7 @@ def _of_a_package(id: str) -> Any:
 
 
 def _own_verdicts(folder: Path) -> dict[str, int] | None:
-    """Return the number of claims with each verdict in a run folder of the user; None if there is no such run."""
+    """Return how many claims have each verdict in the user's run of an experiment; None if there is no run."""
     path = folder / "record.json"
     if not path.exists():
         return None
@@ -101,7 +101,7 @@ def _line(row: Mapping[str, Any], id_width: int, sign_width: int, width: int) ->
 
 
 def _signs(row: Mapping[str, Any]) -> str:
-    """Return the number of claims with each verdict as text; a star marks numbers from the user's own run."""
+    """Return text with the number of claims for each verdict; a star marks numbers of a run by the user."""
     from stablessm.report.claim import VERDICTS
 
     verdicts, mine = row["verdicts"], "*" if row["own"] else ""
@@ -124,7 +124,7 @@ def _legend(own: bool, out: Path) -> list[str]:
 
 
 def duration(minutes: float) -> str:
-    """Return a duration as text with a suitable unit.
+    """Return a duration as text with a suitable unit, such as minutes.
 
     >>> duration(0.1), duration(1.5), duration(240), duration(15000)
     ('6 s', '2 min', '4 h', '10 days')

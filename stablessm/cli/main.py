@@ -32,14 +32,14 @@ from stablessm.cli.output import help_text, with_output
 
 
 class Commands(TyperGroup):
-    """The group of all commands of ``stablessm``, which reports expected errors in one line.
+    """The command group ``stablessm``, which prints expected errors as one line instead of a traceback.
 
     Such errors are a missing package, a file that cannot be read, or a wrong argument; the line says what to do. The
     exit status is 1 for a file that could not be read or written, otherwise 2.
     """
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command that the user named."""
+        """Run the command that the user named; print expected errors as one line."""
         try:
             with warnings.catch_warnings():
                 warnings.showwarning = _show_warning  # type: ignore[assignment]  # it needs the message alone

@@ -18,7 +18,7 @@ from stablessm.cli.output import note
 @final
 @dataclass(frozen=True)
 class MemoryOptions:
-    """The command-line options that are passed to ``memory_function``."""
+    """The command-line options that set the arguments of ``memory_function``."""
 
     horizon: Annotated[int, typer.Option(min=1, help="Number of steps over which memory is measured.")] = 256
     d_input: Annotated[
@@ -103,7 +103,7 @@ def measure(
 def _told(
     curves: dict[str, Any], facts: dict[str, dict[str, Any]], config: dict[str, Any], folder: Path, started: float
 ) -> dict[str, Any]:
-    """Print a table, write the files and return the results, for one model or several."""
+    """Print a table of the results for one or more models, write the files, and return the results."""
     from stablessm import record
 
     if len(curves) == 1:
@@ -124,7 +124,7 @@ def _told(
 def _measured(
     source: str, memory: MemoryOptions, words: str | None, trust_remote_code: bool
 ) -> tuple[Any, dict[str, Any], dict[str, Any]]:
-    """Return the memory function of one model, a summary of it, and the settings of the measurement."""
+    """Measure one model; return its memory function, a summary, and the settings of the measurement."""
     from stablessm import memory_function
 
     config: dict[str, Any] = vars(memory)
@@ -140,7 +140,7 @@ def _measured(
 
 
 def _save(curve: Any, folder: Path) -> None:
-    """Write the values of the memory function, two pictures and an interactive page."""
+    """Write the values of the memory function, two pictures of it and an interactive page to a folder."""
     from stablessm import record
 
     curve.save(folder / "memory.npz")
@@ -155,7 +155,7 @@ def _save(curve: Any, folder: Path) -> None:
 
 
 def _tokens(tokenizer: Any, words: str) -> dict[str, str]:
-    """Return a dict from the id of each word's last token to a description of this token."""
+    """Return a dict from token ids (of the last token of each word) to descriptions such as “good”."""
     names: dict[str, str] = {}
     for word in (word.strip() for word in words.split(",")):
         ids = tokenizer.encode(word, add_special_tokens=False)

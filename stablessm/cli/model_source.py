@@ -25,7 +25,9 @@ _LONGEST = 300
 
 
 def load_model(source: str, *, trust_remote_code: bool = False) -> tuple[Any, str]:
-    """Return the model and the kind of its source. Weights are read from safetensors files, never by unpickling."""
+    """Load a model; return it and the kind of its source. Weights are read from safetensors files and
+    never unpickled.
+    """
     folder = Path(source)
     if folder.is_dir():
         return _from_folder(folder, trust_remote_code)
@@ -42,9 +44,7 @@ def load_model(source: str, *, trust_remote_code: bool = False) -> tuple[Any, st
 
 
 def checkpoints(source: str) -> list[str]:
-    """Return the models in a folder of checkpoints, in order of the numbers in their names; ``[source]`` for any
-    other source.
-    """
+    """Return the paths of all models in a folder of checkpoints, ordered by the numbers in their names."""
     folder = Path(source)
     if not folder.is_dir() or _is_model(folder):
         return [source]
@@ -61,7 +61,7 @@ def _is_model(folder: Path) -> bool:
 
 
 def _is_path(folder: Path) -> bool:
-    """Return whether a name was meant as a path: it looks like one, and no model on the hub can have this name.
+    """Return True if the user meant a name as a path and not as a model on the Hugging Face hub.
 
     Names on the hub are NAME or OWNER/NAME. ``runs`` is where this command line writes.
     """
@@ -70,7 +70,9 @@ def _is_path(folder: Path) -> bool:
 
 
 def _similar(folder: Path) -> str:
-    """Return a suggestion if a folder with a similar name exists, or an empty string."""
+    """Return a hint for a folder that does not exist: a folder with a similar name, or that its parent
+    does not exist.
+    """
     if not folder.parent.is_dir():
         return f"; {folder.parent} does not exist either" if folder.parent != Path() else ""
     near = difflib.get_close_matches(folder.name, [path.name for path in folder.parent.iterdir() if path.is_dir()], 1)
@@ -78,7 +80,9 @@ def _similar(folder: Path) -> str:
 
 
 def load_tokenizer(source: str, argument: str, *, trust_remote_code: bool = False) -> Any:
-    """Return the tokenizer of a Hugging Face model. Error messages name ``argument``, the argument that needs it."""
+    """Load the tokenizer of a Hugging Face model; ``argument`` is the command-line argument that error
+    messages name.
+    """
     transformers = require("transformers", argument)
     try:
         return transformers.AutoTokenizer.from_pretrained(source, trust_remote_code=trust_remote_code)
@@ -106,7 +110,7 @@ def _from_folder(folder: Path, trust_remote_code: bool) -> tuple[Any, str]:
 
 
 def _from_fit(path: Path) -> Any:
-    """Return the layer of the sum of exponentials that ``stablessm fit`` wrote to a folder, in float32."""
+    """Return a float32 layer that computes the sum of exponentials in a file of ``stablessm fit``."""
     from stablessm.constructions import ExponentialSum
 
     try:
@@ -141,7 +145,7 @@ def _from_hugging_face(name: str, trust_remote_code: bool) -> Any:
 
 
 def _auto_class(transformers: Any, config: Any) -> Any:
-    """Return the Auto class of ``transformers`` whose head the model was trained with."""
+    """Return the Auto class of ``transformers`` that loads a model with the output head named in its config."""
     architectures = " ".join(getattr(config, "architectures", None) or ())
     for ending, auto in (
         ("SequenceClassification", transformers.AutoModelForSequenceClassification),
@@ -154,7 +158,7 @@ def _auto_class(transformers: Any, config: Any) -> Any:
 
 
 def from_factory(argument: str, source: str, kind: str, *methods: str) -> Any:
-    """Import ``package.module:NAME`` and return the object, or what it returns if it is a class or a factory function.
+    """Import the object named ``package.module:NAME``; if it is a class or a factory function, return what it creates.
 
     Args:
         argument: Name of the command's argument, for errors.
@@ -170,7 +174,7 @@ def from_factory(argument: str, source: str, kind: str, *methods: str) -> Any:
 
 
 def _made(argument: str, source: str, kind: str, methods: tuple[str, ...], expected: str) -> Any:
-    """Import the object and return it if it has these methods; otherwise call it and return the result."""
+    """Import an object, and call it to create the result unless the object itself has the required methods."""
     module_name, _, attribute = source.partition(":")
     _current_folder.use()
     try:
@@ -190,6 +194,6 @@ def _made(argument: str, source: str, kind: str, methods: tuple[str, ...], expec
 
 
 def _said(error: Exception) -> str:
-    """Return the type and message of an error as one line."""
+    """Return the type and the message of an error as one line of limited length."""
     text = " ".join(str(error).split()) or "no message"
     return f"{type(error).__name__}: {text if len(text) <= _LONGEST else text[:_LONGEST] + '…'}"

@@ -15,7 +15,7 @@ from stablessm._errors import ArgumentError, printable
 
 
 def choices(*names: str) -> Callable[[str], list[str]]:
-    """Return a function that offers these values for shell completion."""
+    """Return a completion function for the shell that offers those of the given names that match what was typed."""
 
     def offer(incomplete: str) -> list[str]:
         return [name for name in names if name.startswith(incomplete)]
@@ -99,7 +99,7 @@ of_command: dict[str, str] = {}
 
 
 def in_options(error: Exception) -> str:
-    """Return an error message with names of arguments in Python replaced by the options of the running command."""
+    """Return an error's message with Python argument names replaced by options of the running command."""
     text = str(error)
     for word, option in _PYTHON.items():
         text = text.replace(word, option)
@@ -110,7 +110,7 @@ def in_options(error: Exception) -> str:
 
 @contextmanager
 def refusing(*kinds: type[Exception], cannot: str | None = None, interrupted: str | None = None) -> Iterator[None]:
-    """Turn errors into one line and exit status 2 (1 for OSError), and Ctrl-C into one line and exit status 130.
+    """Return a context that prints expected errors as one line and exits with status 2 (1 for OSError, 130 for Ctrl-C).
 
     Args:
         kinds: Kinds of errors that are caught in addition to ArgumentError.
@@ -132,7 +132,7 @@ def refusing(*kinds: type[Exception], cannot: str | None = None, interrupted: st
 
 
 def slug(name: str, otherwise: str) -> str:
-    """Return a text in a form that is valid in folder names.
+    """Convert a text to a valid name for a file or folder, or return ``otherwise`` if nothing is left.
 
     >>> slug("exp(-t/50)*cos(t)", "kernel"), slug("../runs/load", "model"), slug("???", "model")
     ('exp-t-50-cos-t', 'runs-load', 'model')

@@ -1,4 +1,4 @@
-"""What all commands share: the options ``--json`` and ``--quiet``, and the layout of help texts."""
+"""Parts that all commands share: the options ``--json`` and ``--quiet``, and the layout of help texts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SHARED = {"as_json": Json, "quiet": Quiet}
 
 
 class Unsuccessful(typer.Exit):
-    """An exception of a command that failed but has a result: the result is printed, and the exit status is 1."""
+    """The exception for a command that has a result but failed: the result is printed and the exit status is 1."""
 
     def __init__(self, result: Any) -> None:
         super().__init__(1)
@@ -33,7 +33,7 @@ class Unsuccessful(typer.Exit):
 
 
 def with_output(command: Callable[..., Any]) -> Callable[..., None]:
-    """Return the command with the options ``--json`` and ``--quiet``.
+    """Return the command with two added options: ``--json`` and ``--quiet``.
 
     The command prints its result for people and returns it as plain data, which ``--json`` prints instead.
     """
@@ -73,7 +73,7 @@ def with_output(command: Callable[..., Any]) -> Callable[..., None]:
 
 
 def _option_names(signature: inspect.Signature) -> dict[str, str]:
-    """Return the options of a command, such as ``--batch-size``, by the names of their parameters in Python."""
+    """Return a dict from the names of a command's Python parameters to their options, such as ``--batch-size``."""
     found = {}
     for parameter in signature.parameters.values():
         for info in getattr(parameter.annotation, "__metadata__", ()):
@@ -98,12 +98,12 @@ def waiting(text: str) -> AbstractContextManager[Any]:
 
 
 def printed() -> str:
-    """Return what the command has printed so far if ``--json`` is given; otherwise an empty string."""
+    """Return the text that the command has printed so far if ``--json`` is given, otherwise an empty string."""
     return sys.stdout.getvalue() if isinstance(sys.stdout, io.StringIO) else ""
 
 
 def help_text(command: Callable[..., Any]) -> str:
-    r"""Return the docstring of a command, marked so that its indented paragraphs keep their line breaks in the help.
+    r"""Return the docstring of a command as help text in which indented paragraphs keep their line breaks.
 
     >>> def hello():
     ...     '''Say hello.
@@ -119,7 +119,7 @@ def help_text(command: Callable[..., Any]) -> str:
 
 
 class _NoTerminal:
-    """A stream that reports that it is not a terminal, so that progress bars are not shown; errors
+    """A wrapper of a stream that says it is not a terminal, so that no progress bars are shown; errors
     are still written.
     """
 
@@ -135,7 +135,7 @@ class _NoTerminal:
 
 @contextmanager
 def _silence() -> Iterator[None]:
-    """Suppress all output except results and errors."""
+    """Return a context in which a command prints only its results and errors, without warnings and progress bars."""
     before, _progress.quiet = _progress.quiet, True
     try:
         with warnings.catch_warnings(), redirect_stderr(_NoTerminal(sys.stderr)):

@@ -80,8 +80,8 @@ def run(
 
 
 def _all(size: str) -> list[str]:
-    """Return the ids of the experiments that have this size, and print the ids of the others. Return all ids if none
-    has it.
+    """Return the ids of the experiments that have this size, or all ids if none has it; print the ids
+    that are left out.
     """
     from stablessm.experiments import listing
 
@@ -94,7 +94,9 @@ def _all(size: str) -> list[str]:
 
 
 def _one_by_one(ids: list[str], size: Any, out: Path, *, changes: dict[str, str], fresh: bool) -> Iterator[Any]:
-    """Run experiments in this process. If a package is missing for one of several, the others still run."""
+    """Run experiments one after the other in this process; skip an experiment whose packages are missing, if not the
+    only one.
+    """
     from stablessm.experiments import catalog
     from stablessm.experiments.frame.base import execute
     from stablessm.sweeps import Swept
@@ -109,7 +111,7 @@ def _one_by_one(ids: list[str], size: Any, out: Path, *, changes: dict[str, str]
 
 
 def show_claims(folder: Path, cached: bool) -> list[dict[str, Any]]:
-    """Print the claims of a run as a table, and return the claims."""
+    """Print the claims of a run and their verdicts as a table; return the claims."""
     from stablessm import record
 
     path = folder / "record.json"
@@ -128,7 +130,7 @@ def show_claims(folder: Path, cached: bool) -> list[dict[str, Any]]:
 
 
 def _why_no_verdict(found: Mapping[str, Any]) -> Iterator[str]:
-    """Print why a smoke run has no verdicts."""
+    """Print why a run of size smoke has no verdicts."""
     from stablessm.experiments import listing
 
     summary = listing.summaries().get(found["id"])

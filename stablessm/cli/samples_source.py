@@ -52,7 +52,7 @@ class SampleFile:
 
     @property
     def complete(self) -> bool:
-        """Return whether the times are 0, dt, 2dt, … without a gap."""
+        """True if the times are 0, dt, 2 dt, … without a gap."""
         return self.dt is not None and round(self.times[-1] / self.dt) == len(self.times) - 1
 
 
@@ -108,8 +108,8 @@ def read_samples(path: Path, rows: int | None = None, dt: float | None = None, *
 
 
 def _table(path: Path) -> tuple[list[str], list[int], np.ndarray, list[str]]:
-    """Return the names of the columns (empty if unknown), the line numbers, the cells (NaN if missing) and notes on
-    the file.
+    """Read a text file of numbers; return column names (empty if unknown), line numbers, cells (NaN if
+    missing) and notes.
     """
     try:
         lines = [_SPACED_COMPLEX.sub(r"\1", line) for line in _cells.decoded(path.read_bytes()).splitlines()]
@@ -148,7 +148,8 @@ def _table(path: Path) -> tuple[list[str], list[int], np.ndarray, list[str]]:
 
 
 def _dates_to_seconds(cells: Sequence[Sequence[str]], values: Sequence[list[complex | None]]) -> list[str]:
-    """Replace dates in the first column by seconds since the first date, in place; return a sentence that says so.
+    """Replace dates in the first column, in place, by seconds since the first date; return a note about
+    it for the user.
 
     The rows above the first date, such as column names, are left alone.
     """
@@ -163,7 +164,7 @@ def _dates_to_seconds(cells: Sequence[Sequence[str]], values: Sequence[list[comp
 
 
 def _separator(lines: list[str]) -> str | None:
-    """Return the column separator of the lines that begin with a number; None for spaces, or for a single column."""
+    """Return the character that separates columns, or None if columns are separated by spaces or there is only one."""
     body = [line.strip() for line in lines if _STARTS_NUMBER.match(line)]
     separator = _cells.separator_of("\n".join(body))
     if separator != ",":
@@ -182,7 +183,7 @@ def _separator(lines: list[str]) -> str | None:
 
 
 def _named(path: Path, names: Sequence[str], table: np.ndarray) -> dict[str, np.ndarray]:
-    """Split the table into values and, if present, times, noise and weights."""
+    """Return the columns of a table by role: the values and, if present, times, noise and weights."""
     found: dict[str, np.ndarray] = {}
     columns: list[np.ndarray] = []
     real_parts: dict[tuple[str, ...], int] = {}
@@ -211,7 +212,9 @@ def _named(path: Path, names: Sequence[str], table: np.ndarray) -> dict[str, np.
 
 
 def _ordered(path: Path, columns: dict[str, np.ndarray], average: bool) -> tuple[dict[str, np.ndarray], int]:
-    """Return the samples by increasing time, each time once, and how many times occurred with different values."""
+    """Return the samples sorted by time, with repeated times merged, and the number of times that had
+    different values.
+    """
     values = columns["values"]
     times, first, place, count = np.unique(columns["times"], return_index=True, return_inverse=True, return_counts=True)
     differ = np.unique(place[(values != values[first[place]]).reshape(len(place), -1).any(axis=1)])
@@ -234,7 +237,7 @@ def _words(name: str) -> list[str]:
 
 
 def _step(times: np.ndarray) -> float | None:
-    """Return the largest step of which all times are multiples, or None if the times are irregular."""
+    """Return the time step of an even grid that contains all times, or None if the times are irregular."""
     step = float(np.diff(times).min())
     steps = np.rint(times / step)
     if not 0 < _PRESENT * steps[-1] <= len(times):
@@ -244,7 +247,7 @@ def _step(times: np.ndarray) -> float | None:
 
 
 def _parts(cell: str) -> list[str]:
-    """Return the real numbers in a cell; a complex number gives two.
+    """Return the real numbers in a cell as texts: two for a complex number, otherwise one.
 
     >>> _parts("(1,040+2.5j)"), _parts("1.5D-3"), _parts("(5,25)")
     (['1,040', '+2.5'], ['1.5e-3'], ['(5,25)'])
@@ -255,7 +258,7 @@ def _parts(cell: str) -> list[str]:
 
 
 def _number(cell: str, commas: bool) -> complex | None:
-    """Return the number in a cell: NaN for a missing value, None for anything else."""
+    """Return the number in a cell, NaN for a missing value, or None if the cell contains other text."""
     cell = _FORTRAN.sub("e", cell.strip().replace("−", "-"))
     real = _cells.number(cell, commas)
     if real is not None:

@@ -1,4 +1,4 @@
-"""Computes the perplexity of a language model with its state carried through a document, and window by window."""
+"""Computes the perplexities of a language model on a text, with its state carried from window to window and without."""
 
 from __future__ import annotations
 
@@ -28,9 +28,7 @@ def text_scores(model: Any, task: Any, split: Any, batch_size: int, *, autocast:
 
 
 def columns(scores: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the lines of a table of perplexities with and without a carried state, and a line that explains the
-    columns.
-    """
+    """Yield the lines of a table of perplexities with and without a carried state, followed by explanations."""
     yield f"{'perplexity':<14} {''.join(f'{read:>12}' for read in ABOUT)}"
     for measure in MEASURES:
         cells = "".join(f"{scores[read][measure]:>12.6g}" for read in ABOUT)

@@ -1,4 +1,4 @@
-"""``stablessm train``: trains a model on a task or on your own data."""
+"""``stablessm train``: trains a model on a built-in task or on your own data."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class ModelOptions:
 @final
 @dataclass(frozen=True)
 class TrainingOptions:
-    """Command-line options that become a ``TrainingConfig``."""
+    """Command-line options that set the fields of a ``TrainingConfig``."""
 
     epochs: Annotated[
         int | None, typer.Option(min=1, help="Number of epochs (default: 10, unless --steps is given).")
@@ -159,11 +159,15 @@ class RunOptions:
     )
 
     def loggers(self) -> list[Any]:
-        """Return the loggers that the options name; each has the methods of ``training.Logger``."""
+        """Return the loggers that the option names, after checking that they have the methods of
+        ``training.Logger``.
+        """
         return [from_factory("--logger", source, "logger", "begin", "log", "end") for source in self.logger or ()]
 
     def again(self) -> Any:
-        """Return the value of the argument ``resume`` of ``training.train``."""
+        """Return the argument ``resume`` of ``training.train`` (True, False or "last-good") that the
+        options request.
+        """
         for name, given in (("--last-good", self.last_good), ("--extend", self.extend)):
             if given and not self.resume:
                 raise ArgumentError(name, "no --fresh", "both")
@@ -234,7 +238,9 @@ def train(*, source: DataOptions, wanted: ModelOptions, training: TrainingOption
 def _run(
     name: str, options: dict[str, str], wanted: ModelOptions, config: Any, run: RunOptions
 ) -> tuple[Any, dict[str, Any] | None, list[str]]:
-    """Train the model; return the result, for a language model its test perplexities, and remarks about the scores."""
+    """Train the model; return the result, test perplexities (None unless a language model), and remarks about the
+    scores.
+    """
     import torch
 
     from stablessm import models, tasks, training
@@ -277,7 +283,7 @@ def _run(
 
 
 def _wherever(name: str, options: dict[str, str]) -> dict[str, str]:
-    """Return the options with absolute paths, so that they are valid from any current folder."""
+    """Return task options in which paths are absolute, so that the run can be resumed from any folder."""
     from stablessm import tasks
 
     places = {option.name for option in tasks.listing(name) if option.place}
@@ -288,7 +294,7 @@ def _wherever(name: str, options: dict[str, str]) -> dict[str, str]:
 
 
 def _remedies(argument: str, task: str | None) -> list[str]:
-    """Return advice on how to correct a wrong argument, in terms of the command-line options."""
+    """Return advice on how to correct a wrong argument by options of the command."""
     from stablessm import tasks
 
     if argument == "resume":
@@ -331,7 +337,7 @@ def _chosen_task(source: DataOptions) -> tuple[str, dict[str, str]]:
 
 
 def _value(text: str) -> Any:
-    """Return the value of a text parsed as a JSON number, true, false, null or object; otherwise the text itself."""
+    """Parse the text of an option as JSON (a number, true, false, null or an object); return other text unchanged."""
     try:
         return json.loads(text)
     except ValueError:

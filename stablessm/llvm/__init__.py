@@ -1,1 +1,1 @@
-"""Machine code for CPUs, which the scan and streaming use: instructions, targets, the compiler, and threads."""
+"""Machine code for CPUs, used by the scan and by streaming: instructions, compiler, target processor and threads."""

@@ -39,7 +39,7 @@ one page (rax: number of bytes). Code in memory may not find the C library's ver
 
 @final
 class MachineCode:
-    """A compiled LLVM module, loaded into memory for this processor; its code is freed with this object.
+    """A compiled LLVM module in memory, ready to be called; its code is freed with this object.
 
     Args:
         module: The instructions.
@@ -59,7 +59,7 @@ class MachineCode:
             self._library = library.link(_linker(), f"stablessm_{next(_numbers)}")
 
     def address(self, name: str) -> int:
-        """Return the memory address of an exported function."""
+        """Return the memory address of an exported function of the module."""
         return self._library[name]
 
 
@@ -72,7 +72,7 @@ def _linker() -> llvm.orcjit.LLJIT:
 
 
 def optimized(module: ir.Module, machine: llvm.TargetMachine) -> llvm.ModuleRef:
-    """Verify an LLVM module, optimize it for a target machine, and return the result."""
+    """Verify an LLVM module and optimize it for a target machine; return the optimized module."""
     text = str(module)
     if "windows" in machine.triple and machine.triple.startswith("x86_64"):
         text += "".join(f'\nmodule asm "{line}"' for line in _STACK_PROBE.strip().splitlines())

@@ -1,4 +1,4 @@
-"""Emits the instructions of CPU kernels: loops, addresses, and vector arithmetic for real and complex numbers.
+"""Emits LLVM instructions for CPU kernels: loops, addresses, and vector arithmetic on real or complex numbers.
 
 Addresses are typed pointers, on which ``getelementptr`` computes in units of their elements. No pointer is made from an
 integer, except for addresses from outside the code (:func:`pointer_to`).
@@ -17,31 +17,33 @@ I64 = ir.IntType(64)
 
 
 def pointer_to(address: int, element: ir.Type) -> ir.Constant:
-    """Return an address from outside the code, such as the address of a NumPy array, as a typed LLVM pointer."""
+    """Return an LLVM pointer constant for an address in this process, such as the address of a NumPy array."""
     return I64(address).inttoptr(element.as_pointer())
 
 
 class Arithmetic(Protocol):
-    """The options of a kernel that determine its arithmetic."""
+    """The options that determine the arithmetic of a kernel: dtype, real or complex, and how it stores."""
 
     @property
     def double(self) -> bool:
-        """Whether numbers are float64 (otherwise float32)."""
+        """True if numbers are float64, False if they are float32."""
 
     @property
     def complex(self) -> bool:
-        """Whether numbers are complex, stored as interleaved pairs (re, im)."""
+        """True if numbers are complex and stored as interleaved pairs (re, im)."""
 
     @property
     def stream(self) -> bool:
-        """Whether stores of whole vectors bypass the cache."""
+        """True if stores of whole vectors bypass the cache."""
 
 
 Options = TypeVar("Options", bound=Arithmetic)
 
 
 class Emitter(Generic[Options]):
-    """Emits LLVM instructions: integer and vector arithmetic, for real and interleaved complex numbers, and loops."""
+    """Emits LLVM instructions: loops, integer arithmetic, and vector arithmetic on real or interleaved
+    complex numbers.
+    """
 
     def __init__(self, builder: ir.IRBuilder, spec: Options) -> None:
         self.builder, self.spec = builder, spec
@@ -53,25 +55,25 @@ class Emitter(Generic[Options]):
         return ir.VectorType(self.scalar, lanes)
 
     def constant(self, lanes: int, values: Sequence[float]) -> ir.Constant:
-        """Return a constant vector, which repeats ``values`` until all lanes are filled."""
+        """Return a constant vector that repeats ``values`` until all ``lanes`` elements are filled."""
         return ir.Constant(self.vector(lanes), [values[i % len(values)] for i in range(lanes)])
 
     def sum(self, *terms: ir.Value | int) -> ir.Value:
-        """Emit code for the sum of integers."""
+        """Emit code for the sum of integers, and return the sum."""
         total, *rest = (I64(term) if isinstance(term, int) else term for term in terms)
         for term in rest:
             total = self.builder.add(total, term)
         return total
 
     def times(self, *factors: ir.Value | int) -> ir.Value:
-        """Emit code for the product of integers."""
+        """Emit code for the product of integers, and return the product."""
         product, *rest = (I64(factor) if isinstance(factor, int) else factor for factor in factors)
         for factor in rest:
             product = self.builder.mul(product, factor)
         return product
 
     def at(self, pointer: ir.Value, *terms: ir.Value | int) -> ir.Value:
-        """Emit code for the address of an element, whose index relative to ``pointer`` is the sum of ``terms``.
+        """Emit code for the address of the array element with the index Σ ``terms``, and return the address.
 
         Terms that are constant inside a loop come first, because LLVM keeps their order.
         """
@@ -80,13 +82,13 @@ class Emitter(Generic[Options]):
         return pointer
 
     def load(self, pointer: ir.Value, lanes: int) -> ir.Value:
-        """Emit the load of a vector from an address that is aligned for a scalar."""
+        """Emit code that loads a vector from an address aligned only for single numbers; return the vector."""
         loaded = self.builder.load(self.builder.bitcast(pointer, self.vector(lanes).as_pointer()))
         loaded.align = self.size
         return loaded
 
     def store(self, value: ir.Value, pointer: ir.Value) -> None:
-        """Emit the store of a vector; the store bypasses the cache if the option ``stream`` is set."""
+        """Emit code that stores a vector, bypassing the cache if the option ``stream`` is set."""
         lanes = value.type.count
         stored = self.builder.store(value, self.builder.bitcast(pointer, value.type.as_pointer()))
         stored.align = self.size
@@ -96,7 +98,7 @@ class Emitter(Generic[Options]):
             stored.set_metadata("nontemporal", self.builder.module.add_metadata([one]))
 
     def multiply_add(self, u: ir.Value, v: ir.Value, w: ir.Value) -> ir.Value:
-        """Emit code for u v + w, which is rounded only once if the processor has such an instruction."""
+        """Emit code for u v + w, as one instruction with a single rounding if the processor has such an instruction."""
         product = self.builder.fmul(u, v, flags=("contract",))
         return self.builder.fadd(product, w, flags=("contract",))
 
@@ -113,7 +115,7 @@ class Emitter(Generic[Options]):
         return self.multiply_add(swapped, signed, self.multiply_add(u, real, plus))
 
     def broadcast(self, pointer: ir.Value, lanes: int) -> ir.Value:
-        """Emit the load of one number, and return a vector whose elements all equal this number."""
+        """Emit code that loads one number, and return a vector in which every element is this number."""
         return self._shuffle(self.load(pointer, 1), [0] * lanes)
 
     def _shuffle(self, u: ir.Value, order: list[int]) -> ir.Value:
@@ -135,7 +137,9 @@ class Emitter(Generic[Options]):
         carried: list[ir.Value],
         body: Callable[[ir.Value, list[ir.Value]], list[ir.Value]],
     ) -> list[ir.Value]:
-        """Emit the loop ``for i in range(count): carried = body(i, carried)``, and return the last ``carried``."""
+        """Emit code for a loop with ``carried = body(i, carried)`` for i in range(count); return the
+        last ``carried``.
+        """
         builder = self.builder
         before = builder.block
         head, inside, after = (builder.append_basic_block(name) for name in ("head", "body", "after"))

@@ -1,4 +1,4 @@
-"""Compiled CPU kernels, each of which processes a range of tiles (vectors of channels) on several threads.
+"""Compiled CPU kernels: a call processes a range of work units (such as vectors of channels) on several threads.
 
 A kernel is ``void kernel(const int64 *fields, int64 first, int64 last)``, compiled at its first use. It processes the
 tiles first … last-1 out of ``fields[0]`` tiles of channels, and reads its other arguments from ``fields``. Compilation
@@ -24,7 +24,7 @@ Spec = TypeVar("Spec", bound=Hashable)
 def kernel_entry(
     name: str, fields: Sequence[str], pointers: Mapping[str, ir.Type]
 ) -> tuple[ir.IRBuilder, dict[str, ir.Value], ir.Value, ir.Value]:
-    """Return an empty kernel in a new module: its builder, its fields by name, and its range of tiles.
+    """Create an empty kernel in a new LLVM module; return its builder, its fields by name, and its range of work units.
 
     A field is a whole number, or the address of elements of the type that ``pointers`` names.
     """
@@ -42,7 +42,7 @@ def kernel_entry(
 
 
 def _add_team_member(kernel: ir.Function) -> dict[str, int]:
-    """Add a function to the kernel's module by which each OpenMP thread processes its own share of the tiles.
+    """Add the function that each OpenMP thread runs, which calls the kernel for the thread's share of the work units.
 
     Return the addresses of the functions that it calls.
     """
@@ -74,7 +74,7 @@ class Kernel:
         self._member = self._code.address(names[-1])
 
     def __call__(self, names: Sequence[str], values: Mapping[str, int], tiles: int, workers: int) -> None:
-        """Run the kernel over all tiles on ``workers`` threads.
+        """Run the kernel over all its work units on ``workers`` threads.
 
         ``values`` are the fields by name; fields without a value are 0.
         """
@@ -91,7 +91,7 @@ _compiled: dict[tuple[Callable[..., ir.Function], Hashable], Kernel] = {}
 
 
 def compiled(build: Callable[[Spec], ir.Function], spec: Spec) -> Kernel:
-    """Return the kernel that ``build`` emits for ``spec``; the first call compiles it."""
+    """Return the compiled kernel that ``build(spec)`` emits; the first call with these arguments compiles it."""
     kernel = _compiled.get((build, spec))
     if kernel is None:
         with _fork.compiling:  # another thread may have compiled the kernel meanwhile

@@ -1,4 +1,4 @@
-"""Runs a kernel on the OpenMP threads of PyTorch if possible, otherwise on Python threads.
+"""Runs a kernel on PyTorch's OpenMP threads if possible, otherwise on Python threads.
 
 OpenMP threads of PyTorch keep spinning for a moment after every parallel operation. Other threads would have to share
 the cores with them, whereas a kernel that runs on them starts at once. The runtimes of GNU, LLVM and Intel all have the
@@ -22,7 +22,7 @@ _pool_size = 0
 
 
 class Team(NamedTuple):
-    """The entry points of the OpenMP runtime that PyTorch has loaded, through which kernels run on its threads."""
+    """The functions of PyTorch's OpenMP runtime by which kernels run on its threads."""
 
     parallel: Callable[[int, int, int, int], None]
     """The function GOMP_parallel(function, argument, threads, flags)."""
@@ -33,7 +33,7 @@ class Team(NamedTuple):
 
 @functools.cache
 def team() -> Team | None:
-    """Return the entry points of PyTorch's OpenMP runtime, or None if kernels cannot run on its threads."""
+    """Return the OpenMP functions by which kernels run on PyTorch's threads, or None if this is not possible."""
     library = _fork.openmp()
     if library is None:
         return None
@@ -47,7 +47,7 @@ def team() -> Team | None:
 
 
 def _after_fork() -> None:
-    """Discard the pool of Python threads, because a forked child has none of these threads."""
+    """Discard the pool of Python threads in a forked child, where these threads do not exist."""
     global _pool, _pool_size
     _pool, _pool_size = None, 0
 
@@ -57,12 +57,12 @@ if hasattr(os, "register_at_fork"):
 
 
 def team_to_join() -> Team | None:
-    """Return the result of :func:`team`, but None in a forked process that may lack the OpenMP threads."""
+    """Return the result of :func:`team`, or None in a forked process whose OpenMP threads may be missing."""
     return team() if _fork.openmp_is_sound() else None
 
 
 def in_ranges(work: Callable[[int, int], None], units: int, threads: int) -> None:
-    """Divide ``range(units)`` into contiguous ranges, and call ``work(first, last)`` for each on a Python thread.
+    """Divide ``range(units)`` into contiguous ranges, and run ``work(first, last)`` for each range on a Python thread.
 
     >>> seen = []
     >>> in_ranges(lambda first, last: seen.extend(range(first, last)), 5, threads=1)

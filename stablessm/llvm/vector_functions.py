@@ -25,7 +25,7 @@ _ERFC_TERMS = {False: 13, True: 27}
 
 
 class VectorMath:
-    """Emits mathematical functions of one vector, named as in ``program.FUNCTIONS``; NaN stays NaN."""
+    """Emits mathematical functions of one vector, under the names in ``program.FUNCTIONS``; NaN gives NaN."""
 
     def __init__(self, emit: Emitter, lanes: int) -> None:
         self._emit, self._lanes, self._double = emit, lanes, emit.size == 8
@@ -110,7 +110,7 @@ class VectorMath:
         return self._call("sqrt", z)
 
     def negative(self, z: ir.Value) -> ir.Value:
-        """Emit code for z, limited to numbers so far below 0 that 1 + z is below 1 after rounding."""
+        """Emit code for min(z, -eps/2), where eps is the machine epsilon, so that 1 + z is below 1 after rounding."""
         largest = self._all(-(2.0 ** (-53 if self._double else -24)))
         return self._select(self._less(largest, z), largest, z)
 
@@ -197,7 +197,7 @@ _MAP = 3.75
 
 @cache
 def _erfc_series(terms: int) -> tuple[float, ...]:
-    """Compute the Chebyshev coefficients of (1 + 2u) e^{u²} erfc(u) as a function of t = (u - 3.75) / (u + 3.75)."""
+    """Return the Chebyshev coefficients of (1 + 2u) e^{u²} erfc(u) as a function of t = (u - 3.75) / (u + 3.75)."""
     from scipy import special
 
     def scaled(t: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Sequence parallelism: a sequence that is too long for one device is split across several ranks."""
+"""Sequence parallelism: each of several ranks computes a part of a sequence that is too long for one device."""
 
 from stablessm.parallel.carry import Affine, incoming, own_steps
 from stablessm.parallel.model import SequenceParallel, incoming_state, sequence_parallel

@@ -1,4 +1,4 @@
-"""Computes the state before the steps of each rank, by a differentiable scan over ranks.
+"""Computes the state from which each rank starts its steps, by a differentiable scan over the ranks.
 
 The steps of rank r apply an affine map m_r to the state. Rank r needs m_{r-1}( … m_0(initial)). In round k, it sends
 the composition of the maps of the 2^k ranks up to itself to rank r + 2^k. After ⌈log₂ ranks⌉ rounds, every rank has the
@@ -55,7 +55,7 @@ def own_steps(steps: int, group: Group = None) -> slice:
 @checked
 @dataclass(frozen=True)
 class Affine:
-    """The effect of some steps of a recurrence on its state: the affine map state ↦ factor · state + offset.
+    """The effect of a range of steps on the state of a recurrence: the affine map state ↦ factor · state + offset.
 
     For the recurrence h[t] = a[t] h[t-1] + x[t] over some steps, the factor is the product of the a[t], and the offset
     is the final state for the initial state zero. The composition of such maps is associative, as a parallel scan
@@ -76,7 +76,7 @@ class Affine:
     matrix: bool = False
 
     def times(self, value: Tensor) -> Tensor:
-        """Return factor · value, as a matrix product if ``matrix`` is set, otherwise elementwise."""
+        """Return factor · value: a matrix product if ``matrix`` is set, otherwise an elementwise product."""
         return self._product("value", value)
 
     def __call__(self, state: Tensor) -> Tensor:
@@ -91,17 +91,19 @@ class Affine:
             raise ArgumentError(name, expected, value) from error
 
     def after(self, earlier: Affine) -> Affine:
-        """Return the composition of two maps, of which ``earlier`` is applied first."""
+        """Return the composition of two affine maps: first ``earlier``, then this map."""
         return Affine(self.times(earlier.factor), self(earlier.offset), self.matrix)
 
     def adjoint(self, gradient: Tensor) -> Affine:
-        """Return the affine map that carries a gradient back through the steps; ``gradient`` is the map's offset."""
+        """Return the affine map by which the gradient of the state passes back through the steps, with the offset
+        ``gradient``.
+        """
         return Affine(self.factor.mH if self.matrix else self.factor.conj(), gradient, self.matrix)
 
 
 @checked
 def incoming(own: Affine, initial: Tensor | None = None, group: Group = None) -> Tensor:
-    """Return the state before this rank's steps; the first rank starts from ``initial`` (default: zeros).
+    """Return the state before this rank's steps; the first rank starts from ``initial``, or from zeros.
 
     Every rank of the group must call this function, with maps of the same shape and dtype; only the first rank's
     ``initial`` is used. The backward pass communicates too, so either all ranks use the result in their loss, or none.
@@ -124,9 +126,7 @@ def _scan_ranks(own: Affine, initial: Tensor | None, group: Group, backwards: bo
 
 @final
 class _Incoming(torch.autograd.Function):
-    """The autograd function of the scan over ranks; its backward pass is the same scan, from the last rank to the
-    first.
-    """
+    """The autograd function of the scan over ranks; its backward pass is a scan from the last rank to the first."""
 
     @staticmethod
     def forward(
@@ -155,7 +155,7 @@ class _Incoming(torch.autograd.Function):
 
 
 def joined_before(own: Affine, group: Group, backwards: bool = False) -> Affine | None:
-    """Return the composition of the maps of all previous ranks; None for the first rank.
+    """Return the composition of the affine maps of all previous ranks, or None on the first rank.
 
     With ``backwards``, the ranks after this one take the place of the ranks before.
     """
@@ -177,7 +177,8 @@ def _position(group: Group, backwards: bool) -> tuple[int, int]:
 
 
 def _exchange(own: Affine, ahead: int, behind: int, group: Group, backwards: bool) -> Affine | None:
-    """Send a map to the rank ``ahead`` places later; return the map received from the rank ``behind`` places earlier.
+    """Send an affine map to the rank ``ahead`` places later, and return the map from the rank ``behind``
+    places earlier.
 
     A distance of 0 means that there is no such rank. Without a sender, return None.
     """
@@ -199,7 +200,7 @@ def _exchange(own: Affine, ahead: int, behind: int, group: Group, backwards: boo
 
 
 def _numbers(tensor: Tensor) -> Tensor:
-    """Return a tensor as a flat tensor of real numbers, which process groups can send."""
+    """Return a tensor as a flat tensor of real numbers, because process groups cannot send complex tensors."""
     return (torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor).flatten()
 
 

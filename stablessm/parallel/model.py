@@ -1,4 +1,4 @@
-"""Runs a model on a sequence that is split across ranks: each rank starts from the final state of the previous rank."""
+"""Runs a model on a sequence that is split across ranks, each of which starts from the previous rank's final state."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _MIXES_TIME = (
 
 @singledispatch
 def incoming_state(module: nn.Module, x: Tensor, state: Any, group: Group, **options: Any) -> Any:
-    """Return a module's state before this rank's steps x; ``state`` is the state before the whole sequence.
+    """Return the state of a module before this rank's steps x, given the ``state`` before the whole sequence.
 
     This supports diagonal and gated layers and the short filter of :class:`~stablessm.models.Hyena`;
     ``incoming_state.register`` adds a layer of your own. ``options`` are the other arguments of the call:
@@ -54,13 +54,15 @@ def _(module: Hyena, x: Tensor, state: Any, group: Group, **options: Any) -> tup
 
 @final
 class SequenceParallel:
-    """A handle that undoes the change of :func:`sequence_parallel`, by :meth:`remove` or as a context manager."""
+    """The result of :func:`sequence_parallel`: its method :meth:`remove`, or leaving a ``with`` block, undoes the
+    change.
+    """
 
     def __init__(self, handles: list[RemovableHandle]) -> None:
         self._handles = handles
 
     def remove(self) -> None:
-        """Undo the change, so that the model takes whole sequences again."""
+        """Undo the change, so that the model again takes whole sequences."""
         for handle in self._handles:
             handle.remove()
 
@@ -73,7 +75,7 @@ class SequenceParallel:
 
 @checked
 def sequence_parallel(model: nn.Module, group: Group = None) -> SequenceParallel:
-    """Change a model so that every rank of ``group`` calls it with its own part of a sequence.
+    """Change a model, in place, so that every rank of ``group`` can call it with its own part of a sequence.
 
     A hook before the ``forward`` of each recurrence computes the state after the steps of all earlier ranks
     (:func:`incoming_state`). Only numbers of the size of a state are sent; activations stay on their rank. All other
@@ -127,7 +129,7 @@ def _joins(module: nn.Module) -> bool:
 
 
 def _check(model: nn.Module) -> None:
-    """Raise an error if a module of the model uses the steps of other ranks in a way that is not supported."""
+    """Raise an error if a module needs steps of other ranks in a way that sequence parallelism does not support."""
     for name, module in model.named_modules():
         where = f"{type(module).__name__}{f' ({name})' if name else ''}"
         if isinstance(module, _MIXES_TIME):
@@ -142,7 +144,7 @@ def _check(model: nn.Module) -> None:
 
 
 def _own_size(module: Any) -> int:
-    """Return the number of states of a module, without the submodules that have a hook of their own."""
+    """Return the number of states of a module, not counting submodules to which a hook of their own is attached."""
     within = sum(_own_size(part) for part in module.modules() if part is not module and _joins(part))
     return sum(leaf.numel() for leaf in _leaves(module.initial_state(1))) - within
 

@@ -1,4 +1,4 @@
-"""The state of a short filter, which is its last inputs, as a map that ranks pass to each other."""
+"""The last inputs of a short filter, as a state that ranks can pass to each other."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def last_inputs(
     reset: Tensor | None = None,
     dt: object = None,
 ) -> Affine:
-    """Return the map from the tail before x, the last K inputs of a filter (B, K, W), to the tail after x.
+    """Return how the steps x change the last K inputs of a filter, (B, K, W), as an affine map.
 
     If x has K steps or more, the tail after x does not depend on the tail before; a shorter x shifts it. A reset at a
     real step removes everything before it.

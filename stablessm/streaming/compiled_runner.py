@@ -1,4 +1,4 @@
-"""Runs a program (one step of a model) as machine code, without allocating memory."""
+"""Runs a program, which is one step of a model, as machine code without allocating memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from stablessm.streaming.step_code import build
 
 @final
 class CompiledRunner:
-    """One step of a model, compiled to machine code for one batch size.
+    """A program (one step of a model) compiled to machine code for one batch size.
 
     ``step`` holds the GIL, because it takes microseconds and waiting to get the GIL back could take milliseconds.
     """
@@ -37,11 +37,12 @@ class CompiledRunner:
         self._block = block(self._code.address("block"))
 
     def arrays(self) -> list[np.ndarray]:
-        """Return every array that the compiled code reads or writes, except the weights."""
+        """Return every array except the weights that the compiled code reads or writes."""
         return [self.x, self.y, *self._memory.arrays()]
 
     def run(self, x: np.ndarray, y: np.ndarray) -> None:
-        """Run all steps of a block of samples without holding the GIL.
+        """Run the steps of a block of samples x (batch, time, size), write the outputs to y, and release the GIL
+        meanwhile.
 
         x and y are contiguous, (batch, time, size) each.
         """

@@ -1,4 +1,4 @@
-"""Exports one step of a model, or the model over whole sequences, with ``torch.export`` or as ONNX."""
+"""Exports a model with ``torch.export`` or as ONNX: one step of it, or the model over whole sequences."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def _exported(
     *dynamic: Any,
     metadata: Mapping[str, str] | None,
 ) -> Any:
-    """Export a module for an input x whose first dimensions are ``shape``.
+    """Export a module to the given format, for an input x with the first dimensions ``shape``.
 
     ``dynamic`` gives the dynamic dimensions of x and of each state.
     """
@@ -168,7 +168,7 @@ def _onnx(module: FrozenModule, example: tuple[Any, ...], shapes: Any) -> Any:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Hide the exporter's warnings about missing packages and about its own deprecated calls."""
+    """Return a context that hides the exporter's warnings about missing packages and its own deprecated calls."""
     logger = logging.getLogger("torch.onnx")
     before = logger.level
     logger.setLevel(logging.ERROR)

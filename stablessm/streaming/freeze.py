@@ -1,4 +1,4 @@
-"""Converts a model to a program, with eigenvalues, gains and the discretization computed once."""
+"""Converts a model to a program, a list of operations in which all quantities that depend on weights are computed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ POINTWISE: dict[type[nn.Module], str] = {
 
 @torch.no_grad()
 def freeze(model: nn.Module, *, whole: bool = False) -> Program:
-    """Convert a model to a program of one step (``whole``: of a whole sequence); dropout is left out.
+    """Convert a model, without dropout, to a program for one step or, with ``whole``, for a whole sequence.
 
     >>> program = freeze(LRU(3, 8, 2))
     >>> [type(operation).__name__ for operation in program.operations]
@@ -64,7 +64,7 @@ def _unknown(module: nn.Module) -> ArgumentError:
 
 @singledispatch
 def _add(module: nn.Module, program: Program, x: int) -> int:
-    """Append the step of a module to a program; return the index of its output, given the index x of its input."""
+    """Append the step of a module to a program, given the index x of its input; return the index of its output."""
     for kind, function in POINTWISE.items():
         if type(module) is kind:
             return program.pointwise(x, function)
@@ -303,7 +303,7 @@ def _(model: RecurrentConvolution, program: Program, x: int) -> int:
 
 
 def _group(group: ChannelGroup, program: Program, x: int) -> list[int]:
-    """Append a group of channels to a program; return the indices of the values whose sum is the output.
+    """Append a group of channels to a program; return the indices of one or two values whose sum is the output.
 
     These are the output of the taps and the output of the modes that follow the taps.
     """
@@ -318,9 +318,7 @@ def _group(group: ChannelGroup, program: Program, x: int) -> list[int]:
 
 
 def _rows(places: Tensor, rows: int) -> Tensor:
-    """Return a matrix of zeros and ones, (rows, len(places)): column k is one at row ``places[k]`` and zero
-    elsewhere.
-    """
+    """Return a matrix (rows, len(places)) that is one at row ``places[k]`` of each column k, and zero elsewhere."""
     return nn.functional.one_hot(places, rows).mT.double()
 
 

@@ -1,4 +1,4 @@
-"""Runs a program operation by operation on NumPy arrays or PyTorch tensors."""
+"""Runs a program one operation after the other on NumPy arrays or PyTorch tensors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Values: TypeAlias = dict[int, Any]
 
 
 class Library(NamedTuple):
-    """The functions that have different names in NumPy and PyTorch, under common names."""
+    """Functions under common names for NumPy and PyTorch, in which they have different names."""
 
     concatenate: Callable[[list[Any], int], Any]
     repeat: Callable[[Any, int], Any]
@@ -23,7 +23,7 @@ class Library(NamedTuple):
 
 
 def constants(operation: ops.Operation) -> dict[str, np.ndarray]:
-    """Return the constant arrays of an operation, such as its weights, in a dictionary by name.
+    """Return the constant arrays of an operation by name, such as its weights.
 
     A complex array is split in two; the arrays of a list are numbered. Taps come in the order of the delay line, oldest
     first. ``first`` has, for each input, a filter that takes it.
@@ -44,7 +44,7 @@ def constants(operation: ops.Operation) -> dict[str, np.ndarray]:
 
 
 def lowered(operation: ops.Operation, numbers: Mapping[str, Any], library: Library) -> Callable[[Values], Any]:
-    """Return a function that maps the list of all values to the first result of an operation.
+    """Return a function that computes the first result of an operation, given the list of all values.
 
     Values are (batch, size) and are replaced, never modified. If an operation also computes other values, the function
     replaces these in the list.
@@ -113,6 +113,6 @@ def _affine(sources: list[Any], weights: list[Any], bias: Any) -> Any:
 
 
 def _rotated(u: Any, v: Any, numbers: Mapping[str, Any], drive_real: Any, drive_imag: Any) -> tuple[Any, Any]:
-    """Compute the real and imaginary parts of decay h + drive, where h = u + iv."""
+    """Compute the real and imaginary parts of decay · h + drive, for h = u + iv."""
     a, b = numbers["decay_real"], numbers["decay_imag"]
     return a * u - b * v + drive_real, a * v + b * u + drive_imag

@@ -1,4 +1,4 @@
-"""The memory of a compiled program: arrays that are aligned and padded to whole SIMD vectors."""
+"""The memory of a compiled program: its arrays, aligned and padded to whole SIMD vectors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from stablessm.streaming.program import Channels, Program, Slot, Taps
 
 @final
 class Memory:
-    """The arrays of a compiled program: its values, including states, (batch, padded size) each, and its weights.
+    """The arrays of a compiled program: values and states, (batch, padded size) each, and weights.
 
     Padding has weights of zero and never affects other elements. Recurrences carry their states in float64, because a
     stream has no end and a slow mode would accumulate rounding errors. The value of a state is that number, rounded.
@@ -31,16 +31,16 @@ class Memory:
         self.wide = {value: self._zeros(self.values[value].shape, np.float64) for value in states}
 
     def size(self, value: int) -> int:
-        """Return the number of elements of a value, without padding."""
+        """Return the number of elements of a value of the program, without padding."""
         return self._sizes[value]
 
     def padded(self, size: int) -> int:
-        """Return a size rounded up to a multiple of the vector length."""
+        """Return a size rounded up to a multiple of the number of elements of a SIMD vector."""
         return -(-size // self.lanes) * self.lanes
 
     @staticmethod
     def pointer(array: np.ndarray) -> ir.Constant:
-        """Return the address of one of this memory's arrays, as an LLVM constant."""
+        """Return the address of an array in this memory as a constant for LLVM code."""
         return pointer_to(array.ctypes.data, ir.DoubleType() if array.itemsize == 8 else ir.FloatType())
 
     def constant(self, array: np.ndarray) -> ir.Constant:
@@ -55,18 +55,18 @@ class Memory:
         return self.constant(np.pad(array, (0, self.padded(len(array)) - len(array))))
 
     def channel_states(self, op: Channels) -> np.ndarray:
-        """Return an array of the states divided by their gains, float64 (batch, H / lanes, N, 2 for re and im, lanes).
+        """Return the states of an operation divided by their gains, in float64 (batch, H / lanes, N, 2, lanes).
 
         The recurrence of these states needs no gain.
         """
         return self._channels[op.real][0]
 
     def delay_line(self, op: Taps) -> np.ndarray:
-        """Return the delay line (batch, H / lanes, K, lanes), which has a copy of the input for each filter."""
+        """Return the array of a filter bank's last K inputs, (batch, H / lanes, K, lanes), one copy per filter."""
         return self._lines[op.past][0]
 
     def read(self, slot: Slot) -> list[np.ndarray]:
-        """Return the values of a state of the model, (batch, size) each."""
+        """Return one state of the model as arrays (batch, size): one array, or two for a complex state."""
         if slot.values[0] in self._lines:
             line, op = self._lines[slot.values[0]]
             H, K = op.taps.shape
@@ -80,7 +80,7 @@ class Memory:
         return [state.real, state.imag]
 
     def write(self, slot: Slot, parts: list[np.ndarray]) -> None:
-        """Set the values of a state of the model to ``parts``."""
+        """Set one state of the model to ``parts``, arrays in the form that :meth:`read` returns."""
         if slot.values[0] in self._lines:
             line, op = self._lines[slot.values[0]]
             H, K = op.taps.shape
@@ -101,7 +101,7 @@ class Memory:
         memory[..., 0, :], memory[..., 1, :] = scaled.real, scaled.imag
 
     def arrays(self) -> list[np.ndarray]:
-        """Return every array except the weights."""
+        """Return every array of the program except the weights."""
         states = [array for array, _ in (*self._channels.values(), *self._lines.values())]
         return [*self.values, *self.wide.values(), *states]
 

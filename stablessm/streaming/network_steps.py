@@ -1,4 +1,4 @@
-"""Appends the steps of this library's models (blocks, norms, gates, pooling) to a program."""
+"""Appends one step of this library's models (blocks, norms, gates, pooling) to a program."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ Add: TypeAlias = Callable[[nn.Module, Program, int], int]
 
 
 class Step(Protocol):
-    """A function that appends the step of one class of modules to a program, and calls ``add`` for submodules."""
+    """A function that appends one step of a module to a program; it calls ``add`` for each submodule."""
 
     def __call__(self, module: Any, program: Program, x: int, /, add: Add) -> int:
-        """Append the step of a module to a program; return the index of its output, given the index x of its input."""
+        """Append one step of a module to a program, given the index x of its input; return the index of its output."""
 
 
 def _model(model: SequenceModel, program: Program, x: int, add: Add) -> int:
-    """Append ``model.step`` to a program; with pooling, the output of a step is the output for the sequence so far.
+    """Append one step of a model to a program; with pooling, its output is the output for the sequence so far.
 
     Tokens are given as their embeddings.
     """
@@ -54,7 +54,9 @@ def _model(model: SequenceModel, program: Program, x: int, add: Add) -> int:
 
 
 def _mean(program: Program, x: int) -> int:
-    """Append the mean of the values of all steps so far to a program; its states are their sum and their number."""
+    """Append the running mean of a value over all steps to a program; the states are the sum and the
+    number of steps.
+    """
     size = program.sizes[x]
     (total,), (count,) = program.state((size,)), program.state((1,))
     program.scale(total, torch.ones(1), x, out=total)
@@ -85,7 +87,7 @@ def _block(block: Block, program: Program, x: int, add: Add) -> int:
 
 
 def _hyena(module: Hyena, program: Program, x: int, add: Add) -> int:
-    """Append the step of a Hyena operator to a program.
+    """Append one step of a Hyena operator to a program; return the index of its output.
 
     Its filter has three taps; the state holds the last two inputs.
     """
@@ -111,7 +113,7 @@ def _layer_norm(norm: LayerNorm, program: Program, x: int, add: Add) -> int:
 
 
 def _batch_norm(norm: BatchNorm, program: Program, x: int, add: Add) -> int:
-    """Append a batch normalization to a program, which uses the running statistics of the training."""
+    """Append a batch normalization, with the running statistics from training, to a program."""
     mean, variance = (_there(part).double() for part in (norm.running_mean, norm.running_var))
     factor = norm.weight / (variance + norm.eps).sqrt()
     return program.scale(x, factor, norm.bias - mean * factor)
@@ -122,7 +124,7 @@ def _no_norm(norm: NoNorm, program: Program, x: int, add: Add) -> int:
 
 
 def _everywhere(program: Program, number: int, size: int) -> int:
-    """Append a vector whose elements all equal ``number`` to a program; return its index."""
+    """Append a vector of ``size`` equal elements, the value with index ``number``, to a program; return its index."""
     return program.affine((number, torch.ones(size, 1)))
 
 

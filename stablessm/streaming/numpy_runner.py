@@ -37,7 +37,7 @@ NUMPY = Library(
 
 @final
 class NumpyRunner:
-    """Runs a program in NumPy; every value is an array (batch, size), which each step replaces."""
+    """Runs a program in NumPy; every value is an array (batch, size), which each step replaces by a new array."""
 
     def __init__(self, program: Program, batch: int) -> None:
         self._calls = [(op[0], lowered(op, constants(op), NUMPY)) for op in program.operations]
@@ -46,14 +46,14 @@ class NumpyRunner:
         self.x, self.y = self._at[0], np.zeros_like(self._at[program.output])
 
     def step(self) -> None:
-        """Compute the output ``y`` from the input ``x`` for one step."""
+        """Run one step of the program, from the array ``x`` to the array ``y``."""
         at = self._at
         for value, call in self._calls:
             at[value] = call(at)
         self.y[...] = self._at[self._output]
 
     def run(self, x: np.ndarray, y: np.ndarray) -> None:
-        """Run all steps of a block of samples; x and y are (batch, time, size) each."""
+        """Run the steps of a block of samples x (batch, time, size), and write the outputs to y (batch, time, size)."""
         for t in range(x.shape[1]):
             self.x[...] = x[:, t]
             self.step()
@@ -64,10 +64,10 @@ class NumpyRunner:
         return [*self._at.values(), self.y]
 
     def read(self, slot: Slot) -> list[np.ndarray]:
-        """Return the values of a state of the model, (batch, size) each."""
+        """Return one state of the model as arrays (batch, size): one array, or two for a complex state."""
         return [self._at[value] for value in slot.values]
 
     def write(self, slot: Slot, parts: list[np.ndarray]) -> None:
-        """Set the values of a state of the model to ``parts``."""
+        """Set one state of the model to ``parts``, arrays in the form that :meth:`read` returns."""
         for value, part in zip(slot.values, parts, strict=True):
             self._at[value] = np.array(part, self.y.dtype)

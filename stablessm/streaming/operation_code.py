@@ -1,4 +1,4 @@
-"""Generates the LLVM instructions of a program's operations, in which all sizes and addresses are constants.
+"""Generates LLVM instructions for the operations of a program, with all sizes and addresses as constants.
 
 A matrix product keeps a tile of outputs in registers and loops over the inputs. The weights are stored in the order in
 which they are read.
@@ -26,7 +26,7 @@ SUM_BLOCK = 32
 
 
 class StepArithmetic(NamedTuple):
-    """The options of :class:`.Emitter` for one step: real numbers, stored through the cache."""
+    """The arithmetic options of a program's machine code: real numbers, stored through the cache."""
 
     double: bool
     complex: bool = False
@@ -34,7 +34,7 @@ class StepArithmetic(NamedTuple):
 
 
 class OperationCode:
-    """Emits the operations of a program on the values in ``memory``, for every sequence of the batch."""
+    """Emits the machine code of a program's operations on the arrays in ``memory``, for every sequence of the batch."""
 
     def __init__(self, emit: Emitter, memory: Memory) -> None:
         self.emit, self.builder, self.memory, self.lanes = emit, emit.builder, memory, memory.lanes
@@ -42,7 +42,7 @@ class OperationCode:
         self.math = VectorMath(emit, memory.lanes)
 
     def operation(self, operation: Operation) -> None:
-        """Emit one operation."""
+        """Emit code for one operation of the program."""
         vector, multiply_add = self.memory.vector, self.emit.multiply_add
         match operation:
             case Affine():
@@ -82,7 +82,7 @@ class OperationCode:
         self._repeat(self.memory.batch, body)
 
     def at(self, value: int, row: ir.Value) -> ir.Value:
-        """Return the address of a value of one sequence."""
+        """Return the address of the value with a given index, for one sequence of the batch."""
         return self._row(self.memory.values[value], row)
 
     def _row(self, array: np.ndarray, row: ir.Value) -> ir.Value:
@@ -90,7 +90,7 @@ class OperationCode:
         return self.emit.at(self.memory.pointer(array), self.emit.times(row, array.strides[0] // array.itemsize))
 
     def copy(self, source: ir.Value, target: ir.Value, size: int) -> None:
-        """Emit a copy of ``size`` elements to or from an array without padding."""
+        """Emit code that copies ``size`` elements from one address to another, of which one array has no padding."""
         whole = size // self.lanes * self.lanes
         for first, count, lanes in ((0, whole // self.lanes, self.lanes), (whole, size - whole, 1)):
 
@@ -104,17 +104,17 @@ class OperationCode:
         self.emit.repeat(I64(count), body)
 
     def _vector(self, start: ir.Value, *number: ir.Value | int) -> ir.Value:
-        """Return the address of a vector, which is ``sum(number)`` vectors after the address ``start``."""
+        """Return the address of the vector that is ``sum(number)`` vectors after the address ``start``."""
         return self.emit.at(start, *(self.emit.times(part, self.lanes) for part in number))
 
     def _load(self, start: ir.Value, *number: ir.Value | int) -> ir.Value:
-        """Emit the load of a vector, which is ``sum(number)`` vectors after the address ``start``."""
+        """Emit code that loads the vector ``sum(number)`` vectors after the address ``start``; return the vector."""
         return self.emit.load(self._vector(start, *number), self.lanes)
 
     def _each(
         self, sources: list[int], constants: list[ir.Constant], outs: list[int], body: Callable[..., list[ir.Value]]
     ) -> None:
-        """Emit code for outs = body(*sources, *constants), one vector after the other."""
+        """Emit code for outs = body(*sources, *constants) as a loop over the vectors of the arrays."""
 
         def row(index: ir.Value) -> None:
             starts = [*(self.at(value, index) for value in sources), *constants]
@@ -132,7 +132,7 @@ class OperationCode:
     def _recur(
         self, states: list[int], sources: list[int], constants: list[ir.Constant], body: Callable[..., list[ir.Value]]
     ) -> None:
-        """Emit code for states = body(*states, *sources, *constants) in float64; the stored states are rounded."""
+        """Emit code for states = body(*states, *sources, *constants), computed in float64 and rounded when stored."""
 
         def row(index: ir.Value) -> None:
             exact = [self._row(self.memory.wide[value], index) for value in states]
@@ -159,7 +159,7 @@ class OperationCode:
     def _complex_step(
         self, u: ir.Value, v: ir.Value, x: ir.Value, y: ir.Value, a: ir.Value, b: ir.Value
     ) -> list[ir.Value]:
-        """Emit code for the complex product and sum (a + ib)(u + iv) + (x + iy)."""
+        """Emit code for the complex number (a + ib)(u + iv) + (x + iy); return its real and imaginary parts."""
         multiply_add, negative = self.wide.multiply_add, self.builder.fneg(b)
         return [
             multiply_add(a, u, multiply_add(negative, v, x)),
@@ -206,8 +206,8 @@ class OperationCode:
         self.rows(row)
 
     def _spread(self, op: ops.Spread, row: ir.Value) -> None:
-        """Emit code for :class:`.Spread`, which repeats each element ``each`` times and then the whole result ``whole``
-        times.
+        """Emit code that repeats each element ``each`` times and then the whole array ``whole`` times
+        (:class:`.Spread`).
         """
         emit, size = self.emit, self.memory.size(op.source)
         source, out = self.at(op.source, row), self.at(op.out, row)
@@ -234,7 +234,7 @@ class OperationCode:
         self._repeat(self.memory.size(op.out), one)
 
     def _taps(self, op: Taps) -> None:
-        """Emit code for short filters (:class:`.Taps`), as a loop over vectors of filters.
+        """Emit code for a bank of short filters (:class:`.Taps`) as a loop over vectors of filters.
 
         The loop shifts the delay line by one and sums the weighted inputs.
         """
@@ -274,8 +274,8 @@ class OperationCode:
             self._tiles(op, whole * TILE_VECTORS, 1, rest)
 
     def _tiles(self, op: Affine, first: int, tiles: int, width: int) -> None:
-        """Emit code for a part of a matrix product: ``tiles`` · ``width`` vectors of the output, from vector ``first``
-        on.
+        """Emit code for the part of a matrix product that gives ``tiles`` · ``width`` vectors of the output from
+        ``first`` on.
         """
         if not tiles:
             return
@@ -308,7 +308,7 @@ class OperationCode:
     def _summed(
         self, x: ir.Value, weights: ir.Value, inputs: int, width: int, totals: list[ir.Value]
     ) -> list[ir.Value]:
-        """Emit code for totals + Σ_j weights_j x_j for ``width`` vectors of outputs.
+        """Emit code that adds Σ_j weights_j x_j to ``totals``, for ``width`` vectors of outputs; return the sums.
 
         A width below a full tile takes two or four inputs at once. Padding after the last input is not read, because it
         may be infinite, and infinity times zero is NaN.
@@ -316,7 +316,7 @@ class OperationCode:
         b, emit, unroll = self.builder, self.emit, TILE_VECTORS // width
 
         def some(first: ir.Value, count: int, at_once: int, totals: list[ir.Value]) -> list[ir.Value]:
-            """Emit code that adds ``count`` groups of ``at_once`` weighted inputs to the totals."""
+            """Emit code that adds ``count`` groups of ``at_once`` weighted inputs to the sums."""
 
             def one(j: ir.Value, sums: list[ir.Value]) -> list[ir.Value]:
                 results = []

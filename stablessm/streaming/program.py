@@ -1,4 +1,4 @@
-"""Programs: the operations of one step of a model on real vectors, with all weights computed in advance.
+"""Programs: one step of a model as operations on real vectors, with everything that depends on weights computed.
 
 ``step_code`` compiles a program to machine code; ``interpret`` runs it in NumPy, and as a PyTorch module for export.
 Both give the same results. A *value* is a real vector with an index; value 0 is the input. A complex vector is two
@@ -17,7 +17,7 @@ from stablessm._errors import ArgumentError
 
 
 class Affine(NamedTuple):
-    """The operation out = Σ_k weights_k source_k + bias."""
+    """The operation out = Σ_k weights_k source_k + bias, a sum of matrix products."""
 
     out: int
     sources: tuple[int, ...]
@@ -27,7 +27,7 @@ class Affine(NamedTuple):
 
 
 class Scale(NamedTuple):
-    """The operation out = factor ⊙ source + plus, where ``plus`` is a constant or a value.
+    """The elementwise operation out = factor ⊙ source + plus, where ``plus`` is a constant or another value.
 
     With out = source, it is a real recurrence.
     """
@@ -39,7 +39,7 @@ class Scale(NamedTuple):
 
 
 class Gate(NamedTuple):
-    """The real recurrence h = decay ⊙ h + drive, whose ``decay`` and ``drive`` are values that depend on the input."""
+    """The real recurrence h = decay ⊙ h + drive, in which decay and drive depend on the input."""
 
     state: int
     decay: int
@@ -47,7 +47,7 @@ class Gate(NamedTuple):
 
 
 class Rotate(NamedTuple):
-    """The complex recurrence h = decay ⊙ h + drive, where the values ``real`` and ``imag`` are the parts of h."""
+    """The complex recurrence h = decay ⊙ h + drive, with h as two values: its real part and its imaginary part."""
 
     real: int
     imag: int
@@ -57,7 +57,7 @@ class Rotate(NamedTuple):
 
 
 class Channels(NamedTuple):
-    """A diagonal recurrence with N states for each of H channels, like S4D.
+    """A diagonal recurrence with N states for each of H channels, as in S4D, with its readout.
 
     h = decay ⊙ h + gain ⊙ source, out = Re Σ_n weights_n h_n + skip ⊙ source. The values ``real`` and ``imag`` are h,
     (H, N) flattened.
@@ -75,7 +75,7 @@ class Channels(NamedTuple):
 
 
 class Taps(NamedTuple):
-    """H short filters: out[t] = Σ_{j<K} taps_j ⊙ source[t-j] and oldest[t] = source[t-K].
+    """A bank of H short filters, out[t] = Σ_{j<K} taps_j ⊙ source[t-j], which also returns oldest[t] = source[t-K].
 
     The value ``past`` holds the last K inputs, oldest first, as a flattened (K, U) for U different inputs. Filter h
     takes input number ``inputs[h]``.
@@ -91,12 +91,12 @@ class Taps(NamedTuple):
 
     @property
     def first(self) -> np.ndarray:
-        """Return the index of one filter for each input, in the order of the inputs."""
+        """Return, for each input in order, the index of one filter that reads this input."""
         return np.unique(self.inputs, return_index=True)[1]
 
 
 class Product(NamedTuple):
-    """The operation out = left ⊙ right."""
+    """The elementwise product out = left ⊙ right of two values."""
 
     out: int
     left: int
@@ -104,7 +104,7 @@ class Product(NamedTuple):
 
 
 class Slice(NamedTuple):
-    """The operation out = source[start:stop]."""
+    """The operation out = source[start:stop], a part of a value."""
 
     out: int
     source: int
@@ -122,7 +122,7 @@ class Spread(NamedTuple):
 
 
 class Fold(NamedTuple):
-    """The operation out[i] = Σ_j source[i width + j], which sums groups of ``width`` neighboring elements."""
+    """The operation out[i] = Σ_j source[i · width + j], a sum over groups of ``width`` neighboring elements."""
 
     out: int
     source: int
@@ -130,7 +130,7 @@ class Fold(NamedTuple):
 
 
 class Pointwise(NamedTuple):
-    """The operation out = function(source), where ``function`` is a name in ``FUNCTIONS``."""
+    """The elementwise operation out = function(source), for one of the functions named in ``FUNCTIONS``."""
 
     out: int
     source: int
@@ -138,7 +138,7 @@ class Pointwise(NamedTuple):
 
 
 class Reverse(NamedTuple):
-    """The operation out[t] = source[T-1-t], which occurs only in programs for whole sequences."""
+    """The operation out[t] = source[T-1-t], the reversal of time, in programs for whole sequences only."""
 
     out: int
     source: int
@@ -157,19 +157,21 @@ FUNCTIONS = (
 
 
 class Slot(NamedTuple):
-    """One state of the model: the indices of its values (two if it is complex), and its shape."""
+    """One state of the model in a program: its shape, and the indices of its values (two if it is complex)."""
 
     values: tuple[int, ...]
     shape: tuple[int, ...]
 
     @property
     def pair_shape(self) -> tuple[int, ...]:
-        """Return the shape of the state as real numbers: a complex state has a last dimension of 2."""
+        """Return the shape of the state as an array of real numbers; a complex state gets a last
+        dimension of size 2.
+        """
         return self.shape if len(self.values) == 1 else (*self.shape, 2)
 
 
 class Program:
-    """The operations of one step, in order, from value 0 (the input) to the value ``output``; ``freeze`` creates it."""
+    """The operations of one step of a model, in order, which :func:`.freeze` creates from the model."""
 
     def __init__(self, d_input: int, dtype: torch.dtype, *, whole: bool = False) -> None:
         if dtype not in (torch.float32, torch.float64):
@@ -186,19 +188,23 @@ class Program:
         """The structure of the model's state, with the index of a slot in place of each tensor."""
 
     def value(self, size: int) -> int:
-        """Add a value, a vector with ``size`` elements, to the program; return its index."""
+        """Add a value (a vector with ``size`` elements) to the program, and return its index."""
         self.sizes.append(size)
         return len(self.sizes) - 1
 
     def state(self, shape: tuple[int, ...], *, complex: bool = False) -> tuple[int, ...]:
-        """Add a state that persists between steps; return the indices of its values, two if it is complex."""
+        """Add a state that persists between steps, and return the indices of its values: two if complex,
+        otherwise one.
+        """
         values = tuple(self.value(int(np.prod(shape))) for _ in range(1 + complex))
         self.structure.append(len(self.slots))
         self.slots.append(Slot(values, shape))
         return values
 
     def affine(self, *terms: tuple[int, Tensor], bias: Tensor | None = None) -> int:
-        """Append the operation Σ weights source + bias, unless it is the identity; return the index of its result."""
+        """Append the sum of matrix products Σ weights source + bias, unless it is the identity; return the result's
+        index.
+        """
         source, first = terms[0]
         if len(terms) == 1 and bias is None and torch.equal(first, torch.eye(len(first)).to(first)):
             return source
@@ -212,7 +218,7 @@ class Program:
         return out
 
     def scale(self, source: int, factor: Tensor, plus: int | Tensor, *, out: int | None = None) -> int:
-        """Append the operation factor ⊙ source + plus; return the index of its result.
+        """Append the elementwise operation factor ⊙ source + plus; return the result's index.
 
         ``out=source`` changes a state in place.
         """
@@ -222,17 +228,17 @@ class Program:
         return out
 
     def product(self, left: int, right: int) -> int:
-        """Append the operation left ⊙ right; return the index of its result."""
+        """Append the elementwise product left ⊙ right; return the result's index."""
         out = self.value(self.sizes[left])
         self.operations.append(Product(out, left, right))
         return out
 
     def gate(self, state: int, decay: int, drive: int) -> None:
-        """Append the operation decay ⊙ state + drive, whose result replaces the state."""
+        """Append the recurrence state = decay ⊙ state + drive."""
         self.operations.append(Gate(state, decay, drive))
 
     def split(self, source: int, *sizes: int) -> list[int]:
-        """Append operations that split a vector into vectors of these sizes; return their indices."""
+        """Append operations that split a vector into parts of the given sizes; return the indices of the parts."""
         parts, start = [], 0
         for size in sizes:
             parts.append(self.value(size))
@@ -241,19 +247,19 @@ class Program:
         return parts
 
     def spread(self, source: int, *, each: int = 1, whole: int = 1) -> int:
-        """Append the repetition of each element, or of the whole vector; return the index of its result."""
+        """Append an operation that repeats each element, or the whole vector; return the result's index."""
         out = self.value(self.sizes[source] * each * whole)
         self.operations.append(Spread(out, source, each, whole))
         return out
 
     def fold(self, source: int, width: int) -> int:
-        """Append the sums of groups of ``width`` neighboring elements; return the index of the result."""
+        """Append the sums over groups of ``width`` neighboring elements; return the result's index."""
         out = self.value(self.sizes[source] // width)
         self.operations.append(Fold(out, source, width))
         return out
 
     def pointwise(self, source: int, function: str) -> int:
-        """Append the operation function(source), unless it is ``linear``; return the index of its result."""
+        """Append the elementwise operation function(source), unless it is ``linear``; return the result's index."""
         if function == "linear":
             return source
         if function not in FUNCTIONS:
@@ -263,7 +269,7 @@ class Program:
         return out
 
     def reverse(self, source: int) -> int:
-        """Append the reversal of a value in time; return the index of its result."""
+        """Append the reversal of a value in time; return the result's index."""
         if not self.whole:
             expected = "a model that reads forward in time, for a step (export_sequence accepts both directions)"
             raise ArgumentError("model", expected, "Bidirectional")
@@ -272,6 +278,6 @@ class Program:
         return out
 
     def array(self, tensor: Tensor) -> np.ndarray:
-        """Copy a tensor to a NumPy array in the program's real or complex dtype."""
+        """Return a tensor as a NumPy array in the real or complex dtype of the program."""
         kind = np.result_type(self.dtype, np.complex64) if tensor.is_complex() else self.dtype
         return np.array(tensor.detach().cpu().resolve_conj().numpy(), dtype=kind)

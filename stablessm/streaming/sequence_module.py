@@ -1,4 +1,4 @@
-"""A program for whole sequences of any length as a PyTorch module for export, without complex numbers."""
+"""A PyTorch module without complex numbers that runs a program over whole sequences, for export."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from stablessm.streaming.step_module import FrozenModule
 
 @final
 class SequenceModule(FrozenModule):
-    """A module that runs a program over all steps of a sequence.
+    """A module that runs a program over all steps of a sequence of any length.
 
     x is (B, T, d_input), or tokens (B, T), and y is (B, T, d_output).
 
@@ -92,7 +92,7 @@ class SequenceModule(FrozenModule):
         values[filters.past] = seen[:, steps:].index_select(2, constants["first"]).flatten(1)
 
     def _step_by_step(self, piece: range, values: Values) -> None:
-        """Run a range of operations (a piece) in a loop over the time steps."""
+        """Run the operations in a range (a piece) step by step, in a loop over time."""
         written = {value for number in piece for value in _written(self.program.operations[number])}
         read = [value for number in piece for value in _read(self.program.operations[number])]
         states = self._states(piece)
@@ -110,7 +110,7 @@ class SequenceModule(FrozenModule):
         values |= dict(zip(states, final, strict=True)) | dict(zip(wanted, outputs, strict=True))
 
     def _states(self, piece: range) -> list[int]:
-        """Return the indices of the states that a range of operations (a piece) replaces."""
+        """Return the indices of the states that the operations in a range (a piece) replace."""
         states = {value for slot in self.program.slots for value in slot.values}
         return sorted(states & {value for number in piece for value in _written(self.program.operations[number])})
 
@@ -124,7 +124,8 @@ def _scanned(decay: Parts, drive: Parts, before: Parts) -> Parts:
 
 
 def _pieces(program: ops.Program) -> list[range]:
-    """Divide the operations of a program into ranges: single operations, and ranges that one loop over time must run.
+    """Divide a program's operations into ranges to run in one loop over time, and operations without a
+    loop between them.
 
     A range begins with the first operation that reads a state and ends with the operation that replaces the state.
     """

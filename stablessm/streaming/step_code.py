@@ -19,7 +19,7 @@ _FLUSH_X86, _FLUSH_ARM = 0x8040, 1 << 24
 
 
 def build(program: Program, memory: Memory, x: np.ndarray, y: np.ndarray, triple: str) -> ir.Module:
-    """Return an LLVM module with the functions ``void step()`` and ``void block(x, y, steps)`` of a program.
+    """Return an LLVM module with the two functions ``void step()`` and ``void block(x, y, steps)`` of a program.
 
     ``step`` computes one sample from the array x to the array y; ``block`` computes many, (batch, time, size).
     ``triple`` is LLVM's name of the machine.
@@ -44,7 +44,7 @@ def build(program: Program, memory: Memory, x: np.ndarray, y: np.ndarray, triple
 
 @contextmanager
 def _function(module: ir.Module, name: str, arguments: list[ir.Type]) -> Iterator[tuple[ir.IRBuilder, Any]]:
-    """Start a function that treats denormal numbers as zero; yield its builder and its arguments.
+    """Start an LLVM function in which denormal numbers count as zero; yield its builder and its arguments.
 
     Without input, a decaying state becomes denormal, and an addition of denormal numbers takes a hundred cycles on x86.
     Arm processors are not slower, but give the same numbers as x86 this way.
@@ -62,7 +62,8 @@ def _function(module: ir.Module, name: str, arguments: list[ir.Type]) -> Iterato
 
 
 def _flush_x86(builder: ir.IRBuilder) -> Callable[[], Any]:
-    """Emit code that lets an x86 processor treat denormal numbers as zero; return a function that emits the reverse.
+    """Emit code that makes an x86 processor treat denormal numbers as zero; return a function that emits
+    code to end this.
 
     The setting is in the control register MXCSR.
     """
@@ -76,7 +77,8 @@ def _flush_x86(builder: ir.IRBuilder) -> Callable[[], Any]:
 
 
 def _flush_arm(builder: ir.IRBuilder) -> Callable[[], Any]:
-    """Emit code that lets an Arm processor treat denormal numbers as zero; return a function that emits the reverse.
+    """Emit code that makes an Arm processor treat denormal numbers as zero; return a function that emits
+    code to end this.
 
     The setting is in the control register FPCR.
     """
@@ -92,7 +94,7 @@ def _intrinsic(builder: ir.IRBuilder, name: str, result: ir.Type, *arguments: ir
 
 
 def _sample(module: ir.Module, program: Program, memory: Memory) -> ir.Function:
-    """Return the function ``void sample(x, row stride of x, y, row stride of y)``, which computes one step.
+    """Return the LLVM function ``void sample(x, row stride of x, y, row stride of y)``, which computes one step.
 
     Strides are in elements.
     """

@@ -1,4 +1,4 @@
-"""A program of one step as a PyTorch module for export, without complex numbers."""
+"""A PyTorch module without complex numbers that runs a program for one step, for export."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ TORCH = Library(
 
 
 class FrozenModule(nn.Module, ABC):
-    """A module with constant weights that runs a program: y, *states = module(x, *states).
+    """A module with constant weights that runs a program as y, *states = module(x, *states).
 
     A complex state is a pair of real numbers, (B, …, 2). ``torch.view_as_real`` of a layer's state is such a pair;
     ``torch.view_as_complex`` converts it back.
@@ -49,20 +49,22 @@ class FrozenModule(nn.Module, ABC):
 
     @abstractmethod
     def _run(self, values: Values) -> None:
-        """Compute the list of all values from the input (value 0) and the flattened states (B, size)."""
+        """Run all operations; return the list of all values, given the input (value 0) and the flattened states (B,
+        size).
+        """
 
     @abstractmethod
     def _final(self, value: Tensor) -> Tensor:
-        """Return the last state, flattened; ``value`` is what ``_run`` left in the place of the state."""
+        """Return the new value of a state, flattened; ``value`` is the result that ``_run`` stored in its place."""
 
     def initial_state(self, batch: int) -> tuple[Tensor, ...]:
-        """Return states of zeros for a batch of sequences."""
+        """Return the states before the first step, all zeros, for ``batch`` sequences."""
         return tuple(
             torch.zeros(batch, *slot.pair_shape, dtype=self.program.torch_dtype) for slot in self.program.slots
         )
 
     def forward(self, x: Tensor, *states: Tensor) -> tuple[Tensor, ...]:
-        """Return the output and the new states."""
+        """Compute one step: return the output and the new states."""
         values = {0: x if self.program.table is None else F.embedding(x, self.get_buffer("table"))}
         for slot, state in zip(self.program.slots, states, strict=True):
             parts = (state,) if len(slot.values) == 1 else state.unbind(-1)
@@ -78,12 +80,12 @@ class FrozenModule(nn.Module, ABC):
         return values[self.program.output], *after
 
     def _numbers(self, number: int) -> dict[str, Tensor]:
-        """Return the constant tensors of the operation with index ``number``, by name."""
+        """Return the constant tensors, such as weights, of the operation with index ``number``, by name."""
         return {name: getattr(self, f"{name}_{number}") for name in self._names[number]}
 
     def _call(self, number: int) -> tuple[int, Callable[[Values], Tensor]]:
-        """Return the index of an operation's first result, and the function that computes this result from
-        all values.
+        """Return the index of an operation's first result, and the function that computes the
+        result from all values.
         """
         operation = self.program.operations[number]
         return operation[0], lowered(operation, self._numbers(number), TORCH)

@@ -29,14 +29,14 @@ class _Runner(Protocol):
     def read(self, slot: Slot) -> list[np.ndarray]: ...
     def write(self, slot: Slot, parts: list[np.ndarray]) -> None: ...
     def arrays(self) -> list[np.ndarray]:
-        """Return every array that a step reads or writes, except the weights; a copy of a stream copies these
-        arrays.
+        """Return every array except the weights that a step reads or writes; a copied streamer needs copies of all of
+        them.
         """
 
 
 @final
 class Streamer:
-    """Runs a model as a stream: ``y_t = streamer(x_t)`` computes one step of ``model(x)`` and keeps the state.
+    """Runs a model on a stream: each call ``y_t = streamer(x_t)`` computes one step, and the streamer keeps the state.
 
     The weights are copied at construction, and eigenvalues, gains and the discretization are computed once. llvmlite
     compiles the step to machine code; no C compiler is needed. Without llvmlite, the step runs in NumPy. A compiled
@@ -90,7 +90,7 @@ class Streamer:
     @overload
     def __call__(self, x_t: Tensor) -> Tensor: ...
     def __call__(self, x_t: Any) -> Any:
-        """Run one step for x_t (batch, d_input), (d_input,) if batch is 1, or tokens (batch,), and return y_t.
+        """Run one step: return y_t for x_t (batch, d_input), x_t (d_input,) if batch is 1, or tokens (batch,).
 
         An array as input gives an array as output, and a tensor gives a tensor.
         """
@@ -113,7 +113,7 @@ class Streamer:
     @overload
     def run(self, x: Tensor, out: Tensor | None = None) -> Tensor: ...
     def run(self, x: Any, out: Any = None) -> Any:
-        """Run a block of samples (batch, time, d_input), or tokens (batch, time), from the present state.
+        """Run the model on a block of samples (batch, time, d_input), or tokens (batch, time), and return the outputs.
 
         The result is (batch, time, d_output). If ``out`` is given, the result is written to it and no memory is
         allocated (except for embeddings of tokens). ``out`` must be contiguous and writable, have the streamer's dtype,
@@ -132,8 +132,8 @@ class Streamer:
         return out if out is not None else torch.from_numpy(y) if isinstance(x, Tensor) else y
 
     def _checked_out(self, out: Any, shape: tuple[int, ...], x: np.ndarray) -> np.ndarray:
-        """Return ``out`` as an array; raise an error if writing to it could overwrite the input x or the result of a
-        step.
+        """Return ``out`` as an array, after checking that writing to it cannot overwrite the input or a
+        returned result.
         """
         y = _array("out", out)
         if y.shape != shape or y.dtype != self._program.dtype or not y.flags.c_contiguous:
@@ -153,7 +153,7 @@ class Streamer:
 
     @property
     def state(self) -> Any:
-        """Return a copy of the state as ``model.step`` takes it: a tensor, or a tuple of tensors for several layers."""
+        """Return a copy of the state in the form that ``model.step`` takes: a tensor, or a tuple for several layers."""
         return self._read(self._program.structure)
 
     @state.setter
@@ -180,7 +180,7 @@ class Streamer:
         return state.reshape(self.batch, *slot.shape)
 
     def _pairs(self, structure: Any, state: Any) -> list[tuple[Slot, Any]]:
-        """Yield every state of the program together with the tensor that the caller gave for it."""
+        """Yield pairs of a state of the program and the tensor that the caller gave for this state."""
         if isinstance(structure, int):
             return [(self._program.slots[structure], state)]
         if structure is None:
@@ -212,7 +212,7 @@ class Streamer:
 
 
 def _array(name: str, x: Any) -> np.ndarray:
-    """Return a tensor on the CPU as a NumPy array without a copy; return an array unchanged."""
+    """Return a NumPy array that shares the memory of a CPU tensor; return an array unchanged."""
     if isinstance(x, np.ndarray) and not isinstance(x, np.ma.MaskedArray):
         return x
     if not isinstance(x, Tensor):
@@ -227,7 +227,7 @@ def _array(name: str, x: Any) -> np.ndarray:
 
 
 def _is_writable(array: np.ndarray) -> bool:
-    """Return False if the system refuses to write to an array, for example if it maps a read-only file."""
+    """Return False if an array cannot be written to, for example because it maps a read-only file."""
     if array.size and os.path.exists("/dev/zero"):
         flat: Any = array.reshape(-1)
         numbers = memoryview(flat)
@@ -241,7 +241,7 @@ def _is_writable(array: np.ndarray) -> bool:
 
 
 def _copied(program: Program, batch: int, backend: str, arrays: list[np.ndarray]) -> Streamer:
-    """Create a streamer of a program with the state in the given arrays."""
+    """Create a streamer of the same program that starts from the state in the given arrays."""
     streamer = object.__new__(Streamer)
     streamer.batch, streamer.backend = batch, _available(backend)
     streamer._build(program)
@@ -251,7 +251,7 @@ def _copied(program: Program, batch: int, backend: str, arrays: list[np.ndarray]
 
 
 def _available(backend: str) -> str:
-    """Return the backend to run, ``compiled`` or ``numpy``, for the value of the argument ``backend``."""
+    """Return the backend to use, "compiled" or "numpy", given the caller's argument ``backend``."""
     missing = why_not("cpu")
     if backend == "compiled" and missing is not None:
         raise BackendUnavailableError(f"backend: 'compiled' was requested, but {missing}")
