@@ -3,11 +3,12 @@
 By default, glibc returns a block above 32 MB to the system as soon as it is freed. The next result of that size then
 pays for one page fault per 4 KB, which takes several times longer than the scan itself. Here every large result has a
 mapping of its own. When the last user of the memory is gone (a tensor, a view, a NumPy array, a tensor that autograd
-saved), the mapping becomes idle, and the next result of the same size takes it over.
+saved), the mapping becomes idle, and the next result takes it over. A mapping of another size is resized, which keeps
+the pages that both sizes need.
 
-Idle mappings do not raise the peak: before a new mapping is made, idle mappings of at least its size are returned to
-the system. The environment variable ``STABLESSM_POOL`` sets the largest number of idle megabytes (default: 1024); with
-0, PyTorch allocates all results.
+Idle mappings do not raise the peak: before a new or resized mapping is used, idle mappings of at least its size are
+returned to the system. The environment variable ``STABLESSM_POOL`` sets the largest number of idle megabytes
+(default: 1024); with 0, PyTorch allocates all results.
 """
 
 from __future__ import annotations
@@ -61,25 +62,37 @@ class Pool:
         """Return a mapping of ``size`` bytes that no tensor uses, from the pool or newly made; its content is
         undefined.
         """
+        idle = None
         if self._lock.acquire(blocking=False):
             try:
-                for index in reversed(range(len(self._idle))):
-                    if len(self._idle[index]) == size:
-                        return self._idle.pop(index)
-                rest = self.idle_bytes - size
-                while self._idle and self.idle_bytes > rest:
-                    self._idle.pop(0)
+                idle = self._released(size)
             finally:
                 self._lock.release()
+        if idle is not None:
+            with contextlib.suppress(SystemError, OSError, BufferError):  # not every system can resize a mapping
+                if len(idle) != size:
+                    idle.resize(size)
+                return idle
         mapping = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         with contextlib.suppress(AttributeError, OSError):  # not every system has huge pages
             mapping.madvise(mmap.MADV_HUGEPAGE)
         return mapping
 
-    def give_back(self, mapping: mmap.mmap) -> None:
-        """Keep a mapping for a later result of the same size; if the kept mappings exceed the limit, free the
-        oldest.
+    def _released(self, size: int) -> mmap.mmap | None:
+        """Remove and return the idle mapping whose size is closest to ``size``, the latest of equals. If it has another
+        size, free the oldest others, so that ``size`` bytes in use do not raise the total.
         """
+        if not self._idle:
+            return None
+        closest = min(reversed(range(len(self._idle))), key=lambda index: abs(len(self._idle[index]) - size))
+        rest = self.idle_bytes - size
+        mapping = self._idle.pop(closest)
+        while len(mapping) != size and self._idle and self.idle_bytes > rest:
+            self._idle.pop(0)
+        return mapping
+
+    def give_back(self, mapping: mmap.mmap) -> None:
+        """Keep a mapping for a later result; if the kept mappings exceed the limit, free the oldest."""
         if self._lock.acquire(blocking=False):
             try:
                 self._idle.append(mapping)

@@ -166,6 +166,30 @@ def test_the_pool_never_holds_more_than_was_in_use_at_once() -> None:
         assert pool.idle_bytes + sum(map(len, live)) <= peak
 
 
+def test_memory_of_other_sizes_is_used_again() -> None:
+    rng, pool = random.Random(2), results.Pool(1 << 30)
+    for _ in range(200):
+        old, new = (SIZE * rng.randint(1, 9) for _ in range(2))
+        mapping = pool.take(old)
+        mapping[:] = b"\x07" * old
+        pool.give_back(mapping)
+        taken = pool.take(new)
+        assert taken is mapping
+        assert taken[: min(old, new)] == b"\x07" * min(old, new)
+        del taken, mapping
+
+
+def test_a_system_that_cannot_resize_gets_a_new_mapping(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Fixed(mmap.mmap):
+        def resize(self, size: int) -> None:
+            raise SystemError("mmap: resizing not available--no mremap()")
+
+    pool = results.Pool(1 << 30)
+    pool.give_back(Fixed(-1, SIZE))
+    assert len(pool.take(2 * SIZE)) == 2 * SIZE
+    assert pool.idle_bytes == 0
+
+
 def test_nothing_waits_for_a_lock_that_another_thread_holds(pool: results.Pool) -> None:
     kept = scan(0)[0]
     with pool._lock:
