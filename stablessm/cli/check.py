@@ -30,19 +30,19 @@ def check(
         typer.Option(help="Check a small random model of this family of transformers, such as mamba; repeatable."),
     ] = None,
     families: Annotated[bool, typer.Option("--families", help="Check all recurrent families of transformers.")] = False,
-    case: Annotated[list[str] | None, typer.Option(help="Case to check, such as chunks (default: all).")] = None,
+    case: Annotated[list[str] | None, typer.Option(help="Name of a check, such as chunks (default: all).")] = None,
     d_input: Annotated[
         int | None, typer.Option(min=1, help="Number of input channels (default: read from the model).")
     ] = None,
     length: Annotated[int, typer.Option(min=12, help="Number of steps of the random sequences.")] = 24,
     batch_size: Annotated[int, typer.Option(min=2, help="Number of random sequences.")] = 3,
     tol: Annotated[
-        float | None, typer.Option(help="Error tolerance, relative to the largest output (default: by dtype).")
+        float | None, typer.Option(help="Error tolerance, relative to the largest output (default: depends on dtype).")
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the sequences, and of random weights.")] = 0,
     trust_remote_code: TrustRemoteCode = False,
 ) -> dict[str, Any]:
-    """Check that carrying the state in any way gives the same outputs.
+    """Check that carrying the state does not change the outputs.
 
     The model computes random sequences in one pass, and again step by step, in chunks, with padding, one at a time,
     packed, from copied and saved states, in bfloat16, and in generate. The table shows for each of these cases whether

@@ -68,7 +68,8 @@ def _kernel_cpu() -> str:
 
 def env(
     checked: Annotated[
-        bool, typer.Option("--check", help="Import PyTorch, run every scan backend once, and show which one is used.")
+        bool,
+        typer.Option("--check", help="Import PyTorch, run every scan backend once, and show which backend is used."),
     ] = False,
 ) -> dict[str, Any]:
     """Show installed versions and devices.
@@ -86,7 +87,7 @@ def env(
     tables.show(("package", "version"), versions, title="versions")
     if not checked:
         tables.show(("device", "model"), found["devices"].items(), title="devices")
-        note("stablessm env --check runs every scan backend once and shows which one is used")
+        note("stablessm env --check runs every scan backend once and shows which backend is used")
         return found
     devices = ((name, what, found["auto"][name]) for name, what in found["devices"].items())
     tables.show(("device", "model", "scan backend (auto)"), devices, title="devices")

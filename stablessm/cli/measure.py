@@ -29,7 +29,8 @@ class MemoryOptions:
     norm: Annotated[
         str,
         typer.Option(
-            help="Inputs to search: ball (norm up to --bound), plus_one (any, M divided by size + 1) or unit (size 1)."
+            help="Normalization of the memory: ball (inputs of norm up to --bound), plus_one (memory divided by the "
+            "input's norm + 1) or unit (unit vectors as inputs)."
         ),
     ] = "ball"
     bound: Annotated[float, typer.Option(help="Largest norm of the inputs that are tried.")] = 1.0
@@ -47,7 +48,7 @@ def measure(
         list[str],
         typer.Argument(
             help="Model: folder saved by stablessm, Hugging Face folder or name, or module:factory (its code runs). "
-            "Several models are compared, and so are the models in a folder of checkpoints.",
+            "Several models, or all models in a folder of checkpoints, are compared.",
         ),
     ],
     *,
@@ -55,8 +56,8 @@ def measure(
     words: Annotated[
         str | None,
         typer.Option(
-            help="Comma-separated words, each of which a Hugging Face model reads at every step as a constant input; "
-            "multi-token words use their last token (default: inputs in embedding space)."
+            help="Comma-separated words; the memory of a Hugging Face model is measured for each word as constant "
+            "input (only the last token of a word; default: inputs in embedding space)."
         ),
     ] = None,
     out: Annotated[

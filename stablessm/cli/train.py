@@ -78,7 +78,7 @@ class TrainingOptions:
     )
     schedule: Annotated[
         str,
-        typer.Option(help="Learning rate after the warm-up: cosine, linear, constant, or wsd (constant, then linear)."),
+        typer.Option(help="Schedule after the warm-up: cosine, linear, constant, or wsd (constant, then linear)."),
     ] = "cosine"
     warmup: Annotated[float, typer.Option(help="Fraction of the steps during which the learning rate rises.")] = 0.05
     cooldown: Annotated[
@@ -107,7 +107,8 @@ class TrainingOptions:
         int | None, typer.Option(min=1, help="Number of steps between evaluations (default: one epoch).")
     ] = None
     checkpoint_every: Annotated[
-        int | None, typer.Option(min=1, help="Number of steps between checkpoints (default: each minute).")
+        int | None,
+        typer.Option(min=1, help="Number of steps between checkpoints (default: one checkpoint per minute)."),
     ] = None
     log_every: Annotated[int, typer.Option(min=1, help="Number of steps between logged metrics.")] = 20
     device: Device = "auto"
