@@ -68,8 +68,7 @@ def _kernel_cpu() -> str:
 
 def env(
     checked: Annotated[
-        bool,
-        typer.Option("--check", help="Import PyTorch, run every scan backend once, and show which backend is used."),
+        bool, typer.Option("--check", help="Import PyTorch, run every scan backend, and show which backend is used.")
     ] = False,
 ) -> dict[str, Any]:
     """Show installed versions and devices.

@@ -42,9 +42,7 @@ class KernelOptions:
     """Command-line options that describe the kernel to fit: formula or file, and times."""
 
     expression: Annotated[str | None, typer.Argument(help="Kernel as a formula in t, such as '1/(1+t)**1.1'.")] = None
-    horizon: Annotated[
-        int | None, typer.Option(min=1, help="Number of time steps of the grid 0, dt, …, horizon·dt.")
-    ] = None
+    horizon: Annotated[int | None, typer.Option(min=1, help="Number of steps of the grid 0, dt, …, horizon·dt.")] = None
     dt: Annotated[
         float | None, typer.Option(help="Time between samples, or time step for an --interval (default: 1).")
     ] = None

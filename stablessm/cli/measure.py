@@ -29,8 +29,7 @@ class MemoryOptions:
     norm: Annotated[
         str,
         typer.Option(
-            help="Normalization of the memory: ball (inputs of norm up to --bound), plus_one (memory divided by the "
-            "input's norm + 1) or unit (unit vectors as inputs)."
+            help="Normalization: ball (inputs of norm up to --bound), plus_one (memory / (norm + 1)) or unit (norm 1)."
         ),
     ] = "ball"
     bound: Annotated[float, typer.Option(help="Largest norm of the inputs that are tried.")] = 1.0

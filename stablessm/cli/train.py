@@ -107,8 +107,7 @@ class TrainingOptions:
         int | None, typer.Option(min=1, help="Number of steps between evaluations (default: one epoch).")
     ] = None
     checkpoint_every: Annotated[
-        int | None,
-        typer.Option(min=1, help="Number of steps between checkpoints (default: one checkpoint per minute)."),
+        int | None, typer.Option(min=1, help="Number of steps between checkpoints (default: one per minute).")
     ] = None
     log_every: Annotated[int, typer.Option(min=1, help="Number of steps between logged metrics.")] = 20
     device: Device = "auto"
