@@ -22,7 +22,7 @@ def is_bad(tensor: Tensor, limit: float | None) -> bool:
 
 
 def bad_entries(tensor: Tensor, limit: float | None) -> Tensor:
-    """Return a mask of the entries that are NaN or infinite or, with a limit, not at most the limit in modulus."""
+    """Return a mask of the bad entries of a tensor: NaN, infinite or, with a limit, above the limit in modulus."""
     return ~tensor.isfinite() if limit is None else ~(tensor.abs() <= limit)
 
 
@@ -37,8 +37,8 @@ def is_spoilt(tensor: Tensor, limit: float | None) -> bool:
 
 
 def first_bad(bad: Tensor, order: Order, latest: bool) -> tuple[int, ...]:
-    """Return the index of the first True entry of a mask; for a sequence, of the True entry with the earliest (or
-    latest) step.
+    """Return the index of the first True entry of a mask; a sequence is searched step by step, from the end if
+    ``latest``.
     """
     if order is None:
         return _unravel(bad)

@@ -71,7 +71,9 @@ class Fit:
 
     @property
     def misfit(self) -> float:
-        """Return the root mean square deviation of the curve from the fitted law, in standard deviations of noise."""
+        """Return the root mean square deviation of the curve from the fitted law, divided by the deviation of the
+        noise.
+        """
         return math.sqrt(self.cost / self.n)
 
     def half_width(self, parameter: int) -> float:
@@ -212,9 +214,7 @@ def _starts(free: tuple[int, ...], window: Points) -> Iterator[np.ndarray]:
 
 
 def _single(main: tuple[int, ...], s: np.ndarray, y: np.ndarray, weight: np.ndarray, zooms: int = 1) -> np.ndarray:
-    """Fit a law of decay with one term: search its nonlinear parameter on finer and finer grids, with a linear fit for
-    each.
-    """
+    """Fit a law of decay with one term by a search over its nonlinear parameter, with a linear fit at every value."""
     theta = np.array([ABSENT, 0.0, 0.0, 0.0, 0.0, ABSENT, 0.0, 1.0])
     low, high = math.log(1e-3 * s[s > 0].min()), math.log(3.0)
     if Q in main:

@@ -31,7 +31,7 @@ _DISCREPANCY = 1e-6  # least standard deviation of a point, however many samples
 @final
 @dataclass(frozen=True)
 class Points:
-    """Points of a curve M: log M = ``y`` at the times ``origin + unit * s``, each with the weight 1 / variance of y."""
+    """Points of a curve M: logarithms y = log M at the times ``origin + unit * s``, with weights 1 / variance of y."""
 
     s: np.ndarray
     y: np.ndarray
@@ -139,7 +139,7 @@ def after_last(mask: np.ndarray) -> int:
 
 
 def _share(level: float, y: ArrayLike) -> np.ndarray:
-    """Return the error that a noise floor of the given level causes in the logarithms y of a curve."""
+    """Return the errors that a noise floor of the given level causes in the logarithms y of a curve."""
     return 0.5 * np.minimum(level * np.exp(np.minimum(-np.asarray(y), 600.0)), 1e6)
 
 

@@ -91,9 +91,7 @@ def decide(seen: Windows, margin: float, log_negligible: float) -> Verdict:
 
 
 def _followed(judged: list[Judgment], first: int, margin: float, seen: Windows) -> Verdict:
-    """Decide from the first window of a curve that a law fits; the verdict is ``undecided`` if later windows contradict
-    the law.
-    """
+    """Decide from the first window that a law fits; return ``undecided`` if later windows contradict the law."""
     chosen, later = judged[first], judged[first + 1 :]
     kind, evidence = chosen.vote, chosen.evidence
     name = chosen.name

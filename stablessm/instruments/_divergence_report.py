@@ -61,7 +61,7 @@ _STABLE = (
 @final
 @dataclass(frozen=True, repr=False)
 class Divergence(Result):
-    """A report on the tensor that diverged first, in the order in which tensors are computed."""
+    """A report on the first tensor that diverged, in the order of computation."""
 
     phase: Phase
     """``parameter``: a parameter or buffer was bad before it was used. ``input``: the input of the model was bad.

@@ -1,4 +1,4 @@
-"""Search for the first operation that turned finite numbers into NaN or infinity, and for the kind of error."""
+"""Search for the first operation that turned finite numbers into NaN or infinity, and for the cause."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ class ImpulseResponse:
 
     @classmethod
     def on(cls, inputs: Tensor) -> ImpulseResponse:
-        """Prepare the computation for the given inputs."""
+        """Create the object for given inputs (B, T, d_input), with shifted copies of the inputs if memory allows."""
         batch, steps, channels = inputs.shape
         if batch * steps**2 * channels * inputs.element_size() > SHIFTED_BYTES:
             return cls(inputs, None)

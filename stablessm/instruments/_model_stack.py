@@ -51,7 +51,7 @@ class Stack:
         return math.inf if math.isnan(value) else value
 
     def values(self, models: Weights, which: Tensor) -> Tensor:
-        """Return the distances of P perturbed models from the target, (P,); ``which`` are the indices of the
+        """Return the distances (P,) of P perturbed models from the target; ``which`` are the indices of their
         unperturbed models.
         """
         models = models | {name: w[which] for name, w in self.fixed.items()}

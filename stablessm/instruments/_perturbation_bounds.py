@@ -25,7 +25,9 @@ CHUNK_ELEMENTS = 2**21
 
 @torch.no_grad()
 def modes_of(distance: KernelDistance) -> Modes | None:
-    """Return the modes of the model of a kernel distance; None if its kernel is not a sum of supported modes."""
+    """Return the modes of the model in a kernel distance; None if the kernel of the model is not a sum of supported
+    modes.
+    """
     model: Any = distance.model
     if not isinstance(getattr(model, "map", None), OUR_MAPS):
         return None
@@ -84,8 +86,8 @@ class Modes(ABC):
 
     @abstractmethod
     def _mode_change(self, radii: Tensor, perturbed: AbstractSet[str]) -> Tensor:
-        """Return an upper bound of the change of each of N modes if its weight changes by at most each of R radii, (R,
-        N).
+        """Return an upper bound (R, N) on the change of each of N modes when its weight changes by at most each of R
+        radii.
 
         The change is Σ_k q_k |m̃_n(t_k) - m_n(t_k)|. The bound is ∞ where the model would overflow.
         """

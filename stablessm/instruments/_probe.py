@@ -65,7 +65,7 @@ def explained(targets: Tensor, predicted: Tensor, groups: int) -> Tensor:
 
 
 def new_explained(targets: Tensor, predicted: Tensor) -> Tensor:
-    """Return the explained variance of the new part of each target, which the previous targets do not determine, (K,).
+    """Return the explained variance (K,) of the part of each target that the previous targets do not determine.
 
     For orthonormal targets q_i and predictions in the span of F centered features (and constants), each value is at
     most |P q_i|², where P is the projection onto this span, so that the sum of all values is at most F.

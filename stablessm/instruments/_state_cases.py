@@ -58,7 +58,7 @@ def _chunks(check: Check, name: str) -> StateCase:
 
 
 def _right_padding(check: Check, name: str) -> StateCase:
-    """Test right-padded prompts, and steps after them.
+    """Test that padding on the right of prompts changes neither the outputs nor the steps after the prompts.
 
     For attention, the padding stays in the cache, where sliding windows and position biases count it; ``transformers``
     requires padding on the left before generation. A recurrent state must ignore the padding.
@@ -76,7 +76,7 @@ def _converted(change: plans.Change) -> Case:
 
 
 def _packing(check: Check, name: str) -> StateCase:
-    """Test rows of packed sequences. A model that does not separate them at all does not support packing."""
+    """Test rows of packed sequences; a model that ignores the borders between sequences does not support packing."""
     (plan,) = plans.packing(check.shape)
     case = check.run(name, [plan])
     if case.status == FAIL and case.error is not None:
@@ -102,9 +102,7 @@ def _reuse(check: Check, name: str) -> StateCase:
 
 
 def _both(case: StateCase, other: Callable[[], StateCase]) -> StateCase:
-    """Run a second test case after a passed one; return ``case`` if it failed or if the model does not support the
-    second.
-    """
+    """Return the result of ``other``, or ``case`` itself if it failed or if the model does not support ``other``."""
     if case.status == FAIL:
         return case
     try:
@@ -171,7 +169,7 @@ def _dtype(dtype: torch.dtype) -> Case:
 
 
 def _exact(check: Check, x: Tensor) -> Tensor:
-    """Return the outputs of one pass in float64, or in the dtype of the model if it is too large or float64 fails."""
+    """Return the outputs of one pass in float64, or in the dtype of the model where float64 is not possible."""
     try:
         weights = check.adapter.model.parameters() if isinstance(check.adapter.model, torch.nn.Module) else ()
         if sum(weight.numel() for weight in weights) > LARGE:

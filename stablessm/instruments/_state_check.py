@@ -161,7 +161,7 @@ def _whole(adapter: Stateful, x: Tensor) -> Tensor:
 
 
 def _lengths(plan: plans.Plan) -> str:
-    """Return a text with the lengths of the calls of a plan."""
+    """Describe the lengths of the calls of a plan in words."""
     lengths = [sum(map(len, feed.rows[0])) for feed in plan]
     shown = list(map(str, lengths))
     return f"calls of {', '.join(shown if len(shown) <= 5 else [*shown[:3], '…', shown[-1]])} steps"

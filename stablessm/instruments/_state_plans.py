@@ -123,7 +123,7 @@ def padding(shape: Shape, side: str) -> list[Plan]:
 
 
 def unpadded(shape: Shape) -> list[Plan]:
-    """Return plans that feed each prompt alone, without padding, and then single steps; compare with ``padding``."""
+    """Return plans that feed each prompt alone, unpadded, and then single steps: the reference for ``padding``."""
     return [
         (
             Feed(((Piece(row, 0, length),),)),
@@ -155,7 +155,7 @@ def _detour(shape: Shape, steps: int = 1, **options: Any) -> Feed:
 
 
 def rollback(shape: Shape) -> list[Plan]:
-    """Return a plan of a prompt, a detour, and a return to a copy of the state after the prompt."""
+    """Return a plan of a prompt, calls with other inputs, and a return to a copy of the state after the prompt."""
     half = shape.half
     detour = (_detour(shape, source="state", keep="copy"), _detour(shape, source="state"))
     back = shape.chunk(half, half + 1, source="copy", how="step")
@@ -163,7 +163,7 @@ def rollback(shape: Shape) -> list[Plan]:
 
 
 def undo(shape: Shape, record: Change, crop: Change) -> list[Plan]:
-    """Return a plan that takes a detour of one step, which ``crop`` then removes from the state."""
+    """Return a plan with one step of other inputs after a prompt, which ``crop`` then removes from the state."""
     half = shape.half
     back = shape.chunk(half, half + 1, via=crop, how="step")
     return [(shape.chunk(0, half), _detour(shape, source="state", via=record), back, *shape.stepwise(half + 1))]
@@ -192,14 +192,14 @@ def interleaved(shape: Shape) -> list[Plan]:
 
 
 def reused(shape: Shape, reset: Change) -> list[Plan]:
-    """Return a plan of one batch, and another batch with the same state object after its reset."""
+    """Return a plan of one batch, followed by another batch that reuses the same state object after a reset."""
     half = shape.half
     again = shape.chunk(0, half, source="state", via=reset)
     return [(_detour(shape, half), again, *shape.stepwise(half))]
 
 
 def mutation(shape: Shape) -> list[Plan]:
-    """Return a plan of two calls from the same state, which the first call must not change."""
+    """Return a plan of two calls from the same state, to test that the first call does not change the state."""
     half = shape.half
     once = shape.chunk(half, half + 1, source="prompt", how="step")
     return [(shape.chunk(0, half, into="prompt"), once, once, *shape.stepwise(half + 1))]

@@ -1,4 +1,4 @@
-"""Execution of plans: run a model by a plan, and compare the outputs (also of inner modules) with those of one pass."""
+"""Runs a model by a plan, and compares the outputs, also of inner modules, with the outputs of one pass."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from stablessm.instruments.adapters import Stateful
 @final
 @dataclass(frozen=True)
 class Difference:
-    """The difference between the outputs of a plan and of one pass: its size, and where it starts."""
+    """The difference between the outputs of a plan and of one pass: its size, and the step at which it starts."""
 
     error: float
     """Largest difference relative to the largest |output|; infinite if an output is not a number."""
@@ -171,7 +171,7 @@ def _recording(model: nn.Module) -> Iterator[dict[tuple[str, int], Tensor]]:
 
 
 def _pieces(feed: Feed) -> Iterator[tuple[int, int, Any]]:
-    """Yield every piece of a sequence in the rows of a call (without padding), with its row and its first step."""
+    """Yield (row, first step in the row, piece) for every piece of a sequence in a call; padding is left out."""
     for row, pieces in enumerate(feed.rows):
         at = 0
         for piece in pieces:

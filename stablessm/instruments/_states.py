@@ -13,7 +13,7 @@ from torch import Tensor
 
 
 def leaves(state: Any, path: str = "state") -> list[tuple[str, Any]]:
-    """Yield every array in a state, with its place as text.
+    """Return every array in a state as a pair (place, array), where the place is text such as ``state['h'][0]``.
 
     A state is a tensor, a NumPy or JAX array, or an object that contains arrays: tuples, lists, mappings and objects
     with attributes, such as a cache of the ``transformers`` library. Each array is listed once.
@@ -42,7 +42,7 @@ def _walk(value: Any, path: str, seen: set[int]) -> Iterator[tuple[str, Any]]:
 
 
 def is_array(value: Any) -> bool:
-    """Return True for a tensor, or an array of NumPy or JAX."""
+    """Return True for a tensor and for a NumPy or JAX array."""
     return isinstance(value, Tensor | np.ndarray) or (hasattr(value, "__array__") and hasattr(value, "dtype"))
 
 

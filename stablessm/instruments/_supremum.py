@@ -95,7 +95,7 @@ class Search:
         return self._eps * self._largest_output / self.dt / (self.bound if self.norm == "ball" else 1.0)
 
     def run(self, samples: int, ascent: int, seed: int) -> None:
-        """Search over inputs of all sizes and inputs that a linearized model suggests, then improve them by ascent."""
+        """Search over inputs of all sizes and inputs from a linearized model, then improve them by ascent."""
         d = self.system.d_input
         generator = torch.Generator().manual_seed(seed)
         self.evaluate(self._spread(samples, generator), self.limit)
@@ -166,9 +166,7 @@ class Search:
             self.evaluate(self._own(self._best[until - 1 : until]), self.limit)
 
     def rows(self, points: Tensor) -> Tensor:
-        """Measure the memory function for each of n inputs and return it, (n, T); also keep the largest value at each
-        time.
-        """
+        """Return the memory function (n, T) for each of n inputs, and update the largest value at each time."""
         groups = points.split(self._together(self.horizon))
         return torch.cat([torch.cat(list(self._evaluated(some, self.horizon)), 1) for some in groups])
 
@@ -324,7 +322,9 @@ class Search:
         return zip(x.split(size), times.split(size), strict=True)
 
     def _slope(self, x: Tensor, times: Tensor) -> Tensor:
-        """Return the change of each input by which the memory function at its time grows fastest, (n, d_input)."""
+        """Return unit vectors (n, d_input), the direction in which to change each input to increase the memory function
+        fastest.
+        """
         with torch.enable_grad():
             x = x.detach().requires_grad_()
             speed = self._speeds(x, torch.cat(list(self._velocities(x, int(times.max()) + 1)), 1))

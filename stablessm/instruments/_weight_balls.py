@@ -20,7 +20,7 @@ WeightNorm: TypeAlias = Literal["tensor_max", "entry_max"]
 
 
 def select(model: nn.Module, parameters: Sequence[str] | str | None) -> Weights:
-    """Return some trainable parameters of a model: all, ``recurrent``, or those that match the given names or patterns.
+    """Return trainable parameters of a model: all, those of recurrences (``recurrent``), or those with matching names.
 
     >>> list(select(nn.LSTM(1, 2), ["weight_*"]))
     ['weight_ih_l0', 'weight_hh_l0']
@@ -52,8 +52,7 @@ def select(model: nn.Module, parameters: Sequence[str] | str | None) -> Weights:
 @final
 @dataclass(frozen=True)
 class WeightBall:
-    """The unit ball of changes of weights: the changes in which every tensor has a norm (the ``order``-norm) of at most
-    1.
+    """The unit ball of changes of weights, in which every tensor of a change has an ``order``-norm of at most 1.
 
     ``tensor_max`` (StableSSM, below eq. 7) has order 2, ``entry_max`` order ∞. Changes are relative to the radius.
 
@@ -80,7 +79,7 @@ class WeightBall:
         return {name: (c / self._size(c)).to(weights[name]) for name, c in changes.items()}
 
     def project(self, change: Weights) -> Weights:
-        """Project stacked changes onto the ball: return the nearest changes inside."""
+        """Return the nearest change in the ball for each of several stacked changes of weights."""
         if self.order == 2:
             return {name: c / self._size(c).clamp(min=1) for name, c in change.items()}
         return {name: c.clamp(-1, 1) for name, c in change.items()}
@@ -97,7 +96,7 @@ class WeightBall:
         return {name: g / self._size(g).clamp(min=1) for name, g in scaled.items()}
 
     def _size(self, stack: Tensor) -> Tensor:
-        """Return the norm of each of P stacked tensors, in a shape that can be multiplied with the stack."""
+        """Return the norm of each of P stacked tensors, in a shape that broadcasts with the stack."""
         norms = torch.linalg.vector_norm(stack.reshape(len(stack), -1), self.order, dim=1)
         return norms.reshape(-1, *(1,) * (stack.dim() - 1))
 

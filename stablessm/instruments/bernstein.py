@@ -116,8 +116,8 @@ def bernstein_check(
     lipschitz: float = 1.0,
     sharp: bool = False,
 ) -> BernsteinCheck:
-    """Return the bound of :func:`bernstein_bound` for the weights of a layer dh/dt = Λh + Bx + b, y = Cσ(h), Λ
-    diagonal.
+    """Return the exponential bound on the memory of a layer dh/dt = Λh + Bx + b, y = Cσ(h), Λ diagonal, from its
+    weights.
 
     θ_max = max(|Λ|₂, |B|₂, |b|₂, |C|₂), the weight norm of StableSSM (definition 2.4), with spectral norms
     for matrices. Λ are the eigenvalues, whatever map they came through. β = min(-λ) (eq. 44).

@@ -25,7 +25,7 @@ _DOUBLINGS = 60  # 2^60 terms: enough for every spectral radius below 1 that flo
 @checked
 @dataclass(frozen=True, eq=False, repr=False)
 class LyapunovCertificate(Result):
-    """A proof of the decay rate of the recurrence with a stable matrix W, from ``lyapunov_certificate``."""
+    """The result of :func:`lyapunov_certificate`: a proof of how fast the recurrence with a stable matrix W decays."""
 
     time: Time
     P: Tensor
@@ -53,7 +53,7 @@ class LyapunovCertificate(Result):
         )
 
     def bound(self, t: float | Tensor) -> Tensor:
-        """Return the proven upper bound constant · e^(-rate t) of ‖e^(Wt)‖₂ (in discrete time, of ‖W^t‖₂) for t ≥ 0."""
+        """Return the upper bound constant · e^(-rate t), proven for ‖e^(Wt)‖₂ (in discrete time, ‖W^t‖₂) for t ≥ 0."""
         return self.constant * torch.exp(-self.rate * torch.as_tensor(t, dtype=torch.float64))
 
 

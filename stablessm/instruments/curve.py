@@ -133,7 +133,7 @@ class MemoryCurve(Result):
         return ax
 
     def plotly(self, *, fit: bool = True, label: str = "memory") -> Figure:
-        """Return the same plot as an interactive figure of Plotly."""
+        """Return the plot of the curve (as :meth:`plot` draws it) as an interactive Plotly figure."""
         from plotly.graph_objects import Figure, Scatter
 
         shown = _thinned(len(self.time))

@@ -61,8 +61,8 @@ class DecayFit(Result):
     timescale: float | None = None
 
     def __call__(self, times: ArrayLike) -> np.ndarray:
-        """Return the fitted law of decay at times: NaN if the kind is ``undecided``; if ``finite``, 0 after
-        ``last_lag``.
+        """Return the fitted law of decay at the given times: NaN if ``undecided``, and 0 after ``last_lag`` if
+        ``finite``.
         """
         t = np.asarray(times, dtype=float)
         value = np.exp(self.log(t))

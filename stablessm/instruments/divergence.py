@@ -62,7 +62,7 @@ def trace_divergence(
 @final
 @dataclass(frozen=True)
 class _Call:
-    """A call of a module that is running, with its arguments."""
+    """A running call of a module, with the arguments of the call."""
 
     name: str
     module: nn.Module

@@ -73,7 +73,7 @@ _RENAMED = ("granitemoehybrid", "nemotron_h", "zamba", "zamba2")
 
 
 def names() -> list[str]:
-    """Return the names of the recurrent and hybrid model families of ``transformers``, found by reading its code.
+    """Return the names of the recurrent and hybrid model families of ``transformers``, found in the source code.
 
     Families for several kinds of data (images, sound and text) are left out; their text model is a separate family.
 

@@ -112,8 +112,8 @@ class PerturbationFamily(Result):
         return np.stack([curve.lower for curve in self.curves.values()])
 
     def crossings(self, margin: float = 0.0) -> list[Crossing]:
-        """Return, for consecutive widths, the radii at which the error of the wider model overtakes that of the
-        narrower.
+        """Return, for consecutive widths, the radii at which the error of the wider model overtakes the narrower
+        model's.
 
         The error of the wider model must exceed (1 + margin) times the error of the narrower model. Between radii both
         errors are interpolated linearly on logarithmic axes, or in β itself between 0 and the first positive radius.

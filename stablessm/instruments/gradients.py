@@ -229,7 +229,7 @@ class GradientTracker:
 
 
 def _recurrent(model: nn.Module) -> dict[str, Any]:
-    """Return the module of each recurrent parameter by the qualified name of the parameter."""
+    """Return a dictionary from the qualified name of each recurrent parameter to its module."""
     return {
         f"{name}.{own}".lstrip("."): module
         for name, module in recurrent_modules(model)

@@ -27,7 +27,7 @@ _POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len")
 
 
 def embedding_system(model: Any, output: Output | None, neutral: Sequence[int] | None = None) -> System:
-    """Return a model as a system from embeddings to outputs; an input is added to the embedding of a neutral token."""
+    """Return a system that runs a model on embeddings; inputs are added to the embedding of a neutral token."""
     base = neutral_embedding(model, neutral)
     return _system(model, output, lambda x: {"inputs_embeds": base + x}, base.shape[-1], base.dtype, "embedding")
 
@@ -40,7 +40,7 @@ def neutral_embedding(model: Any, neutral: Sequence[int] | None) -> Tensor:
 
 
 def token_system(model: Any, output: Output | None) -> System:
-    """Return a Hugging Face model, or any callable from token ids, as a system from token ids (B, T, 1) to outputs."""
+    """Return a system that runs a Hugging Face model, or any callable on token ids, on tokens (B, T, 1)."""
     if not is_transformer(model):
         return _token_callable(model, output)
     return _system(model, output, lambda x: {"input_ids": x[..., 0]}, 1, torch.long, "token")
@@ -71,7 +71,7 @@ def neutral_prefix(model: Any, prefix: Sequence[int] | None) -> list[int]:
 
 
 def checked_tokens(model: Any, argument: str, tokens: Sequence[int]) -> list[int]:
-    """Return checked token ids; raise an ArgumentError if there are none or if the model does not have one of them."""
+    """Check token ids and return them; raise an ArgumentError if there are none or the model lacks one of them."""
     size = model.get_input_embeddings().weight.shape[0] if hasattr(model, "get_input_embeddings") else None
     try:
         ids = [operator.index(token) for token in tokens]

@@ -28,7 +28,7 @@ DRAWS = 32
 
 
 def recurrent_modules(model: nn.Module) -> Iterator[tuple[str, Any]]:
-    """Yield the recurrent modules of a model, which list ``recurrent_parameters``, with their qualified names.
+    """Yield the name and the module of every recurrence in a model, that is, of modules with ``recurrent_parameters``.
 
     A compiled module is skipped, because it forwards the attributes of the module inside it, which would count twice.
     """
@@ -52,7 +52,7 @@ def ratio(numerator: Tensor, denominator: Tensor) -> Tensor:
 @final
 @dataclass(frozen=True, repr=False)
 class Mode(Result):
-    """One mode of a recurrence: its eigenvalue, time scale and sensitivity; ``ModeReport`` explains the fields."""
+    """One mode of a recurrence: its eigenvalue, time scale, gradient scale and distance to instability."""
 
     module: str
     index: tuple[int, ...]
@@ -65,7 +65,7 @@ class Mode(Result):
 
     @property
     def unstable(self) -> bool:
-        """Return True if the mode is unstable, which means that it grows from sample to sample."""
+        """Return True if the mode is unstable, which means that its state grows from sample to sample."""
         return self.growth > 0
 
     def __str__(self) -> str:
@@ -77,7 +77,7 @@ class Mode(Result):
 @final
 @dataclass(frozen=True, repr=False)
 class Initialization(Result):
-    """The result of :meth:`ModeReport.intact`: the differences from the initialization, and true if there are none."""
+    """The result of :meth:`ModeReport.intact`, which is true if all eigenvalues are as the layers initialized them."""
 
     findings: tuple[str, ...]
     """Differences from the initialization, one sentence per module."""
@@ -318,7 +318,7 @@ def _same(a: np.ndarray, b: np.ndarray, tolerance: float) -> bool:
 
 
 def _compare(now: np.ndarray, draws: list[np.ndarray], tolerance: float) -> str:
-    """Describe how sorted numbers differ from several random draws of such numbers; return "" if they do not differ."""
+    """Describe how sorted numbers differ from several random draws of the initial numbers; return "" if they do not."""
     found = f"is {now[0]:.4g} to {now[-1]:.4g}"
     low, high = min(draw[0] for draw in draws), max(draw[-1] for draw in draws)
     if all(_same(draw, draws[0], tolerance) for draw in draws):

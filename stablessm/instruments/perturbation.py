@@ -85,7 +85,7 @@ class PerturbationCurve(Result):
         return ax
 
     def plotly(self) -> Figure:
-        """Return the same plot as an interactive figure of Plotly."""
+        """Return the plot of the curve (as :meth:`plot` draws it) as an interactive Plotly figure."""
         from plotly import graph_objects as go
 
         positive = self.radius > 0
@@ -210,7 +210,9 @@ class Sweep:
     def curves(
         self, models: Sequence[nn.Module], target: Any, radii: Sequence[float] | np.ndarray | Tensor
     ) -> list[PerturbationCurve]:
-        """Return one perturbation curve per model; all models are searched at once if ``joined`` can combine them."""
+        """Return one perturbation curve per model; models of different widths are searched together where this is
+        possible.
+        """
         for model in models:
             if not isinstance(model, nn.Module):
                 raise ArgumentError("model", "a torch.nn.Module, since its weights are perturbed", type(model).__name__)

@@ -42,11 +42,11 @@ class Readback(Result):
 
     @property
     def capacity(self) -> float:
-        """Return Jaeger's memory capacity Σ ``new``, as a number of input values; it cannot exceed ``state_size``."""
+        """Return Jaeger's memory capacity, the sum of ``new`` over all lags, which is at most ``state_size``."""
         return float(self.new.sum())
 
     def reach(self, level: float = 0.5) -> float:
-        """Return the longest time at which at least ``level`` of the variance is explained, or nan."""
+        """Return the longest lag up to which at least ``level`` of the variance is explained, or nan."""
         if not 0 < level <= 1:
             raise ArgumentError("level", "above 0 and at most 1", level)
         enough = np.minimum.accumulate(self.explained) >= level

@@ -155,7 +155,7 @@ def as_system(model: Any, *, d_input: int | None = None, output: Any = None) -> 
 
 
 def completed(system: System) -> System:
-    """Complete a system by running the model: its output size, and whether it pools or carries its state."""
+    """Run a model briefly to determine its output size, and whether it pools outputs or carries its state."""
     with evaluating(system.model), torch.no_grad():
         short, long = (tuple(_try(system, torch.zeros(2, steps, system.d_input)).shape) for steps in (5, 7))
         if (short, long) in (
@@ -343,8 +343,8 @@ def _probe(system: System, steps: int, rows: int = 2) -> Tensor:
 
 
 def _alike(a: Tensor, b: Tensor, scale: Tensor, least: float = 0.0) -> bool:
-    """Return True if two tensors agree up to rounding errors (at least a relative error ``least``), relative to
-    ``scale``.
+    """Return True if two tensors agree relative to ``scale``, up to rounding errors or, if larger, the tolerance
+    ``least``.
     """
     relative = max(100 * torch.finfo(scale.dtype).eps, least)
     tolerance = relative * (1e-30 + float(scale.nan_to_num().abs().max()))

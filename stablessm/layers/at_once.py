@@ -34,7 +34,7 @@ def runs_at_once(x_t: Tensor, *parameters: Tensor | None) -> bool:
 
 
 def multiplies_at_once(x_t: Tensor, *parameters: Tensor | None) -> bool:
-    """Return True if a Triton kernel can compute this step of a module, and is at least as fast as cuBLAS."""
+    """Return True if a Triton kernel can compute the matrix products of a step of a module as fast as cuBLAS."""
     rows = x_t.shape[0]  # len() of a tensor takes longer
     if x_t.dtype == torch.float32 and rows > FEW:
         for tensor in parameters:
@@ -44,7 +44,7 @@ def multiplies_at_once(x_t: Tensor, *parameters: Tensor | None) -> bool:
 
 
 def linear_parameters(*modules: Any) -> list[Tensor] | None:
-    """Return the weights and biases of ``nn.Linear`` modules, in order.
+    """Return the weights and biases of ``nn.Linear`` modules as one list, in the order of the modules.
 
     Return None if a module has hooks or is not an ``nn.Linear``.
     """

@@ -82,7 +82,7 @@ class SequenceLayer(nn.Module, ABC):
     def forward(
         self, x: Input, state: State | None = None, *, lengths: Lengths = None, reset: Reset = None, dt: Dt = None
     ) -> tuple[Sequence, State]:
-        """Compute the outputs and the last state for a batch of sequences.
+        """Compute the outputs (B, T, d_output) and the last state for a batch of sequences (B, T, d_input).
 
         Args:
             x: (B, T, d_input), in the dtype of the parameters; or, as ``torch.nn.GRU`` accepts them, one sequence

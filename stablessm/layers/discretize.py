@@ -11,13 +11,13 @@ from stablessm.layers.zero_order_hold import zero_order_hold
 
 
 def bilinear(eigenvalues: Tensor, dt: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute a = (1 + λ dt/2) / (1 - λ dt/2), g = dt / (1 - λ dt/2): the trapezoidal rule, stable if Re λ < 0."""
+    """Compute a = (1 + λ dt/2) / (1 - λ dt/2) and g = dt / (1 - λ dt/2) by the trapezoidal rule, stable if Re λ < 0."""
     half = eigenvalues * dt / 2
     return (1 + half) / (1 - half), dt / (1 - half)
 
 
 def exponential(eigenvalues: Tensor, dt: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute a = e^{λ dt}, g = dt, for which the sampled kernel equals the kernel in continuous time."""
+    """Compute a = e^{λ dt} and g = dt; the sampled kernel then equals the kernel in continuous time."""
     z = eigenvalues * dt
     return z.exp(), dt.to(z.dtype).expand_as(z)
 

@@ -49,7 +49,7 @@ class GatedLayer(MappedLayer):
         """Compute the decay a and the drive u, (…, *state_shape) in float32 or better, for inputs x (…, d_input)."""
 
     def eigenvalues(self) -> Tensor:
-        """Return λ, in the shape of the state; the decay of a step is exp(λ Δ(x))."""
+        """Return the eigenvalues λ in the shape of the state; a step of length Δ(x) has the decay exp(λ Δ(x))."""
         return self.map(self.w.to(self._parameter_dtype()))
 
     def kernel(self, times: Times) -> Tensor:

@@ -178,7 +178,7 @@ class RealSSM(DiagonalLayer):
 
 
 def discrete_powers(decay: Tensor, times: Tensor) -> Tensor:
-    """Compute decay**k at non-negative whole times k: (len(times), *decay.shape)."""
+    """Return decay**k for whole times k ≥ 0, with shape (len(times), *decay.shape)."""
     steps = times.round().long()
     if bool((steps != times).any() | (steps < 0).any()):
         wrong = times[(steps != times) | (steps < 0)][0].item()

@@ -104,7 +104,7 @@ def backward_kernel(
     eigenvalues, dt, d_decay, d_gain, d_eigenvalues, partial, rows,
     N: tl.constexpr, COMPLEX: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Compute the gradient of λ for one tile of eigenvalues, and the tile's part of the gradient of dt.
+    """Compute the gradient of λ for one tile of eigenvalues, and the contribution of the tile to the gradient of dt.
 
     d_λ = dt (conj(a) d_a + conj(φ'(z) dt) d_g) and d_dt = Re Σ (conj(λ a) d_a + conj(a) d_g).
     """
@@ -143,7 +143,7 @@ def backward(eigenvalues: Tensor, dt: Tensor, d_decay: Tensor, d_gain: Tensor) -
 
 
 def _whole(tensor: Tensor) -> Tensor:
-    """Return a contiguous tensor without lazy conjugation or negation, because a kernel reads the memory as it is."""
+    """Return a contiguous tensor without lazy conjugation or negation, because kernels read the raw memory."""
     if tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg():
         return tensor
     return tensor.resolve_conj().resolve_neg().contiguous()

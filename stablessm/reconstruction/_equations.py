@@ -21,7 +21,7 @@ _ELEMENTS = 2**22
 @final
 @dataclass(frozen=True, eq=False)
 class Equations:
-    """The linear equations E u = c for the inputs u that led to a state, with rows of norm 1.
+    """The linear equations E u = c between inputs u and the state that they produce; the rows of E have norm 1.
 
     Row n of E is row n of the Vandermonde matrix V[n, j] = λ_n^(L-1-j) (LRU-UA eq. 4), divided by its norm.
 
@@ -50,7 +50,7 @@ class Equations:
 
     @property
     def count(self) -> int:
-        """Number of equations (real equations for a real input, otherwise complex equations)."""
+        """Number of equations, which are real for a real input and complex otherwise."""
         return len(self.fine) if self.rows is None else len(self.rows)
 
     @property

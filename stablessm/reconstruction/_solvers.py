@@ -120,7 +120,7 @@ class GramSolver:
 
 
 def gram_solver(E: Equations, cutoff: float, tikhonov: float) -> GramSolver:
-    """Build a least-squares solver from the Gram matrix; very small singular values are lost, as if they were 0."""
+    """Build a least-squares solver from the Gram matrix, in which very small singular values are lost to rounding."""
     wide = E.count <= E.length
     gram = E.outer_gram() if wide else E.inner_gram()
     squares = torch.linalg.eigvalsh(gram).flip(0)

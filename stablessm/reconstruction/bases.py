@@ -45,7 +45,7 @@ def haar(length: Size, functions: int | Sequence[int] | None = None) -> Tensor:
 
 
 def _intervals(length: int, count: int) -> list[tuple[int, int, int]]:
-    """Return the (start, middle, end) of each of the first ``count`` Haar functions; the first one is constant."""
+    """Return (start, middle, end) of each of the first ``count`` Haar functions; the constant function comes first."""
     result, queue, head = [(0, length, length)], [(0, length)], 0
     while len(result) < count:
         start, stop = queue[head]

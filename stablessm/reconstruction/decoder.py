@@ -21,7 +21,7 @@ from stablessm.reconstruction.diagnosis import Diagnosis, IllConditionedWarning,
 @final
 @checked
 class Decoder:
-    """A linear map from the state after ``length`` steps to the inputs of these steps, u = V⁺ x (LRU-UA eq. 5).
+    """The linear map u = V⁺ x from the state x after ``length`` steps to the inputs u of these steps (LRU-UA eq. 5).
 
     The pseudoinverse is computed once, when the decoder is created.
 

@@ -18,7 +18,7 @@ _INPUTS = 32
 
 
 class IllConditionedWarning(UserWarning):
-    """Warns that a state does not determine all inputs to be decoded; the attribute ``diagnosis`` gives the details."""
+    """Warns that a state does not determine all inputs to be decoded; ``diagnosis`` is the full report."""
 
     def __init__(self, diagnosis: Diagnosis) -> None:
         super().__init__(str(diagnosis))
@@ -48,7 +48,7 @@ class Diagnosis(Result):
 
     @cached_property
     def expected_error(self) -> float:
-        """Relative root mean square error of decoding white inputs (or inputs with white coefficients in a basis).
+        """Relative root mean square error of decoding white inputs or, with a basis, inputs with white coefficients.
 
         It is measured at the first access: a recurrence that rounds to ``precision`` at every step processes at least
         32 inputs, and the solver decodes them. The root mean square error of 30 other inputs lies between a third of
@@ -128,7 +128,7 @@ def rehearsed_error(
     *,
     real: bool = True,
 ) -> float:
-    """Run a recurrence on white inputs, decode the inputs from its state, and return their relative error; inf on
+    """Run a recurrence on white inputs, decode them from the final state, and return the relative error; inf on
     overflow.
 
     The error includes the rounding of recurrence and solver, and the part that the state does not determine.

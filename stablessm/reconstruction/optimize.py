@@ -60,7 +60,7 @@ def optimized(count: Size, length: Size, *, r_max: float = 1.0, basis: Array | N
 
 
 def _unfit(lam: Tensor, psi: Tensor) -> tuple[int, float]:
-    """Return a sort key for eigenvalues, lower is better: the number of undetermined coefficients, then κ.
+    """Return a sort key of eigenvalues, lower is better: (number of undetermined coefficients, condition number).
 
     κ alone may prefer a placement with fewer equations.
     """

@@ -22,7 +22,7 @@ from stablessm.reconstruction.diagnosis import Diagnosis, IllConditionedWarning,
 @final
 @checked
 class SparseDecoder:
-    """A linear map from the state after k steps to the coefficients of the inputs in a basis Ψ, α = Ω_k⁺ x.
+    """The linear map α = Ω_k⁺ x from the state x after k steps to the coefficients α of the inputs in a basis Ψ.
 
     Ω_k = V_k Ψ_k (LRU-UA eq. 21, 22). The pseudoinverse is computed once, when the decoder is created.
 
@@ -88,7 +88,7 @@ class SparseDecoder:
         return flat.reshape(*c.shape[:-1], flat.shape[-1]).to(_checks.real_dtype(state))
 
     def __call__(self, state: Array) -> Tensor:
-        """Decode the inputs Ψ_k α of the first k steps, (…, k), or (…, k, M) with M channels, from states."""
+        """Decode the inputs Ψ_k α of the first k steps from states; return (…, k), or (…, k, M) with M channels."""
         alpha = self.coefficients(state)
         return torch.tensordot(alpha.to(torch.float64), self._basis, dims=([-1], [-1])).to(alpha.dtype)
 
@@ -134,8 +134,7 @@ def decode_sparse(
 
 
 def mixed(lam: Tensor, psi: Tensor, eps: float) -> tuple[list[Equations], Tensor]:
-    """Return the decoding equations of each channel, and the matrix Ω that maps coefficients in the basis to their
-    right sides.
+    """Return the decoding equations of each channel, and the product Ω (equations, P) of their matrices and the basis.
 
     Each row of Ω is divided by the norm of the corresponding row of V.
     """

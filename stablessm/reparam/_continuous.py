@@ -195,7 +195,7 @@ class Best(Quadratic):
         return 2 * self.a * w.abs()
 
     def stability_modulus_published(self, beta: float, w: Tensor) -> Tensor:
-        """Return a(β² + 2β|w|)/b, the stability modulus as printed in StableSSM eq. 75.
+        """Return a(β² + 2β|w|)/b, the expression that StableSSM eq. 75 gives for the stability modulus.
 
         It depends on w, so it is not a g(β) as in definition 3.2.
         """

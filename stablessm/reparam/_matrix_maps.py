@@ -33,7 +33,7 @@ def _widened(method: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 class MatrixMap(ABC):
-    """A map W = g(M) from a real weight matrix M to a recurrent matrix W, both (..., m, m) and of the same dtype."""
+    """A map W = g(M) from a real weight matrix M, (..., m, m), to a recurrent matrix W of the same shape and dtype."""
 
     name: ClassVar[str]
 
@@ -138,7 +138,7 @@ def _softplus_difference(x: Tensor, y: Tensor) -> Tensor:
 @final
 @dataclass(frozen=True)
 class Project(MatrixMap):
-    """The map W = (M - Mᵀ)/2 + min(S, -margin), which clips the eigenvalues of the symmetric part S of M.
+    """The map W = (M - Mᵀ)/2 + S', where S' is the symmetric part of M with eigenvalues clipped to at most -margin.
 
     W is the matrix nearest to M in the Frobenius norm whose symmetric part has no eigenvalue above -margin, so that
     Re λ ≤ -margin. The map is stable for a margin > 0; with margin 0, an eigenvalue can be on the imaginary axis.

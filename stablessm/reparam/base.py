@@ -118,7 +118,9 @@ class Reparameterization(ABC):
 
     @takes_tensor
     def gradient_scale_published(self, w: Tensor) -> Tensor:
-        """Return G as printed in StableSSM: |f'| / (1 - f)² in discrete time (eq. 93), which is too small for λ < 0."""
+        """Return the gradient scale as printed in StableSSM: |f'| / (1 - f)² in discrete time (eq. 93), too small for λ
+        < 0.
+        """
         ours = self.gradient_scale(w)
         if self.time == "continuous":
             return ours

@@ -90,7 +90,7 @@ def close_grid(w: Tensor, low: float, high: float) -> Tensor:
 
 
 def touching(map: Reparameterization, interval: tuple[float, float], *, beyond: bool = False) -> Tensor:
-    """Find weights between grid points at which λ only touches the stability boundary, as the map -w² does at w = 0.
+    """Find weights between grid points at which λ only touches the stability boundary, as λ = -w² does at w = 0.
 
     Each local minimum of the distance to the boundary on the grid is located by ternary search. A distance counts as
     zero if it is negligible compared with the median distance on the grid. ``beyond`` adds the points of ``far_grid``.

@@ -21,7 +21,7 @@ _STEPS = Domain(1.0, discrete=True, real=False, positive=False, slowest=0.0)
 @final
 @dataclass(frozen=True, eq=False)
 class Fit:
-    """A fitted sum ρ(k) = Re Σ_n weights_n e^{rates_n k}, one entry per conjugate pair, with error Σ |filter - ρ|."""
+    """A sum ρ(k) = Re Σ_n weights_n e^{rates_n k} that was fitted to a filter, with one entry per conjugate pair."""
 
     rates: np.ndarray
     weights: np.ndarray
@@ -73,9 +73,7 @@ def _faded(values: np.ndarray) -> np.ndarray:
 
 
 def _lowest(goal: np.ndarray, space: Hankel, low: int, most: int, tol: float, finite: bool, dtype: str) -> Fit:
-    """Return the fit of lowest order with an error of at most ``tol``; increase the order by 20 %, then search by
-    bisection.
-    """
+    """Return the fit of lowest order that meets ``tol``, found by steps of 20 % of the order and then by bisection."""
     tried: list[Fit] = []
     while low < most:
         high = min(low + max(1, low // 5), most)

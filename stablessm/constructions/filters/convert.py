@@ -161,8 +161,7 @@ class _Carried(_Replacement):
 
 @final
 class StreamingModel(nn.Module):
-    """A model that :func:`convert` returned: ``y, state = model(x, state)`` and ``y_t, state = model.step(x_t,
-    state)``.
+    """A model returned by :func:`convert`, to call as ``y, state = model(x, state)`` or ``model.step(x_t, state)``.
 
     ``model.model`` is the converted copy of the original model; a call of it starts from the zero state.
 
@@ -218,7 +217,7 @@ class StreamingModel(nn.Module):
 
     @property
     def state_size(self) -> int:
-        """Number of real numbers in the state of all converted filters for one sequence (of any length)."""
+        """Number of real numbers in the states of all converted filters, for one sequence of any length."""
         return sum(module.state_size for module in self.converted)
 
     @property
@@ -228,7 +227,7 @@ class StreamingModel(nn.Module):
         return tuple((name, i) for name, i, fit in every if fit.failed)
 
     def report(self) -> str:
-        """Return a text with one line for each module that was replaced."""
+        """Return a text that describes each replaced module in one line."""
         return "\n".join(map(str, self.converted))
 
 
@@ -245,7 +244,7 @@ def convert(
     head: Count = 1,
     dtype: torch.dtype = torch.float64,
 ) -> StreamingModel:
-    """Return a copy of a model with long filters replaced by recurrences, so that it generates in constant memory.
+    """Return a copy of a model in which recurrences replace long filters, so that generation needs constant memory.
 
     Two kinds of modules are replaced: modules with a method ``filters(length) -> (channels, length)`` that are called
     on (batch, time, channel), and causal ``nn.Conv1d`` with stride 1, depthwise or with one group, padded by dilation ·
@@ -284,9 +283,7 @@ def convert(
 
 @final
 class _Conversion:
-    """Replaces long filters and carries recurrent states in a model, module by module; a shared module is replaced
-    once.
-    """
+    """Walks through a model, replaces long filters by recurrences, and wraps recurrent layers to carry their states."""
 
     def __init__(self, find: Find | None, length: int | None, fit: Callable[..., RecurrentConvolution]) -> None:
         self._find, self._length, self._fit = find, length, fit
@@ -353,7 +350,7 @@ def _taps(name: str, module: nn.Module, length: int) -> Tensor:
 
 
 def _check(model: nn.Module, streaming: StreamingModel, example: Tensor, allowed: float) -> float:
-    """Check that one pass, single steps and the original model agree with dropout off; return their difference."""
+    """Check that one pass, single steps and the original model agree without dropout; return the relative error."""
     if example.dim() < 2 or not example.numel():
         raise ArgumentError("example", "an input (batch, time, …), not empty", f"shape {tuple(example.shape)}")
     with evaluating(model), evaluating(streaming):

@@ -120,7 +120,7 @@ def _plan(row: np.ndarray, tol: float, max_order: int, head: int, finite: bool, 
 
 
 def _cheapest(plans: list[_Plan], flat: np.ndarray, d_input: int) -> list[_Plan]:
-    """Replace modes by one buffer of past inputs for each input channel where that does not make the state larger."""
+    """Replace the modes of all filters of an input channel by one buffer of past inputs if the state does not grow."""
     plans = list(plans)
     for source in range(d_input):
         rows = range(source, len(plans), d_input)
@@ -176,7 +176,7 @@ def _group(plans: list[_Plan], rows: list[int], d_input: int, dtype: torch.dtype
 
 
 def _measure(group: ChannelGroup, plans: list[_Plan], flat: np.ndarray, finite: bool) -> dict[int, FilterFit]:
-    """Measure the errors of the filters of a group from its kernel, after rounding to the dtype of the layer."""
+    """Measure the errors of all filters of a group, with parameters rounded to the dtype of the layer."""
     length = flat.shape[1]
     span = 2 * length if finite else length
     kernel = group.kernel(span).numpy()

@@ -116,7 +116,7 @@ class ChannelGroup(nn.Module):
         return torch.cat([taps, 2 * evaluate(weights, decay, rest).real], 1)
 
     def tail(self, start: int) -> Tensor:
-        """Return an upper bound of Σ |kernel| from step ``start`` on, per filter (H,).
+        """Return an upper bound (H,) on the sum Σ |kernel| of each filter from step ``start`` on.
 
         The bound is Σ_n 2 |C_n| |λ_n|^(start-K) / (1 - |λ_n|).
         """

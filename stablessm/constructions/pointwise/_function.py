@@ -1,4 +1,4 @@
-"""A wrapper of a function that the user gives, which checks its values and estimates its Lipschitz constant."""
+"""A wrapper of a given function that checks the values of the function and estimates a Lipschitz constant."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MARGIN = 1.5
 @final
 @dataclass(frozen=True, eq=False)
 class Pointwise:
-    """A function f on a box, from points (n, d) to values (n, k), whose values are checked at every call."""
+    """A function f of points (n, d) in a box with values (n, k), which are checked at every call."""
 
     f: Callable[[np.ndarray], Any]
     low: np.ndarray
@@ -56,7 +56,7 @@ class Pointwise:
         return given
 
     def _steepest(self) -> float:
-        """Return the largest slope of f between neighbors on a grid, along axes and diagonals, over all components."""
+        """Return the largest slope of any component of f between neighboring grid points, along axes and diagonals."""
         d = len(self.low)
         per_axis = max(3, round(_GRID ** (1 / d)))
         axes = [np.linspace(a, b, per_axis) for a, b in zip(self.low, self.high, strict=True)]

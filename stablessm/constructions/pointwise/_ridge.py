@@ -1,4 +1,4 @@
-"""Fits by networks with one hidden layer, g(x) = C tanh(A x + b) + c, with bounds on their derivatives and rounding.
+"""Networks with one hidden layer, g(x) = C tanh(A x + b) + c: fits to functions, and bounds on slopes and rounding.
 
 In one dimension the hidden units are placed on an adaptive mesh; in more dimensions they are random fixed ridges.
 """
@@ -37,7 +37,7 @@ _RIDGE_STEEPNESS = (0.15, 0.3)
 @final
 @dataclass(frozen=True, eq=False)
 class Ridge:
-    """A network with one hidden layer, g(x) = C tanh(A x + b) + c; A (m, d), b (m,), C (k, m), c (k,)."""
+    """A network with one hidden layer, g(x) = C tanh(A x + b) + c, with A (m, d), b (m,), C (k, m) and c (k,)."""
 
     A: np.ndarray
     b: np.ndarray
@@ -87,7 +87,7 @@ def fit(A: np.ndarray, b: np.ndarray, x: np.ndarray, y: np.ndarray) -> Ridge:
 
 
 def on_an_interval(f: Pointwise, tol: float, max_width: int) -> Iterator[tuple[Ridge, float]]:
-    """Fit f on an interval by networks on finer and finer meshes; yield each network and its error.
+    """Yield networks that fit f on an interval, on finer and finer meshes, each with its error.
 
     Cells with a large error are halved. The mesh has one additional unit beyond each end of the interval.
     """
@@ -125,7 +125,7 @@ def _mesh(edges: np.ndarray, steepness: float) -> tuple[np.ndarray, np.ndarray]:
 
 
 def in_a_box(f: Pointwise, max_width: int) -> Iterator[tuple[Ridge, float]]:
-    """Fit f on a box by networks with more and more hidden units in random directions; yield networks and errors."""
+    """Yield networks that fit f on a box, with more and more hidden units in random directions, each with its error."""
     d, middle, half = len(f.low), (f.low + f.high) / 2, (f.high - f.low) / 2
     width = 8
     while width <= max_width:

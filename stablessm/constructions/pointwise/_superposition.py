@@ -20,7 +20,7 @@ _SEPARATION = 1e-12
 @final
 @dataclass(frozen=True)
 class Sprecher:
-    """The inner sums ξ_q(x) = Σ_p λ_p ψ(s x_p + q a) of a superposition, q = 0 … families - 1 (SSM-UA eq. 16).
+    """The inner functions ξ_q(x) = Σ_p λ_p ψ(s x_p + q a), q = 0 … families - 1, of a superposition (SSM-UA eq. 16).
 
     The construction follows Braun and Griebel 2009, section 2.
 
@@ -78,7 +78,7 @@ class Sprecher:
         return values
 
     def inner(self, x: np.ndarray, family: int) -> np.ndarray:
-        """Return Sprecher's inner function of the shifted variable, ψ(s x + q a), for x in [0, 1] and the family q."""
+        """Return the values ψ(s x + q a) of Sprecher's inner function for x in [0, 1] and the family q."""
         y = (self.scale * x + family * self.shift) * self.base**self.digits
         cell = np.clip(np.floor(y).astype(int), 0, len(self.psi) - 2)
         rise = np.clip((y - cell - self.flat) / (1 - self.flat), 0, 1)

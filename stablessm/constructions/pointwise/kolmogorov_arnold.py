@@ -38,7 +38,7 @@ _RADIUS = 0.5
 @checked
 @dataclass(frozen=True, eq=False, repr=False)
 class KolmogorovArnold(Result):
-    """The result of :func:`kolmogorov_arnold`: a five-layer SSM that computes f of its inputs, and its error."""
+    """The result of :func:`kolmogorov_arnold`: a five-layer SSM that approximates a function, and its error."""
 
     model: LayerStack = field(repr=False)
     """Model from (batch, time, 1) to (batch, time, 1), in float64; its output at step ``length`` approximates f."""
@@ -178,7 +178,7 @@ def _outer_layers(found: Superposition) -> tuple[RealSSM, RealSSM]:
 
 @torch.no_grad()
 def _sum_over_time(found: Superposition) -> LRU:
-    """Build the third layer, whose output at step d is the weighted sum Σ_p λ_p u[p] of its inputs u.
+    """Build the third layer, which sums its inputs u over time: the output at step d is Σ_p λ_p u[p].
 
     By a discrete Fourier transform, d modes with eigenvalues r e^(2πij/d) can have any d values as a kernel.
     """
@@ -218,7 +218,7 @@ def _measured(f: Pointwise, found: Superposition, model: LayerStack, seconds: fl
 
 
 def _worst(f: Pointwise, found: Superposition, x: np.ndarray, errors: np.ndarray, draw: np.random.Generator) -> float:
-    """Return the largest error that a search near the hundred worst sample points finds, at smaller and smaller
+    """Return the largest error found by searching around the hundred worst sample points, at smaller and smaller
     distances.
     """
     for distance in _NEAR:

@@ -73,14 +73,16 @@ class Modes:
         return float(np.linalg.cond(self.triangle))
 
     def weights(self, coefficients: np.ndarray) -> np.ndarray:
-        """Convert coefficients (m, R) in the basis to weights w (len(rates), R) of Re Σ w e^{rate t}."""
+        """Convert coefficients (m, R) of the basis to the weights w (len(rates), R) of the sum Re Σ w e^{rate t}."""
         from scipy.linalg import solve_triangular
 
         real = solve_triangular(self.triangle, coefficients) / self.scale[:, None]
         return self.domain.weights(np.asarray(real), self.rates)
 
     def factors(self, terms: Sequence[tuple[int, np.ndarray, np.ndarray]], horizon: int, dt: float) -> Factors:
-        """Create the factors of a Volterra model from its terms: directions (R, m) in the basis and weights (R,)."""
+        """Return the factors of a Volterra model whose terms are given as directions (R, m) in the basis and weights
+        (R,).
+        """
         orders, directions, weights = zip(*terms, strict=True)
         values = self.weights(np.concatenate(directions).T)[:, :, None]
         shared = ExponentialSum(self.rates * (self.domain.dt / dt), values, dt=dt, horizon=horizon)
@@ -105,7 +107,7 @@ def fit(kernels: Sequence[SampledKernel], tol: float) -> Factors:
 
 
 def shared_modes(samples: np.ndarray, tol: float, dt: float) -> Modes:
-    """Find few exponentials whose span contains all columns of (T + 1, R) samples up to ``tol`` (Frobenius norm).
+    """Find few exponentials whose linear combinations approximate all columns of samples (T + 1, R) up to ``tol``.
 
     The search ignores late steps where all columns are negligible, so that a longer horizon changes nothing. If no such
     exponentials exist and the horizon is short, T + 1 eigenvalues on a ring are used, which span everything.
@@ -133,8 +135,7 @@ def shared_modes(samples: np.ndarray, tol: float, dt: float) -> Modes:
 
 
 def _spread(eigenvalues: np.ndarray, tol: float) -> np.ndarray:
-    """Replace eigenvalues close to zero by points on a ring around zero, because their exact places are only rounding
-    errors.
+    """Replace eigenvalues close to zero, whose exact values are rounding errors, by points on a small ring around zero.
 
     The places of such eigenvalues in a realization are rounding errors and would be extremely ill conditioned.
     """

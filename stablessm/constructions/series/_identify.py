@@ -52,7 +52,7 @@ class Records:
 
 
 def identify(records: Records, states: int | None, dt: float) -> tuple[Factors, float]:
-    """Estimate the factors of all kernels, and the constant h_0, from records; the units of the data do not matter."""
+    """Estimate the factors of all kernels and the constant h_0 from recorded inputs and outputs in any units."""
     seen = records.y[:, : records.fitted]
     offset, size = _scale(seen)
     if not size:
@@ -70,7 +70,7 @@ def identify(records: Records, states: int | None, dt: float) -> tuple[Factors, 
 
 
 def _scale(y: np.ndarray) -> tuple[float, float]:
-    """Return the mean and the standard deviation (0 for a constant) of y without overflow."""
+    """Return the mean and the standard deviation of y, computed without overflow; the deviation of a constant is 0."""
     if y.min() == y.max():
         return float(y.flat[0]), 0.0
     largest = float(np.abs(y).max())
@@ -128,7 +128,7 @@ def responses(x: np.ndarray, modes: Modes) -> np.ndarray:
 
 
 def _starts(records: Records, states: int | None) -> Iterator[list[np.ndarray]]:
-    """Yield lists of initial rates with an increasing number of states, as many as the amount of data supports.
+    """Yield lists of initial rates with more and more states, up to the number that the amount of data supports.
 
     Time scales lie between one step and a third of the memory, with and without oscillation.
     """
@@ -172,8 +172,8 @@ def _refined(records: Records, rates: np.ndarray) -> Modes:
 
 
 def _validated(regressors: np.ndarray, y: np.ndarray) -> tuple[float, float]:
-    """Return the lowest cross-validation error (mean square) over all ridge parameters, and the parameter that attains
-    it.
+    """Return the lowest cross-validation error (mean square) of all ridge parameters, and the parameter with this
+    error.
     """
     folds = np.array_split(np.arange(len(y)), _FOLDS)
     parts = [_grams(regressors[fold], y[fold]) for fold in folds]

@@ -73,8 +73,8 @@ class SampledKernel:
         return symmetric_part(self._given(*(one.reshape(-1) for one in mesh)).reshape(mesh[0].shape))
 
     def span(self, tol: float) -> tuple[np.ndarray, float]:
-        """Return functions of one time (horizon + 1, R) whose products span the kernel up to ``tol``, and its norm
-        ‖h_n‖.
+        """Return functions of one time, (horizon + 1, R), whose products approximate the kernel, and the norm of the
+        kernel.
 
         The functions are left singular vectors of the fibers h_n(·, p, …), times the singular values divided by ‖h_n‖.
         A fiber is a whole column of the grid. On a large grid, only the fibers at a few p are used, weighted by the
@@ -103,7 +103,8 @@ class SampledKernel:
         return vectors[:, :kept] * (values[:kept] / norm), norm
 
     def core(self, basis: np.ndarray) -> np.ndarray:
-        """Express the kernel by basis functions (horizon + 1, m) of one time each; return coefficients (m, …, m).
+        """Return the coefficients (m, …, m) of the kernel in products of basis functions (horizon + 1, m) of one time
+        each.
 
         If the whole grid is evaluated, the coefficients are a projection. Otherwise they come from least squares on
         nodes that are drawn according to their leverage, weighted so that the mean square over the nodes equals the
@@ -126,12 +127,12 @@ class SampledKernel:
         return symmetric_part(core)
 
     def tested(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return random steps and their weights, the nodes of the grid on which a fit is tested."""
+        """Return random steps, which are the grid nodes on every axis for testing a fit, and their weights."""
         return strata(self.horizon, _TESTED[self.order], seed=1)
 
     def scattered(self) -> tuple[tuple[np.ndarray, float], ...]:
-        """Return points off the test grid at which a fit is tested, each set with a weight: random points, and the
-        diagonal.
+        """Return two further sets of test points for a fit, with weights: random points, and the diagonal of a large
+        grid.
         """
         draw = np.random.default_rng(2).integers(self.horizon + 1, size=(_UNIFORM, self.order))
         diagonal = np.repeat(np.arange(self.horizon + 1)[:, None], self.order, 1)
@@ -143,7 +144,7 @@ class SampledKernel:
 
 
 def _leading(fibers: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
-    """Return leading left singular vectors and singular values of a matrix, and the norm of the remainder.
+    """Return the leading left singular vectors and singular values of a matrix, and the norm of the truncated rest.
 
     For a large matrix they come from a randomized decomposition with fixed random vectors.
     """

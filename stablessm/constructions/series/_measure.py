@@ -42,7 +42,9 @@ def ratio(error: float, size: float) -> float:
 
 
 def _whole(model: VolterraSSM, kernel: SampledKernel) -> list[float]:
-    """Compare a model's kernel with the given kernel at all steps; return squared error, squared size and maxima."""
+    """Compare a model's kernel with the given kernel at all steps: return [squared error, squared size, largest error,
+    largest size].
+    """
     import torch
 
     assert kernel.whole is not None
@@ -55,8 +57,8 @@ def _whole(model: VolterraSSM, kernel: SampledKernel) -> list[float]:
 
 
 def _sampled(model: VolterraSSM, kernel: SampledKernel) -> list[float]:
-    """Compare a model's kernel with the given kernel at sampled points; return squared error, squared size and
-    maxima.
+    """Compare a model's kernel with the given kernel at sampled points: return [squared error, squared size, largest
+    error, largest size].
 
     The result is the error on the test nodes, or the error at random points or on the diagonal if that is larger.
     """

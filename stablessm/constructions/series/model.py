@@ -79,7 +79,7 @@ class VolterraSSM(nn.Module):
 
     @property
     def error(self) -> float:
-        """Largest relative error of the Volterra kernels and the outputs that was measured."""
+        """Largest measured relative error of the Volterra kernels and of the outputs."""
         return max([self.output_error, *self.kernel_errors.values()])
 
     def initial_state(self, batch: int) -> State:
@@ -100,7 +100,7 @@ class VolterraSSM(nn.Module):
 
     @checked
     def kernel(self, *times: Tensor | np.ndarray) -> Tensor:
-        """Return the kernel ĥ_n of the model on a grid times_1 x … x times_n of whole steps, one argument per axis.
+        """Return the kernel ĥ_n of the model on the grid times_1 × … × times_n, given the whole steps along each axis.
 
         >>> from stablessm.constructions.series.volterra import volterra
         >>> model = volterra({2: lambda a, b: 1 / (1 + a + b) ** 2}, horizon=100, tol=1e-3)

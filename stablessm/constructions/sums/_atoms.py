@@ -98,7 +98,7 @@ def _best_waves(
 def _gains(
     index: np.ndarray, step: float, left: np.ndarray, weight: np.ndarray, decay: np.ndarray, is_complex: bool
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return how much a damped wave of each frequency reduces the sum of squared residuals, and the frequencies."""
+    """Return how much a damped wave reduces the sum of squared residuals at each frequency, and the frequencies."""
     from scipy import fft
 
     size = fft.next_fast_len(2 * int(index[-1]) + 2)

@@ -63,7 +63,7 @@ class Path:
         return self.models[order].size / np.sqrt(free) if self._noise is None else self._noise
 
     def left(self, order: int) -> np.ndarray:
-        """Return the residual (n, q) of the samples after the fit with the given order."""
+        """Return the residual (n, q), which is the samples minus the fit of the given order."""
         basis = self._basis(order)
         return self._target - basis @ (basis.conj().T @ self._target)
 
@@ -148,9 +148,7 @@ class Path:
         self._offer([start for start in starts if order < problem.domain.order(start) <= self._limit])
 
     def _basis(self, order: int) -> np.ndarray:
-        """Return an orthonormal basis (columns) of the space that the weighted modes of the fit with the given order
-        span.
-        """
+        """Return orthonormal columns that span the same space as the weighted modes of the fit with the given order."""
         problem = self.problem
         columns = problem.domain.matrix(self.models[order].rates, problem.times) * problem.graded[:, None]
         return np.linalg.qr(columns)[0]
@@ -167,7 +165,7 @@ class Path:
         return Model(rates, size)
 
     def _offer(self, starts: list[np.ndarray]) -> None:
-        """Optimize sums from all initial rates briefly, and then the best sum of each order until it converges."""
+        """Optimize sums from all initial rates briefly, and then the best sum of each order until convergence."""
         best = dict[int, Model]()
         for start in starts:
             self._keep(best, self._descend(start, _ROUGHLY))
@@ -181,7 +179,7 @@ class Path:
             models[order] = model
 
     def _decompose(self) -> list[_hankel.Hankel]:
-        """Return Hankel matrices of the samples; an empty list if the samples are not evenly spaced."""
+        """Return a list with the decomposed Hankel matrix of the samples, empty if times are not evenly spaced."""
         gaps = np.diff(self.problem.times)
         if gaps.max() - gaps.min() > _UNEVEN * gaps.min():
             return []

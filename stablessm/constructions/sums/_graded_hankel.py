@@ -25,7 +25,7 @@ _LARGEST_ORDER = 120
 @final
 @dataclass(frozen=True, eq=False)
 class GradedHankel:
-    """Decomposition of the weighted Hankel matrix √ω_i ρ(s_i + s_j) √ω_j of a kernel, from which rates follow."""
+    """Decomposition of the weighted Hankel matrix √ω_i ρ(s_i + s_j) √ω_j of a kernel, which yields initial rates."""
 
     singular_values: np.ndarray
     """Singular values in descending order; approximately the smallest supremum error of each order."""
@@ -39,7 +39,7 @@ class GradedHankel:
 
 
 def graded_hankel(samples: Samples, panels: Panels) -> GradedHankel:
-    """Compute the singular values and the generator of the weighted Hankel matrix of a function sampled on panels."""
+    """Decompose the weighted Hankel matrix of a function that is sampled on adaptive subintervals (panels)."""
     values = panels.values.reshape(-1, panels.values.shape[2])
     if values.shape[1] > 1:  # as few columns as possible; no singular value changes
         u, s, _ = np.linalg.svd(values, full_matrices=False)

@@ -72,7 +72,7 @@ def long_hankel(values: np.ndarray, width: int, *, padded: bool = False, rounds:
 
 
 def _product(values: np.ndarray, block: np.ndarray, rows: int) -> np.ndarray:
-    """Multiply the Hankel matrix with a block of vectors: Σ_j ρ(i + j) block[j], (rows, q, k), by FFT."""
+    """Multiply the Hankel matrix by a block of vectors with an FFT: return Σ_j ρ(i + j) block[j], (rows, q, k)."""
     from scipy import fft
 
     columns = len(block)
@@ -89,7 +89,9 @@ def _product(values: np.ndarray, block: np.ndarray, rows: int) -> np.ndarray:
 
 
 def _transposed_product(values: np.ndarray, block: np.ndarray, columns: int) -> np.ndarray:
-    """Multiply the adjoint of the Hankel matrix with a block: Σ_i,q ρ_q(i + j)* block[i, q], (columns, k), by FFT."""
+    """Multiply the adjoint Hankel matrix by a block of vectors with an FFT: return Σ_i,q ρ_q(i + j)* block[i, q],
+    (columns, k).
+    """
     total = np.zeros((columns, block.shape[2]), dtype=np.result_type(values, block))
     for entry in range(values.shape[1]):
         total += _product(values[:, entry : entry + 1].conj(), block[:, entry], columns)[:, 0]
@@ -97,7 +99,7 @@ def _transposed_product(values: np.ndarray, block: np.ndarray, columns: int) -> 
 
 
 def _prepared(values: np.ndarray, padded: bool) -> tuple[np.ndarray, int]:
-    """Reduce the columns of samples without changing the singular values; return the samples and the number of Hankel
+    """Reduce the number of columns of samples without changing the singular values; also return the number of Hankel
     rows.
     """
     if values.shape[1] > 1:

@@ -61,8 +61,7 @@ class _Rows:
 
 
 def minimax_program(along: np.ndarray, left: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray | None:
-    """Return the x in [low, high] that minimizes the largest entry of left - along @ x; None if this minimum is at
-    least 1.
+    """Return the x in [low, high] that minimizes max(left - along @ x), or None if the minimum is at least 1.
 
     Mehrotra's predictor-corrector method (Nocedal and Wright, Numerical Optimization, chapter 14), with the slacks
     s = G z - h and the multipliers y.
@@ -121,5 +120,5 @@ def _step(
 
 
 def _length(values: np.ndarray, step: np.ndarray, part: float = 1.0) -> float:
-    """Return the largest step length up to 1 that reduces no positive value by more than the fraction ``part``."""
+    """Return the largest step length, at most 1, that reduces each positive value by at most the fraction ``part``."""
     return min(1.0, part / max(float((-step / values).max(initial=0.0)), np.finfo(np.float64).tiny))

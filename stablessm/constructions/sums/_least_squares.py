@@ -65,7 +65,9 @@ def noise_model(samples: Samples, noise: Any, weights: Any) -> Noise:
 
 
 def fit(samples: Samples, domain: Domain, request: Request, noise: Any, weights: Any) -> ExponentialSum:
-    """Fit a sum by least squares; its order is given, the lowest within ``tol``, or the order with the best BIC."""
+    """Fit a sum by least squares: of the given order, of the lowest order that meets ``tol``, or of the order with the
+    best BIC.
+    """
     model = noise_model(samples, noise, weights)
     path, best, interrupted = _searched(samples, domain, model, request)
     if samples.values.shape[1] > 1 and model.level is None and best and not interrupted:
@@ -156,6 +158,6 @@ def _standard_errors(problem: Problem, found: Fit, level: float) -> tuple[np.nda
 
 
 def _inverse(columns: np.ndarray) -> np.ndarray:
-    """Return the pseudoinverse, computed with columns scaled to norm one so that no column is lost."""
+    """Return the pseudoinverse of a matrix, computed after scaling its columns to norm one."""
     unit, scale = unit_columns(columns)
     return np.asarray(np.linalg.pinv(unit, rcond=1e-14) / scale[:, None])

@@ -109,7 +109,7 @@ def reason(search: Search, best: Fit, goal: float, unit: float) -> tuple[str, st
 
 def ambiguous(domain: Domain, free: Fit) -> tuple[str, str]:
     """Return why samples do not determine a kernel in continuous time, and a remedy; ``free`` is a fit without a limit
-    of frequencies.
+    on frequencies.
     """
     cycles = float(np.abs(free.rates.imag).max()) * domain.dt / (2 * np.pi)
     what = (

@@ -45,7 +45,7 @@ class Domain:
     """Smallest distance of an initial rate from the slowest allowed rate, so that the rate can still change."""
 
     def single(self, rates: np.ndarray) -> np.ndarray:
-        """Return a mask of the rates that require one state: rates of real modes, and all rates of a complex sum."""
+        """Return a mask of the rates that take one state each: real rates, or all rates of a complex sum."""
         if self.is_complex:
             return np.ones(len(rates), dtype=bool)
         phase = np.abs(rates.imag) * self.dt
@@ -107,7 +107,7 @@ class Domain:
         return -(self.slowest + a * np.exp(np.clip(step[: len(rates)], -4, 4))) + 1j * b
 
     def matrix(self, rates: np.ndarray, times: np.ndarray) -> np.ndarray:
-        """Return the matrix whose columns are the modes of the given rates, at the given times (n, order).
+        """Return the matrix (n, order) whose columns are the modes of the given rates at the given times.
 
         The columns are e^{at} for a real rate a, and e^{at} cos bt and -e^{at} sin bt for a pair a ± ib. For a complex
         sum they are e^{rt}.
@@ -151,13 +151,11 @@ class Domain:
         return weights
 
     def turns(self, rates: np.ndarray) -> np.ndarray:
-        """Return a mask of the rates whose frequency a fit may change: those in conjugate pairs, and all rates of a
-        complex sum.
-        """
+        """Return a mask of rates whose frequency a fit may change: conjugate pairs, or all rates of a complex sum."""
         return ~self.single(rates) | self.is_complex
 
     def _columns(self, rates: np.ndarray) -> np.ndarray:
-        """Return the index of the first column of each rate in ``matrix``."""
+        """Return, for each rate, the index of the first column that it has in the result of ``matrix``."""
         width = np.where(self.single(rates), 1, 2)
         return np.cumsum(width) - width
 

@@ -39,7 +39,7 @@ class Panels:
         return len(self.left)
 
     def take(self, which: np.ndarray) -> Panels:
-        """Return a copy with only the panels (subintervals) of the given indices."""
+        """Return a copy that contains only the panels (subintervals) with the given indices."""
         return Panels(self.left[which], self.right[which], self.times[which], self.values[which])
 
     def with_values(self, values: np.ndarray) -> Panels:
@@ -62,7 +62,7 @@ class Panels:
         return times, values
 
     def interpolated(self, times: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return interpolated values (n, q) and slopes of the function at any times within the panels."""
+        """Interpolate the function at any times within the panels; return values (n, q) and slopes."""
         width = self.right - self.left
         nodes = self.values[:, :_NODES]
         slopes = np.einsum("dn,pnq->pdq", _slope_matrix(), nodes) * (2 / width)[:, None, None]

@@ -37,7 +37,7 @@ class Problem:
     """Function that is called after each round of a fit."""
 
     def error(self, residual: np.ndarray) -> float:
-        """Return the error of a fit with this residual: the weighted supremum."""
+        """Return the largest weighted residual, which is the error of a fit."""
         return float((np.abs(residual).max(axis=1) * self.weight).max())
 
 
@@ -122,7 +122,7 @@ def descend(
 
 
 def minimax(problem: Problem, fit: Fit) -> Fit:
-    """Minimize the supremum of the error by Gauss–Newton steps in a trust region, each a linear program (Madsen).
+    """Minimize the largest error by Gauss–Newton steps in a trust region, where each step is a linear program (Madsen).
 
     The second-order part of a step is mostly a change of weights. A linear fit of the weights corrects it, so that
     convergence becomes quadratic early.
@@ -169,7 +169,7 @@ def minimax(problem: Problem, fit: Fit) -> Fit:
 def _program(
     problem: Problem, fit: Fit, columns: np.ndarray, slope: np.ndarray, residual: np.ndarray, radius: float
 ) -> tuple[np.ndarray, np.ndarray] | None:
-    """Solve a linear program for the change of rates and coefficients that minimizes the linearized error.
+    """Solve a linear program: return the changes of rates and coefficients that minimize the linearized largest error.
 
     Returns None if the program has no solution.
 

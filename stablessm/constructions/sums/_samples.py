@@ -1,4 +1,4 @@
-"""Sampling of the kernel of a fit: times, values and error weights, from a function, a formula or samples."""
+"""The samples to which a sum is fitted: times, values and error weights from a function, a formula or data."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Samples:
 
     @property
     def horizon(self) -> int:
-        """Number of steps dt from time 0 to the last sample."""
+        """Number of steps of length dt between time 0 and the last sample."""
         return math.ceil(self.times[-1] / self.dt - 1e-9)
 
     @property
@@ -88,7 +88,7 @@ class Samples:
         return self.weigh(self.values)
 
     def weigh(self, values: np.ndarray) -> np.ndarray:
-        """Return the weight of an error at kernel values (…, q), of shape (…,): 1, or 1 / |ρ| for relative errors."""
+        """Return the weights (…) of errors at kernel values (…, q): 1, or 1 / |ρ| for relative errors."""
         size = np.abs(values).max(axis=-1)
         return 1 / np.maximum(size, np.finfo(np.float64).tiny) if self.relative else np.ones(size.shape)
 
@@ -119,7 +119,9 @@ def is_number(value: Any, low: float, *, whole: bool = False) -> bool:
 def gather(
     kernel: Any, horizon: Any, dt: Any, continuous: bool, times: Any, relative: bool, request: Request
 ) -> Samples:
-    """Check the arguments of ``exponential_sum`` and sample the kernel (a function as finely as ``tol`` requires)."""
+    """Check the arguments of ``exponential_sum`` and sample the kernel; a function is sampled as finely as ``tol``
+    requires.
+    """
     dt = real_number("dt", dt, 0)
     if isinstance(kernel, str):
         from stablessm.constructions.sums.expression import parse
@@ -207,7 +209,7 @@ def _check(times: np.ndarray, values: np.ndarray, largest: float, relative: bool
 
 
 def _no_zero(times: np.ndarray, values: np.ndarray) -> None:
-    """Raise an error if the values change their sign, where a relative error has no meaning."""
+    """Raise an error if the values change sign, because relative errors are not defined at a zero."""
     changes = np.flatnonzero(values[:-1] * values[1:] < 0)
     if len(changes):
         i = int(changes[0])
@@ -216,7 +218,9 @@ def _no_zero(times: np.ndarray, values: np.ndarray) -> None:
 
 
 def evaluate(function: Callable[[Any], Any], times: np.ndarray) -> np.ndarray:
-    """Evaluate a function at an array of times, at once or, if the function accepts only single numbers, one by one."""
+    """Evaluate a function at an array of times, in one call or, if the function accepts only numbers, in one call per
+    time.
+    """
     try:
         values = array("kernel", function(times.copy()))  # a function may work in place
         if values.ndim == 0 or len(values) != len(times):

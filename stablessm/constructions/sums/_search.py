@@ -111,9 +111,7 @@ class Search:
 
     @property
     def most(self) -> int:
-        """Highest order that the search tries: half the number of samples, but not more than a limit or
-        ``max_order``.
-        """
+        """Highest order that the search tries: half the number of samples, at most a fixed limit or ``max_order``."""
         half = (len(self.samples.times) + 1) // 2
         half = half if self.dense and self.samples.uniform else min(_MOST_LONG, half)
         return min(half, self.request.max_order or half)
@@ -219,7 +217,7 @@ class Search:
         return None
 
     def _search(self, tol: float, least: int, most: int) -> Fit | None:
-        """Search for the smallest order between ``least`` and ``most``: doubling steps from a guess, then bisection."""
+        """Search for the smallest order between ``least`` and ``most``: double the step from a guess, then bisect."""
         # the singular values of a kernel that ends, such as a lag, are all alike, like those of noise
         ends = self.samples.uniform and not (np.abs(self.samples.values[most:]) > tol).any()
         if not ends and self._drowned(tol):  # no short sum follows noise, and the search for one takes long
@@ -262,8 +260,8 @@ class Search:
         return fit
 
     def _least_order(self, tol: float) -> tuple[int, int]:
-        """Return a lower bound of the order that meets the tolerance, and the number of Hankel singular values it is
-        based on.
+        """Return a lower bound of the order that meets the tolerance, and the number of Hankel singular values that are
+        known.
 
         The Hankel matrix of every sum of order m differs from that of the kernel by at least σ_{m+1}, and the ℓ1 norm
         of the error (of Frobenius norms) is at least as large.
@@ -276,9 +274,7 @@ class Search:
         return max(1, int((values > limit + rounding).sum())), len(values)
 
     def _ended(self, tol: float) -> Fit | None:
-        """Return an exact fit if the kernel is zero from some time before the horizon on, such as a pure delay;
-        otherwise None.
-        """
+        """Return an exact fit if the kernel becomes zero before the horizon, as for a pure delay; otherwise None."""
         size = np.abs(self.samples.values).max(axis=1) * self.samples.weight
         order = int(np.flatnonzero(size > tol / 2)[-1:].sum()) + 1
         if (
@@ -296,7 +292,7 @@ class Search:
 
     @property
     def tried(self) -> dict[int, Fit]:
-        """The best fit so far of every order that was tried."""
+        """The best fit so far for each order that was tried."""
         return {**self._fits, **self._polished, **self._whole}
 
     def so_far(self) -> Fit:
@@ -405,9 +401,7 @@ class Search:
         return starts
 
     def _spread(self, order: int) -> np.ndarray:
-        """Return initial rates with evenly spaced logarithms, the fallback if no rates can be computed from the
-        samples.
-        """
+        """Return initial rates with evenly spaced logarithms, for use if no rates can be computed from the samples."""
         times = self.samples.times
         slow = max(1 / times[-1], 1.01 * self.domain.slowest)
         rates = -np.geomspace(slow, max(1 / min(self.samples.gap, times[-1] / 2), 2 * slow), order)
@@ -419,7 +413,7 @@ class Search:
         return scalar and self.mixture is not None and self.mixture.error < part * self.scale
 
     def _decompose(self) -> tuple[_hankel.Hankel, float] | None:
-        """Return a decomposed Hankel matrix of the samples and its time step, to derive initial rates; None if not
+        """Return a decomposed Hankel matrix of the samples, which yields initial rates, and its time step; None if not
         needed.
         """
         samples = self.samples
@@ -440,7 +434,7 @@ class Search:
         return decomposition, step
 
     def _decompose_graded(self) -> GradedHankel | None:
-        """Return a decomposed Hankel matrix of a function of continuous time, to derive initial rates; None if not
+        """Return a decomposed Hankel matrix of a function of continuous time, which yields initial rates; None if not
         needed.
         """
         panels = self.samples.panels
@@ -456,7 +450,7 @@ class Search:
         return max(1, int((values > len(values) * np.finfo(np.float64).eps * values[0]).sum()))
 
     def _guess(self, tol: float) -> int:
-        """Return an estimate of the order that meets the tolerance, at which the search begins."""
+        """Return an estimate of the order that meets the tolerance, from which the search starts."""
         if self.mixture is not None and self.monotone:
             values = self.mixture.singular_values / (_MIXTURE_TO_SUP if self.samples.uniform else 1.0)
         elif self._graded is not None:
@@ -482,7 +476,7 @@ class Search:
 
 
 def _distinct(fits: list[Fit]) -> list[Fit]:
-    """Sort fits by their errors, and drop fits whose error equals that of another fit to four digits."""
+    """Sort fits by error, and keep only one of several fits whose errors agree to four digits."""
     kept: list[Fit] = []
     for fit in sorted(fits, key=lambda fit: fit.error):
         if not kept or fit.error > (1 + _SAME) * kept[-1].error:

@@ -40,7 +40,7 @@ class Mixture:
     _shift: bool
 
     def rates(self, order: int) -> np.ndarray:
-        """Reduce the many decays of this fit to ``order`` decay rates by balanced truncation.
+        """Reduce the many decays of the mixture to ``order`` decay rates by balanced truncation.
 
         The Hankel matrix in a measure ω is L Lᵀ with L = √ω e^{-decay t} √weight. The reduced shift is
         Vᵀ diag(e^{-decay dt}) V, where V are the first right singular vectors of L. It is symmetric, so its eigenvalues
@@ -106,7 +106,7 @@ def mixture(problem: Problem, gap: float, *, uniform: bool) -> Mixture | None:
 
 
 def ring(domain: Domain, values: np.ndarray, order: int, echo: float = ECHO) -> Fit | None:
-    """Return a sum that equals the first ``order`` samples, and after them repeats these samples as weak echoes.
+    """Return a sum that equals the first ``order`` samples and then repeats these samples as weak echoes.
 
     The eigenvalues are on a ring: λ_j = r e^{2πij/order}, r^order = echo. Such sums are useful for lags: a shift by L
     steps has L + 1 equal Hankel singular values, so that no sum of lower order is close, and the exact realization of

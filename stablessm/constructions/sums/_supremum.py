@@ -28,7 +28,7 @@ _CLOSE = 17  # points around each of the largest errors
 @final
 @dataclass(frozen=True, eq=False)
 class Error:
-    """The measured error of a sum: its supremum, its ℓ1 norm, and where it is large."""
+    """The measured error of a sum: the supremum, the ℓ1 norm, and the times at which the error is large."""
 
     sup: float
     """Supremum of the weighted error."""
@@ -72,7 +72,7 @@ def _rounding(es: ExponentialSum, end: float) -> float:
 
 
 def _supremum(samples: Samples, fitted: Callable[[np.ndarray], np.ndarray], entries: tuple[int, ...]) -> Error:
-    """Measure the error of ``fitted``, a function from times (n,) to values (n, q), compared with the samples.
+    """Measure the error of ``fitted``, a function from times (n,) to values (n, q), against the samples.
 
     A function is compared on its panels, which are halved until interpolation resolves the error; then it is evaluated
     again around the largest errors. ``entries`` are d_out and d_in, for ``l1``.

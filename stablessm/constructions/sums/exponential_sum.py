@@ -144,7 +144,7 @@ def _domain(
 def _request(
     tol: Any, order: Any, max_order: Any, time: str, norm: str, relative: bool, noise: Any, weights: Any
 ) -> Request:
-    """Check that the options are compatible, and return them as a request."""
+    """Check that the options of ``exponential_sum`` are compatible, and return them as a :class:`Request`."""
     for name, value, known in (("time", time, TimeKind), ("norm", norm, Norm)):
         if value not in get_args(known):
             raise ArgumentError(name, " or ".join(map(repr, get_args(known))), repr(value))
@@ -213,7 +213,7 @@ class _Attempt:
     free: Fit = field(init=False)
 
     def run(self) -> Fit:
-        """Search and return a fit: of the requested order, or the smallest within the tolerance, or else the best fit
+        """Search for a fit of the requested order, or of the lowest order within the tolerance; return the best fit
         found.
         """
         self.search = self._new()

@@ -138,14 +138,16 @@ class ExponentialSum(Result):
 
     @property
     def order(self) -> int:
-        """Number of real states per input: one for a real eigenvalue, two for a pair. For a complex sum, number of
+        """Number of real states per input: one per real eigenvalue and two per pair; for a complex sum, the number of
         modes.
         """
         return self._domain.order(self.rates)
 
     @property
     def eigenvalues(self) -> np.ndarray:
-        """Eigenvalues e^{rates dt} (m,) in discrete time, float64 if all are real (they may be negative)."""
+        """Eigenvalues e^{rates dt} of the recurrence in discrete time, (m,); float64 if all are real, and possibly
+        negative.
+        """
         values = np.exp(self.rates * self.dt)
         if not self.is_complex:
             values = np.where(self._domain.single(self.rates), values.real, values)
@@ -191,7 +193,8 @@ class ExponentialSum(Result):
         return (sums if self.is_complex else sums.real).reshape((*t.shape, *self.shape))
 
     def step(self, x_t: ArrayLike, state: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
-        """Advance the recurrence by one step in NumPy: h = λ h + g x_t, y_t = Re Σ_i w_i h_i, with g = 1.
+        """Advance the recurrence by one step in NumPy: h = λ h + g x_t and y_t = Re Σ_i w_i h_i, with g = 1 in discrete
+        time.
 
         Therefore y_k = Σ_j ρ̂((k - j) dt) x_j in discrete time. In continuous time g = (λ - 1) / rate: the input is
         constant during a step, and y_k is ∫ ρ̂(s) x(t - s) ds exactly. For a complex sum, the real part is not taken.
@@ -283,7 +286,9 @@ class ExponentialSum(Result):
 
     @property
     def _gain(self) -> np.ndarray:
-        """Factor g by which the input of each state's recurrence is multiplied (see :meth:`step`)."""
+        """Factor g that multiplies the input of each state in :meth:`step`: 1 in discrete time, (λ - 1) / rate
+        otherwise.
+        """
         if self.time == "discrete":
             return np.ones_like(self.eigenvalues)
         gain: np.ndarray = np.expm1(self.rates * self.dt) / self.rates
@@ -291,7 +296,7 @@ class ExponentialSum(Result):
 
     @property
     def _sizes(self) -> np.ndarray:
-        """Size |weights| of each mode (m,); for a matrix, the largest row sum."""
+        """Size of each mode, (m,): |weight| or, for weight matrices, the largest row sum of |weights|."""
         sizes = np.abs(self.weights)
         return sizes if not self.shape else sizes.sum(-1).max(-1)
 

@@ -35,7 +35,8 @@ class Memory:
 
 @final
 class HuggingFace(Stateful):
-    """A causal model of the ``transformers`` library, on tokens, or on real inputs that are added to an embedding.
+    """An adapter for a causal model of ``transformers``, with tokens or with real inputs that are added to an
+    embedding.
 
     Its state is a :class:`Memory`. Real inputs (B, T, d_input) are added to the embedding of a neutral token.
     """

@@ -71,7 +71,7 @@ def weight_of(model: Any) -> Tensor | None:
 
 
 def like(model: Any, x: Tensor, default: torch.dtype | None = None) -> Tensor:
-    """Convert x to the dtype and device of the weights of a model; without weights, to ``default`` or not at all."""
+    """Convert x to the dtype and device of a model's weights; without weights, to the dtype ``default`` if given."""
     weight = weight_of(model)
     return x.to(default or x.dtype) if weight is None else x.to(weight)
 

@@ -59,11 +59,13 @@ class Stateful(ABC):
         raise NotSupportedError("how the model takes padding is not known; a Stateful of your own can define padded")
 
     def packed(self, x: Tensor, starts: Tensor) -> Tensor:
-        """Return the outputs for packed rows of several sequences; ``starts`` (B, T) is True at their first steps."""
+        """Return the outputs for packed rows of several sequences; ``starts`` (B, T) is True at the first step of a
+        sequence.
+        """
         raise NotSupportedError("the model takes no resets")
 
     def unseparated(self, x: Tensor, starts: Tensor) -> Tensor | None:
-        """Return what :meth:`packed` would return for a model that ignores ``starts``; None if that is unknown."""
+        """Return the outputs of packed rows if the model ignored ``starts``; None if these outputs are not known."""
         return None
 
     def reset(self, state: Any) -> Any:
@@ -71,11 +73,11 @@ class Stateful(ABC):
         raise NotSupportedError("the state has no reset method")
 
     def record(self, state: Any) -> Any:
-        """Prepare a state for a later call of :meth:`crop`, and return it."""
+        """Prepare a state so that :meth:`crop` can later remove steps from it, and return the state."""
         raise NotSupportedError("the state cannot remove steps; copy it to return to it")
 
     def crop(self, state: Any, steps: int) -> Any:
-        """Remove the last ``steps`` steps from a state that :meth:`record` prepared, and return it."""
+        """Remove the last ``steps`` steps from a state, which :meth:`record` has prepared, and return the state."""
         raise NotSupportedError("the state cannot remove steps; copy it to return to it")
 
     def generate(self, x: Tensor, steps: int) -> Tensor:

@@ -1,4 +1,6 @@
-"""Instruments from dynamical systems: chaos (Lyapunov exponents), information in the state, and input lengths."""
+"""Instruments from dynamical systems: chaos (Lyapunov exponents), information in the state, and length of the past
+used.
+"""
 
 from stablessm.instruments.dynamics.capacity import InformationCapacity, information_processing_capacity
 from stablessm.instruments.dynamics.length import LengthCurve, Remembrance, effective_remembrance, length_curve

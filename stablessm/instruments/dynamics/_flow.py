@@ -56,7 +56,9 @@ class Flow:
     layout: Layout | None = None
 
     def push(self, x: Tensor, dx: Tensor, state: Tensor | None, dstate: Tensor | None, frame: Any) -> Pushed:
-        """Run R sequences x (R, T, d) from states (R, n); return first-order changes for the changes dx and dstate."""
+        """Run R sequences x (R, T, d) from states (R, n); also return the first-order effects of the changes dx and
+        dstate.
+        """
         if self.differences:
             return self._difference(x, dx, state, dstate, frame)
         with tangents():
@@ -97,7 +99,7 @@ def _parts(dual: Tensor) -> tuple[Tensor, Tensor]:
 
 @contextmanager
 def flow(model: Any, inputs: Any, *, precise: bool) -> Iterator[Flow]:
-    """Return a context that yields a :class:`Flow`, which runs a model along inputs with derivatives.
+    """Return a context manager that yields a :class:`Flow`, which runs a model on given inputs with derivatives.
 
     Inputs are (time,), (time, d_input), (batch, time, d_input), or tokens. With ``precise``, a copy of a module runs in
     float64 if that is possible.
@@ -180,7 +182,9 @@ def _of_tokens(model: Any, tokens: Tensor) -> tuple[Flow, Any]:
 
 
 def _tested(found: Flow) -> Flow:
-    """Check the shape of the outputs of a flow, record whether it can carry the state, and return the flow."""
+    """Check the shape of a model's outputs, record in the flow whether the model can carry its state, and return the
+    flow.
+    """
     with torch.no_grad():
         y, state = found.run(found.x[:1, :3], None)
         if y.dim() != 3 or y.shape[1] != min(3, found.x.shape[1]):
@@ -195,7 +199,7 @@ def _tested(found: Flow) -> Flow:
 
 
 def _needs_differences(found: Flow) -> bool:
-    """Return True if finite differences are needed: forward derivatives do not exist or do not agree with them."""
+    """Return True if finite differences must be used, because forward derivatives do not exist or contradict them."""
     x = found.x[:1, :4].clone()
     dx = torch.ones_like(x)
     with torch.no_grad():

@@ -85,16 +85,14 @@ class Pusher:
 
 
 def plain(stepper: Stepper, rows: Tensor, frame: Any) -> Any:
-    """Return the states in ``rows`` without derivatives, in the form that the model accepts, as a template for the next
-    step.
+    """Return a template for the next step: the states in ``rows`` in the form that the model accepts, without
+    derivatives.
     """
     return frame if stepper.place in ("single", "first", "last") else stepper.layout.unpack(rows, frame, stepper.place)
 
 
 def pusher(stepper: Stepper) -> Pusher:
-    """Return a :class:`Pusher`; it uses derivatives if they agree with finite differences, otherwise finite
-    differences.
-    """
+    """Return a :class:`Pusher` that uses derivatives if they agree with finite differences, else finite differences."""
     forward, finite = Pusher(stepper, "forward derivatives"), Pusher(stepper, "finite differences")
     if not stepper.layout.differentiable:
         return finite

@@ -83,9 +83,7 @@ class Stepper:
         return x.reshape(len(x), *(self.shape[1:] if self.place.startswith("axis") else self.shape))
 
     def at(self, t: int, rows: int) -> Tensor | None:
-        """Return the inputs of step t for ``rows`` rows; each sequence supplies the inputs of an equal number
-        of rows.
-        """
+        """Return the inputs of step t for the given number of rows, which are divided equally among the sequences."""
         if self.inputs is None:
             return None
         now = self.inputs[:, 0 if self.alone else t + self.taken]
@@ -265,7 +263,9 @@ def _for_many_rows(single: Stepper) -> Stepper:
 
 
 def _probes(single: Stepper) -> Tensor:
-    """Return test states near the first state, in a number that differs from the length of every axis of the state."""
+    """Return test states (count, n) near the first state; ``count`` differs from all axis lengths to reveal the batch
+    axis.
+    """
     sizes = {size for leaf in single.layout.leaves for size in leaf.shape}
     count = next(n for n in range(3, 99) if n not in sizes)
     generator = torch.Generator().manual_seed(0)

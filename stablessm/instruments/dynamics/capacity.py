@@ -243,7 +243,7 @@ class _Search:
         return np.concatenate(found)
 
     def _threshold(self, degree: int) -> float:
-        """Return the threshold of a degree: the capacity that unrelated functions exceed only by chance."""
+        """Return the capacity above which a function of this degree is significant, from functions shifted in time."""
         steps, low = len(self.basis), min(self.delay + 1, len(self.basis) // 3)
         near = list(itertools.islice(itertools.chain.from_iterable(_terms(degree, k) for k in itertools.count()), 2000))
         chosen = [near[i] for i in self.rng.integers(0, len(near), SURROGATES)]
@@ -287,7 +287,7 @@ class _Search:
 
 
 def _terms(degree: int, delay: int) -> Iterator[Term]:
-    """Yield all products of polynomials of the given total degree whose largest delay is ``delay``.
+    """Yield all products of polynomials with the given total degree and the given largest delay.
 
     >>> list(_terms(2, 1))
     [((0, 1), (1, 1)), ((1, 2),)]
@@ -299,7 +299,7 @@ def _terms(degree: int, delay: int) -> Iterator[Term]:
 
 
 def _gamma_quantile(mean: float, variance: float) -> float:
-    """Return the value that a gamma-distributed number with this mean and variance exceeds with probability
+    """Return the value that a gamma-distributed number with the given mean and variance exceeds with probability
     ``CHANCE``.
     """
     if not variance > 0:

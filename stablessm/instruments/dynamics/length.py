@@ -1,4 +1,4 @@
-"""The dependence of the loss of a causal model on the position and on the number of inputs that it has seen."""
+"""How the loss of a causal model depends on the position and on the number of inputs that the model has seen."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def length_curve(
     loss: Loss | None = None,
     progress: bool = True,
 ) -> LengthCurve:
-    """Measure the loss of a causal model as a function of the position, with the state carried and without.
+    """Measure the loss of a causal model as a function of the position, with and without a carried state.
 
     A model that was trained on short sequences may fail on longer ones. With the state carried, the curve of a model
     that extends to longer inputs does not rise after the training length. With ``window``, the loss of the same
@@ -321,7 +321,7 @@ def _at(run: Run, carries: bool, x: Tensor, rows: Tensor, ends: Tensor, tell: Ca
 
 
 def _edges(length: int) -> np.ndarray:
-    """Return the edges of bins of positions in a sequence of given length; bins grow with the position.
+    """Return the borders of bins of positions in a sequence of the given length; later bins are wider.
 
     >>> _edges(20).tolist()
     [0, 1, 2, 4, 5, 8, 11, 16, 20]

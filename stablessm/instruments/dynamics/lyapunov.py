@@ -265,7 +265,7 @@ class _Measurement:
         self.scale = max(float(rows.abs().max()), 0.999 * self.scale)
 
     def _not_finite(self, step: int) -> NumericalError:
-        """Return an error that states that the state is not finite after ``step`` steps, and how to avoid that."""
+        """Create the error for a state that is not finite after step ``step``, with advice on how to avoid it."""
         most = (step - 1) * 5 // 11 if self.run.alone else step - 1  # trajectories are up to 2.2 times as long
         fewer = f"give at most {most} steps, " if most else ""
         remedy = f"{fewer}start from another state or give smaller inputs"
@@ -299,7 +299,7 @@ class _Measurement:
         )  # fmt: skip
 
     def _trajectories(self) -> tuple[Cocycle, Growth, Tensor | None]:
-        """Run the trajectories; return their growth, and the Jacobian matrix if all steps have the same matrix."""
+        """Run the trajectories; return the growth of small changes, and the Jacobian matrix if it is constant."""
         size = self.run.size
         matrix = self._matrix() if size <= MOST_EXPONENTS else None
         if not self.full or matrix is None:
@@ -421,7 +421,7 @@ def _averages(means: Tensor, counts: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _standard_error(means: Tensor, weights: Tensor) -> Tensor:
-    """Return the standard error of the mean: the larger of two estimates, from trajectories and from pieces of time.
+    """Return the standard error of the mean: the larger of two estimates, from trajectories and from chunks of time.
 
     Trajectories are not independent if they start near each other, pieces of time are not if they are short.
     """

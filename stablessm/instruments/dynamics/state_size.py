@@ -203,9 +203,7 @@ def _corner(dy: Tensor, into: Tensor) -> tuple[int, int]:
 
 
 def _over_complex(found: Flow, change: Tensor, future: Any) -> Tensor:
-    """Return the change of the future by a complex state as complex numbers, from the real changes by real and
-    imaginary part.
-    """
+    """Return the response of the future to changes of a complex state, from responses to real and imaginary changes."""
     assert found.layout is not None
     real = found.layout.complex_parts()
     along = future(change)
