@@ -39,7 +39,9 @@ def run(options: Options) -> None:
 
 
 def one_case(steps: int, dtype: str, decay: str, device: str) -> list[Row]:
-    """Measure the errors of the states, and of the gradients if the reference can compute them."""
+    """Measure the errors of the states of one case and, if the sequence is not too long for the reference, the errors
+    of the gradients.
+    """
     torch.manual_seed(0)
     kind = getattr(torch, dtype)
     a = torch.full((1, steps, CHANNELS) if decay == "step" else (CHANNELS,), MODULUS, dtype=torch.float64)
@@ -60,7 +62,7 @@ def one_case(steps: int, dtype: str, decay: str, device: str) -> list[Row]:
 
 
 def relative_error(ours: Tensor, exact: Tensor) -> float:
-    """Return the largest absolute difference divided by the largest absolute value of ``exact``.
+    """Return the largest absolute difference between two arrays, divided by the largest absolute value of ``exact``.
 
     >>> relative_error(torch.tensor([1.0, 2.0]), torch.tensor([1.0, 4.0], dtype=torch.float64))
     0.5
@@ -69,7 +71,7 @@ def relative_error(ours: Tensor, exact: Tensor) -> float:
 
 
 def show(rows: list[Row]) -> str:
-    """Return a table of the errors, one line per length and dtype."""
+    """Format the errors as a table with one line per length, dtype and quantity (states or gradients)."""
     lines = [
         [f"{row['steps']:,} steps, {row['dtype']}, decay per {row['decay']}: {row['what']}",
          f"{row['relative_error']:.1e}", "the same" if row["same_bits"] else "different"]
@@ -79,7 +81,9 @@ def show(rows: list[Row]) -> str:
 
 
 def summarize(rows: Sequence[Row]) -> dict[str, Any]:
-    """Return the largest errors over all cases, by name."""
+    """Return the largest error of the states, the largest error of the gradients, and whether all results were bitwise
+    repeatable.
+    """
     values = [row["relative_error"] for row in rows if row["what"] == "states"]
     gradients = [row["relative_error"] for row in rows if row["what"] != "states"]
     found = {"worst_error_of_states": max(values), "same_bits": all(row["same_bits"] for row in rows)}

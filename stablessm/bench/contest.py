@@ -31,7 +31,8 @@ PHASES = ("forward", "forward+backward")
 @final
 @dataclass(frozen=True)
 class Contender:
-    """One implementation in a benchmark: functions that run it forward, and forward and backward, for each input set.
+    """An implementation in a benchmark. ``calls`` lists for each phase (forward, or forward and backward) one function
+    per set of inputs.
 
     A function returns the result, or the result and the gradients of the inputs.
     """
@@ -99,7 +100,9 @@ class Gate:
     tolerance: float
 
     def check(self, contender: Contender, phase: str) -> tuple[float | None, str | None]:
-        """Return the largest relative error of one call's results and gradients, and the reason if it is too large."""
+        """Check the results and gradients of one call; return the largest relative error, and the reason if the
+        contender is excluded.
+        """
         try:
             parts = self.select(contender.answer(contender.calls[phase][0]()))
         except Exception as error:
@@ -112,7 +115,9 @@ class Gate:
 
 
 def contest(makers: Makers, gate: Gate, floors: Mapping[str, float], options: Options) -> list[Row]:
-    """Check and time all contenders; return a row for each and each phase: time, multiple of the floor, error."""
+    """Check and time all contenders; return one row for each contender and phase, with its time, its time as a multiple
+    of the floor, and its error.
+    """
     made, failed = make(makers)
     rows = []
     for phase, floor in floors.items():
@@ -142,7 +147,9 @@ def contest(makers: Makers, gate: Gate, floors: Mapping[str, float], options: Op
 
 
 def make(makers: Makers) -> tuple[dict[str, Contender], dict[str, str]]:
-    """Build the contenders; return them by name, and for those that could not be built the reason by name."""
+    """Build the contenders; return a dict of the contenders by name, and a dict of the errors of those that could not
+    be built.
+    """
     made, failed = {}, {}
     for name, maker in makers.items():
         try:
@@ -155,7 +162,9 @@ def make(makers: Makers) -> tuple[dict[str, Contender], dict[str, str]]:
 def measure(
     contenders: Mapping[str, Contender], phase: str, options: Options
 ) -> tuple[dict[str, Timing], dict[str, Timing]]:
-    """Time the contenders in turns; return their times and, for PyTorch on a GPU, also the times of the GPU alone."""
+    """Time the contenders in turns; return their times and, for PyTorch functions on a GPU, also their times without
+    launch overhead.
+    """
     calls = {name: rotating(contender.calls[phase]) for name, contender in contenders.items()}
     clocks = {name: contender.clock for name, contender in contenders.items()}
     on_gpu = [name for name, clock in clocks.items() if clock is event_clock]
@@ -168,8 +177,8 @@ def measure(
 
 
 def timed(timing: Timing | None, floor: float, best: float | None) -> Row:
-    """Return the columns of a table row for a measured time: the time and its ratios to the floor and to the
-    best peer.
+    """Return the columns of a result row that describe a measured time: the time itself, and its ratios to the floor
+    and to the best peer.
     """
     if timing is None:
         return dict.fromkeys(("ms", "quartiles_ms", "turns", "times_floor", "best_peer_over_this"))

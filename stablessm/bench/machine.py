@@ -17,7 +17,8 @@ _TRIM_THRESHOLD, _TOP_PAD, _MMAP_MAX = -1, -2, -4  # malloc.h
 
 
 def keep_memory() -> None:
-    """Tell the C library (glibc) to keep freed memory, so that no contender pays for page faults of others.
+    """Tell the C library (glibc) to keep freed memory, so that the time of a contender does not include page faults
+    that another contender caused.
 
     By default, glibc returns every block above 32 MB to the system, and the next allocation causes page faults, whose
     time would count for one contender. Other allocators are not changed.
@@ -62,7 +63,9 @@ def matmul_precision(name: str) -> Iterator[None]:
 
 
 def limits(device: str, *, smoke: bool) -> dict[str, float]:
-    """Measure the copy bandwidth and the rates of matrix products; return them under the names that records use."""
+    """Measure the copy bandwidth (GB/s) and the rates of matrix products (teraflops) of a device; return them under the
+    names that records use.
+    """
     megabytes, size, seconds = (16, 256, 0.05) if smoke else (1024, 8192, 1.0) if device == "cuda" else (256, 2048, 1.0)
     rates = matmul_rates(device, size, seconds)
     return {"copy_gigabytes_per_second": copy_bandwidth(device, megabytes, seconds) / 1e9} | {

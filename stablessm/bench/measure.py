@@ -62,7 +62,9 @@ def host_clock(call: Call, repeat: int) -> float:
 
 
 def event_clock(call: Call, repeat: int) -> float:
-    """Measure the milliseconds of ``repeat`` calls by CUDA events; idle times of the GPU between launches count."""
+    """Measure the milliseconds of ``repeat`` calls by CUDA events. The time includes gaps between kernel launches in
+    which the GPU is idle.
+    """
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     start.record()
     for _ in range(repeat):
@@ -73,7 +75,7 @@ def event_clock(call: Call, repeat: int) -> float:
 
 
 def queued_clock(call: Call, repeat: int) -> float:
-    """Measure the milliseconds of ``repeat`` calls on the GPU alone, without the time that launches take.
+    """Measure the milliseconds of ``repeat`` calls on the GPU alone, without the overhead of kernel launches.
 
     CUDA events time the calls, all of which are queued behind a pause.
     """
@@ -102,7 +104,9 @@ def _pause(milliseconds: float) -> None:
 
 @functools.cache
 def _filler() -> tuple[torch.Tensor, float]:
-    """Return a large array and the shortest time, in milliseconds, in which the GPU can clear it."""
+    """Return a large array, and the time in milliseconds that the GPU takes to fill it with zeros (the smallest of five
+    measurements).
+    """
     filler = torch.empty(_FILLER_NUMBERS, device="cuda")
     return filler, min(event_clock(filler.zero_, 10) / 10 for _ in range(5))
 

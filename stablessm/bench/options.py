@@ -18,7 +18,7 @@ Sizes: TypeAlias = tuple[tuple[int, ...], ...]
 @final
 @dataclass(frozen=True)
 class Options:
-    """The checked options of a suite; by default, ``sizes`` and ``dtypes`` are those of the suite.
+    """The options of a benchmark suite. ``sizes`` and ``dtypes`` are None if the suite uses its own defaults.
 
     >>> Options.of(sizes="8x1024x256,1x64x3").sizes
     ((8, 1024, 256), (1, 64, 3))

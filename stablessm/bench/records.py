@@ -13,7 +13,7 @@ from stablessm.record import environment, read_side, write_json
 
 
 def command() -> str:
-    """Return the command line of this process without the option --out."""
+    """Return the command line of this process without the option ``--out``, as recorded with the results."""
     program, arguments = Path(sys.argv[0]), [word for word in sys.argv[1:] if not word.startswith("--out=")]
     if "--out" in arguments:
         at = arguments.index("--out")

@@ -52,8 +52,8 @@ def run(options: Options) -> None:
 def one_case(
     size: tuple[int, ...], dtype: str, decay: str, peers: Mapping[str, str], bandwidth: float, options: Options
 ) -> list[Row]:
-    """Measure all contenders in one case, forward and with the backward pass; return a row for each contender
-    and pass.
+    """Measure all contenders in one case, in the forward pass and in the forward and backward pass together; return a
+    row for each contender and pass.
     """
     inputs = draw(size, dtype, decay)
     gate = Gate(truth(*inputs), some_channels, TOLERANCE[dtype])
@@ -75,7 +75,7 @@ def draw(size: tuple[int, ...], dtype: str, decay: str) -> scan_peers.Inputs:
 
 
 def some_channels(parts: Sequence[Any]) -> list[np.ndarray]:
-    """Return some of the channels of tensors in double precision, for comparison with the reference."""
+    """Return a few evenly spaced channels of each tensor in double precision, to compare them with the reference."""
     return [_channels(part) for part in parts]
 
 
@@ -89,7 +89,8 @@ def _channels(part: Any) -> np.ndarray:
 
 
 def truth(a: Tensor, x: Tensor, g: Tensor) -> list[np.ndarray]:
-    """Compute the states and the gradients of a and x by the float64 reference, for the compared channels.
+    """Compute the states and the gradients of a and x in float64 with the reference scan, for the channels that are
+    compared.
 
     The adjoint of a scan is a scan in the other direction. Autograd would take minutes for a long sequence.
     """
@@ -102,7 +103,9 @@ def truth(a: Tensor, x: Tensor, g: Tensor) -> list[np.ndarray]:
 
 
 def summarize(rows: Sequence[Row]) -> dict[str, float]:
-    """Return the smallest and largest of the measured ratios over all cases; on a GPU, also for queued times."""
+    """Summarize all cases: smallest and mean speed-up over the best peer, and largest multiple of the floor; on a GPU,
+    also for the time without launch overhead.
+    """
     prefixes = ["queued_", ""] if any("queued_ms" in row for row in rows) else [""]
     return {f"{prefix}{name}": value for prefix in prefixes for name, value in _extremes(rows, prefix).items()}
 

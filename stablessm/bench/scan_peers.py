@@ -49,7 +49,9 @@ def available(device: str) -> dict[str, str]:
 
 
 def contenders(sets: Sequence[Inputs], peers: Mapping[str, str]) -> dict[str, Callable[[], Contender]]:
-    """Return functions that build the contenders: ours first, then every available peer that can run this case."""
+    """Return, by name, functions that build the contenders: this package first, then every available peer that can run
+    this case.
+    """
     a, x, _ = sets[0]
     here = {name for name, version in peers.items() if version[0].isdigit()}
     makers: dict[str, Callable[[], Contender]] = {OURS: partial(torch_contender, linear_scan, sets)}
@@ -73,7 +75,9 @@ def contenders(sets: Sequence[Inputs], peers: Mapping[str, str]) -> dict[str, Ca
 
 
 def _fft(a: Tensor, x: Tensor) -> Tensor:
-    """Compute the states as a convolution with a**t, as S4D is trained; a must not depend on time."""
+    """Compute the states as a convolution with the kernel a**t by FFT, the method by which S4D is trained; a must not
+    depend on time.
+    """
     steps = x.shape[1]
     kernel = a ** torch.arange(steps, device=x.device, dtype=x.real.dtype)[:, None]
     transform, inverse = (torch.fft.fft, torch.fft.ifft) if x.is_complex() else (torch.fft.rfft, torch.fft.irfft)
@@ -87,7 +91,8 @@ def _mambapy(a: Tensor, x: Tensor) -> Tensor:
 
 
 def accelerated_contender(sets: Sequence[Inputs], *, transpose: bool = True) -> Contender:
-    """Build the contender accelerated-scan, without its backward pass if its last block would not be full.
+    """Build the contender accelerated-scan. Its backward pass is left out if the last block of the sequence would not
+    be full.
 
     With such a block, ``scalar.backward_scan`` of version 0.3.1 reads past the end of its array (its mask is only t >
     0). This can be an illegal memory access, after which all CUDA calls of the process fail.

@@ -60,8 +60,8 @@ def run(options: Options) -> None:
 
 
 def one_case(size: tuple[int, ...], dtype: str, bandwidth: float, options: Options) -> list[Row]:
-    """Measure all contenders in one case, forward and with the backward pass; return a row for each contender
-    and pass.
+    """Measure all contenders in one case, in the forward pass and in the forward and backward pass together; return a
+    row for each contender and pass.
     """
     inputs = draw(size)
     gate = Gate(truth(*inputs), some_channels, TOLERANCE)
@@ -93,7 +93,7 @@ def truth(*inputs: Tensor) -> list[np.ndarray]:
 
 
 def some_channels(parts: Sequence[Tensor]) -> list[np.ndarray]:
-    """Return the first and the last channel of tensors in double precision, to compare them with the reference.
+    """Return the first and the last channel of each tensor in double precision, to compare them with the reference.
 
     Channels are the last dimension of a tensor (B, T, H), otherwise the first dimension.
     """
@@ -106,7 +106,9 @@ def some_channels(parts: Sequence[Tensor]) -> list[np.ndarray]:
 
 
 def contenders(sets: Sequence[Sequence[Tensor]], most_bytes: int) -> Makers:
-    """Return functions that build the contenders whose arrays fit into memory."""
+    """Return, by name, functions that build the contenders; contenders whose arrays would not fit into memory are left
+    out.
+    """
     x, decay = sets[0][:2]
     steps, states = x.shape[1], decay.numel()
     found = {
@@ -149,7 +151,9 @@ def _kernel(decay: Tensor, B: Tensor, C: Tensor, steps: int) -> Tensor:
 
 
 def summarize(rows: Sequence[Row]) -> dict[str, float]:
-    """Return the smallest and largest of the measured ratios over all cases; on a GPU, for queued times."""
+    """Return, for each contender and pass, how much faster the fused layer is: smallest and geometric mean over all
+    cases. On a GPU, times without launch overhead are compared.
+    """
     found = {}
     key = "queued_ms" if any("queued_ms" in row for row in rows) else "ms"
     for phase in PHASES:

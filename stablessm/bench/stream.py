@@ -110,12 +110,14 @@ def one_case(layer: str, width: int, steps: int, *, compiled: bool) -> list[Row]
 
 
 def is_peer(row: Row) -> bool:
-    """Return True if the row's contender is an alternative to a streamer."""
+    """Return True if the row belongs to an alternative to the streamer, such as ``layer.step`` or ONNX Runtime."""
     return not row["contender"].startswith(OURS)
 
 
 def contenders(layer: SequenceLayer, *, compiled: bool) -> dict[str, Callable[[Tensor], tuple[Step, list[Any]]]]:
-    """Return functions by name that build a contender: its step function, with a zero state, and its inputs."""
+    """Return, by name, functions that build a contender. Each takes inputs x, and returns a step function that starts
+    from a zero state, and x in the form that this function takes.
+    """
     found: dict[str, Callable[[Tensor], tuple[Step, list[Any]]]] = {
         OURS: lambda x: (Streamer(layer), list(x.numpy())),
         f"{OURS}, tensors": lambda x: (Streamer(layer), list(x)),
@@ -141,7 +143,8 @@ def _eager(layer: SequenceLayer, step: Callable[..., tuple[Tensor, Tensor]], x: 
 
 
 def _onnx(layer: SequenceLayer, x: Tensor) -> tuple[Step, list[np.ndarray]]:
-    """Return a step in ONNX Runtime and its inputs, with inputs and outputs bound to fixed memory.
+    """Return a step function that runs the layer in ONNX Runtime, and its inputs. Inputs and outputs are bound to fixed
+    memory.
 
     The state alternates between two buffers.
     """
@@ -224,7 +227,9 @@ def show(rows: list[Row]) -> str:
 
 
 def summarize(rows: Sequence[Row]) -> dict[str, float]:
-    """Return the largest median and 99.9th percentile of the streamer over all cases, and its speed-up over peers."""
+    """Return the largest median and 99.9th percentile of the streamer's latency over all cases, and its speed-up over
+    the best peer.
+    """
     ours = [row for row in rows if row["contender"] == OURS and row["median_us"] is not None]
     ahead = [row["best_peer_over_this"] for row in ours if row["best_peer_over_this"] is not None]
     found = {f"worst_{key}": max(row[key] for row in ours) for key in ("median_us", "p99_9_us") if ours}

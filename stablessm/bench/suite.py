@@ -33,7 +33,8 @@ def run_cases(
     summarize: Callable[[Sequence[Row]], Mapping[str, Any]],
     **more: Any,
 ) -> None:
-    """Measure every case that is not in the record of an interrupted run; print its table and update the record.
+    """Measure every case, print its table and update the record. Cases in the record of an interrupted run are not
+    measured again.
 
     Args:
         axes: Values of arguments of ``measure`` by name; the cases are all combinations.

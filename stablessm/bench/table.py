@@ -26,7 +26,7 @@ def progress(cases: Sequence[T], unit: str = "case") -> Iterator[T]:
 
 
 def say(text: str) -> None:
-    """Print text above the progress bar, without buffering, so that the results of a killed run have been printed."""
+    """Print text above the progress bar and flush it, so that a killed run has printed all its results."""
     if sys.stderr.isatty():
         print(_CLEAR, end="", file=sys.stderr, flush=True)
     print(text, flush=True)
@@ -71,5 +71,5 @@ def milliseconds(ms: float, quartiles: Sequence[float] | None) -> str:
 
 
 def times(ratio: float | None) -> str:
-    """Format a ratio, or return an empty text if there is none."""
+    """Format a ratio such as 2.31; return an empty text for None."""
     return "" if ratio is None else f"{ratio:.2f}" if ratio < 10 else f"{ratio:.0f}"

@@ -57,7 +57,7 @@ class Series:
 @final
 @dataclass(frozen=True)
 class Panel:
-    """One pair of axes in a figure, with its lines and points."""
+    """One plot of a figure: a pair of axes with lines and sets of points."""
 
     title: str
     x_label: str
@@ -149,7 +149,9 @@ class Figure:
                 path.write_bytes(content)
 
     def pictures(self, *formats: str) -> dict[str, bytes]:
-        """Draw the figure in the given formats, ``png`` or ``svg``; equal numbers give equal bytes."""
+        """Draw the figure in the given formats, ``png`` or ``svg``, and return the content of each file. Equal numbers
+        give equal bytes.
+        """
         import matplotlib
 
         canvas = self.draw()
@@ -172,7 +174,7 @@ class Figure:
             return cls.from_json(content)
 
     def draw(self) -> Canvas:
-        """Draw the figure with matplotlib."""
+        """Draw the figure with matplotlib and return the matplotlib figure."""
         import matplotlib
         from matplotlib.figure import Figure as Canvas
 
@@ -224,7 +226,9 @@ def _draw(axes: Axes, panel: Panel) -> None:
 
 
 def _shown(values: Sequence[float] | np.ndarray, scale: Scale) -> np.ndarray:
-    """Return the values, with NaN (a gap in the line) where the axis cannot show them."""
+    """Replace the values that an axis cannot show, such as values ≤ 0 on a logarithmic axis, by NaN, which leaves a gap
+    in a line.
+    """
     array = np.asarray(values, dtype=float)
     hidden = ~np.isfinite(array) | ((array <= 0) if scale == "log" else False)
     return np.where(hidden, np.nan, array)

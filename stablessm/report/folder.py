@@ -33,7 +33,7 @@ class File:
 @final
 @dataclass(frozen=True, eq=False)
 class Record:
-    """The content of one run folder; ``faults`` lists what could not be read. Records are compared by identity."""
+    """The content of one run folder, for the report; ``faults`` lists the parts that could not be read."""
 
     folder: Path
     id: str
@@ -130,7 +130,7 @@ def _claims(content: Mapping[str, Any], faults: list[str]) -> list[Claim]:
 
 
 def _files(folder: Path, names: list[str], faults: list[str], known: Mapping[str, Any]) -> list[File]:
-    """Return the files of arrays and of metrics in a run folder."""
+    """Return the files of a run folder that hold arrays or metrics."""
     paths = [folder / name for name in names]
     if (folder / "metrics.jsonl").exists() or "metrics.jsonl" in known:
         paths.append(folder / "metrics.jsonl")
@@ -162,8 +162,8 @@ def _file(path: Path) -> File:
 
 
 def _names(content: Mapping[str, Any], key: str, faults: list[str]) -> list[str]:
-    """Return those file names that contain no folder, because a record must not link to other files on the reader's
-    disk.
+    """Return the file names listed under ``key``, without names that contain a folder: a record must not link to other
+    files on the disk of the reader.
     """
     names = []
     for name in _expect(content.get(key), list, key, faults):

@@ -14,7 +14,7 @@ from stablessm.report.section import bar, verdict
 
 
 def counts(collection: Collection) -> Counter[str]:
-    """Return the number of claims with each verdict, over the runs on the front page."""
+    """Return how often each verdict occurs among the claims of the runs on the front page."""
     return Counter(claim.verdict for run in collection.front for claim in run.claims)
 
 
@@ -92,15 +92,17 @@ def _table(rows: list[tuple[str, Record, Claim]]) -> Html:
 
 
 def _weaker(run: Record) -> Html | None:
-    """Return a note that a verdict comes from a smaller or unfinished run, or None."""
+    """Return a note that a verdict comes from a smaller or an unfinished run; None for a complete run of the paper's
+    size.
+    """
     notes = [run.size] if run.size != "paper" else []
     notes += [run.status] if run.status != "complete" else []
     return element("small", ", ".join(notes)) if any(notes) else None
 
 
 def _caveat(run: Record, anchor: str) -> Html | None:
-    """Return a link to the differences between a run and the paper, with their text as a tooltip; None if there are
-    none.
+    """Return a link to the section on how a run differs from the paper, with that section as its tooltip; None if the
+    run has no such section.
     """
     if not run.deviations:
         return None
@@ -108,7 +110,7 @@ def _caveat(run: Record, anchor: str) -> Html | None:
 
 
 def _card(run: Record, anchor: str) -> Html:
-    """Return a thumbnail that links to a run; a script draws it from the data of the run's first figure."""
+    """Return a thumbnail that links to a run; a script draws the first figure of the run in it."""
     image = element("span", data_figure=f"{anchor}.1-data", data_thumbnail=True) if run.figures else None
     return element(
         "a",

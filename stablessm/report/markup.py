@@ -18,7 +18,8 @@ class Html(str):
 
 
 def element(name: str, *children: object, **attributes: object) -> Html:
-    """Return one HTML element. ``class_`` becomes class, ``data_label`` data-label; None and False omit an attribute.
+    """Return one HTML element. Keyword arguments are attributes: ``class_`` becomes class, ``data_label`` becomes
+    data-label; None and False leave an attribute out.
 
     >>> element("a", "1 < 2", href="#claims", hidden=True, title=None)
     '<a href="#claims" hidden>1 &lt; 2</a>'

@@ -79,7 +79,9 @@ def _anchors(collection: Collection) -> dict[Record, str]:
 
 
 def _links(collection: Collection) -> Html:
-    """Return links to those parts of the page that this report contains."""
+    """Return links to the parts of the page (claims, figures, problems), without the parts that this report does not
+    contain.
+    """
     parts = {
         "claims": any(run.claims for run in collection.front),
         "figures": bool(collection.runs),

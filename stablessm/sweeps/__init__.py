@@ -1,4 +1,4 @@
-"""Sweeps: experiments computed as parallel jobs on this machine, Ray or Slurm, and searches over settings."""
+"""Run experiments as parallel jobs, on this machine, on a Ray cluster or on Slurm, and search over their settings."""
 
 from stablessm.sweeps.engine import Engine, Resources
 from stablessm.sweeps.job import Job

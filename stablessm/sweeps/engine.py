@@ -1,4 +1,4 @@
-"""The interface of engines, which compute jobs, and the base class of the engines in this package."""
+"""The interface of an engine, which runs the jobs of a sweep, and the base class of the engines in this package."""
 
 from __future__ import annotations
 
@@ -43,16 +43,20 @@ class Resources:
 
 
 class Engine(Protocol):
-    """An engine computes jobs and yields the outcome of each job as it ends. It replaces workers that are lost."""
+    """An engine runs the jobs of a sweep and yields the outcome of each job as soon as the job ends. The engine
+    replaces workers that are lost.
+    """
 
     def run(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, Outcome]]:
-        """Compute every job once, in any order, and yield the outcomes."""
+        """Run every job once, in any order, and yield each job together with its outcome."""
         ...
 
 
 @dataclass(frozen=True)
 class Retrying(ABC):
-    """Base class of the engines here: jobs wait for free resources, and a job whose worker died is computed again."""
+    """Base class of the engines of this package: jobs wait for free resources, and a job whose worker died is run
+    again.
+    """
 
     jobs: int | None = None
     """Maximum number of parallel jobs; None for as many as the resources allow."""
@@ -67,7 +71,7 @@ class Retrying(ABC):
 
     @final
     def run(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, Outcome]]:
-        """Compute every job once, in any order, and yield the outcomes."""
+        """Run every job once, in any order, and yield each job together with its outcome."""
         waiting, died, placed = deque(jobs), Counter[Job](), dict[Any, Job]()
         with self._workers(placed, len(jobs)) as (begin, ended):
             while waiting or placed:
@@ -87,8 +91,8 @@ class Retrying(ABC):
 
     @abstractmethod
     def _workers(self, placed: Mapping[Any, Job], count: int) -> AbstractContextManager[Workers]:
-        """Return a context of two functions: one starts a job, the other waits for jobs to end. ``placed`` maps the
-        handle of each started job to the job; ``count`` is the number of all jobs.
+        """Return a context manager that provides two functions: the first starts a job, the second waits until jobs
+        end. ``placed`` maps the handle of each started job to the job; ``count`` is the number of all jobs.
         """
 
 

@@ -1,4 +1,4 @@
-"""One job of a sweep: a part of an experiment that can be computed independently, on any machine."""
+"""A job of a sweep: a part of an experiment that can be computed on any machine, independently of the other parts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ _NAME = re.compile(r"[A-Za-z0-9_=+-][A-Za-z0-9._=+-]*")
 @final
 @dataclass(frozen=True)
 class Job:
-    """A job described by text only, from which a worker builds the experiment and its settings.
+    """A job of a sweep, described only by strings, so that any worker can build the experiment and its settings from
+    it.
 
     >>> Job("st-fig1", "smoke", "runs", (), "direct-20").id
     'st-fig1/smoke/direct-20'
@@ -35,16 +36,16 @@ class Job:
 
     @property
     def id(self) -> str:
-        """Return the id of the job, which is the same on every machine."""
+        """Return the name ``EXPERIMENT/SIZE/JOB``, which is the same on every machine."""
         return f"{self.plan().id}/{self.name}"
 
     def plan(self, out: str | Path | None = None) -> Plan:
-        """Return the plan of the job's experiment, with the sweep's output folder or with ``out``."""
+        """Return the plan of the job's experiment; its output folder is ``out`` (default: the folder of the sweep)."""
         return Plan.of(catalog.get(self.experiment), self.size, Path(out or self.out), dict(self.changes))
 
 
 def expand(experiment: str, size: Size, out: Path, changes: Changes, sweep: str = "") -> list[Job]:
-    """Return the jobs of an experiment, in their order.
+    """Split an experiment into its jobs and return them in the order in which the experiment defines them.
 
     >>> [job.name for job in expand("st-fig1", "smoke", Path("runs"), (("maps", "exp,best"),))]
     ['exp-20', 'best-20']

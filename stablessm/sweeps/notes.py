@@ -1,4 +1,6 @@
-"""The state of a job, in a file that its worker writes and that every process may read."""
+"""Reads and writes the file that holds the state of a job. The worker of the job writes this file; any process may read
+it.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +63,7 @@ def begin(folder: Path) -> float:
 
 
 def end(folder: Path, began: float, error: str = "", traceback: str = "") -> None:
-    """Record that the job is done, or that it has failed."""
+    """Record that the job is done, or the error with which the job has failed."""
     seconds = round(time.perf_counter() - began, 3)
     state: State = "failed" if error else "done"
     _write(folder, replace(read(folder), state=state, seconds=seconds, error=error, traceback=traceback))

@@ -1,4 +1,4 @@
-"""Objectives of a search: the score of a trained task, or a number of an experiment."""
+"""The number that a search optimizes: the score of a model trained on a task, or a number that an experiment computes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _REDUCE: Mapping[str, Callable[[np.ndarray], Any]] = {
 
 
 class Objective(Protocol):
-    """A number to optimize, as a function of settings that are given as text."""
+    """The number that a search optimizes, as a function of the settings, which are given as text."""
 
     @property
     def direction(self) -> Direction:
@@ -41,21 +41,21 @@ class Objective(Protocol):
         """
 
     def value(self, changes: Mapping[str, str], folder: Path) -> float:
-        """Compute the objective for these settings; return NaN if it has no value. ``folder`` stores the run, so that
-        it can be resumed.
+        """Compute the objective for these settings; return NaN if it cannot be computed, for example after a
+        divergence. The run is stored in ``folder``, so that an interrupted run can be resumed.
         """
         ...
 
     def describe(self) -> dict[str, Any]:
-        """Return a description of the objective, which distinguishes this search from other searches."""
+        """Return a dictionary that identifies the objective, so that a search is resumed only with the same objective."""
         ...
 
 
 @final
 @dataclass(frozen=True)
 class OfExperiment:
-    """An objective from an experiment's array: the mean of its last row (``STAGE/ARRAY:last``), or its mean, min or
-    max.
+    """An objective from an array that a stage of an experiment computes: its mean, minimum or maximum, or the mean of
+    its last row. ``of`` names it as ``STAGE/ARRAY:HOW``.
     """
 
     id: str
@@ -75,8 +75,8 @@ class OfExperiment:
         return stage, array, how or "mean"
 
     def check(self, names: list[str]) -> None:
-        """Raise an error if a name in ``names`` is not the name of a field of the config; ``a.b`` is the field b of the
-        field a.
+        """Raise an error unless every name is a field of the settings of the experiment; ``a.b`` means field ``b`` of
+        the nested settings ``a``.
         """
         config = catalog.get(self.id).config(self.size)
         for name in names:
@@ -90,7 +90,7 @@ class OfExperiment:
         changed(config, self.settings)
 
     def value(self, changes: Mapping[str, str], folder: Path) -> float:
-        """Run the experiment with its output below ``folder`` and return the objective."""
+        """Run the experiment with these settings, write its output below ``folder``, and return the objective."""
         settings = {**self.settings, **changes}
         run, _ = execute(catalog.get(self.id), self.size, folder, changes=settings, progress=False)
         stage, name, how = self._parts()
@@ -102,14 +102,17 @@ class OfExperiment:
         return float(_REDUCE[how](arrays[name]))
 
     def describe(self) -> dict[str, Any]:
-        """Return a description of the objective, which does not include the ranges of the search."""
+        """Return a dictionary that identifies the objective: experiment, size, array and fixed settings, without the
+        ranges of the search.
+        """
         return {"experiment": self.id, "size": self.size, "objective": self.of, "settings": dict(self.settings)}
 
 
 @final
 @dataclass(frozen=True)
 class OfTask:
-    """An objective from a task: the best validation score of a model that is trained on it.
+    """The objective of a search on a task: the best validation score of a model that is trained with the given
+    settings.
 
     Settings are the fields of ``TrainingConfig``, ``model.NAME`` for the model, and ``task.NAME`` for the task.
     """
@@ -151,7 +154,7 @@ class OfTask:
             raise ArgumentError("--set", "a task with validation examples, which give the score", self.task)
 
     def value(self, changes: Mapping[str, str], folder: Path) -> float:
-        """Train a model and return its validation score; NaN if the training diverges."""
+        """Train a model with these settings and return its best validation score; NaN if the training diverges."""
         import torch
 
         from stablessm import models, training
@@ -169,7 +172,9 @@ class OfTask:
         return float(result.best[task.metric])
 
     def describe(self) -> dict[str, Any]:
-        """Return a description of the objective, which does not include the ranges of the search."""
+        """Return a dictionary that identifies the objective: task, model and fixed settings, without the ranges of the
+        search.
+        """
         return {"task": self.task, "model": self.model, "settings": dict(self.settings)}
 
     def _task(self, settings: Mapping[str, str]) -> Any:

@@ -132,7 +132,7 @@ def _end_with_parent() -> None:
 
 
 def _gpus() -> list[str]:
-    """Return the GPUs by the names that CUDA_VISIBLE_DEVICES uses."""
+    """Return the GPUs that this process may use, by the names that CUDA_VISIBLE_DEVICES uses."""
     import torch
 
     named = os.environ.get("CUDA_VISIBLE_DEVICES")

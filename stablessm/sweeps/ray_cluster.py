@@ -52,7 +52,9 @@ class RayCluster(Retrying):
                     ray.cancel(reference, force=True)
 
     def _options(self) -> dict[str, Any]:
-        """Return the options of a Ray task. Ray repeats a task if its worker is lost, but not if it raised an error."""
+        """Return the options of a Ray task. Ray repeats the task if its worker is lost, but not if the task raised an
+        error.
+        """
         memory = {} if self.resources.memory is None else {"memory": self.resources.memory}
         return {
             "num_cpus": self.resources.cpus,
@@ -64,7 +66,9 @@ class RayCluster(Retrying):
         }
 
     def _require_room(self, ray: Any) -> None:
-        """Raise an error (or warn) if no node has the resources of a job; otherwise Ray would wait forever."""
+        """Check that at least one node of the cluster has enough resources for a job, for which Ray would otherwise
+        wait forever. A missing node is an error on a cluster of this process, and a warning on other clusters.
+        """
         if not any(_has_room(node["Resources"], self.resources) for node in ray.nodes() if node["Alive"]):
             said = f"{self.resources.cpus} CPUs, {self.resources.gpus} GPUs, {self.resources.memory or 0} bytes"
             if self.address is None:
@@ -101,7 +105,7 @@ def _has_room(node: dict[str, float], resources: Resources) -> bool:
 
 
 def _answers(address: str) -> bool:
-    """Return whether the address accepts connections, because Ray itself would try for minutes."""
+    """Return whether a Ray server accepts connections at the address. Without this check, Ray would retry for minutes."""
     host, colon, port = address.removeprefix("ray://").rpartition(":")
     if not colon:
         return address == "auto"

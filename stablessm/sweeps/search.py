@@ -71,7 +71,7 @@ class Range:
 
 
 def told(values: Mapping[str, Any]) -> str:
-    """Return settings and their values as one line of text.
+    """Format settings and their values as one line of text.
 
     >>> told({"lr": 0.001234567, "map": "best"})
     'lr=0.001235, map=best'
@@ -152,7 +152,7 @@ def folder(out: Path, trial: Any) -> Path:
 
 
 def _revive(study: Any, out: Path, states: Any) -> None:
-    """Queue again the trials whose process has died."""
+    """Put trials whose process has died back into the queue."""
     for trial in study.get_trials(deepcopy=False, states=(states.RUNNING,)):
         place = folder(out, trial)
         old = (datetime.datetime.now() - trial.datetime_start).total_seconds() > _BEGIN
@@ -185,7 +185,7 @@ def _study(optuna: Any, objective: Objective, ranges: Sequence[Range], out: Path
 
 
 def _written(study: Any, out: Path, states: Any) -> Found | None:
-    """Write all trials to ``search.json`` and return the best trial."""
+    """Write all trials to ``search.json``, and return the best trial or, if no trial is complete, None."""
     trials = study.get_trials(deepcopy=False)
     rows = [
         {

@@ -115,6 +115,6 @@ def _folder(job: Job) -> Path:
 
 
 def _last(handle: Any) -> str:
-    """Return the last line of a Slurm job's log."""
+    """Return the last line of the log of a Slurm job, such as its error message."""
     lines = (handle.stderr() or handle.stdout() or "").strip().splitlines()
     return lines[-1] if lines else "no log"

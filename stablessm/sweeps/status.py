@@ -21,7 +21,7 @@ from stablessm.sweeps.worker import plan_of
 @final
 @dataclass(frozen=True)
 class RunStatus:
-    """The progress of the run in one folder."""
+    """The progress of one run: its state, the number of complete stages, and the state of each job."""
 
     folder: Path
     state: Literal["complete", "running", "failed", "interrupted", "damaged"]

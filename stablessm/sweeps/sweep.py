@@ -23,7 +23,7 @@ from stablessm.sweeps.worker import SWEEP
 @final
 @dataclass(frozen=True)
 class Swept:
-    """The outcome of one experiment of a sweep."""
+    """The result of one experiment of a sweep: its run folder, and the errors of the jobs that failed."""
 
     folder: Path
     cached: bool = False
@@ -35,7 +35,7 @@ class Swept:
 
 @dataclass
 class _Part:
-    """One experiment of a sweep whose jobs are being computed."""
+    """One experiment of a running sweep, with the jobs that are not yet done."""
 
     plan: Plan
     run: Run
@@ -44,7 +44,9 @@ class _Part:
     failures: dict[str, str] = field(default_factory=dict)
 
     def end(self) -> Swept:
-        """Combine the jobs into a run. Errors are returned instead of raised, so that other experiments continue."""
+        """Combine the finished jobs into a complete run, and return the result. Errors are part of the result instead
+        of being raised, so that the other experiments of the sweep continue.
+        """
         if not self.failures:
             found = {job.name: notes.read(self.run.notes(job.name)) for job in self.jobs}
             facts = {name: {"attempts": note.attempts, "seconds": note.seconds} for name, note in found.items()}
@@ -103,7 +105,7 @@ def sweep(
 
 
 def _begin(plan: Plan) -> str:
-    """Write the names of the jobs to the run folder, and return the name of the sweep."""
+    """Write the names of the jobs to the run folder, and return the name of the sweep to which the run folder belongs."""
     name = worker.plan_of(plan.folder)[0] or uuid.uuid4().hex
     record.write_json(plan.folder / JOBS / SWEEP, {"sweep": name, "jobs": list(plan.jobs())})
     return name

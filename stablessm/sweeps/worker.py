@@ -77,7 +77,7 @@ def compute(job: Job, cpus: int) -> Outcome:
 
 
 def told(error: Exception) -> str:
-    """Return the type and message of an error as one line.
+    """Format an error as one line: its type and its message.
 
     >>> told(ValueError("no"))
     'ValueError: no'

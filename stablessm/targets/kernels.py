@@ -118,7 +118,8 @@ class Shift(Kernel):
 @final
 @dataclass(frozen=True)
 class TwoPart(Kernel):
-    """The kernel of a decay plus a later bump: ρ(t) = e^(-rate t) + e^(-((t - delay) / width)²).
+    """The kernel ρ(t) = e^(-rate t) + e^(-((t - delay) / width)²): an exponential decay followed by a bump at t =
+    delay.
 
     The defaults are those of the authors' code.
 

@@ -1,4 +1,4 @@
-"""A target that solves the Lotka-Volterra equations with a control input on the predators."""
+"""A target that solves the Lotka-Volterra equations; the input to the target controls the predators."""
 
 from __future__ import annotations
 
@@ -68,7 +68,9 @@ class LotkaVolterra(Target):
         return torch.stack(states, 1) if states else x.new_empty(len(x), 0, 2)
 
     def _slope(self, z: Tensor, control: Tensor) -> Tensor:
-        """Return the increment of the state per unit of time over one step of the solver."""
+        """Return the average rate of change of the state over one step of the solver: z after the step is z + dt times
+        this rate.
+        """
         first = self._velocity(z, control)
         if self.solver == "euler":
             return first

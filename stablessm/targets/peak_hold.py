@@ -1,4 +1,6 @@
-"""The peak-hold operator: a nonlinear target whose memory function decays although it never forgets a peak."""
+"""The peak-hold operator, a nonlinear target: its memory function decays, although its output never forgets a peak of
+the input.
+"""
 
 from __future__ import annotations
 

@@ -87,7 +87,8 @@ class Volterra(Target):
         return torch.from_numpy(largest_values(slopes * bound ** np.arange(-1.0, self.order)))
 
     def _slopes(self, steps: int) -> Tensor:
-        """Return the polynomial coefficients a_n(k dt) of the output derivative for a Heaviside input, (steps, N + 1).
+        """Return coefficients a_n(k dt), (steps, N + 1): for a Heaviside input of height u, the derivative of the
+        output is Σ_n a_n u^n.
 
         The differences of products are written as telescoping sums, so that no digits cancel.
         """
@@ -102,7 +103,8 @@ class Volterra(Target):
 
 
 def largest_values(coefficients: np.ndarray) -> np.ndarray:
-    """Return the maximum over |u| ≤ 1 of |Σ_n c_n u^n| for each row c of ``coefficients`` (K, N + 1).
+    """Return, for each row c of ``coefficients`` (K, N + 1), the maximum of |Σ_n c_n u^n| over |u| ≤ 1, as a tensor
+    (K,).
 
     >>> largest_values(np.array([[0.0, 1.0, -1.0], [0.25, 0.0, -1.0]])).tolist()
     [2.0, 0.75]

@@ -135,12 +135,14 @@ class Task(ABC):
 
     @property
     def baselines(self) -> dict[str, float]:
-        """Metrics on the test split of simple predictions without a model, by a description of the prediction."""
+        """Metrics of simple predictions without a model on the test split: a dict from a description of the prediction
+        to its metric.
+        """
         return {"the best constant prediction": self.chance}
 
     def remarks(self, metric: float) -> list[str]:
-        """Return a warning for each baseline that is at least as good on the test split as a model; ``metric`` is the
-        metric of the model.
+        """Return a warning for each simple prediction (see ``baselines``) that is at least as good on the test split as
+        a model with this ``metric``.
         """
         beaten = {name: metric > it if self.higher_is_better else metric < it for name, it in self.baselines.items()}
         return [
@@ -176,7 +178,9 @@ class Task(ABC):
         """
 
     def steps(self, split: Split, batch_size: int) -> int:
-        """Return the number of batches per epoch. Training drops a short last batch; valid and test keep it."""
+        """Return the number of batches per epoch. In training a last batch that is not full is dropped; in valid and
+        test it is used.
+        """
         size, batch_size = self._size(split), whole_number("batch_size", batch_size)
         if split != "train":
             return -(-size // batch_size)
@@ -241,7 +245,7 @@ class Task(ABC):
         return total / count
 
     def total_loss(self, output: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Return the sum of the loss over the scored positions and the number of these positions.
+        """Return the sum of the loss over the scored positions, and the number of scored positions.
 
         The mean loss of a batch is the sum of the losses of its parts divided by the sum of their numbers of positions.
 
@@ -261,7 +265,7 @@ class Task(ABC):
         return torch.full((), positions.numel(), dtype=torch.float64, device=batch.targets.device)
 
     def score(self, output: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Return the sum of the metric over the scored positions, and the number of these positions, in float64."""
+        """Return the sum of the metric over the scored positions, and the number of scored positions, both in float64."""
         output, targets, weights = self._paired(output, batch)
         return scoring.score(self.metric, output.detach(), targets, weights)
 

@@ -22,7 +22,7 @@ _TOKENS, _PLACES = range(2)
 @final
 @dataclass(frozen=True)
 class CopyingOptions(SyntheticOptions):
-    """Options of selective copying: the sizes of the task."""
+    """Options of selective copying: length of the sequence, size of the vocabulary, and number of tokens to copy."""
 
     length: int = option(256, "number of tokens before the copy")
     vocabulary: int = option(16, "number of different tokens, including the filler and the mark")

@@ -11,8 +11,8 @@ _STEP, _FIRST, _SECOND = (
 
 
 def keys(parts: tuple[int, ...], numbers: Tensor) -> Tensor:
-    """Return one random key for each entry of ``numbers`` (int64, any shape); different ``parts`` give
-    different keys.
+    """Return one random key for each entry of ``numbers`` (int64, any shape). The integers ``parts``, such as a seed
+    and a split, select the random stream: different ``parts`` give different keys.
 
     >>> a, b = keys((0, 1), torch.arange(3)), keys((1, 0), torch.arange(3))
     >>> bool((a != b).all())

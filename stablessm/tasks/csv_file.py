@@ -52,7 +52,9 @@ class Table:
         return self.header.index(name)
 
     def numeric(self) -> tuple[str, ...]:
-        """Return the names of the numeric columns: of their cells that are not missing, more than half are numbers."""
+        """Return the names of the numeric columns. A column is numeric if more than half of its cells, apart from
+        missing cells, are numbers.
+        """
         found = []
         for place, name in enumerate(self.header):
             values = [self._number(row[place]) for row in self.rows]
@@ -96,7 +98,7 @@ class Table:
         return values, np.ones(len(values), dtype=bool)
 
     def gaps(self, names: Sequence[str], missing: Missing) -> tuple[str, ...]:
-        """Return sentences for the user about dropped lines and about the missing cells of the given columns."""
+        """Return notes for the user: which lines were dropped, and how many cells of the given columns are missing."""
         how = {"drop": "their rows are dropped", "interpolate": "they are interpolated"}
         done, used = how.get(missing, "the previous value is repeated"), [name for name in names if name in self.header]
         counts = np.isnan(self.numbers(used, "columns")).sum(0) if used else ()
@@ -107,7 +109,9 @@ class Table:
         )
 
     def unused(self, names: Sequence[str]) -> tuple[str, ...]:
-        """Return a sentence for the user that lists the columns not in ``names``; an empty tuple if there are none."""
+        """Return a note for the user that lists the columns not in ``names``, as a tuple with one sentence; empty if
+        all columns are in ``names``.
+        """
         others = [name for name in self.header if name not in {*names, *(each.partition("=")[0] for each in names)}]
         dates = " (dates; their steps are the column dt)" if "dt" in names else " (dates)"
         found = {name: self._dates_at(name) for name in others}
@@ -117,7 +121,7 @@ class Table:
         return (f"{self.file}: not used: {', '.join(named)}",) if named else ()
 
     def categories(self, name: str, option: str) -> tuple[str, ...]:
-        """Return the names of the indicator columns ``NAME=TEXT`` that stand for a column of words."""
+        """Return the names ``NAME=TEXT`` of the indicator columns that replace a column of words, one for each word."""
         place = self.column(name, option)
         found = sorted({row[place] for row in self.rows if row[place].lower() not in _cells.MISSING})
         if not 1 < len(found) <= _MOST_CATEGORIES:
@@ -126,14 +130,16 @@ class Table:
         return tuple(f"{name}={text}" for text in found)
 
     def _odd(self, name: str) -> str:
-        """Return a remark on a column that is not dates but begins with a date, or an empty text."""
+        """Return a remark on a column whose first cell is a date but which has a cell that is not a date; otherwise an
+        empty text.
+        """
         first, *rest = (row[self.header.index(name)] for row in self.rows)
         odd = next((cell for cell in rest if not _cells.dates([first, cell])), "") if _cells.dates([first]) else ""
         return f" (begins with {first}, but {odd!r} is not such a date)" if odd else ""
 
     @cached_property
     def irregular(self) -> bool:
-        """Whether the steps between the rows are uneven, by the first column of dates."""
+        """Whether the rows are unevenly spaced in time, according to the first column of dates. False without dates."""
         steps = self._time_steps()
         return steps is not None and steps.max() > _UNEVEN * steps.min()
 
@@ -148,13 +154,17 @@ class Table:
         return ordered, (f"{self.file}: the newest row is first by {name}; rows are used in reverse order",)
 
     def _time_steps(self) -> np.ndarray | None:
-        """Return the seconds between consecutive rows (rows - 1,); None without a column of increasing dates."""
+        """Return the seconds between consecutive rows, (rows - 1,); None if there is no column of dates that increase
+        from row to row.
+        """
         _, steps = self._date_steps
         return steps if len(steps) and (steps > 0).all() else None
 
     @cached_property
     def _date_steps(self) -> tuple[str, np.ndarray]:
-        """Name of the first column of dates, and the seconds between consecutive rows (empty if dates are missing)."""
+        """Return the name of the first column of dates, and the seconds between consecutive rows (empty if dates are
+        missing).
+        """
         for name in self.header:
             if dates := self._dates_at(name):
                 pairs = pairwise(dates) if None not in dates else ()
@@ -162,7 +172,9 @@ class Table:
         return "", np.empty(0)
 
     def _dates_at(self, name: str) -> list[Any]:
-        """Return the dates of a column, with None for a missing cell; an empty list if it is not a column of dates."""
+        """Return the dates in a column, with None for missing cells; an empty list if the column has cells that are not
+        dates.
+        """
         place = self.header.index(name)
         return _cells.dates([row[place] for row in self.rows])
 

@@ -41,7 +41,7 @@ class FunctionalOptions(SyntheticOptions):
 
 @final
 class Functional(SyntheticTask):
-    """Learning of a target H: the model predicts y = H(x) at each step from white noise x ~ N(0, 1).
+    """A task to learn a target H: the model predicts y = H(x) at each step from white noise x ~ N(0, 1).
 
     The task is from IAT (section 5) and StableSSM (section 4.1). The metric is the mean squared error over steps and
     channels; ``chance`` is the variance of the test targets.

@@ -27,7 +27,7 @@ _EXPECTED = 'lines of {"text": …, "label": 0 or 1}, compressed by gzip'
 @final
 @dataclass(frozen=True)
 class IMDBOptions(Options):
-    """Options of IMDB: the kind and number of tokens, and the number of reviews."""
+    """Options of IMDB: words or bytes as tokens, the largest vocabulary and length, and the number of reviews."""
 
     tokens: Literal["words", "bytes"] = option("words", "kind of tokens")
     vocabulary: int = option(20_000, "largest number of words; bytes have 260 tokens")

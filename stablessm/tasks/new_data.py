@@ -1,4 +1,4 @@
-"""Preparation of new data for a trained model: inputs without targets, read and scaled like the training data."""
+"""Prepares new data for a trained model: reads inputs without targets, and scales them like the training data."""
 
 from __future__ import annotations
 

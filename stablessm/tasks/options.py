@@ -81,7 +81,9 @@ def _hints(cls: type[Options]) -> dict[str, Any]:
 
 
 def _choices(kind: Any) -> tuple[Any, ...]:
-    """Return the member types of a union; for any other type, a tuple of this type alone."""
+    """Return the member types of a union, such as (int, str) for ``int | str``; for any other type, a tuple of this
+    type alone.
+    """
     return get_args(kind) if get_origin(kind) in (Union, types.UnionType) else (kind,)
 
 

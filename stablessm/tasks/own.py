@@ -142,7 +142,7 @@ def _read(options: ArraysOptions) -> dict[str, np.ndarray]:
 
 
 def array(part: str, value: str | np.ndarray | Tensor) -> np.ndarray:
-    """Return an array that is given as such or as an .npy file; errors name the argument ``part``."""
+    """Return a value as a NumPy array; a string is the path of an .npy file to read. Errors name the argument ``part``."""
     if isinstance(value, str):
         try:
             found = np.load(value, allow_pickle=False)
@@ -155,7 +155,7 @@ def array(part: str, value: str | np.ndarray | Tensor) -> np.ndarray:
 
 
 def inputs_from(x: np.ndarray) -> Tensor:
-    """Convert an array of inputs to values (n, T, d) in float32, or to tokens (n, T), depending on its dtype."""
+    """Convert an array to model inputs: floating-point values (n, T, d) in float32, or integers as tokens (n, T)."""
     if not x.size:
         raise ArgumentError("inputs", "examples with at least one step", f"shape {x.shape}")
     if np.issubdtype(x.dtype, np.integer) and x.ndim == 2:
@@ -169,7 +169,9 @@ def inputs_from(x: np.ndarray) -> Tensor:
 
 
 def _outputs(y: np.ndarray, x: Tensor, names: tuple[str, ...]) -> tuple[Outputs, Tensor]:
-    """Return the description of the outputs that targets ``y`` require, and the targets as a tensor."""
+    """Return a description of the outputs that a model needs for the targets ``y`` (classes or values), and ``y`` as a
+    tensor.
+    """
     steps, classes = tuple(x.shape[:2]), np.issubdtype(y.dtype, np.integer)
     per_step = y.shape[:2] == steps and y.ndim == (2 if classes else 3)
     if y.shape[:1] != steps[:1] or not (per_step or y.ndim == 1 or (y.ndim == 2 and not classes)):
@@ -195,14 +197,14 @@ def lengths_of(lengths: np.ndarray, x: Tensor) -> Tensor:
 
 
 def require_finite(name: str, values: Tensor) -> None:
-    """Raise an error that states the first number that is not finite and its place, if there is one."""
+    """Raise an error if a value is infinite or NaN; the error states the first such value and its place."""
     if values.is_floating_point() and not bool((good := values.isfinite()).all()):
         place = (~good).nonzero()[0].tolist()
         raise ArgumentError(name, "finite numbers", f"{values[tuple(place)].item()} in row {place[0]} (at {place})")
 
 
 def _scale(x: Tensor, real: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Return the mean and the standard deviation of each channel of x; padding does not count."""
+    """Return the mean and the standard deviation of each channel of x, computed without the padding."""
     values = (x.flatten(0, 1) if real is None else x[real]).double()
     deviation = values.std(0, correction=0)
     return values.mean(0).float(), torch.where(deviation > 0, deviation, 1.0).float()

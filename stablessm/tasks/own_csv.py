@@ -142,7 +142,7 @@ def _numeric(table: Table, besides: tuple[str, ...] = ()) -> tuple[str, ...]:
 
 
 def _inputs(table: Table, option: str) -> tuple[str, ...]:
-    """Return the names of the input columns; a column of words becomes one indicator column per word."""
+    """Return the names of the input columns; a column of words is replaced by one indicator column per word."""
     numeric, found = table.numeric(), list[str]()
     for name in names_in(option, table.header):
         words = name in table.header and name not in numeric
@@ -159,7 +159,7 @@ def rows_by_sequence(table: Table, sequence: int) -> dict[str, list[int]]:
 
 
 def rows_kept(rows: Mapping[str, list[int]], kept: np.ndarray) -> dict[str, list[int]]:
-    """Return the kept rows of each sequence, without the sequences of which no row is kept."""
+    """Return the row numbers of each sequence for which ``kept`` is True; sequences without any such row are left out."""
     found = {name: left for name, mine in rows.items() if (left := [i for i in mine if kept[i]])}
     if not found:
         raise ArgumentError("missing", "a way that leaves a row, such as forward", "drop")
@@ -189,7 +189,9 @@ def _labels(table: Table, rows: Mapping[str, list[int]], label: int) -> list[str
 def _targets(
     table: Table, labels: list[str], rows: list[list[int]], options: SequencesOptions
 ) -> tuple[tuple[str, ...], np.ndarray]:
-    """Return the class names and the class of each sequence, or the value name and the values."""
+    """Return the class names and the class number of each sequence or, for ``kind="values"``, the name of the label
+    column and its values.
+    """
     if options.kind == "values":
         return (options.label,), table.complete([options.label], "label")[0][[mine[0] for mine in rows]]
     for label, mine in zip(labels, rows, strict=True):
@@ -203,7 +205,7 @@ def _targets(
 
 
 def _natural(label: str) -> tuple[int, float, str]:
-    """Return a sort key for labels: numbers in numerical order, then words in alphabetical order."""
+    """Return a key that sorts labels: numbers in numerical order first, then words in alphabetical order."""
     try:
         return (0, float(label), label)
     except ValueError:

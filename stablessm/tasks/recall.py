@@ -1,4 +1,6 @@
-"""Associative recall tasks: pairs of a key and a value, then one or several keys whose values are to be recalled."""
+"""Associative recall tasks: a sequence of key-value pairs, then one or several of its keys, whose values the model must
+recall.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ _PLACES, _QUERIES = 2, 3
 @final
 @dataclass(frozen=True)
 class RecallOptions(SyntheticOptions):
-    """Options of associative recall. StableSSM table 4 uses the default sizes, and length 131072 with 30 tokens."""
+    """Options of associative recall. StableSSM table 4 uses the default sizes, and also length 131072 with 30 tokens."""
 
     length: int = option(20, "number of tokens of keys and values, even; two more follow")
     vocabulary: int = option(10, "number of different tokens, two of them special")
@@ -33,7 +35,7 @@ class RecallOptions(SyntheticOptions):
 
 @final
 class Recall(SyntheticTask):
-    """Associative recall: the input k₁ v₁ k₂ v₂ … ⇒ k consists of pairs of a key and a value and one of these keys; the
+    """Associative recall: the input k₁ v₁ k₂ v₂ … ⇒ k consists of key-value pairs, the mark ⇒ and one of the keys; the
     target is the value of this key.
 
     This is the task of StableSSM (appendix D.3, table 4). The paper states lengths and vocabularies; everything else
@@ -95,7 +97,7 @@ class Recall(SyntheticTask):
 @final
 @dataclass(frozen=True)
 class MultiQueryRecallOptions(SyntheticOptions):
-    """Options of multi-query recall: the sizes of the task."""
+    """Options of multi-query recall: length of the sequence, size of the vocabulary, and numbers of pairs and queries."""
 
     length: int = option(256, "number of tokens of a sequence")
     vocabulary: int = option(64, "number of different tokens, including the filler")
@@ -105,8 +107,8 @@ class MultiQueryRecallOptions(SyntheticOptions):
 
 @final
 class MultiQueryRecall(SyntheticTask):
-    """Multi-query recall: the input k₁ v₁ … k_n v_n · · k_3 · · · k_1 · repeats some of its keys; the target at each
-    repeated key is the value of this key.
+    """Multi-query recall: the input k₁ v₁ … k_n v_n · · k_3 · · · k_1 · lists key-value pairs, then repeats some of the
+    keys; the target at each repeated key is its value.
 
     The task follows Arora et al. 2023 (Zoology), with one kind of filler (·) and uniformly distributed
     queries, so that the amount and the duration of memory are known. Keys are the first half of the tokens after the

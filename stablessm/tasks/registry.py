@@ -27,7 +27,7 @@ from stablessm.tasks.text import LanguageModeling, TextOptions
 @final
 @dataclass(frozen=True)
 class Entry:
-    """An entry of the table of tasks: constructor, options and summary of a task."""
+    """A registered task: its constructor, its options and a summary."""
 
     build: Callable[..., Task]
     """Constructor of the task, called with the options and the name as ``name=``."""
@@ -123,7 +123,7 @@ def read_options(name: str, texts: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _entry(name: str, given: Mapping[str, Any]) -> tuple[Entry, dict[str, Any]]:
-    """Return the table entry of a task, and the given options with old names replaced by current names."""
+    """Return the registered task with this name, and the given options with old names replaced by current names."""
     if name not in TASKS:
         raise unknown_name("task", TASKS, name)
     given = current_options(TASKS[name].options, given, f"task {name!r}")

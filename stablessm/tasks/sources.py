@@ -46,7 +46,8 @@ BROKEN: Final = (OSError, EOFError, ValueError, KeyError, TypeError, zipfile.Bad
 
 
 def find(name: str) -> Path | None:
-    """Return the path of a data file in the folder that STABLESSM_DATA names; None if the variable is not set.
+    """Return the path of a data file in the folder that STABLESSM_DATA names; None if this environment variable is not
+    set.
 
     Raises an error if the file has the size of a known file but another checksum, because it is then damaged.
     """
@@ -110,8 +111,8 @@ def from_hub(data_set: str, split: str, name: str, *version: str) -> Any:
 
 
 def file_from_hub(data_set: str, path: str, name: str) -> Path:
-    """Download one file of a data set from the Hugging Face hub; errors suggest to provide the local file ``name``
-    instead.
+    """Download one file of a data set from the Hugging Face hub. If this fails, the error says that the file ``name``
+    in a local folder is used instead of a download.
     """
 
     def download(hub: Any) -> Path:
@@ -139,7 +140,8 @@ def cache_folder() -> Path:
 
 
 def content_digest(*parts: np.ndarray | bytes) -> str:
-    """Return the SHA-256 digest of arrays or bytes, which does not depend on compression.
+    """Return the SHA-256 digest of the content of arrays or bytes. Unlike the digest of a file, it does not depend on
+    how the file was compressed.
 
     >>> content_digest(np.arange(3, dtype=np.uint8))[:8]
     'ae4b3280'

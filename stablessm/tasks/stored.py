@@ -16,7 +16,7 @@ from stablessm.tasks.scoring import best_constant
 
 
 class StoredTask(Task):
-    """The base class of tasks whose examples are rows of stored tensors, which are moved to a device once."""
+    """The base class of tasks that hold all examples in memory as tensors, which are moved to a device only once."""
 
     def _store(
         self,
@@ -25,7 +25,9 @@ class StoredTask(Task):
         lengths: Mapping[Split, Tensor] | None = None,
         scale: tuple[Tensor, Tensor] | None = None,
     ) -> None:
-        """Store the examples of each split; ``scale`` is the mean and deviation by which batches standardize inputs."""
+        """Store the examples of each split; ``scale`` is the mean and standard deviation with which inputs are
+        standardized.
+        """
         self.sizes = {split: len(rows) for split, rows in inputs.items()}
         self._lengths = lengths  # stays on the CPU
         parts = {"inputs": inputs, "targets": targets} | ({"lengths": lengths} if lengths else {})
@@ -35,7 +37,9 @@ class StoredTask(Task):
 
     @property
     def scale(self) -> dict[str, list[float]]:
-        """Mean and standard deviation of each input channel, which standardize the batches; empty without a scale."""
+        """Mean and standard deviation of each input channel, with which the inputs in batches are standardized; empty
+        if inputs are not standardized.
+        """
         return {name: self._tensors[name].tolist() for name in ("mean", "deviation") if name in self._tensors}
 
     def _examples(self, split: Split, indices: Tensor, seed: int, epoch: int) -> Batch:
@@ -90,5 +94,5 @@ def split_sizes(count: int, valid: float, test: float) -> dict[Split, int]:
 
 
 def share(name: str, value: float) -> float:
-    """Check that a value is at least 0 and below 1, and return it; raise an error otherwise."""
+    """Check that a value is a fraction, at least 0 and below 1, and return it; raise an error otherwise."""
     return real_number(name, value, 0, 1, include_low=True)

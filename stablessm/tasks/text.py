@@ -155,7 +155,8 @@ class LanguageModeling(Task):
 
 
 def _edges(row: Stream, lanes: int) -> Tensor:
-    """Divide a text at document borders into lanes of about the same length; return where the lanes start, and the end.
+    """Divide a long text at document borders into ``lanes`` parts of about the same length, which are read in parallel;
+    return the start of each part, and the end of the text.
 
     >>> _edges(Stream(np.zeros(10), np.array([0, 2, 4, 9]), 0, 0, 0), 3).tolist()
     [0, 4, 9, 10]

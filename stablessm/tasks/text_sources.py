@@ -23,7 +23,7 @@ _HUB_SPLITS: Final[dict[Split, str]] = {"train": "train", "valid": "validation",
 @final
 @dataclass(frozen=True, eq=False)
 class Text:
-    """The text of one split as documents, with the numbers of words and bytes.
+    """The documents of one split of a text, with the numbers of words and bytes.
 
     >>> text = Text.of("one two\\n\\nthree", "\\n\\n")
     >>> text.documents, text.words, text.bytes
@@ -47,7 +47,7 @@ class Text:
 
     @classmethod
     def of_articles(cls, text: str) -> Text:
-        """Divide a text in the format of WikiText into documents, which begin at headings and have no separators."""
+        """Divide a text in the format of WikiText into documents: a new document begins at each title heading."""
         starts = [0, *(match.start() for match in _HEADING.finditer(text) if match.start())]
         documents = (text[a:b] for a, b in zip(starts, [*starts[1:], len(text)], strict=True))
         return cls(tuple(documents), False, len(text.split()), len(text.encode()))
@@ -56,7 +56,7 @@ class Text:
 @final
 @dataclass(frozen=True)
 class Source:
-    """A text that is read on demand, with keys that identify it before it is read."""
+    """A text that is read only when it is needed, and the keys under which its encoded form is cached."""
 
     name: str
     keys: tuple[str, ...]
@@ -67,7 +67,9 @@ class Source:
 @final
 @dataclass(frozen=True)
 class _Named:
-    """The files of a text with official splits: a file name with a placeholder for the split, a parser, a hub name."""
+    """A text with official splits: the name of its files, with a placeholder for the split, the parser, and its name on
+    the hub.
+    """
 
     file: str
     parse: Callable[[str], Text]
@@ -141,7 +143,9 @@ def _separated(text: str, separator: str) -> list[str]:
 
 
 def _known_key(name: str, files: Sequence[str]) -> str:
-    """Return the cache key of a named text: its name if the files are known or missing, otherwise their digest."""
+    """Return a cache key for a named text: the name if its files are the published files (or are absent), otherwise a
+    digest of their content.
+    """
     folder = os.environ.get(sources.VARIABLE)
     paths = [Path(folder) / file for file in files] if folder else []
     if not all(path.is_file() for path in paths):

@@ -82,8 +82,8 @@ def encoded(source: Source, level: Level, vocabulary: int | None, own: Tokenizer
 
 
 def stream(text: Text, tokenizer: Tokenizer) -> Stream:
-    """Encode the documents of one split as one row of tokens; if ``text.closed``, a border token follows
-    each document.
+    """Encode the documents of one split as one row of token ids; if ``text.closed``, a border token follows each
+    document.
 
     >>> row = stream(Text.of("ab--c", "--"), tokenizers.Bytes())
     >>> row.tokens.tolist(), row.starts.tolist(), row.words, row.bytes

@@ -46,7 +46,7 @@ class Tokenizer(ABC):
 
     @abstractmethod
     def piece(self, token: int) -> bytes:
-        """Return the bytes for which a token id stands; empty for the border token."""
+        """Return the bytes that a token id stands for; empty for the border token."""
 
     @abstractmethod
     def content(self) -> str:
@@ -71,7 +71,7 @@ class Tokenizer(ABC):
         yield decoder.decode(b"", final=True)
 
     def lost(self, text: str, tokens: np.ndarray) -> int:
-        """Return the number of unknown tokens, whose text is lost."""
+        """Return how many of the tokens are the unknown token, which cannot be converted back to text."""
         return 0 if self.unknown is None else int((tokens == self.unknown).sum())
 
     @final
@@ -99,7 +99,7 @@ class Bytes(Tokenizer):
             yield np.frombuffer(text.encode(), np.uint8).astype(self.dtype)
 
     def piece(self, token: int) -> bytes:
-        """Return the byte for which a token id stands; empty for the border token."""
+        """Return the byte that a token id stands for; empty for the border token."""
         return b"" if token == self.border else bytes([token])
 
     def content(self) -> str:
@@ -188,7 +188,9 @@ class Words(Tokenizer):
         return _own(self.level, self.words)
 
     def lost(self, text: str, tokens: np.ndarray) -> int:
-        """Return the number of unknown words, except words that the text itself marks as unknown."""
+        """Return how many of the tokens are the unknown token, without those that the text itself writes as the unknown
+        word.
+        """
         return super().lost(text, tokens) - text.split().count(UNKNOWN)
 
 
@@ -233,7 +235,7 @@ class BytePairs(Tokenizer):
                 yield np.array(found.ids, self.dtype)
 
     def piece(self, token: int) -> bytes:
-        """Return the bytes for which a token id stands; empty for the border token."""
+        """Return the bytes that a token id stands for; empty for the border token."""
         return b"" if token == self.border else self._pieces[token]
 
     @cached_property

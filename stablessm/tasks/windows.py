@@ -19,7 +19,8 @@ from stablessm.tasks.scoring import best_constant, score
 
 
 class WindowTask(Task):
-    """The base class of forecasting tasks: predict k of d columns of the next ``horizon`` rows from ``window`` rows.
+    """The base class of forecasting tasks: from ``window`` rows of a series, predict some of its columns in the next
+    ``horizon`` rows.
 
     Inputs are (B, window, d) and targets (B, horizon · k). The splits follow one another in time. Every column is
     standardized by the mean and standard deviation of the training rows, and scores are of standardized values, as
@@ -75,7 +76,7 @@ class WindowTask(Task):
 
     @cached_property
     def naive(self) -> float:
-        """Metric, on the test split, of a forecast that repeats the last row of each window."""
+        """Metric on the test split of the naive forecast, which repeats the last row of each window."""
         indices, steps = torch.arange(self.sizes["test"]), len(self._tensors["horizon"])
         last = self._after("test", indices, self._tensors["window"][-1:])
         total, count = score(self.metric, last.repeat(1, steps, 1).flatten(1), self._targets("test", indices), None)
@@ -83,7 +84,9 @@ class WindowTask(Task):
 
     @property
     def baselines(self) -> dict[str, float]:
-        """Metrics on the test split of simple forecasts without a model, by a description of the forecast."""
+        """Metrics of simple forecasts without a model on the test split: a dict from a description of the forecast to
+        its metric.
+        """
         return {**super().baselines, "repeating the last row": self.naive}
 
     def describe(self) -> dict[str, Any]:
