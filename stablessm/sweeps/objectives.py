@@ -1,4 +1,6 @@
-"""The number that a search optimizes: the score of a model trained on a task, or a number that an experiment computes."""
+"""The number that a search optimizes: the score of a model trained on a task, or a number that an experiment
+computes.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,9 @@ class Objective(Protocol):
         ...
 
     def describe(self) -> dict[str, Any]:
-        """Return a dictionary that identifies the objective, so that a search is resumed only with the same objective."""
+        """Return a dictionary that identifies the objective, so that a search is resumed only with the same
+        objective.
+        """
         ...
 
 

@@ -105,7 +105,9 @@ def _has_room(node: dict[str, float], resources: Resources) -> bool:
 
 
 def _answers(address: str) -> bool:
-    """Return whether a Ray server accepts connections at the address. Without this check, Ray would retry for minutes."""
+    """Return whether a Ray server accepts connections at the address. Without this check, Ray would retry for
+    minutes.
+    """
     host, colon, port = address.removeprefix("ray://").rpartition(":")
     if not colon:
         return address == "auto"

@@ -105,7 +105,9 @@ def sweep(
 
 
 def _begin(plan: Plan) -> str:
-    """Write the names of the jobs to the run folder, and return the name of the sweep to which the run folder belongs."""
+    """Write the names of the jobs to the run folder, and return the name of the sweep to which the run folder
+    belongs.
+    """
     name = worker.plan_of(plan.folder)[0] or uuid.uuid4().hex
     record.write_json(plan.folder / JOBS / SWEEP, {"sweep": name, "jobs": list(plan.jobs())})
     return name

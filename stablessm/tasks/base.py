@@ -265,7 +265,9 @@ class Task(ABC):
         return torch.full((), positions.numel(), dtype=torch.float64, device=batch.targets.device)
 
     def score(self, output: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Return the sum of the metric over the scored positions, and the number of scored positions, both in float64."""
+        """Return the sum of the metric over the scored positions, and the number of scored positions, both in
+        float64.
+        """
         output, targets, weights = self._paired(output, batch)
         return scoring.score(self.metric, output.detach(), targets, weights)
 

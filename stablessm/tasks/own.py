@@ -142,7 +142,9 @@ def _read(options: ArraysOptions) -> dict[str, np.ndarray]:
 
 
 def array(part: str, value: str | np.ndarray | Tensor) -> np.ndarray:
-    """Return a value as a NumPy array; a string is the path of an .npy file to read. Errors name the argument ``part``."""
+    """Return a value as a NumPy array; a string is the path of an .npy file to read. Errors name the argument
+    ``part``.
+    """
     if isinstance(value, str):
         try:
             found = np.load(value, allow_pickle=False)

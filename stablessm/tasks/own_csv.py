@@ -159,7 +159,9 @@ def rows_by_sequence(table: Table, sequence: int) -> dict[str, list[int]]:
 
 
 def rows_kept(rows: Mapping[str, list[int]], kept: np.ndarray) -> dict[str, list[int]]:
-    """Return the row numbers of each sequence for which ``kept`` is True; sequences without any such row are left out."""
+    """Return the row numbers of each sequence for which ``kept`` is True; sequences without any such row are
+    left out.
+    """
     found = {name: left for name, mine in rows.items() if (left := [i for i in mine if kept[i]])}
     if not found:
         raise ArgumentError("missing", "a way that leaves a row, such as forward", "drop")

@@ -26,7 +26,9 @@ _PLACES, _QUERIES = 2, 3
 @final
 @dataclass(frozen=True)
 class RecallOptions(SyntheticOptions):
-    """Options of associative recall. StableSSM table 4 uses the default sizes, and also length 131072 with 30 tokens."""
+    """Options of associative recall. StableSSM table 4 uses the default sizes, and also length 131072 with 30
+    tokens.
+    """
 
     length: int = option(20, "number of tokens of keys and values, even; two more follow")
     vocabulary: int = option(10, "number of different tokens, two of them special")
@@ -97,7 +99,9 @@ class Recall(SyntheticTask):
 @final
 @dataclass(frozen=True)
 class MultiQueryRecallOptions(SyntheticOptions):
-    """Options of multi-query recall: length of the sequence, size of the vocabulary, and numbers of pairs and queries."""
+    """Options of multi-query recall: length of the sequence, size of the vocabulary, and numbers of pairs and
+    queries.
+    """
 
     length: int = option(256, "number of tokens of a sequence")
     vocabulary: int = option(64, "number of different tokens, including the filler")
