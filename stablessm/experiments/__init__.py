@@ -1,4 +1,6 @@
-"""Experiments that reproduce the figures and tables of the papers: one folder for each, listed in ``catalog``."""
+"""Experiments that reproduce the figures and tables of the papers: one folder per experiment; ``catalog`` finds an
+experiment by its id.
+"""
 
 from stablessm._renamed import module_names
 

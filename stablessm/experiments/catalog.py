@@ -35,7 +35,9 @@ def get(id: str) -> Experiment[Any]:
 
 
 def _of_paper(paper: str) -> tuple[Experiment[Any], ...]:
-    """Import the experiments of one paper; importing all papers takes seconds."""
+    """Import and return the experiments of one paper. Only this paper is imported, because importing all papers takes
+    seconds.
+    """
     if paper == "ia":
         from stablessm.experiments.iat.index import EXPERIMENTS
     elif paper == "su":

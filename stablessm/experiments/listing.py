@@ -1,6 +1,4 @@
-"""The ids of the experiments, and what ``stablessm list`` shows of them. Importing this module does not import
-PyTorch.
-"""
+"""The ids and summaries of the experiments, for ``stablessm list``. Importing this module does not import PyTorch."""
 
 from __future__ import annotations
 
@@ -41,7 +39,7 @@ SUMMARIES = Path(__file__).with_name("summaries.json")
 @final
 @dataclass(frozen=True)
 class Summary:
-    """What ``stablessm list`` shows of an experiment: title, question, minutes and verdicts."""
+    """The summary of an experiment that ``stablessm list`` shows: title, question, minutes and verdicts."""
 
     title: str
     question: str
@@ -52,7 +50,7 @@ class Summary:
 
 
 def judged_size(minutes: Mapping[str, float]) -> str:
-    """Return the size whose verdicts are listed: ``paper``, or ``reduced`` for an experiment without that size.
+    """Return the size whose verdicts are listed: ``paper`` if the experiment has this size, otherwise ``reduced``.
 
     >>> judged_size({"smoke": 0.1, "paper": 60.0}), judged_size({"smoke": 0.1, "reduced": 9.0, "large": 10.0})
     ('paper', 'reduced')
@@ -67,7 +65,7 @@ def ids() -> list[str]:
 
 @cache
 def summaries() -> dict[str, Summary]:
-    """Return the summaries of this package's experiments by id."""
+    """Return a dict from the id of each experiment of this package to its summary."""
     import json
 
     found: dict[str, dict[str, Any]] = json.loads(SUMMARIES.read_text(encoding="utf-8"))

@@ -1,4 +1,6 @@
-"""The experiments of this folder, in the order of ``stablessm list``."""
+"""Lists the experiments on questions that the papers do not ask, in the order in which ``stablessm list``
+shows them.
+"""
 
 from __future__ import annotations
 

@@ -1,1 +1,3 @@
-"""The stability demonstration ``stablessm demo``: the question of StableSSM, figure 1, answered in two minutes."""
+"""The experiment ``demo``, which ``stablessm demo`` runs: figure 1 of StableSSM in a small size that takes
+two minutes.
+"""

@@ -37,7 +37,7 @@ LEARNING = Training(samples=64 * 1000, batch=64, epochs=1, rows_per_epoch=100, d
 
 @dataclass(frozen=True)
 class Config:
-    """Settings of the demonstration; with the defaults it takes about a minute and a half on two cores."""
+    """Settings of ``demo``; with the defaults it takes about a minute and a half on two cores."""
 
     width: int = 32
     length: int = 200
@@ -53,7 +53,7 @@ class Config:
 
 
 def start(config: Config, map: str) -> RealSSM:
-    """Return the untrained model with a map; the untrained models of all maps compute the same function."""
+    """Return the untrained model with a map. Before training, the models of all maps compute the same function."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
         eigenvalues = -1 / timescales(config.width, 0.7, float(config.length))
@@ -86,7 +86,9 @@ def errors(config: Config, run: Run, map: str) -> PerturbationCurve:
 
 @stage("numbers-{map}", over=lambda config: MAPS)
 def numbers(config: Config, run: Run, map: str) -> Mapping[str, Any]:
-    """Return the eigenvalues and the stability radius, and the gradient-to-weight ratios before training."""
+    """Return the stability radius and the eigenvalues of the trained model, and the gradient-to-weight ratios and time
+    scales of the modes before training.
+    """
     layer, fresh = trained(config, run, map), start(config, map)
     differentiate(mean_square(fresh, *noisy(TARGET, config.training, config.length, config.seed)(0)), fresh)
     return {

@@ -128,7 +128,7 @@ class Plan:
         return shlex.join(["stablessm", "run", self.experiment.id, "--size", self.size, *options])
 
     def finish(self, run: Run) -> None:
-        """Compute the missing stages, draw the figures, check the claims and write the record."""
+        """Compute the missing stages, then draw the figures, check the claims and write the record."""
         run.gather(list(self.jobs()))
         self.experiment.run(self.config, run)
         facts = run.facts()
@@ -137,7 +137,8 @@ class Plan:
         run.tidy()
 
     def conclude(self, timed: Mapping[str, Any], places: Sequence[Mapping[str, Any]]) -> list[str]:
-        """Draw the figures, check the claims and write the record from the stages; return the names of the figures.
+        """Draw the figures, check the claims and write the record, all from the stored stages; return the names of the
+        figures.
 
         Args:
             timed: For each stage its ``seconds`` and its ``environment``, an index into ``places``.
@@ -202,7 +203,8 @@ def execute(
 
 
 def deviations(experiment: Experiment[Any]) -> str:
-    """Return how an experiment differs from its paper: a section of its README.md, or an empty string.
+    """Return the section of an experiment's README that says how the experiment differs from its paper; an empty string
+    if there is no such section.
 
     The file is ``experiment.readme``, or else the README.md beside the module that defines ``experiment.run``.
 
@@ -221,7 +223,7 @@ def deviations(experiment: Experiment[Any]) -> str:
 
 
 def _digest(config: Any) -> str:
-    """Return a short hash of a config for the name of a folder."""
+    """Return a short hash of the settings, which makes the name of a run folder unique."""
     return hashlib.sha256(json.dumps(record.plain(asdict(config))).encode()).hexdigest()[:8]
 
 

@@ -21,8 +21,8 @@ def panel(
     label: str = "E_m(β), L¹ of the kernel",
     y_range: tuple[float, float] | None = None,
 ) -> Panel:
-    """Return a panel of the perturbation errors E_m(β) against β, found by two searches: points for random draws, whose
-    names end with ``note``, and lines for gradient ascent.
+    """Return a panel of the perturbation errors E_m(β) against β: lines show the errors that gradient ascent found,
+    points show random draws. The names of the points end with ``note``.
     """
 
     drawn, climbed = found
@@ -37,8 +37,8 @@ def panel(
 
 
 def of_errors(widths: Sequence[int], radii: Sequence[float], errors: np.ndarray) -> PerturbationFamily:
-    """Return a perturbation family with the given errors (widths, radii), which a stage stored. The options of the
-    search are unknown.
+    """Build a perturbation family from errors (widths, radii) that a stage stored. Fields that describe the search are
+    filled with placeholders.
 
     >>> of_errors((2, 4), (0.0, 0.1), np.array([[1.0, 2.0], [0.5, 1.0]])).widths
     (2, 4)
@@ -54,7 +54,8 @@ def of_errors(widths: Sequence[int], radii: Sequence[float], errors: np.ndarray)
 
 
 def improving(family: PerturbationFamily) -> PerturbationFamily:
-    """Return the curves of the narrowest models, up to the last model that is better than all narrower ones.
+    """Keep the curves of the narrowest models, up to and including the last model that is better than all narrower
+    ones.
 
     A wider model that is no better is limited by its training, and its error says nothing about the width.
     """
@@ -79,7 +80,9 @@ def evidence(verdicts: Mapping[str, StabilityVerdict]) -> str:
 
 
 def stability(statement: str, paper: str, verdicts: Mapping[str, StabilityVerdict], *, stable: bool = True) -> Claim:
-    """Return a claim which holds if every family of models is stable (or unstable, with ``stable=False``)."""
+    """Return a claim that holds if every family of models in ``verdicts`` is stable (with ``stable=False``:
+    unstable).
+    """
     agree = [None if verdict.stable is None else verdict.stable is stable for verdict in verdicts.values()]
     ours = "; ".join(f"{name}: {said(verdict)}" for name, verdict in verdicts.items())
     return Claim(statement, paper, ours, rules.some(agree), evidence(verdicts))

@@ -1,4 +1,4 @@
-"""Memory functions of many random models: measured for each seed, stored in one file, counted by kind of decay."""
+"""Memory functions of many random models: measured once per seed, stored in one file, and counted by kind of decay."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ def seeded(seed: int, build: Callable[[], M]) -> M:
 def survey(
     name: Name, over: Over | None = None, seeds: Callable[[Any], int] = lambda config: config.seeds
 ) -> Callable[[Callable[Concatenate[Any, int, P], MemoryCurve]], Stage[P, list[MemoryCurve]]]:
-    """Declare stages of memory functions; the decorated function measures one seed, given the config, the seed and
-    the stage's keys.
+    """Declare stages that hold one memory function per seed. The decorated function measures one seed; its arguments
+    are the config, the seed and the keys of the stage.
     """
 
     def declare(measure: Callable[Concatenate[Any, int, P], MemoryCurve]) -> Stage[P, list[MemoryCurve]]:
@@ -69,7 +69,7 @@ def survey(
 
 
 def surveyed(stages: Stages, name: str) -> list[MemoryCurve]:
-    """Return the memory functions, one per seed, of a stage that :func:`survey` declares."""
+    """Return the memory functions, one per seed, that a stage declared by :func:`survey` holds."""
     if name not in stages.kept:
         arrays = stages[name]
         pairs = zip(from_planes(arrays["planes"]), arrays["floor"], strict=True)
@@ -78,7 +78,9 @@ def surveyed(stages: Stages, name: str) -> list[MemoryCurve]:
 
 
 def _short(value: np.ndarray) -> np.ndarray:
-    """Return the numbers rounded to seven digits, because further digits are rounding errors that do not compress."""
+    """Round the numbers to the seven digits of single precision; further digits are rounding errors, which would make
+    the file larger.
+    """
     mantissa, exponent = np.frexp(value)
     return np.ldexp(mantissa.astype(np.float32).astype(np.float64), exponent)
 
@@ -108,7 +110,7 @@ def tally(curves: Iterable[MemoryCurve]) -> Counter[str]:
 
 
 def listed(kinds: Counter[str]) -> str:
-    """Return the numbers of curves of each kind of decay as text.
+    """Return the number of curves of each kind of decay as text.
 
     >>> listed(Counter(["exponential", "none", "exponential"]))
     '2 exponential, 1 none'
@@ -117,13 +119,13 @@ def listed(kinds: Counter[str]) -> str:
 
 
 def rates(curves: Iterable[MemoryCurve]) -> np.ndarray:
-    """Return the decay rates of the curves that decay exponentially."""
+    """Return the fitted decay rate of every curve that decays exponentially."""
     return np.array([fit.rate for curve in curves if (fit := curve.decay()).rate is not None])
 
 
 def octave_slopes(curve: MemoryCurve) -> tuple[float, float]:
-    """Return the negative log-log slope of M(t) from each octave of time to the next, for the last three octaves above
-    rounding.
+    """Return two log-log slopes of M(t), from the third last to the second last octave of time, and from the second
+    last to the last. Slopes are negated, and values below the rounding level are left out.
 
     A power law gives its exponent twice; an exponential gives βt, which doubles. Maxima over each octave are compared.
 
@@ -145,16 +147,16 @@ def _end(curve: MemoryCurve) -> int:
 
 
 def is_power(curve: MemoryCurve) -> bool:
-    """Return True if M falls as a power of t or stays constant, that is, if its log-log slope does not double in the
-    last octave.
+    """Return True if M ends as a power of t or a constant rather than as an exponential, whose log-log slope would
+    double from one octave of time to the next.
     """
     earlier, later = octave_slopes(curve)
     return later < max(1.5 * earlier, 0.1)
 
 
 def series(name: str, curve: MemoryCurve, x_scale: Scale = "linear", *, group: str | None = None) -> Series:
-    """Return a line of a figure: the maxima of a memory function over many short intervals, down to the rounding
-    level.
+    """Return a memory function as a line of a figure. Each point is the maximum over a short interval; values below the
+    rounding level are left out.
     """
     first = 1 if x_scale == "log" else 0
     spacing = np.geomspace if x_scale == "log" else np.linspace

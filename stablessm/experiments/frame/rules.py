@@ -1,4 +1,4 @@
-"""The rules by which claims get their verdicts. No other module decides a verdict.
+"""The rules that turn measured numbers into the verdicts of claims. No other module decides a verdict.
 
 What a paper claims is ``reproduced``, ``partly`` or ``not reproduced``; what no paper claims ``holds`` or ``does not
 hold`` (:func:`ours`). ``inconclusive``: the run cannot tell.
@@ -25,8 +25,8 @@ def graded(full: bool, part: bool = False) -> Verdict:
 
 
 def most(hits: int, total: int) -> Verdict:
-    """Return ``reproduced`` if every case agrees, ``partly`` if at least half agree, ``inconclusive`` if there is no
-    case.
+    """Return ``reproduced`` if every case agrees with the claim, ``partly`` if at least half agree, ``inconclusive`` if
+    there is no case.
 
     >>> most(4, 4), most(2, 4), most(1, 4), most(0, 0)
     ('reproduced', 'partly', 'not reproduced', 'inconclusive')
@@ -35,7 +35,7 @@ def most(hits: int, total: int) -> Verdict:
 
 
 def seen(unclear: int, total: int, verdict: Verdict) -> Verdict:
-    """Return the verdict on the classified cases, or ``inconclusive`` if at least half of all cases are unclassified.
+    """Return ``verdict``, or ``inconclusive`` if at least half of all cases could not be classified.
 
     >>> seen(1, 4, "reproduced"), seen(2, 4, "reproduced"), seen(0, 0, "partly")
     ('reproduced', 'inconclusive', 'inconclusive')
@@ -44,8 +44,8 @@ def seen(unclear: int, total: int, verdict: Verdict) -> Verdict:
 
 
 def most_seen(kinds: Mapping[Any, int], kind: str = "exponential", *, unclear: str = "undecided") -> Verdict:
-    """Return the verdict of :func:`most` on the classified cases; ``inconclusive`` if at least half of all are
-    unclassified.
+    """Return the verdict of :func:`most` on the cases that could be classified; ``inconclusive`` if at least half could
+    not.
 
     >>> most_seen({"exponential": 3, "undecided": 1}), most_seen({"exponential": 3, "undecided": 3})
     ('reproduced', 'inconclusive')
@@ -57,7 +57,7 @@ def most_seen(kinds: Mapping[Any, int], kind: str = "exponential", *, unclear: s
 
 
 def some(held: Sequence[bool | None]) -> Verdict:
-    """Return ``reproduced`` if every case agrees, and ``partly`` if at least one case agrees.
+    """Return ``reproduced`` if every case agrees with the claim, and ``partly`` if at least one case agrees.
 
     None is a case that cannot be decided: it does not agree. If no case can be decided, the verdict is
     ``inconclusive``.

@@ -105,7 +105,8 @@ class Run(Stages):
         record.append_line(self._metrics, {"stage": stage, **values})
 
     def facts(self) -> dict[str, Any]:
-        """Return the machine and the computing time of each stage; interrupted runs count up to their last checkpoint.
+        """Return the machine and the computing time of each stage. The time of an interrupted stage counts up to its
+        last checkpoint.
 
         ``environments``: commit, versions and hardware of each machine. ``stages``: for each stage its ``seconds``, the
         number of its ``environment`` and the SHA-256 of its file.
@@ -133,7 +134,7 @@ class Run(Stages):
         return self.folder / JOBS / job
 
     def tidy(self) -> None:
-        """Delete the notes of all jobs; no job may be running."""
+        """Delete the files in which the jobs noted their states. No job may be running."""
         shutil.rmtree(self.folder / JOBS, ignore_errors=True)
         self._tidy()
 
@@ -190,7 +191,7 @@ class Run(Stages):
         return Checkpoints(self.folder / f"{name}{_CHECKPOINT}", {"stage": name, **flat(self.config)})
 
     def cadence(self) -> Cadence:
-        """Return how often a stage writes checkpoints."""
+        """Return the time between two checkpoints of a stage, as a :class:`Cadence`."""
         return Cadence(seconds=CHECKPOINT_SECONDS)
 
     def _once(self, name: str, compute: Callable[[], Callable[[Path], None]]) -> None:
@@ -216,7 +217,9 @@ class Run(Stages):
         record.write_json(self._notes / FACTS, facts)
 
     def _forget(self, name: str) -> None:
-        """Remove the metrics that an interrupted stage logged after its last checkpoint, and a truncated line."""
+        """Remove the lines of ``metrics.jsonl`` that an interrupted stage wrote after its last checkpoint, and a last
+        line that was cut off.
+        """
         if not self._metrics.exists():
             return
         first = self.checkpoints(name).last_step()
@@ -240,8 +243,8 @@ class Run(Stages):
 
 
 def agree(known: Any, config: Any) -> bool:
-    """Return whether the settings of a run folder equal the given ones; a folder of an earlier version may lack new
-    settings.
+    """Return whether a run folder was computed with the settings ``config``. Settings that an earlier version did not
+    have yet may be missing from the folder.
 
     >>> agree({"size": 2}, {"size": 2, "limit": 0.1}), agree({"size": 2, "limit": 0.2}, {"size": 2, "limit": 0.1})
     (True, False)
@@ -252,7 +255,7 @@ def agree(known: Any, config: Any) -> bool:
 
 
 def settings(folder: Path) -> Any:
-    """Return the settings of a run folder, from ``config.json`` or from its record; None if it has neither."""
+    """Read the settings of a run folder from ``config.json`` or from its record; return None if it has neither."""
     expected = "the settings of a run, or --fresh to start again"
     for path in (folder / "config.json", folder / "record.json"):
         if path.exists():
@@ -262,7 +265,7 @@ def settings(folder: Path) -> Any:
 
 
 def _said(path: Path) -> list[dict[str, Any]]:
-    """Return the entries of ``metrics.jsonl`` without a truncated last line."""
+    """Return the entries of ``metrics.jsonl``; a last line that was cut off by an interruption is left out."""
     return record.read_lines(path, stage=str)
 
 
@@ -272,7 +275,7 @@ def _step(said: Mapping[str, Any]) -> float:
 
 
 def _index(places: list[dict[str, Any]], place: dict[str, Any]) -> int:
-    """Return the index of a machine in the list; add the machine if it is new."""
+    """Return the index of a machine in the list of machines, to which it is added if it is new."""
     if place not in places:
         places.append(place)
     return places.index(place)

@@ -1,4 +1,4 @@
-"""Changes settings of an experiment that are given by name and as text, as on the command line."""
+"""Changes settings of an experiment by name. New values are texts, as on the command line."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def changed(config: C, changes: Mapping[str, str]) -> C:
 
 
 def _with(config: Any, changes: Sequence[tuple[list[str], str, str]]) -> Any:
-    """Return a copy of the config in which all changes are made at once, because the valid range of one field may
-    depend on another field.
+    """Return a copy of the config with all changes. The changes are made at once because the valid range of one field
+    may depend on another field.
     """
     known = [field.name for field in fields(config)]
     old = getattr(config, "_old_names", ())
@@ -54,7 +54,7 @@ def _with(config: Any, changes: Sequence[tuple[list[str], str, str]]) -> Any:
 
 
 def _read(kind: Any, name: str, text: str) -> Any:
-    """Convert a text to the given type."""
+    """Convert a text to the type of a field."""
     kinds = get_args(kind) if get_origin(kind) in (Union, types.UnionType) else (kind,)
     for one in kinds:
         if get_origin(one) is tuple and get_args(one)[1:] == (...,):

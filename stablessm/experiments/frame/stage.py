@@ -47,7 +47,7 @@ class Stage(Generic[P, T]):
         return self._read(stages, self.name(*key))
 
     def name(self, *key: Any) -> str:
-        """Return the name of the stage with these keys, which is the name of its file."""
+        """Return the name of the stage with these keys; its file has the same name."""
         if callable(self._name):
             return self._name(*key)
         return self._name.format(**dict(zip(self._parameters, key, strict=True)))
@@ -61,7 +61,7 @@ class Stage(Generic[P, T]):
         return [()] if self._over is None else list(self._over(config))
 
     def all(self, config: Any, stages: Stages) -> dict[Any, T]:
-        """Return a dict from the key of each stage of this kind to its result."""
+        """Return the results of all stages of this kind, as a dict from the key of a stage to its result."""
         return {key: self._read(stages, self.name(*_tuple(key))) for key in self.keys(config)}
 
     def jobs(self, config: Any) -> dict[str, Callable[[Run], object]]:
@@ -77,8 +77,8 @@ class Stage(Generic[P, T]):
 def stage(
     name: Name, over: Over | None = None
 ) -> Callable[[Callable[Concatenate[Any, Any, P], Mapping[str, Any]]], Stage[P, Arrays]]:
-    """Declare stages of arrays; the decorated function takes the config, the run and the keys and returns arrays by
-    name.
+    """Declare stages of arrays. The decorated function takes the config, the run and the keys of a stage, and returns a
+    dict of arrays.
 
     >>> import tempfile
     >>> from pathlib import Path
@@ -114,7 +114,9 @@ def kept(
 
 
 def computing(*declared: Stage[Any, Any]) -> Callable[[Any, Run], None]:
-    """Return a function ``run`` for an experiment that computes all stages of these kinds, in order."""
+    """Return the function ``run`` of an experiment that consists of these stages: it computes them in the
+    given order.
+    """
 
     def compute(config: Any, run: Run) -> None:
         for each in declared:

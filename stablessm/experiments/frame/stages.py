@@ -131,7 +131,9 @@ class Stages:
 
     @cached_property
     def _digests(self) -> dict[str, str | None]:
-        """Return the recorded SHA-256 checksums of the files that have not been read yet."""
+        """Return the recorded SHA-256 checksums of the stages whose files have not been checked yet, by name of the
+        stage.
+        """
         places = (self.folder, *sorted((self.folder / JOBS).glob("*/")))
         noted = [(name, fact) for place in places for name, fact in facts_of(place)["stages"].items()]
         return {name: fact.get("sha256") for name, fact in noted}

@@ -86,7 +86,7 @@ class Training:
 @final
 @dataclass(frozen=True, eq=False)
 class Trained(Generic[M]):
-    """The trained models and their losses, on the CPU."""
+    """The result of training several models: the trained models and their losses, on the CPU."""
 
     models: list[M]
     losses: np.ndarray
@@ -148,7 +148,7 @@ def train(
 
 
 def restored(models: Sequence[M], arrays: Mapping[str, np.ndarray]) -> list[M]:
-    """Return copies of the models with the weights that ``train`` stored in its stage."""
+    """Return copies of the models with the trained weights that :func:`train` stored."""
     twins = [copy.deepcopy(model) for model in models]
     for i, twin in enumerate(twins):
         for name, p in twin.named_parameters():
@@ -223,7 +223,9 @@ def _padded(models: Sequence[nn.Module]) -> list[nn.Module]:
 
 
 class _Rows(Hooks):
-    """A hook that averages the losses of every ``every`` steps, and calls ``observe`` at the first of these steps."""
+    """A hook that averages the losses over every ``every`` steps, and calls ``observe`` at the first step of each such
+    interval.
+    """
 
     def __init__(
         self, stack: Stack, watch: Watch, every: int, observe: Observe | None, log: Callable[..., None]

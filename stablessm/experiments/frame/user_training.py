@@ -14,12 +14,14 @@ from stablessm.training.result import TrainingResult
 
 
 def trained(model: nn.Module, task: Task, settings: TrainingConfig, run: Run, name: str) -> TrainingResult:
-    """Train a model in the subfolder ``name`` of the run folder, which also holds the checkpoints."""
+    """Train a model with the public training loop. Results and checkpoints go to the subfolder ``name`` of the run
+    folder.
+    """
     return training.train(model, task, possible(settings), run.folder / name, progress=run.progress)
 
 
 def possible(settings: TrainingConfig) -> TrainingConfig:
-    """Return the training options without a CUDA graph if there is no GPU, since an experiment has one config for all
+    """Return the training options, with the CUDA graph switched off if there is no GPU, so that one config works on all
     machines.
 
     >>> possible(TrainingConfig(graph=True, device="cpu")).graph

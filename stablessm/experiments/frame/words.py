@@ -7,7 +7,7 @@ from typing import Any
 
 
 def listed(values: Mapping[Any, Any] | Iterable[Any], digits: str = ".3g", between: str = ", ") -> str:
-    """Return numbers as text in a format, each preceded by its name if it has one.
+    """Format numbers as text; with a mapping, each number is preceded by its name.
 
     >>> listed({"exp": 0.25, "best": 1 / 3}), listed([0.25, 1 / 3], ".1%", " and ")
     ('exp 0.25, best 0.333', '25.0% and 33.3%')
@@ -18,7 +18,7 @@ def listed(values: Mapping[Any, Any] | Iterable[Any], digits: str = ".3g", betwe
 
 
 def each(template: str, rows: Iterable[tuple[Any, ...]], between: str = ", ") -> str:
-    """Return the text of a format string filled in for each row.
+    """Fill in a format string for each row, and return the texts joined by ``between``.
 
     >>> each("{} of {} at N = {}", [(1, 3, 16), (3, 3, 32)])
     '1 of 3 at N = 16, 3 of 3 at N = 32'
@@ -27,7 +27,7 @@ def each(template: str, rows: Iterable[tuple[Any, ...]], between: str = ", ") ->
 
 
 def span(values: Iterable[float]) -> str:
-    """Return the smallest and the largest of some numbers, as text.
+    """Return the range of some numbers as text: the smallest and the largest.
 
     >>> span([0.25, 1.0, 0.5])
     '0.25 to 1'

@@ -1,4 +1,4 @@
-"""Exponential sums fitted by least squares, and their perturbation errors (IAT, appendix C)."""
+"""Fits exponential sums by least squares and measures their perturbation errors (IAT, appendix C)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ SHORTEST = 0.6
 
 @dataclass(frozen=True)
 class SumConfig:
-    """Settings of the experiments on exponential sums. The defaults are the settings of IAT, figure 1."""
+    """Settings of the experiments on exponential sums: widths, maps, horizons and perturbations. The defaults are as in
+    IAT, figure 1.
+    """
 
     maps: tuple[str, ...] = ("direct",)
     widths: tuple[int, ...] = (4, 8, 16, 32)
@@ -88,7 +90,7 @@ def curve(
 
 
 def measure(config: SumConfig, run: Run, kinds: Iterable[str]) -> None:
-    """Measure the perturbation errors E_m(β) for each of the given kinds of memory, and every map, horizon, search and
+    """Measure the perturbation errors E_m(β) for each given kind of memory, and for every map, horizon, search and
     width m.
     """
     for kind, map, horizon, search, m in product(kinds, config.maps, config.horizons, SEARCHES, config.widths):
@@ -96,12 +98,16 @@ def measure(config: SumConfig, run: Run, kinds: Iterable[str]) -> None:
 
 
 def family(config: SumConfig, stages: Stages, kind: str, map: str, horizon: int, search: Search) -> PerturbationFamily:
-    """Return the perturbation errors E_m(β) of all widths m."""
+    """Return the perturbation errors E_m(β) of the layers of all widths m, for one kind of memory, map, horizon and
+    search.
+    """
     return PerturbationFamily({m: curve(stages, kind, map, horizon, m, search) for m in config.widths})
 
 
 def verdicts(config: SumConfig, stages: Stages, kind: str, map: str) -> dict[str, StabilityVerdict]:
-    """Return the stability verdict of the family of widths, for every horizon and search."""
+    """Return, for each horizon and search, the verdict on whether the approximation by layers of growing width is
+    stable.
+    """
     return {
         f"{horizon} steps, {search}": family(config, stages, kind, map, horizon, search).verdict()
         for horizon, search in product(config.horizons, SEARCHES)
@@ -109,8 +115,8 @@ def verdicts(config: SumConfig, stages: Stages, kind: str, map: str) -> dict[str
 
 
 def panel(title: str, config: SumConfig, stages: Stages, kind: str, map: str, horizon: int) -> Panel:
-    """Return a panel of the perturbation errors E_m(β) against β: lines for gradient ascent, points for random draws.
-    Each line or set of points is for one width m.
+    """Return a panel of the perturbation errors E_m(β) against β, with one line (gradient ascent) and one set of points
+    (random draws) for each width m.
     """
     found = (family(config, stages, kind, map, horizon, search) for search in SEARCHES)
     return families.panel(title, found, f", {config.samples} random draws", y_range=(1e-4, 1e3))

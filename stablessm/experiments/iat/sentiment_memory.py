@@ -24,7 +24,9 @@ TRAINING = Fitting(epochs=5, batch=128, lr=2e-3)
 
 @dataclass(frozen=True)
 class RecurrentConfig:
-    """Settings of the experiments with sentiment models, which the paper does not give."""
+    """Settings of the experiments with sentiment models, which the paper does not give: reviews, models, training and
+    repeated words.
+    """
 
     data: Source = "imdb"
     reviews: int = 25_000
@@ -128,7 +130,7 @@ def trained(run: Run, subject: Subject, seed: int) -> Classifier:
 
 
 def asked(model: Classifier, corpus: Corpus, words: Sequence[str], horizon: int) -> MemoryCurve:
-    """Return the memory function of each word: M(k) = |score of k + 1 repeats - score of k repeats|."""
+    """Measure the memory function of each word, M(k) = |score of k + 1 repeats - score of k repeats|."""
     return replace(model.memory(corpus, corpus.ids(words), horizon), inputs=tuple(words))
 
 
@@ -150,8 +152,8 @@ def accuracy_of(config: RecurrentConfig, stages: Stages, name: str) -> str:
 
 
 def memory_figure(name: str, found: Mapping[str, Sequence[MemoryCurve]], note: str = "") -> Figure:
-    """Return a figure of memory functions: one panel for each kind of model, one color per word, the first seed as a
-    solid line.
+    """Return a figure of memory functions: one panel per kind of model, one color per word. The first seed is a solid
+    line.
     """
     panels = []
     for title, curves in found.items():
@@ -169,7 +171,7 @@ def memory_figure(name: str, found: Mapping[str, Sequence[MemoryCurve]], note: s
 
 
 def late(curve: MemoryCurve, lag: int) -> float:
-    """Return the maximum of a memory function from ``lag`` to twice ``lag``, relative to its overall maximum.
+    """Return the maximum of a memory function between ``lag`` and twice ``lag``, divided by its overall maximum.
 
     >>> round(late(MemoryCurve(np.arange(100.0), np.exp(-np.arange(100) / 10)), 20), 4)
     0.1353
@@ -179,8 +181,8 @@ def late(curve: MemoryCurve, lag: int) -> float:
 
 
 def fluctuation(curve: MemoryCurve) -> float:
-    """Return the mean absolute change of log M per step, minus the change per step that the fall of M from start to end
-    requires.
+    """Return how much log M goes up and down per step: its mean absolute change, minus the part that the overall fall
+    from start to end accounts for.
 
     It is zero for a curve that only falls. Values below the rounding level are left out.
 

@@ -27,7 +27,7 @@ _TINY_POSITIONS = 128
 
 
 class Classifier(nn.Module, ABC):
-    """A model that scores a text by the log-odds that the text is positive."""
+    """Base class of models that classify texts. The score of a text is the log-odds that the text is positive."""
 
     @abstractmethod
     def forward(self, ids: Tensor, lengths: Tensor | None = None) -> Tensor:
@@ -37,7 +37,9 @@ class Classifier(nn.Module, ABC):
 
     @abstractmethod
     def memory(self, corpus: Corpus, tokens: Sequence[int], horizon: int) -> MemoryCurve:
-        r"""Return M(k) = \|score of k + 1 repeats - score of k repeats\| for each token (IAT, appendix B)."""
+        """Return the memory function M(k) = abs(score of k + 1 repeats - score of k repeats) for each token (IAT,
+        appendix B).
+        """
 
 
 @final
@@ -93,7 +95,7 @@ class WordLSTM(Classifier):
 
 @final
 class Bert(Classifier):
-    """A Hugging Face encoder with a two-class classification head."""
+    """A sentiment classifier: a Hugging Face encoder, such as BERT, with a two-class classification head."""
 
     def __init__(self, model: Any) -> None:
         super().__init__()
@@ -115,7 +117,7 @@ class Bert(Classifier):
 
 
 def _along(x: Tensor, places: Tensor) -> Tensor:
-    """Gather x (B, T, d) at the times (B, S), which gives (B, S, d)."""
+    """Select entries of x (B, T, d) along time: indices (B, S) give a tensor (B, S, d)."""
     return x.gather(1, places[..., None].expand(-1, -1, x.shape[-1]))
 
 
@@ -127,7 +129,9 @@ def log_odds(output: Any) -> Tensor:
 
 
 def bert(name: str, words: int) -> Bert:
-    """Return an encoder to fine-tune, with a random classification head. See :func:`bert_source` for valid names."""
+    """Load the encoder with this name, to be fine-tuned; its classification head is random. See :func:`bert_source` for
+    names.
+    """
     transformers = require("transformers", "a BERT model")
     # plain matrix products: fused kernels do not sum in a fixed order
     options: dict[str, Any] = {"num_labels": 2, "attn_implementation": "eager"}

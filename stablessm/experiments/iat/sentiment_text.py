@@ -23,7 +23,7 @@ _CLUES = 3
 
 
 def reviews(source: Source, most: int) -> tuple[Labeled, Labeled]:
-    """Return at most ``most`` training reviews and as many test reviews, in the order of the file.
+    """Return training and test reviews with their labels, at most ``most`` of each, in the order of the file.
 
     ``imdb``: the official split, from ``imdb_train.jsonl.gz`` and ``imdb_test.jsonl.gz`` in the folder that the
     environment variable STABLESSM_DATA names, or else from the hub. ``synthetic``: random words; a positive

@@ -108,7 +108,7 @@ def fit(run: Run, name: str, model: C, corpus: Corpus, options: Fitting, seed: i
 
 
 class _Epochs(Hooks):
-    """A hook that keeps the loss of every step and calls ``validate(step, losses)`` after every epoch."""
+    """A hook that stores the loss of every step, and calls ``validate(step, losses)`` after every epoch."""
 
     def __init__(self, watch: Watch, validate: Callable[[int, np.ndarray], float]) -> None:
         self.watch, self.validate = watch, validate
@@ -136,7 +136,7 @@ def load(model: C, arrays: Mapping[str, np.ndarray]) -> C:
 
 
 def accuracy(model: Classifier, reviews: Reviews, batch: int) -> float:
-    """Return the fraction of the reviews whose score has the correct sign."""
+    """Return the fraction of the reviews that the model classifies correctly, by the sign of the score."""
     device = next(model.parameters()).device
     order, right = np.argsort(reviews.lengths, kind="stable"), 0
     was = model.training
@@ -167,7 +167,9 @@ def _tensors(reviews: Reviews, index: np.ndarray, device: torch.device) -> tuple
 
 @contextmanager
 def _repeatable(device: torch.device) -> Iterator[None]:
-    """Make the results in the block deterministic, then restore torch's random state and settings."""
+    """Make computations inside the ``with`` block deterministic; restore torch's random state and settings
+    afterwards.
+    """
     if device.type == "cuda":
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":16:8")  # required for deterministic cuBLAS and cuDNN
     before = torch.are_deterministic_algorithms_enabled()

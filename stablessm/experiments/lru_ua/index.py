@@ -1,4 +1,4 @@
-"""The experiments of this folder, in the order of ``stablessm list``."""
+"""Lists the experiments of LRU-UA, in the order in which ``stablessm list`` shows them."""
 
 from __future__ import annotations
 

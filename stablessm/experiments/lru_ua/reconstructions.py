@@ -33,8 +33,8 @@ CHUNK = 1000
 
 @dataclass(frozen=True)
 class DigitsConfig:
-    """Settings of the experiments. The defaults are the settings of LRU-UA, appendix E.1, where the paper gives
-    them.
+    """Settings of the experiments that reconstruct images: data, state sizes, rings and thresholds. Defaults are as in
+    LRU-UA, appendix E.1, where the paper gives them.
     """
 
     data: Source = "mnist"
@@ -64,8 +64,8 @@ class DigitsConfig:
         return self.side**2
 
     def is_recent(self, covered: int) -> bool:
-        """Return True if this number of reconstructed latest positions counts as the recent past: neither too few nor
-        too many.
+        """Return True if ``covered`` reconstructed pixels count as only the recent past of the image: neither too few
+        nor too many.
         """
         return self.recent[0] * self.length < covered < self.recent[1] * self.length
 
@@ -88,8 +88,8 @@ def factor(config: DigitsConfig) -> Tensor:
 
 @stage("images")
 def seen(config: DigitsConfig, run: Run) -> Mapping[str, Tensor]:
-    """Return ``energy`` (L,), the mean square of the images at each position, and ``shown``, the images in the
-    figures.
+    """Return the mean square of the images at each position, ``energy`` (L,), and the images that the figures show,
+    ``shown``.
     """
     return {"energy": factor(config).square().sum(0) / config.images, "shown": pixels(config)[: config.shown]}
 
@@ -114,8 +114,8 @@ def read_back(u: Tensor, decoder: Decoder, lam: Tensor) -> Tensor:
 
 
 def differences(config: DigitsConfig, placement: Placement, size: int) -> Iterable[Tensor]:
-    """Return the reconstruction errors of all pixels, in groups of images, with the pseudoinverse V⁺ and the first draw
-    of eigenvalues.
+    """Reconstruct the images with the pseudoinverse V⁺ and the first draw of eigenvalues; yield the errors of all
+    pixels, one group of images at a time.
     """
     lam = eigenvalues(placement, size, config.length)
     decoder = Decoder(lam, config.length, real=False)
@@ -128,7 +128,8 @@ def _name(placement: Placement, size: int) -> str:
 
 @stage(_name, over=lambda config: [(ring, size) for size in config.sizes for ring in config.rings])
 def measured(config: DigitsConfig, run: Run, placement: Placement, size: int) -> Mapping[str, np.ndarray]:
-    """Return mean square errors of both solvers (``complex``, ``real``), condition numbers κ, ranks, and some images.
+    """Return, for both solvers (``complex`` and ``real``), mean square errors, condition numbers κ and ranks, and some
+    reconstructed images.
 
     ``mse``, ``rank`` and ``condition`` are (draws, solvers), ``by position`` (solvers, L), ``shown`` (solvers, images,
     L) of the first draw. A placement that is not random has one draw.
@@ -182,7 +183,9 @@ def missing(stages: Stages, found: Mapping[str, np.ndarray], solver: str) -> flo
 
 
 def reach(config: DigitsConfig, stages: Stages, found: Mapping[str, np.ndarray], solver: str) -> int:
-    """Return the largest number of latest positions at which, taken together, nearly all energy is reconstructed."""
+    """Return the largest n for which the n most recent pixels are reconstructed almost completely, measured by their
+    energy (mean square).
+    """
     missed = np.cumsum(found["by position"][INDEX[solver]][::-1])
     there = np.cumsum(seen(stages)["energy"][::-1])
     good = np.flatnonzero((missed <= config.lacking * there) & (there > 0))
@@ -199,7 +202,7 @@ def digit_rows(config: DigitsConfig, stages: Stages, title: str, cases: Mapping[
 
 
 def position_panel(config: DigitsConfig, stages: Stages, cases: Mapping[str, Case]) -> Panel:
-    """Return a panel of the mean square error by position."""
+    """Return a panel of the mean square error against the position in the sequence."""
     x = range(1, config.length + 1)
     lines = [
         Series(label, x, measured(stages, placement, size)["by position"][INDEX[solver]])

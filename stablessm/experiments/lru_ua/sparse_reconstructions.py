@@ -20,8 +20,8 @@ from stablessm.scan.vandermonde import accumulate
 
 @dataclass(frozen=True)
 class SparseConfig:
-    """Settings of the experiments. The defaults are the settings of LRU-UA, appendix E.2, where the paper gives
-    them.
+    """Settings of the experiments on Haar-sparse inputs: sizes, ring and draws. Defaults are as in LRU-UA, appendix
+    E.2, where the paper gives them.
     """
 
     r_min: float
@@ -75,8 +75,8 @@ def errors(config: SparseConfig, run: Run, size: int, kind: Literal["ring", "opt
 
 @stage("ranks-{size}", over=lambda config: config.sizes)
 def ranks(config: SparseConfig, run: Run, size: int) -> Mapping[str, np.ndarray]:
-    """Return the numerical ranks of V_k, Ψ_k and Ω_k (see below) at every step k, (steps,) each, for the first draw of
-    eigenvalues.
+    """Return the numerical ranks of the matrices V_k, Ψ_k and Ω_k, which are defined below, at every step k, for the
+    first draw of eigenvalues.
 
     V_k maps the inputs u_1 … u_k to the state x_k, Ψ_k maps Haar coefficients to these inputs, and Ω_k = V_k Ψ_k.
     Complex states count as pairs of real numbers.

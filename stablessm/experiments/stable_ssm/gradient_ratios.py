@@ -1,4 +1,6 @@
-"""Gradient-to-weight ratios of the maps and their theoretical bound; shared by figures 3 to 5 of StableSSM."""
+"""Compares gradient-to-weight ratios of the maps with their theoretical bound; shared by figures 3 to 5 of
+StableSSM.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ RATIO = "|gradient| / |weight|"
 
 
 def ascending(numbers: Mapping[str, float]) -> str:
-    """Return the maps with their values as text, smallest value first."""
+    """Return numbers and the maps they belong to as text, smallest number first."""
     return listed(dict(sorted(numbers.items(), key=lambda item: item[1])), ".2g")
 
 
@@ -36,8 +38,8 @@ def correlation(a: np.ndarray, b: np.ndarray) -> float:
 
 
 def predicted(found: Mapping[str, Mapping[str, np.ndarray]], limits: Sequence[float]) -> Claim:
-    """Return a claim with its verdict: the bound orders the maps as the measured ratio does; ``found`` holds arrays
-    ``ratio`` and ``bound`` for each map.
+    """Return a claim with its verdict: the bound puts the maps in the same order as the measured ratios. ``found``
+    holds the arrays ``ratio`` and ``bound`` of each map.
     """
     ratio, bound = ({map: one[key].max() for map, one in found.items()} for key in ("ratio", "bound"))
     order = correlation(np.array([*ratio.values()]), np.array([*bound.values()]))

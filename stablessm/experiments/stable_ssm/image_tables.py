@@ -1,4 +1,4 @@
-"""Trains classifiers of images as sequences with each map; shared by tables 5 and 6 of StableSSM."""
+"""Trains image classifiers that read one pixel per step, with each map; shared by tables 5 and 6 of StableSSM."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ SYNTHETIC = "synthetic"
 
 @dataclass(frozen=True)
 class ImageConfig:
-    """Settings of the experiments. The defaults are the settings of StableSSM, appendix D.4, where the paper gives
-    them.
+    """Settings of the experiments on image classification: data, models, learning rates and training. Defaults are as
+    in StableSSM, appendix D.4, where the paper gives them.
     """
 
     data: str = "mnist"
@@ -69,7 +69,9 @@ def waves(examples: int = 400, length: int = 40, classes: int = 10) -> Task:
 
 
 def studies(config: ImageConfig) -> dict[int, tables.Study]:
-    """Return the grids of models in the table, by number of layers."""
+    """Return the models of the table as grids over map, learning rate and seed: a dict from the number of layers to the
+    grid.
+    """
     task = partial(loaded, config.data, config.valid)
 
     def first(layers: int, scheme: str, rate: float, seed: int) -> SequenceClassifier:
@@ -82,7 +84,7 @@ def studies(config: ImageConfig) -> dict[int, tables.Study]:
 
 
 def jobs(config: ImageConfig) -> dict[str, Callable[[Run], object]]:
-    """Return one job for each stack of models that are trained together."""
+    """Return one job per stack of models, where a stack is trained as one computation."""
     return {name: job for study in studies(config).values() for name, job in study.jobs().items()}
 
 
@@ -109,8 +111,8 @@ def figures(config: ImageConfig, stages: Stages) -> Figures:
 
 
 def claims(config: ImageConfig, stages: Stages, published: Mapping[str, float]) -> Claims:
-    """Yield claims, with their verdicts, on accuracy, order and divergences of the maps; ``published`` holds test
-    accuracies in percent.
+    """Yield claims, with their verdicts, on the accuracy of the maps, their order, and divergences; ``published`` holds
+    the paper's test accuracies in percent.
     """
     for layers, study in studies(config).items():
         scores, depth = study.scores(stages), named(layers)
@@ -152,7 +154,7 @@ def reaches(scores: tables.Scores, data: str, published: float) -> Claim:
 
 
 def order(scores: tables.Scores, depth: str, published: Mapping[str, float], most: float) -> Claim:
-    """Return a claim with its verdict: best is more accurate than exp, and exp than softplus."""
+    """Return a claim with its verdict: best is more accurate than exp, and exp is more accurate than softplus."""
     ranks = [scores.best(), *scores.named(("exp", "softplus"))]
     gaps, errors = zip(*(ahead(scores.of(a), scores.of(b)) for a, b in pairwise(ranks)), strict=True)
     margins = [most * error for error in errors]
@@ -219,8 +221,8 @@ PAPERS = ("direct", "exp", "softplus", "best-0.5")
 
 
 def as_published(data: str) -> dict[str, Any]:
-    """Return settings without gradient clipping, with the maps of the published table and a fixed value of b for the
-    map best.
+    """Return the settings of the published table: its maps, a fixed value of b for the map best, and no gradient
+    clipping.
     """
     return {
         "data": data, "grid": tables.Grid((*PAPERS, tables.RELEASED)), "deep": tables.Grid(PAPERS, rates=(0.01,)),

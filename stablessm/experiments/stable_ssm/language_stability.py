@@ -1,4 +1,4 @@
-"""Counts loss spikes as a measure of how stable a training is."""
+"""Counts the spikes of a training loss, as a measure of how stable the training is."""
 
 from __future__ import annotations
 
@@ -69,7 +69,8 @@ def spikes(losses: np.ndarray, first: int = 0, limits: Limits = LIMITS) -> np.nd
 @final
 @dataclass(frozen=True, order=True)
 class Instability:
-    """The instability of a training: whether it diverged, then the number of loss spikes. Instances can be ordered.
+    """How unstable a training was: whether it diverged, then the number of loss spikes. Instances can be compared with
+    ``<``.
 
     >>> Instability(False, 3) < Instability(True, 0)
     True
@@ -84,13 +85,13 @@ class Instability:
 
 
 def instability(found: Mapping[str, np.ndarray], warmup: int, limits: Limits = LIMITS) -> Instability:
-    """Return the instability of a training, computed from the arrays that ``language_training.fit`` returns."""
+    """Compute how unstable a training was from the arrays that ``language_training.fit`` returns."""
     return Instability(int(found["diverged"]) >= 0, len(spikes(found["losses"], warmup, limits)))
 
 
 def calmest(one: Any, others: Sequence[Any]) -> rules.Verdict:
-    """Return ``reproduced`` if ``one`` is more stable than each of the others, ``partly`` if it is as stable as the
-    best.
+    """Return the verdict on whether ``one`` is more stable than each of ``others``: ``partly`` if it is only as stable
+    as the best of them.
 
     >>> calmest(Instability(False, 0), [Instability(False, 1), Instability(False, 0)])
     'partly'

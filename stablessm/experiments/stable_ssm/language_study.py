@@ -42,8 +42,8 @@ POINTS = 300
 
 @dataclass(frozen=True)
 class StudyConfig:
-    """Settings of the experiments. Batch size, weight decay and ratio of learning rates are as in StableSSM, appendix
-    C.2.
+    """Settings of the experiments on language models: text, model, maps, learning rates and training. Batch size,
+    weight decay and the ratio of learning rates are as in StableSSM, appendix C.2.
     """
 
     text: str = "wikifa"
@@ -89,8 +89,8 @@ SMOKE = StudyConfig(
 def start(
     task: Task, preset: str, scheme: str, seed: int, timescales: Sequence[float], device: torch.device, **changes: Any
 ) -> SequenceModel:
-    """Return an untrained model on a device; for a given seed, the models of all maps compute the same function up to
-    rounding.
+    """Return an untrained model on a device. For a given seed, the untrained models of all maps compute the same
+    function up to rounding.
     """
     map, options = SCHEMES[scheme]
     torch.manual_seed(seed)
@@ -103,7 +103,9 @@ def start(
 
 
 def shared(run: Run, name: str, compute: Callable[[], Mapping[str, Any]]) -> None:
-    """Compute a stage, or copy it from the run folder of another experiment with the same settings."""
+    """Compute a stage; if another experiment with the same settings has already computed it, copy it from that
+    experiment's run folder.
+    """
     for id in FAMILY:
         folder = run.folder.parent.parent / id / run.folder.name
         if name not in run and (folder / f"{name}.npz").exists() and agree(settings(folder), run.config):
@@ -113,7 +115,7 @@ def shared(run: Run, name: str, compute: Callable[[], Mapping[str, Any]]) -> Non
 
 def _cell(config: StudyConfig, run: Run, scheme: str, rate: float) -> dict[str, Any]:
     """Train a model with one map and learning rate, then score it and measure its memory. Return the arrays of ``fit``
-    and the arrays below.
+    and those listed below.
 
     ``train``, ``test``: nats per token; ``eigenvalues`` (layers, states); and the arrays of ``remembered``.
     """
@@ -186,7 +188,7 @@ def _job(config: StudyConfig, scheme: str, rate: float, run: Run) -> None:
 
 
 def unrest(config: StudyConfig, cells: Mapping[str, Mapping[str, np.ndarray]]) -> dict[str, Instability]:
-    """Return the instability of the training with each map."""
+    """Return how unstable the training with each map was."""
     return {scheme: instability(found, config.training.warmup, config.limits) for scheme, found in cells.items()}
 
 
@@ -207,13 +209,16 @@ def losses(title: str, cells: Mapping[str, Mapping[str, np.ndarray]]) -> Panel:
 
 
 def memories(title: str, cells: Mapping[str, Mapping[str, np.ndarray]]) -> Panel:
-    """Return a panel of the memory functions of trained models, without those that are not finite."""
+    """Return a panel of the memory functions of the trained models; memory functions with infinite or NaN values are
+    left out.
+    """
     curves = {scheme: curve for scheme, found in cells.items() if (curve := memory(found)) is not None}
     return panel(title, curves, "tokens", "log")
 
 
 def thinned(values: np.ndarray) -> tuple[list[float], list[float]]:
-    """Return at most ``POINTS`` steps and the mean values over as many intervals of equal length.
+    """Average values over intervals of equal length, so that at most ``POINTS`` points remain; return the first step
+    and the mean of each interval.
 
     >>> thinned(np.arange(4.0)), thinned(np.arange(600.0))[1][:2]
     (([0.0, 1.0, 2.0, 3.0], [0.0, 1.0, 2.0, 3.0]), [0.5, 2.5])
@@ -226,8 +231,8 @@ def thinned(values: np.ndarray) -> tuple[list[float], list[float]]:
 def remembered(
     model: SequenceModel, task: Task, words: int, horizon: int, found: Mapping[str, np.ndarray]
 ) -> dict[str, Any]:
-    """Return the memory function of repeated tokens: the largest change of the output after t repetitions, over the
-    first tokens of the test text.
+    """Return the memory function of repeated tokens: the largest change of the output after t repetitions of a token,
+    over the first few tokens of the test text.
 
     ``memory`` (horizon,) and its ``floor`` are NaN if the output is not finite, or if the training, described by
     ``found``, diverged so far that two runs differ by more than rounding.

@@ -130,12 +130,14 @@ class _Seen(Hooks):
         self.tracker.update()
 
     def updated(self, step: int) -> None:
-        """Check for a divergence; on a GPU only every ``every`` steps, because each check waits for the GPU."""
+        """Every ``every`` steps, check whether the training has diverged. Each check waits for the GPU; on a CPU every
+        step is checked.
+        """
         if self.gradient.task.device.type == "cpu" or step % self.every == 0:
             self.look(step)
 
     def look(self, step: int) -> None:
-        """Diagnose the first bad step, if there was one; the optimizer has skipped this step and all later ones."""
+        """If a step was not finite, diagnose the first such step; the optimizer has skipped it and all later steps."""
         found = self.gradient.watch.first_bad()
         if found is not None and self.report is None:
             at, model = step - found[0], self.gradient.trainee.model
@@ -152,7 +154,9 @@ class _Seen(Hooks):
         self.tracker.restore(tensors)
 
     def arrays(self, steps: int) -> dict[str, np.ndarray]:
-        """Return the arrays that :func:`fit` returns."""
+        """Return the measurements of the training by name: losses, gradient norms, gradient-to-weight ratios and the
+        step of a divergence.
+        """
         self.look(len(self.gradient.watch.losses))
         last = steps if self.report is None else self.report.step
         seen, history = self.gradient.watch.values()[:last], self.tracker.history

@@ -1,4 +1,4 @@
-"""Trains models for every map, learning rate and seed as stacks; shared by tables 4 to 6 of StableSSM."""
+"""Trains stacks of models, one for every map, learning rate and seed; shared by tables 4 to 6 of StableSSM."""
 
 from __future__ import annotations
 
@@ -66,8 +66,8 @@ class Grid:
 
 
 def start(task: Task, preset: str, scheme: str, seed: int, **changes: Any) -> SequenceClassifier:
-    """Return an untrained model; for a given seed, the models of all schemes except ``RELEASED`` compute the same
-    function.
+    """Return an untrained model. For a given seed, the untrained models of all schemes except ``RELEASED`` compute the
+    same function.
     """
     torch.manual_seed(seed)
     map, options = SCHEMES[scheme]
@@ -91,13 +91,15 @@ class Scores:
 
     @cached_property
     def chosen(self) -> dict[str, int]:
-        """Return for each scheme the index of the learning rate with the best mean accuracy on held-out examples."""
+        """Return, for each scheme, the index of the learning rate with the best mean accuracy on validation
+        examples.
+        """
         means = self.arrays["valid"].mean(2)
         return {scheme: int(means[i].argmax()) for i, scheme in enumerate(self.grid.schemes)}
 
     def of(self, scheme: str, rate: int | None = None, name: str = "test") -> np.ndarray:
-        """Return a score of a scheme for each seed, at a learning rate given by its index (default: the chosen
-        rate).
+        """Return a score of a scheme, (seeds,). ``rate`` is the index of a learning rate (default: the one that was
+        chosen).
         """
         at = self.chosen[scheme] if rate is None else rate
         return np.asarray(self.arrays[name][self.grid.schemes.index(scheme), at])
@@ -107,8 +109,8 @@ class Scores:
         return np.asarray(self.arrays["diverged"][self.grid.schemes.index(scheme)] >= 0)
 
     def told(self, *schemes: str) -> str:
-        """Return for each scheme the mean and standard deviation of the test accuracy in percent, and its learning
-        rate, as text.
+        """Return as text, for each scheme at its chosen learning rate: mean and standard deviation of the test accuracy
+        in percent, the learning rate, and the number of divergences.
         """
 
         def one(scheme: str) -> str:
@@ -119,8 +121,8 @@ class Scores:
         return "; ".join(map(one, schemes))
 
     def columns(self, scheme: str) -> dict[str, np.ndarray]:
-        """Return the columns of the tables in the paper at the chosen rate, (seeds,) each: accuracy in percent and
-        loss, on the last part of the training and on the test split.
+        """Return the four columns of the paper's tables at the chosen learning rate, (seeds,) each: accuracy in percent
+        and loss, in training and in the test.
         """
         last = {name: self.of(scheme, name=name)[:, -1] for name in ("accuracies", "losses")}
         return {
@@ -129,11 +131,11 @@ class Scores:
         }  # fmt: skip
 
     def named(self, schemes: Sequence[str]) -> list[str]:
-        """Return the given schemes that are in the grid."""
+        """Return those of the given schemes that the grid contains."""
         return [scheme for scheme in schemes if scheme in self.grid.schemes]
 
     def best(self) -> str:
-        """Return the version of the map best, b = 0.5 or b = 1, that is more accurate on held-out examples."""
+        """Return which version of the map best, b = 0.5 or b = 1, is more accurate on validation examples."""
         valid = {scheme: self.of(scheme, name="valid").mean() for scheme in self.named(BEST)}
         return max(valid, key=lambda scheme: valid[scheme])
 
@@ -184,7 +186,7 @@ class Study:
         return f"training-{self.label}-{seed}-{part}"
 
     def _part(self, run: Run, part: int, seed: int) -> None:
-        """Train and score one stack; its weights are stored in one stage, its scores in another."""
+        """Train and score one stack of models; the weights are stored in one stage, the scores in another."""
 
         def compute() -> Mapping[str, np.ndarray]:
             cells, task = self.grid.cells()[self.grid.at_once * part :][: self.grid.at_once], self.task()
@@ -241,8 +243,8 @@ def ahead_in_columns(scores: Scores, first: Sequence[str], others: Sequence[str]
 
 
 def _gap(first: np.ndarray, second: np.ndarray, errors: float) -> tuple[float, float]:
-    """Return the mean of ``first`` minus the mean of ``second`` over the seeds, and a margin of ``errors`` standard
-    errors. If values of one array are not finite, the other array is ahead.
+    """Return the difference of the means of ``first`` and ``second`` over the seeds, and a margin of ``errors``
+    standard errors. An array with values that are not finite counts as behind the other.
     """
     lost = [not np.isfinite(values).all() for values in (first, second)]
     if any(lost):

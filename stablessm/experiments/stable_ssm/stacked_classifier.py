@@ -145,7 +145,9 @@ class StackedClassifier:
         return self._after(w, x, query, y, masks)
 
     def _before_scan(self, w: Mapping[str, Tensor], x: Tensor) -> tuple[Tensor | None, Tensor]:
-        """Return a factor for the output of the scan (None unless it is a Hyena block), and the input of the scan."""
+        """Compute the parts of a block before the scan: return a factor for the output of the scan (None except in
+        Hyena blocks), and the input of the scan.
+        """
         x = _norm(_under(w, "norm."), x) if self.config.prenorm else x
         if not self.config.mixer.startswith(GATED):
             return None, x
@@ -205,7 +207,9 @@ def _dropped(x: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def _runs(maps: Iterable[Reparameterization]) -> list[tuple[Reparameterization, int]]:
-    """Return runs of consecutive equal maps and their lengths, so that each map is applied once per run."""
+    """Group equal consecutive maps: return each map and how often it is repeated, so that it can be applied once per
+    group.
+    """
     found: list[tuple[Reparameterization, int]] = []
     for map in maps:
         if found and found[-1][0] == map:

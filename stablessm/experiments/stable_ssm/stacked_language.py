@@ -54,7 +54,7 @@ class StackOptions:
 @final
 @dataclass(frozen=True)
 class Member:
-    """One model of a stack: its seed, which also decides the order of its data, and its learning rates."""
+    """One model of a stack: its seed, which also determines the order of its training data, and its learning rates."""
 
     seed: int
     rate: float
@@ -180,7 +180,7 @@ def _test(stack: Stack, data: Task, options: StackOptions) -> np.ndarray:
 
 @final
 class _Spectrum:
-    """Access to the recurrent weights of a stack: their eigenvalues and gradient-to-weight ratios."""
+    """Reads the recurrent weights of a stack of models: their eigenvalues and gradient-to-weight ratios."""
 
     def __init__(self, stack: Stack, layers: Sequence[tuple[str, object, str | None]]) -> None:
         self.maps = [layer.map for _, layer, _ in layers]  # type: ignore[attr-defined]
@@ -199,8 +199,8 @@ class _Spectrum:
 
 
 class _Seen(Hooks):
-    """A hook that keeps losses, gradient norms, gradient-to-weight ratios, changes of time scales and steps of
-    divergence.
+    """A hook that stores measurements during training: losses, gradient norms, gradient-to-weight ratios, changes of
+    time scales, and the steps at which models diverge.
     """
 
     def __init__(self, watch: Watch, spectrum: _Spectrum, every: int, log: Callable[..., None]) -> None:
@@ -236,7 +236,7 @@ class _Seen(Hooks):
             self.rows[name] = [row.to(device) for row in self.rows[name]]
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """Return the arrays of :func:`train` that are measured during training."""
+        """Return the measurements of the training by name, as :func:`train` returns them."""
         found = {name: torch.stack(row).float().cpu().numpy() for name, row in self.rows.items()}
         looks = np.arange(len(found["largest"])) * self.every
         diverged = self.diverged.int().cpu().numpy()

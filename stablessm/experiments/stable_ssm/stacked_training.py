@@ -65,7 +65,7 @@ def train(
     seed: int,
     rows: int = 20,
 ) -> dict[str, np.ndarray]:
-    """Train the models as a stage of a run, each at its own learning rate.
+    """Train the models as one stage of a run, each model at its own learning rate.
 
     All models see the same batches, in the order given by ``seed``, and the same dropout. A model whose loss or
     gradient
@@ -134,7 +134,9 @@ def evaluate(
 
 
 class _Parts(Hooks):
-    """A hook that sums losses and correct answers over parts of the training, and keeps the steps of divergence."""
+    """A hook that sums the losses and correct answers over parts of the training, and stores the steps at which models
+    diverge.
+    """
 
     def __init__(self, strategy: Objective, watch: Watch, total: int, every: int, log: Callable[..., None]) -> None:
         self.strategy, self.watch, self.every, self.log = strategy, watch, every, log

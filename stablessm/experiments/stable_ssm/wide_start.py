@@ -22,8 +22,8 @@ OWN = 1.6
 
 @final
 class Scale(nn.Module):
-    """A parameterization of a weight as s v, with a trained tensor v and a constant s: an update of v changes the
-    weight by s times the update.
+    """A weight that is stored as s v, with a trained tensor v and a constant s. An optimizer step that changes v
+    changes the weight by s times as much.
     """
 
     scale: Tensor

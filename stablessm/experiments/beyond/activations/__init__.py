@@ -1,1 +1,1 @@
-"""Experiment ``ext-activations``: the memory of RNNs with four activation functions."""
+"""The experiment ``ext-activations``: how the memory of random RNNs decays with four activation functions."""

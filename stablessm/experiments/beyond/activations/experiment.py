@@ -22,7 +22,7 @@ STABLE = ENSEMBLES[:2]
 
 @dataclass(frozen=True)
 class ActivationConfig:
-    """Settings of the experiment: size and number of the RNNs, time grid, and the growth from which on a memory
+    """Settings of ``ext-activations``: size and number of the RNNs, the time grid, and the growth at which a memory
     function counts as exploding.
     """
 
@@ -37,7 +37,10 @@ class ActivationConfig:
 
 
 def shifted(ensemble: str, width: int, margin: float) -> Tensor:
-    """Return a Gaussian matrix, shifted so that its symmetric part or its largest eigenvalue has the given margin."""
+    """Return a random Gaussian matrix, shifted by a multiple of the identity so that the largest real part of its
+    eigenvalues is -margin (stable) or +margin (unstable). For ``dissipative``, the eigenvalues of the symmetric part
+    count.
+    """
     G = torch.randn(width, width, dtype=torch.float64) * width**-0.5
     largest = torch.linalg.eigvalsh((G + G.mT) / 2) if ensemble == "dissipative" else torch.linalg.eigvals(G).real
     shift = float(largest.max()) + (-margin if ensemble == "unstable" else margin)
@@ -45,7 +48,9 @@ def shifted(ensemble: str, width: int, margin: float) -> Tensor:
 
 
 def build(config: ActivationConfig, activation: str, ensemble: str) -> ContinuousRNN:
-    """Return a random RNN; with one random state, the RNNs of all activations have the same weights."""
+    """Return a random RNN. Starting from the same state of torch's random generator, the RNNs of all activations get
+    the same weights.
+    """
     W = shifted(ensemble, config.width, config.margin)
     layer = ContinuousRNN(1, config.width, 1, activation=activation, dt=config.dt).double()
     with torch.no_grad():
@@ -55,7 +60,9 @@ def build(config: ActivationConfig, activation: str, ensemble: str) -> Continuou
 
 @memories.survey("{activation}-{ensemble}", over=lambda config: [(a, e) for e in ENSEMBLES for a in ACTIVATIONS])
 def curves(config: ActivationConfig, seed: int, activation: str, ensemble: str) -> MemoryCurve:
-    """Return the memory function of the RNN with this seed, activation and ensemble of matrices."""
+    """Return the memory function of the random RNN with this seed, activation and kind of matrix (dissipative, Hurwitz
+    or unstable).
+    """
     model = memories.seeded(seed, partial(build, config, activation, ensemble))
     return memory_function(model, config.horizon, samples=config.samples, linear=False, progress=False)
 
@@ -67,7 +74,7 @@ def growth(curves: list[MemoryCurve]) -> np.ndarray:
 
 
 def figures(config: ActivationConfig, stages: Stages) -> Figures:
-    """Yield a figure of the memory functions: one panel per ensemble of matrices, one line per activation."""
+    """Yield a figure of the memory functions: one panel per kind of matrix, one line per activation."""
     panels = []
     for ensemble in ENSEMBLES:
         first = {a: curves(stages, a, ensemble)[0] for a in ACTIVATIONS}

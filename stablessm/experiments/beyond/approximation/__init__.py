@@ -1,1 +1,1 @@
-"""Experiment ``ext-approximation``: attention, gated and linear recurrences on the same targets."""
+"""The experiment ``ext-approximation``: attention, gated and linear recurrences trained on the same targets."""

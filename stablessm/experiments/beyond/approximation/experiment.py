@@ -46,7 +46,9 @@ TRAIN, TEST = 0, 1
 
 @dataclass(frozen=True)
 class ApproximationConfig:
-    """Settings of the experiment. The defaults are the settings of the size ``reduced``."""
+    """Settings of ``ext-approximation``: number of parameters, training, seeds, and thresholds of the claims. The
+    defaults belong to the size ``reduced``.
+    """
 
     budget: int = 4000
     """Largest number of parameters."""
@@ -65,7 +67,7 @@ class ApproximationConfig:
 
 
 def trained(config: ApproximationConfig, mixer: str, kind: str, rate: float, seed: int) -> nn.Module:
-    """Return a network that is trained on white noise."""
+    """Return a network that is trained to reproduce the output of a target for white noise."""
     device, target = device_called(config.device), TARGETS[kind]
     model = network(mixer, config.budget, config.length, seed).to(device)
     options = TrainingConfig(lr=rate, weight_decay=0.0, clip=1.0, warmup=0.1)
@@ -91,7 +93,9 @@ def error(config: ApproximationConfig, model: nn.Module, kind: str, length: int)
 
 @stage("rate-{mixer}", over=lambda config: MIXERS)
 def chosen(config: ApproximationConfig, run: Run, mixer: str) -> Mapping[str, np.ndarray]:
-    """Return the errors at each learning rate with seed 0, the ``best`` rate, and the number of ``parameters``."""
+    """Train one network per learning rate with seed 0. Return their ``errors``, the ``best`` learning rate, and the
+    number of ``parameters``.
+    """
     models = [trained(config, mixer, CHOOSING, rate, 0) for rate in config.rates]
     errors = np.array([error(config, model, CHOOSING, config.length) for model in models])
     best = np.array(config.rates[int(errors.argmin())])
@@ -100,8 +104,8 @@ def chosen(config: ApproximationConfig, run: Run, mixer: str) -> Mapping[str, np
 
 @stage("trained-{mixer}-{kind}", over=lambda config: product(MIXERS, TARGETS))
 def measured(config: ApproximationConfig, run: Run, mixer: str, kind: str) -> Mapping[str, np.ndarray]:
-    """Return ``error`` and ``longer`` (seeds,), the relative errors on inputs of the training length and on longer
-    ones; ``memory`` (seeds, time) and its ``floor`` (seeds,).
+    """Train and measure one network per seed. Return the relative errors on inputs of the training length (``error``)
+    and on longer inputs (``longer``), the memory functions (``memory``) and their rounding levels (``floor``).
     """
     errors, curves = [], []
     for seed in range(config.seeds):
@@ -116,7 +120,9 @@ def measured(config: ApproximationConfig, run: Run, mixer: str, kind: str) -> Ma
 
 
 def jobs(config: ApproximationConfig) -> dict[str, Callable[[Run], object]]:
-    """Return one job for each mixer, which chooses the learning rate and then measures all targets."""
+    """Return one job per mixer. The job chooses the learning rate of the mixer, then trains and measures it on all
+    targets.
+    """
 
     def job(mixer: str, run: Run) -> None:
         chosen.compute(config, run, mixer)
@@ -130,7 +136,7 @@ Tables = Mapping[tuple[str, str], Mapping[str, np.ndarray]]
 
 
 def curves(found: Tables, mixers: Iterable[str], kinds: Iterable[str] = tuple(TARGETS)) -> list[MemoryCurve]:
-    """Return the memory functions of all seeds of these mixers on these targets."""
+    """Return the measured memory functions of the networks with these mixers and targets, one per seed."""
     tables = [found[mixer, kind] for mixer, kind in product(mixers, kinds)]
     return [
         MemoryCurve(np.arange(len(value)) * 1.0, value, floor=float(floor))
@@ -140,17 +146,19 @@ def curves(found: Tables, mixers: Iterable[str], kinds: Iterable[str] = tuple(TA
 
 
 def middle(found: Tables, kind: str, key: str = "error") -> dict[str, float]:
-    """Return the median over the seeds of the relative error of each mixer on a target."""
+    """Return the median over the seeds of the relative error that each mixer has on a target."""
     return {mixer: float(np.median(found[mixer, kind][key])) for mixer in MIXERS}
 
 
 def spread(found: Tables, mixer: str, kind: str) -> float:
-    """Return the largest difference between two seeds in log₁₀ of the error of a mixer on a target."""
+    """Return how much the error of a mixer on a target depends on the seed: the difference between the largest and the
+    smallest log₁₀ of the error.
+    """
     return float(np.ptp(np.log10(found[mixer, kind]["error"])))
 
 
 def figures(config: ApproximationConfig, stages: Stages) -> Figures:
-    """Yield a figure of the errors, and one of the memory functions on each target."""
+    """Yield a figure of the errors, and a figure of the memory functions on each target."""
     found = measured.all(config, stages)
     names = ", ".join(f"{i} {kind}" for i, kind in enumerate(TARGETS))
     panels = []
@@ -177,8 +185,8 @@ def figures(config: ApproximationConfig, stages: Stages) -> Figures:
 
 
 def claims(config: ApproximationConfig, stages: Stages) -> Claims:
-    """Yield claims, with their verdicts, on which networks approximate which target best, also on longer inputs, and on
-    how the trained networks forget.
+    """Yield claims, with their verdicts, on which networks approximate which target best, on their errors on longer
+    inputs, and on how their memory decays.
     """
     found = measured.all(config, stages)
     for kind in CONVOLUTIONS:
@@ -191,8 +199,8 @@ def claims(config: ApproximationConfig, stages: Stages) -> Claims:
 
 
 def first(config: ApproximationConfig, found: Tables, kind: str, family: str) -> Claim:
-    """Return a claim with its verdict: the best mixer of a family has a smaller error than the best mixer of each other
-    family.
+    """Return a claim with its verdict: the best mixer of a family has a smaller error than the best mixer of every
+    other family.
     """
     errors = middle(found, kind)
     best = {name: min(mixers, key=lambda mixer: errors[mixer]) for name, mixers in FAMILIES.items()}
@@ -255,8 +263,8 @@ def forgetting(config: ApproximationConfig, found: Tables) -> Claims:
 
 
 def resembling(config: ApproximationConfig, found: Tables) -> Claim:
-    """Return a claim with its verdict: networks with smaller errors have memory functions closer to that of the target,
-    over the training length.
+    """Return a claim with its verdict: the smaller the error of a network, the closer its memory function is to the
+    memory function of the target.
     """
     kinds = [*CONVOLUTIONS, "saturated"]
     ranks = []

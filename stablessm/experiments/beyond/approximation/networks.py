@@ -29,7 +29,7 @@ class Attention(nn.Module):
         self.joined, self.output = nn.Linear(d_model, 3 * d_model), nn.Linear(d_model, d_model)
 
     def forward(self, x: Tensor, state: None = None, **_: Any) -> tuple[Tensor, None]:
-        """Apply attention to x (B, T, d_model); return outputs of the same shape, and the given state."""
+        """Apply attention to x (B, T, d_model); return outputs of the same shape, and ``state`` unchanged."""
         rows = self.joined(x).unflatten(-1, (3, HEADS, -1)).permute(2, 0, 3, 1, 4)
         q, k = rotated(rows[:2])
         y = F.scaled_dot_product_attention(q, k, rows[2], is_causal=True)
@@ -37,7 +37,7 @@ class Attention(nn.Module):
 
 
 def rotated(x: Tensor) -> Tensor:
-    """Return x (…, T, D) with its pairs of channels rotated by angles in proportion to the position.
+    """Rotate each pair of channels of x (…, T, D) by an angle proportional to the position (rotary position embedding).
 
     >>> x = torch.randn(1, 6, 4).expand(6, 6, 4)[:, :1].transpose(0, 1)  # one vector at six positions
     >>> gram = rotated(x)[0] @ rotated(x)[0].T
@@ -60,7 +60,7 @@ class Gated(nn.Module):
         self.inner = nn.GRU(d_model, d_model, batch_first=True)
 
     def forward(self, x: Tensor, state: None = None, **_: Any) -> tuple[Tensor, None]:
-        """Apply the GRU to x (B, T, d_model); return outputs of the same shape, and the given state."""
+        """Apply the GRU to x (B, T, d_model); return outputs of the same shape, and ``state`` unchanged."""
         return self.inner(x)[0], state
 
 
@@ -90,7 +90,8 @@ def _mixer(name: str, d_model: int, length: int) -> nn.Module:
 
 
 def network(mixer: str, budget: int, length: int, seed: int) -> Network:
-    """Return the widest untrained network with at most ``budget`` parameters; widths of attention are multiples of 8.
+    """Return the widest untrained network with at most ``budget`` parameters; the width of attention is a multiple of
+    8.
 
     >>> net = network("attention", 4000, 64, 0)
     >>> parameters(net), net(torch.randn(2, 5, 1)).shape

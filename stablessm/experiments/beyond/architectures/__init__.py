@@ -1,1 +1,1 @@
-"""Experiment ``ext-architectures``: the memory of recurrent models, attention, Mamba and RWKV."""
+"""The experiment ``ext-architectures``: how the memory of recurrent models, attention, Mamba and RWKV decays."""

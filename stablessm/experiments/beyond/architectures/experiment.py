@@ -40,7 +40,7 @@ CONFIGS: dict[str, tuple[str, dict[str, int]]] = {
 
 @dataclass(frozen=True)
 class ArchitectureConfig:
-    """Settings of the experiment: horizon in tokens, number of input directions, and number of seeds."""
+    """Settings of ``ext-architectures``: horizon in tokens, number of input directions, and number of seeds."""
 
     horizon: int = 4096
     directions: int = 4
@@ -60,7 +60,7 @@ def build(name: str, horizon: int) -> nn.Module:
 
 
 def trained() -> nn.Module:
-    """Return the small trained Llama model in the folder that ``STABLESSM_DATA`` names."""
+    """Return the small trained Llama model in the folder that the environment variable ``STABLESSM_DATA`` names."""
     transformers = require("transformers", "ext-architectures")
     transformers.logging.disable_progress_bar()
     return transformers.AutoModel.from_pretrained(_data(), local_files_only=True)
@@ -72,13 +72,13 @@ def _data() -> Path:
 
 @stage("trained")
 def is_there(config: ArchitectureConfig, run: Run) -> dict[str, list[bool]]:
-    """Return whether the folder that ``STABLESSM_DATA`` names contains the trained Llama model."""
+    """Return whether the folder in the environment variable ``STABLESSM_DATA`` contains the trained Llama model."""
     return {"there": [(_data() / "config.json").exists()]}
 
 
 @memories.survey("{name}")
 def curves(config: ArchitectureConfig, seed: int, name: str) -> MemoryCurve:
-    """Return the memory function of one model."""
+    """Measure and return the memory function of one model."""
     horizon = min(config.horizon, POSITIONS - WARM_UP) if name == TRAINED else config.horizon
     model: Any = memories.seeded(seed, trained if name == TRAINED else partial(build, name, horizon))
     d = model.get_input_embeddings().embedding_dim if hasattr(model, "get_input_embeddings") else WIDTH
@@ -88,12 +88,14 @@ def curves(config: ArchitectureConfig, seed: int, name: str) -> MemoryCurve:
 
 
 def measured(stages: Stages) -> dict[str, list[MemoryCurve]]:
-    """Return the memory functions by architecture, with the trained model if the run found it."""
+    """Return a dict from the name of each measured model to its memory functions, one per seed."""
     return {name: curves(stages, name) for name in names(stages)}
 
 
 def names(stages: Stages) -> tuple[str, ...]:
-    """Return the names of the models that the run measures."""
+    """Return the names of the models that the run measured; the trained Llama model is included if its files were
+    there.
+    """
     return (*RECURRENT, *ATTENTION, *((TRAINED,) if is_there(stages)["there"][0] else ()))
 
 
@@ -159,7 +161,9 @@ def claims(config: ArchitectureConfig, stages: Stages) -> Claims:
 
 
 def confirmed(curves: list[MemoryCurve]) -> rules.Verdict:
-    """Return the verdict on exponential decay: ``partly`` if a log-log slope does not grow from octave to octave."""
+    """Return the verdict on exponential decay: ``reproduced`` if all curves decay exponentially, ``partly`` if only
+    some do or if the end of a curve looks like a power law.
+    """
     exponential = [curve for curve in curves if curve.decay().kind == "exponential"]
     unclear = sum(curve.decay().kind == "undecided" for curve in curves)
     full = len(exponential) == len(curves) - unclear and not any(map(memories.is_power, curves))
@@ -167,7 +171,7 @@ def confirmed(curves: list[MemoryCurve]) -> rules.Verdict:
 
 
 def slopes(curves: list[MemoryCurve]) -> str:
-    """Return the medians of the log-log slopes of the curves in the last two octaves, as text."""
+    """Return two log-log slopes as text, for the second last and the last octave of time: medians over the curves."""
     earlier, later = np.median([memories.octave_slopes(curve) for curve in curves], axis=0)
     return f"{earlier:.2f} then {later:.2f}"
 

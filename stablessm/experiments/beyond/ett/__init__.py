@@ -1,1 +1,1 @@
-"""Experiment ``ext-ett``: forecasts of a measured hourly series."""
+"""The experiment ``ext-ett``: forecasts of ETTh1, an hourly series of measurements at an electricity transformer."""

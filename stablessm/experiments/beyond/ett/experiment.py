@@ -28,7 +28,7 @@ DAY = 24
 
 
 def hourly(source: Source, hours: int) -> np.ndarray:
-    """Return an array (hours, 7): the first hours of the seven channels of the series.
+    """Return the first hours of the seven channels of the series, (hours, 7).
 
     ``etth1``: electricity transformer temperature and loads, from the folder that the environment variable
     STABLESSM_DATA names. ``synthetic``: daily and weekly waves with noise that lasts some hours.
@@ -64,7 +64,9 @@ RIDGES = (0.1, 0.3, 1.0, 3.0, 10.0)
 
 @dataclass(frozen=True)
 class Config:
-    """Settings of the experiment: data, splits, horizon, recurrence, MLPs and their training."""
+    """Settings of ``ext-ett``: data and splits, forecast horizon, sizes of the recurrence and of the MLPs, and
+    training.
+    """
 
     data: Source = "etth1"
     parts: tuple[int, int, int] = (8640, 2880, 2880)
@@ -84,8 +86,8 @@ class Config:
 
 @cache
 def windows(config: Config) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the standardized series (T, 7), for each hour the next H hours (T - H, H, 7), and the same hours one day
-    earlier.
+    """Return three arrays: the standardized series (T, 7); for each hour the following H hours, (T - H, H, 7); and the
+    values one day before these hours.
     """
     raw = hourly(config.data, sum(config.parts))
     first = raw[: config.parts[0]]
@@ -98,8 +100,8 @@ def windows(config: Config) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def part(config: Config, number: int) -> slice:
-    """Return the range of hours at which the forecasts of a split start; the training split leaves out its first
-    week.
+    """Return the range of hours at which forecasts of a split start. The first week of the training split is
+    left out.
     """
     start = sum(config.parts[:number])
     return slice(start if number else 7 * DAY, start + config.parts[number] - config.horizon)
@@ -124,7 +126,9 @@ def states(config: Config) -> tuple[LinearRNNMLP, Tensor]:
 
 
 def correction(config: Config) -> Tensor:
-    """Return the next H hours minus the same hours one day earlier, (T - H, 7 H): the targets of the readouts."""
+    """Return the training targets of the readouts, (T - H, 7 H): the next H hours minus the same hours one
+    day earlier.
+    """
     _, ahead, before = windows(config)
     return (ahead - before).flatten(1)
 
@@ -146,12 +150,14 @@ def trained(config: Config, run: Run, epochs: int) -> list[PointwiseMLP]:
 
 
 def loss(mlp: PointwiseMLP, features: Tensor, y: Tensor) -> Tensor:
-    """Return the mean square error of the outputs of the MLP for the given features, compared with targets y."""
+    """Return the mean square error of the outputs of the MLP for these features; ``y`` are the correct outputs."""
     return (mlp(features) - y).square().mean()
 
 
 def corrected_by_mlp(config: Config, run: Run) -> dict[str, Tensor]:
-    """Return the corrections (T - H, 7 H) that the MLPs predict, by number of training epochs."""
+    """Return the corrections (T - H, 7 H) that the MLPs predict (mean over the MLPs), as a dict by number of training
+    epochs.
+    """
     found, features = {}, states(config)[1].float()
     for epochs in config.epochs:
         mlps = trained(config, run, epochs)
@@ -161,7 +167,7 @@ def corrected_by_mlp(config: Config, run: Run) -> dict[str, Tensor]:
 
 
 def corrected_linearly(config: Config) -> dict[str, Tensor]:
-    """Return the corrections (T - H, 7 H) that linear readouts predict, by ridge parameter."""
+    """Return the corrections (T - H, 7 H) that linear readouts predict, as a dict by ridge parameter."""
     model, features = states(config)
     z = model.mlp.inputs(features)
     A, rows = torch.cat([z, torch.ones_like(z[:, :1])], 1), part(config, 0)
@@ -171,8 +177,8 @@ def corrected_linearly(config: Config) -> dict[str, Tensor]:
 
 
 def forecast(config: Config, run: Run, way: str) -> tuple[Tensor, str]:
-    """Return the forecast (T - H, H, 7), and the number of epochs or the ridge parameter with the smallest validation
-    error.
+    """Return the forecast (T - H, H, 7) of a method, and the setting with the smallest validation error: number of
+    epochs for ``mlp``, ridge parameter for the linear readout.
     """
     x, ahead, before = windows(config)
     if way == "last":
@@ -187,8 +193,8 @@ def forecast(config: Config, run: Run, way: str) -> tuple[Tensor, str]:
 
 @stage("errors-{way}", over=lambda config: WAYS)
 def errors(config: Config, run: Run, way: str) -> Mapping[str, Any]:
-    """Return mean square and mean absolute test errors by hours ahead, one example forecast, and the number of epochs
-    or the ridge parameter that :func:`forecast` chose.
+    """Return the mean square and mean absolute test errors by hours ahead, an example forecast, and the setting that
+    :func:`forecast` chose.
     """
     y, chosen = forecast(config, run, way)
     (_, ahead, _), test = windows(config), part(config, 2)

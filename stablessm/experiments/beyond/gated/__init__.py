@@ -1,3 +1,3 @@
-"""Experiment ``ext-gated``: the largest learning rate of the recurrent weights at which a gated layer trains, for each
-map.
+"""The experiment ``ext-gated``: the largest learning rate of the recurrent weights at which a gated layer trains, for
+each map.
 """

@@ -14,7 +14,7 @@ OURS = "beyond the papers"
 
 
 def claims(training: Stage[Any, Any], config: Any, stages: Stages) -> Claims:
-    """Yield the claims on the hypotheses in the README of the experiment, in the same order, with their verdicts."""
+    """Yield the claims on the hypotheses in the experiment's README, in the same order, with their verdicts."""
     stable = [map for map in STABLE if map in config.maps]
     edges: dict[str, dict[str, np.ndarray]] = {}
     tables: dict[str, dict[str, dict[str, np.ndarray]]] = {}
@@ -35,7 +35,9 @@ def claims(training: Stage[Any, Any], config: Any, stages: Stages) -> Claims:
 
 
 def _table(training: Stage[Any, Any], config: Any, stages: Stages, task: str, map: str) -> dict[str, np.ndarray]:
-    """Return the results of the trainings with one map on one task, by name, as arrays (rates, seeds)."""
+    """Return the results of the trainings with one map on one task: a dict from the name of a result to an array
+    (rates, seeds).
+    """
     found = [training(stages, task, map, rate) for rate in config.rates]
     return {
         name: np.stack([one[name] for one in found]) for name in ("diverged", "final", "test", "largest", "entropy")
@@ -48,7 +50,9 @@ def survived(config: Any, found: dict[str, np.ndarray]) -> np.ndarray:
 
 
 def _told(config: Any, edges: dict[str, np.ndarray]) -> str:
-    """Return the largest learning rate up to which trainings did not fail, for each map, as text: median and range."""
+    """Return as text, for each map, the largest learning rate up to which no training failed: median and range over the
+    seeds.
+    """
     rates = (0.0, *config.rates)
     parts = []
     for map, steps in edges.items():
@@ -87,8 +91,8 @@ def _best(config: Any, stable: list[str], edges: dict[str, dict[str, np.ndarray]
 
 
 def _losses(config: Any, task: str, stable: list[str], found: dict[str, dict[str, np.ndarray]]) -> Claim:
-    """Return a claim with its verdict: at its best learning rate, every stable map has about the same test loss as the
-    best map.
+    """Return a claim with its verdict: with its best learning rate, every stable map has about the same test loss as
+    the best of the maps.
     """
     losses = {}
     for map, table in found.items():
@@ -105,7 +109,7 @@ def _losses(config: Any, task: str, stable: list[str], found: dict[str, dict[str
 
 
 def _unstable(config: Any, tables: dict[str, dict[str, dict[str, np.ndarray]]]) -> Claim:
-    """Return a claim with its verdict: where training with the direct map fails, the largest λ is positive, so that the
+    """Return a claim with its verdict: when training with the direct map fails, the largest λ is positive, so the
     recurrence is unstable.
     """
     failed = [(row["direct"]["largest"], ~survived(config, row["direct"])) for row in tables.values()]

@@ -25,7 +25,7 @@ Found: TypeAlias = Mapping[str, np.ndarray]
 
 @dataclass(frozen=True)
 class GatedConfig:
-    """Settings of the experiment: tasks, model, maps, learning rates, training and thresholds."""
+    """Settings of ``ext-gated``: tasks, model, maps, learning rates, training, and thresholds of the claims."""
 
     tasks: tuple[str, ...] = TASKS
     maps: tuple[str, ...] = ("direct", "exp", "softplus", "best")
@@ -53,7 +53,7 @@ class GatedConfig:
     """Difference of test losses in nats that does not count."""
 
     def task(self, name: str) -> Task:
-        """Return the task with this name, in the size of these settings."""
+        """Return the task with this name, in the sizes (such as length and vocabulary) that these settings state."""
         if name == "recall":
             length, vocabulary, pairs = self.recall
             return tasks.get(
@@ -77,8 +77,8 @@ def entropy(task: Task, batch: int, batches: int = 16) -> float:
 
 @stage("{task}-{map}-{rate}", over=lambda config: product(config.tasks, config.maps, config.rates))
 def training(config: GatedConfig, run: Run, task: str, map: str, rate: float) -> Found:
-    """Train one model per seed with one task, map and learning rate, and return the losses and the largest λ of each
-    model.
+    """Train one model per seed with the given task, map and learning rate; return for each model its losses and its
+    largest λ.
 
     ``diverged``: step, or -1; ``final``: mean training loss of the last tenth of the steps; ``test``: test loss;
     ``largest``: largest λ after training. In addition, ``entropy`` of the targets.

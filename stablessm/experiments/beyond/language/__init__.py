@@ -1,1 +1,1 @@
-"""Experiment ``ext-language``: language models at the size that a user would train."""
+"""The experiment ``ext-language``: language models of a size that users can train on one GPU in minutes."""

@@ -1,4 +1,6 @@
-"""Two language models at a practical size: byte pairs of Wikipedia articles, and the words of WikiText-2."""
+"""Two language models of a practical size: one reads byte pairs of Wikipedia articles, the other the words of
+WikiText-2.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +64,7 @@ class Trained:
 
 @dataclass(frozen=True)
 class Config:
-    """Settings of the experiment: one model of byte pairs, one model of words, and thresholds."""
+    """Settings of ``ext-language``: a model of byte pairs, a model of words, and thresholds of the claims."""
 
     pieces: Trained = field(
         default_factory=lambda: Trained(
@@ -86,7 +88,7 @@ class Config:
     """Least gain by a carried state that counts, in nats per token."""
 
     def models(self) -> dict[str, Trained]:
-        """Return the settings of the models by the names of their stages."""
+        """Return a dict from the name of each model to its settings."""
         return {"pieces": self.pieces, "words": self.words}
 
 
@@ -104,7 +106,8 @@ def _loaded(text: str, level: Level, length: int) -> LanguageModeling:
 
 @stage("{name}", over=lambda config: config.models())
 def one(config: Config, run: Run, name: str) -> dict[str, Any]:
-    """Train a model with the public training loop, score it, generate a text and measure its memory function.
+    """Train a language model with the public training loop; return its losses, its scores, a generated text and its
+    memory function.
 
     ``losses`` (rows, 2); of every split and with the state carried on or not, ``SPLIT-carried`` and ``SPLIT-windows``:
     nats, tokens, words, bytes and lost, as in ``Perplexity``; ``sample``; ``memory`` and ``floor``; ``compressed``:
@@ -138,7 +141,7 @@ def one(config: Config, run: Run, name: str) -> dict[str, Any]:
 
 
 def sampled(own: Trained, model: Any, task: LanguageModeling) -> str:
-    """Return a continuation of the prompt, sampled at temperature 0.8 from the 40 most likely tokens."""
+    """Return a continuation of the prompt. Each token is sampled at temperature 0.8 from the 40 most likely tokens."""
     tokenizer = task.tokenizer
     prompt = tokenizer.encode(own.prompt).tolist()
     begin = torch.tensor([tokenizer.border, *prompt])
@@ -147,13 +150,15 @@ def sampled(own: Trained, model: Any, task: LanguageModeling) -> str:
 
 
 def compressed(task: LanguageModeling) -> float:
-    """Return the bits per byte of the test text after compression by bz2 or xz, whichever is smaller."""
+    """Return the bits per byte that bz2 or xz, whichever is better, needs for the test text."""
     text = task.decode(torch.from_numpy(task.streams["test"].tokens.astype(np.int64))).encode()
     return 8 * min(len(bz2.compress(text, 9)), len(lzma.compress(text, preset=9))) / max(len(text), 1)
 
 
 def scored(found: Mapping[str, np.ndarray], split: str, how: str) -> Perplexity:
-    """Return the value of a score that the run measured."""
+    """Return the perplexity of the model on a split, as measured by the run; ``how`` says whether the state was carried
+    between windows.
+    """
     nats, *counts = found[f"{split}-{how}"].tolist()
     tokens, words, bytes, lost = map(int, counts)
     return Perplexity(nats, tokens, words, bytes, lost, how == "carried")
@@ -186,7 +191,7 @@ def claims(config: Config, stages: Stages) -> Claims:
 
 
 def _lost(claim: Claim, step: int) -> Claim:
-    """Return a failed claim for a training that diverged."""
+    """Return the claim with a negative verdict, because the training diverged at this step."""
     verdict, why = cast("rules.Verdict", claim.verdict), "The model was measured with its best weights."
     return replace(claim, ours=f"diverged at step {step}", verdict=rules.given(False, verdict), why=why)
 

@@ -1,1 +1,3 @@
-"""Experiment ``ext-nonlinear``: stable matrix maps and the approximation of nonlinear targets with slow memory."""
+"""The experiment ``ext-nonlinear``: whether stable matrix maps make the approximation of nonlinear targets with slow
+memory stable.
+"""

@@ -49,7 +49,9 @@ VALIDATION, TEST = 1, 2
 
 @dataclass(frozen=True)
 class NonlinearConfig:
-    """Settings of the experiment. The defaults are those of the reduced size."""
+    """Settings of ``ext-nonlinear``: maps, widths, training, perturbations, and thresholds of the claims. The defaults
+    belong to the size ``reduced``.
+    """
 
     maps: tuple[str, ...] = (CONTRAST, "neg_exp", "neg_softplus", "skew_minus_psd")
     widths: tuple[int, ...] = (2, 4, 8, 16)
@@ -91,8 +93,8 @@ def _keys(config: NonlinearConfig) -> list[tuple[str, str]]:
 
 @stage("errors-{kind}-{map}", over=_keys)
 def errors(config: NonlinearConfig, run: Run, kind: str, map: str) -> Mapping[str, np.ndarray]:
-    """Train RNNs of all widths and seeds; return the errors of the best RNN of each width after perturbations of its
-    weights.
+    """Train RNNs of all widths and seeds; return the errors (widths, radii) of the best RNN of each width after
+    perturbations of its weights.
 
     Returns:
         ``recurrent`` and ``all`` (widths, radii): E_m(β), relative to the mean square of the target, for perturbations
@@ -120,15 +122,16 @@ def errors(config: NonlinearConfig, run: Run, kind: str, map: str) -> Mapping[st
 
 
 def verdict(config: NonlinearConfig, table: np.ndarray) -> bool | None:
-    """Return whether a table of errors (widths, radii) is a stable approximation; None if it is undecided, or if the
-    target is not approximated.
+    """Return whether the models with these errors (widths, radii) approximate the target stably; None if this is
+    undecided or if no model approximates the target.
     """
     family = families.improving(families.of_errors(config.widths, config.radii, table))
     return family.verdict().stable if family.errors[:, 0].min() <= config.good else None
 
 
 def tolerated(config: NonlinearConfig, table: np.ndarray) -> float:
-    """Return the largest radius up to which the perturbed widest model is better than the unperturbed narrowest model.
+    """Return the largest radius at which the widest model, perturbed, still has a smaller error than the narrowest
+    model without perturbation.
 
     The radius is interpolated between the radii of the table; it is 0 if there is no such radius.
     """
@@ -144,7 +147,7 @@ def tolerated(config: NonlinearConfig, table: np.ndarray) -> float:
 
 
 def figures(config: NonlinearConfig, stages: Stages) -> Figures:
-    """Yield for each kind of memory a figure of E_m(β), with one panel for each map."""
+    """Yield a figure of the perturbation errors E_m(β) for each kind of memory, with one panel per map."""
     for kind in TARGETS:
         panels = []
         for map in config.maps:
@@ -185,8 +188,8 @@ def claims(config: NonlinearConfig, stages: Stages) -> Claims:
 def stability(
     config: NonlinearConfig, found: Mapping[tuple[str, str], Mapping[str, np.ndarray]], kind: str, maps: list[str]
 ) -> Claim:
-    """Return a claim with its verdict: the approximations with these maps are stable, or, for the direct map and slow
-    memory, not stable.
+    """Return a claim with its verdict: these maps give stable approximations or, in the case of the direct map and slow
+    memory, unstable ones.
     """
     judged = {map: verdict(config, found[kind, map]["recurrent"]) for map in maps}
     expected = maps != [CONTRAST] or kind == "exponential"

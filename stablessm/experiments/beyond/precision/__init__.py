@@ -1,1 +1,1 @@
-"""Experiment ``ext-precision``: the effect of rounding the recurrent weights."""
+"""The experiment ``ext-precision``: what rounding the recurrent weights to fewer bits changes, for each map."""

@@ -1,4 +1,4 @@
-"""The claims of ``ext-precision``, on the effect of rounding recurrent weights."""
+"""The claims of ``ext-precision`` on the effect of rounding recurrent weights."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def claims(config: rounding.PrecisionConfig, stages: Stages) -> Claims:
 
 
 def stable_claim(config: rounding.PrecisionConfig, stages: Stages) -> Claim:
-    """Return a claim with its verdict: with stable maps, no mode becomes unstable by rounding."""
+    """Return a claim with its verdict: with stable maps, rounding makes no mode unstable."""
     lost, single = (dict.fromkeys(rounding.MAPS, 0) for _ in range(2))
     for time, map in product(rounding.TIMES, rounding.MAPS):
         lost[map] += int(rounding.whole_models(stages, time, map)["lost"].sum())
@@ -42,7 +42,7 @@ def stable_claim(config: rounding.PrecisionConfig, stages: Stages) -> Claim:
 
 
 def direct_claim(config: rounding.PrecisionConfig, stages: Stages) -> Claim:
-    """Return a claim with its verdict: with direct maps, slow modes become unstable by rounding."""
+    """Return a claim with its verdict: with direct maps, rounding makes slow modes unstable."""
     first, lost = {}, {}
     for time in rounding.TIMES:
         modes, models = rounding.single_modes(stages, time, "direct"), rounding.whole_models(stages, time, "direct")
@@ -80,8 +80,8 @@ def kernel_claim(config: rounding.PrecisionConfig, stages: Stages, format: str) 
 
 
 def size_claim(config: rounding.PrecisionConfig, stages: Stages) -> Claim:
-    """Return a claim with its verdict: rounding with an error of size β changes the kernel by at most E(β), and about
-    as much as random perturbations of size β do.
+    """Return a claim with its verdict: a rounding error of size β changes the kernel by at most E(β), and by about as
+    much as a random perturbation of size β.
     """
     ratios, below = {}, []
     for map, time in product(rounding.MAPS, rounding.TIMES):
@@ -101,8 +101,8 @@ def size_claim(config: rounding.PrecisionConfig, stages: Stages) -> Claim:
 
 
 def curve_claim(config: rounding.PrecisionConfig, stages: Stages) -> Claim:
-    """Return a claim with its verdict: E(β) in float32 equals E(β) in float64 where E(β) is above the
-    rounding error.
+    """Return a claim with its verdict: E(β) measured in float32 equals E(β) measured in float64 wherever E(β) is above
+    the rounding error.
     """
     off, hidden = {}, {}
     for time, map in product(rounding.TIMES, rounding.CURVES):
@@ -124,8 +124,8 @@ def curve_claim(config: rounding.PrecisionConfig, stages: Stages) -> Claim:
 
 
 def memory_claim(config: rounding.PrecisionConfig, stages: Stages) -> Claim:
-    """Return a claim with its verdict: memory functions in low precision are correct down to the floor that they
-    report.
+    """Return a claim with its verdict: memory functions measured in low precision are correct down to the rounding
+    level that the measurement reports.
     """
     worst, floors = {}, {}
     for format in rounding.FLOATS:

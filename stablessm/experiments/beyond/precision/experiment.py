@@ -12,7 +12,7 @@ from stablessm.experiments.frame.lines import paired
 
 
 def figures(config: rounding.PrecisionConfig, stages: Stages) -> Figures:
-    """Yield figures of modes, kernels, perturbation errors and memory functions."""
+    """Yield figures of the effect of rounding on modes, kernels, perturbation errors and memory functions."""
     yield Figure(
         "modes",
         "Relative change of a time scale τ by rounding of w, the largest in each tenth of a decade. A line ends where "
@@ -43,7 +43,7 @@ def figures(config: rounding.PrecisionConfig, stages: Stages) -> Figures:
 
 
 def mode_panel(config: rounding.PrecisionConfig, stages: Stages, time: Time, format: str) -> Panel:
-    """Return a panel of the relative change of each time scale by rounding."""
+    """Return a panel of the relative change of each mode's time scale that rounding causes, against the time scale."""
     bins, series = max(1, round(10 * np.log10(config.longest))), []
     for map in rounding.MAPS:
         found = rounding.single_modes(stages, time, map)
@@ -54,7 +54,7 @@ def mode_panel(config: rounding.PrecisionConfig, stages: Stages, time: Time, for
 
 
 def model_panel(config: rounding.PrecisionConfig, stages: Stages, time: Time, format: str) -> Panel:
-    """Return a panel of the change of a model's kernel by rounding, against the number of states."""
+    """Return a panel of the change of a model's kernel that rounding causes, against the number of states."""
     rows, column = {}, rounding.FORMATS.index(format)
     for map in rounding.MAPS:
         found = rounding.whole_models(stages, time, map)
@@ -65,14 +65,14 @@ def model_panel(config: rounding.PrecisionConfig, stages: Stages, time: Time, fo
 
 
 def curve_panel(config: rounding.PrecisionConfig, stages: Stages, map: str) -> Panel:
-    """Return a panel of the perturbation error E(β) in each floating-point format."""
+    """Return a panel of the perturbation error E(β) as measured in each floating-point format."""
     curves = {format: rounding.measured(stages, "discrete", map, format) for format in rounding.ALL_FLOATS}
     series = [Series(name, curve.radius[1:], curve.lower[1:]) for name, curve in curves.items()]
     return Panel(f"{map} map", "β", "E(β) against the float64 model", series, "log", "log", (1e-9, 1e3))
 
 
 def memory_panel(config: rounding.PrecisionConfig, stages: Stages, map: str) -> Panel:
-    """Return a panel of the memory function in float64, and of the errors and floors in other formats."""
+    """Return a panel of the memory function in float64 and, for each other format, its error and its rounding level."""
     truth = rounding.memory(stages, "discrete", map, "float64")
     series = [Series("M(t), float64", truth.time, truth.value)]
     for format in rounding.FLOATS:

@@ -1,4 +1,4 @@
-"""The stages of ``ext-precision``, which round the weights of exponential sums and measure the changes."""
+"""The stages of ``ext-precision``: they round the weights of exponential sums and measure what changes."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ TIMES: tuple[Time, ...] = get_args(Time)
 
 @dataclass(frozen=True)
 class PrecisionConfig:
-    """Settings of the experiment: model sizes, radii of the perturbations, steps and draws of the searches, and
-    thresholds.
+    """Settings of ``ext-precision``: model sizes, radii of the perturbations, options of the searches, and thresholds
+    of the claims.
     """
 
     widths: tuple[int, ...] = (8, 16, 32, 64, 128, 256)
@@ -69,14 +69,14 @@ def rounded(w: Tensor, format: str) -> Tensor:
 
 
 def model(width: int, horizon: int, map: str, time: Time) -> RealSSM:
-    """Return the model in float64: an exponential sum fitted to polynomial memory."""
+    """Return, in float64, a model that computes an exponential sum fitted to polynomial memory."""
     return fitted_layer(TARGETS["polynomial"], width, longest_time("polynomial", width), horizon, map, time)
 
 
 @stage("modes-{time}-{map}", over=lambda config: product(TIMES, MAPS))
 def single_modes(config: PrecisionConfig, run: Run, time: Time, map: str) -> Mapping[str, Tensor]:
-    """Return for each number format the relative changes of time scales by rounding; infinite if the mode becomes
-    unstable.
+    """Return, for each number format, the relative change of the time scale of single modes that rounding causes;
+    infinite if the mode becomes unstable.
     """
     f, scale = reparam.get(map, time), timescales(config.scales, 1.0, config.longest)
     w = f.inverse(-1 / scale if time == "continuous" else torch.exp(-1 / scale))
@@ -89,15 +89,17 @@ def single_modes(config: PrecisionConfig, run: Run, time: Time, map: str) -> Map
 
 @stage("models-{time}-{map}", over=lambda config: product(TIMES, MAPS))
 def whole_models(config: PrecisionConfig, run: Run, time: Time, map: str) -> Mapping[str, Any]:
-    """Return for each width the effect of rounding a whole model, in every format: see :func:`one_model`."""
+    """Return, for each width and number format, what rounding all recurrent weights of a model changes: see
+    :func:`one_model`.
+    """
     rows = [one_model(config, model(width, config.horizon, map, time)) for width in config.widths]
     return {name: [row[name] for row in rows] for name in rows[0]}
 
 
 @torch.no_grad()
 def one_model(config: PrecisionConfig, layer: RealSSM) -> dict[str, list[float]]:
-    """Return, per format, the size β of the rounding error, the number of unstable modes, the relative change of the
-    kernel, the change by random perturbations of size β, and its upper bound.
+    """Return for each number format: the size β of the rounding error, the number of modes that it makes unstable, the
+    relative change of the kernel, the relative change by random perturbations of size β, and its upper bound.
     """
     compare = partial(perturbation_error, target=layer, parameters="recurrent", horizon=config.horizon, progress=False)
     size = float(layer.kernel(torch.arange(config.horizon, dtype=torch.float64)).abs().sum())
@@ -117,7 +119,7 @@ def one_model(config: PrecisionConfig, layer: RealSSM) -> dict[str, list[float]]
 
 @kept(PerturbationCurve, "curve-{time}-{map}-{format}", over=lambda config: product(TIMES, CURVES, ALL_FLOATS))
 def measured(config: PrecisionConfig, run: Run, time: Time, map: str, format: str) -> PerturbationCurve:
-    """Return E(β) of the model in a number format, with the float64 model as the target."""
+    """Measure E(β) of the model in a number format; the target is the model in float64."""
     layer = model(config.width, config.steps, map, time)
     return perturbation_error(
         copy.deepcopy(layer).to(getattr(torch, format)), layer, config.radii, parameters="recurrent", search="ascent",

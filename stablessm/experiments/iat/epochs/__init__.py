@@ -1,1 +1,3 @@
-"""Experiment ``ia-epochs``: the number of epochs that tanh RNNs need for exponential and for polynomial memory."""
+"""The experiment ``ia-epochs``: the number of epochs that tanh RNNs need to learn exponential and polynomial memory
+(IAT, section 4.3).
+"""

@@ -1,4 +1,6 @@
-"""Training losses of tanh RNNs on exponential and polynomial memory, for growing numbers of epochs."""
+"""Training losses of tanh RNNs on targets with exponential and with polynomial memory, for growing numbers of
+epochs.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ TARGETS = {
 
 @dataclass(frozen=True)
 class EpochsConfig:
-    """Settings of the experiment. The options of the training are the same as in IAT, appendix C."""
+    """Settings of ``ia-epochs``: widths, seeds, numbers of epochs and training. The options of the training are as in
+    IAT, appendix C.
+    """
 
     widths: tuple[int, ...] = (8, 32)
     seeds: int = 4

@@ -1,1 +1,1 @@
-"""The experiment ``ia-families``, which repeats figure 1 of IAT with random rates of the exponentials."""
+"""The experiment ``ia-families``: figure 1 of IAT with random instead of evenly spaced rates of the exponentials."""

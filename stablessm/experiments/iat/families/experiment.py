@@ -1,4 +1,4 @@
-"""Stability of exponential sums whose time scales are random instead of evenly spaced."""
+"""Tests whether exponential sums with random time scales approximate a memory stably."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ EXPECTED = {"exponential": "stable", "polynomial": "unstable"}
 
 @dataclass(frozen=True)
 class FamiliesConfig:
-    """Settings of the experiment: number of random families, widths, horizon, and radii of the perturbations."""
+    """Settings of ``ia-families``: number of random families, widths, horizon, and radii of the perturbations."""
 
     families: int = 20
     widths: tuple[int, ...] = (4, 8, 16, 32)
@@ -44,7 +44,8 @@ class FamiliesConfig:
 
 
 def scales(kind: str, widths: Sequence[int], seed: int) -> torch.Tensor:
-    """Return log-uniform time scales of the widest model, which contain the time scales of the narrower models.
+    """Return random, log-uniform time scales for the widest model. They contain the time scales of every narrower
+    model.
 
     >>> narrow, wide = scales("polynomial", (4,), 0), scales("polynomial", (4, 8), 0)
     >>> len(wide), bool(torch.isin(narrow, wide).all()), wide.max().item() == longest_time("polynomial", 8)
@@ -77,13 +78,15 @@ def errors(config: FamiliesConfig, run: Run, kind: str, seed: int) -> Mapping[st
 
 
 def family(config: FamiliesConfig, found: np.ndarray) -> PerturbationFamily:
-    """Return the perturbation errors of a random family, for the widths up to the last one that improves the fit."""
+    """Return the perturbation errors of a random family for its narrowest widths, up to the last width that improves
+    the fit.
+    """
     return families.improving(families.of_errors(config.widths, config.radii, found))
 
 
 def radius(config: FamiliesConfig, found: np.ndarray) -> float:
-    """Return the smallest β at which the widest model's error has grown by half of the narrowest model's error; inf
-    if there is none.
+    """Return the smallest β that increases the error of the widest model by at least half of the narrowest model's
+    error; inf if no β does.
     """
     lost = found[-1] - found[-1, 0] >= 0.5 * found[0, 0]
     return float(np.array(config.radii)[lost][0]) if lost.any() else np.inf

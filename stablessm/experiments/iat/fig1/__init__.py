@@ -1,1 +1,3 @@
-"""The experiment ``ia-fig1`` on figure 1 of IAT."""
+"""The experiment ``ia-fig1``: perturbation errors of linear models with exponential and polynomial memory (IAT, figure
+1).
+"""

@@ -1,1 +1,1 @@
-"""The experiment ``ia-fig2`` on figure 2 of IAT."""
+"""The experiment ``ia-fig2``: perturbation errors of tanh RNNs trained on polynomial memory (IAT, figure 2)."""

@@ -29,7 +29,9 @@ VALIDATION, TEST = 1, 2
 
 @dataclass(frozen=True)
 class Config:
-    """Settings of the experiment. The defaults are the settings of IAT, appendix C, where the paper gives them."""
+    """Settings of ``ia-fig2``: widths, training, perturbations and thresholds. Defaults are as in IAT, appendix C,
+    where the paper gives them.
+    """
 
     widths: tuple[int, ...] = (2, 4, 8, 16, 32)
     length: int = 32
@@ -82,7 +84,7 @@ def family(config: Config, stages: Stages, horizon: int, norm: Norm, search: Sea
 
 
 def run(config: Config, run: Run) -> None:
-    """Train the RNNs, then measure their perturbation errors."""
+    """Train the RNNs of all widths and seeds, then measure the perturbation errors of the best RNN of each width."""
     models = trained(config, run).values()
     run.stage("spectrum", lambda: {"abscissa": torch.stack([m.eigenvalues().real.max() for m in models]).detach()})
     for key in product(config.horizons, NORMS, SEARCHES, config.widths):

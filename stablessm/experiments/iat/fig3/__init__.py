@@ -1,1 +1,3 @@
-"""The experiment ``ia-fig3`` on figure 3 of IAT."""
+"""The experiment ``ia-fig3``: memory functions of random teacher RNNs that students approximate stably (IAT,
+figure 3).
+"""

@@ -33,7 +33,9 @@ TEST = 1
 
 @dataclass(frozen=True)
 class Config:
-    """Settings of the experiment. The paper gives only the width of the teachers."""
+    """Settings of ``ia-fig3``: teachers, students, training, perturbations and thresholds. The paper gives only the
+    width of the teachers.
+    """
 
     teachers: int = 60
     teacher_width: int = 256

@@ -1,1 +1,3 @@
-"""The experiment ``ia-fig4`` on figure 4 of IAT."""
+"""The experiment ``ia-fig4``: perturbation errors of models with polynomial memory, with and without stable maps (IAT,
+figure 4).
+"""

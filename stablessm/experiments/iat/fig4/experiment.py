@@ -18,7 +18,7 @@ CONTRAST = "direct"
 
 @dataclass(frozen=True)
 class Config(SumConfig):
-    """Settings of the experiment. The defaults are the settings of IAT, figure 4."""
+    """Settings of ``ia-fig4``: maps and the options of the perturbations. The defaults are as in IAT, figure 4."""
 
     maps: tuple[str, ...] = (CONTRAST, "exp", "softplus")
     slack: float = 1.1
@@ -31,8 +31,8 @@ def run(config: SumConfig, run: Run) -> None:
 
 
 def figures(config: SumConfig, stages: Stages) -> Figures:
-    """Yield the published panels, a panel of the direct map for comparison, and a panel of the increase of the error at
-    the smallest radius.
+    """Yield the published panels, a panel for the direct map, and a panel of how much the smallest perturbation
+    increases the error.
     """
     costs, label = [], f"E_m({config.radii[1]:g}) − E_m(0)"
     for horizon in config.horizons:
@@ -50,14 +50,14 @@ def figures(config: SumConfig, stages: Stages) -> Figures:
 
 
 def climbed(config: SumConfig, stages: Stages, map: str, horizon: int) -> PerturbationFamily:
-    """Return the perturbation errors that gradient ascent found; gradient ascent finds larger errors
-    than random draws.
-    """
+    """Return the perturbation errors that gradient ascent found, which are larger than the errors of random draws."""
     return family(config, stages, "polynomial", map, horizon, "ascent")
 
 
 def cost(curves: PerturbationFamily) -> np.ndarray:
-    """Return for each model the increase of the error from β = 0 to the smallest positive radius, (widths,)."""
+    """Return how much the smallest positive radius increases the error of each model over its error at β = 0,
+    (widths,).
+    """
     return curves.errors[:, 1] - curves.errors[:, 0]
 
 
@@ -99,8 +99,8 @@ def boundedness(config: Config, stages: Stages, map: str) -> Claim:
 
 
 def continuity(config: Config, stages: Stages, map: str) -> Claim:
-    """Return a claim with its verdict: for the stable map, the increase of the error at the smallest radius falls with
-    the width; for the direct map, it rises.
+    """Return a claim with its verdict: E_m(β) of the stable map is continuous at β = 0 in the limit of large widths.
+    The increase of the error at the smallest radius must not grow with the width; for the direct map it grows.
     """
     ours, kept = [], []
     for horizon in config.horizons:

@@ -1,1 +1,1 @@
-"""The experiment ``ia-fig5`` on figure 5 of IAT."""
+"""The experiment ``ia-fig5``: how long recurrent sentiment models remember repeated words (IAT, figure 5)."""

@@ -1,4 +1,4 @@
-"""How much one more repeat of a word changes the score of recurrent sentiment models."""
+"""Measures how much one more repeat of a word changes the score of recurrent sentiment models."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ OURS = "LSTM"
 
 @dataclass(frozen=True)
 class Config(sentiment.RecurrentConfig):
-    """Settings of the experiment, which the paper does not give."""
+    """Settings of ``ia-fig5``, which the paper does not give: models, training, repeated words, and a threshold."""
 
     left: float = 0.01
     """A memory has ended when it stays below this share of its maximum."""

@@ -1,1 +1,1 @@
-"""The experiment ``ia-fig6`` on figure 6 of IAT."""
+"""The experiment ``ia-fig6``: how long BERT and a bidirectional LSTM remember repeated words (IAT, figure 6)."""

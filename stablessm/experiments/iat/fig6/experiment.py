@@ -1,4 +1,4 @@
-"""How much one more repeat of a word changes the score of BERT and of a bidirectional LSTM."""
+"""Measures how much one more repeat of a word changes the score of BERT and of a bidirectional LSTM."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ FINE_TUNING = Fitting(epochs=2, batch=32, lr=5e-5, warm_up=0.1, weight_decay=0.0
 
 @dataclass(frozen=True)
 class BertConfig(sentiment.RecurrentConfig):
-    """Settings of the experiment, which the paper does not give."""
+    """Settings of ``ia-fig6``, which the paper does not give: models, fine-tuning of BERT, and lengths of the
+    inputs.
+    """
 
     architectures: tuple[Architecture, ...] = ("BiLSTM",)
     """The models that BERT is compared with."""
@@ -42,7 +44,7 @@ class BertConfig(sentiment.RecurrentConfig):
 
 
 def subjects(config: BertConfig, run: Run) -> list[sentiment.Subject]:
-    """Return the kinds of models that are compared: the recurrent models, and BERT."""
+    """Return the kinds of models that are trained and measured: the recurrent models, and BERT."""
 
     @cache
     def corpus() -> Corpus:
@@ -112,7 +114,9 @@ def claims(config: BertConfig, stages: Stages) -> Claims:
 def compared(
     config: BertConfig, curves: dict[str, list[MemoryCurve]], measure: Callable[[MemoryCurve], float]
 ) -> tuple[int, str]:
-    """Return in how many cases a number is larger for BERT than for the other models, and the numbers as text."""
+    """Return how often BERT has a larger value of ``measure`` than every other model (counted over words and seeds),
+    and all values as text.
+    """
     larger, said = 0, []
     for word in config.words:
         values = {name: [measure(curve.of(word)) for curve in found] for name, found in curves.items()}

@@ -1,1 +1,3 @@
-"""The experiment ``ia-lemmas`` on the lemmas A.10 and A.11 and on theorem A.4 of IAT."""
+"""The experiment ``ia-lemmas``: lemmas A.10 and A.11 and theorem A.4 of IAT, on uniform decay and the
+Lyapunov bound.
+"""

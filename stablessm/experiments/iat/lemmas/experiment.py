@@ -23,7 +23,9 @@ NORMAL = ("symmetric", "rank-one")
 
 @dataclass(frozen=True)
 class LemmasConfig:
-    """Settings and thresholds of the experiment, which the paper does not give."""
+    """Settings of ``ia-lemmas``, which the paper does not give: widths, rates, matrix sizes, and thresholds of the
+    claims.
+    """
 
     widths: tuple[int, ...] = (2, 4, 8, 16, 32)
     rate: float = 0.3
@@ -44,7 +46,7 @@ class LemmasConfig:
 
 
 def memory(kind: str, t: np.ndarray, order: int) -> np.ndarray:
-    """Return the values of a memory function at the times t, or of its derivative (``order=1``)."""
+    """Return the values of a memory function at the times t (``order=0``), or of its derivative (``order=1``)."""
     if kind == "exponential":
         return np.exp(-t / 2) * (-0.5) ** order
     return (t + 1) ** -1.1 if order == 0 else -1.1 * (t + 1) ** -2.1
@@ -76,7 +78,7 @@ def errors(config: LemmasConfig, run: Run, kind: str, case: str) -> Mapping[str,
 
 
 def matrix(family: str, size: int, abscissa: float) -> Tensor:
-    """Return the recurrent matrix of a family and size."""
+    """Return the recurrent matrix of a family of matrices with the given size."""
     eye, one = torch.eye(size, dtype=torch.float64), torch.ones(size, 1, dtype=torch.float64)
     if family == "symmetric":
         generator = torch.Generator().manual_seed(size)
@@ -91,8 +93,8 @@ def matrix(family: str, size: int, abscissa: float) -> Tensor:
 
 @stage("bound-{family}", over=lambda config: FAMILIES)
 def bounds(config: LemmasConfig, run: Run, family: str) -> Mapping[str, np.ndarray]:
-    """Return for each matrix size the largest value found of the cubic form in lemma A.10, and the ratios M₀/β₀ and
-    ‖W‖₂/β₀ in its bounds.
+    """Return, for each matrix size, the largest value that gradient ascent found for the cubic form in lemma A.10, and
+    the ratios M₀/β₀ and ‖W‖₂/β₀ in its bounds.
     """
     from scipy.linalg import solve_continuous_lyapunov
 
@@ -135,7 +137,7 @@ def figures(config: LemmasConfig, stages: Stages) -> Figures:
 
 
 def claims(config: LemmasConfig, stages: Stages) -> Claims:
-    """Yield the claims on the statements in the README of the experiment, in the same order, with their verdicts."""
+    """Yield the claims on the statements in the experiment's README, in the same order, with their verdicts."""
     t = np.linspace(0, config.horizon, config.points)
     least = float((memory("polynomial", t, 0) - config.weights * np.exp(-config.rate * t)).max() / 2)
     for case, source in (("bounded", "lemma A.11"), ("derivative", "theorem A.4")):

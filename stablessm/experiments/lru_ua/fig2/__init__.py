@@ -1,1 +1,1 @@
-"""The experiment ``lr-fig2`` on figure 2 of LRU-UA."""
+"""The experiment ``lr-fig2``: digits reconstructed from the last state of a linear recurrence (LRU-UA, figure 2)."""

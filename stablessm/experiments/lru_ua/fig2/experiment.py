@@ -11,7 +11,9 @@ from stablessm.report.figure import Figure
 
 @dataclass(frozen=True)
 class Config(images.DigitsConfig):
-    """Settings of the experiment: one state size N, the whole disk, and a ring close to the unit circle."""
+    """Settings of ``lr-fig2``: one state size N, and eigenvalues on the whole disk or on a ring close to the unit
+    circle.
+    """
 
     sizes: tuple[int, ...] = (784,)
     rings: tuple[float, ...] = (0.0, 0.99)
@@ -21,8 +23,8 @@ class Config(images.DigitsConfig):
 
 @stage("image-by-image")
 def directly(config: Config, run: Run) -> dict[str, float]:
-    """Return the mean square error of the reconstructed images, computed image by image, for the first draw of
-    eigenvalues on the last ring.
+    """Return the mean square error of the reconstructed images, computed image by image instead of from the triangular
+    factor of all images, for the first draw of eigenvalues on the last ring.
     """
     parts = images.differences(config, config.rings[-1], config.sizes[0])
     return {"mse": sum(float(part.square().sum()) for part in parts) / images.pixels(config).numel()}

@@ -1,1 +1,1 @@
-"""The experiment ``lr-fig3`` on figure 3 of LRU-UA."""
+"""The experiment ``lr-fig3``: digits reconstructed from the last state, by state size and ring (LRU-UA, figure 3)."""

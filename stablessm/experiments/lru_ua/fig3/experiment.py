@@ -21,8 +21,8 @@ def figures(config: images.DigitsConfig, stages: Stages) -> Figures:
 
 
 def claims(config: images.DigitsConfig, stages: Stages) -> Claims:
-    """Yield claims, with their verdicts, on the digits for the two largest state sizes, and on the part of an image
-    that the disk recovers.
+    """Yield claims, with their verdicts, on how well images are reconstructed with the two largest state sizes, and on
+    the part of an image that eigenvalues on the whole disk recover.
     """
     (*_, fewer, most), (disk, *_, ring) = config.sizes, config.rings
     near, less, far = (images.measured(stages, r, n) for r, n in ((ring, most), (ring, fewer), (disk, most)))

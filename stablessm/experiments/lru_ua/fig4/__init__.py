@@ -1,1 +1,1 @@
-"""The experiment ``lr-fig4`` on figure 4 of LRU-UA."""
+"""The experiment ``lr-fig4``: errors and condition numbers of reconstructed digits (LRU-UA, figure 4)."""

@@ -20,7 +20,7 @@ Placements: TypeAlias = dict[str, images.Placement]
 
 @dataclass(frozen=True)
 class Config(images.DigitsConfig):
-    """Settings of the experiment; the largest state has more components than an image has pixels."""
+    """Settings of ``lr-fig4``. The largest state has more components than an image has pixels."""
 
     sizes: tuple[int, ...] = (128, 256, 512, 784, 1024)
 
@@ -81,7 +81,7 @@ def squared_condition(found: Mapping[str, np.ndarray], solver: str) -> float:
 
 
 def falls(values: Iterable[float]) -> bool:
-    """Return True if each number is smaller than the previous one."""
+    """Return True if the values strictly decrease."""
     return all(after < before for before, after in pairwise(values))
 
 

@@ -1,1 +1,1 @@
-"""The experiment ``lr-fig5`` on figure 5 of LRU-UA."""
+"""The experiment ``lr-fig5``: digits reconstructed with roots of unity as eigenvalues (LRU-UA, figure 5)."""

@@ -20,8 +20,8 @@ PLACEMENTS: dict[images.Placement, tuple[str, str, str]] = {
 @renamed("artefacts")
 @dataclass(frozen=True)
 class Config(images.DigitsConfig):
-    """Settings of the experiment. The largest state size is the number of pixels, and another size is half the number
-    of pixels.
+    """Settings of ``lr-fig5``. The largest state size equals the number of pixels, and another one equals
+    half of it.
     """
 
     sizes: tuple[int, ...] = (128, 256, 392, 512, 784)

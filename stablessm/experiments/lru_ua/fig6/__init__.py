@@ -1,1 +1,3 @@
-"""The experiment ``lr-fig6`` on figure 6 of LRU-UA."""
+"""The experiment ``lr-fig6``: condition numbers of reconstructing inputs that are sparse in a basis (LRU-UA,
+figure 6).
+"""

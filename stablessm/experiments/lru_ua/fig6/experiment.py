@@ -16,7 +16,9 @@ from stablessm.report.figure import Figure, Panel
 
 @dataclass(frozen=True)
 class Config:
-    """Settings of the experiment. The defaults are the settings of LRU-UA, figure 6, where the paper gives them."""
+    """Settings of ``lr-fig6``: sizes, rings and draws. Defaults are as in LRU-UA, figure 6, where the paper
+    gives them.
+    """
 
     length: int = 512
     sizes: tuple[int, ...] = (16, 32, 64, 128, 256, 512, 1024)
@@ -32,8 +34,8 @@ class Config:
     """Condition numbers from here on are rounding."""
 
     def cases(self) -> list[tuple[int, int, int, int]]:
-        """Return index and value of P, and index and value of N, for all pairs with N ≥ P; for N < P the matrix ΩᵀΩ is
-        singular.
+        """Return all pairs of a number P of wavelets and a state size N ≥ P, as tuples (index of P, P, index of N, N).
+        For N < P the matrix ΩᵀΩ is singular.
         """
         pairs = product(enumerate(self.functions), enumerate(self.sizes))
         return [(p, functions, n, size) for (p, functions), (n, size) in pairs if size >= functions]
@@ -120,7 +122,9 @@ def claims(config: Config, stages: Stages) -> Claims:
 
 
 def share(config: Config, pairs: Iterable[tuple[float, float]]) -> tuple[int, int]:
-    """Return the number of pairs whose second value is smaller, and the number of comparable pairs."""
+    """Return the number of pairs (a, b) in which b is not clearly larger than a, and the number of pairs that can be
+    compared.
+    """
     usable = [(a, b) for a, b in pairs if np.isfinite(a) and np.isfinite(b) and min(a, b) < config.rounding]
     return sum(b <= config.slack * a for a, b in usable), len(usable)
 

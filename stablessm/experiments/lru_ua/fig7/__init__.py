@@ -1,1 +1,3 @@
-"""The experiment ``lr-fig7`` on figure 7 of LRU-UA."""
+"""The experiment ``lr-fig7``: Haar-sparse inputs reconstructed from a state with |λ| in (0.95, 1) (LRU-UA,
+figure 7).
+"""

@@ -1,1 +1,1 @@
-"""The experiment ``lr-fig9`` on figure 9 of LRU-UA."""
+"""The experiment ``lr-fig9``: a fixed linear recurrence and one MLP on a Lotka–Volterra system (LRU-UA, figure 9)."""

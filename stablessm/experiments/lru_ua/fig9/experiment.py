@@ -32,7 +32,9 @@ SHOWN = 3
 
 @dataclass(frozen=True)
 class Config:
-    """Settings of the experiment. The defaults are the settings of LRU-UA, appendix E.3, where the paper gives them."""
+    """Settings of ``lr-fig9``: data, model sizes and training. Defaults are as in LRU-UA, appendix E.3, where the paper
+    gives them.
+    """
 
     length: int = 2048
     trajectories: int = 1024
@@ -128,8 +130,8 @@ def trained(config: Config, run: Run, way: str) -> LinearRNNMLP:
 
 
 def slowly(start: LinearRNNMLP, moved: LinearRNNMLP, part: float) -> dict[str, Tensor]:
-    """Return the weights of ``moved``, with only the fraction ``part`` of the difference between the recurrent weights
-    of ``start`` and ``moved``.
+    """Return the weights of ``moved``, except that the recurrent weights are moved only the fraction ``part`` of the
+    way from ``start`` to ``moved``.
 
     This reduces the learning rate of the recurrence: a change of the phase of λ is multiplied by k in λ^k.
     """
@@ -165,8 +167,8 @@ def predicted(config: Config, run: Run, way: str, u: Tensor) -> Tensor:
 
 @stage("errors-{way}", over=lambda config: (*WAYS, *CONTROLS))
 def errors(config: Config, run: Run, way: str) -> Mapping[str, Any]:
-    """Return statistics of |ŷ - y| / |y| over the held-out trajectories at every step, and some example
-    trajectories.
+    """Return, for every step, statistics of the relative error |ŷ - y| / |y| over the held-out trajectories, and some
+    example trajectories.
     """
     u, y = split(config)[1]
     found = predicted(config, run, way, u)
@@ -215,7 +217,8 @@ def figures(config: Config, stages: Stages) -> Figures:
 
 
 def compared(error: float, other: float) -> str:
-    """Return the comparison of two errors as text; a difference of at most a tenth counts as equal.
+    """Compare two errors and return ``better than``, ``worse than`` or ``as good as`` (a difference of at most a
+    tenth).
 
     >>> compared(1.0, 1.05), compared(1.0, 2.0)
     ('as good as', 'better than')

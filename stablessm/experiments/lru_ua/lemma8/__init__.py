@@ -1,1 +1,1 @@
-"""Experiment ``lr-lemma8``: lemma 8 of LRU-UA, the position of a token as a continuous input."""
+"""The experiment ``lr-lemma8``: one continuous causal map for all positions (LRU-UA, lemma 8)."""

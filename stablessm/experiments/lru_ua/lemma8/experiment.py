@@ -1,4 +1,6 @@
-"""Lemma 8 of LRU-UA, as printed and corrected: one continuous causal map for all positions."""
+"""Checks lemma 8 of LRU-UA, as printed and as corrected: one continuous causal map computes the outputs at all
+positions.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ FORMS = ("corrected", "printed")
 
 @dataclass(frozen=True)
 class LemmaConfig:
-    """Settings and thresholds of the experiment, which the paper does not give."""
+    """Settings of ``lr-lemma8``, which the paper does not give: length, seeds, steps between positions, and
+    thresholds.
+    """
 
     length: int = 24
     seeds: int = 5
@@ -65,8 +69,8 @@ def family(config: LemmaConfig, seed: int) -> Callable[[np.ndarray, int], np.nda
 
 @stage("map-{form}", over=lambda config: FORMS)
 def mapped(config: LemmaConfig, run: Run, form: str) -> Mapping[str, np.ndarray]:
-    """Measure the interpolated map. Return ``whole``, its relative error at whole positions; ``change``, its largest
-    change over each step h; and ``causal``, its largest change when later inputs change.
+    """Measure the interpolated map: ``whole`` is its relative error at whole positions, ``change`` its largest change
+    over a step of each length h, and ``causal`` its largest change when only later inputs change.
 
     ``value``: the first output of the first seed on the grid ``time``, and ``target`` at whole positions.
     """
@@ -126,7 +130,7 @@ def reconstruction(config: LemmaConfig, run: Run, form: str) -> Mapping[str, np.
 
 
 def figures(config: LemmaConfig, stages: Stages) -> Figures:
-    """Yield a figure of the interpolated map and of the reconstruction error."""
+    """Yield figures of the interpolated map and of the reconstruction error."""
     maps = {form: mapped(stages, form) for form in FORMS}
     steps = np.arange(1, config.length + 1)
     drawn = [lines(one["time"], {f"equation 26, {form}": one["value"]})[0] for form, one in maps.items()]

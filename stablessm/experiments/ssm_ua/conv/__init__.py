@@ -1,1 +1,3 @@
-"""The experiment ``su-conv`` on proposition 3.2 of SSM-UA."""
+"""The experiment ``su-conv``: how many states one linear layer needs for a given convolution (SSM-UA,
+proposition 3.2).
+"""

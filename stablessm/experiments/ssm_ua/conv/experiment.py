@@ -17,8 +17,8 @@ GROUPS = {
 
 
 def figures(config: measured.ConvConfig, stages: Stages) -> Figures:
-    """Yield a figure of two errors against the number m of exponentials: the sup error with the Hankel limit, and the
-    L¹ error with the Jackson rate.
+    """Yield figures of two errors against the number m of exponentials: the largest error with its Hankel lower bound,
+    and the L¹ error with the Jackson bound.
     """
     groups: dict[str, list[Series]] = {}
     orders = list(config.orders)

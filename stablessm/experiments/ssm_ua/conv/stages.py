@@ -1,4 +1,6 @@
-"""The stages of ``su-conv``: errors by order and by tolerance, outputs of layers, convergence rates, losses."""
+"""The stages of ``su-conv``: errors by number of states and by tolerance, errors of outputs, convergence rates, and
+trained losses.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ UNIT = 1e-3
 
 @dataclass(frozen=True)
 class ConvConfig:
-    """Settings of the experiment, which the paper does not give."""
+    """Settings of ``su-conv``, which the paper does not give: kernels, numbers of states, tolerances, and
+    thresholds.
+    """
 
     kernels: tuple[str, ...] = tuple(KERNELS)
     horizon: int = 1000
@@ -57,8 +61,8 @@ class ConvConfig:
 
 @stage(lambda name: f"order-{slug(name)}", over=lambda config: config.kernels)
 def by_order(config: ConvConfig, run: Run, name: str) -> Mapping[str, Any]:
-    """Return, for each order, the errors of our sum of exponentials and of the sum in the proof, and the Hankel
-    singular values.
+    """Return, for each number of states, the errors of our sum of exponentials and of the sum in the paper's proof; and
+    the Hankel singular values of the kernel.
     """
     sums = [attempt(KERNELS[name], config.horizon, order=order) for order in config.orders]
     found: dict[str, Any] = {key: [getattr(es, key) for es in sums] for key in ("order", "error", "l1_error")}

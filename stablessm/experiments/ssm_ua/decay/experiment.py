@@ -25,7 +25,9 @@ MODES = (1.0, 2.0, 4.0, 8.0)
 
 @dataclass(frozen=True)
 class DecayConfig:
-    """Settings and thresholds of the experiment, which the paper does not give."""
+    """Settings of ``su-decay``, which the paper does not give: rates of inputs and layers, and thresholds of the
+    claims.
+    """
 
     input: float = 0.5
     """The rate c of the input."""

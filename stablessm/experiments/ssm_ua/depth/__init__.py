@@ -1,1 +1,1 @@
-"""The experiment ``su-depth`` on appendix A of SSM-UA."""
+"""The experiment ``su-depth``: the memory of deep linear RNNs (SSM-UA, appendix A)."""

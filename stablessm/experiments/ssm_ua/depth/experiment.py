@@ -24,7 +24,7 @@ MODES = (1.0, 2.0, 4.0, 8.0)
 
 @dataclass(frozen=True)
 class DepthConfig:
-    """Settings of the experiment. The paper gives only a formula."""
+    """Settings of ``su-depth``: rates, gaps between rates, depths and thresholds. The paper gives only a formula."""
 
     rate: float = 0.25
     """The slowest rate."""
@@ -57,8 +57,8 @@ def chain(rates: list[Tensor], between: list[Tensor], U: Tensor, C: Tensor, dt: 
 
 
 def equation(formula: str, first: Tensor, second: Tensor, C: Tensor, U1: Tensor, U2: Tensor, times: Tensor) -> Tensor:
-    """Return the values of equation 38 in one of three forms: ``ours`` (corrected), ``quotient`` (corrected, with the
-    printed quotient) or ``printed``.
+    """Return the values of equation 38 in one of three forms: ``ours`` (the corrected formula), ``quotient`` (the
+    corrected formula with the quotient as printed, which cancels for equal rates) or ``printed``.
 
     (e^{bt} - e^{at}) / (b - a) = e^{(a+b)t/2} · t · sinh(z)/z with z = (b - a)t/2, without cancellation.
     """
@@ -94,8 +94,8 @@ def errors(config: DepthConfig, run: Run, gap: float) -> Mapping[str, np.ndarray
 
 
 def off_by(ratio: np.ndarray, *, scaled: bool) -> float:
-    """Return the largest distance of a ratio from 1; with ``scaled``, all ratios are first multiplied by the best
-    constant.
+    """Return the largest distance of the ratios from 1; with ``scaled``, after multiplying all ratios by the constant
+    that makes this distance smallest.
     """
     low, high = float(ratio.min()), float(ratio.max())
     return (high - low) / (high + low) if scaled else max(high - 1, 1 - low)

@@ -1,1 +1,1 @@
-"""The experiment ``su-fig2`` on figure 2 of SSM-UA."""
+"""The experiment ``su-fig2``: elementwise functions computed by two layers without memory (SSM-UA, figure 2)."""

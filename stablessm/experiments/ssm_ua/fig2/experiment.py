@@ -54,7 +54,7 @@ MORE = {
 
 @dataclass(frozen=True)
 class ElementwiseConfig:
-    """Settings of the experiment. The paper has only a drawing."""
+    """Settings of ``su-fig2``: tolerances and number of test points. The paper has only a drawing."""
 
     tolerances: tuple[float, ...] = (0.3, 0.1, 0.03, 0.01, 0.003, 0.001, 0.0003, 0.0001)
     more_tolerances: tuple[float, ...] = (0.3, 0.1, 0.03, 0.01)
@@ -63,8 +63,8 @@ class ElementwiseConfig:
 
 @stage(lambda name: f"function-{list(SCALAR | MORE).index(name)}", over=lambda config: SCALAR | MORE)
 def built(config: ElementwiseConfig, run: Run, name: str) -> Mapping[str, np.ndarray]:
-    """Return widths and errors of the networks for one function at every tolerance, and how much the input at one step
-    changes outputs at other steps.
+    """Return, for one function and every tolerance, the width and the errors of the network, and how much the input at
+    one step changes the outputs at other steps.
     """
     target, rows, shown = (SCALAR | MORE)[name], [], []
     one, (low, high) = len(target.domain) == 1, np.array(target.domain).T
@@ -87,7 +87,7 @@ def _values(f: Callable[[np.ndarray], np.ndarray], x: np.ndarray, one: bool) -> 
 
 @torch.no_grad()
 def _moved(model: torch.nn.Module, x: torch.Tensor) -> float:
-    """Return the largest change of the outputs at other steps when the input at the first step is replaced."""
+    """Replace the input at the first step, and return the largest change of the outputs at the other steps."""
     changed = x.clone()
     changed[0] = x[1]
     return float((model(x[None])[0] - model(changed[None])[0])[0, 1:].abs().max())

@@ -1,1 +1,1 @@
-"""The experiment ``su-fig3`` on figure 3 of SSM-UA."""
+"""The experiment ``su-fig3``: Kolmogorov–Arnold superpositions computed by five layers (SSM-UA, figure 3)."""

@@ -25,7 +25,7 @@ KEPT = ("error", "rms_error", "condition", "base", "families", "width", "paramet
 
 @dataclass(frozen=True)
 class SuperpositionConfig:
-    """Settings of the experiment. The paper has only a drawing."""
+    """Settings of ``su-fig3``: levels, digits, lengths and thresholds. The paper has only a drawing."""
 
     levels: tuple[int, ...] = (1, 2, 3, 4)
     digits: tuple[int, ...] = (1, 2, 3)
@@ -69,14 +69,16 @@ def run(config: SuperpositionConfig, run: Run) -> None:
 
 @final
 class Table:
-    """Results of several constructions: of each function at each refinement, or of one function at each length."""
+    """Results of several constructions by name of the function; the constructions of a function differ in their
+    refinement or in their length.
+    """
 
     def __init__(self, rows: Mapping[str, Sequence[Mapping[str, np.ndarray]]]) -> None:
         self.rows = rows
 
     def __getitem__(self, key: str) -> dict[str, list[float]]:
-        """Return a dict from each function to the values of one quantity, such as the width, for all its
-        constructions.
+        """Return one quantity, such as the width, of all constructions: a dict from the name of a function to
+        a list.
         """
         return {name: [float(row[key].sum()) for row in rows] for name, rows in self.rows.items()}
 

@@ -1,1 +1,1 @@
-"""The experiment ``su-fig4`` on figure 4 of SSM-UA."""
+"""The experiment ``su-fig4``: width and error of Volterra series computed by recurrences (SSM-UA, figure 4)."""

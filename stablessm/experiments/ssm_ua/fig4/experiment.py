@@ -45,7 +45,7 @@ BLOCK = 4_000_000  # number of kernel values computed at once
 
 @dataclass(frozen=True)
 class VolterraConfig:
-    """Settings of the experiment. The paper has only a proof and a drawing."""
+    """Settings of ``su-fig4``: kernels, lengths, tolerance and thresholds. The paper has only a proof and a drawing."""
 
     kernels: tuple[str, ...] = tuple(KERNELS)
     lengths: tuple[int, ...] = (100, 1000, 10_000)
@@ -82,7 +82,9 @@ def built(config: VolterraConfig, run: Run, name: str, length: int) -> Mapping[s
 
 
 def column(config: VolterraConfig, stages: Stages, key: str) -> dict[str, list[float]]:
-    """Return for each kernel one quantity of the models, as a list over all lengths."""
+    """Return one quantity, such as the width, of all models: a dict from the name of a kernel to a list over the
+    lengths.
+    """
     return {name: [float(built(stages, name, length)[key]) for length in config.lengths] for name in config.kernels}
 
 

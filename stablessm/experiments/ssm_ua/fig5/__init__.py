@@ -1,1 +1,1 @@
-"""The experiment ``su-fig5`` on figure 5 of SSM-UA."""
+"""The experiment ``su-fig5``: memory functions of random RNNs, GRUs, LSTMs and SSMs (SSM-UA, figure 5)."""

@@ -22,7 +22,9 @@ FAMILIES = ("RNN", "GRU", "LSTM", "SSM")
 
 @dataclass(frozen=True)
 class RandomConfig:
-    """Settings of the experiment. The paper gives none; the horizon comes from the authors' code."""
+    """Settings of ``su-fig5``: sizes, horizons, seeds and gains. The paper gives none; the horizon comes from the
+    authors' code.
+    """
 
     width: int = 64
     layers: int = 2

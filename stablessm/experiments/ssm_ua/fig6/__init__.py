@@ -1,1 +1,1 @@
-"""The experiment ``su-fig6`` on figure 6 of SSM-UA."""
+"""The experiment ``su-fig6``: memory functions of random S4 models (SSM-UA, figure 6)."""

@@ -1,4 +1,6 @@
-"""Tests whether an exponential, a straight line on a logarithmic axis, bounds the memory function of random S4Ds."""
+"""Tests whether the memory functions of random S4D models stay below an exponential, which is a straight line on a
+logarithmic axis.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ from stablessm.report.figure import Figure, Panel, Series
 
 @dataclass(frozen=True)
 class S4Config:
-    """Settings of the experiment, which the paper does not give."""
+    """Settings of ``su-fig6``, which the paper does not give: model sizes, horizons, seeds and thresholds."""
 
     channels: int = 8
     states: int = 32
@@ -61,8 +63,8 @@ def slowest(config: S4Config, run: Run) -> dict[str, list[float]]:
 
 
 def cap(curve: MemoryCurve, rate: float, start: int) -> tuple[float, float]:
-    """Return the lowest line with a given slope that is above log M(t) from step ``start`` on, as its height at t = 0
-    and the point where it touches.
+    """Return the lowest straight line of slope -rate that lies above log M(t) from step ``start`` on: its height at t =
+    0, and the time at which it touches log M.
     """
     clear = (curve.value > 10 * curve.floor) & (np.arange(len(curve.time)) >= start)
     excess = np.log(curve.value[clear]) + rate * curve.time[clear]

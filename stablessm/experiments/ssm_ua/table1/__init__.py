@@ -1,1 +1,1 @@
-"""The experiment ``su-table1`` on table 1 of SSM-UA."""
+"""The experiment ``su-table1``: cost and memory of RNNs, SSMs, TCNs and transformers (SSM-UA, table 1)."""

@@ -25,7 +25,9 @@ WARM_UP = 16
 
 @dataclass(frozen=True)
 class TableConfig:
-    """Settings of the experiment. The published table has only formulas."""
+    """Settings of ``su-table1``: model size, lengths, horizons, seeds and thresholds. The published table has only
+    formulas.
+    """
 
     shape: Shape = field(default_factory=Shape)
     lengths: tuple[int, ...] = (64, 128, 256, 512, 1024, 2048, 4096)
@@ -47,7 +49,9 @@ class TableConfig:
 
 
 def flops(name: str, shape: Shape, steps: int) -> int:
-    """Return the number of operations of a forward pass; a scan counts as two operations per state and step."""
+    """Return the number of floating-point operations of a forward pass; a scan counts as two operations per state and
+    step.
+    """
     scan = {torch.ops.stablessm.scan: lambda decay, drive, *_, **__: 2 * math.prod(drive)}
     model, x = memories.seeded(0, partial(core, name, shape)).float(), torch.zeros(1, steps, shape.width)
     with torch.no_grad(), FlopCounterMode(display=False, custom_mapping=scan) as counter:
@@ -62,8 +66,8 @@ def weights(name: str, shape: Shape) -> int:
 
 @stage("cost-{name}", over=lambda config: NAMES)
 def costs(config: TableConfig, run: Run, name: str) -> dict[str, list[int]]:
-    """Return operations and state sizes for every length, and numbers of weights at the given size, twice the width,
-    and twice the depth.
+    """Return the number of operations and of stored values for every length, and the number of weights at the given
+    size, at twice the width, and at twice the depth.
     """
     shape = config.shape
     larger = (shape, replace(shape, width=2 * shape.width), replace(shape, layers=2 * shape.layers))
@@ -84,8 +88,8 @@ def curves(config: TableConfig, seed: int, name: str) -> MemoryCurve:
 
 @stage("rank-{channels}", over=lambda config: config.channels)
 def spectrum(config: TableConfig, run: Run, channels: int) -> Mapping[str, np.ndarray]:
-    """Return the singular values, relative to the largest, of the kernel of a linear TCN that is reshaped to a square
-    matrix, (seeds, rows of the matrix).
+    """Return the singular values of the kernel of a linear TCN, reshaped to a square matrix, relative to the largest:
+    (seeds, rows of the matrix).
     """
     side = config.shape.kernel ** (config.shape.layers // 2)
     impulse = torch.zeros(1, side * side, 1, dtype=torch.float64)

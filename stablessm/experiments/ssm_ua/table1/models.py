@@ -87,7 +87,7 @@ def linear_tcn(shape: Shape, channels: int) -> Chain:
 
 
 def kept(name: str, shape: Shape, steps: int) -> int:
-    """Return the number of values that an architecture must keep to continue after a number of steps."""
+    """Return the number of values that an architecture must store to continue a sequence after this number of steps."""
     if name == "TCN":
         span = [(shape.kernel - 1) * shape.kernel**depth for depth in range(shape.layers)]
         return shape.width * sum(min(each, steps) for each in span)

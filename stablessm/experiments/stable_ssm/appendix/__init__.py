@@ -1,1 +1,3 @@
-"""The experiment ``st-appendix`` on remark B.2, figure 7 and the appendices F and G of StableSSM."""
+"""The experiment ``st-appendix``: statements in the appendix of StableSSM that can be computed (remark B.2, figure 7,
+appendices F and G).
+"""

@@ -22,7 +22,9 @@ MAPS = ("direct", "exp", "softplus", "best")
 
 @dataclass(frozen=True)
 class AppendixConfig:
-    """Settings and thresholds of the experiment, which the paper does not give."""
+    """Settings of ``st-appendix``, which the paper does not give: lengths, learning rates, and thresholds of the
+    claims.
+    """
 
     lengths: tuple[int, ...] = (4, 8, 12, 16, 20, 24)
     modes: int = 60
@@ -108,8 +110,8 @@ def largest_rates(config: AppendixConfig, run: Run, map: str) -> Mapping[str, np
 
 @stage("mlp")
 def mlp(config: AppendixConfig, run: Run) -> Mapping[str, np.ndarray]:
-    """Return the relative errors of an MLP that is computed by recurrent layers: in discrete time with zero
-    eigenvalues, and in continuous time with eigenvalues -1/ε, for each ε.
+    """Return the relative errors with which recurrent layers compute an MLP: in discrete time with zero eigenvalues,
+    and in continuous time with eigenvalues -1/ε, for each ε.
     """
     generator = torch.Generator().manual_seed(0)
     sizes = ((16, 4), (16,), (3, 16), (3,))
@@ -141,8 +143,8 @@ def mlp(config: AppendixConfig, run: Run) -> Mapping[str, np.ndarray]:
 
 @stage("derivation")
 def derivation(config: AppendixConfig, run: Run) -> Mapping[str, np.ndarray]:
-    """Return G(w)/|w| at w = 0.1 … 3 for the printed and the corrected solution of the differential equation for
-    ``best``.
+    """Return G(w)/|w| at w = 0.1 … 3 for two solutions of the differential equation that defines ``best``: as printed,
+    and corrected.
     """
     w = torch.linspace(0.1, 3, 30, dtype=torch.float64, requires_grad=True)
     found = {}
@@ -179,7 +181,7 @@ def figures(config: AppendixConfig, stages: Stages) -> Figures:
 
 
 def claims(config: AppendixConfig, stages: Stages) -> Claims:
-    """Yield the claims on the statements in the README of the experiment, in the same order, with their verdicts."""
+    """Yield the claims on the statements in the experiment's README, in the same order, with their verdicts."""
     yield from _remark(config, stages)
     yield from _descent(config, stages)
     found = mlp(stages)

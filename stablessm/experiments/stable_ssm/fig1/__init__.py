@@ -1,1 +1,1 @@
-"""The experiment ``st-fig1`` on figure 1 of StableSSM."""
+"""The experiment ``st-fig1``: perturbation errors of trained state-space models, for each map (StableSSM, figure 1)."""

@@ -23,7 +23,7 @@ Families: TypeAlias = Mapping[tuple[str, int, str], PerturbationFamily]
 
 
 def models_of(config: models.Config, map: str, length: int, run: Run) -> None:
-    """Train the models of one map and length, then measure their perturbation errors."""
+    """Train the models with one map on one sequence length, then measure their perturbation errors."""
     models.train_models(config, run, map, length)
     for kind in models.SEARCHES:
         models.measure_family(config, run, map, length, kind)
@@ -35,7 +35,7 @@ def jobs(config: models.Config) -> dict[str, Callable[[Run], None]]:
 
 
 def run(config: models.Config, run: Run) -> None:
-    """Compute all jobs."""
+    """Compute all jobs, one after the other."""
     for compute in jobs(config).values():
         compute(run)
 

@@ -32,7 +32,9 @@ PUBLISHED = Training(samples=153_600, batch=512, epochs=40, graphed=True)
 
 @dataclass(frozen=True)
 class Config:
-    """Settings of the experiment. The defaults are the settings of StableSSM, appendix C.1, with some additions."""
+    """Settings of ``st-fig1``: maps, widths, lengths, training and perturbations. Defaults are as in StableSSM,
+    appendix C.1, with some additions.
+    """
 
     maps: tuple[str, ...] = ("direct", "softplus", "exp", "best")
     widths: tuple[int, ...] = (2, 4, 8, 16, 32, 64)
@@ -126,8 +128,8 @@ def trained(config: Config, stages: Stages, map: str, length: int) -> list[Any]:
 
 @lru_cache(maxsize=1)
 def _measured(config: Config, run: Run, map: str, length: int, kind: str) -> PerturbationFamily:
-    """Return the perturbation errors of all widths, measured together so that they do not depend on the order of the
-    stages.
+    """Return the perturbation errors of the models of all widths. They are measured together, so that the numbers do
+    not depend on the order of the stages.
     """
     (search, weight_norm), device = SEARCHES[kind], config.training.chosen_device()
     models = dict(zip(config.widths, (m.to(device) for m in trained(config, run, map, length)), strict=True))
@@ -152,5 +154,5 @@ def measure_family(config: Config, run: Run, map: str, length: int, kind: str) -
 
 
 def family(config: Config, stages: Stages, map: str, length: int, kind: str) -> PerturbationFamily:
-    """Return the perturbation errors of all widths."""
+    """Return the perturbation errors of the trained models of all widths, as one family."""
     return PerturbationFamily({m: curve(stages, map, length, m, kind) for m in config.widths})

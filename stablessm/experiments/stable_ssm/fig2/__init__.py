@@ -1,1 +1,1 @@
-"""The experiment ``st-fig2`` on figure 2 of StableSSM."""
+"""The experiment ``st-fig2``: gradient scales and gradient-to-weight ratios of the maps (StableSSM, figure 2)."""

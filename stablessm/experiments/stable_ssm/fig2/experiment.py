@@ -27,7 +27,7 @@ MAPS: dict[Time, dict[str, Option]] = {
 
 @dataclass(frozen=True)
 class ScaleConfig:
-    """Settings of the experiment: grids of weights and time scales, and thresholds."""
+    """Settings of ``st-fig2``: grids of weights and time scales, and thresholds of the claims."""
 
     weights: int = 1000
     """Number of weights; an even number leaves out w = 0."""
@@ -47,8 +47,8 @@ class ScaleConfig:
 
 @stage("{time}", over=lambda config: get_args(Time))
 def measured(config: ScaleConfig, run: Run, time: Time) -> Mapping[str, Tensor]:
-    """Return the ratios G/|w| of gradient scale and weight of every map, (2, n), on a grid of weights and on a grid of
-    time scales, and both grids.
+    """Return the ratio G/|w| (gradient scale over weight) of every map on two grids: of weights, and of time scales;
+    and the grids.
     """
     weights = torch.linspace(-config.reach, config.reach, config.weights, dtype=torch.float64)
     scales = timescales(config.scales, config.shortest, config.longest)

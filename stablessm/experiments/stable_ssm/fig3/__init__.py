@@ -1,1 +1,1 @@
-"""The experiment ``st-fig3`` on figure 3 of StableSSM."""
+"""The experiment ``st-fig3``: gradient-to-weight ratios during training, for each map (StableSSM, figure 3)."""

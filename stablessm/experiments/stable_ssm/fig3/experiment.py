@@ -33,7 +33,9 @@ SHORTEST = 2.0
 
 @dataclass(frozen=True)
 class Config:
-    """Settings of the experiment. The defaults are the settings of StableSSM, appendix C.1."""
+    """Settings of ``st-fig3``: maps, model size, training and thresholds. Defaults are as in StableSSM,
+    appendix C.1.
+    """
 
     maps: tuple[str, ...] = ("direct", "relu", "exp", "softplus", "tanh", "best")
     width: int = 64
@@ -52,7 +54,7 @@ def spread(config: Config) -> Tensor:
 
 
 def start(config: Config, map: str, seed: int) -> RealSSM:
-    """Return an untrained model with a map; the untrained models of all maps compute the same function."""
+    """Return the untrained model with a map. Before training, the models of all maps compute the same function."""
     torch.manual_seed(seed)
     eigenvalues = (-1 / spread(config)).exp()
     layer = RealSSM(1, config.width, 1, map="direct", time="discrete", activation="tanh", eigenvalues=eigenvalues)

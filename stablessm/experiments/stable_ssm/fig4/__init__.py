@@ -1,1 +1,1 @@
-"""The experiment ``st-fig4`` on figure 4 of StableSSM."""
+"""The experiment ``st-fig4``: language models with equal initial eigenvalues, for each map (StableSSM, figure 4)."""

@@ -18,7 +18,7 @@ UNSTABLE = ("direct", "relu")
 
 
 def shown(config: StudyConfig) -> tuple[str, ...]:
-    """Return the maps that are compared before training: those of the config, and tanh."""
+    """Return the maps that are compared before training: the maps of the config, and tanh."""
     return tuple(dict.fromkeys((*config.maps, "tanh")))
 
 
@@ -29,8 +29,8 @@ def run(config: StudyConfig, run: Run) -> None:
 
 
 def spread(ratio: np.ndarray, left_out: float) -> tuple[float, float]:
-    """Return the smallest and the largest ratio over all modes, after the given fraction of modes at either end is left
-    out.
+    """Return the range of the ratios over the modes, after leaving out the fraction ``left_out`` of the modes at either
+    end.
     """
     low, high = np.quantile(ratio, [left_out, 1 - left_out], method="nearest")
     return float(low), float(high)

@@ -1,1 +1,3 @@
-"""The experiment ``st-fig5`` on figure 5 of StableSSM."""
+"""The experiment ``st-fig5``: gradient-to-weight ratios during the training of language models (StableSSM,
+figure 5).
+"""

@@ -1,1 +1,1 @@
-"""The experiment ``st-fig6`` on figure 6 of StableSSM."""
+"""The experiment ``st-fig6``: language models trained at four learning rates, for each map (StableSSM, figure 6)."""

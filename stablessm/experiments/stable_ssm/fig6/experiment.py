@@ -31,7 +31,7 @@ def run(config: StudyConfig, run: Run) -> None:
 
 
 def final(config: StudyConfig, stages: Stages) -> Ends:
-    """Return the final losses by learning rate and map."""
+    """Return the final loss of every training, by learning rate and map."""
     return {
         rate: {scheme: final_loss(found, config.limits) for scheme, found in study.at(config, stages, rate).items()}
         for rate in config.rates
@@ -149,7 +149,7 @@ def wins(limits: Limits, rate: float, ends: Ends, unrest: Unrest, rivals: list[s
 
 
 def lost(config: StudyConfig, stages: Stages) -> str:
-    """Return the trainings that diverged and the steps at which they did, as text."""
+    """Return as text which trainings diverged, and at which step."""
     cells = ((scheme, rate, study.cell(stages, scheme, rate)) for scheme in config.maps for rate in config.rates)
     found = [
         f"{scheme} at {rate:g} (step {int(cell['diverged'])})" for scheme, rate, cell in cells if cell["diverged"] >= 0
@@ -158,8 +158,8 @@ def lost(config: StudyConfig, stages: Stages) -> str:
 
 
 def counted(limits: Limits, unrest: Unrest, rivals: list[str], diverged: str) -> Claim:
-    """Return a claim, with its verdict, that compares how often training diverged and how many loss spikes it had, for
-    each map over all learning rates.
+    """Return a claim with its verdict: over all learning rates, training with the map best diverges least often and has
+    the fewest loss spikes.
     """
     total = {
         scheme: tuple(sum(getattr(told[scheme], key) for told in unrest.values()) for key in ("diverged", "spikes"))
@@ -218,7 +218,7 @@ def remembers(config: StudyConfig, stages: Stages) -> Claim:
 
 
 def _left(value: np.ndarray) -> float:
-    """Return the value of a memory function at its end, relative to its maximum."""
+    """Return the largest value of a memory function in the last tenth of its horizon, divided by its maximum."""
     return float(value[-max(1, len(value) // 10) :].max() / max(value.max(), np.finfo(float).tiny))
 
 

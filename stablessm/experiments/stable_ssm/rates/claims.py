@@ -1,4 +1,4 @@
-"""The claims of ``st-rates``: with which map a language model still trains at the largest learning rates."""
+"""The claims of ``st-rates``: which maps allow the largest learning rates in the training of a language model."""
 
 from __future__ import annotations
 
@@ -21,9 +21,7 @@ Found: TypeAlias = Mapping[str, np.ndarray]
 
 @final
 class Survival:
-    """A table of the trainings of one set that survived (neither diverged nor failed to learn), by map, learning rate
-    and seed.
-    """
+    """Records which trainings survived (neither diverged nor failed to learn), by map, learning rate and seed."""
 
     def __init__(self, config: Any, found: Mapping[str, Found]) -> None:
         self.config, self.found = config, found
@@ -40,34 +38,38 @@ class Survival:
         return bool(alive.all() or not alive.any())
 
     def edge(self, map: str) -> str:
-        """Return as text the largest learning rate that a map survives: the median over the seeds and the range."""
+        """Return as text up to which learning rate trainings with a map survive: median over the seeds, and range."""
         rates = (0.0, *self.config.rates)
         low, middle, high = (rates[int(q)] for q in np.quantile(self.steps[map], [0, 0.5, 1], method="lower"))
         return f"{middle:g}" if low == high else f"{middle:g} ({low:g} to {high:g})"
 
     def clearly(self, one: str, other: str) -> bool:
-        """Return whether every seed of the first map survives larger learning rates than every seed of the other."""
+        """Return whether the first map survives larger learning rates with every seed than the second map with any
+        seed.
+        """
         return bool(self.steps[one].min() > self.steps[other].max())
 
     def no_less(self, one: str, other: str) -> bool:
-        """Return whether the first map survives, in the median over seeds, at least the learning rates of the other."""
+        """Return whether the median over the seeds of the largest survived learning rate is at least as large for the
+        first map as for the second.
+        """
         return bool(np.median(self.steps[one]) >= np.median(self.steps[other]))
 
     def ahead(self, pairs: Sequence[tuple[str, str]]) -> rules.Verdict:
         """Return the verdict on whether the first map of each pair survives clearly larger learning rates than the
-        second.
+        second one.
         """
         clear = [self.clearly(*pair) for pair in pairs]
         verdict = rules.graded(all(clear), any(clear) and all(self.no_less(*pair) for pair in pairs))
         return rules.seen(len(pairs) if self.undecided else 0, len(pairs), verdict)
 
     def edges(self) -> str:
-        """Return as text the largest learning rate that each map survives."""
+        """Return as text, for each map, up to which learning rate trainings survive."""
         return "; ".join(f"{map} {self.edge(map)}" for map in self.found)
 
 
 def claims(training: Stage[Any, Any], config: Any, stages: Stages) -> Claims:
-    """Yield the claims on the hypotheses in the README of the experiment, in the same order, with their verdicts."""
+    """Yield the claims on the hypotheses in the experiment's README, in the same order, with their verdicts."""
     sets = {set: Survival(config, {map: training(stages, set, map) for map in config.maps}) for set in config.sets}
     rivals = [map for map in RIVALS if map in config.maps]
     stable = [map for map in STABLE if map in config.maps]
@@ -106,8 +108,8 @@ def _ahead(found: Survival, pairs: Sequence[tuple[str, str]], statement: str, pa
 
 
 def lowest(found: Survival, rivals: Sequence[str]) -> Claim:
-    """Return a claim with its verdict: at the largest learning rate at which some map survives with every seed, best
-    has the smallest final loss (figure 6 c).
+    """Return a claim with its verdict: at the largest learning rate that some map survives with every seed, the map
+    best has the smallest final loss (figure 6 c).
     """
     config, limits = found.config, found.config.limits
     alive = np.array([found.survived[map].all(1) for map in (PAPERS, *rivals)])
@@ -128,7 +130,9 @@ def lowest(found: Survival, rivals: Sequence[str]) -> Claim:
 
 
 def calm(found: Survival, rivals: Sequence[str]) -> Claim:
-    """Return a claim with its verdict: best has the fewest divergences and loss spikes over all learning rates."""
+    """Return a claim with its verdict: over all learning rates, training with the map best has the fewest divergences
+    and loss spikes.
+    """
     total = {
         map: (int((found.found[map]["diverged"] >= 0).sum()), int(found.found[map]["spikes"].sum()))
         for map in (PAPERS, *rivals)

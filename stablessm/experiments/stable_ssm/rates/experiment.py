@@ -28,7 +28,7 @@ Table: TypeAlias = Mapping[str, np.ndarray]
 
 @dataclass(frozen=True)
 class RatesConfig:
-    """Settings of the experiment: text, model, maps, learning rates, training and thresholds."""
+    """Settings of ``st-rates``: text, model, maps, learning rates, training, and thresholds of the claims."""
 
     text: str = "wikitext2"
     """A text of the task ``lm``, or ``synthetic``: a Markov chain, for a quick test."""
@@ -89,7 +89,7 @@ def entropy(task: Task, batch: int, batches: int = 64) -> float:
 @stage("training-{set}-{map}", over=lambda config: product(config.sets, config.maps))
 def training(config: RatesConfig, run: Run, set: str, map: str) -> Mapping[str, np.ndarray]:
     """Train models with one map at all learning rates. Return the arrays of ``stacked_language.train`` with axes
-    (rates, seeds), and the arrays below.
+    (rates, seeds), and those listed below.
 
     ``final``: mean loss of the last tenth of the steps; ``spikes``: their number; ``entropy`` of the token frequencies.
     """

@@ -1,1 +1,3 @@
-"""The experiment ``st-table1`` on table 1 of StableSSM."""
+"""The experiment ``st-table1``: gradient scales of the maps (StableSSM, table 1), compared with automatic
+differentiation.
+"""

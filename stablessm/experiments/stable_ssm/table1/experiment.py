@@ -56,7 +56,7 @@ ROWS = [
 
 @dataclass(frozen=True)
 class TableConfig:
-    """Settings of the comparison: range and number of weights, and accuracy of the integrals."""
+    """Settings of ``st-table1``: grid of weights, and accuracy of the integrals and sums."""
 
     weights: int = 400
     """Number of weights; an even number leaves out w = 0."""
@@ -74,8 +74,8 @@ class TableConfig:
 
 @stage(lambda row: row.name, over=lambda config: ROWS)
 def measured(config: TableConfig, run: Run, row: Row) -> Mapping[str, Tensor]:
-    """Return the gradient scale G at the weights of the grid where the map is stable: derived, as printed, and as the
-    library computes it.
+    """Return the gradient scale G of a map at the weights where the map is stable, in three versions: derived, as
+    printed, and as the library computes it.
     """
     f = row.f()
     grid = torch.linspace(-config.reach, config.reach, config.weights, dtype=torch.float64)
@@ -141,8 +141,8 @@ def claims(config: TableConfig, stages: Stages) -> Claims:
 
 
 def claim(row: Row, found: Mapping[str, np.ndarray], exact: float) -> Claim:
-    """Return a claim with its verdict: the printed formula of a row equals the derived values. The claim says where
-    they differ.
+    """Return a claim with its verdict: the printed formula in a row of the table equals the derived values. The claim
+    states where the two differ.
     """
     printed, corrected = deviation(found, "printed"), deviation(found, "ours")
     w, wrong = found["w"], printed > exact

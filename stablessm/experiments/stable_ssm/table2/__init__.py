@@ -1,1 +1,1 @@
-"""The experiment ``st-table2`` on table 2 of StableSSM."""
+"""The experiment ``st-table2``: perplexity of language models for each map (StableSSM, table 2)."""

@@ -97,7 +97,7 @@ def order(losses: dict[str, float], config: StudyConfig, part: str, known: list[
 
 
 def _minus(a: float, b: float) -> float:
-    """Return the difference of two losses; 0 if both trainings diverged."""
+    """Return a - b for two losses; 0 if both are infinite because both trainings diverged."""
     return 0.0 if np.isinf(a) and np.isinf(b) else a - b
 
 

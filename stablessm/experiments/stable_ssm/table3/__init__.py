@@ -1,1 +1,3 @@
-"""The experiment ``st-table3`` on table 3 of StableSSM."""
+"""The experiment ``st-table3``: a language model with three billion parameters at a large learning rate (StableSSM,
+table 3).
+"""

@@ -1,4 +1,6 @@
-"""Language models with three billion parameters: the maps with which 100 steps at learning rate 0.01 converge."""
+"""Trains language models with three billion parameters for 100 steps at learning rate 0.01, and checks with which maps
+training converges.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ PUBLISHED = {"best-0.5": 3, "exp": 0, "softplus": 0, "direct": 0}
 
 @dataclass(frozen=True)
 class Config:
-    """Settings of the experiment. Maps, learning rate, steps and seeds are as in StableSSM, appendix D.2."""
+    """Settings of ``st-table3``: text, model, maps and training. Maps, learning rate, steps and seeds are as in
+    StableSSM, appendix D.2.
+    """
 
     text: str = "wikifa"
     """A text of the task ``lm``, or ``synthetic``: a Markov chain, for a quick test."""
@@ -77,13 +81,13 @@ class Config:
 
 
 def cells(config: Config) -> list[tuple[int, str, int]]:
-    """Return the number of warm-up steps, the map and the seed of every training."""
+    """Return the number of warm-up steps, the map and the seed of every training of the experiment."""
     return list(product(config.warmups, config.maps, range(config.seeds)))
 
 
 @stage("warmup-{warmup}-{scheme}-{seed}", over=cells)
 def one(config: Config, run: Run, warmup: int, scheme: str, seed: int) -> Mapping[str, Any]:
-    """Train and measure one model; return the arrays of ``fit`` and ``remembered``, and the number of
+    """Train and measure one model. Return the arrays of ``fit``, its memory function, and the number of
     ``parameters``.
     """
     options, label = config.options(warmup), f"{scheme}, seed {seed}, warm-up {warmup}"
@@ -245,7 +249,7 @@ def _told(config: Config, seed: int, found: Mapping[str, np.ndarray]) -> str:
 
 
 def _cause(found: Sequence[Mapping[str, np.ndarray]]) -> str:
-    """Return what ``trace_divergence`` reports about the diverged trainings, as text."""
+    """Return as text the cause that ``trace_divergence`` reports for each diverged training."""
     reports = [" / ".join(str(cell["report"]).splitlines()) for cell in found]
     told = [f"Seed {seed}: {report}." for seed, report in enumerate(reports) if report]
     return " ".join(told) or f"No training of {len(found)} seeds diverged (the README defines divergence)."

@@ -1,4 +1,4 @@
-"""Associative recall with each map, over sequences of length 20 and 131,072."""
+"""Trains models on associative recall with each map, over sequences of 20 and of 131,072 tokens."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ FAILING = ("direct", "clip")
 
 @dataclass(frozen=True)
 class Recall:
-    """Settings of one recall task and of the training on it."""
+    """Settings of one associative recall task: length, vocabulary, training, and thresholds of the claims."""
 
     length: int
     vocabulary: int
@@ -54,8 +54,8 @@ class Recall:
 
 @dataclass(frozen=True)
 class Config:
-    """Settings of the experiment. Lengths, vocabularies, width, layers and examples are as in StableSSM, appendix
-    D.3.
+    """Settings of ``st-table4``: the model, and the task at each length. Lengths, vocabularies, width, layers and
+    examples are as in StableSSM, appendix D.3.
     """
 
     preset: str = "paper-recall"
@@ -84,7 +84,7 @@ class Config:
 
 
 def loaded(recall: Recall) -> Task:
-    """Return the recall task with these settings."""
+    """Return the associative recall task with these settings."""
     return tasks.get(
         "recall",
         length=recall.length,
@@ -97,8 +97,8 @@ def loaded(recall: Recall) -> Task:
 
 
 def studies(config: Config, stages: Stages) -> dict[str, tables.Study]:
-    """Return three grids of models: on short sequences, on sequences of a middle length, and the latter trained
-    further on long sequences.
+    """Return the grids of models by name: trained on short and on long sequences. With ``config.pretrained``, the long
+    models start from the models of a third grid, trained on a middle length.
     """
 
     size = {"d_model": config.d_model, "d_state": config.d_state}
@@ -126,7 +126,7 @@ def studies(config: Config, stages: Stages) -> dict[str, tables.Study]:
 
 
 def run(config: Config, run: Run) -> None:
-    """Train and score the three grids of models in order."""
+    """Train and score the grids of models in order."""
     for study in studies(config, run).values():
         study.train(run)
 
@@ -262,8 +262,8 @@ LARGE = Config(
 
 
 def jobs(config: Config) -> dict[str, Callable[[Run], object]]:
-    """Return one job for each stack of models, or a single job if models for one length start from models trained on
-    another.
+    """Return one job per stack of models. If the long models start from other trained models, return a single job that
+    trains everything.
     """
     if config.pretrained:
         return {"all": partial(run, config)}

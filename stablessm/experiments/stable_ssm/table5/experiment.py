@@ -1,4 +1,4 @@
-"""Sequential MNIST with each map."""
+"""Trains classifiers of MNIST digits that read one pixel per step, with each map."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Sequential grayscale CIFAR-10 with each map, and with one larger model as recommended to users."""
+"""Trains classifiers of grayscale CIFAR-10 that read one pixel per step, with each map, and one larger model as
+recommended to users.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ STAGE = "recommended"
 
 @dataclass(frozen=True)
 class Recommended:
-    """Settings of the larger model: its preset and training."""
+    """Settings of the larger model that is recommended to users: its preset and training."""
 
     preset: str = "images"
     training: TrainingConfig = field(
@@ -35,7 +37,7 @@ class Recommended:
 
 @dataclass(frozen=True)
 class Config(ImageConfig):
-    """Settings of the experiment: the table, and one larger model."""
+    """Settings of ``st-table6``: the models of the table, and one larger model."""
 
     data: str = "cifar10-gray"
     recommended: Recommended = field(default_factory=Recommended)
@@ -45,7 +47,7 @@ class Config(ImageConfig):
 
 @stage(STAGE)
 def recommended(config: Config, run: Run) -> Mapping[str, Any]:
-    """Train the larger model with the public training loop, in a folder with its own checkpoints."""
+    """Train the larger model with the public training loop, in a subfolder with its own checkpoints."""
     task, own = image_tables.loaded(config.data, config.valid), config.recommended
     torch.manual_seed(own.training.seed)
     model = for_task(task.inputs, task.outputs, own.preset)
@@ -66,7 +68,7 @@ def run(config: Config, run: Run) -> None:
 
 
 def figures(config: Config, stages: Stages) -> Figures:
-    """Yield the figures of table 5 and the training of the larger model."""
+    """Yield figures of the accuracies and losses in the table, and of the training loss of the larger model."""
     yield from image_tables.figures(config, stages)
     preset, (steps, losses) = config.recommended.preset, recommended(stages)["losses"].T
     panel = Panel("training loss", "step", "cross-entropy", [Series(preset, steps, losses)])
@@ -74,7 +76,7 @@ def figures(config: Config, stages: Stages) -> Figures:
 
 
 def claims(config: Config, stages: Stages) -> Claims:
-    """Yield claims, with their verdicts, that compare the scores with table 6, and claims on the larger model."""
+    """Yield claims, with their verdicts, on the accuracies in table 6, and on the accuracy of the larger model."""
     yield from image_tables.claims(config, stages, PUBLISHED)
     found, own = recommended(stages), config.recommended
     accuracy = 100 * float(found["test"]) if "test" in found else 0.0
