@@ -132,8 +132,8 @@ def figures(config: Config, stages: Stages) -> Figures:
 
 
 def claims(config: Config, stages: Stages) -> Claims:
-    """Yield claims with their verdicts: perturbed models with direct maps explode, models with stable maps do not, and
-    the map ``best`` has the smallest gradient-to-weight ratios.
+    """Yield claims with their verdicts: under perturbation, models with direct maps explode and models with stable maps
+    do not, and the map ``best`` has the smallest gradient-to-weight ratios.
     """
     found, stable = numbers.all(config, stages), [map for map in MAPS if map != "direct"]
     radii = {map: float(one["radius"]) for map, one in found.items()}

@@ -114,7 +114,9 @@ class Run(Stages):
         return facts_of(self._notes)
 
     def gather(self, jobs: Sequence[str]) -> None:
-        """Merge the notes of the jobs into the run, in the given order. A second call changes nothing."""
+        """Merge the files that the jobs wrote (computing times, machines and metrics) into the run, in the given order.
+        A second call changes nothing.
+        """
         facts, said = self.facts(), _said(self._metrics)
         for notes in map(self.notes, jobs):
             theirs = facts_of(notes)

@@ -1,4 +1,6 @@
-"""Declares the stages of an experiment: functions of the config, with templates for the names of their files."""
+"""Declares the stages of an experiment. A kind of stage is a function of the config that computes arrays, with a
+template for the names of its stages.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +23,8 @@ Over: TypeAlias = Callable[[Any], Iterable[Any]]
 
 @final
 class Stage(Generic[P, T]):
-    """A set of stages of one kind. Every stage has a key, such as a map, or a map and a width; a call with a key reads
-    the result of one stage.
+    """One kind of stage: a function that computes stages, one for each key, such as a map and a width. Calling an
+    instance with a key reads the result of that stage.
 
     Args:
         compute: ``compute(config, run, *key)`` returns what is written.
@@ -102,7 +104,7 @@ def arrays(stages: Stages, name: str) -> Arrays:
 def kept(
     kind: type[K], name: Name, over: Over | None = None
 ) -> Callable[[Callable[Concatenate[Any, Any, P], K]], Stage[P, K]]:
-    """Declare stages that are single objects with methods ``save`` and ``load``, such as memory curves."""
+    """Declare stages whose results are single objects with methods ``save`` and ``load``, such as memory curves."""
 
     def write(run: Run, name: str, compute: Callable[[], K]) -> object:
         return run.keep(name, kind, compute)

@@ -158,7 +158,8 @@ def restored(models: Sequence[M], arrays: Mapping[str, np.ndarray]) -> list[M]:
 
 
 def noise(seed: int, index: int, *shape: int, dtype: torch.dtype = torch.float64) -> Tensor:
-    """Return white noise that depends only on ``seed`` and ``index``, so that no random state has to be saved.
+    """Return white noise, a tensor of the given shape, that depends only on ``seed`` and ``index``, so that no random
+    state has to be saved.
 
     >>> torch.equal(noise(0, 3, 2, 5), noise(0, 3, 2, 5)), torch.equal(noise(0, 3, 5), noise(0, 4, 5))
     (True, False)
@@ -169,7 +170,9 @@ def noise(seed: int, index: int, *shape: int, dtype: torch.dtype = torch.float64
 
 
 def noisy(target: Callable[[Tensor], Tensor], training: Training, length: int, seed: int = 0) -> Callable[[int], Batch]:
-    """Return a function that maps the index of a batch to white noise and the target's output for this noise."""
+    """Return a function that maps the index of a batch to a pair: white noise, and the output of the target for this
+    noise.
+    """
 
     def batch(index: int) -> Batch:
         x = noise(seed, index, training.batch, length, 1).to(training.chosen_device())
@@ -179,7 +182,7 @@ def noisy(target: Callable[[Tensor], Tensor], training: Training, length: int, s
 
 
 def sliced(training: Training, *tensors: Tensor) -> Callable[[int], Batch]:
-    """Return a function that maps the index of a batch to its rows of the tensors."""
+    """Return a function that maps the index of a batch to the rows of each tensor that belong to this batch."""
     return lambda index: tuple(tensor[index * training.batch : (index + 1) * training.batch] for tensor in tensors)
 
 
@@ -209,7 +212,7 @@ def differentiate(loss: Tensor, model: nn.Module) -> None:
 
 
 def _padded(models: Sequence[nn.Module]) -> list[nn.Module]:
-    """Return for each model a copy with the shapes of the widest model: its weights are padded with zeros."""
+    """Return copies of the models in which all weights are padded with zeros to the shapes of the widest model."""
     if not models:
         raise ArgumentError("models", "one or more", "none")
     widest = max(models, key=lambda model: sum(p.numel() for p in model.parameters()))

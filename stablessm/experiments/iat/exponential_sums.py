@@ -73,7 +73,9 @@ def fitted_layer(
 
 
 def longest_time(kind: str, width: int) -> float:
-    """Return the longest time scale of a model; for polynomial memory it grows with the width."""
+    """Return the longest time scale of the modes of a model. For polynomial memory it grows with the width of the
+    model.
+    """
     return 30.0 if kind == "exponential" else 2 * width**1.5
 
 
@@ -81,7 +83,9 @@ def longest_time(kind: str, width: int) -> float:
 def curve(
     config: SumConfig, run: Run, kind: str, map: str, horizon: int, width: int, search: Search
 ) -> PerturbationCurve:
-    """Return the perturbation errors E_m(β) of the layer fitted with width m, with recurrent weights perturbed."""
+    """Return the perturbation errors E_m(β) of the layer that is fitted with width m; only its recurrent weights are
+    perturbed.
+    """
     layer = fitted_layer(TARGETS[kind], width, longest_time(kind, width), horizon, map)
     return perturbation_error(
         layer, TARGETS[kind], config.radii, norm="kernel_l1", parameters="recurrent", search=search,

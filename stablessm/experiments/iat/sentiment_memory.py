@@ -24,8 +24,8 @@ TRAINING = Fitting(epochs=5, batch=128, lr=2e-3)
 
 @dataclass(frozen=True)
 class RecurrentConfig:
-    """Settings of the experiments with sentiment models, which the paper does not give: reviews, models, training and
-    repeated words.
+    """Settings of the experiments with sentiment models: reviews, models, training and repeated words. The paper gives
+    no values.
     """
 
     data: Source = "imdb"
@@ -141,12 +141,12 @@ def memories(config: RecurrentConfig, stages: Stages, names: Sequence[str]) -> d
 
 
 def accuracies(config: RecurrentConfig, stages: Stages, name: str) -> list[float]:
-    """Return the accuracy on the test reviews, for each seed."""
+    """Return the accuracy of a kind of model on the test reviews, for each seed."""
     return [float(stages[_stage("learned", name, seed)]["test"]) for seed in range(config.seeds)]
 
 
 def accuracy_of(config: RecurrentConfig, stages: Stages, name: str) -> str:
-    """Return the range of :func:`accuracies` over the seeds, in percent, as text."""
+    """Return the range over the seeds of the test accuracy, in percent, as text."""
     low, *_, high = sorted(accuracies(config, stages, name) * 2)
     return f"{100 * low:.1f} to {100 * high:.1f} %"
 

@@ -88,7 +88,9 @@ class WordLSTM(Classifier):
         return self.score(self.dropout(torch.cat(last, -1)))[:, 0]
 
     def memory(self, corpus: Corpus, tokens: Sequence[int], horizon: int) -> MemoryCurve:
-        """Return the memory function of each word, repeated after the start token, in double precision."""
+        """Return the memory function of each word, computed in double precision. The input is the start token, followed
+        by repeats of the word.
+        """
         model = copy.deepcopy(self).cpu().double()  # cuDNN does not help with single short texts
         return memory_function(model, horizon, tokens=tokens, prefix=[corpus.start], progress=False)
 
@@ -108,7 +110,9 @@ class Bert(Classifier):
         return log_odds(self.model(input_ids=ids, attention_mask=mask))
 
     def memory(self, corpus: Corpus, tokens: Sequence[int], horizon: int) -> MemoryCurve:
-        """Return the memory function of each word, repeated between [CLS] and [SEP], in double precision."""
+        """Return the memory function of each word, computed in double precision. The input consists of repeats of the
+        word between [CLS] and [SEP].
+        """
         end = None if corpus.end is None else [corpus.end]
         model = copy.deepcopy(self.model).double()
         return memory_function(

@@ -33,8 +33,8 @@ CHUNK = 1000
 
 @dataclass(frozen=True)
 class DigitsConfig:
-    """Settings of the experiments that reconstruct images: data, state sizes, rings and thresholds. Defaults are as in
-    LRU-UA, appendix E.1, where the paper gives them.
+    """Settings of the experiments that reconstruct images: data, state sizes, rings and thresholds. Values that LRU-UA,
+    appendix E.1 states are the defaults.
     """
 
     data: Source = "mnist"

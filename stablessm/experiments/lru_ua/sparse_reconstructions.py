@@ -20,8 +20,8 @@ from stablessm.scan.vandermonde import accumulate
 
 @dataclass(frozen=True)
 class SparseConfig:
-    """Settings of the experiments on Haar-sparse inputs: sizes, ring and draws. Defaults are as in LRU-UA, appendix
-    E.2, where the paper gives them.
+    """Settings of the experiments on Haar-sparse inputs: sizes, ring and draws. Values that LRU-UA, appendix E.2 states
+    are the defaults.
     """
 
     r_min: float
@@ -41,7 +41,7 @@ class SparseConfig:
     """Relative error that counts as negligible."""
 
     def steps(self) -> np.ndarray:
-        """Return the steps k, evenly spaced up to L."""
+        """Return the steps k, evenly spaced up to L, at which the inputs so far are reconstructed."""
         return np.unique(np.linspace(1, self.length, self.points + 1)[1:].round().astype(int))
 
 

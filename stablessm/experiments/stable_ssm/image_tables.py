@@ -24,8 +24,8 @@ SYNTHETIC = "synthetic"
 
 @dataclass(frozen=True)
 class ImageConfig:
-    """Settings of the experiments on image classification: data, models, learning rates and training. Defaults are as
-    in StableSSM, appendix D.4, where the paper gives them.
+    """Settings of the experiments on image classification: data, models, learning rates and training. Values that
+    StableSSM, appendix D.4 states are the defaults.
     """
 
     data: str = "mnist"
@@ -140,7 +140,7 @@ def named(layers: int) -> str:
 
 
 def reaches(scores: tables.Scores, data: str, published: float) -> Claim:
-    """Return a claim with its verdict: the map best reaches the published accuracy."""
+    """Return a claim with its verdict: the map ``best`` reaches the published accuracy."""
     name = scores.best()
     found = 100 * scores.of(name)
     return Claim(
@@ -154,7 +154,9 @@ def reaches(scores: tables.Scores, data: str, published: float) -> Claim:
 
 
 def order(scores: tables.Scores, depth: str, published: Mapping[str, float], most: float) -> Claim:
-    """Return a claim with its verdict: best is more accurate than exp, and exp is more accurate than softplus."""
+    """Return a claim with its verdict: the map ``best`` is more accurate than exp, and exp is more accurate than
+    softplus.
+    """
     ranks = [scores.best(), *scores.named(("exp", "softplus"))]
     gaps, errors = zip(*(ahead(scores.of(a), scores.of(b)) for a, b in pairwise(ranks)), strict=True)
     margins = [most * error for error in errors]
@@ -177,8 +179,8 @@ def ahead(first: np.ndarray, second: np.ndarray) -> tuple[float, float]:
 
 
 def diverges(scores: tables.Scores, depth: str, scheme: str, published: float, least: float) -> Claim:
-    """Return a claim with its verdict: training with the direct map fails, from stable eigenvalues and from the
-    initialization in the code of the authors.
+    """Return a claim with its verdict: training with the direct map fails. ``scheme`` says whether it starts from
+    stable eigenvalues or from the unstable ones in the code of the authors.
     """
     test = scores.arrays["test"][scores.grid.schemes.index(scheme)]
     lost, failed = scores.diverged(scheme), test < least
@@ -221,7 +223,7 @@ PAPERS = ("direct", "exp", "softplus", "best-0.5")
 
 
 def as_published(data: str) -> dict[str, Any]:
-    """Return the settings of the published table: its maps, a fixed value of b for the map best, and no gradient
+    """Return the settings of the published table: its maps, a fixed value of b for the map ``best``, and no gradient
     clipping.
     """
     return {

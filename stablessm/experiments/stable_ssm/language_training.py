@@ -60,7 +60,7 @@ class LanguageTraining:
             raise ArgumentError("training.warmup", f"from 0 to less than {self.planned or self.steps}", self.warmup)
 
     def config(self, lr: float, seed: int) -> TrainingConfig:
-        """Return the options in the form that the training loop takes."""
+        """Return these options as a configuration of the training loop, with the given learning rate and seed."""
         planned = self.planned or self.steps
         settings = TrainingConfig(
             steps=planned,

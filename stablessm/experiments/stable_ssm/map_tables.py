@@ -1,4 +1,6 @@
-"""Trains stacks of models, one for every map, learning rate and seed; shared by tables 4 to 6 of StableSSM."""
+"""Trains one model for every map, learning rate and seed, in stacks of models that are computed together; shared by
+tables 4 to 6 of StableSSM.
+"""
 
 from __future__ import annotations
 
@@ -66,8 +68,8 @@ class Grid:
 
 
 def start(task: Task, preset: str, scheme: str, seed: int, **changes: Any) -> SequenceClassifier:
-    """Return an untrained model. For a given seed, the untrained models of all schemes except ``RELEASED`` compute the
-    same function.
+    """Return an untrained model. For a given seed, the untrained models of all schemes compute the same function,
+    except for the scheme ``RELEASED``, which starts from unstable eigenvalues.
     """
     torch.manual_seed(seed)
     map, options = SCHEMES[scheme]
@@ -135,7 +137,7 @@ class Scores:
         return [scheme for scheme in schemes if scheme in self.grid.schemes]
 
     def best(self) -> str:
-        """Return which version of the map best, b = 0.5 or b = 1, is more accurate on validation examples."""
+        """Return the version of the map ``best``, b = 0.5 or b = 1, that is more accurate on validation examples."""
         valid = {scheme: self.of(scheme, name="valid").mean() for scheme in self.named(BEST)}
         return max(valid, key=lambda scheme: valid[scheme])
 
@@ -216,8 +218,8 @@ def losses(scores: Scores, title: str) -> Panel:
 
 
 def ahead_in_columns(scores: Scores, first: Sequence[str], others: Sequence[str], paper: str, errors: float) -> Claim:
-    """Return a claim with its verdict: in all columns, each scheme in ``first`` is ahead of every scheme in ``others``
-    by at least ``errors`` standard errors.
+    """Return a claim with its verdict: in all columns of the table, each scheme in ``first`` is ahead of every scheme
+    in ``others`` by at least ``errors`` standard errors.
     """
     found = {scheme: scores.columns(scheme) for scheme in (*first, *others)}
     pairs = [

@@ -27,8 +27,8 @@ _OWN = ("map", "map_options")
 
 @final
 class StackedClassifier:
-    """A stack of M :class:`~stablessm.models.SequenceClassifier` with S4D blocks, with or without the products of
-    Hyena.
+    """A stack of M :class:`~stablessm.models.SequenceClassifier` with S4D or gated S4D (Hyena) blocks, computed
+    together.
 
     The channels of S4D do not mix, so M models of H channels are one scan of M·H; the dense maps are products of M
     matrices at once. All see the same inputs. The weights are the rows of one array (M, P), which is all that a

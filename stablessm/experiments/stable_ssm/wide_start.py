@@ -1,4 +1,6 @@
-"""Initial weights of language models with which the loss and the first updates do not depend on width and depth."""
+"""Scales the initial weights of language models such that the loss and the first updates do not depend on width and
+depth.
+"""
 
 from __future__ import annotations
 
@@ -81,7 +83,8 @@ def _scaled(module: nn.Module, name: str, scale: float | Tensor) -> None:
 
 
 def first_update(model: nn.Module, loss: Any, rates: Sequence[float], recurrent: float = 1.0) -> list[float]:
-    """Return the loss of a model, and its loss after one step of Adam at each learning rate, without changing it.
+    """Return the loss of a model, then its loss after one step of Adam at each learning rate. The model itself is not
+    changed.
 
     Args:
         loss: Function of no arguments that returns the loss of the model.

@@ -1,4 +1,4 @@
-"""Memory functions of random continuous-time RNNs with four activation functions, stable and unstable."""
+"""Measures memory functions of random continuous-time RNNs, stable and unstable, with four activation functions."""
 
 from __future__ import annotations
 

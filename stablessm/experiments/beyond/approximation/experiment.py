@@ -1,5 +1,5 @@
-"""Networks with attention, gated or linear recurrences, with equally many parameters and training steps, trained on the
-same targets.
+"""Trains networks with attention, gated or linear recurrences on the same targets, with equally many parameters and
+training steps, and compares them.
 """
 
 from __future__ import annotations
@@ -84,7 +84,9 @@ def trained(config: ApproximationConfig, mixer: str, kind: str, rate: float, see
 
 @torch.no_grad()
 def error(config: ApproximationConfig, model: nn.Module, kind: str, length: int) -> float:
-    """Return the mean square error on new inputs of this length, relative to the variance of the target."""
+    """Return the mean square error of a network on new inputs of the given length, divided by the variance of the
+    target's output.
+    """
     x = noise(TEST, 0, config.rows, length, 1)
     y = TARGETS[kind](x)
     found = float((model(x) - y).square().mean() / y.var())
@@ -146,7 +148,7 @@ def curves(found: Tables, mixers: Iterable[str], kinds: Iterable[str] = tuple(TA
 
 
 def middle(found: Tables, kind: str, key: str = "error") -> dict[str, float]:
-    """Return the median over the seeds of the relative error that each mixer has on a target."""
+    """Return a dict from each mixer to its relative error on a target: the median over the seeds."""
     return {mixer: float(np.median(found[mixer, kind][key])) for mixer in MIXERS}
 
 

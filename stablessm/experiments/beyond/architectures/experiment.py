@@ -1,4 +1,6 @@
-"""Memory functions of LSTM, GRU, Mamba, RWKV and attention models, all measured by ``memory_function``."""
+"""Measures memory functions of LSTM, GRU, Mamba, RWKV and attention models, all with the same function
+``memory_function``.
+"""
 
 from __future__ import annotations
 

@@ -45,7 +45,9 @@ def _table(training: Stage[Any, Any], config: Any, stages: Stages, task: str, ma
 
 
 def survived(config: Any, found: dict[str, np.ndarray]) -> np.ndarray:
-    """Return a boolean array (rates, seeds) that marks the trainings which did not fail."""
+    """Return a boolean array (rates, seeds) that marks the trainings that did not fail: they neither diverged nor ended
+    with a loss clearly above the entropy of the targets.
+    """
     return (found["diverged"] < 0) & (found["final"] <= found["entropy"][:, None] + config.worse)
 
 

@@ -1,4 +1,4 @@
-"""Selective layers with four maps, trained at growing learning rates of their recurrent weights."""
+"""Trains selective layers with four maps, at growing learning rates of their recurrent weights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two language models of a practical size: one reads byte pairs of Wikipedia articles, the other the words of
+"""Trains two language models of a practical size: one reads byte pairs of Wikipedia articles, the other the words of
 WikiText-2.
 """
 

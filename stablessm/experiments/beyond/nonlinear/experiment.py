@@ -1,4 +1,6 @@
-"""Tanh RNNs with and without stable matrix maps, trained on nonlinear targets with four kinds of memory."""
+"""Trains tanh RNNs, with and without stable matrix maps, on nonlinear targets with four kinds of memory, and perturbs
+their weights.
+"""
 
 from __future__ import annotations
 

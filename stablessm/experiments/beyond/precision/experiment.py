@@ -1,4 +1,4 @@
-"""The effect of rounding the recurrent weights, compared for direct and stable maps."""
+"""Compares how rounding the recurrent weights changes models with direct and with stable maps."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Training losses of tanh RNNs on targets with exponential and with polynomial memory, for growing numbers of
-epochs.
+"""Trains tanh RNNs on targets with exponential and with polynomial memory, for growing numbers of epochs, and compares
+the losses.
 """
 
 from __future__ import annotations

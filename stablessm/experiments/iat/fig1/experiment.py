@@ -1,4 +1,4 @@
-"""Perturbation errors of linear models with exponential and with polynomial memory (direct parameterization)."""
+"""Measures perturbation errors of linear models with the direct map, for exponential and for polynomial memory."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def run(config: SumConfig, run: Run) -> None:
 
 
 def figures(config: SumConfig, stages: Stages) -> Figures:
-    """Yield the two panels of the published figure, for each horizon."""
+    """Yield one figure per horizon, with the two panels of the published figure: exponential and polynomial memory."""
     for horizon in config.horizons:
         yield Figure(
             f"perturbation-{horizon}",

@@ -1,4 +1,4 @@
-"""Perturbation errors of tanh RNNs trained on a nonlinear functional with polynomial memory."""
+"""Trains tanh RNNs on a nonlinear functional with polynomial memory, and measures their perturbation errors."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ VALIDATION, TEST = 1, 2
 
 @dataclass(frozen=True)
 class Config:
-    """Settings of ``ia-fig2``: widths, training, perturbations and thresholds. Defaults are as in IAT, appendix C,
-    where the paper gives them.
+    """Settings of ``ia-fig2``: widths, training, perturbations and thresholds. Values that IAT, appendix C states are
+    the defaults.
     """
 
     widths: tuple[int, ...] = (2, 4, 8, 16, 32)

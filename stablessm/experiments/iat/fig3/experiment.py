@@ -1,4 +1,6 @@
-"""Memory functions of random teacher RNNs that smaller student RNNs can approximate stably."""
+"""Measures the memory functions of random teacher RNNs, and which teachers smaller student RNNs can
+approximate stably.
+"""
 
 from __future__ import annotations
 
@@ -81,7 +83,7 @@ def students(config: Config) -> list[ContinuousRNN]:
 
 
 def trained(config: Config, run: Run) -> list[ContinuousRNN]:
-    """Return the trained students of all teachers, which are trained as one computation."""
+    """Train the students of all teachers as one computation, and return the trained students."""
     device, each = config.training.chosen_device(), len(config.widths)
     size = config.training.batch
 
@@ -172,7 +174,9 @@ class Judged:
 
     @property
     def survives(self) -> bool:
-        """Return whether the teacher passes the filter of figure 3: students approximate it, and do so stably."""
+        """Return whether students approximate the teacher, and do so stably; figure 3 of IAT keeps only teachers that
+        pass this test.
+        """
         return self.approximated and self.stable
 
 
@@ -196,8 +200,8 @@ def curve(config: Config, errors: np.ndarray) -> PerturbationCurve:
 
 
 def figures(config: Config, stages: Stages) -> Figures:
-    """Yield the errors of the students of one accepted teacher, and memory functions of accepted and rejected
-    teachers.
+    """Yield a figure of the perturbation errors of one accepted teacher's students, and of the memory functions of
+    accepted and rejected teachers.
     """
     teachers = sorted(judged(config, stages), key=lambda one: (not one.survives, one.kind == "exponential", one.error))
     curves = teachers[0].family.curves.items()
@@ -225,7 +229,9 @@ def drawn(teacher: Judged) -> list[Series]:
 
 
 def claims(config: Config, stages: Stages) -> Claims:
-    """Yield claims with their verdicts: the teachers that are approximated stably have exponential memory."""
+    """Yield claims with their verdicts: the memory of every teacher that is approximated stably decays
+    exponentially.
+    """
     teachers = list(judged(config, stages))
     alive, dead = ([one for one in teachers if one.survives is chosen] for chosen in (True, False))
     rates = [one.memory.decay().rate or np.nan for one in alive if one.kind == "exponential"]

@@ -1,4 +1,4 @@
-"""Perturbation errors of models with polynomial memory, with and without stable maps."""
+"""Measures perturbation errors of models with polynomial memory, with and without stable maps."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def figures(config: SumConfig, stages: Stages) -> Figures:
 
 
 def climbed(config: SumConfig, stages: Stages, map: str, horizon: int) -> PerturbationFamily:
-    """Return the perturbation errors that gradient ascent found, which are larger than the errors of random draws."""
+    """Return the perturbation errors that gradient ascent found. The search by random draws finds smaller errors."""
     return family(config, stages, "polynomial", map, horizon, "ascent")
 
 
@@ -62,8 +62,8 @@ def cost(curves: PerturbationFamily) -> np.ndarray:
 
 
 def claims(config: Config, stages: Stages) -> Claims:
-    """Yield claims with their verdicts: every stable map is stable, its errors are bounded at radii at which the errors
-    of the direct map explode, and they are continuous at β = 0.
+    """Yield claims with their verdicts: with every stable map the approximation is stable. Its errors stay bounded at
+    radii at which the errors of the direct map explode, and are continuous at β = 0.
     """
     stable = [map for map in config.maps if map != CONTRAST]
     for map in stable:
@@ -75,8 +75,8 @@ def claims(config: Config, stages: Stages) -> Claims:
 
 
 def boundedness(config: Config, stages: Stages, map: str) -> Claim:
-    """Return a claim with its verdict: the proven bound of the stable map is finite, and the errors of the direct map
-    exceed this bound.
+    """Return a claim with its verdict: the theoretical bound on the errors of the stable map is finite, and the errors
+    of the direct map exceed this bound.
     """
     ours, whys, kept = [], [], []
     for horizon in config.horizons:

@@ -18,7 +18,7 @@ OURS = "LSTM"
 
 @dataclass(frozen=True)
 class Config(sentiment.RecurrentConfig):
-    """Settings of ``ia-fig5``, which the paper does not give: models, training, repeated words, and a threshold."""
+    """Settings of ``ia-fig5``: models, training, repeated words, and a threshold. The paper gives no values."""
 
     left: float = 0.01
     """A memory has ended when it stays below this share of its maximum."""
@@ -37,8 +37,8 @@ def figures(config: Config, stages: Stages) -> Figures:
 
 
 def claims(config: Config, stages: Stages) -> Claims:
-    """Yield claims with their verdicts: every architecture forgets ordinary words exponentially, and the word "ha"
-    slowly.
+    """Yield claims with their verdicts: every architecture forgets the words "good" and "bad" exponentially, and the
+    word "ha" more slowly.
     """
     simple = [word for word in config.words if word != SLOW]
     for name, curves in sentiment.memories(config, stages, config.architectures).items() if simple else ():
@@ -49,7 +49,7 @@ def claims(config: Config, stages: Stages) -> Claims:
 
 
 def exponential(name: str, words: list[str], curves: list[MemoryCurve], learned: str) -> Claim:
-    """Return a claim with its verdict: the memory of these words decays exponentially."""
+    """Return a claim with its verdict: the memory of the given words decays exponentially."""
     found = {word: [curve.of(word) for curve in curves] for word in words}
     kinds = {word: tally(memories) for word, memories in found.items()}
     total = sum(kinds.values(), Counter())

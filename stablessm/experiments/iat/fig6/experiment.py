@@ -21,9 +21,7 @@ FINE_TUNING = Fitting(epochs=2, batch=32, lr=5e-5, warm_up=0.1, weight_decay=0.0
 
 @dataclass(frozen=True)
 class BertConfig(sentiment.RecurrentConfig):
-    """Settings of ``ia-fig6``, which the paper does not give: models, fine-tuning of BERT, and lengths of the
-    inputs.
-    """
+    """Settings of ``ia-fig6``: models, fine-tuning of BERT, and lengths of the inputs. The paper gives no values."""
 
     architectures: tuple[Architecture, ...] = ("BiLSTM",)
     """The models that BERT is compared with."""

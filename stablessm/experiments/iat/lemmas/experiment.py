@@ -1,4 +1,6 @@
-"""Sums of exponentials whose rates have a common lower bound, and the bound of lemma A.10."""
+"""Computes how well sums of exponentials with a common smallest rate approximate a memory function, and the bound of
+lemma A.10.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +25,8 @@ NORMAL = ("symmetric", "rank-one")
 
 @dataclass(frozen=True)
 class LemmasConfig:
-    """Settings of ``ia-lemmas``, which the paper does not give: widths, rates, matrix sizes, and thresholds of the
-    claims.
+    """Settings of ``ia-lemmas``: widths, rates, matrix sizes, and thresholds of the claims. The paper gives
+    no values.
     """
 
     widths: tuple[int, ...] = (2, 4, 8, 16, 32)
@@ -54,7 +56,9 @@ def memory(kind: str, t: np.ndarray, order: int) -> np.ndarray:
 
 @stage("sums-{kind}-{case}", over=lambda config: [(kind, case) for kind in KINDS for case in CASES])
 def errors(config: LemmasConfig, run: Run, kind: str, case: str) -> Mapping[str, np.ndarray]:
-    """Return the smallest maximum error of a sum of exponentials for every width; NaN if the solver fails."""
+    """Return, for every width, the smallest possible maximum error of a sum of that many exponentials; NaN if the
+    solver fails.
+    """
     from scipy.optimize import linprog
 
     t = np.linspace(0, config.horizon, config.points)
@@ -78,7 +82,7 @@ def errors(config: LemmasConfig, run: Run, kind: str, case: str) -> Mapping[str,
 
 
 def matrix(family: str, size: int, abscissa: float) -> Tensor:
-    """Return the recurrent matrix of a family of matrices with the given size."""
+    """Return the recurrent matrix (size, size) of a family of matrices, such as ``symmetric`` or ``rank-one``."""
     eye, one = torch.eye(size, dtype=torch.float64), torch.ones(size, 1, dtype=torch.float64)
     if family == "symmetric":
         generator = torch.Generator().manual_seed(size)

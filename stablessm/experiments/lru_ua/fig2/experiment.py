@@ -1,4 +1,6 @@
-"""Digits reconstructed from the last state, with eigenvalues on the whole disk or close to the unit circle."""
+"""Reconstructs digits from the last state of a recurrence with eigenvalues on the whole disk or close to the unit
+circle.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +25,8 @@ class Config(images.DigitsConfig):
 
 @stage("image-by-image")
 def directly(config: Config, run: Run) -> dict[str, float]:
-    """Return the mean square error of the reconstructed images, computed image by image instead of from the triangular
-    factor of all images, for the first draw of eigenvalues on the last ring.
+    """Return the mean square error of the reconstructed images, computed image by image, for the first draw of
+    eigenvalues on the last ring. All other errors are computed at once, from a matrix factorization of the images.
     """
     parts = images.differences(config, config.rings[-1], config.sizes[0])
     return {"mse": sum(float(part.square().sum()) for part in parts) / images.pixels(config).numel()}

@@ -1,4 +1,4 @@
-"""Digits reconstructed from the last state, for several state sizes and rings of eigenvalues."""
+"""Reconstructs digits from the last state of a recurrence, for several state sizes and rings of eigenvalues."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from stablessm.experiments.lru_ua import reconstructions as images
 
 
 def figures(config: images.DigitsConfig, stages: Stages) -> Figures:
-    """Yield a grid of reconstructed digits for each ring, in one figure for each solver."""
+    """Yield one figure per solver: a grid of reconstructed digits for each ring."""
 
     def cases(ring: float, solver: str) -> dict[str, images.Case]:
         return {f"N = {size}": (ring, size, solver) for size in config.sizes}

@@ -1,4 +1,6 @@
-"""Reconstruction errors and condition numbers against the state size N and r_min, also for optimized eigenvalues."""
+"""Computes reconstruction errors and condition numbers against the state size N and r_min, also for optimized
+eigenvalues.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,7 @@ def run(config: Config, run: Run) -> None:
 
 
 def figures(config: Config, stages: Stages) -> Figures:
-    """Yield the published figures, and the same for the equations that assume real inputs."""
+    """Yield the published figures, and the same figures for the solver that assumes real inputs."""
 
     rings: Placements = {f"r_min = {ring:g}": ring for ring in config.rings}
 

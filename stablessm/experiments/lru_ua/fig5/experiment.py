@@ -1,4 +1,4 @@
-"""Digits reconstructed with roots of unity as eigenvalues."""
+"""Reconstructs digits from the last state of a recurrence whose eigenvalues are roots of unity."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ PLACEMENTS: dict[images.Placement, tuple[str, str, str]] = {
 @renamed("artefacts")
 @dataclass(frozen=True)
 class Config(images.DigitsConfig):
-    """Settings of ``lr-fig5``. The largest state size equals the number of pixels, and another one equals
-    half of it.
+    """Settings of ``lr-fig5``. The largest state size is the number of pixels of an image, and another state size is
+    half of this number.
     """
 
     sizes: tuple[int, ...] = (128, 256, 392, 512, 784)

@@ -1,4 +1,6 @@
-"""The condition number of Ω, the matrix that maps the coefficients of an input in a basis to the last state."""
+"""Computes the condition number of Ω, the matrix that maps the coefficients of an input in a basis to the
+last state.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +18,7 @@ from stablessm.report.figure import Figure, Panel
 
 @dataclass(frozen=True)
 class Config:
-    """Settings of ``lr-fig6``: sizes, rings and draws. Defaults are as in LRU-UA, figure 6, where the paper
-    gives them.
-    """
+    """Settings of ``lr-fig6``: sizes, rings and draws. Values that LRU-UA, figure 6 states are the defaults."""
 
     length: int = 512
     sizes: tuple[int, ...] = (16, 32, 64, 128, 256, 512, 1024)

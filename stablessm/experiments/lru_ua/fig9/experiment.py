@@ -1,4 +1,4 @@
-"""A fixed random linear recurrence and one MLP that learn a controlled Lotka–Volterra system."""
+"""Trains an MLP on the states of a fixed random linear recurrence to compute a controlled Lotka–Volterra system."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ SHOWN = 3
 
 @dataclass(frozen=True)
 class Config:
-    """Settings of ``lr-fig9``: data, model sizes and training. Defaults are as in LRU-UA, appendix E.3, where the paper
-    gives them.
+    """Settings of ``lr-fig9``: data, model sizes and training. Values that LRU-UA, appendix E.3 states are the
+    defaults.
     """
 
     length: int = 2048
@@ -91,13 +91,13 @@ def start(config: Config) -> LinearRNNMLP:
 
 
 def relative(found: Tensor, y: Tensor) -> Tensor:
-    """Return the relative errors |ŷ - y| / |y| of outputs (…, 2), of shape (…,)."""
+    """Return the relative error |ŷ - y| / |y| at every step; the outputs are (…, 2), the errors (…,)."""
     return torch.linalg.vector_norm(found - y, dim=-1) / torch.linalg.vector_norm(y, dim=-1)
 
 
 def trained(config: Config, run: Run, way: str) -> LinearRNNMLP:
-    """Return the trained model. If ``way`` is ``fixed``, only its MLP is trained; otherwise, all its weights are then
-    trained further.
+    """Return the trained model. For ``way="fixed"`` only the MLP is trained; otherwise all weights are trained further
+    after that.
     """
     (u, y), model = split(config)[0], start(config)
 

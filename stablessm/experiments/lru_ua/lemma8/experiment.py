@@ -20,9 +20,7 @@ FORMS = ("corrected", "printed")
 
 @dataclass(frozen=True)
 class LemmaConfig:
-    """Settings of ``lr-lemma8``, which the paper does not give: length, seeds, steps between positions, and
-    thresholds.
-    """
+    """Settings of ``lr-lemma8``: length, seeds, steps between positions, and thresholds. The paper gives no values."""
 
     length: int = 24
     seeds: int = 5
@@ -110,7 +108,9 @@ def clock(config: LemmaConfig, run: Run) -> Mapping[str, np.ndarray]:
 
 @stage("reconstruction-{form}", over=lambda config: FORMS)
 def reconstruction(config: LemmaConfig, run: Run, form: str) -> Mapping[str, np.ndarray]:
-    """Return the relative error (seeds, length) of the first k inputs, reconstructed at the recovered positions."""
+    """Return the relative error (seeds, length) of the first k inputs, reconstructed from the state after step k at the
+    position that :func:`clock` recovers.
+    """
     psi = haar(config.length, config.functions).numpy()
     positions = clock(run)["positions"]
     error = np.zeros((config.seeds, config.length))

@@ -38,9 +38,7 @@ UNIT = 1e-3
 
 @dataclass(frozen=True)
 class ConvConfig:
-    """Settings of ``su-conv``, which the paper does not give: kernels, numbers of states, tolerances, and
-    thresholds.
-    """
+    """Settings of ``su-conv``: kernels, numbers of states, tolerances, and thresholds. The paper gives no values."""
 
     kernels: tuple[str, ...] = tuple(KERNELS)
     horizon: int = 1000

@@ -25,9 +25,7 @@ MODES = (1.0, 2.0, 4.0, 8.0)
 
 @dataclass(frozen=True)
 class DecayConfig:
-    """Settings of ``su-decay``, which the paper does not give: rates of inputs and layers, and thresholds of the
-    claims.
-    """
+    """Settings of ``su-decay``: rates of inputs and layers, and thresholds of the claims. The paper gives no values."""
 
     input: float = 0.5
     """The rate c of the input."""
@@ -49,7 +47,7 @@ class DecayConfig:
 
 def rate(distance: np.ndarray, dt: float, decades: float) -> float:
     """Return the exponential rate at which a distance falls, fitted to the last half of the steps above the rounding
-    floor.
+    level.
 
     >>> round(rate(np.exp(-0.3 * np.arange(100)), 1.0, 9.0), 6)
     0.3

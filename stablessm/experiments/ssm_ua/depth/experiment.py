@@ -1,4 +1,4 @@
-"""Memory functions of deep linear RNNs, compared with equation 38 and with its limit for equal rates."""
+"""Compares memory functions of deep linear RNNs with equation 38 and with its limit for equal rates."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ def chain(rates: list[Tensor], between: list[Tensor], U: Tensor, C: Tensor, dt: 
 
 
 def equation(formula: str, first: Tensor, second: Tensor, C: Tensor, U1: Tensor, U2: Tensor, times: Tensor) -> Tensor:
-    """Return the values of equation 38 in one of three forms: ``ours`` (the corrected formula), ``quotient`` (the
-    corrected formula with the quotient as printed, which cancels for equal rates) or ``printed``.
+    """Return the values of equation 38 in one of three forms: ``ours`` (corrected), ``quotient`` (corrected, but with
+    the printed quotient, which is inaccurate for nearly equal rates) or ``printed``.
 
     (e^{bt} - e^{at}) / (b - a) = e^{(a+b)t/2} · t · sinh(z)/z with z = (b - a)t/2, without cancellation.
     """

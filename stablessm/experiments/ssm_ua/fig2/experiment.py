@@ -1,4 +1,6 @@
-"""Elementwise functions computed by two layers without memory: width against proven error (proposition 3.1)."""
+"""Computes elementwise functions by two layers without memory, and compares the width with the proven error
+(proposition 3.1).
+"""
 
 from __future__ import annotations
 

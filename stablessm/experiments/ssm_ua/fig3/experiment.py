@@ -1,4 +1,6 @@
-"""Kolmogorov–Arnold superpositions computed by five layers: error and width (proposition 3.6, remark 3.7)."""
+"""Computes Kolmogorov–Arnold superpositions by five layers, and measures error and width (proposition 3.6,
+remark 3.7).
+"""
 
 from __future__ import annotations
 
@@ -123,7 +125,7 @@ def figures(config: SuperpositionConfig, stages: Stages) -> Figures:
 
 
 def falls(table: Mapping[str, list[float]]) -> bool:
-    """Return whether the numbers of every row decrease."""
+    """Return True if, in every row, each number is smaller than the previous one."""
     return all(after < before for row in table.values() for before, after in pairwise(row))
 
 

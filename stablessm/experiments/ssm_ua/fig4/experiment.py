@@ -1,4 +1,4 @@
-"""Volterra series computed by recurrences: width and error against the length of the sequence."""
+"""Computes Volterra series by recurrences, and measures width and error against the length of the sequence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Memory functions of random RNNs, GRUs, LSTMs and SSMs, and how they depend on the size of the recurrent weights."""
+"""Measures memory functions of random RNNs, GRUs, LSTMs and SSMs, and their dependence on the size of the recurrent
+weights.
+"""
 
 from __future__ import annotations
 
@@ -118,8 +120,8 @@ def figures(config: RandomConfig, stages: Stages) -> Figures:
 
 
 def claims(config: RandomConfig, stages: Stages) -> Claims:
-    """Yield claims with their verdicts: the memory of all models decays exponentially, and that of an SSM only while
-    the SSM is stable.
+    """Yield claims with their verdicts: the memory of all models decays exponentially; an SSM's memory does so only
+    while the SSM is stable.
     """
     for family, curves in plain.all(config, stages).items():
         kinds, rates = memories.tally(curves), memories.rates(curves)

@@ -21,7 +21,7 @@ from stablessm.report.figure import Figure, Panel, Series
 
 @dataclass(frozen=True)
 class S4Config:
-    """Settings of ``su-fig6``, which the paper does not give: model sizes, horizons, seeds and thresholds."""
+    """Settings of ``su-fig6``: model sizes, horizons, seeds and thresholds. The paper gives no values."""
 
     channels: int = 8
     states: int = 32

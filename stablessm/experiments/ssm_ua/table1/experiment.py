@@ -1,4 +1,4 @@
-"""Number of weights, operations and memory functions of RNNs, SSMs, TCNs and transformers."""
+"""Measures the number of weights, the operations and the memory functions of RNNs, SSMs, TCNs and transformers."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def flops(name: str, shape: Shape, steps: int) -> int:
 
 
 def weights(name: str, shape: Shape) -> int:
-    """Return the number of weights of an architecture."""
+    """Return the number of weights of an architecture with this shape."""
     return sum(weight.numel() for weight in memories.seeded(0, partial(core, name, shape)).parameters())
 
 
@@ -132,7 +132,7 @@ def figures(config: TableConfig, stages: Stages) -> Figures:
 
 
 def exponent(values: np.ndarray, lengths: tuple[int, ...]) -> float:
-    """Return the growth exponent of a quantity over the last doubling of the length."""
+    """Return the exponent p with which a quantity grows as length^p, from the last two lengths."""
     return float(np.log(values[-1] / values[-2]) / np.log(lengths[-1] / lengths[-2]))
 
 

@@ -73,7 +73,7 @@ def core(name: str, shape: Shape) -> Chain:
 
 
 def receiver(name: str, shape: Shape) -> Chain:
-    """Return the layers of an architecture after a linear map from one input channel."""
+    """Return a linear map from one input channel, followed by the layers of an architecture."""
     return Chain(nn.Linear(1, shape.width), *core(name, shape))
 
 

@@ -1,4 +1,4 @@
-"""Statements in the appendix of StableSSM that can be checked by computation."""
+"""Checks statements in the appendix of StableSSM by computation."""
 
 from __future__ import annotations
 
@@ -22,9 +22,7 @@ MAPS = ("direct", "exp", "softplus", "best")
 
 @dataclass(frozen=True)
 class AppendixConfig:
-    """Settings of ``st-appendix``, which the paper does not give: lengths, learning rates, and thresholds of the
-    claims.
-    """
+    """Settings of ``st-appendix``: lengths, learning rates, and thresholds of the claims. The paper gives no values."""
 
     lengths: tuple[int, ...] = (4, 8, 12, 16, 20, 24)
     modes: int = 60
@@ -155,7 +153,7 @@ def derivation(config: AppendixConfig, run: Run) -> Mapping[str, np.ndarray]:
 
 
 def bound(config: AppendixConfig) -> np.ndarray:
-    """Return the right side of equation 56 at every length, for one input and L₀ = 1."""
+    """Return the right side of the inequality in equation 56 for every length, for one input channel and L₀ = 1."""
     T = np.array(config.lengths, dtype=float)
     return np.exp(config.floors[0] * T) * (T + 1) ** -1.1 / 2
 

@@ -1,4 +1,4 @@
-"""Perturbation errors of trained state-space models for each map."""
+"""Trains state-space models with each map and measures their perturbation errors."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ def figures(config: models.Config, stages: Stages) -> Figures:
 
 
 def claims(config: models.Config, stages: Stages) -> Claims:
-    """Yield claims with their verdicts: perturbed models with the direct map explode, wider models at smaller
-    perturbations, and models with stable maps do not explode.
+    """Yield claims with their verdicts: with the direct map, errors explode under perturbation, for wider models at
+    smaller perturbations; with stable maps they do not explode.
     """
     found = {key: models.family(config, stages, *key) for key in product(config.maps, config.lengths, models.SEARCHES)}
     yield bounded(config, found)
@@ -88,7 +88,9 @@ def bounded(config: models.Config, found: Families) -> Claim:
 
 
 def shrinking(config: models.Config, stages: Stages, found: Families) -> Claim:
-    """Return a claim with its verdict: with the direct map, smaller perturbations destroy wider models (figure 1a)."""
+    """Return a claim with its verdict: with the direct map, the wider the model, the smaller the perturbation that
+    makes its error explode (figure 1a).
+    """
     radii, slowest = {}, {}
     for length in config.lengths:
         family = found["direct", length, "ascent"]
@@ -114,8 +116,8 @@ def shrinking(config: models.Config, stages: Stages, found: Families) -> Claim:
 
 
 def stability(config: models.Config, map: str, every: Families) -> Claim:
-    """Return a claim with its verdict: up to some β, wider models are no worse than narrower ones; only widths that
-    improve the unperturbed model count.
+    """Return a claim with its verdict: up to some β, no wider model has a larger error than a narrower one. Only widths
+    that improve the model without perturbation are compared.
     """
     found = {key: improving(every[map, *key]) for key in product(config.lengths, models.SEARCHES)}
     verdicts = {key: one.verdict() for key, one in found.items()}

@@ -1,4 +1,4 @@
-"""State-space models trained on a polynomial memory, and their perturbation errors."""
+"""Trains state-space models on a polynomial memory, and measures their perturbation errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gradient scales and gradient-over-weight ratios of the maps."""
+"""Computes gradient scales and gradient-to-weight ratios of the maps."""
 
 from __future__ import annotations
 
@@ -85,7 +85,9 @@ def figures(config: ScaleConfig, stages: Stages) -> Figures:
 
 
 def panel(found: Mapping[str, np.ndarray], title: str, grid: str, y: str, shown: tuple[float, float]) -> Panel:
-    """Return a panel with one line for each map, and a dotted line where the published formula differs."""
+    """Return a panel of G or G/|w|, with one line for each map, and a dotted line where the published formula
+    differs.
+    """
     x, series = found[grid], []
     times = np.abs(x) if y == "G(w)" else np.ones_like(x)
     for label in (name.removesuffix(f" {grid}") for name in found if name.endswith(f" {grid}")):
@@ -106,15 +108,15 @@ def span(ratio: np.ndarray) -> tuple[float, float]:
 
 
 def claims(config: ScaleConfig, stages: Stages) -> Claims:
-    """Yield claims with their verdicts: G/|w| is constant only for the map "best", and softplus has the smallest ratio
-    of the other maps.
+    """Yield claims with their verdicts: G/|w| is constant only for the map ``best``; of the other maps, softplus has
+    the smallest ratio.
     """
     for check in (balanced, unbalanced, milder):
         yield from (check(config, found, time) for time, found in measured.all(config, stages).items())
 
 
 def balanced(config: ScaleConfig, found: Mapping[str, np.ndarray], time: Time) -> Claim:
-    """Return a claim with its verdict: G/|w| of "best" is 2a for all weights."""
+    """Return a claim with its verdict: for the map ``best``, G/|w| is 2a at all weights."""
     papers = "best" if time == "continuous" else "best, b = 0.5"
     (low, high), times = span(found[f"{papers} weights"][0]), span(found[f"{papers} scales"][0])
     level = high / low < config.level
@@ -136,7 +138,7 @@ def balanced(config: ScaleConfig, found: Mapping[str, np.ndarray], time: Time) -
 
 
 def unbalanced(config: ScaleConfig, found: Mapping[str, np.ndarray], time: Time) -> Claim:
-    """Return a claim with its verdict: G/|w| of every other map varies with the time scale."""
+    """Return a claim with its verdict: for every map except ``best``, G/|w| varies with the time scale."""
     spans = {label: span(found[f"{label} scales"][0]) for label in MAPS[time] if not label.startswith("best")}
     factors = {label: high / low for label, (low, high) in spans.items()}
     return Claim(

@@ -1,4 +1,4 @@
-"""Gradient-to-weight ratios during the training of state-space models, for each map."""
+"""Measures gradient-to-weight ratios during the training of state-space models, for each map."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def figures(config: Config, stages: Stages) -> Figures:
 
 
 def claims(config: Config, stages: Stages) -> Claims:
-    """Yield claims with their verdicts: the map best has the smallest ratio, the losses are similar, and the bound
+    """Yield claims with their verdicts: the map ``best`` has the smallest ratio, the losses are similar, and the bound
     predicts the order of the maps.
     """
     seen = {map: stages[f"training-{map}"]["seen"][..., -1] for map in config.maps}

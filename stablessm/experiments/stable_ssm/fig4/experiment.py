@@ -1,4 +1,6 @@
-"""Language models with equal initial eigenvalues: gradient-to-weight ratios, and losses at a large learning rate."""
+"""Trains language models with equal initial eigenvalues, and measures gradient-to-weight ratios and the losses at a
+large learning rate.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,7 @@ def spread(ratio: np.ndarray, left_out: float) -> tuple[float, float]:
 
 
 def figures(config: StudyConfig, stages: Stages) -> Figures:
-    """Yield panels (a) and (b) of the published figure."""
+    """Yield the published figure: gradient-to-weight ratios before training (a), and training losses (b)."""
     modes = []
     for scheme in shown(config):
         found = study.beginning(stages, scheme)
@@ -86,7 +88,9 @@ def narrower(config: StudyConfig, stages: Stages, stable: list[str], unstable: l
 
 
 def calmer(config: StudyConfig, stages: Stages, rivals: Sequence[str]) -> Claim:
-    """Return the claim of figure 4 (b) with its verdict: best trains more stably than the other maps."""
+    """Return the claim of figure 4 (b) with its verdict: training with the map ``best`` is more stable than with the
+    other maps.
+    """
     cells = study.at(config, stages, config.rate)
     found = study.unrest(config, cells)
     final = {scheme: final_loss(cell, config.limits) for scheme, cell in cells.items()}

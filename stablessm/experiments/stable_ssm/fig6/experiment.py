@@ -1,4 +1,4 @@
-"""Language models trained with each map at four learning rates."""
+"""Trains language models with each map at four learning rates."""
 
 from __future__ import annotations
 
@@ -82,8 +82,8 @@ def claims(config: StudyConfig, stages: Stages) -> Claims:
 
 
 def calm(limits: Limits, rate: float, ends: Ends, unrest: Unrest, rivals: list[str]) -> Claim:
-    """Return the claim of figure 6 (a) with its verdict: at the smallest rate, the loss of best does not fluctuate, but
-    is not the smallest.
+    """Return the claim of figure 6 (a) with its verdict: at the smallest rate, the loss with the map ``best`` does not
+    fluctuate, but is not the smallest.
     """
     told, losses = unrest[rate], ends[rate]
     quiet = told[PAPERS] == Instability(False, 0)
@@ -99,8 +99,8 @@ def calm(limits: Limits, rate: float, ends: Ends, unrest: Unrest, rivals: list[s
 
 
 def comparable(limits: Limits, rate: float, ends: Ends, alike: Sequence[str]) -> Claim:
-    """Return the claim of figure 6 (b) with its verdict: at the next rate, the loss of best is comparable with the
-    losses of other maps.
+    """Return the claim of figure 6 (b) with its verdict: at the second smallest rate, the loss with the map ``best`` is
+    comparable with the losses of the other maps.
     """
     losses = ends[rate]
     behind = {scheme: losses[PAPERS] - losses[scheme] for scheme in alike}
@@ -116,7 +116,7 @@ def comparable(limits: Limits, rate: float, ends: Ends, alike: Sequence[str]) ->
 
 
 def advantage(limits: Limits, ends: Ends, rivals: list[str]) -> Claim:
-    """Return the claim in the caption of figure 6 with its verdict: the advantage of the map best grows with the
+    """Return the claim in the caption of figure 6 with its verdict: the advantage of the map ``best`` grows with the
     learning rate.
     """
     rates = sorted(ends)
@@ -133,7 +133,9 @@ def advantage(limits: Limits, ends: Ends, rivals: list[str]) -> Claim:
 
 
 def wins(limits: Limits, rate: float, ends: Ends, unrest: Unrest, rivals: list[str]) -> Claim:
-    """Return the claim of figure 6 (c) with its verdict: at the largest rate, best has the smallest loss."""
+    """Return the claim of figure 6 (c) with its verdict: at the largest rate, the map ``best`` has the
+    smallest loss.
+    """
     losses, told = ends[rate], unrest[rate]
     next_best = min(losses[scheme] for scheme in rivals)
     finite, lead = np.isfinite(losses[PAPERS]), next_best - losses[PAPERS]
@@ -158,8 +160,8 @@ def lost(config: StudyConfig, stages: Stages) -> str:
 
 
 def counted(limits: Limits, unrest: Unrest, rivals: list[str], diverged: str) -> Claim:
-    """Return a claim with its verdict: over all learning rates, training with the map best diverges least often and has
-    the fewest loss spikes.
+    """Return a claim with its verdict: over all learning rates, training with the map ``best`` diverges least often and
+    has the fewest loss spikes.
     """
     total = {
         scheme: tuple(sum(getattr(told[scheme], key) for told in unrest.values()) for key in ("diverged", "spikes"))

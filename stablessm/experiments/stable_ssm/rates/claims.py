@@ -109,7 +109,7 @@ def _ahead(found: Survival, pairs: Sequence[tuple[str, str]], statement: str, pa
 
 def lowest(found: Survival, rivals: Sequence[str]) -> Claim:
     """Return a claim with its verdict: at the largest learning rate that some map survives with every seed, the map
-    best has the smallest final loss (figure 6 c).
+    ``best`` has the smallest final loss (figure 6 c).
     """
     config, limits = found.config, found.config.limits
     alive = np.array([found.survived[map].all(1) for map in (PAPERS, *rivals)])
@@ -130,8 +130,8 @@ def lowest(found: Survival, rivals: Sequence[str]) -> Claim:
 
 
 def calm(found: Survival, rivals: Sequence[str]) -> Claim:
-    """Return a claim with its verdict: over all learning rates, training with the map best has the fewest divergences
-    and loss spikes.
+    """Return a claim with its verdict: over all learning rates, training with the map ``best`` has the fewest
+    divergences and loss spikes.
     """
     total = {
         map: (int((found.found[map]["diverged"] >= 0).sum()), int(found.found[map]["spikes"].sum()))
@@ -166,7 +166,7 @@ def ratio(found: Survival) -> Claim:
 
 
 def moves(found: Survival) -> Claim:
-    """Return a claim with its verdict: training changes the time scales of the map best."""
+    """Return a claim with its verdict: training changes the time scales of models with the map ``best``."""
     moved = {map: np.where(found.survived[map], one["moved"][-1], 0.0).max() for map, one in found.found.items()}
     return Claim(
         "best moves its time scales at the rates that it survives",

@@ -1,4 +1,4 @@
-"""Language models with seven maps, trained at increasing learning rates until training fails."""
+"""Trains language models with seven maps, at increasing learning rates until training fails."""
 
 from __future__ import annotations
 
@@ -111,7 +111,9 @@ def training(config: RatesConfig, run: Run, set: str, map: str) -> Mapping[str, 
 
 
 def _over_rates(config: RatesConfig, table: Mapping[str, np.ndarray]) -> list[Series]:
-    """Return for each map a line (median over the seeds) and points (minimum and maximum over the seeds)."""
+    """Plot a quantity against the learning rate: for each map, a line for the median over the seeds, and points for the
+    minimum and the maximum.
+    """
     found = []
     for map, values in table.items():
         ends = np.concatenate([np.fmin.reduce(values, 1), np.fmax.reduce(values, 1)])

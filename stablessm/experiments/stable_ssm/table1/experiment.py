@@ -29,7 +29,7 @@ class Row:
 
     @property
     def name(self) -> str:
-        """Return the name of the row's stage and of its line in the figure."""
+        """Return the name of the row, ``TIME-MAP``, which names its stage and its line in the figure."""
         return f"{self.time}-{self.map}"
 
     def f(self) -> reparam.Reparameterization:

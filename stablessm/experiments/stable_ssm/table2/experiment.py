@@ -1,4 +1,4 @@
-"""Train and test perplexity of language models for each map."""
+"""Trains language models with each map and computes their perplexity."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def ahead(losses: dict[str, dict[str, float]], config: StudyConfig, known: list[
 
 
 def order(losses: dict[str, float], config: StudyConfig, part: str, known: list[str]) -> Claim:
-    """Return a claim, with its verdict, on the published order of the maps: softplus, exp, best, direct."""
+    """Return a claim, with its verdict, on the published order of the maps: softplus, exp, ``best``, direct."""
     gaps, clear = [_minus(losses[after], losses[before]) for before, after in pairwise(known)], config.limits.clear
     found = {scheme: perplexity(losses[scheme]) for scheme in sorted(losses, key=lambda scheme: losses[scheme])}
     return Claim(

@@ -172,8 +172,8 @@ def started(config: Config, found: Trainings, schemes: list[str]) -> Claim:
 
 
 def only_best(config: Config, found: Trainings, schemes: list[str]) -> Claim:
-    """Return a claim with its verdict: for some number of warm-up steps, training with the map best converges with all
-    seeds, and with no other map with any seed.
+    """Return a claim with its verdict: for some number of warm-up steps, training with the map ``best`` converges with
+    all seeds, and with no other map with any seed.
     """
     counts = {
         warmup: {

@@ -1,1 +1,1 @@
-"""The experiment ``st-table5`` on table 5 of StableSSM: sequential MNIST."""
+"""The experiment ``st-table5``: classification of MNIST digits pixel by pixel, for each map (StableSSM, table 5)."""

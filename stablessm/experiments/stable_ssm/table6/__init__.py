@@ -1,1 +1,3 @@
-"""The experiment ``st-table6`` on table 6 of StableSSM: sequential CIFAR-10."""
+"""The experiment ``st-table6``: classification of grayscale CIFAR-10 images pixel by pixel, for each map (StableSSM,
+table 6).
+"""
