@@ -71,9 +71,7 @@ class Fit:
 
     @property
     def misfit(self) -> float:
-        """Return the root mean square deviation of the curve from the fitted law, divided by the deviation of the
-        noise.
-        """
+        """Return the root mean square deviation of the curve from the fitted law, in units of the noise level."""
         return math.sqrt(self.cost / self.n)
 
     def half_width(self, parameter: int) -> float:
@@ -184,8 +182,8 @@ def _residual(theta: np.ndarray, sign: np.ndarray, s: np.ndarray, y: np.ndarray)
 
 
 def _starts(free: tuple[int, ...], window: Points) -> Iterator[np.ndarray]:
-    """Yield starting values for the fit of a law of decay: the parameters, and ±1 for the sign of the law's second
-    term.
+    """Yield starting values for the fit of a law of decay: the parameters, and the sign (±1) of the second term of the
+    law.
     """
     s, y, weight = window.s, window.y, window.weight
     main = tuple(parameter for parameter in free if parameter < C)

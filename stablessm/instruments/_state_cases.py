@@ -102,7 +102,9 @@ def _reuse(check: Check, name: str) -> StateCase:
 
 
 def _both(case: StateCase, other: Callable[[], StateCase]) -> StateCase:
-    """Return the result of ``other``, or ``case`` itself if it failed or if the model does not support ``other``."""
+    """Return ``case`` if it failed; otherwise return the result of a second test, ``other``, if the model supports that
+    test.
+    """
     if case.status == FAIL:
         return case
     try:

@@ -91,7 +91,7 @@ class Search:
 
     @property
     def rounding(self) -> float:
-        """Rounding error of the measured memory function, from eps times the largest output."""
+        """Rounding error of the measured memory function, which is estimated as eps times the largest output."""
         return self._eps * self._largest_output / self.dt / (self.bound if self.norm == "ball" else 1.0)
 
     def run(self, samples: int, ascent: int, seed: int) -> None:
@@ -317,7 +317,7 @@ class Search:
         return differentiable
 
     def _groups(self, x: Tensor, times: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield groups of inputs that fit in memory together; gradients need memory for every output."""
+        """Split inputs into groups whose gradients fit in memory, and yield these groups with their times."""
         size = max(1, GRADIENT_ELEMENTS // ((int(times.max()) + 1 + self.warm_up) * self.system.width))
         return zip(x.split(size), times.split(size), strict=True)
 

@@ -238,7 +238,7 @@ class Sweep:
     def _found(
         self, models: Sequence[nn.Module], stacks: list[Stack], starts: list[Weights], ball: WeightBall, radii: Tensor
     ) -> list[np.ndarray]:
-        """Return the largest distances that the search finds at the positive radii, (R,) for each model."""
+        """Search for the largest distances at all positive radii; return an array (R,) for each model."""
         together = joined(models, stacks)
         if together is not None:
             shapes = {name: w.shape[1:] for name, w in together.weights.items()}

@@ -46,7 +46,9 @@ class GatedLayer(MappedLayer):
 
     @abstractmethod
     def _gates(self, x: Tensor, dt: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Compute the decay a and the drive u, (…, *state_shape) in float32 or better, for inputs x (…, d_input)."""
+        """Compute the decays a and drives u for inputs x (…, d_input): two tensors (…, *state_shape) in float32 or
+        better.
+        """
 
     def eigenvalues(self) -> Tensor:
         """Return the eigenvalues λ in the shape of the state; a step of length Δ(x) has the decay exp(λ Δ(x))."""

@@ -44,7 +44,9 @@ class MappedLayer(SequenceLayer):
 
     @abstractmethod
     def _decays(self, x: Tensor, dt: Tensor | None) -> Tensor:
-        """Compute the decays a for inputs x: (…, *state_shape), or *state_shape if all steps have the same decays."""
+        """Compute the decay factors a: (B, T, *state_shape) for inputs x (B, T, …), or state_shape if all steps are
+        equal.
+        """
 
     @checked
     def with_map(self, map: str | Reparameterization, **options: Any) -> Self:

@@ -105,7 +105,9 @@ class RealSSM(DiagonalLayer):
                 nn.init.zeros_(zero)
 
     def _forgotten(self, decay: Tensor) -> Tensor:
-        """Compute 1 - a² for the decays a of the weights without cancellation; states that never decay get 1e-6."""
+        """Compute 1 - a² for the decay factors a of all states without cancellation, or 1e-6 for states that never
+        decay.
+        """
         rough, w = 1 - decay**2, self.w.double()
         if self.time == "continuous":
             exact = discretize.forgotten(self.discretization, self.map(w) * self.dt)

@@ -59,7 +59,7 @@ class MatrixMap(ABC):
 @final
 @dataclass(frozen=True)
 class Direct(MatrixMap):
-    """The map W = M, which is not stable."""
+    """The map W = M, which does not keep the recurrence stable."""
 
     name: ClassVar[str] = "direct"
     is_stable: ClassVar[bool] = False
@@ -93,7 +93,7 @@ class NegExp(MatrixMap):
         return _of_negative_definite(W, Exp())
 
     def published(self, M: Tensor) -> Tensor:
-        """Return -e^M as published, without symmetrizing M.
+        """Return -e^M, the map as published in IAT, which does not symmetrize M.
 
         It is unstable if an eigenvalue μ of M has cos(Im μ) < 0.
         """
@@ -119,7 +119,7 @@ class NegSoftplus(MatrixMap):
         return _of_negative_definite(W, Softplus())
 
     def published(self, M: Tensor) -> Tensor:
-        """Return the complex matrix -log(I + e^M) as published, without symmetrizing M.
+        """Return the complex matrix -log(I + e^M), the map as published in IAT, which does not symmetrize M.
 
         It is unstable if an eigenvalue μ of M has |1 + e^μ| < 1.
         """

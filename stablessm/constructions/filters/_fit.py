@@ -93,7 +93,7 @@ def _lowest(goal: np.ndarray, space: Hankel, low: int, most: int, tol: float, fi
 
 
 def _least_squares(goal: np.ndarray, eigenvalues: np.ndarray, finite: bool, dtype: str = "float64") -> Fit:
-    """Fit a filter by exponentials with given eigenvalues: compute the weights by least squares, and the error."""
+    """Fit a filter by exponentials with given eigenvalues; compute the weights by least squares, then the error."""
     rates = stable_rates(eigenvalues, dtype=dtype)
     columns = _STEPS.matrix(rates, np.arange(len(goal)))
     coefficients = solve(columns, goal[:, None])

@@ -48,7 +48,9 @@ class Elementwise(Result):
     """Seconds that the construction took."""
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
-        """Evaluate the model at points (n, d_in), or (n,) on an interval, as n steps; return values (n, d_out)."""
+        """Run the model on points (n, d_in), or (n,) on an interval, as one sequence of n steps; return values (n,
+        d_out).
+        """
         points, d = real_array("x", x), self.model.d_input
         points = points[:, None] if points.ndim == d == 1 else points
         if points.ndim != 2 or points.shape[1] != d:

@@ -37,7 +37,7 @@ def run(model: VolterraSSM, x: np.ndarray) -> np.ndarray:
 
 
 def ratio(error: float, size: float) -> float:
-    """Return the relative error error / size: 0 if both are zero, and infinite if only the size is zero."""
+    """Return ``error / size``: 0 if both are zero, and infinite if only the size is zero."""
     return error / size if size else (0.0 if not error else math.inf)
 
 

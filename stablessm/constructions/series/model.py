@@ -63,7 +63,7 @@ class VolterraSSM(nn.Module):
 
     @property
     def rank(self) -> dict[int, int]:
-        """Number of terms for each order."""
+        """Number of terms c_r (φ_r * x)^n of the series for each order n."""
         found, counts = self.orders.unique(return_counts=True)
         return dict(zip(found.tolist(), counts.tolist(), strict=True))
 

@@ -21,7 +21,7 @@ _FIRST_SLACK = 1e-2  # smallest slack at the start, also for a bound that the st
 @final
 @dataclass(frozen=True, eq=False)
 class _Rows:
-    """The constraint matrix G of a linear program G z ≥ h with unknowns z = (x, t), stored by its parts.
+    """The constraint matrix G of a linear program G z ≥ h with unknowns z = (x, t), stored as blocks.
 
     The constraints are along @ x + t ≥ left, t ≥ 0, and the finite bounds of x.
     """

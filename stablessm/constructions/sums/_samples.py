@@ -88,7 +88,7 @@ class Samples:
         return self.weigh(self.values)
 
     def weigh(self, values: np.ndarray) -> np.ndarray:
-        """Return the weights (…) of errors at kernel values (…, q): 1, or 1 / |ρ| for relative errors."""
+        """Return the weights of errors at kernel values (…, q), with shape (…,): 1, or 1 / |ρ| for relative errors."""
         size = np.abs(values).max(axis=-1)
         return 1 / np.maximum(size, np.finfo(np.float64).tiny) if self.relative else np.ones(size.shape)
 

@@ -181,7 +181,7 @@ def _function(model: Any, x: Tensor | None, state: Any) -> Stepper:
 
 
 def _forms(model: Any, x: Tensor | None, state: Any) -> Iterator[tuple[tuple[int, ...], Any, bool]]:
-    """Yield the combinations of input shape, form of the first state and precision to try with a function."""
+    """Yield the combinations of input shape, form of the first state and precision that may suit a function."""
     shapes: list[tuple[int, ...]] = [()]
     if x is not None:
         own = tuple(x.shape[2:])
@@ -195,7 +195,7 @@ def _forms(model: Any, x: Tensor | None, state: Any) -> Iterator[tuple[tuple[int
 
 
 def _first_states(state: Any) -> list[Any]:
-    """Return the forms of a first state to try: with tensors, as one tensor or array (for a list), and unchanged."""
+    """Return the forms in which a first state may suit a function: with tensors, as one array, or unchanged."""
     numbers = isinstance(state, tuple | list) and all(isinstance(part, int | float) for part in state)
     if isinstance(state, float | int):
         return [torch.tensor(float(state)), float(state)]

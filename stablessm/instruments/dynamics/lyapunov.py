@@ -324,8 +324,8 @@ class _Measurement:
         return self.way.matrices(rows, x, self.run.framed(len(rows) * self.run.size), self.scale)[1]
 
     def _pushed(self, rows: Tensor, directions: Tensor, t: int, frame: Any) -> tuple[Tensor, Tensor, Any]:
-        """Advance states by step t; return the next states, J_t times directions (R, n, k), and the state as the model
-        returned it.
+        """Advance states by step t; return the next states, the Jacobian times the directions, and the state object of
+        the model.
         """
         count, size, k = directions.shape
         wide, x = rows.repeat_interleave(k, 0), self.run.at(t, count * k)
