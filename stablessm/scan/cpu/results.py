@@ -79,8 +79,10 @@ class Pool:
         return mapping
 
     def _released(self, size: int) -> mmap.mmap | None:
-        """Remove and return the idle mapping whose size is closest to ``size``, the latest of equals. If it has another
-        size, free the oldest others, so that ``size`` bytes in use do not raise the total.
+        """Take the idle mapping whose size is closest to ``size`` out of the pool and return it; None if there is none.
+
+        Of several such mappings, take the latest. If its size differs, free the oldest other mappings, so that a
+        mapping of ``size`` bytes in use does not raise the total.
         """
         if not self._idle:
             return None
