@@ -221,7 +221,8 @@ def _blocks(s: np.ndarray, y: np.ndarray, sigma: float, floor: np.ndarray) -> Po
 
 
 def _noise(time: np.ndarray, y: np.ndarray) -> float:
-    """Estimate the standard deviation of noise from how far each sample is from a polynomial through its neighbors.
+    """Estimate the standard deviation of noise from the distances of samples to polynomials through neighboring
+    samples.
 
     The polynomial has one, two or three neighbors on each side, whichever gives the smallest estimate.
     """

@@ -63,7 +63,7 @@ class KernelDistance:
         return (torch.linalg.vector_norm(change, dim=(-2, -1)) * self.weights).sum()
 
     def kernel(self, weights: Weights) -> Tensor:
-        """Return the kernel of the model with the given weights, (K, d_output, d_input)."""
+        """Return the kernel (K, d_output, d_input) of the model with the given weights."""
         return functional_call(_Kernel(self.model), {f"owner.{name}": w for name, w in weights.items()}, (self.times,))
 
 
@@ -130,7 +130,7 @@ class OutputDistance:
         return (value[1:].amax(0) + value[0] + slope[1:].amax(0) + slope[0]).amax()
 
     def outputs(self, weights: Weights) -> Tensor:
-        """Return the outputs of the model with the given weights, (1 + B, T, d_output)."""
+        """Return the outputs (1 + B, T, d_output) of the model with the given weights."""
 
         def call(x: Tensor) -> Tensor:
             return only_output(functional_call(self.model, weights, (x,)))

@@ -82,7 +82,9 @@ class Modes(ABC):
 
     @abstractmethod
     def values(self, eigenvalues: Tensor) -> Tensor:
-        """Return the values of all modes (without phases) at all times, (K, …), given their eigenvalues or moduli."""
+        """Return the values (K, …) of all modes (without phases) at all times, given the eigenvalues or moduli of the
+        modes.
+        """
 
     @abstractmethod
     def _mode_change(self, radii: Tensor, perturbed: AbstractSet[str]) -> Tensor:
@@ -106,7 +108,7 @@ class Modes(ABC):
         return np.concatenate([self._upper(base, perturbed, ball, piece).cpu().numpy() for piece in pieces])
 
     def _upper(self, base: float, perturbed: AbstractSet[str], ball: WeightBall, radii: Tensor) -> Tensor:
-        """Compute the upper bound of the perturbation error for some of the radii, (R, 1)."""
+        """Compute the upper bound of the perturbation error for some of the radii, which have shape (R, 1)."""
         _, inputs, outputs = self.names
         readout, drive = (  # in order ∞ every entry may change by β
             norm + (math.sqrt(entries) if ball.order == math.inf else 1.0) * radii * (name in perturbed)

@@ -38,7 +38,8 @@ class Check:
         self.tol, self.channel_tol = self._tolerances() if tol is None else (tol, tol)
 
     def _tolerances(self) -> tuple[float, float]:
-        """Return the tolerances of the check, from the coarsest dtype in the model and its sensitivity to rounding.
+        """Return the tolerances of the check, from the coarsest dtype of the model and the model's sensitivity to
+        rounding.
 
         The first tolerance is for errors relative to the largest output, the second for errors relative to the largest
         output of the same channel.

@@ -27,7 +27,7 @@ class Piece:
 @final
 @dataclass(frozen=True)
 class Feed:
-    """One call of a model in a plan: the rows of its batch, the state it starts from, and where the new state is
+    """One call of a model in a plan: the rows of the batch, the state before the call, and where the new state is
     stored.
     """
 

@@ -75,12 +75,12 @@ class Search:
 
     @property
     def value(self) -> np.ndarray:
-        """Largest value of the memory function found at each time, (T,)."""
+        """Largest value of the memory function found at each time, as a tensor (T,)."""
         return self._value.numpy()
 
     @property
     def maximizer(self) -> np.ndarray:
-        """Input that gave the largest value at each time, (T, d_input)."""
+        """Input that gave the largest value at each time, as a tensor (T, d_input)."""
         return self._best.numpy()
 
     @property
@@ -141,7 +141,7 @@ class Search:
                     break
 
     def _leaders(self) -> Tensor:
-        """Return the inputs that gave the largest values at most times in the last half of the searched steps."""
+        """Return the inputs that most often gave the largest value in the last half of the searched steps."""
         late = slice(self.limit // 2, self.limit)
         alive = self._value[late] > 8 * self.rounding
         led = self._best[late][alive] if bool(alive.any()) else self._best[self._value.argmax()][None]
@@ -155,8 +155,8 @@ class Search:
                 pass
 
     def _search(self, points: Tensor) -> None:
-        """Measure the memory function for inputs up to step ``searched``, and for the best of all inputs so far up to
-        the end.
+        """Measure the memory function of given inputs up to step ``searched``, and of the best input so far at later
+        steps.
 
         Without the latter, the curve would fall to zero where the search ends.
         """
@@ -171,7 +171,7 @@ class Search:
         return torch.cat([torch.cat(list(self._evaluated(some, self.horizon)), 1) for some in groups])
 
     def _evaluated(self, points: Tensor, horizon: int) -> Iterator[Tensor]:
-        """Yield the memory function for each of n inputs in pieces of the time axis, (n, ·)."""
+        """Yield the memory function for each of n inputs, in pieces (n, ·) of the time axis."""
         inputs, at, whole = points.double().cpu(), 0, horizon >= self.searched
         if whole:
             self._gram += inputs.mT @ inputs
@@ -185,7 +185,7 @@ class Search:
             yield speed
 
     def _keep(self, at: int, value: Tensor, inputs: Tensor) -> None:
-        """Keep the values of the memory function that exceed the values so far, and the inputs that gave them."""
+        """Update the largest value of the memory function at each time, and the inputs that gave these values."""
         now = slice(at, at + len(value))
         known = self._value[now]
         better = (value > known) | (value.isnan() & ~known.isnan())  # a NaN is kept, to be reported
@@ -200,16 +200,14 @@ class Search:
         return max(1, 8 * CHUNK_ELEMENTS // width)
 
     def _speeds(self, points: Tensor, velocity: Tensor) -> Tensor:
-        """Return the size of the output's rate of change, |d/dt H_t(u^x)|, normalized by the chosen ``norm``,
-        (n, T).
-        """
+        """Return the size (n, T) of the output's rate of change, |d/dt H_t(u^x)|, normalized as ``norm`` says."""
         speed = _length(velocity)
         if self.norm == "ball":
             return speed / self.bound
         return speed / (points.abs().amax(1, keepdim=True) + 1) if self.norm == "plus_one" else speed
 
     def _velocities(self, points: Tensor, horizon: int, linear: System | None = None) -> Iterator[Tensor]:
-        """Yield the output's rate of change, d/dt H_t(u^x), in pieces of the time axis, (n, ·, d_output)."""
+        """Yield the output's rate of change, d/dt H_t(u^x), in pieces (n, ·, d_output) of the time axis."""
         x = torch.cat([torch.zeros_like(points[:1]), points])
 
         def drive(start: int, stop: int) -> Tensor:

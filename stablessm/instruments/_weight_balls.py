@@ -20,7 +20,7 @@ WeightNorm: TypeAlias = Literal["tensor_max", "entry_max"]
 
 
 def select(model: nn.Module, parameters: Sequence[str] | str | None) -> Weights:
-    """Return trainable parameters of a model: all, those of recurrences (``recurrent``), or those with matching names.
+    """Return some trainable parameters of a model: all, the recurrent ones (``recurrent``), or those whose names match.
 
     >>> list(select(nn.LSTM(1, 2), ["weight_*"]))
     ['weight_ih_l0', 'weight_hh_l0']

@@ -41,7 +41,7 @@ class BernsteinCheck(Result):
 
     @property
     def bound(self) -> Tensor:
-        """Return the values of the bound at ``times``, (T,)."""
+        """Return the values (T,) of the bound at ``times``."""
         return self.constant * torch.exp(-self.rate * self.times)
 
     def against(self, times: Tensor | Sequence[float], memory: Tensor | Sequence[float], *, floor: float = 0.0) -> Self:

@@ -273,8 +273,7 @@ def _stop(value: np.ndarray, floor: float) -> int:
 
 
 def _abruptness(time: np.ndarray, value: np.ndarray, floor: float) -> float:
-    """Return a positive number if a curve drops abruptly to its floor, and a negative number if it decays down to the
-    floor.
+    """Return a positive number if a curve drops abruptly to its floor, and a negative number for a gradual decay.
 
     It is log(last value / (100 floor)) minus six times the fall per sample before the last value. A curve that decays
     comes close to the floor before it reaches the floor, so that the number is negative. ``time`` also contains the
@@ -291,7 +290,7 @@ def _abruptness(time: np.ndarray, value: np.ndarray, floor: float) -> float:
 
 
 def _longest_gap(value: np.ndarray, floor: float) -> int:
-    """Return the largest number of consecutive samples in the noise floor between two samples above it."""
+    """Return the largest number of consecutive samples in the noise floor between two samples above the floor."""
     return int(np.diff(np.flatnonzero(value > CLEAR * floor), prepend=-1).max(initial=1)) - 1
 
 

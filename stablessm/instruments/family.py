@@ -103,17 +103,16 @@ class PerturbationFamily(Result):
 
     @property
     def radius(self) -> np.ndarray:
-        """Return the radii β of the perturbation curves, (R,)."""
+        """Return the radii β of the perturbation curves as an array (R,)."""
         return next(iter(self.curves.values())).radius
 
     @property
     def errors(self) -> np.ndarray:
-        """Return the errors E_m(β) that the search found, (widths, R)."""
+        """Return the errors E_m(β) that the search found, as an array (widths, R)."""
         return np.stack([curve.lower for curve in self.curves.values()])
 
     def crossings(self, margin: float = 0.0) -> list[Crossing]:
-        """Return, for consecutive widths, the radii at which the error of the wider model overtakes the narrower
-        model's.
+        """Return, for consecutive widths, the radii at which the wider model becomes worse than the narrower model.
 
         The error of the wider model must exceed (1 + margin) times the error of the narrower model. Between radii both
         errors are interpolated linearly on logarithmic axes, or in β itself between 0 and the first positive radius.

@@ -47,7 +47,7 @@ def token_system(model: Any, output: Output | None) -> System:
 
 
 def closed(system: System, suffix: Sequence[int]) -> System:
-    """Return a system that appends the tokens ``suffix`` to its input before it runs the model."""
+    """Return a system that runs the model on the input followed by the tokens ``suffix``."""
     if not system.pooled:
         raise ArgumentError("suffix", "None, since the model answers at every token, before the suffix", list(suffix))
     end = torch.tensor(checked_tokens(system.model, "suffix", suffix), device=system.device)[None, :, None]
@@ -71,7 +71,7 @@ def neutral_prefix(model: Any, prefix: Sequence[int] | None) -> list[int]:
 
 
 def checked_tokens(model: Any, argument: str, tokens: Sequence[int]) -> list[int]:
-    """Check token ids and return them; raise an ArgumentError if there are none or the model lacks one of them."""
+    """Check token ids and return them; raise an ArgumentError if there are none or if one is not in the vocabulary."""
     size = model.get_input_embeddings().weight.shape[0] if hasattr(model, "get_input_embeddings") else None
     try:
         ids = [operator.index(token) for token in tokens]

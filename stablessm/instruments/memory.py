@@ -233,7 +233,7 @@ def _of_tokens(
 
 
 def finite_curve(time: np.ndarray, value: Any, maximizer: Any, floor: float, **facts: Any) -> MemoryCurve:
-    """Create the memory curve, or raise an error that states the first step at which it is not finite."""
+    """Create the memory curve, or raise an error that states the first step at which the curve is not finite."""
     value = np.asarray(value, dtype=np.float64)
     maximizer = None if maximizer is None else np.asarray(maximizer, dtype=np.float64)
     bad = np.flatnonzero(~np.isfinite(value))

@@ -318,7 +318,9 @@ def _same(a: np.ndarray, b: np.ndarray, tolerance: float) -> bool:
 
 
 def _compare(now: np.ndarray, draws: list[np.ndarray], tolerance: float) -> str:
-    """Describe how sorted numbers differ from several random draws of the initial numbers; return "" if they do not."""
+    """Describe how sorted numbers differ from several random draws of the initial numbers; return "" without a
+    difference.
+    """
     found = f"is {now[0]:.4g} to {now[-1]:.4g}"
     low, high = min(draw[0] for draw in draws), max(draw[-1] for draw in draws)
     if all(_same(draw, draws[0], tolerance) for draw in draws):

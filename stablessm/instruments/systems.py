@@ -63,7 +63,7 @@ class System:
     """Number of values in the largest tensor of the state of one sequence."""
 
     def telling(self, tell: Callable[[], object]) -> System:
-        """Return a copy of the system that calls ``tell`` whenever it runs, for example to show progress."""
+        """Return a copy of the system that calls ``tell`` whenever the system runs, for example to show progress."""
 
         def call(x: Tensor, state: Any) -> tuple[Tensor, Any]:
             tell()
@@ -219,7 +219,8 @@ def _try(system: System, x: Tensor) -> Tensor:
 
 
 def seeing_ahead(system: System, steps: int) -> System:
-    """Find out how far a model looks ahead, and return the system with ``ahead``, the number of extra inputs it needs.
+    """Find out how far a model looks ahead; return the system with ``ahead``, the number of inputs needed after the
+    last step.
 
     A model looks ahead, at whatever distance, if an output changes when all the input after these steps changes.
     It gets ``steps`` steps, or three times as many if it looks further ahead than that and these are enough.
@@ -372,7 +373,7 @@ def _on_arrays(call: Call) -> Call:
 
 
 def _as_tensor(y: Any, x: Tensor | np.ndarray) -> Any:
-    """Convert the result of a function to a tensor if it is an array or a list; return other results unchanged."""
+    """Convert arrays and lists that a function returned to tensors; return other results unchanged."""
     if not isinstance(y, np.ndarray | list | np.generic):
         return y
     return torch.as_tensor(np.asarray(y), device=x.device if isinstance(x, Tensor) else None)

@@ -134,7 +134,9 @@ class SequenceLayer(nn.Module, ABC):
         return _in_dtype_of(x_t, self._readout(new, x_t)), new
 
     def _step_at_once(self, x_t: Tensor, state: Tensor) -> tuple[Tensor, Tensor] | None:
-        """Compute one step with a few Triton kernels, or return None if the layer or its tensors do not allow it."""
+        """Compute one step with a few Triton kernels, or return None if the kernels do not support the layer or its
+        tensors.
+        """
         return None
 
     def _run(

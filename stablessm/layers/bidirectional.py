@@ -89,7 +89,7 @@ class Bidirectional(nn.Module):
 
 
 def _reversal(x: Tensor, lengths: Tensor | None) -> Tensor:
-    """Return indices (B, T) that reverse the real steps of each sequence and leave its padding in place.
+    """Return indices (B, T) that reverse the real steps of each sequence and leave padding in place.
 
     Applying the indices twice restores the order.
     """

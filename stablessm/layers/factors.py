@@ -45,7 +45,9 @@ class Weights(NamedTuple):
 
 
 def computed_at_once(weights: Weights | None) -> tuple[Tensor, Tensor] | None:
-    """Compute a recurrence's factors a and g with one GPU kernel; return None if the kernel does not support them."""
+    """Compute a recurrence's factors a and g with one GPU kernel; return None if the kernel does not support the
+    recurrence.
+    """
     if weights is None:
         return None
     kind, map, *tensors = weights

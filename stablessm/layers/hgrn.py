@@ -18,7 +18,8 @@ from stablessm.scan.projection import project
 
 @final
 class HGRN(UnitLayer):
-    """Hierarchically gated recurrent unit (HGRN, arXiv 2311.04823); a map gives the lower bounds of its forget gates.
+    """Hierarchically gated recurrent unit (HGRN, arXiv 2311.04823); any reparameterization (map) gives the lower gate
+    bounds.
 
     h[t] = a[t] ⊙ h[t-1] + (1 - a[t]) ⊙ silu(B x[t] + b),  a[t] = γ + (1 - γ) ⊙ sigmoid(G x[t] + g),  γ = exp(λ),
     y[t] = C (h[t] ⊙ silu(O x[t])).

@@ -87,7 +87,7 @@ class LRU(DiagonalLayer):
             nn.init.normal_(self.D, std=self.d_input**-0.5)
 
     def eigenvalues(self) -> Tensor:
-        """Return the complex eigenvalues λ, (d_state,)."""
+        """Return the complex eigenvalues λ as a tensor (d_state,)."""
         return self._discretize(None)[0]
 
     @checked

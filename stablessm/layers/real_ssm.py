@@ -117,7 +117,7 @@ class RealSSM(DiagonalLayer):
         return torch.where(rough > 1e-5, rough, exact)  # below this, a difference in float32 would lose its digits
 
     def eigenvalues(self) -> Tensor:
-        """Return the real eigenvalues λ, (d_state,)."""
+        """Return the real eigenvalues λ as a tensor (d_state,)."""
         return self.map(self.w.to(self._parameter_dtype()))
 
     @checked

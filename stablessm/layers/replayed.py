@@ -52,7 +52,7 @@ class Replayed(Generic[Result]):
         return [argument.shape for argument in arguments] == [own.shape for own in self.arguments]
 
     def __call__(self, *arguments: Tensor) -> Result:
-        """Replay the graph with new arguments, and return its result, which the next call overwrites."""
+        """Replay the graph with new arguments; return the result of the graph, which the next call overwrites."""
         for own, argument in zip(self.arguments, arguments, strict=True):
             own.copy_(argument)
         self.graph.replay()

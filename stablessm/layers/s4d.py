@@ -92,7 +92,7 @@ class S4D(DiagonalLayer):
         nn.init.normal_(self.D)
 
     def eigenvalues(self) -> Tensor:
-        """Return the complex eigenvalues λ, (H, N)."""
+        """Return the complex eigenvalues λ as a tensor (H, N)."""
         dtype = self._parameter_dtype()
         return torch.complex(self.map(self.w.to(dtype)), self.frequency.to(dtype))
 

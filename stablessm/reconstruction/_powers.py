@@ -17,7 +17,8 @@ Pair = tuple[Tensor, Tensor]
 
 
 def powers(base: Tensor, inner: int, outer: int) -> tuple[Tensor, Tensor]:
-    """Return the powers base^b for b < 2^inner, (N, 2^inner), and base^(a 2^inner) for a < outer, (N, outer).
+    """Return two arrays of powers: base^b for b < 2^inner, (N, 2^inner), and base^(a 2^inner) for a < outer, (N,
+    outer).
 
     The base is (N,), complex128, with |base| ≤ 1. For |base| > 1 call it with :func:`reciprocal` and count the
     exponents from the other end.

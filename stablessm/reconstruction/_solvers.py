@@ -65,7 +65,7 @@ class DenseSolver:
 
 
 def dense_solver(A: Tensor, cutoff: float, tikhonov: float) -> DenseSolver:
-    """Build a least-squares solver for the matrix A from its singular value decomposition."""
+    """Build a least-squares solver for a matrix A from the singular value decomposition of A."""
     left, values, right = torch.linalg.svd(A, full_matrices=False)
     rank = int((values > cutoff * values[0]).sum())
     kept = values[:rank]

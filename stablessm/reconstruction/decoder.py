@@ -92,7 +92,7 @@ def decode(
     tikhonov: float = 0.0,
     method: Method = "auto",
 ) -> Tensor:
-    """Decode the last ``length`` inputs u, oldest first, of a recurrence x_k = Λ x_{k-1} + u_k from its state x.
+    """Decode the last ``length`` inputs u, oldest first, from the state x of a recurrence x_k = Λ x_{k-1} + u_k.
 
     It solves these equations (LRU-UA eq. 4, 5)::
 

@@ -134,7 +134,8 @@ def decode_sparse(
 
 
 def mixed(lam: Tensor, psi: Tensor, eps: float) -> tuple[list[Equations], Tensor]:
-    """Return the decoding equations of each channel, and the product Ω (equations, P) of their matrices and the basis.
+    """Return the decoding equations of each channel, and the product Ω (equations, P) of the equations' matrices and
+    the basis.
 
     Each row of Ω is divided by the norm of the corresponding row of V.
     """

@@ -112,7 +112,7 @@ def touching(map: Reparameterization, interval: tuple[float, float], *, beyond: 
 
 
 def grows(map: Reparameterization, interval: tuple[float, float]) -> bool:
-    """Return True if the stability modulus may be infinite, because it still grows toward the ends of the search
+    """Return True if the stability modulus may be infinite: the search still finds growing values at the ends of the
     interval.
 
     The modulus must be more than twice the modulus of the middle half of the interval, and its supremum must be next to

@@ -20,7 +20,7 @@ _factories: dict[tuple[Time, str], Callable[..., Reparameterization]] = {
 
 
 def get(name: str | Reparameterization, time: Time = "continuous", **options: float) -> Reparameterization:
-    """Return the scalar map with a given name; a map object is returned unchanged if it is for this kind of time.
+    """Return the scalar map with a given name; a map object for the same kind of time is returned unchanged.
 
     >>> get("best", time="discrete", b=2.0)
     best(a=1.0, b=2.0, time='discrete')

@@ -22,7 +22,7 @@ def skew_part(M: Tensor) -> Tensor:
 
 
 def apply(S: Tensor, value: Callable[[Tensor], Tensor], difference: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-    """Compute the matrix function V φ(s) Vᵀ of symmetric matrices S = V s Vᵀ, (..., m, m).
+    """Compute the matrix function V φ(s) Vᵀ for symmetric matrices S = V s Vᵀ of shape (..., m, m).
 
     ``value`` is φ, and ``difference(x, y)`` its divided difference (φ(x) - φ(y))/(x - y), or φ'(x) at
     x = y. The gradient is the Daleckii-Krein formula V (D ∘ (Vᵀ G V)) Vᵀ with D the divided differences of

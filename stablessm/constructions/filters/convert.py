@@ -101,7 +101,7 @@ class _Tape:
 
 
 class _Replacement(nn.Module):
-    """A module that replaces another module; attributes that it lacks are read from the replaced module."""
+    """A module that replaces another module; missing attributes are read from the replaced module."""
 
     def __init__(self, tape: _Tape) -> None:
         super().__init__()
@@ -222,7 +222,7 @@ class StreamingModel(nn.Module):
 
     @property
     def failed(self) -> tuple[tuple[str, int], ...]:
-        """Module and index of each filter for which no recurrence met the tolerance, so that it keeps a buffer."""
+        """Module and index of each filter that keeps a buffer because no recurrence met the tolerance."""
         every = ((module.name, i, fit) for module in self.converted for i, fit in enumerate(module.fits))
         return tuple((name, i) for name, i, fit in every if fit.failed)
 

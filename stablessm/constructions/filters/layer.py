@@ -41,7 +41,7 @@ class FilterFit(Result):
 
     @property
     def failed(self) -> bool:
-        """Whether no recurrence met the tolerance, so that the filter keeps a buffer."""
+        """Whether the filter keeps a buffer because no recurrence met the tolerance."""
         return bool(self.reason)
 
 

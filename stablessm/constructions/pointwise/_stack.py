@@ -62,7 +62,9 @@ class LayerStack(nn.Module):
         return y_t.to(x_t.dtype), tuple(after)
 
     def _cast(self, x: Tensor) -> Tensor:
-        """Convert the input to the dtype of the parameters; raise an ArgumentError if it is not floating point."""
+        """Convert the input to the dtype of the parameters; raise an ArgumentError for an input that is not floating
+        point.
+        """
         if not x.is_floating_point():
             raise ArgumentError("x", "real floating point numbers", x.dtype)
         return x.to(next(self.parameters()).dtype)

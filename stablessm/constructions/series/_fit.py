@@ -1,4 +1,4 @@
-"""Fit of Volterra kernels by products of exponential sums; all sums share their exponentials. Does not import torch."""
+"""Fit of Volterra kernels by products of exponential sums, all with the same exponentials. Does not import torch."""
 
 from __future__ import annotations
 

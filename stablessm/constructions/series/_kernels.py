@@ -38,8 +38,8 @@ class SampledKernel:
 
     @cached_property
     def whole(self) -> np.ndarray | None:
-        """The symmetric part of the kernel at all (horizon + 1)^n points; None if they are too many to evaluate a
-        function.
+        """The symmetric part of the kernel at all (horizon + 1)^n points; None for a function if there are too many
+        points.
         """
         large = self.order > 1 and (self.horizon + 1) ** self.order > _ALL
         if large and not isinstance(self.source, np.ndarray):
@@ -127,7 +127,7 @@ class SampledKernel:
         return symmetric_part(core)
 
     def tested(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return random steps, which are the grid nodes on every axis for testing a fit, and their weights."""
+        """Return the nodes of the test grid along each axis, which are random steps, and the weights of the nodes."""
         return strata(self.horizon, _TESTED[self.order], seed=1)
 
     def scattered(self) -> tuple[tuple[np.ndarray, float], ...]:

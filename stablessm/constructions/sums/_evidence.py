@@ -68,7 +68,7 @@ class Path:
         return self._target - basis @ (basis.conj().T @ self._target)
 
     def parameters(self, rates: np.ndarray) -> int:
-        """Return the number of real parameters of an exponential sum with these rates, including its weights."""
+        """Return the number of real parameters, rates and weights, of an exponential sum with these rates."""
         states = self.domain.order(rates) * (2 if self.domain.is_complex else 1)
         return len(rates) + int(self.domain.turns(rates).sum()) + states * self.problem.values.shape[1]
 
@@ -127,9 +127,7 @@ class Path:
         return self.models[order]
 
     def _shrink(self, order: int) -> None:
-        """Try to improve the fit with ``order`` states: start from fits with one or two more states, without one of
-        their modes.
-        """
+        """Try to improve the fit with ``order`` states by removing a mode from fits with one or two more states."""
         starts = []
         for more in (order + 1, order + 2):
             model = self.models.get(more)
@@ -173,7 +171,7 @@ class Path:
             self._keep(self.models, self._descend(model.rates, _CONVERGED))
 
     def _keep(self, models: dict[int, Model], model: Model) -> None:
-        """Store a fit if it is the best so far with its number of states."""
+        """Store a fit unless a better fit with the same number of states is stored already."""
         order = self.domain.order(model.rates)
         if np.isfinite(model.size) and (order not in models or model.size < models[order].size):
             models[order] = model

@@ -72,7 +72,7 @@ def long_hankel(values: np.ndarray, width: int, *, padded: bool = False, rounds:
 
 
 def _product(values: np.ndarray, block: np.ndarray, rows: int) -> np.ndarray:
-    """Multiply the Hankel matrix by a block of vectors with an FFT: return Σ_j ρ(i + j) block[j], (rows, q, k)."""
+    """Multiply the Hankel matrix by a block of vectors with an FFT: Σ_j ρ(i + j) block[j], an array (rows, q, k)."""
     from scipy import fft
 
     columns = len(block)
@@ -89,8 +89,8 @@ def _product(values: np.ndarray, block: np.ndarray, rows: int) -> np.ndarray:
 
 
 def _transposed_product(values: np.ndarray, block: np.ndarray, columns: int) -> np.ndarray:
-    """Multiply the adjoint Hankel matrix by a block of vectors with an FFT: return Σ_i,q ρ_q(i + j)* block[i, q],
-    (columns, k).
+    """Multiply the adjoint Hankel matrix by a block of vectors with an FFT: Σ_i,q ρ_q(i + j)* block[i, q], (columns,
+    k).
     """
     total = np.zeros((columns, block.shape[2]), dtype=np.result_type(values, block))
     for entry in range(values.shape[1]):

@@ -88,9 +88,7 @@ def minimax_program(along: np.ndarray, left: np.ndarray, low: np.ndarray, high: 
 def _step(
     rows: _Rows, h: np.ndarray, z: np.ndarray, s: np.ndarray, y: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
-    """Return a predictor-corrector step for the unknowns z, slacks s and multipliers y; None if they are at the
-    minimum.
-    """
+    """Return a predictor-corrector step for the unknowns z, slacks s and multipliers y; None at the minimum."""
     from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
     primal, dual, mean = rows.product(z) - s - h, rows.adjoint(y), float(y @ s) / len(h)

@@ -46,7 +46,7 @@ def measured(
 
 
 def _l1(es: ExponentialSum, samples: Samples, error: Error, discrete: bool) -> float:
-    """Return the ℓ1 error |ρ - ρ̂| of a sum, summed or integrated over time; for matrix kernels, its largest row sum."""
+    """Return the ℓ1 error |ρ - ρ̂| of a sum, summed or integrated over time; for matrix kernels, the largest row sum."""
 
     def rows(values: np.ndarray, times: np.ndarray) -> np.ndarray:
         left = np.abs(es(times).reshape(values.shape) - values)

@@ -155,7 +155,7 @@ class Domain:
         return ~self.single(rates) | self.is_complex
 
     def _columns(self, rates: np.ndarray) -> np.ndarray:
-        """Return, for each rate, the index of the first column that it has in the result of ``matrix``."""
+        """Return the index of the first column of each rate in the result of ``matrix``."""
         width = np.where(self.single(rates), 1, 2)
         return np.cumsum(width) - width
 

@@ -47,7 +47,9 @@ class Panels:
         return Panels(self.left, self.right, self.times, values)
 
     def misfit(self) -> np.ndarray:
-        """Return the largest interpolation error over the entries of the function, at each check point, (p, checks)."""
+        """Return the largest interpolation error of any entry of the function at each check point, as an array (p,
+        checks).
+        """
         nodes = 2 * (self.times[:, :_NODES] - self.left[:, None]) / (self.right - self.left)[:, None] - 1
         checks = 2 * (self.times[:, _NODES:] - self.left[:, None]) / (self.right - self.left)[:, None] - 1
         interpolated = _barycentric(nodes, checks) @ self.values[:, :_NODES]

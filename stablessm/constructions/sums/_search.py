@@ -85,7 +85,9 @@ class Search:
 
     @property
     def jump(self) -> float:
-        """Size of the largest jump of the kernel. Sums are continuous, so their error is at least half of the jump."""
+        """Size of the largest jump of the kernel; sums are continuous, so every sum has an error of at least half the
+        jump.
+        """
         panels = self.samples.panels
         return 0.0 if panels is None or self.samples.step is not None or self.samples.relative else panels.jump()[0]
 
@@ -106,19 +108,21 @@ class Search:
 
     @property
     def dense(self) -> bool:
-        """Whether there are evenly spaced samples that are few enough to store their Hankel matrix."""
+        """Whether the samples are evenly spaced and few enough to store the whole Hankel matrix."""
         return self.samples.even is not None and len(self.samples.even[0]) <= _hankel.DENSE + 1
 
     @property
     def most(self) -> int:
-        """Highest order that the search tries: half the number of samples, at most a fixed limit or ``max_order``."""
+        """Highest order that the search tries: the minimum of half the number of samples, a fixed limit and
+        ``max_order``.
+        """
         half = (len(self.samples.times) + 1) // 2
         half = half if self.dense and self.samples.uniform else min(_MOST_LONG, half)
         return min(half, self.request.max_order or half)
 
     @property
     def noise(self) -> float:
-        """Estimated standard deviation of noise in the samples, from their Hankel singular values; 0 if unknown."""
+        """Estimated standard deviation of noise in the samples, from Hankel singular values; 0 if unknown."""
         if not self.samples.uniform or len(self.samples.times) < _FEW:
             return 0.0
         if self.dense and self.hankel is not None:
@@ -132,14 +136,16 @@ class Search:
         return self.noise * np.sqrt(2 * np.log(len(self.samples.times))) > tol
 
     def _above(self, noise: float) -> int:
-        """Return the number of Hankel singular values above those of white noise of standard deviation ``noise``."""
+        """Return the number of Hankel singular values that exceed the singular values of white noise of deviation
+        ``noise``.
+        """
         if self.hankel is None:
             return self._guess(noise)
         rows = (len(self.samples.times) + 1) // 2
         return max(1, int((self.hankel[0].singular_values > 3 * noise * np.sqrt(rows)).sum()))
 
     def best(self, order: int) -> Fit:
-        """Return the best fit of the given order after minimax optimization, with its error at all times."""
+        """Return the best fit of the given order after minimax optimization, with the largest error at all times."""
         if order not in self._whole:
             self._whole[order] = self._repaired(self._polish(order, 0.0), order)
         return self._whole[order]
@@ -300,7 +306,7 @@ class Search:
         return min(self.tried.values(), key=lambda fit: fit.error)
 
     def least(self) -> Fit:
-        """Return the fit with the fewest states among those that are about as good as the best fit so far."""
+        """Return the fit with the fewest states of all fits that are about as good as the best fit so far."""
         while True:
             error = min(fit.error for fit in self.tried.values())
             order = min(order for order, fit in self.tried.items() if fit.error <= _ENOUGH * error)
@@ -485,7 +491,7 @@ def _distinct(fits: list[Fit]) -> list[Fit]:
 
 
 def subset(n: int, count: int) -> np.ndarray:
-    """Select at most ``count`` of n times: half of them geometrically spaced and half random; return their indices."""
+    """Return the indices of at most ``count`` of n times: half of them geometrically spaced, half random."""
     if n <= max(count, _hankel.DENSE + 1):
         return np.arange(n)
     graded = np.geomspace(1, n, count // 2).astype(np.int64) - 1

@@ -51,7 +51,7 @@ class Stateful(ABC):
         return self.run(x)[0]
 
     def step(self, x: Tensor, state: Any = None) -> Result:
-        """Run a single step, x (B, 1, d_input), by the method of the model for single steps, if it has one."""
+        """Run a single step x (B, 1, d_input), with the model's own method for single steps if there is one."""
         return self.run(x, state)
 
     def padded(self, x: Tensor, real: Tensor, state: Any = None) -> Result:
@@ -81,7 +81,7 @@ class Stateful(ABC):
         raise NotSupportedError("the state cannot remove steps; copy it to return to it")
 
     def generate(self, x: Tensor, steps: int) -> Tensor:
-        """Generate tokens greedily; return the tokens of x and the new tokens, (B, T + steps)."""
+        """Generate tokens greedily; return the tokens of x followed by the new tokens as (B, T + steps)."""
         raise NotSupportedError("the model has no generate method")
 
     def only_attends(self) -> bool:
@@ -89,7 +89,7 @@ class Stateful(ABC):
         return False
 
     def without_positions(self) -> Stateful:
-        """Return an adapter that does not pass positions, so that the model must derive them from its state."""
+        """Return an adapter that passes no positions to the model, which must derive the positions from its state."""
         raise NotSupportedError("the model takes no positions")
 
     def cast(self, dtype: torch.dtype) -> Stateful:

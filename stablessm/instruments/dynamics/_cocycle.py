@@ -134,7 +134,9 @@ class Growth:
     logs: list[float] = field(default_factory=list)
 
     def add(self, matrix: Tensor) -> None:
-        """Multiply the product of Jacobian matrices by the next matrix, and store its norm at some steps."""
+        """Multiply the product of Jacobian matrices by the next matrix, and store the norm of the product at some
+        steps.
+        """
         self.product = matrix @ self.product
         self.steps += 1
         size = float(self.product.abs().max())

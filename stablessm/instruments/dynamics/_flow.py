@@ -199,7 +199,7 @@ def _tested(found: Flow) -> Flow:
 
 
 def _needs_differences(found: Flow) -> bool:
-    """Return True if finite differences must be used, because forward derivatives do not exist or contradict them."""
+    """Return True if finite differences must be used, because forward derivatives do not exist or are wrong."""
     x = found.x[:1, :4].clone()
     dx = torch.ones_like(x)
     with torch.no_grad():

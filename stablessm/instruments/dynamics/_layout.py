@@ -217,7 +217,7 @@ def _copied(value: Any, entries: dict[Any, Any]) -> Any:
 
 
 def repeated(state: Any, rows: int, axis: int) -> Any:
-    """Repeat a state with one row along an axis, so that it has ``rows`` equal rows."""
+    """Repeat a state with one row along an axis, to a state with ``rows`` equal rows."""
 
     def wide(value: Any) -> Any:
         tensor = torch.as_tensor(value)

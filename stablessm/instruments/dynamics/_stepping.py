@@ -162,7 +162,7 @@ def _tried(step: Step, x: Any, state: Any) -> Any:
 
 
 def _function(model: Any, x: Tensor | None, state: Any) -> Stepper:
-    """Return the stepper of a function, in the first form of its input and state that the function accepts."""
+    """Return the stepper of a function, with the first form of input and state that the function accepts."""
     if x is None and state is None:
         raise ArgumentError("state", "the first state, since the model has neither inputs nor a state of its own", None)
     reasons: list[Exception] = []

@@ -187,7 +187,8 @@ def effective_remembrance(
     seed: Seed = 0,
     progress: bool = True,
 ) -> Remembrance:
-    """Measure how much the predictions of a model change if it sees only the latest inputs (effective remembrance).
+    """Measure how much the predictions of a model change if the model sees only the latest inputs (effective
+    remembrance).
 
     At random positions of the inputs, the distance is the total variation ½ Σ |p - q| between the probabilities of the
     next token given all inputs so far (p) and given the last c inputs from a fresh state (q).

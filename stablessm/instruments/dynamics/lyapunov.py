@@ -152,7 +152,7 @@ def lyapunov_spectrum(
     seed: Seed = 0,
     progress: bool = True,
 ) -> LyapunovSpectrum:
-    """Measure the Lyapunov exponents of a model: the rates at which small differences of its state grow or shrink.
+    """Measure the Lyapunov exponents of a model: the rates at which small differences between states grow or shrink.
 
     J_t is the Jacobian matrix of the state after step t with respect to the state before it. The exponents are
     the logarithms of the growth rates of J_t ⋯ J_1. They are computed by multiplying k directions by J_t and
@@ -265,7 +265,7 @@ class _Measurement:
         self.scale = max(float(rows.abs().max()), 0.999 * self.scale)
 
     def _not_finite(self, step: int) -> NumericalError:
-        """Create the error for a state that is not finite after step ``step``, with advice on how to avoid it."""
+        """Create the error for a state that is not finite after step ``step``, with advice on what to change."""
         most = (step - 1) * 5 // 11 if self.run.alone else step - 1  # trajectories are up to 2.2 times as long
         fewer = f"give at most {most} steps, " if most else ""
         remedy = f"{fewer}start from another state or give smaller inputs"
@@ -299,7 +299,7 @@ class _Measurement:
         )  # fmt: skip
 
     def _trajectories(self) -> tuple[Cocycle, Growth, Tensor | None]:
-        """Run the trajectories; return the growth of small changes, and the Jacobian matrix if it is constant."""
+        """Run the trajectories; return the growth of small changes, and the Jacobian matrix if it never changes."""
         size = self.run.size
         matrix = self._matrix() if size <= MOST_EXPONENTS else None
         if not self.full or matrix is None:
