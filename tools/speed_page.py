@@ -269,7 +269,8 @@ def main(root: Path = Path()) -> None:
 def _about(record: Record) -> str:
     machine, summary = record["machine"], record["summary"]
     versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
-    facts = [f"{machine['device']}, {machine['threads']} threads; {versions}; {record['date']}"]
+    threads = f"{machine['threads']} thread{'s' * (machine['threads'] != 1)}"
+    facts = [f"{machine['device']}, {threads}; {versions}; {record['date']}"]
     if "copy_gigabytes_per_second" in summary:
         facts.append(f"copy bandwidth {summary['copy_gigabytes_per_second']:.0f} GB/s")
     for name, rate in summary.items():
@@ -278,7 +279,7 @@ def _about(record: Record) -> str:
     missing = [f"{name} {why}" for name, why in record.get("peers", {}).items() if not why[0].isdigit()]
     facts += [f"not measured: {', '.join(missing)}"] if missing else []
     facts += [] if record["complete"] else ["the run was interrupted"]
-    return f"`{record['command']}` on {'; '.join(facts)}.\n"
+    return f"Measured by `{record['command']}` on {'; '.join(facts)}.\n"
 
 
 def _without_time(record: Record, facts: Sequence[str]) -> list[str]:
