@@ -36,6 +36,11 @@ def is_spoilt(tensor: Tensor, limit: float | None) -> bool:
     return tensor.is_complex() or bool((bad_entries(tensor, limit) & (tensor != -math.inf)).any())
 
 
+def is_mask(path: str, tensor: Tensor) -> bool:
+    """Return True if a tensor with -∞ is an attention mask, by its name or because its other entries are 0."""
+    return "mask" in path or not bool(tensor[tensor.isfinite()].any())
+
+
 def first_bad(bad: Tensor, order: Order, latest: bool) -> tuple[int, ...]:
     """Return the index of the first True entry of a mask; a sequence is searched step by step, from the end if
     ``latest``.

@@ -15,7 +15,8 @@ Phase: TypeAlias = Literal["parameter", "input", "forward", "gradient"]
 
 _REMEDY: dict[Phase, str] = {
     "parameter": "the previous update broke the parameter: clip gradients, lower the learning rate, or give the "
-    "recurrent parameters a learning rate of their own (stablessm.param_groups)",
+    "recurrent parameters a learning rate of their own (stablessm.param_groups); if there was no update, check the "
+    "initialization or the checkpoint",
     "input": "clean the data; values that pad a sequence belong outside it (lengths=)",
     "forward": "check the size of the inputs: normalize them, lower the learning rate, or leave float16",
     "gradient": "look for an operation with an infinite slope (sqrt, log, norm or division at 0) and add an epsilon "
@@ -48,10 +49,20 @@ _CAUSES: dict[Cause, tuple[str, str]] = {
     "recurrent weight": (
         "a recurrent weight outside the stable region",
         "scale it to a spectral radius of at most 1 (nn.init.orthogonal_, weight decay), use tanh instead of relu, or "
-        "use a layer with a stable map (stablessm.LRU, stablessm.RealSSM)",
+        "use a layer with a stable map (stablessm.LRU, stablessm.RealSSM); if it grew in training, lower the learning "
+        "rate",
+    ),
+    "index": (
+        "an index outside the table of an embedding",
+        "set num_embeddings to at least the largest index plus 1 (the whole vocabulary, with special tokens), and map "
+        "unknown or negative indices to an index of the table",
     ),
     "overflow": ("finite numbers whose sum or product overflows", _REMEDY["forward"]),
 }
+_BUFFER = (
+    "set the buffer to finite values (reset_running_stats() for running means), and clean the data: one batch with NaN "
+    "or infinity spoils running statistics; if the buffer was loaded, check the checkpoint"
+)
 _STABLE = (
     "use a stable map ('best' or 'exp', for a matrix 'skew_minus_psd'), which no weight makes unstable; or a "
     "smaller dt under Euler"
@@ -86,15 +97,18 @@ class Divergence(Result):
     cause: Cause | None = None
     """Kind of the operation that produced the first bad number, found by running the module again."""
     weight: str | None = None
-    """Qualified name of the unstable recurrent matrix, if ``cause`` is the recurrent weight of a dense recurrence."""
+    """Qualified name of the unstable recurrent weight, if ``cause`` is the weight of a recurrence without modes."""
     radius: float | None = None
-    """Spectral radius of this matrix."""
+    """Spectral radius of this matrix; for a weight that is no square matrix, the factor by which the values grew with
+    each product."""
 
     @property
     def remedy(self) -> str:
         """Return advice on how to avoid this divergence."""
-        if self.mode is not None and self.mode.unstable:
+        if self.mode is not None and self.mode.unstable and self.cause in (None, "recurrent weight"):
             return _STABLE
+        if self.tensor.startswith("buffer"):
+            return _BUFFER
         return _REMEDY[self.phase] if self.cause is None else _CAUSES[self.cause][1]
 
     def __str__(self) -> str:
@@ -104,7 +118,7 @@ class Divergence(Result):
         place = f"{self.module!r} ({self.kind})" if self.module else f"the model ({self.kind})"
         blame = "" if self.mode is None else f"; most to blame: {self.mode}{', unstable' * self.mode.unstable}"
         cause = "" if self.cause is None else f"; cause: {_CAUSES[self.cause][0]}"
-        radius = "" if self.weight is None else f" ({self.weight}, spectral radius {self.radius:.3g})"
+        radius = "" if self.weight is None else f" ({self.weight}, growth factor {self.radius:.3g} per step)"
         return f"{self.phase}: {self.value:.3g} in {self.tensor} of {place} at {where}{blame}{cause}{radius}"
 
 

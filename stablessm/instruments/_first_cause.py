@@ -6,56 +6,94 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Literal, TypeAlias
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias, final
 
 import torch
 from torch import Tensor, nn
+from torch.utils.weak import WeakTensorKeyDictionary
 
+from stablessm.instruments._growth import MATRIX_PRODUCTS, OFTEN, Growth
 from stablessm.instruments._nested import tensors_in
 from stablessm.scan.dispatch import operation_mode
 
 Cause: TypeAlias = Literal[
-    "masked softmax", "log", "division", "domain", "exp", "infinity", "slope", "recurrent weight", "overflow"
+    "masked softmax", "log", "division", "domain", "exp", "infinity", "slope", "recurrent weight", "overflow", "index"
 ]
 
-OFTEN = 8
-"""A square matrix that takes part in at least this many products of one pass counts as a recurrent weight."""
-
-_LOG = {"log", "log2", "log10", "log1p", "logit", "xlogy", "special_xlog1py", "log_sigmoid_forward"}
+_LOG = {
+    "log",
+    "log2",
+    "log10",
+    "log1p",
+    "logit",
+    "xlogy",
+    "special_xlog1py",
+    "log_sigmoid_forward",
+    "logdet",
+    "_linalg_slogdet",
+}
 _DIVISION = {
     "div", "true_divide", "reciprocal", "rsqrt", "remainder", "fmod", "mean", "nanmean", "var", "std", "var_mean",
-    "addcdiv", "linalg_inv_ex", "linalg_solve_ex", "native_batch_norm", "native_group_norm", "native_layer_norm",
-    "nll_loss_forward", "nll_loss2d_forward",
+    "addcdiv", "linalg_inv_ex", "linalg_solve_ex", "_linalg_solve_ex", "native_batch_norm", "native_group_norm",
+    "native_layer_norm", "nll_loss_forward", "nll_loss2d_forward", "_weight_norm", "_weight_norm_interface",
 }  # fmt: skip
+_MOMENTS = {"mean", "nanmean", "var", "std", "var_mean", "native_batch_norm", "native_group_norm", "native_layer_norm"}
+"""Operations that square or sum their argument, which overflows if the argument is large."""
 _DOMAIN = {"sqrt", "asin", "acos", "acosh", "atanh", "erfinv", "pow"}
 _POLES = {"atanh", "erfinv", "lgamma", "digamma", "polygamma"}
 _PRODUCTS = {"pow", "prod", "cumprod"}
 """Operations whose results overflow although their arguments are moderate."""
-_MATRIX_PRODUCTS = {"mm", "bmm", "addmm", "mv", "addmv", "matmul", "linear"}
 _STEEP_AT = {"sqrt": 0, "pow": 0, "asin": 1, "acos": 1, "acosh": 1}
 """Modulus of the argument at which the slope of a function is infinite."""
+_STEEP_AT_ORIGIN = {"hypot", "atan2"}
+"""Functions of two arguments without a slope where both arguments are 0."""
 _EXP = {"exp", "exp2", "expm1", "sinh", "cosh", "special_expm1"}
 _MADE = ("empty", "new_empty", "full", "new_full", "fill", "scalar_tensor", "masked_fill", "where", "lift_fresh")
 """Prefixes of the names of operations that write given values, or leave memory uninitialized."""
 
 
-def first_cause(
-    module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, steep: bool = False
-) -> tuple[Cause | None, frozenset[int]]:
-    """Run a module again; return the cause of the first bad value, and the matrices that were multiplied many times.
+@final
+@dataclass(frozen=True)
+class Replay:
+    """The result of a repeated run of a module, operation by operation."""
 
-    The cause is None if all values are finite. With ``steep`` it is ``slope`` if all values are finite but a function
-    has an infinite slope, which shows only in the gradient. The matrices are given by their addresses.
+    cause: Cause | None
+    """Kind of the first operation with a bad result; None if all values are finite."""
+    place: str
+    """Name of the module that this operation belongs to."""
+    often: frozenset[int]
+    """Addresses of the matrices that were multiplied many times."""
+    growing: tuple[Tensor, float] | None
+    """The weight whose repeated products grow fastest, and the factor by which the values grow per product."""
+
+
+def first_cause(
+    module: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    *,
+    steep: bool = False,
+    place: Callable[[], str] = str,
+) -> Replay:
+    """Run a module again; return what first caused a bad value, and which weights were multiplied many times.
+
+    With ``steep`` the cause of a bad gradient is searched: only operations that depend on a trainable tensor count. If
+    all their values are finite, the cause is ``slope`` if a function has an infinite slope, or ``overflow`` if values
+    are so large that products with them overflow. ``place`` returns the name of the module that is running.
     """
-    watch = _Watch()
+    watch = _Watch(steep, place)
     try:
         with torch.no_grad(), _unharmed(module), watch:
             module(*args, **kwargs)
     except Exception:  # the operations before the exception count
         pass
     often = frozenset(address for address, times in watch.products.items() if times >= OFTEN)
-    hidden: Cause | None = "slope" if steep and watch.steep else watch.fell
-    return watch.cause if watch.done else hidden, often
+    cause, at = watch.cause, watch.at
+    if not watch.done:
+        cause, at = ("slope", watch.steep_at) if steep and watch.steep else (watch.fell, watch.fell_at)
+        cause = cause or ("overflow" if steep and watch.large else None)
+    return Replay(cause, at, often, watch.growth.fastest())
 
 
 def unstable_weight(
@@ -93,43 +131,67 @@ def _unharmed(module: nn.Module) -> Iterator[None]:
 class _Watch(operation_mode()):  # type: ignore[misc]
     """A PyTorch dispatch mode that checks the result of every operation until a NaN or infinity occurs."""
 
-    def __init__(self) -> None:
+    def __init__(self, gradient: bool, place: Callable[[], str]) -> None:
         super().__init__()
-        self.done = False
+        self.gradient, self.place = gradient, place
+        self.done = self.steep = self.large = False
         self.cause: Cause | None = None
         self.fell: Cause | None = None  # the operation that made the first -∞, which may be intended
-        self.steep = False
+        self.at = self.fell_at = self.steep_at = ""
         self.products: Counter[int] = Counter()
+        self.growth = Growth()
+        self._trained = WeakTensorKeyDictionary()
 
     def operation(self, name: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Run a PyTorch operation and, if its result contains the first NaN or infinity, store the cause."""
         name = name.removesuffix("_")
-        before = [tensor for _, tensor in tensors_in((args, kwargs), "")] if not self.done else []
-        smallest = [_zeros(value) for value in args] if not self.done else []
-        if not self.done and name in _MATRIX_PRODUCTS:
+        if self.done:
+            return function(*args, **kwargs)
+        before = [tensor for _, tensor in tensors_in((args, kwargs), "")]
+        smallest, negative = [_zeros(value) for value in args], list(map(_has_negative, args))
+        if name in MATRIX_PRODUCTS:
             self.products.update(tensor.data_ptr() for tensor in before if tensor.dim() == 2)
-        self.steep = self.steep or _is_steep(name, args)
+        counts = not self.gradient or any(tensor.requires_grad or tensor in self._trained for tensor in before)
+        if counts and not self.steep and _is_steep(name, args):
+            self.steep, self.steep_at = True, self.place()
         result = function(*args, **kwargs)
-        if self.done or name.startswith(_MADE):
-            return result
         made = [tensor for _, tensor in tensors_in(result, "")]
+        self.growth.add(name, before, made)
+        if self.gradient and counts and name != "detach":
+            self._trained.update((tensor, True) for tensor in made)
+        if counts and not name.startswith(_MADE):
+            self._check(name, args, before, made, smallest, negative)
+        return result
+
+    def _check(
+        self, name: str, args: Any, before: list[Tensor], made: list[Tensor], smallest: list[bool], negative: list[bool]
+    ) -> None:
         if any(bool((tensor.isnan() | (tensor.abs() == math.inf) & ~_negative(tensor)).any()) for tensor in made):
-            self.done = True
+            self.done, self.at = True, self.place()
             numbers = [torch.tensor(value) for value in args if isinstance(value, float)]
             nan = any(bool(tensor.isnan().any()) for tensor in made)
             self.cause = self._named(name, before + numbers, smallest, nan)
-            if name == "pow" and smallest[0] and not nan and _has_negative(args[1]):
-                self.cause = "division"
+            if name == "pow" and not nan:
+                if smallest[0] and negative[1]:
+                    self.cause = "division"
+                elif not isinstance(args[0], Tensor):
+                    self.cause = "exp"
+            if self.cause is not None and self.cause == self.fell:
+                self.at = self.fell_at
         elif self.fell is None and _falls(made) and (name in _LOG | _DIVISION or not _falls(before)):
-            self.fell = "log" if name in _LOG else "division" if name in _DIVISION else "overflow"
-        return result
+            kinds: dict[Cause, set[str]] = {"log": _LOG, "division": _DIVISION, "domain": _POLES}
+            self.fell = next((kind for kind, names in kinds.items() if name in names), "overflow")
+            self.fell_at = self.place()
+        self.large = self.large or (self.gradient and any(is_large(tensor, 1e4) for tensor in before + made))
 
     def _named(self, name: str, before: list[Tensor], zeros: list[bool], nan: bool) -> Cause | None:
         if nan and ("softmax" in name or "attention" in name):
             return "masked softmax"
         if name in _LOG:
             return "log"
-        if name in _DIVISION and (any(zeros) or nan):
+        if name in _MOMENTS and any(map(is_large, before)):
+            return "overflow"
+        if name in _DIVISION and (any(zeros) or nan or not any(map(is_large, before))):
             return "division"
         if self.fell is not None and _falls(before):
             return self.fell
@@ -139,7 +201,9 @@ class _Watch(operation_mode()):  # type: ignore[misc]
             return "domain"
         if nan and _falls(before):
             return "infinity"
-        return "overflow" if name in _PRODUCTS or any(map(_large, before)) else None
+        if name == "_to_copy" and not nan:  # a conversion to a type with a smaller range
+            return "overflow"
+        return "overflow" if name in _PRODUCTS or any(map(is_large, before)) else None
 
 
 def _negative(tensor: Tensor) -> Tensor:
@@ -151,22 +215,33 @@ def _falls(tensors: list[Tensor]) -> bool:
     return any(bool(_negative(tensor).any()) for tensor in tensors)
 
 
-def _large(tensor: Tensor) -> bool:
-    """Return True if a tensor contains finite numbers so large that their products can overflow."""
-    finite = tensor.abs()[tensor.isfinite()]
-    return finite.numel() > 0 and bool(finite.max() > torch.finfo(tensor.dtype).max ** 0.5 / 16)
+def is_large(tensor: Tensor, than: float | None = None) -> bool:
+    """Return True if a tensor contains finite numbers larger than a limit, by default so large that their products can
+    overflow.
+    """
+    finite = tensor.detach().abs()
+    finite = finite[finite.isfinite()]
+    limit = torch.finfo(tensor.dtype).max ** 0.5 / 16 if than is None else than
+    return finite.numel() > 0 and bool(finite.max() > limit)
 
 
 def _is_steep(name: str, args: tuple[Any, ...]) -> bool:
     """Return True if the slope of a function is infinite at one of its arguments."""
+    if name in _STEEP_AT_ORIGIN:
+        return bool(((args[0] == 0) & (args[1] == 0)).any())
     if name not in _STEEP_AT or not isinstance(args[0], Tensor):
         return False
-    root = name != "pow" or (isinstance(args[1], float) and 0 < args[1] < 1)
-    return root and bool((args[0].abs() == _STEEP_AT[name]).any())
+    steep = args[0].abs() == _STEEP_AT[name]
+    if name == "pow":
+        exponent = torch.as_tensor(args[1], device=steep.device)
+        steep = steep & (exponent > 0) & (exponent < 1)
+    return bool(steep.any())
 
 
 def _has_negative(value: Any) -> bool:
-    return bool((torch.as_tensor(value) < 0).any())
+    if isinstance(value, Tensor) and not value.is_complex():
+        return bool((value < 0).any())
+    return isinstance(value, int | float) and value < 0
 
 
 def _zeros(value: Any) -> bool:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
-from itertools import chain
 from typing import Any, Literal, Self, final
 
 import numpy as np
@@ -19,9 +18,11 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from stablessm._arguments import real_number
 from stablessm._checked import checked
 from stablessm._errors import ArgumentError
-from stablessm.instruments._bad_values import Order, bad_entries, first_bad, is_bad, is_spoilt
+from stablessm.instruments._bad_values import Order, bad_entries, first_bad, is_bad, is_mask, is_spoilt
+from stablessm.instruments._divergence_calls import Call, Seen, first_bad_step, grows, sequence_first, within
 from stablessm.instruments._divergence_report import Divergence, DivergenceError, Phase
-from stablessm.instruments._first_cause import OFTEN, first_cause, unstable_weight
+from stablessm.instruments._first_cause import Replay, first_cause, is_large, unstable_weight
+from stablessm.instruments._growth import OFTEN, qualified_name
 from stablessm.instruments._nested import is_numeric, tensors_in
 from stablessm.instruments.modes import Mode, mapped_weight, report_modes
 
@@ -35,9 +36,10 @@ def trace_divergence(
     """Return a context that watches a model and reports the first value or gradient that is not finite.
 
     The outputs of all modules are checked in the forward pass, gradients in the backward pass, parameters and buffers
-    at the start of the block and again when an output is bad. An input of a module is bad if it contains NaN or +∞;
-    attention masks consist of -∞. A bad input that does not affect an output, such as padding, is not reported, unless
-    a gradient turns bad afterwards.
+    at the start of the block and again when an output is bad. An input of a module is bad if it contains NaN, +∞ or -∞.
+    An attention mask may contain -∞: a tensor that is passed under a name with "mask" or whose other entries are 0. A
+    bad input that does not affect an output, such as padding, is not reported, unless a gradient turns bad afterwards.
+    An index outside the table of an ``nn.Embedding`` is reported too.
 
     When an output is bad, its module runs again, operation by operation, to find the ``cause``; when a gradient is bad,
     the whole model does. The random state and the buffers are restored. Results do not change. The cost is one sum over
@@ -60,32 +62,6 @@ def trace_divergence(
 
 
 @final
-@dataclass(frozen=True)
-class _Call:
-    """A running call of a module, with the arguments of the call."""
-
-    name: str
-    module: nn.Module
-    args: tuple[Any, ...]
-    kwargs: Mapping[str, Any]
-
-    def inputs(self) -> Iterator[tuple[str, Tensor, Order]]:
-        return _sequence_first(chain(tensors_in(self.args, "input"), tensors_in(self.kwargs, "input")), self.module)
-
-
-@final
-@dataclass
-class _Seen:
-    """A tensor whose gradient is watched: the module and output that produced it, and the modules that read it."""
-
-    producer: str
-    path: str
-    order: Order
-    readers: list[str] = field(default_factory=list)
-    handle: RemovableHandle | None = None
-
-
-@final
 class DivergenceTrace:
     """The context manager that ``trace_divergence`` returns; ``report`` is the first divergence, or None."""
 
@@ -99,11 +75,13 @@ class DivergenceTrace:
         self.report: Divergence | None = None
         self._model, self._when, self._limit = model, when, limit
         self._handles: list[RemovableHandle] = []
-        self._running: list[_Call] = []
-        self._outermost: _Call | None = None
+        self._running: list[Call] = []
+        self._outermost: Call | None = None
+        self._outputs: list[Tensor] = []
         self._ran: Counter[str] = Counter()
         self._seen = WeakTensorKeyDictionary()
         self._paused = False
+        self._replayed: list[str] = []
 
     def __enter__(self) -> Self:
         self._paused = False
@@ -126,11 +104,14 @@ class DivergenceTrace:
         self._handles.clear()
         self._running.clear()
         self._outermost = None
+        self._outputs.clear()
 
     def _before(self, name: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if self._paused:
+            self._replayed.append(name)
         if self._off():
             return
-        call = _Call(name, module, args, kwargs)
+        call = Call(name, module, args, kwargs)
         if not self._running:
             self._ran.clear()
             self._outermost = call
@@ -138,11 +119,18 @@ class DivergenceTrace:
         for path, tensor, order in call.inputs():
             if tensor.requires_grad:
                 self._watch(tensor, name, path, order).readers.append(name)
+        if isinstance(module, nn.Embedding) and args and isinstance(args[0], Tensor) and args[0].numel():
+            outside = (args[0] < 0) | (args[0] >= module.num_embeddings)
+            if bool(outside.any()):
+                report = self._divergence("forward", name, "input[0]", args[0], entries=outside)
+                self._found(replace(report, cause="index"))
 
     def _after(self, name: str, module: nn.Module, _: Any, output: Any) -> None:
+        if self._paused and self._replayed:
+            self._replayed.pop()
         if self._off() or not self._running or self._running[-1].module is not module:
             return  # the last two conditions: the module was running when the block began
-        outputs = list(_sequence_first(tensors_in(output, "output"), module))
+        outputs = list(sequence_first(tensors_in(output, "output"), module))
         for path, tensor, order in outputs:
             if is_bad(tensor, self._limit):
                 self._found(self._forward(path, tensor, order, [state for _, state, _ in outputs[1:]]))
@@ -151,26 +139,33 @@ class DivergenceTrace:
                 self._watch(tensor, name, path, order)
         self._running.pop()
         self._ran[name] += 1
+        if not self._running:
+            self._outputs = [tensor.detach() for _, tensor, _ in outputs]
 
-    def _watch(self, tensor: Tensor, producer: str, path: str, order: Order) -> _Seen:
+    def _watch(self, tensor: Tensor, producer: str, path: str, order: Order) -> Seen:
         if tensor not in self._seen:
-            seen = self._seen[tensor] = _Seen(producer, path, order)
+            seen = self._seen[tensor] = Seen(producer, path, order)
             seen.handle = tensor.register_hook(partial(self._gradient, seen))
         return self._seen[tensor]
 
-    def _gradient(self, seen: _Seen, gradient: Tensor | None) -> None:
+    def _gradient(self, seen: Seen, gradient: Tensor | None) -> None:
         # The gradient is None for an unused output of an operation whose other outputs are used.
         if gradient is None or self._off() or not is_bad(gradient, self._limit):
             return
         # This is the first bad gradient, so the gradients at the outputs of the modules that read the tensor were good.
-        readers = [a for a in seen.readers if not any(b != a and _within(b, a) for b in seen.readers)]
+        readers = [a for a in seen.readers if not any(b != a and within(b, a) for b in seen.readers)]
+        from_loss = not readers and self._outermost is not None and seen.producer == self._outermost.name
+        replay = None if from_loss else self._again(self._outermost, gradient=True)
         name, tensor = seen.producer, f"the gradient arriving at {seen.path}"
         if readers:
+            if replay is not None and replay.cause is not None:  # a reader that contains the operation comes first
+                readers.sort(key=lambda reader: not within(replay.place, reader))
             others = ", ".join(map(repr, dict.fromkeys(readers[1:])))
             name, tensor = readers[0], "the gradient at its input" + (f", which {others} read too," if others else "")
         report = self._bad_input() or self._divergence("gradient", name, tensor, gradient, seen.order)
-        from_loss = not readers and self._outermost is not None and name == self._outermost.name
-        self._found(self._explained(report, None if from_loss else self._outermost))
+        if from_loss and any(is_large(y, 1e4) for y in self._outputs):
+            report = replace(report, cause="overflow")
+        self._found(self._explained(report, replay))
 
     def _parameter_gradient(self, qualified: str, gradient: Tensor) -> None:
         if self._off() or not is_bad(gradient, self._limit):
@@ -178,7 +173,7 @@ class DivergenceTrace:
         name, _, own = qualified.rpartition(".")
         label = f"the gradient of parameter {own}"
         report = self._bad_input() or self._divergence("gradient", name, label, gradient, parameter=own)
-        self._found(self._explained(report, self._outermost))
+        self._found(self._explained(report, self._again(self._outermost, gradient=True)))
 
     def _bad_input(self) -> Divergence | None:
         """Return a report if an input of the model contains a NaN, infinity or exploding value; otherwise None."""
@@ -204,43 +199,91 @@ class DivergenceTrace:
                 label = f"a value on its way into {inner.name!r}"
                 bad = self._bad_parameter(outer.name)
                 report = bad or self._divergence("forward", outer.name, label, value, value_order)
-                return bad or self._explained(report, outer)
+                return bad or self._explained(report, self._again(outer), outer)
         report = self._divergence("forward", call.name, path, tensor, order, states)
         if report.time == 0 and not call.kwargs:
             self._paused = True
-            moment = _replay(call.module, *call.args, limit=self._limit)
+            moment = first_bad_step(call.module, *call.args, limit=self._limit)
             self._paused = False
             if moment is not None:
                 time, y, state = moment
                 states = [part for _, part in tensors_in(state, "state")]
                 here = self._divergence("forward", call.name, path, y[:, None], order, states)
                 report = replace(here, index=(*here.index[:1], time, *here.index[2:]), time=time)
-        return self._explained(report, call)
+        replay = self._again(call)
+        masked = replay is not None and replay.cause == "masked softmax"
+        low = None if masked else self._low_value()
+        return low or self._explained(report, replay, call)
 
-    def _explained(self, report: Divergence, call: _Call | None) -> Divergence:
+    def _low_value(self) -> Divergence | None:
+        """Return a report on an input of a running module that contains -∞ and is no mask."""
+        for outer, inner in zip([None, *self._running], self._running, strict=False):
+            for place, value, order in inner.inputs():
+                if not is_bad(value, None) or (place != "input[0]" and is_mask(place, value)):
+                    continue
+                if outer is None:
+                    return self._divergence("input", inner.name, place, value, order)
+                label = f"a value on its way into {inner.name!r}"
+                return self._explained(
+                    self._divergence("forward", outer.name, label, value, order), self._again(outer), outer
+                )
+        return None
+
+    def _again(self, call: Call | None, gradient: bool = False) -> Replay | None:
+        """Run a module again, operation by operation, or an outer module if the module is a cell of a loop."""
+        if call is None:
+            return None
+        if self._ran[call.name] >= OFTEN:
+            call = next((a for a in reversed(self._running) if self._ran[a.name] < OFTEN), call)
+        self._paused = True
+        place = lambda: self._replayed[-1] if self._replayed else ""  # noqa: E731
+        replay = first_cause(call.module, call.args, call.kwargs, steep=gradient, place=place)
+        self._replayed.clear()
+        self._paused = False
+        return replay
+
+    def _explained(self, report: Divergence, replay: Replay | None, call: Call | None = None) -> Divergence:
         """Add to a report the cause of the divergence: the first bad operation, or an unstable recurrence that ran
         before.
         """
         if report.phase == "input":
             return report
-        cause, often, forward = None, frozenset[int](), report.phase == "forward"
-        if call is not None:
-            self._paused = True
-            cause, often = first_cause(call.module, call.args, call.kwargs, steep=not forward)
-            self._paused = False
-        if report.mode is not None and report.mode.unstable:
+        forward, cause = report.phase == "forward", report.cause if replay is None else replay.cause
+        mode = report.mode if report.mode is not None and report.mode.unstable else None
+        if mode is not None and within(mode.module, report.module):
             return replace(report, cause="recurrent weight")
+        report = replace(report, cause=cause, mode=None if mode is not None else report.mode)
         if cause not in (None, "overflow", "exp"):
-            return replace(report, cause=cause)
-        # values that overflow here may have grown in a recurrence before
-        for name in (report.module, *(sorted(self._ran) if forward else ())):
-            module, near = self._model.get_submodule(name), _within(name, report.module)
-            repeated = near and (name == report.module) + self._ran[name] >= OFTEN
-            found = unstable_weight(module, often=often, repeated=repeated)
-            if found is not None and (near or _grows(module)):
-                qualified = ".".join(filter(None, (name, found[0])))
-                return replace(report, cause="recurrent weight", weight=qualified, radius=found[1])
-        return replace(report, cause=cause)
+            return report
+        # values that overflow here may have grown in a recurrence
+        often = frozenset[int]() if replay is None else replay.often
+        inside = [name for name in self._ran if within(name, report.module)]
+        for name in (report.module, *sorted(inside)):
+            repeated = (name == report.module) + self._ran[name] >= OFTEN
+            if (found := self._unstable_weight(name, often, repeated)) is not None:
+                return replace(report, cause="recurrent weight", weight=found[0], radius=found[1])
+        growing = None if replay is None or cause == "exp" else replay.growing
+        if growing is not None and (weight := qualified_name(self._model, growing[0])) is not None:
+            return replace(report, cause="recurrent weight", weight=weight, radius=growing[1])
+        # a recurrence elsewhere is suspected if what it returned was large
+        if forward and (call is None or any(is_large(value, 1e4) for _, value, _ in call.inputs())):
+            if mode is not None:
+                return replace(report, cause="recurrent weight", mode=mode)
+            for name in sorted(self._ran):
+                found = self._unstable_weight(name, often, False) if grows(self._model.get_submodule(name)) else None
+                if found is not None:
+                    return replace(report, cause="recurrent weight", weight=found[0], radius=found[1])
+        if mode is not None and not forward and self._was_large(mode.module):
+            return replace(report, cause="recurrent weight", mode=mode)
+        return report
+
+    def _unstable_weight(self, name: str, often: frozenset[int], repeated: bool) -> tuple[str, float] | None:
+        found = unstable_weight(self._model.get_submodule(name), often=often, repeated=repeated)
+        return found and (".".join(filter(None, (name, found[0]))), found[1])
+
+    def _was_large(self, name: str) -> bool:
+        """Return True if a watched output of a module is so large that products with it may overflow."""
+        return any(is_large(y, 1e4) for y, seen in self._seen.items() if seen.producer == name)
 
     def _bad_parameter(self, name: str) -> Divergence | None:
         module = self._model.get_submodule(name)
@@ -263,16 +306,19 @@ class DivergenceTrace:
         order: Order = None,
         states: Sequence[Tensor] = (),
         parameter: str | None = None,
+        entries: Tensor | None = None,
     ) -> Divergence:
         tensor, module = tensor.detach(), self._model.get_submodule(name)
-        index = first_bad(
-            bad_entries(tensor, None if phase == "parameter" else self._limit), order, phase == "gradient"
-        )
+        if entries is None:
+            entries = bad_entries(tensor, None if phase == "parameter" else self._limit)
+        index = first_bad(entries, order, phase == "gradient")
         batch = time = channel = None
         if order is not None:
             (batch, time), channel = (index[:2] if order == "batch" else index[1::-1]), index[2]
         known = index if parameter is not None and mapped_weight(module) == parameter else None
         mode = None if phase == "input" else self._blame(name, states, known, phase == "forward")
+        if phase == "parameter" and mode is not None and mode.module != name:
+            mode = None
         value = float(tensor[index].abs())
         return Divergence(phase, name, type(module).__name__, label, value, index, batch, time, channel, mode)
 
@@ -304,37 +350,3 @@ class DivergenceTrace:
 
     def _off(self) -> bool:
         return self.report is not None or self._paused or torch.compiler.is_compiling()
-
-
-def _sequence_first(tensors: Iterable[tuple[str, Tensor]], module: nn.Module) -> Iterator[tuple[str, Tensor, Order]]:
-    """Yield the tensors of a module; the first is marked as a sequence, with its order of axes, if it has three
-    dimensions.
-    """
-    first: Order = "time" if getattr(module, "batch_first", True) is False else "batch"
-    for i, (path, tensor) in enumerate(tensors):
-        yield path, tensor, first if i == 0 and tensor.dim() == 3 else None
-
-
-def _grows(module: nn.Module) -> bool:
-    """Return True if the values of a recurrence can grow, because its nonlinearity is not tanh."""
-    return "tanh" not in str(getattr(module, "mode", getattr(module, "nonlinearity", ""))).lower()
-
-
-def _within(name: str, outer: str) -> bool:
-    return not outer or f"{name}.".startswith(f"{outer}.")
-
-
-@torch.no_grad()
-def _replay(module: Any, x: Tensor, state: Any = None, *, limit: float | None) -> tuple[int, Tensor, Any] | None:
-    """Run a module step by step; return the first bad step with its output and state, or None.
-
-    This is necessary because a convolution spreads one overflow over all times.
-    """
-    try:
-        for time, x_t in enumerate(x.unbind(1)):
-            y, state = module.step(x_t, state)
-            if is_bad(y, limit):
-                return time, y, state
-    except Exception:  # the module has no step(), or one with another signature
-        pass
-    return None

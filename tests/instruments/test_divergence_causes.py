@@ -295,7 +295,7 @@ MASK = torch.full((5, 5), -torch.inf)
         ("division", lambda h: (0 * h) ** -0.5),
         ("division", lambda h: (0 * h).pow(-1)),
         ("overflow", lambda h: (10 + h.relu()) ** 50),
-        ("overflow", lambda h: 10 ** (50 + h.relu())),
+        ("exp", lambda h: 10 ** (50 + h.relu())),
         ("infinity", lambda h: ((scores := h @ h.mT + MASK) - scores.amax(-1, keepdim=True)).exp() @ h),
         ("infinity", lambda h: (torch.zeros(5, 5) * MASK) @ h),
         ("overflow", lambda h: ((-h.abs() - 1) * 1e30 * 1e30) * 0),
