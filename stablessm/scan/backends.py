@@ -108,7 +108,7 @@ def _load(name: str) -> Backend:
 
 
 def resolve(backend: str, device: torch.device) -> str:
-    """Return the backend that will run on ``device``: the requested backend, or the choice of ``auto``.
+    """Return the name of the backend that will run on ``device``: the requested backend, or the choice of ``auto``.
 
     >>> resolve("reference", torch.device("cpu"))
     'reference'

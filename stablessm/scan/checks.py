@@ -88,7 +88,7 @@ def check_state(state: Tensor, shape: tuple[int, ...], like: Tensor, *, complex:
 
 
 def check_pair(state: Any) -> tuple[Any, Any]:
-    """Return a state that must be a pair of two parts; raise an error if it is not."""
+    """Return a state that must be a pair (a tuple of two parts); raise an error if it is not."""
     if not isinstance(state, tuple | list) or len(state) != 2:
         raise ArgumentError("state", "the pair that forward or step returned", type(state).__name__)
     return state[0], state[1]
@@ -265,7 +265,7 @@ def checked_lengths(lengths: Tensor | None, batch: int, steps: int) -> Tensor | 
 
 
 def extremes(values: Tensor) -> tuple[int, int] | None:
-    """Return the smallest and the largest entry of an integer tensor; None if there are no entries or no known values.
+    """Return the smallest and the largest entry of an integer tensor; None if it is empty or its values are unknown.
 
     The result is None if there are no entries, or if their values are unknown, as inside ``torch.compile`` and
     ``torch.vmap``.

@@ -197,8 +197,8 @@ _uncompiled_loop: Any = None
 
 @constant_result
 def _made_uncompiled_loop() -> bool:
-    """Create the function ``_uncompiled_loop`` during the first compilation; return True, so that it can follow
-    ``and``.
+    """Create the function ``_uncompiled_loop`` if it does not exist yet; return True, because callers use it as a
+    condition.
 
     This is done during the first compilation, because marking a function imports the compiler.
     """
@@ -209,7 +209,7 @@ def _made_uncompiled_loop() -> bool:
 
 
 def eager(function: Any) -> Any:
-    """Return an autograd function in PyTorch's older form, without ``setup_context``, which is faster to call.
+    """Return an autograd function in PyTorch's older form, without ``setup_context``, which PyTorch calls faster.
 
     The result is only for ``plain`` tensors. PyTorch calls the older form without binding arguments by name, which
     saves a third of the time of a small call. ``torch.func`` requires the newer form.
@@ -229,7 +229,9 @@ def eager(function: Any) -> Any:
 
 
 class Forms(NamedTuple):
-    """The three ways to call one operator: as a PyTorch operator, as an autograd function, and as a faster one."""
+    """The three ways to call one operator: as a PyTorch operator, as an autograd function, and as a faster autograd
+    function.
+    """
 
     operator: Any
     """The operator, for ``torch.compile``, which cannot trace an autograd function that has a ``jvp``."""

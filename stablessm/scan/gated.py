@@ -1,5 +1,5 @@
-"""Gated recurrences: a CPU kernel computes gates and states at once; elsewhere, PyTorch operations are followed by a
-scan.
+"""Gated recurrences: on a CPU, one kernel computes gates and states; otherwise PyTorch computes gates,
+and a scan states.
 """
 
 from __future__ import annotations
@@ -124,7 +124,9 @@ class _Fused(torch.autograd.Function):
 
 
 def _gradients(layer: Gated, grad: Tensor) -> tuple[Tensor, ...]:
-    """Compute the gradients of gates, rate, x and initial by PyTorch operations, which can be differentiated again."""
+    """Compute the gradients with respect to gates, rate, x and initial by PyTorch operations, which can be
+    differentiated again.
+    """
 
     def run(*parts: Tensor) -> Tensor:
         rest = iter(parts)

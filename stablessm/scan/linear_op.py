@@ -39,7 +39,7 @@ def scan_backward_op(
     reverse: bool,
     backend: str,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The operator ``stablessm::scan_backward``: compute the gradients of decay, drive and initial."""
+    """The operator ``stablessm::scan_backward``: compute the gradients with respect to decay, drive and initial."""
     recurrence = Recurrence(decay, initial, reset, reverse)
     check_raw_recurrence(recurrence, states=states, grad=grad)
     linear = backends.load(backends.resolve(backend, states.device)).linear
@@ -86,7 +86,7 @@ class Scan(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        """Return the gradients of decay, drive and initial."""
+        """Return the gradients with respect to decay, drive and initial."""
         given, initial, reset, states = ctx.saved_tensors
         # With create_graph (double backward, torch.func) the gradient itself must be differentiable.
         again = torch.is_grad_enabled() and not torch.compiler.is_compiling()
@@ -143,7 +143,8 @@ _FORMS = Forms(scan_op, Scan, eager(Scan))
 def scan(
     decay: Tensor, drive: Tensor, initial: Tensor | None, reset: Tensor | None, reverse: bool, backend: str
 ) -> Tensor:
-    """Compute all states of the linear scan in the way that supports the requested derivatives.
+    """Compute all states of the linear scan by the operator, an autograd function or the backend, as
+    derivatives require.
 
     The decay may have fewer than three dimensions, which saves a view and its derivative in small calls.
     """
@@ -160,7 +161,9 @@ def _gradients_at_once(grad: Tensor, decay: Tensor, states: Tensor, *args: Any) 
 
 
 def _gradients_by_scan(grad: Tensor, decay: Tensor, states: Tensor, *args: Any) -> tuple[Tensor, Tensor, Tensor]:
-    """Compute the gradients of decay, drive and initial by PyTorch operations, which can be differentiated again."""
+    """Compute the gradients with respect to decay, drive and initial by PyTorch operations, which can be
+    differentiated again.
+    """
     *rest, backend = args
 
     def adjoint(recurrence: Recurrence, drive: Tensor) -> Tensor:

@@ -14,8 +14,8 @@ from stablessm.scan.linear import linear_scan
 
 @dataclass(frozen=True)
 class Probe:
-    """The result of :func:`probe`: whether the backend ran on this machine, and its error or the reason why it
-    did not.
+    """The result of :func:`probe`: whether the backend ran on this machine, and its error or the reason why it did not
+    run.
     """
 
     ran: bool

@@ -34,7 +34,7 @@ class LinearBackend(Protocol):
         """Compute all states of the recurrence, with the shape (B, T, C) and dtype of ``drive``."""
 
     def backward(self, recurrence: Recurrence, states: Tensor, grad: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Return the gradients of decay (in its own shape), drive and initial.
+        """Return the gradients with respect to decay (in its own shape), drive and initial.
 
         The last may be None if there is no initial state. ``grad`` is the gradient of ``states``.
         """
@@ -83,7 +83,7 @@ class SSMBackend(Protocol):
     def backward(
         self, layer: DiagonalSSM, checkpoints: Tensor, d_y: Tensor, d_final: Tensor | None
     ) -> tuple[Tensor | None, ...]:
-        """Return the gradients of x, decay, B, C, D and initial; None for each argument that was not given.
+        """Return the gradients with respect to x, decay, B, C, D and initial (None for an argument that is None).
 
         ``d_y`` and ``d_final`` are the gradients of the output and of the final state; ``d_final=None`` means zeros.
         """
@@ -150,14 +150,14 @@ class SelectiveBackend(Protocol):
     def backward(
         self, layer: Selective, checkpoints: Tensor, d_y: Tensor, d_final: Tensor | None
     ) -> tuple[Tensor | None, ...]:
-        """Return the gradients of x, delta, A, B, C and initial; the last may be None if there is no initial state.
+        """Return the gradients with respect to x, delta, A, B, C and initial (which may be None without a state).
 
         ``d_y`` and ``d_final`` are the gradients of the output and of the final state; ``d_final=None`` means zeros.
         """
 
 
 class Backend(NamedTuple):
-    """The operators of one scan backend.
+    """The operators that one scan backend implements, such as the linear scan and the fused layer.
 
     A new operator is one more field here and one more module in each backend's folder.
     """

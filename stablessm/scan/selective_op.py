@@ -43,7 +43,7 @@ class _Eager(torch.autograd.Function):
 
 
 def selective(layer: Selective, backend: str) -> tuple[Tensor, Tensor]:
-    """Compute a layer's output and final state in the way that supports the requested derivatives."""
+    """Compute a layer's output and final state by a backend's kernels or, if derivatives require it, by a scan."""
     if not quick(layer.x) or forward_mode():
         return by_states(layer, backend)
     if torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in layer[:6]):

@@ -31,7 +31,7 @@ def by_states(layer: Selective, backend: str) -> tuple[Tensor, Tensor]:
 
 
 def gradients_by_states(layer: Selective, d_y: Tensor, d_final: Tensor | None, backend: str) -> tuple[Tensor, ...]:
-    """Compute the gradients of x, delta, A, B, C and initial by PyTorch operations, which can be
+    """Compute the gradients with respect to x, delta, A, B, C and initial by PyTorch operations, which can be
     differentiated again.
     """
     zero = layer.zero_state()

@@ -51,7 +51,7 @@ def forward(layer: DiagonalSSM, backend: str) -> tuple[Tensor, Tensor, Tensor]:
 def backward(
     layer: DiagonalSSM, checkpoints: Tensor, d_y: Tensor, d_final: Tensor | None, backend: str
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Compute the gradients of x, decay, B, C, D and initial, from the last block of time to the first.
+    """Compute the gradients with respect to x, decay, B, C, D and initial, from the last block of time to the first.
 
     λ[t] = conj(C) g[t] + conj(a) λ[t+1];  dx = Re Σ conj(B) λ;  da = Σ λ[t] conj(h[t-1]);  dB = Σ λ x;
     dC = Σ g conj(h).

@@ -24,8 +24,8 @@ _LAYER = f"{_TENSORS}, str backend"
 
 
 def _run(backend: str, direction: str, layer: DiagonalSSM, *rest: Any) -> Any:
-    """Call a backend's ``forward`` or ``backward`` with autocast turned off, which would make
-    products less accurate.
+    """Call a backend's ``forward`` or ``backward`` with autocast off, because autocast makes matrix products less
+    accurate.
     """
     function, device = getattr(backends.load(backend).ssm, direction), layer.x.device.type
     if not autocast_enabled(device):
@@ -65,7 +65,7 @@ def ssm_op(*args: Any) -> tuple[Tensor, Tensor, Tensor]:
     schema=f"(Tensor d_y, Tensor? d_final, Tensor checkpoints, {_LAYER}) -> ({', '.join(['Tensor'] * 6)})",
 )
 def ssm_backward_op(d_y: Tensor, d_final: Tensor | None, checkpoints: Tensor, *args: Any) -> tuple[Tensor, ...]:
-    """Return the gradients of x, decay, B, C, D and initial; the last is an empty tensor if there
+    """Return the gradients with respect to x, decay, B, C, D and initial; the last is an empty tensor if there
     is no initial state.
     """
     backend, _, layer = _sound(*args)
@@ -124,7 +124,7 @@ class SSM(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, d_y: Tensor | None, d_final: Tensor | None, _: None) -> tuple[Tensor | None, ...]:
-        """Return the gradients of x, decay, B, C, D and initial."""
+        """Return the gradients with respect to x, decay, B, C, D and initial."""
         *tensors, checkpoints = ctx.saved_tensors
         d_y = torch.zeros_like(tensors[0]) if d_y is None else d_y
         # With create_graph (double backward, torch.func) the gradient itself must be differentiable.
@@ -194,7 +194,9 @@ _FORMS = Forms(ssm_op, SSM, eager(SSM))
 
 
 def ssm(layer: DiagonalSSM, backend: str) -> tuple[Tensor, Tensor]:
-    """Compute a diagonal layer's output and final state in the way that supports the requested derivatives."""
+    """Compute a layer's output and final state by the operator, an autograd function or the backend, as derivatives
+    require.
+    """
     run = _FORMS.choose(quick(layer.x), *layer[:6])
     y, final, _ = run(*layer, backend)
     return y, final

@@ -166,8 +166,8 @@ class TrainingConfig:
         return {field.name: field.default for field in fields(TrainingConfig) if field.name in _LATER} | {**binding}
 
     def binding(self) -> dict[str, Any]:
-        """Return the settings that must be the same when a run is resumed, except later additions that
-        have their default.
+        """Return the settings that must not change when a run is resumed; settings of later versions are left out at
+        their default.
         """
         default = self.filled({})
         return {name: value for name, value in asdict(self).items()

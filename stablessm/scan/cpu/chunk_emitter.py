@@ -1,4 +1,4 @@
-"""Instructions of the fused layer's CPU kernels: products of small matrices, for a vector of channels at once."""
+"""Emits the instructions of the fused layer's CPU kernels: products of small matrices, for a vector of channels."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class ChunkEmitter:
         return room
 
     def entry(self, name: str, index: ir.Value, rows: int = 1, row: ir.Value | int = 0) -> ir.Value:
-        """Return the address of one row of an entry in the array ``name``, which has the shape (…, rows, PARTS)."""
+        """Return the address of one row of entry ``index`` in the array ``name``, of shape (entries, rows, PARTS)."""
         return self.at(self.fields[name], self.times(index, PARTS * rows), self.times(row, PARTS))
 
     def load(self, pointer: ir.Value, count: int = 1) -> Row:

@@ -33,7 +33,7 @@ def forward(layer: Gated) -> Tensor:
 
 
 def backward(layer: Gated, states: Tensor, grad: Tensor) -> tuple[Tensor | None, ...]:
-    """Compute the gradients of gates, rate, x and initial (None for tensors that were not given)."""
+    """Compute the gradients with respect to gates, rate, x and initial (None for tensors that were not given)."""
     spec, dtype, (batch, _, channels) = _spec(layer, backward=True), states.dtype, states.shape
     tiles = -(-channels // spec.lanes)
     arrays = {"states": states, "grad": results.rows(grad, dtype), "d_gates": results.empty(layer.gates.shape, dtype)}

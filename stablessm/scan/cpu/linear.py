@@ -20,7 +20,7 @@ SERIAL_BYTES = 64 << 10
 
 
 def forward(recurrence: Recurrence, drive: Tensor) -> Tensor:
-    """Compute all states (B, T, C) of the linear recurrence."""
+    """Compute all states (B, T, C) of the recurrence h[t] = decay[t] h[t-1] + drive[t]."""
     decay, initial, reset, reverse = recurrence
     dtype = torch.promote_types(drive.dtype, torch.float32)
     states = results.empty(drive.shape, dtype)
@@ -34,7 +34,7 @@ def forward(recurrence: Recurrence, drive: Tensor) -> Tensor:
 
 
 def backward(recurrence: Recurrence, states: Tensor, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Compute the gradients of decay, drive and initial of the linear recurrence."""
+    """Compute the gradients with respect to decay, drive and initial of the linear recurrence."""
     decay, initial, reset, reverse = recurrence
     dtype = torch.promote_types(states.dtype, torch.float32)
     batch, steps, channels = states.shape

@@ -177,7 +177,7 @@ def _backward(tile: _Tile) -> None:
 
 
 def _pointers(spec: Spec) -> dict[str, ir.Type]:
-    """Return the LLVM element type of each array.
+    """Return the LLVM element type of each array that the kernel receives.
 
     Sums over time are float64, because their sum over the batch may cancel.
     """

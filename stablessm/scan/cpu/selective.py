@@ -34,7 +34,7 @@ def forward(layer: Selective) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def backward(layer: Selective, checkpoints: Tensor, d_y: Tensor, d_final: Tensor | None) -> tuple[Tensor | None, ...]:
-    """Compute the gradients of x, delta, A, B, C and initial (None if there is no initial state)."""
+    """Compute the gradients with respect to x, delta, A, B, C and initial (None if there is no initial state)."""
     spec = Spec(True, layer.A.dtype == torch.float64, layer.below_one)
     carry = _packed(layer.zero_state() if d_final is None else d_final, spec)
     arrays = _arrays(layer, spec) | {"checkpoints": checkpoints, "state": carry, "d_y": _rows(d_y, spec)}

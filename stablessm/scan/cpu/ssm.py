@@ -116,7 +116,7 @@ def forward(layer: DiagonalSSM) -> tuple[Tensor, Tensor, Tensor]:
 def backward(
     layer: DiagonalSSM, checkpoints: Tensor, d_y: Tensor, d_final: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor | None]:
-    """Compute the gradients of x, decay, B, C, D and initial (None if there is no initial state)."""
+    """Compute the gradients with respect to x, decay, B, C, D and initial (None without an initial state)."""
     x, layout, dtype, wide = layer.x, _layout(layer.decay), checkpoints.dtype, torch.float64
     tiles, groups, length, lanes = layout.tiles, layout.groups, layout.length, layout.lanes
     d_x = _results(layer, dtype)

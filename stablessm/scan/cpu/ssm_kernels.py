@@ -125,7 +125,7 @@ class _State:
 
 
 def _running(code: ChunkEmitter, step: Row, start: Row, inputs: list[Row], *, conjugate: bool = False) -> list[Row]:
-    """Emit code for the state before each chunk of a block: ``start``, then per chunk h becomes step · h + input."""
+    """Emit code for the states before all chunks of a block, by the recurrence h = step · h + input from ``start``."""
     states = [start]
     for given in inputs[:-1]:
         states.append(code.product(step, states[-1], given, conjugate=conjugate))
@@ -220,7 +220,7 @@ def _backward(block: _Block, rows: _Buffers) -> None:
 
 
 def _inside_back(block: _Block, rows: _Buffers) -> None:
-    """Emit code for the gradients of x and of the kernel k that come from outputs in the same chunk."""
+    """Emit code for the gradients of x and of the kernel k that come from outputs in the same chunk as the input."""
     code, builder, length = block.code, block.code.builder, block.code.spec.length
 
     def inside(c: ir.Value, sums: Row) -> Row:
@@ -317,7 +317,7 @@ def _flush(code: ChunkEmitter, unit: ir.Value) -> None:
 
 
 def _pointers(spec: Spec) -> dict[str, ir.Type]:
-    """Return the LLVM element type of each array."""
+    """Return the LLVM element type of each array that the kernel receives."""
     kinds = types(spec)
     scalars, counts = ("x", "y", "d_y", "d_x"), ("rows", "blocks")
     vectors = ("into", "out", "kernel", "checkpoints", "d_tables")

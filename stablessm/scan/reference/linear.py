@@ -12,7 +12,7 @@ from stablessm.scan.protocol import Recurrence
 
 
 def forward(recurrence: Recurrence, drive: Tensor) -> Tensor:
-    """Compute all states (B, T, C) of the linear recurrence."""
+    """Compute all states (B, T, C) of the recurrence h[t] = decay[t] h[t-1] + drive[t]."""
     decay, initial, reset, reverse = recurrence
     dtype = torch.promote_types(drive.dtype, torch.float32)
     batch, steps, channels = drive.shape
@@ -33,14 +33,14 @@ def forward(recurrence: Recurrence, drive: Tensor) -> Tensor:
 
 
 def backward(recurrence: Recurrence, states: Tensor, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Compute the gradients of decay, drive and initial."""
+    """Compute the gradients with respect to decay, drive and initial."""
     return gradients(recurrence, states, grad, forward)
 
 
 def gradients(
     recurrence: Recurrence, states: Tensor, grad: Tensor, scan: Callable[[Recurrence, Tensor], Tensor]
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Compute the gradients of decay, drive and initial, by operations that can be differentiated again.
+    """Compute the gradients with respect to decay, drive and initial, by operations that can be differentiated again.
 
     ``scan`` computes a recurrence from its arguments and its drive. The adjoint of a scan is a scan in the other
     direction: λ[t] = g[t] + conj(a[t+1]) λ[t+1];  dx = λ; da[t] = λ[t] conj(h[t-1]);  dh[-1] = conj(a[0]) λ[0].

@@ -14,5 +14,5 @@ def forward(layer: Selective) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def backward(layer: Selective, checkpoints: Tensor, d_y: Tensor, d_final: Tensor | None) -> tuple[Tensor, ...]:
-    """Compute the gradients of x, delta, A, B, C and initial."""
+    """Compute the gradients with respect to x, delta, A, B, C and initial."""
     return gradients_by_states(layer, d_y, d_final, "reference")

@@ -23,7 +23,7 @@ def forward(layer: DiagonalSSM) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def backward(layer: DiagonalSSM, checkpoints: Tensor, d_y: Tensor, d_final: Tensor | None) -> tuple[Tensor, ...]:
-    """Compute the gradients of x, decay, B, C, D and initial."""
+    """Compute the gradients with respect to x, decay, B, C, D and initial."""
     return gradients_by_states(layer, d_y, d_final, "reference")
 
 
@@ -46,7 +46,7 @@ def by_states(layer: DiagonalSSM, backend: str) -> tuple[Tensor, Tensor]:
 
 
 def gradients_by_states(layer: DiagonalSSM, d_y: Tensor, d_final: Tensor | None, backend: str) -> tuple[Tensor, ...]:
-    """Compute the gradients of x, decay, B, C, D and initial by PyTorch operations, which can be
+    """Compute the gradients with respect to x, decay, B, C, D and initial by PyTorch operations, which can be
     differentiated again.
     """
     zero = layer.zero_state()

@@ -119,9 +119,7 @@ def chains(device: torch.device) -> bool:
 
 
 def kind(dtype: torch.dtype) -> torch.dtype:
-    """Return the dtype under which the tables of costs list a dtype: float16 for bfloat16,
-    otherwise the dtype itself.
-    """
+    """Return the dtype whose measured costs apply to a dtype: float16 for bfloat16, otherwise the dtype itself."""
     return _HALF if dtype.itemsize == 2 else dtype
 
 

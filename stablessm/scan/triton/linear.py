@@ -29,7 +29,7 @@ Layout: TypeAlias = tuple[tuple[int, ...], tuple[int, ...], torch.dtype, int]
 
 
 def forward(recurrence: Recurrence, drive: Tensor) -> Tensor:
-    """Compute all states (B, T, C) of the linear recurrence."""
+    """Compute all states (B, T, C) of the recurrence h[t] = decay[t] h[t-1] + drive[t]."""
     states = torch.empty(drive.shape, dtype=drive.dtype, device=drive.device)
     forward_into(states, recurrence, drive)
     return states
@@ -47,7 +47,7 @@ def forward_into(states: Tensor, recurrence: Recurrence, drive: Tensor) -> None:
 
 
 def backward(recurrence: Recurrence, states: Tensor, grad: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Compute the gradients of decay, drive and initial (None if there is no initial state)."""
+    """Compute the gradients with respect to decay, drive and initial (None if there is no initial state)."""
     decay, initial, reset, reverse = recurrence
     batch, _, channels = states.shape
     d_drive = torch.empty(states.shape, dtype=states.dtype, device=states.device)

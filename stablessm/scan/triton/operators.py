@@ -19,7 +19,7 @@ class Linear:
 
     @staticmethod
     def forward(recurrence: Recurrence, drive: Tensor) -> Tensor:
-        """Compute all states (B, T, C) of the linear recurrence."""
+        """Compute all states (B, T, C) of the recurrence h[t] = decay[t] h[t-1] + drive[t]."""
         ahead.running(partial(_scan, recurrence, drive))
         states = linear.forward(recurrence, drive)
         ahead.running(None)

@@ -37,7 +37,7 @@ def forward(layer: Selective) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def backward(layer: Selective, checkpoints: Tensor, d_y: Tensor, d_final: Tensor | None) -> tuple[Tensor | None, ...]:
-    """Compute the gradients of x, delta, A, B, C and initial."""
+    """Compute the gradients with respect to x, delta, A, B, C and initial."""
     if not _supported(layer):
         return gradients_by_states(layer, d_y, d_final, "triton")
     (batch, steps, channels), (block, padded) = layer.x.shape, _tile(layer)

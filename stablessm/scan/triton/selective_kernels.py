@@ -21,7 +21,7 @@ NUMBERS = ("batch", "steps", "channels", "states", "cells", "limit")
 @triton.jit
 def _load_and_step(h, x, delta, rates, B, C, reset, row, channel, state, inside, has_state, channels, states, limit,
            RESET: tl.constexpr):  # fmt: skip
-    """Load the inputs of one step and compute it, for a block of channels; return the states before and after, and the
+    """Load the inputs of one step and compute the step for a block of channels; return states before and after, and
     inputs.
 
     ``row`` is the index of the step.

@@ -91,7 +91,7 @@ def _forward(
 def backward(
     layer: DiagonalSSM, checkpoints: Tensor, d_y: Tensor, d_final: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor | None]:
-    """Compute the gradients of x, decay, B, C, D and initial (None if there is no initial state)."""
+    """Compute the gradients with respect to x, decay, B, C, D and initial (None if there is no initial state)."""
     if not _chunked(layer):
         return ssm_blocked.backward(layer, checkpoints, d_y, d_final, "triton")
     x, decay, initial = layer.x, layer.decay, layer.initial
@@ -292,8 +292,8 @@ class _Layer:
         return rows.unflatten(1, (self.batch, self.chunks))[:, :, -1, : self.rest]
 
     def tail_added(self, inputs: Tensor, M: Tensor) -> Tensor:
-        """Compute what the inputs in the incomplete last chunk add to the final state, as real numbers (channel,
-        sequence, R).
+        """Compute what the inputs in the incomplete last chunk add to the final state, (channel, sequence, R) real
+        numbers.
         """
         return torch.bmm(self.tail_of(inputs), self.into_final(M))
 
@@ -314,7 +314,7 @@ class _Layer:
         d_jumps: Tensor,
         found: tuple[Tensor, ...],
     ) -> None:
-        """Compute the gradients of decay, B, C and D from the gradients of the matrices, and write
+        """Compute the gradients with respect to decay, B, C and D from the gradients of the matrices, and write
         them to ``found``.
         """
         d_response = torch.empty((self.channels, self.length), dtype=torch.float64, device=d_M.device)

@@ -88,7 +88,8 @@ def generate_kernel(
     decay, B, C, D, response, V, W, jumps, channels, states, per_row, rest,
     SKIP: tl.constexpr, IS_COMPLEX: tl.constexpr, BITS: tl.constexpr, ROWS: tl.constexpr, STATES: tl.constexpr,
 ):  # fmt: skip
-    """Compute the impulse response k and the matrices V and W for one channel, at ROWS lags.
+    """Compute the impulse response k, and the matrices V (inputs to state) and W (state to outputs), of one channel at
+    ROWS lags.
 
     It also computes decay^LENGTH and decay^rest of the channel. Rows of V are ``per_row`` numbers apart. All powers are
     computed in float64.

@@ -104,7 +104,7 @@ def all_rows(value, ROWS: tl.constexpr):
 
 @triton.jit
 def last(value):
-    """Return the last entry along dimension 0, by a sum with -0.0 in place of the other entries."""
+    """Return the last entry along dimension 0, computed as a sum, because Triton cannot index a tensor."""
     count: tl.constexpr = value.shape[0]
     place = tl.arange(0, count)[:, None]
     if len(value.shape) == 3:
