@@ -84,7 +84,7 @@ def first_cause(
     """
     watch = _Watch(steep, place)
     try:
-        with torch.no_grad(), _unharmed(module), watch:
+        with torch.no_grad(), _restored_afterwards(module), watch:
             module(*args, **kwargs)
     except Exception:  # the operations before the exception count
         pass
@@ -115,7 +115,7 @@ def unstable_weight(
 
 
 @contextmanager
-def _unharmed(module: nn.Module) -> Iterator[None]:
+def _restored_afterwards(module: nn.Module) -> Iterator[None]:
     """Return a context that, at its end, restores the buffers of a module (such as running means) and the
     random state.
     """

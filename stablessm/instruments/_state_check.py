@@ -58,8 +58,8 @@ class Check:
         return [leaf.dtype for _, leaf in _states.leaves(state) if isinstance(leaf, Tensor)]
 
     def _shaken(self, eps: float) -> Tensor:
-        """Return the outputs of one pass after a random relative change of about ``eps`` of all weights (of a function:
-        of inputs).
+        """Return the outputs of one pass after a random relative change of about ``eps`` of all weights, or inputs for
+        a function.
         """
         generator = torch.Generator().manual_seed(self.seed)
 

@@ -85,7 +85,9 @@ class Search:
 
     @property
     def searched(self) -> int:
-        """Return the number of steps in which the best inputs are searched: 1.25 times the duration of the response."""
+        """Return the number of first steps for which the search looks for the best inputs: 1.25 times the duration of
+        the response.
+        """
         alive = (self._value[: self.limit] > 8 * self.rounding).nonzero()
         return min(self.limit, int(alive[-1] * 1.25) + SHORTEST) if len(alive) else self.limit
 
@@ -347,7 +349,9 @@ class Search:
         return self._own(torch.cat([points, -points]))
 
     def _sizes(self, samples: int) -> Tensor:
-        """Return sizes of inputs: half of them logarithmically spaced down to the linear range, half evenly spaced."""
+        """Return sizes of inputs up to the largest: half of them logarithmically spaced from a tiny size, half evenly
+        spaced.
+        """
         even = torch.linspace(0, self.bound, samples // 2 + 1, dtype=torch.float64)[1:]
         low, high = math.log10(SMALLEST * self.bound), math.log10(self.reach)
         return torch.cat([torch.logspace(low, high, samples - len(even), dtype=torch.float64).flip(0), even])

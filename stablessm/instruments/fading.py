@@ -13,7 +13,7 @@ from stablessm._checked import Count, Seed, Size, checked
 from stablessm._progress import working
 from stablessm.instruments.adapters.facts import evaluating
 from stablessm.instruments.curve import MemoryCurve
-from stablessm.instruments.memory import ROUNDING, finite_curve, own_unit, time_step
+from stablessm.instruments.memory import ROUNDING, default_unit, finite_curve, time_step
 from stablessm.instruments.systems import as_system, seeing_ahead
 
 
@@ -68,14 +68,14 @@ def fading_function(
     futures = torch.cat([0 * future, future]).repeat_interleave(len(pasts), 0)
     x = torch.cat([pasts.repeat(2, 1, 1), futures], 1).to(system.device, system.dtype)
     with evaluating(model), torch.no_grad(), working("fading_function", progress) as tell:
-        outputs = system.telling(tell).outputs(lambda a, b: x[:, a + length : b + length], -length, horizon)
+        outputs = system.with_callback(tell).outputs(lambda a, b: x[:, a + length : b + length], -length, horizon)
         y = torch.cat(list(outputs), 1)[:, length:]
     eps = max(torch.finfo(y.dtype).eps, torch.finfo(system.dtype).eps)
     halves = y.double().unflatten(0, (2, -1))
     apart = torch.linalg.vector_norm(halves[:, 1:] - halves[:, :1], dim=-1)
     floor = ROUNDING * eps * float(torch.linalg.vector_norm(y.double(), dim=-1).max()) / bound
     value = (apart.amax((0, 1)) / bound).cpu().numpy()
-    facts: dict[str, Any] = {"norm": "ball", "bound": bound, "dt": step, "unit": unit or own_unit(system, step)}
+    facts: dict[str, Any] = {"norm": "ball", "bound": bound, "dt": step, "unit": unit or default_unit(system, step)}
     note = f"{len(pasts) - 1} pasts of {length} steps"
     return finite_curve(np.arange(horizon) * step, value, None, floor, note=note, **facts)
 

@@ -204,7 +204,7 @@ class GradientTracker:
         return {"ratio_steps": steps} | ({"ratios": torch.stack(self._rows)} if self._rows else {})
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        """Continue from recorded ratios that :meth:`tensors` returned and a checkpoint stored."""
+        """Replace the recorded ratios by the tensors from a checkpoint, which :meth:`tensors` returned."""
         self._calls, *self._steps = tensors["ratio_steps"].tolist()
         device = next(iter(self._parameters.values())).device
         self._rows = [*tensors["ratios"].to(device)] if self._steps else []

@@ -137,10 +137,10 @@ def memory_function(
 
     system, warm_up = _from_rest(run_by(model), horizon, warm_up)
     step = time_step(model, dt)
-    facts: dict[str, Any] = {"norm": norm, "bound": bound, "dt": step, "unit": unit or own_unit(system, step)}
+    facts: dict[str, Any] = {"norm": norm, "bound": bound, "dt": step, "unit": unit or default_unit(system, step)}
     time, searched = np.arange(horizon) * step, directions is None
     with evaluating(model), torch.no_grad(), working("memory_function", progress) as tell:
-        system = system.telling(tell)
+        system = system.with_callback(tell)
         if searched and linear is not False and around is None:
             gain = _linear.gain(system, horizon, step, norm, bound, warm_up, assume=linear is True)
             if gain is not None:
@@ -148,7 +148,7 @@ def memory_function(
                 facts |= {"exact": gain.proved, "note": "impulse response"}
                 return finite_curve(time, gain.value, gain.maximizer, floor, **facts)
         found: dict[str, Any] = {"ahead": system.ahead, "streams": system.streams}
-        system = in_double(system, lambda copied: replace(run_by(copied).telling(tell), **found))
+        system = in_double(system, lambda copied: replace(run_by(copied).with_callback(tell), **found))
         system = system if around is None else _around(system, around, horizon + warm_up + system.ahead)
         search = _supremum.Search(system, horizon, step, norm, bound, warm_up, brief=around is not None)
         if directions is not None:
@@ -219,7 +219,7 @@ def _of_tokens(
         return torch.cat([before, held], 1)[..., None].to(system.device)
 
     with evaluating(model), torch.no_grad(), working("memory_function", progress) as tell:
-        y = torch.cat(list(system.telling(tell).outputs(drive, -len(start), horizon)), 1)[:, -horizon - 1 :]
+        y = torch.cat(list(system.with_callback(tell).outputs(drive, -len(start), horizon)), 1)[:, -horizon - 1 :]
     rows = torch.linalg.vector_norm(y.double().diff(dim=1), dim=-1).cpu().numpy()
     weights = model.parameters() if isinstance(model, nn.Module) else ()
     eps = max(torch.finfo(dtype).eps for dtype in (y.dtype, *(w.dtype for w in weights if w.is_floating_point())))
@@ -269,7 +269,7 @@ def time_step(model: Any, dt: float | None) -> float:
     return dt
 
 
-def own_unit(system: System, step: float) -> str:
+def default_unit(system: System, step: float) -> str:
     """Return the default name of the unit of time of a memory curve, such as ``steps`` or ``tokens``."""
     if system.input == "embedding":
         return "tokens"

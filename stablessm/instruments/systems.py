@@ -62,7 +62,7 @@ class System:
     held: int = 1
     """Number of values in the largest tensor of the state of one sequence."""
 
-    def telling(self, tell: Callable[[], object]) -> System:
+    def with_callback(self, tell: Callable[[], object]) -> System:
         """Return a copy of the system that calls ``tell`` whenever the system runs, for example to show progress."""
 
         def call(x: Tensor, state: Any) -> tuple[Tensor, Any]:

@@ -96,7 +96,7 @@ def load(folder: str | os.PathLike[str]) -> Any:
     config, weights = folder / "config.json", folder / WEIGHTS
     if not is_saved_layer(folder):
         raise ArgumentError("folder", "a folder written by stablessm.save", str(folder))
-    expected = f"a file written by stablessm.save{_otherwise(folder)}"
+    expected = f"a file written by stablessm.save{_checkpoint_hint(folder)}"
     content = record.read_json(config, expected)
     if not weights.exists():
         raise record.DamagedFileError(str(weights), expected, "no such file. Restore it from a copy, or make it again")
@@ -149,7 +149,7 @@ def _weights_of(folder: Path) -> list[str | None]:
         return []
 
 
-def _otherwise(folder: Path) -> str:
+def _checkpoint_hint(folder: Path) -> str:
     """Return a hint to use the last checkpoint in place of damaged weights; "" if there is no checkpoint."""
     if not any(folder.parent.glob("checkpoints/step-*")):
         return ""

@@ -159,7 +159,7 @@ def required_state_size(
     size = min(-(-(length if psi is None else psi.shape[1]) // 2), most)  # two real equations per state
     for seed in tqdm(range(draws), unit="ring", delay=1, leave=False, disable=None if progress else True):
         ring = uniform_ring(most, r_min, r_max, seed=seed).to(precision.to_complex())
-        size = _enough(ring, size, tol, partial(_decoder, length=length, basis=psi, precision=precision))
+        size = _least_size(ring, size, tol, partial(_decoder, length=length, basis=psi, precision=precision))
         if size > most:
             found = diagnose(ring, length, basis=psi, precision=precision)
             raise NumericalError(
@@ -170,7 +170,7 @@ def required_state_size(
     return size
 
 
-def _enough(ring: Tensor, size: int, tol: float, decoder: Callable[[Tensor], Decoder | SparseDecoder]) -> int:
+def _least_size(ring: Tensor, size: int, tol: float, decoder: Callable[[Tensor], Decoder | SparseDecoder]) -> int:
     """Return the smallest number of eigenvalues, at least ``size``, whose decoder meets the tolerance; len(ring) + 1 if
     none does.
     """

@@ -50,7 +50,7 @@ def optimized(count: Size, length: Size, *, r_max: float = 1.0, basis: Array | N
         psi = _checks.basis_functions(basis, None)
         if len(psi) != length:
             raise ArgumentError("basis", f"{length} rows (length)", len(psi))
-        return min((_greedy(count, psi, r_max, half) for half in (0.0, 0.5)), key=lambda lam: _unfit(lam, psi))
+        return min((_greedy(count, psi, r_max, half) for half in (0.0, 0.5)), key=lambda lam: _sort_key(lam, psi))
     even = r_max * _turn((torch.arange(count, dtype=torch.float64) + 0.5) / (2 * count))
     if 2 * count >= length:
         return even
@@ -59,7 +59,7 @@ def optimized(count: Size, length: Size, *, r_max: float = 1.0, basis: Array | N
     return roots if r_max == 1 else min(even, roots, key=lambda lam: condition_number(lam, length, real=True))
 
 
-def _unfit(lam: Tensor, psi: Tensor) -> tuple[int, float]:
+def _sort_key(lam: Tensor, psi: Tensor) -> tuple[int, float]:
     """Return a sort key of eigenvalues, lower is better: (number of undetermined coefficients, condition number).
 
     κ alone may prefer a placement with fewer equations.

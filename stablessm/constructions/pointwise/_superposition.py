@@ -1,4 +1,4 @@
-"""Kolmogorov superpositions: Sprecher's inner function, and outer functions that are fitted to the residual."""
+"""Kolmogorov superpositions Σ_q Φ_q(ξ_q(x)): Sprecher's inner functions ξ_q, and fits of the outer functions Φ_q."""
 
 from __future__ import annotations
 

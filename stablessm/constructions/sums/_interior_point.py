@@ -103,7 +103,7 @@ def _step(
     except (LinAlgError, ValueError):  # rounding: the previous step was the last that gains
         return None
 
-    def towards(change: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def newton_step(change: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return the Newton step for the unknowns z, slacks s and multipliers y that changes the products y s by
         ``change``.
         """
@@ -112,9 +112,9 @@ def _step(
         ds = rows.product(dz) + primal
         return dz, ds, (change - y * ds) / s
 
-    _, ds, dy = towards(-y * s)
+    _, ds, dy = newton_step(-y * s)
     reached = float((y + _length(y, dy) * dy) @ (s + _length(s, ds) * ds)) / len(h)
-    return towards((reached / mean) ** 3 * mean - y * s - ds * dy)
+    return newton_step((reached / mean) ** 3 * mean - y * s - ds * dy)
 
 
 def _length(values: np.ndarray, step: np.ndarray, part: float = 1.0) -> float:

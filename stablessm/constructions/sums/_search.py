@@ -131,7 +131,7 @@ class Search:
             values = _hankel.hankel(self.samples.values[-_hankel.DENSE // 2 :]).singular_values
         return float(values[3 * len(values) // 4] / np.sqrt(len(values)) / _NOISE_TO_HANKEL)
 
-    def _drowned(self, tol: float) -> bool:
+    def _noise_exceeds(self, tol: float) -> bool:
         """Return True if noise alone is expected to exceed the tolerance at some sample."""
         return self.noise * np.sqrt(2 * np.log(len(self.samples.times))) > tol
 
@@ -226,7 +226,7 @@ class Search:
         """Search for the smallest order between ``least`` and ``most``: double the step from a guess, then bisect."""
         # the singular values of a kernel that ends, such as a lag, are all alike, like those of noise
         ends = self.samples.uniform and not (np.abs(self.samples.values[most:]) > tol).any()
-        if not ends and self._drowned(tol):  # no short sum follows noise, and the search for one takes long
+        if not ends and self._noise_exceeds(tol):  # no short sum follows noise, and the search for one takes long
             above = min(self._above(self.noise), most)  # usually the best fit
             if not self._meets(min(above, _LEAST_SQUARES), tol) and not self._meets(above, tol):
                 return None
@@ -290,7 +290,7 @@ class Search:
             or order * len(size) > _LARGEST_RING
         ):
             return None
-        if order + _TRAILING > len(size) and np.mean(size <= tol / 2) < _QUIET and self._drowned(tol):
+        if order + _TRAILING > len(size) and np.mean(size <= tol / 2) < _QUIET and self._noise_exceeds(tol):
             return None  # noise whose last samples happen to be small
         echo = float(np.clip(tol / 2 / size.max(), _starts.ECHO, 0.5))
         fit = _starts.ring(self.domain, self.samples.values, order, echo)

@@ -53,7 +53,9 @@ class Mixture:
         return (np.log(reduced[reduced > 0]) / self.dt).astype(np.complex128)
 
     def hankel_singular_values(self, rows: int, step: float) -> np.ndarray:
-        """Return the singular values of the Hankel matrix of the mixture, which is known in closed form."""
+        """Return the singular values of the Hankel matrix of this sum of decays, whose Hankel matrix is known in closed
+        form.
+        """
         total = (self.decays[:, None] + self.decays) * step
         root = np.sqrt(self.weights)
         gram = root[:, None] * (np.expm1(-total * rows) / np.expm1(-total)) * root

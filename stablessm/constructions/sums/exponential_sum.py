@@ -236,7 +236,7 @@ class _Attempt:
         return fit or self.search.least()
 
     def measured(self, samples: Samples, unit: float, fit: Fit) -> ExponentialSum:
-        """Return the exponential sum of a fit with errors that are measured on the unscaled samples."""
+        """Return the exponential sum of a fit, with errors measured on samples in the units of the caller."""
         limit = self.search.lower_bound(self.domain.order(fit.rates))
         return _measure.measured(samples, self.domain, fit, self.request, unit, limit)
 

@@ -179,7 +179,7 @@ class _Reader:
                 return self._apply(node, lambda *values: _compare(tests, values), [left, *others], depth)
             case ast.Call(func=ast.Name(id=name) as function, args=arguments, keywords=[]):
                 return self._apply(node, self._function(function, name, len(arguments)), arguments, depth)
-        raise self._refuse(node, "numbers, t, operators or functions", _what(node))
+        raise self._refuse(node, "numbers, t, operators or functions", _node_name(node))
 
     def _apply(self, node: ast.expr, function: Callable[..., _Values], arguments: list[ast.expr], depth: int) -> _Part:
         parts = [self.read(argument, depth + 1) for argument in arguments]
@@ -201,7 +201,7 @@ class _Reader:
 
     def _number(self, node: ast.expr, value: object) -> _Number:
         if not isinstance(value, int | float | complex) or isinstance(value, bool):
-            raise self._refuse(node, "a number", _what(node))
+            raise self._refuse(node, "a number", _node_name(node))
         number: _Number
         try:
             number = np.complex128(value) if isinstance(value, complex) else np.float64(value)
@@ -233,7 +233,7 @@ class _Reader:
         if isinstance(sign, ast.BitXor):
             raise self._refuse(node, "** for a power", "^")
         if type(sign) not in _OPERATORS:
-            raise self._refuse(node, f"one of {_SIGNS}", _what(sign))
+            raise self._refuse(node, f"one of {_SIGNS}", _node_name(sign))
         return _OPERATORS[type(sign)]
 
     def _refuse(self, node: ast.expr, expected: str, got: object) -> ArgumentError:
@@ -271,7 +271,7 @@ def _require_real(values: Sequence[_Values]) -> None:
         raise TypeError
 
 
-def _what(node: ast.AST) -> str:
+def _node_name(node: ast.AST) -> str:
     """Return the name of a syntax node in words: 'FloorDiv' becomes 'floor div'."""
     name = type(node).__name__ if not isinstance(node, ast.Constant) else type(node.value).__name__
     return "".join(f" {letter.lower()}" if letter.isupper() else letter for letter in name).strip()

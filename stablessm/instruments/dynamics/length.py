@@ -62,7 +62,7 @@ class LengthCurve(Result):
         return np.exp(self.loss)
 
     def rise(self, after: int) -> float:
-        """Return the largest loss after a position minus the loss at the position.
+        """Return how much the loss rises after a position: the largest later loss minus the loss at the position.
 
         >>> curve = LengthCurve(np.array([1, 2, 4, 8]), np.array([4.0, 3.0, 2.5, 2.75]), np.zeros(4), None, None, True)
         >>> curve.rise(after=3)

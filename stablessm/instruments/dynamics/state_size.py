@@ -122,8 +122,8 @@ def effective_state_size(
 @final
 @dataclass(frozen=True)
 class _Spectrum:
-    """The singular values of the past-to-future operator at one step, and the rank of its restriction to each part of
-    the state.
+    """The singular values of the past-to-future operator at one step, and the rank through each part of the
+    state alone.
     """
 
     values: Tensor
