@@ -49,8 +49,8 @@ Makers: TypeAlias = Mapping[str, Callable[[], Contender]]
 
 
 def torch_contender(run: Callable[..., Tensor], sets: Sequence[Sequence[Tensor]], **more: Any) -> Contender:
-    """Build a contender from a PyTorch function; its forward pass is timed without autograd, and both passes with
-    autograd.
+    """Build a contender from a PyTorch function. The forward pass is timed without autograd; forward and backward
+    together are timed with autograd.
 
     A set holds the inputs and the gradient of the result.
     """

@@ -68,7 +68,9 @@ class Options:
         return list(self.sizes or default)
 
     def pick_dtypes(self, default: Collection[str], known: Collection[str]) -> list[str]:
-        """Return the dtypes that the user gave, which the suite must know, or else the suite's default dtypes."""
+        """Return the dtypes that the user gave, or the default dtypes of the suite; raise an error for a dtype that the
+        suite does not have.
+        """
         for name in self.dtypes or ():
             if name not in known:
                 raise ArgumentError("dtype", f"one of {', '.join(known)}", repr(name))

@@ -64,7 +64,9 @@ def one_case(
 
 
 def draw(size: tuple[int, ...], dtype: str, decay: str) -> scan_peers.Inputs:
-    """Draw the inputs: decays with a modulus from 0.5 to 0.999 (any phase if complex), normal drive and gradient."""
+    """Draw random inputs: decays with a modulus from 0.5 to 0.999 (any phase if complex), and a normally distributed
+    drive and output gradient.
+    """
     torch.manual_seed(0)
     kind = getattr(torch, dtype)
     span = 0.49 if dtype == "bfloat16" else 0.499  # 0.999 would be 1 in bfloat16

@@ -127,7 +127,9 @@ def _accelerated_own_layout(a: Tensor, x: Tensor) -> Tensor:
 
 
 def hgrn_contender(sets: Sequence[Inputs], function: str) -> Contender:
-    """Build a contender from a function of fla that takes log a; the computation of log a is not timed."""
+    """Build a contender from a function of flash-linear-attention (fla) that takes log a; the computation of log a is
+    not timed.
+    """
     from fla.ops import hgrn
 
     scan = getattr(hgrn, function)

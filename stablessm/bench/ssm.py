@@ -74,7 +74,9 @@ def one_case(size: tuple[int, ...], dtype: str, bandwidth: float, options: Optio
 
 
 def draw(size: tuple[int, ...]) -> list[Tensor]:
-    """Draw x, decay (modulus 0.5 to 0.999, phase up to 0.3), B, C, D and the gradient of y."""
+    """Draw random inputs of the fused layer: x, the decays (modulus 0.5 to 0.999, phase up to 0.3), B, C, D and the
+    gradient of the output.
+    """
     torch.manual_seed(0)
     batch, steps, channels, states = size
     shape = (channels, states)

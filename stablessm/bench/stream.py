@@ -115,8 +115,8 @@ def is_peer(row: Row) -> bool:
 
 
 def contenders(layer: SequenceLayer, *, compiled: bool) -> dict[str, Callable[[Tensor], tuple[Step, list[Any]]]]:
-    """Return, by name, functions that build a contender. Each takes inputs x, and returns a step function that starts
-    from a zero state, and x in the form that this function takes.
+    """Return, by name, functions that build a contender from inputs x: a step function that starts from a zero state,
+    and x in the form that the step function takes.
     """
     found: dict[str, Callable[[Tensor], tuple[Step, list[Any]]]] = {
         OURS: lambda x: (Streamer(layer), list(x.numpy())),

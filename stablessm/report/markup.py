@@ -39,7 +39,7 @@ def element(name: str, *children: object, **attributes: object) -> Html:
 
 
 def join(children: object) -> Html:
-    """Return nested lists of strings and elements as markup."""
+    """Join nested lists of strings and elements into one piece of markup; strings are escaped."""
     if children is None:
         return Html("")
     if isinstance(children, Html):

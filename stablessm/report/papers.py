@@ -75,7 +75,7 @@ PAPERS = (
 
 
 def paper_of(run: Record) -> str:
-    """Return the key of the paper to which a run belongs, or an empty string.
+    """Return the key of the paper to which a run belongs, such as ``IAT``; an empty string if it belongs to no paper.
 
     >>> from pathlib import Path
     >>> paper_of(Record(Path("runs"), "ia-fig1", source="IAT, figure 1")), paper_of(Record(Path("runs"), "mine"))

@@ -36,8 +36,8 @@ class Notes:
 
 
 def read(folder: Path) -> Notes:
-    """Return the state of the job with this folder. The state is ``left`` (to be computed) if the worker of the job
-    died.
+    """Return the state of the job whose files are in ``folder``. The state is ``left`` (to be computed) if the worker
+    of the job died.
 
     >>> read(Path("nowhere"))
     Notes(state='left', attempts=0, worker='', seconds=0.0, error='', traceback='')
@@ -56,7 +56,7 @@ def read(folder: Path) -> Notes:
 
 
 def begin(folder: Path) -> float:
-    """Record that this worker has started the job; return the start time."""
+    """Record that this worker has started the job; return the start time by ``time.perf_counter``."""
     worker = f"{platform.node()}, process {os.getpid()}"
     _write(folder, Notes("running", read(folder).attempts + 1, worker))
     return time.perf_counter()

@@ -34,7 +34,7 @@ class Objective(Protocol):
 
     @property
     def direction(self) -> Direction:
-        """Return the direction of optimization, ``minimize`` or ``maximize``."""
+        """Return ``minimize`` or ``maximize``: whether the search looks for a small or a large objective."""
         ...
 
     def check(self, names: list[str]) -> None:
@@ -127,7 +127,7 @@ class OfTask:
 
     @property
     def direction(self) -> Direction:
-        """Return the direction of optimization of the metric of the task."""
+        """Return ``maximize`` if a larger value of the metric of the task is better, otherwise ``minimize``."""
         return "maximize" if self._task(self.settings).higher_is_better else "minimize"
 
     def check(self, names: list[str]) -> None:

@@ -64,7 +64,7 @@ class Processes(Retrying):
                 slot.close(idle=slot not in placed)
 
     def _environments(self, slots: int) -> list[dict[str, str]]:
-        """Return the environment variables of each slot, which set its CPU cores and GPUs."""
+        """Return, for each worker process, the environment variables that select its CPU cores and GPUs."""
         common, each = worker.threads(self.resources.cpus), self.resources.gpus
         if each == 0:
             return [common] * slots
@@ -132,7 +132,7 @@ def _end_with_parent() -> None:
 
 
 def _gpus() -> list[str]:
-    """Return the GPUs that this process may use, by the names that CUDA_VISIBLE_DEVICES uses."""
+    """Return the GPUs that this process may use, as names or numbers for CUDA_VISIBLE_DEVICES."""
     import torch
 
     named = os.environ.get("CUDA_VISIBLE_DEVICES")

@@ -26,7 +26,9 @@ _PATIENCE = 10.0
 @final
 @dataclass(frozen=True)
 class RayCluster(Retrying):
-    """An engine on the Ray cluster at ``address``, on the cluster of this machine, or on a new one for this sweep."""
+    """An engine that computes jobs on a Ray cluster: the cluster at ``address``, the running cluster of this machine
+    (``auto``), or a new cluster for this sweep (None).
+    """
 
     address: str | None = None
 
@@ -66,8 +68,8 @@ class RayCluster(Retrying):
         }
 
     def _require_room(self, ray: Any) -> None:
-        """Check that at least one node of the cluster has enough resources for a job, for which Ray would otherwise
-        wait forever. A missing node is an error on a cluster of this process, and a warning on other clusters.
+        """Raise an error if no node of a new cluster has enough resources for a job, because Ray would wait forever. On
+        an existing cluster, which may still grow, only warn.
         """
         if not any(_has_room(node["Resources"], self.resources) for node in ray.nodes() if node["Alive"]):
             said = f"{self.resources.cpus} CPUs, {self.resources.gpus} GPUs, {self.resources.memory or 0} bytes"

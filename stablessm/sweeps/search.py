@@ -45,7 +45,7 @@ class Range:
 
     @staticmethod
     def read(option: str, text: str) -> Range:
-        """Return the range that a text such as ``lr=log:1e-4:1e-1`` describes."""
+        """Return the range that a text describes, such as ``lr=log:1e-4:1e-1``."""
         match = re.fullmatch(r"\s*([^=\s]+)\s*=\s*(\w+):(.+)", text)
         if match is None or match[2] not in get_args(Kind):
             raise ArgumentError(option, _EXPECTED, repr(text))

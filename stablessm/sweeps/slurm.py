@@ -77,7 +77,7 @@ class Slurm(Retrying):
         return handle
 
     def parameters(self, job: Job) -> dict[str, Any]:
-        """Return the parameters that are passed to submitit."""
+        """Return the parameters of a Slurm job for submitit: name, time limit, resources and further options."""
         needs: dict[str, Any] = {"cpus_per_task": self.resources.cpus}
         if self.resources.gpus:
             needs["gpus_per_node"] = self.resources.gpus

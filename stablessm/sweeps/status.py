@@ -37,7 +37,7 @@ class RunStatus:
 
 
 def runs(out: Path) -> list[RunStatus]:
-    """Return the progress of every run folder ``out/ID/SIZE``, in order.
+    """Return the progress of every run folder ``out/ID/SIZE``, sorted by path.
 
     >>> runs(Path("nowhere"))
     []

@@ -68,7 +68,7 @@ def sweep(
     fresh: bool = False,
     progress: bool = True,
 ) -> Iterator[Swept]:
-    """Compute experiments as one sweep, and yield the outcome of each as soon as its last job is done.
+    """Compute experiments as one sweep, and yield the outcome of each experiment as soon as its last job is done.
 
     Every job is computed once: completed jobs are kept, an interrupted job resumes from its last checkpoint, and two
     workers never compute the same job. A job that fails does not stop the others.
@@ -114,7 +114,7 @@ def _begin(plan: Plan) -> str:
 
 
 def _receive(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Write the files that were sent by a worker without access to the run folder."""
+    """Write to the run folder the files that a worker without access to this folder has sent back."""
     for name in sorted(files, key=lambda name: Path(name).name == notes.FILE):  # last: it marks the job as done
         with record.atomic(folder / name) as temporary:
             temporary.write_bytes(files[name])

@@ -49,7 +49,7 @@ def threads(cpus: int) -> dict[str, str]:
 
 @contextmanager
 def environment(values: Mapping[str, str]) -> Iterator[None]:
-    """Set environment variables for the processes that are started inside the block."""
+    """Set environment variables for processes that are started inside the ``with`` block."""
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:

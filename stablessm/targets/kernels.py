@@ -39,7 +39,9 @@ class Kernel(ABC):
     @property
     @abstractmethod
     def l1_norm(self) -> float:
-        """∫_0^∞ |ρ(t)| dt, the largest output for inputs of size at most 1 (IAT appendix A.1); may be infinite."""
+        """The integral ∫_0^∞ |ρ(t)| dt: the largest output for inputs of size at most 1 (IAT appendix A.1). It may be
+        infinite.
+        """
 
 
 @final

@@ -50,7 +50,9 @@ class LinearFunctional(Target):
 
     @property
     def l1_norm(self) -> float | None:
-        """∫ |ρ(t)| dt, the norm of the functional (IAT appendix A.1); None if the kernel was given as a function."""
+        """The integral ∫ |ρ(t)| dt, which is the norm of the functional (IAT appendix A.1); None if the kernel was
+        given as a function.
+        """
         return self.rho.l1_norm if isinstance(self.rho, Kernel) else None
 
     def kernel(self, times: Times) -> Tensor:

@@ -20,7 +20,7 @@ Solver: TypeAlias = Literal["euler", "rk4"]
 @checked
 @dataclass(frozen=True)
 class LotkaVolterra(Target):
-    """A predator-prey system driven by the input; the output is its state z = (z₁, z₂) after every step.
+    """A predator-prey system driven by the input. The output is the state z = (z₁, z₂) of the system after every step.
 
     dz₁/dt = z₁ (a - b z₂) for the prey, dz₂/dt = -z₂ (c - d z₁) + x for the predators (LRU-UA eq. 37, 38).
 

@@ -24,7 +24,8 @@ PUBLISHED = Polynomial(exponent=1.5)
 @checked
 @dataclass(frozen=True, init=False)
 class NonlinearFunctional(Target):
-    """A nonlinear target, the convolution of σ(x) with a kernel ρ: H_t(x) = ∫_0^∞ ρ(s) σ(x(t-s)) ds, sampled.
+    """A nonlinear target, the convolution of σ(x) with a kernel ρ: H_t(x) = ∫_0^∞ ρ(s) σ(x(t-s)) ds, computed from
+    samples of x.
 
     IAT (figure 2, appendix C and section 4.3) states that the target is nonlinear, that ρ(t) = (t + 1)^(-1.5), and that
     the memory function is C ρ(t), but does not print the functional. This class is the simplest functional with these

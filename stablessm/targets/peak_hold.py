@@ -20,7 +20,8 @@ from stablessm.targets.base import Target
 @checked
 @dataclass(frozen=True)
 class PeakHold(Target):
-    """A target that returns the largest input so far, at least 0: H_t(x) = max(0, max_{s ≤ t} x(s)) (IAT remark A.5).
+    """A target that returns the largest input so far, or 0 if all inputs were negative: H_t(x) = max(0, max_{s ≤ t}
+    x(s)) (IAT remark A.5).
 
     Each channel has its own maximum, which starts at 0. A constant input changes the output only once, so the memory
     function is 1/dt at the first step, where the output jumps, and 0 afterwards: the memory decays. The memory does not

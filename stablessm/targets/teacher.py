@@ -25,7 +25,8 @@ STATE_ELEMENTS = 8_000_000
 @checked
 @dataclass(frozen=True)
 class TeacherRNN(Target):
-    """A random recurrent network with fixed weights: dh/dt = σ(W h + U x), y = C h, by Euler steps (IAT eq. 1).
+    """A random recurrent network with fixed weights: dh/dt = σ(W h + U x), y = C h, integrated by Euler steps (IAT eq.
+    1).
 
     The paper states only that teachers are random and have 256 states. Here W is a normal matrix in a random
     orthonormal basis, with eigenvalues -(1 ± iφ)/τ, where τ is log-uniform in ``timescales`` and φ is uniform in [0,
@@ -82,7 +83,9 @@ class TeacherRNN(Target):
 
     @cached_property
     def layer(self) -> ContinuousRNN:
-        """The recurrent layer with the weights of the teacher, in float64. The weights are not trained."""
+        """A recurrent layer with the weights of the teacher, in float64, whose memory and stability the instruments can
+        measure. The weights are not trained.
+        """
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
             layer = ContinuousRNN(

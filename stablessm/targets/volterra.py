@@ -23,7 +23,7 @@ from stablessm.targets.kernels import Rho
 @checked
 @dataclass(frozen=True, init=False)
 class Volterra(Target):
-    """A nonlinear target, a sum of products of convolutions: y = Σ_r Π_j (ρ_{r,j} * x).
+    """A nonlinear target, a sum of products of convolutions: y = Σ_r Π_j (ρ_{r,j} * x), where * is the convolution.
 
     This is a Volterra series (SSM-UA eq. 18, h_0 = 0) with kernels of finite rank (eq. 57).
 

@@ -233,7 +233,7 @@ class Task(ABC):
         return self._examples(split, indices, seed, epoch)
 
     def lanes(self, split: Split, batch_size: Size) -> Iterator[Batch]:
-        """Yield the batches of a split so that every row continues the same row of the previous batch.
+        """Yield the batches of a split such that row i of each batch continues row i of the previous batch.
 
         Only tasks for which the model carries its state implement this method.
         """

@@ -1,4 +1,4 @@
-"""Labeled texts (movie reviews) as token ids, with splits and a vocabulary."""
+"""Labeled texts (movie reviews) as token ids, divided into splits, with their vocabulary."""
 
 from __future__ import annotations
 

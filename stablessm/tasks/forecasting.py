@@ -25,7 +25,9 @@ ROWS: Final[dict[Split, int]] = {"train": 8640, "valid": 2880, "test": 2880}
 @final
 @dataclass(frozen=True)
 class ForecastingOptions(Options):
-    """Options of ETTh1; the defaults are usual in the literature on long-horizon forecasting."""
+    """Options of ETTh1: window, horizon, columns and metric. The defaults are common in the literature on long-horizon
+    forecasting.
+    """
 
     window: int = option(336, "number of hours that the model sees")
     horizon: int = option(96, "number of hours that it forecasts; 96, 192, 336 and 720 are usual")

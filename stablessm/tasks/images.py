@@ -47,7 +47,8 @@ class ImageOptions(Options):
 
 @final
 class SequentialImages(StoredTask):
-    """Classification of images that are read one pixel per step: (B, 784, 1), (B, 1024, 1) or (B, 1024, 3).
+    """Classification of images that are read one pixel per step. Inputs are (B, 784, 1) for MNIST, (B, 1024, 1) for
+    CIFAR-10 in gray and (B, 1024, 3) in color.
 
     These are the tasks of StableSSM tables 5 and 6, with the official test images. The validation split is the last
     tenth of the training images (``valid``). Pixels are standardized by the mean and standard deviation of all official

@@ -52,7 +52,9 @@ class SeriesReader:
         return cls(tuple(scale), targets, options["window"], options["horizon"], mean, deviation, missing)
 
     def rows(self, data: Data) -> tuple[np.ndarray, tuple[str, ...]]:
-        """Read the rows (n, columns) of a file or an array, in the units of the data, and notes on filled cells."""
+        """Read the rows (n, columns) of a file or an array, in the units of the data; also return notes on cells that
+        were filled.
+        """
         notes: tuple[str, ...] = ()
         if isinstance(data, str | Path) and Path(data).suffix != ".npy":
             table, order = csv_file.read(Path(data)).oldest_first()

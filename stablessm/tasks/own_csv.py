@@ -151,7 +151,9 @@ def _inputs(table: Table, option: str) -> tuple[str, ...]:
 
 
 def rows_by_sequence(table: Table, sequence: int) -> dict[str, list[int]]:
-    """Return the row numbers of each sequence by its name (in column ``sequence``), in the order of the file."""
+    """Return a dict from the name of each sequence (in column ``sequence``) to its row numbers, in the order of the
+    file.
+    """
     rows: dict[str, list[int]] = {}
     for i, row in enumerate(table.rows):
         rows.setdefault(row[sequence], []).append(i)
@@ -169,7 +171,9 @@ def rows_kept(rows: Mapping[str, list[int]], kept: np.ndarray) -> dict[str, list
 
 
 def padded(values: np.ndarray, rows: list[list[int]]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the values of all sequences, padded with zeros to (sequences, T, columns), and their lengths."""
+    """Return the values of all sequences, (sequences, T, columns), padded with zeros to the length T of the longest
+    sequence, and the lengths.
+    """
     lengths = np.array([len(one) for one in rows])
     inputs = np.zeros((len(rows), lengths.max(), values.shape[1]))
     for sequence, one in zip(inputs, rows, strict=True):

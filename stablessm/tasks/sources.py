@@ -111,8 +111,8 @@ def from_hub(data_set: str, split: str, name: str, *version: str) -> Any:
 
 
 def file_from_hub(data_set: str, path: str, name: str) -> Path:
-    """Download one file of a data set from the Hugging Face hub. If this fails, the error says that the file ``name``
-    in a local folder is used instead of a download.
+    """Download one file of a data set from the Hugging Face hub and return its path. If the download fails, the error
+    recommends a local folder with the file ``name``.
     """
 
     def download(hub: Any) -> Path:

@@ -56,7 +56,8 @@ class Encoded:
 
 
 def encoded(source: Source, level: Level, vocabulary: int | None, own: Tokenizer | None) -> Encoded:
-    """Return the tokens of a text; read them from the cache folder or the data folder if they are there.
+    """Return the tokens of a text, and their tokenizer. They are read from the cache folder or the data folder if
+    stored there, and computed otherwise.
 
     Args:
         source: The text.

@@ -147,7 +147,8 @@ class Characters(Tokenizer):
 
 @final
 class Words(Tokenizer):
-    """A tokenizer whose tokens are words between white space. A line end is the word ``<eos>``, also the border token.
+    """A tokenizer whose tokens are words between white space. A line end becomes the token ``<eos>``, which also stands
+    between documents.
 
     This is the usual tokenization of WikiText in the literature.
 
@@ -250,7 +251,7 @@ class BytePairs(Tokenizer):
 
 
 def learned(level: Level, texts: Sequence[str], vocabulary: int | None) -> Tokenizer:
-    """Learn a tokenizer from texts; ``vocabulary`` is the largest number of token ids (for bpe and word).
+    """Learn a tokenizer from texts; ``vocabulary`` is the largest number of tokens (only for the levels bpe and word).
 
     >>> learned("char", ["abc"], None).size
     5
@@ -267,7 +268,8 @@ def learned(level: Level, texts: Sequence[str], vocabulary: int | None) -> Token
 
 
 def read(content: str, place: str) -> Tokenizer:
-    """Restore a tokenizer from its ``content()``; errors name ``place``, where the content was found.
+    """Restore a tokenizer from the text that ``content()`` returned; errors name ``place``, the file or field where the
+    text was found.
 
     >>> read(Characters.of(["abc"]).content(), "here").decode([2, 3])
     'ab'

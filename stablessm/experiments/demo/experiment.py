@@ -64,7 +64,7 @@ def start(config: Config, map: str) -> RealSSM:
 
 
 def trained(config: Config, run: Run, map: str) -> RealSSM:
-    """Return the model with a map after training."""
+    """Train the model with a map, and return it."""
     batches = noisy(TARGET, config.training, config.length, config.seed)
     return train(run, f"train-{map}", [start(config, map)], mean_square, batches, config.training).models[0]
 

@@ -34,7 +34,9 @@ C = TypeVar("C")
 @final
 @dataclass(frozen=True)
 class Experiment(Generic[C]):
-    """A figure or table to reproduce. ``run`` computes the stages; ``figures`` and ``claims`` only read them."""
+    """A figure or table to reproduce, or a question of our own. ``run`` computes the stages; ``figures`` and ``claims``
+    only read the stored stages.
+    """
 
     id: str
     title: str
@@ -65,8 +67,8 @@ class Experiment(Generic[C]):
 @final
 @dataclass(frozen=True)
 class Plan:
-    """An experiment with its settings and run folder: ``out/ID/SIZE``, or ``out/ID/SIZE-…`` if settings were
-    changed.
+    """An experiment with its settings and its run folder: ``out/ID/SIZE`` or, if settings were changed,
+    ``out/ID/SIZE-HASH``.
     """
 
     experiment: Experiment[Any]

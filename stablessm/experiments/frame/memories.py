@@ -124,8 +124,8 @@ def rates(curves: Iterable[MemoryCurve]) -> np.ndarray:
 
 
 def octave_slopes(curve: MemoryCurve) -> tuple[float, float]:
-    """Return two log-log slopes of M(t), from the third last to the second last octave of time, and from the second
-    last to the last. Slopes are negated, and values below the rounding level are left out.
+    """Return how steeply M(t) falls at its end, as two negated log-log slopes: from the third last to the second last
+    octave of time above the rounding level, and from the second last to the last.
 
     A power law gives its exponent twice; an exponential gives βt, which doubles. Maxima over each octave are compared.
 

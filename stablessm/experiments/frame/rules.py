@@ -118,8 +118,8 @@ def decided(able: bool, verdict: Verdict) -> Verdict:
 
 
 def given(condition: bool, verdict: Verdict) -> Verdict:
-    """Return the given verdict if a necessary condition holds, and otherwise ``not reproduced`` or
-    ``does not hold``.
+    """Return ``verdict`` if a necessary condition holds; otherwise the negative verdict, ``not reproduced`` or ``does
+    not hold``.
 
     >>> given(True, "partly"), given(False, "reproduced"), given(False, "holds")
     ('partly', 'not reproduced', 'does not hold')
@@ -130,7 +130,8 @@ def given(condition: bool, verdict: Verdict) -> Verdict:
 
 
 def ours(verdict: Verdict) -> Verdict:
-    """Return a verdict in the words that statements of our own use: ``holds`` or ``does not hold``.
+    """Translate a verdict on a paper's statement into the words for statements of our own: ``holds`` or ``does not
+    hold``.
 
     >>> ours("reproduced"), ours("not reproduced"), ours("partly")
     ('holds', 'does not hold', 'partly')

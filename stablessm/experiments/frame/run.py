@@ -189,7 +189,7 @@ class Run(Stages):
         loop.run(progress=self.progress, name=name)
 
     def checkpoints(self, name: str) -> Checkpoints:
-        """Return the checkpoints of a stage while it is being computed."""
+        """Return an object that writes the checkpoints of a stage, and reads the last one after an interruption."""
         return Checkpoints(self.folder / f"{name}{_CHECKPOINT}", {"stage": name, **flat(self.config)})
 
     def cadence(self) -> Cadence:

@@ -116,7 +116,9 @@ class Stages:
         return record.inside(own, self.folder)
 
     def pack(self) -> None:
-        """Write all arrays that were read to ``stages.npz``, in addition to the arrays that the file already holds."""
+        """Write to ``stages.npz`` all arrays that figures and claims have read, together with the arrays that the file
+        already holds.
+        """
         parts: dict[str, tuple[Mapping[str, Any], Mapping[str, np.ndarray]]] = {}
         for name in sorted({*self._packed, *self._read}):
             meta, arrays = record.load_arrays(self.path(name))

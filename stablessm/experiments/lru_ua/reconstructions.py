@@ -60,7 +60,7 @@ class DigitsConfig:
 
     @property
     def length(self) -> int:
-        """Return L, the number of pixels of an image."""
+        """Return the number L of pixels of an image."""
         return self.side**2
 
     def is_recent(self, covered: int) -> bool:
@@ -78,7 +78,8 @@ def pixels(config: DigitsConfig) -> Tensor:
 
 @cache
 def factor(config: DigitsConfig) -> Tensor:
-    """Return the factor R, with at most L rows, of a QR decomposition of the matrix whose rows are the images.
+    """Return the triangular factor R of a QR decomposition of the matrix whose rows are the images; R has at most as
+    many rows as an image has pixels.
 
     Reconstruction is linear, so sums of squares over the images are sums over these rows, at a fraction of the cost.
     lr-fig2 compares both sums.
@@ -95,7 +96,9 @@ def seen(config: DigitsConfig, run: Run) -> Mapping[str, Tensor]:
 
 
 def eigenvalues(placement: Placement, size: int, length: int, draw: int = 0) -> Tensor:
-    """Return the eigenvalues of a placement: roots of unity, optimized, or random on a ring; (size,) complex128."""
+    """Return the eigenvalues, (size,) complex128, that ``placement`` names: roots of unity, optimized eigenvalues, or
+    random ones on a ring.
+    """
     if placement == "roots":
         return roots_of_unity(size)
     return optimized(size, length) if placement == "optimized" else uniform_ring(size, float(placement), seed=draw)
@@ -159,8 +162,8 @@ def error(found: Mapping[str, np.ndarray], solver: str) -> float:
 
 
 def condition(found: Mapping[str, np.ndarray], solver: str) -> float:
-    """Return the median over the draws of the condition number of V (complex solver) or of its real and imaginary
-    parts.
+    """Return the condition number of the matrix V from inputs to state (for the real solver, of V split into real and
+    imaginary parts): the median over the draws.
     """
     return float(np.median(found["condition"][:, INDEX[solver]]))
 

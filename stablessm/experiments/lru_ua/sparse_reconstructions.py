@@ -52,7 +52,7 @@ SMOKE: dict[str, Any] = {
 
 
 def inputs(config: SparseConfig) -> tuple[Tensor, Tensor]:
-    """Return the Haar basis (L, P) and random inputs in its span (signals, L)."""
+    """Return the basis (L, P) of P Haar wavelets, and random inputs (signals, L) in the span of this basis."""
     basis = haar(config.length, config.functions)
     alpha = np.random.default_rng(0).standard_normal((config.signals, config.functions))
     return basis, torch.from_numpy(alpha) @ basis.mT
@@ -118,8 +118,8 @@ def figures(config: SparseConfig, stages: Stages) -> Figures:
 
 
 def claims(config: SparseConfig, stages: Stages) -> Claims:
-    """Yield claims, with their verdicts, on whether the published N is large enough, how the error depends on N, and
-    how optimized eigenvalues compare.
+    """Yield claims, with their verdicts, on whether the published state size is large enough, how the error depends on
+    the state size, and how optimized eigenvalues compare.
     """
     worst = {n: errors(stages, n, "ring")["error"].max(axis=1) for n in config.sizes}
     good = {n: int((row <= config.negligible).sum()) for n, row in worst.items()}

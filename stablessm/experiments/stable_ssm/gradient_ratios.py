@@ -15,7 +15,7 @@ RATIO = "|gradient| / |weight|"
 
 
 def ascending(numbers: Mapping[str, float]) -> str:
-    """Return numbers and the maps they belong to as text, smallest number first."""
+    """Format the numbers of all maps as text, smallest number first."""
     return listed(dict(sorted(numbers.items(), key=lambda item: item[1])), ".2g")
 
 

@@ -91,7 +91,8 @@ def fit(
     run: Run | None = None,
     stage: str = "",
 ) -> dict[str, np.ndarray]:
-    """Train the model to the end or until it diverges; the model keeps the weights of the last step.
+    """Train the model until the last step or a divergence, and return measurements of the training as arrays. The model
+    keeps the weights of the last step.
 
     With a ``run`` and the name of its ``stage``, checkpoints are written, from which an interrupted training resumes.
 

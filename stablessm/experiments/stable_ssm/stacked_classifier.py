@@ -179,7 +179,7 @@ class StackedClassifier:
         return x if c.prenorm else _norm(_under(w, "mlp_norm."), x)
 
     def _scan(self, w: Mapping[str, Tensor], x: Tensor) -> Tensor:
-        """Compute the M·H channels of the S4D layers of all models."""
+        """Compute the S4D layers of all models, M models of H channels, as one scan of M·H channels."""
         parts = w["w"].split([count for _, count in self.maps])
         real = torch.cat([map(part) for (map, _), part in zip(self.maps, parts, strict=True)])
         step = w["log_dt"].exp()[..., None]

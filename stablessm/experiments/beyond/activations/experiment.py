@@ -37,9 +37,9 @@ class ActivationConfig:
 
 
 def shifted(ensemble: str, width: int, margin: float) -> Tensor:
-    """Return a random Gaussian matrix, shifted by a multiple of the identity so that the largest real part of its
-    eigenvalues is -margin (stable) or +margin (unstable). For ``dissipative``, the eigenvalues of the symmetric part
-    count.
+    """Return a random Gaussian matrix minus a multiple of the identity. The multiple is such that the largest real part
+    of the eigenvalues is -margin, or +margin for ``unstable``; for ``dissipative``, such that it is -margin for the
+    symmetric part.
     """
     G = torch.randn(width, width, dtype=torch.float64) * width**-0.5
     largest = torch.linalg.eigvalsh((G + G.mT) / 2) if ensemble == "dissipative" else torch.linalg.eigvals(G).real

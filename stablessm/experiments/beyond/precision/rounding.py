@@ -89,8 +89,8 @@ def single_modes(config: PrecisionConfig, run: Run, time: Time, map: str) -> Map
 
 @stage("models-{time}-{map}", over=lambda config: product(TIMES, MAPS))
 def whole_models(config: PrecisionConfig, run: Run, time: Time, map: str) -> Mapping[str, Any]:
-    """Return, for each width and number format, what rounding all recurrent weights of a model changes: see
-    :func:`one_model`.
+    """Round all recurrent weights of a model. Return, for each width and number format, the number of modes that become
+    unstable and the change of the kernel with its bound (see :func:`one_model`).
     """
     rows = [one_model(config, model(width, config.horizon, map, time)) for width in config.widths]
     return {name: [row[name] for row in rows] for name in rows[0]}
@@ -98,8 +98,9 @@ def whole_models(config: PrecisionConfig, run: Run, time: Time, map: str) -> Map
 
 @torch.no_grad()
 def one_model(config: PrecisionConfig, layer: RealSSM) -> dict[str, list[float]]:
-    """Return for each number format: the size β of the rounding error, the number of modes that it makes unstable, the
-    relative change of the kernel, the relative change by random perturbations of size β, and its upper bound.
+    """Return for each number format: the size β of the rounding error, the number of modes that become unstable, the
+    relative change of the kernel by rounding, the largest such change by random perturbations of size β, and an upper
+    bound on it.
     """
     compare = partial(perturbation_error, target=layer, parameters="recurrent", horizon=config.horizon, progress=False)
     size = float(layer.kernel(torch.arange(config.horizon, dtype=torch.float64)).abs().sum())

@@ -155,8 +155,8 @@ def run(config: Config, run: Run) -> None:
 
 @dataclass(frozen=True)
 class Judged:
-    """The results for one teacher: errors of its students, whether they approximate it stably, and its memory
-    function.
+    """The results for one teacher: the errors of its students, whether the students approximate the teacher stably, and
+    the teacher's memory function.
     """
 
     index: int

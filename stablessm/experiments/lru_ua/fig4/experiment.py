@@ -27,11 +27,13 @@ class Config(images.DigitsConfig):
     sizes: tuple[int, ...] = (128, 256, 512, 784, 1024)
 
     def small(self) -> list[int]:
-        """Return the state sizes N < L, for which optimized eigenvalues are compared with random ones."""
+        """Return the state sizes smaller than the number of pixels; for these sizes, optimized eigenvalues are compared
+        with random ones.
+        """
         return [size for size in self.sizes if size < self.length]
 
     def square(self) -> int:
-        """Return the largest state size N that is at most L."""
+        """Return the largest state size that is at most the number of pixels of an image."""
         return max(size for size in self.sizes if size <= self.length)
 
 

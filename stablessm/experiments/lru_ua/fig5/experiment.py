@@ -35,7 +35,9 @@ class Config(images.DigitsConfig):
 
 @stage("worst-pixel")
 def largest(config: Config, run: Run) -> dict[str, float]:
-    """Return the largest error of any pixel of any image, for roots of unity as eigenvalues and N = L."""
+    """Return the largest error of any pixel of any image, for roots of unity as eigenvalues and as many states as
+    pixels.
+    """
     return {"error": max(float(part.abs().max()) for part in images.differences(config, "roots", config.length))}
 
 
@@ -64,8 +66,8 @@ def figures(config: Config, stages: Stages) -> Figures:
 
 
 def claims(config: Config, stages: Stages) -> Claims:
-    """Yield claims with their verdicts: κ = 1 and errors of machine precision for N = L, artifacts for N < L, and half
-    as many states suffice for real inputs.
+    """Yield claims with their verdicts: with as many states as pixels, the condition number is 1 and errors are of
+    machine precision; with fewer states there are artifacts; for real inputs, half as many states suffice.
     """
     whole = images.measured(stages, "roots", config.length)
     kappa, worst = images.condition(whole, "complex"), float(largest(stages)["error"])

@@ -43,8 +43,8 @@ class Config:
 
 @stage("ring-{ring:g}", over=lambda config: config.rings)
 def conditions(config: Config, run: Run, ring: float) -> Mapping[str, np.ndarray]:
-    """Return the condition number κ of Ω for P Haar wavelets and N states, (functions, sizes, draws); infinite for N <
-    P.
+    """Return the condition number κ of the matrix Ω, which maps the coefficients of P Haar wavelets to N states,
+    (functions, sizes, draws); infinite for N < P.
     """
     kappa = np.full((len(config.functions), len(config.sizes), config.draws), np.inf)
     for draw in range(config.draws):
@@ -57,8 +57,8 @@ def conditions(config: Config, run: Run, ring: float) -> Mapping[str, np.ndarray
 
 @stage("optimized")
 def placed(config: Config, run: Run) -> Mapping[str, np.ndarray]:
-    """Return the condition number κ of Ω for optimized eigenvalues, P Haar wavelets and N states, (functions, sizes);
-    inf for N < P, NaN for N > L/2.
+    """Return the condition number κ of the matrix Ω (P Haar wavelets to N states) for optimized eigenvalues,
+    (functions, sizes); infinite for N < P, NaN for N larger than half the length.
     """
     kappa = np.full((len(config.functions), len(config.sizes)), np.inf)
     for p, functions, n, size in config.cases():
@@ -92,8 +92,8 @@ def figures(config: Config, stages: Stages) -> Figures:
 
 
 def claims(config: Config, stages: Stages) -> Claims:
-    """Yield claims, with their verdicts, on how the condition number depends on N, P and r_min, and on optimized
-    eigenvalues.
+    """Yield claims, with their verdicts, on how the condition number depends on the state size, the number of wavelets
+    and r_min, and on optimized eigenvalues.
     """
     median = medians(config, stages)
     along: dict[str, np.ndarray] = {

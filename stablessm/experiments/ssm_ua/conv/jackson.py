@@ -69,7 +69,8 @@ def bound(rows: np.ndarray, orders: np.ndarray) -> np.ndarray:
 
 
 def _curvature(rows: np.ndarray, beta: float) -> float:
-    """Return the maximum of |q^(α)|, with q as in :func:`bound`, from the derivatives ρ, ρ', …, ρ^(α).
+    """Return the maximum of |q^(α)|, where q(s) is the function ρ(t)/s of s = e^(-βt/(α+1)), computed from the
+    derivatives ρ, ρ', …, ρ^(α).
 
     θ = s d/ds is -((α+1)/β) d/dt, so that q^(α) = s^(-α-1) (θ-1)(θ-2)…(θ-α) ρ, and s^(-α-1) = e^(βt).
     """
@@ -80,8 +81,8 @@ def _curvature(rows: np.ndarray, beta: float) -> float:
 
 
 def polynomial_error(rho: Analytic, alpha: int, beta: float, order: int) -> float:
-    """Return ∫ |ρ - ρ̂| dt for the sum ρ̂ in the proof, which interpolates q of :func:`bound` at Chebyshev points with
-    degree order - 1.
+    """Return the error ∫ |ρ - ρ̂| dt of the sum ρ̂ in the proof of theorem A.3. The sum results from polynomial
+    interpolation, with degree order - 1, at Chebyshev points.
     """
 
     def q(s: np.ndarray) -> np.ndarray:

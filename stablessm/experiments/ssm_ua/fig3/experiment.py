@@ -95,8 +95,8 @@ def tables(config: SuperpositionConfig, stages: Stages) -> tuple[Table, Table, T
 
 
 def figures(config: SuperpositionConfig, stages: Stages) -> Figures:
-    """Yield a figure of the error against the width and of the width against the length, and a figure of one slice of
-    an output.
+    """Yield a figure of the error against the width and of the width against the length, and a figure of an output
+    along a line in its domain.
     """
     by_level, by_digit, by_length = tables(config, stages)
     panels = []

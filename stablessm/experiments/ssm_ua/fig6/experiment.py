@@ -52,7 +52,9 @@ def curves(config: S4Config, seed: int, horizon: int) -> MemoryCurve:
 
 @stage("slowest")
 def slowest(config: S4Config, run: Run) -> dict[str, list[float]]:
-    """Return the slowest decay rate min |Re λ| Δ over layers, channels and states, for every seed."""
+    """Return the slowest decay rate, min |Re λ| times the time step, over all layers, channels and states, for every
+    seed.
+    """
 
     @torch.no_grad()
     def rate(seed: int) -> float:

@@ -95,6 +95,8 @@ def kept(name: str, shape: Shape, steps: int) -> int:
 
 
 def formula(name: str, shape: Shape) -> int:
-    """Return the number of weights by the formula of the published table, with d_input = d_output = C = m."""
+    """Return the number of weights by the formula of the published table, if inputs, states and outputs all have the
+    width m.
+    """
     m = shape.width
     return shape.layers * {"TCN": shape.kernel * m * m, "transformer": 3 * m * m}.get(name, m * (m + m + m))

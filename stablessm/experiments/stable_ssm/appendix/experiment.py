@@ -91,8 +91,8 @@ def mode_error(eigenvalue: Tensor, target: float) -> Tensor:
 
 @stage("rates-{map}", over=lambda config: MAPS)
 def largest_rates(config: AppendixConfig, run: Run, map: str) -> Mapping[str, np.ndarray]:
-    """Return the largest learning rate with which gradient descent converges from each initial time scale; NaN if
-    none does.
+    """For each initial time scale, return the largest learning rate with which gradient descent converges; NaN if it
+    converges with no learning rate.
     """
     f, rate = reparam.get(map), torch.logspace(-12, 3, config.rates, dtype=torch.float64)
     w = f.weights(-1 / torch.tensor(config.starts, dtype=torch.float64))[:, None].repeat(1, config.rates)

@@ -41,7 +41,9 @@ def run(config: models.Config, run: Run) -> None:
 
 
 def figures(config: models.Config, stages: Stages) -> Figures:
-    """Yield the published panels, and one more for the map ``best``."""
+    """Yield figures of the perturbation errors, one per length: the published panels, and one more for the map
+    ``best``.
+    """
     for length in config.lengths:
         panels = []
         for map in config.maps:

@@ -60,8 +60,8 @@ def figures(config: StudyConfig, stages: Stages) -> Figures:
 
 
 def claims(config: StudyConfig, stages: Stages) -> Claims:
-    """Yield claims, with their verdicts, on the captions of the published figure, the eigenvalues after training, and
-    the memory functions.
+    """Yield claims, with their verdicts, on the statements in the captions of figure 6, on the eigenvalues after
+    training, and on the memory functions.
     """
     limits, ends, rates = config.limits, final(config, stages), sorted(config.rates)
     unrest = {rate: study.unrest(config, study.at(config, stages, rate)) for rate in config.rates}
