@@ -53,7 +53,7 @@ class Options:
         )
 
     def path(self, suite: str) -> Path:
-        """Return the path of a suite's record."""
+        """Return the path of the record that a suite writes."""
         return self.out if self.out.suffix == ".json" else self.out / f"{suite}-{self.device}.json"
 
     def pick_sizes(self, default: Collection[tuple[int, ...]], form: str) -> list[tuple[int, ...]]:

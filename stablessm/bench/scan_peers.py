@@ -191,7 +191,7 @@ def _lax_scan(a: Any, x: Any) -> Any:
 
 
 def associative_scan(a: Any, x: Any) -> Any:
-    """Compute the states with ``jax.lax.associative_scan``."""
+    """Compute the states by a parallel scan with ``jax.lax.associative_scan``."""
     import jax
     import jax.numpy as jnp
 

@@ -58,8 +58,8 @@ class Objective(Protocol):
 @final
 @dataclass(frozen=True)
 class OfExperiment:
-    """An objective from an array that a stage of an experiment computes: its mean, minimum or maximum, or the mean of
-    its last row. ``of`` names it as ``STAGE/ARRAY:HOW``.
+    """An objective computed from an array of a stage of an experiment. ``of`` is ``STAGE/ARRAY:HOW``, where HOW turns
+    the array into a number: ``mean``, ``min``, ``max``, or ``last`` for the mean of the last row.
     """
 
     id: str

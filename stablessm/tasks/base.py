@@ -71,7 +71,7 @@ class Batch:
 @checked
 @dataclass(frozen=True)
 class Inputs:
-    """Describes the inputs of a model for a task: values or tokens, and their sizes."""
+    """The description of a model's inputs for a task: values or tokens, and their sizes."""
 
     kind: Literal["values", "tokens"]
     size: int
@@ -84,7 +84,9 @@ class Inputs:
 @checked
 @dataclass(frozen=True)
 class Outputs:
-    """Describes the outputs of a model for a task: classes or values, their number, and whether every step has one."""
+    """The description of a model's outputs for a task: classes or values, their number, and whether there is an output
+    at every step.
+    """
 
     kind: Literal["classes", "values"]
     size: int

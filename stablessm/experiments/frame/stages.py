@@ -82,7 +82,7 @@ class Stages:
         """Cached results by name: fits of a curve are computed once for figures and claims."""
 
     def __getitem__(self, name: str) -> Arrays:
-        """Return the arrays of a stage."""
+        """Return the arrays of a stage, read from the run folder."""
         name = self._stored(name)
         arrays = record.load_arrays(self._there(name), "stage")[1]
         return Arrays(arrays, name, self.command, self._read.setdefault(name, set()))

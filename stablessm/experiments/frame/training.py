@@ -79,7 +79,7 @@ class Training:
         return self.batches // self.rows_per_epoch
 
     def chosen_device(self) -> torch.device:
-        """Return the device on which to train."""
+        """Return the device that the options name for training; ``auto`` means a GPU if there is one."""
         return device_called(self.device)
 
 

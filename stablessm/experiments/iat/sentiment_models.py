@@ -158,7 +158,7 @@ def bert_positions(name: str) -> int:
 
 
 def bert_tokenizer(name: str) -> Any:
-    """Return the tokenizer of the encoder."""
+    """Return the tokenizer of the encoder with this name."""
     transformers = require("transformers", "a BERT model")
     return _loaded(transformers.AutoTokenizer, name)
 

@@ -62,7 +62,7 @@ class Fitting:
         return min((step + 1) / rise, (steps - step) / max(1, steps - rise))
 
     def chosen_device(self) -> torch.device:
-        """Return the device on which to train."""
+        """Return the device that the options name for training; ``auto`` means a GPU if there is one."""
         return device_called(self.device)
 
 

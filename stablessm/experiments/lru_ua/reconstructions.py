@@ -64,8 +64,8 @@ class DigitsConfig:
         return self.side**2
 
     def is_recent(self, covered: int) -> bool:
-        """Return True if ``covered`` reconstructed pixels count as only the recent past of the image: neither too few
-        nor too many.
+        """Return True if the number ``covered`` of reconstructed pixels is in the range that counts as the recent past
+        of the image.
         """
         return self.recent[0] * self.length < covered < self.recent[1] * self.length
 

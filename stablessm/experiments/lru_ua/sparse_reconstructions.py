@@ -75,8 +75,8 @@ def errors(config: SparseConfig, run: Run, size: int, kind: Literal["ring", "opt
 
 @stage("ranks-{size}", over=lambda config: config.sizes)
 def ranks(config: SparseConfig, run: Run, size: int) -> Mapping[str, np.ndarray]:
-    """Return the numerical ranks of the matrices V_k, Ψ_k and Ω_k, which are defined below, at every step k, for the
-    first draw of eigenvalues.
+    """Return the numerical ranks, at every step k, of three matrices: V_k (inputs to state), Ψ_k (Haar coefficients to
+    inputs) and Ω_k (Haar coefficients to state), for the first draw of eigenvalues.
 
     V_k maps the inputs u_1 … u_k to the state x_k, Ψ_k maps Haar coefficients to these inputs, and Ω_k = V_k Ψ_k.
     Complex states count as pairs of real numbers.

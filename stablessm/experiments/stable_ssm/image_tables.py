@@ -131,7 +131,7 @@ def claims(config: ImageConfig, stages: Stages, published: Mapping[str, float]) 
 
 
 def named(layers: int) -> str:
-    """Return a number of layers as text.
+    """Return a number of layers as text, such as "6 layers".
 
     >>> named(1), named(6)
     ('one layer', '6 layers')

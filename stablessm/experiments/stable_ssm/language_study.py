@@ -114,8 +114,8 @@ def shared(run: Run, name: str, compute: Callable[[], Mapping[str, Any]]) -> Non
 
 
 def _cell(config: StudyConfig, run: Run, scheme: str, rate: float) -> dict[str, Any]:
-    """Train a model with one map and learning rate, then score it and measure its memory. Return the arrays of ``fit``
-    and those listed below.
+    """Train a language model with one map and learning rate. Return the arrays of ``fit``, the losses on training and
+    test text, the eigenvalues, and the memory function.
 
     ``train``, ``test``: nats per token; ``eigenvalues`` (layers, states); and the arrays of ``remembered``.
     """

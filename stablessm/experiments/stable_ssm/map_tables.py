@@ -161,7 +161,7 @@ class Study:
             job(run)
 
     def scores(self, stages: Stages) -> Scores:
-        """Return the scores that :meth:`train` computed."""
+        """Return the scores that :meth:`train` computed and stored."""
         grid, found = self.grid, dict[str, list[np.ndarray]]()
         for seed in range(grid.seeds):
             parts = [stages[f"scores-{self.label}-{seed}-{part}"] for part in range(grid.parts)]
@@ -246,7 +246,8 @@ def ahead_in_columns(scores: Scores, first: Sequence[str], others: Sequence[str]
 
 def _gap(first: np.ndarray, second: np.ndarray, errors: float) -> tuple[float, float]:
     """Return the difference of the means of ``first`` and ``second`` over the seeds, and a margin of ``errors``
-    standard errors. An array with values that are not finite counts as behind the other.
+    standard errors, within which the difference is a tie. If only one array has values that are not finite, the other
+    array is ahead.
     """
     lost = [not np.isfinite(values).all() for values in (first, second)]
     if any(lost):

@@ -102,7 +102,7 @@ def names(stages: Stages) -> tuple[str, ...]:
 
 
 def run(config: ArchitectureConfig, run: Run) -> None:
-    """Measure the memory functions of all models."""
+    """Compute all stages: measure the memory functions of all models."""
     is_there.compute(config, run)
     for name in names(run):
         curves.compute(replace(config, seeds=1) if name == TRAINED else config, run, name)

@@ -129,7 +129,7 @@ def perturbed(config: Config, run: Run) -> Mapping[str, np.ndarray]:
 
 
 def remembered(config: Config) -> Mapping[str, np.ndarray]:
-    """Return the memory functions of all teachers."""
+    """Measure and return the memory functions of all teachers."""
     device = config.training.chosen_device()
     curves = [
         memory_function(teacher(config, i).to(device), config.memory, samples=16, progress=False)
@@ -181,7 +181,7 @@ class Judged:
 
 
 def judged(config: Config, stages: Stages) -> Iterator[Judged]:
-    """Yield the results for every teacher."""
+    """Combine the stored measurements into one result per teacher, and yield the results."""
     errors, norms, memory = stages["perturbation"]["errors"], stages["perturbation"]["norms"], stages["memory"]
     for i in range(config.teachers):
         curves = {m: curve(config, errors[i, k]) for k, m in enumerate(config.widths)}

@@ -142,7 +142,7 @@ def slowly(start: LinearRNNMLP, moved: LinearRNNMLP, part: float) -> dict[str, T
 
 
 def predicted(config: Config, run: Run, way: str, u: Tensor) -> Tensor:
-    """Return the predicted outputs for held-out inputs."""
+    """Return the outputs that a trained model predicts for the held-out inputs."""
     if way in WAYS:
         device = config.fixed.chosen_device()
         model = trained(config, run, way).to(device)

@@ -120,8 +120,8 @@ def layer_error(es: ExponentialSum, kernel: str, horizon: int) -> float:
 
 @stage(lambda name: f"rate-{slug(name)}", over=lambda config: jackson.KERNELS)
 def rate(config: ConvConfig, run: Run, name: str) -> Mapping[str, Any]:
-    """Return for each order the error ∫ |ρ - ρ̂| dt of our sum of exponentials ρ̂ in continuous time and, for each α,
-    the error of the sum in the proof and its bound.
+    """Return, for each order, the error ∫ |ρ - ρ̂| dt of our sum of exponentials in continuous time. Also return, for
+    each α, the error of the sum in the proof, and the bound on this error.
     """
     rho, orders, alphas = jackson.KERNELS[name], np.array(config.jackson_orders), config.alphas
     rows = jackson.derivatives(rho, max(alphas))

@@ -80,7 +80,7 @@ def costs(config: TableConfig, run: Run, name: str) -> dict[str, list[int]]:
 
 @memories.survey("memory-{name}", over=lambda config: NAMES)
 def curves(config: TableConfig, seed: int, name: str) -> MemoryCurve:
-    """Return the memory function of one model."""
+    """Measure and return the memory function of one random model of an architecture."""
     model = memories.seeded(seed, partial(receiver, name, config.shape))
     horizon = config.horizon * (1 if name == "transformer" else config.longer)
     return memory_function(model, horizon, d_input=1, norm="unit", warm_up=WARM_UP, progress=False)

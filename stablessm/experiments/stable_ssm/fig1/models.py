@@ -148,7 +148,7 @@ def curve(config: Config, run: Run, map: str, length: int, width: int, kind: str
 
 
 def measure_family(config: Config, run: Run, map: str, length: int, kind: str) -> None:
-    """Measure the perturbation errors of all widths."""
+    """Measure the perturbation errors of the models of all widths, for one map, sequence length and kind of search."""
     for m in config.widths:
         curve.compute(config, run, map, length, m, kind)
 

@@ -109,8 +109,8 @@ def figures(config: Config, stages: Stages) -> Figures:
 
 
 def claims(config: Config, stages: Stages) -> Claims:
-    """Yield claims with their verdicts: the map ``best`` has the smallest ratio, the losses are similar, and the bound
-    predicts the order of the maps.
+    """Yield claims with their verdicts: the map ``best`` has the smallest gradient-to-weight ratio, the losses are
+    similar, and the theoretical bound predicts the order of the maps.
     """
     seen = {map: stages[f"training-{map}"]["seen"][..., -1] for map in config.maps}
     typical = {map: float(np.median(values)) for map, values in seen.items()}

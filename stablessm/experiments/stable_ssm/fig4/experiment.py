@@ -70,8 +70,8 @@ def claims(config: StudyConfig, stages: Stages) -> Claims:
 
 
 def narrower(config: StudyConfig, stages: Stages, stable: list[str], unstable: list[str]) -> Claim:
-    """Return the claim of figure 4 (a) with its verdict: ratios have narrower ranges with stable maps than with
-    unstable maps.
+    """Return the claim of figure 4 (a) with its verdict: gradient-to-weight ratios have narrower ranges with stable
+    maps than with unstable maps.
     """
     ends = {s: spread(study.beginning(stages, s)["ratio"], config.limits.ends) for s in (*stable, *unstable)}
     width = {scheme: high - low for scheme, (low, high) in ends.items()}

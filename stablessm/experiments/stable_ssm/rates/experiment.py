@@ -89,7 +89,7 @@ def entropy(task: Task, batch: int, batches: int = 64) -> float:
 @stage("training-{set}-{map}", over=lambda config: product(config.sets, config.maps))
 def training(config: RatesConfig, run: Run, set: str, map: str) -> Mapping[str, np.ndarray]:
     """Train models with one map at all learning rates. Return the arrays of ``stacked_language.train`` with axes
-    (rates, seeds), and those listed below.
+    (rates, seeds), the final losses, the numbers of loss spikes, and the entropy of the text.
 
     ``final``: mean loss of the last tenth of the steps; ``spikes``: their number; ``entropy`` of the token frequencies.
     """

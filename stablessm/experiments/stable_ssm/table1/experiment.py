@@ -33,7 +33,7 @@ class Row:
         return f"{self.time}-{self.map}"
 
     def f(self) -> reparam.Reparameterization:
-        """Return the map of the row."""
+        """Return the reparameterization that the row describes."""
         return reparam.get(self.map, self.time, **self.options)
 
 
