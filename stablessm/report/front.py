@@ -45,7 +45,7 @@ def front(collection: Collection, anchors: Mapping[Record, str]) -> Html:
 
 
 def navigation(collection: Collection, anchors: Mapping[Record, str]) -> Html:
-    """Return the table of contents: one line per run, grouped by experiment id."""
+    """Return the table of contents as HTML: one line per run, grouped by experiment id."""
     chosen = set(collection.front)
     lines = []
     for run in collection.runs:
@@ -65,7 +65,9 @@ def _summary(collection: Collection, claims: int) -> Html:
 
 
 def _filters(claims: list[Claim]) -> list[Html]:
-    """Return a bar with the share of each verdict, and buttons that filter the table of claims by verdict."""
+    """Return HTML for a bar with the share of each verdict, and for buttons that filter the table of claims
+    by verdict.
+    """
     how = {"type": "button", "aria_pressed": "false"}
     buttons = [
         element("button", verdict(claim), element("b", number), data_filter=kind(claim), **how)
@@ -110,7 +112,7 @@ def _caveat(run: Record, anchor: str) -> Html | None:
 
 
 def _card(run: Record, anchor: str) -> Html:
-    """Return a thumbnail that links to a run; a script draws the first figure of the run in it."""
+    """Return HTML for a thumbnail that links to a run; a script draws the first figure of the run in it."""
     image = element("span", data_figure=f"{anchor}.1-data", data_thumbnail=True) if run.figures else None
     return element(
         "a",

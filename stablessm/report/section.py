@@ -20,7 +20,7 @@ _LONG = 420
 
 
 def section(run: Record, anchor: str, base: Path) -> Html:
-    """Return the section on a run: question, plots, claims, settings, command and files.
+    """Return the section on a run as HTML: question, plots, claims, settings, command and files.
 
     Args:
         run: The run.
@@ -54,20 +54,20 @@ def section(run: Record, anchor: str, base: Path) -> Html:
 
 
 def verdict(claim: Claim, before: str = "") -> Html:
-    """Return a verdict as a color, a symbol and a word, preceded by the text ``before``."""
+    """Return HTML for a verdict: a color, a symbol and a word, preceded by the text ``before``."""
     sign = element("span", VERDICTS.get(claim.verdict, "–"), aria_hidden="true")
     return element("span", sign, " ", before, claim.verdict or "no verdict", class_=f"verdict {kind(claim)}")
 
 
 def bar(claims: Iterable[Claim]) -> Html:
-    """Return a bar that shows the share of each verdict."""
+    """Return HTML for a bar that shows the share of each verdict."""
     shares = tally(claims).items()
     parts = [element("i", class_=kind(Claim("", verdict=name)), style=f"flex-grow:{number}") for name, number in shares]
     return element("div", parts, class_="bar", aria_hidden="true")
 
 
 def claim_values(claim: Claim) -> Html:
-    """Return the paper's value and the measured value of a claim, one below the other."""
+    """Return HTML with the paper's value and the measured value of a claim, one below the other."""
     values = (("paper", claim.paper), ("ours", claim.ours))
     return element("dl", [element("div", element("dt", name), element("dd", value or "–")) for name, value in values])
 
@@ -129,7 +129,9 @@ def _figure(figure: Figure, anchor: str) -> Html:
 
 
 def _verdicts(run: Record, anchor: str) -> list[Html] | None:
-    """Return the verdicts of a run, and next to them how the experiment differs from the paper."""
+    """Return HTML with the verdicts of a run and, next to the verdicts, the differences between the experiment and the
+    paper.
+    """
     if not run.claims:
         return None
     listed = element("ul", [_claim(claim) for claim in run.claims], class_="verdicts")
@@ -171,7 +173,7 @@ def _table(title: str, rows: Mapping[str, str]) -> Html | None:
 
 
 def _files(run: Record, base: Path) -> list[Html]:
-    """Return links to the files of the run folder; long lists of arrays are collapsed."""
+    """Return HTML with links to the files of the run folder; long lists of arrays are collapsed."""
     arrays = [file for file in run.files if file.name.endswith(".npz")]
     folded = arrays if len(arrays) > _FOLDED else []
     others = [_file(run, file, base) for file in run.files if file not in folded]

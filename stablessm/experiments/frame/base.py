@@ -89,7 +89,7 @@ class Plan:
 
     @property
     def id(self) -> str:
-        """Return ``ID/SIZE``, the name of the run, which is the same on every machine."""
+        """Return ``ID/SIZE``, the name of the run, which does not depend on the machine."""
         return f"{self.folder.parent.name}/{self.folder.name}"
 
     def jobs(self) -> dict[str, Callable[[Run], object]]:

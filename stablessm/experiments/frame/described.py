@@ -1,4 +1,6 @@
-"""Builds an experiment from the README.md of its folder, which states its id, title, question, claim and source."""
+"""Builds an experiment from the README.md of its folder, which states the experiment's id, title, question, claim and
+source.
+"""
 
 from __future__ import annotations
 

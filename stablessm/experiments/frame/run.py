@@ -277,7 +277,7 @@ def _step(said: Mapping[str, Any]) -> float:
 
 
 def _index(places: list[dict[str, Any]], place: dict[str, Any]) -> int:
-    """Return the index of a machine in the list of machines, to which it is added if it is new."""
+    """Return the index of a machine in the list of machines; a new machine is first added to the list."""
     if place not in places:
         places.append(place)
     return places.index(place)

@@ -116,7 +116,7 @@ def kept(
 
 
 def computing(*declared: Stage[Any, Any]) -> Callable[[Any, Run], None]:
-    """Return the function ``run`` of an experiment that consists of these stages: it computes them in the
+    """Return the function ``run`` of an experiment that consists of these stages; ``run`` computes the stages in the
     given order.
     """
 

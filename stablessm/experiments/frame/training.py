@@ -192,7 +192,9 @@ def mean_square(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
 
 
 def rnn_mean_square(model: ContinuousRNN, x: Tensor, y: Tensor) -> Tensor:
-    """Return the mean square error of a dense RNN in Euler steps, with operations that a CUDA graph can capture."""
+    """Return the mean square error of a dense RNN that is integrated by Euler steps, with operations that a CUDA graph
+    can capture.
+    """
     sigma, W, drive = (
         activations.get(model.activation).value,
         model.recurrent_matrix(),

@@ -78,7 +78,7 @@ SMOKE: dict[str, Any] = {
 
 
 def recurrent(config: RecurrentConfig, run: Run) -> list[Subject]:
-    """Return one kind of recurrent model for each architecture."""
+    """Return the recurrent sentiment models to train, one kind for each architecture."""
 
     @cache
     def corpus() -> Corpus:

@@ -1,4 +1,4 @@
-"""Loads movie reviews: IMDB, or synthetic ones for a quick test."""
+"""Loads movie reviews: IMDB, or synthetic reviews for a quick test."""
 
 from __future__ import annotations
 

@@ -128,7 +128,7 @@ class _Epochs(Hooks):
 
 
 def load(model: C, arrays: Mapping[str, np.ndarray]) -> C:
-    """Copy the weights that :func:`fit` returned into the model, and return it."""
+    """Copy the weights that :func:`fit` returned into the model, and return the model."""
     with torch.no_grad():
         for key, p in model.named_parameters():
             p.copy_(torch.from_numpy(arrays[f"weights.{key}"]))
@@ -150,7 +150,9 @@ def accuracy(model: Classifier, reviews: Reviews, batch: int) -> float:
 
 
 def batches(reviews: Reviews, size: int, seed: int, epoch: int) -> list[np.ndarray]:
-    """Return all reviews in batches of similar length; the batches depend only on seed and epoch."""
+    """Divide all reviews into batches of reviews with similar lengths. The batches depend only on the seed and the
+    epoch.
+    """
     rng = np.random.default_rng([seed, epoch])
     order, found = rng.permutation(len(reviews)), []
     for first in range(0, len(order), _POOL * size):

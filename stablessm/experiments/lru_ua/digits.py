@@ -1,4 +1,4 @@
-"""Loads images to reconstruct: MNIST digits, or synthetic strokes for a quick test."""
+"""Loads images to reconstruct: MNIST digits, or synthetic images of strokes for a quick test."""
 
 from __future__ import annotations
 

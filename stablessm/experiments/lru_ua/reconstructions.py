@@ -33,8 +33,8 @@ CHUNK = 1000
 
 @dataclass(frozen=True)
 class DigitsConfig:
-    """Settings of the experiments that reconstruct images: data, state sizes, rings and thresholds. Values that LRU-UA,
-    appendix E.1 states are the defaults.
+    """Settings of the experiments that reconstruct images: data, state sizes, rings and thresholds. Where LRU-UA,
+    appendix E.1 gives a value, this value is the default.
     """
 
     data: Source = "mnist"

@@ -20,8 +20,8 @@ from stablessm.scan.vandermonde import accumulate
 
 @dataclass(frozen=True)
 class SparseConfig:
-    """Settings of the experiments on Haar-sparse inputs: sizes, ring and draws. Values that LRU-UA, appendix E.2 states
-    are the defaults.
+    """Settings of the experiments on Haar-sparse inputs: sizes, ring and draws. Where LRU-UA, appendix E.2 gives a
+    value, this value is the default.
     """
 
     r_min: float

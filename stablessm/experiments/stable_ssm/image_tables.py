@@ -24,8 +24,8 @@ SYNTHETIC = "synthetic"
 
 @dataclass(frozen=True)
 class ImageConfig:
-    """Settings of the experiments on image classification: data, models, learning rates and training. Values that
-    StableSSM, appendix D.4 states are the defaults.
+    """Settings of the experiments on image classification: data, models, learning rates and training. Where StableSSM,
+    appendix D.4 gives a value, this value is the default.
     """
 
     data: str = "mnist"

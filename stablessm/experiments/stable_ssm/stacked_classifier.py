@@ -74,7 +74,9 @@ class StackedClassifier:
         return len(self.weights)
 
     def model(self, index: int, weights: Tensor) -> SequenceClassifier:
-        """Return one of the stacked models as a separate classifier, with the weights of its row of ``weights``."""
+        """Return one of the stacked models as a separate classifier; its weights are copied from its row of
+        ``weights``.
+        """
         config = dataclasses.asdict(self.config)
         own = [map for map, count in self.maps for _ in range(count)][index]
         model = SequenceClassifier(**{**config, "map": own.name, "map_options": dict(vars(own))}).to(weights.dtype)
@@ -112,7 +114,9 @@ class StackedClassifier:
         return logits if c.per_step else logits[:, :, 0]
 
     def _named(self, weights: Tensor) -> dict[str, Tensor]:
-        """Return a dict from each parameter name to a view (M, …) of its part of the weights, one row per model."""
+        """Split the weights of all models by parameter: return a dict from each parameter name to a view (M, …), one
+        row per model.
+        """
         parts = weights.split([torch.Size(shape).numel() for shape in self.shapes.values()], 1)
         return {name: part.unflatten(1, shape) for (name, shape), part in zip(self.shapes.items(), parts, strict=True)}
 

@@ -173,7 +173,9 @@ def confirmed(curves: list[MemoryCurve]) -> rules.Verdict:
 
 
 def slopes(curves: list[MemoryCurve]) -> str:
-    """Return two log-log slopes as text, for the second last and the last octave of time: medians over the curves."""
+    """Return as text how steeply the memory functions fall (log-log slope) at the second last and at the last octave of
+    time: medians over the curves.
+    """
     earlier, later = np.median([memories.octave_slopes(curve) for curve in curves], axis=0)
     return f"{earlier:.2f} then {later:.2f}"
 

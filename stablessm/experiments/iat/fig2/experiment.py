@@ -29,8 +29,8 @@ VALIDATION, TEST = 1, 2
 
 @dataclass(frozen=True)
 class Config:
-    """Settings of ``ia-fig2``: widths, training, perturbations and thresholds. Values that IAT, appendix C states are
-    the defaults.
+    """Settings of ``ia-fig2``: widths, training, perturbations and thresholds. Where IAT, appendix C gives a value,
+    this value is the default.
     """
 
     widths: tuple[int, ...] = (2, 4, 8, 16, 32)
@@ -51,7 +51,7 @@ class Config:
 
 
 def start(width: int, seed: int) -> ContinuousRNN:
-    """Return an untrained RNN with time scales from 0.1 to 100, in a random basis."""
+    """Return an untrained RNN whose time scales range from 0.1 to 100; its recurrent matrix has random eigenvectors."""
     torch.manual_seed(seed)
     return ContinuousRNN(1, width, 1, activation="tanh", dt=TARGET.dt).double()
 
@@ -92,7 +92,9 @@ def run(config: Config, run: Run) -> None:
 
 
 def figures(config: Config, stages: Stages) -> Figures:
-    """Yield the published panel, with errors in two norms and over two horizons."""
+    """Yield a figure of the perturbation errors, with one panel for each combination of two norms and two horizons; one
+    panel repeats the published figure.
+    """
     panels = []
     for horizon, norm in product(config.horizons, NORMS):
         found = (family(config, stages, horizon, norm, search) for search in SEARCHES)

@@ -69,7 +69,7 @@ def teacher(config: Config, i: int) -> ContinuousRNN:
 
 
 def inputs(seed: int, rows: int, length: int) -> Tensor:
-    """Return input sequences (rows, length, 1): white noise around a random level."""
+    """Return input sequences (rows, length, 1): white noise plus a random constant for each sequence."""
     return noise(seed, 0, rows, length, 1) + noise(seed, 1, rows, 1, 1)
 
 

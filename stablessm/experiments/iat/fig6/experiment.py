@@ -42,7 +42,7 @@ class BertConfig(sentiment.RecurrentConfig):
 
 
 def subjects(config: BertConfig, run: Run) -> list[sentiment.Subject]:
-    """Return the kinds of models that are trained and measured: the recurrent models, and BERT."""
+    """Return the kinds of sentiment models to train: the recurrent models, and BERT."""
 
     @cache
     def corpus() -> Corpus:

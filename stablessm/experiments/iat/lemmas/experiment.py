@@ -98,7 +98,7 @@ def matrix(family: str, size: int, abscissa: float) -> Tensor:
 @stage("bound-{family}", over=lambda config: FAMILIES)
 def bounds(config: LemmasConfig, run: Run, family: str) -> Mapping[str, np.ndarray]:
     """Return, for each matrix size, the largest value that gradient ascent found for the cubic form in lemma A.10, and
-    the ratios M₀/β₀ and ‖W‖₂/β₀ in its bounds.
+    the ratios M₀/β₀ and ‖W‖₂/β₀ in the lemma's bounds.
     """
     from scipy.linalg import solve_continuous_lyapunov
 

@@ -42,7 +42,7 @@ def largest(config: Config, run: Run) -> dict[str, float]:
 
 
 def run(config: Config, run: Run) -> None:
-    """Reconstruct the images from roots of unity and from random eigenvalues, for every state size."""
+    """Reconstruct the images with roots of unity and with random eigenvalues, for every state size."""
     for size, placement in product(config.sizes, PLACEMENTS):
         images.measured.compute(config, run, placement, size)
     largest.compute(config, run)

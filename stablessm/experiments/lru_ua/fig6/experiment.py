@@ -18,7 +18,9 @@ from stablessm.report.figure import Figure, Panel
 
 @dataclass(frozen=True)
 class Config:
-    """Settings of ``lr-fig6``: sizes, rings and draws. Values that LRU-UA, figure 6 states are the defaults."""
+    """Settings of ``lr-fig6``: sizes, rings and draws. Where LRU-UA, figure 6 gives a value, this value is
+    the default.
+    """
 
     length: int = 512
     sizes: tuple[int, ...] = (16, 32, 64, 128, 256, 512, 1024)

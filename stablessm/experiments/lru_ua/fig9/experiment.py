@@ -32,8 +32,8 @@ SHOWN = 3
 
 @dataclass(frozen=True)
 class Config:
-    """Settings of ``lr-fig9``: data, model sizes and training. Values that LRU-UA, appendix E.3 states are the
-    defaults.
+    """Settings of ``lr-fig9``: data, model sizes and training. Where LRU-UA, appendix E.3 gives a value, this value is
+    the default.
     """
 
     length: int = 2048

@@ -98,7 +98,9 @@ def radii(config: RandomConfig, run: Run, gain: float) -> dict[str, list[float]]
 
 
 def figures(config: RandomConfig, stages: Stages) -> Figures:
-    """Yield the published figure, and a figure of the dependence on the size of the recurrent weights."""
+    """Yield the published figure of memory functions, and a figure of how the memory depends on the size of the
+    recurrent weights.
+    """
     panels = []
     for family, curves in plain.all(config, stages).items():
         named = {f"seed {i}": curve for i, curve in enumerate(curves[: config.shown])}

@@ -31,8 +31,8 @@ def run(config: StudyConfig, run: Run) -> None:
 
 
 def spread(ratio: np.ndarray, left_out: float) -> tuple[float, float]:
-    """Return the range of the ratios over the modes, after leaving out the fraction ``left_out`` of the modes at either
-    end.
+    """Return the range of the gradient-to-weight ratios over the modes, after leaving out the fraction ``left_out`` of
+    the modes at either end.
     """
     low, high = np.quantile(ratio, [left_out, 1 - left_out], method="nearest")
     return float(low), float(high)
