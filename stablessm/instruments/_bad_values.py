@@ -37,7 +37,7 @@ def is_spoilt(tensor: Tensor, limit: float | None) -> bool:
 
 
 def is_mask(path: str, tensor: Tensor) -> bool:
-    """Return True if a tensor with -∞ is an attention mask, by its name or because its other entries are 0."""
+    """Return True if a tensor with -∞ is an attention mask, with "mask" in its name or only 0 as finite entries."""
     return "mask" in path or not bool(tensor[tensor.isfinite()].any())
 
 

@@ -56,7 +56,7 @@ _MADE = ("empty", "new_empty", "full", "new_full", "fill", "scalar_tensor", "mas
 @final
 @dataclass(frozen=True)
 class Replay:
-    """The result of a repeated run of a module, operation by operation."""
+    """The result of running a module again while every operation is watched."""
 
     cause: Cause | None
     """Kind of the first operation with a bad result; None if all values are finite."""
@@ -76,7 +76,7 @@ def first_cause(
     steep: bool = False,
     place: Callable[[], str] = str,
 ) -> Replay:
-    """Run a module again; return what first caused a bad value, and which weights were multiplied many times.
+    """Run a module again; return the cause of the first bad value, and the weights that were multiplied many times.
 
     With ``steep`` the cause of a bad gradient is searched: only operations that depend on a trainable tensor count. If
     all their values are finite, the cause is ``slope`` if a function has an infinite slope, or ``overflow`` if values

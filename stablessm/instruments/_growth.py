@@ -22,7 +22,7 @@ _GROWN = math.log(1e3)
 
 @final
 class Growth:
-    """The sizes of the products with each parameter, in the order of their computation.
+    """Records the sizes of the products with each parameter, in the order of computation.
 
     A weight that is computed from parameters alone, elementwise or by a transposition, counts as its parameter.
     """
@@ -33,7 +33,7 @@ class Growth:
         self._origin = WeakTensorKeyDictionary()  # index of the parameter that a tensor was computed from
 
     def add(self, name: str, before: list[Tensor], made: list[Tensor]) -> None:
-        """Add an operation with the tensors that it took and returned."""
+        """Record an operation, given the tensors that it took (``before``) and returned (``made``)."""
         origins = [self._index(tensor) for tensor in before]
         derived = before and None not in origins and name not in MATRIX_PRODUCTS | _LOOKUPS
         for tensor in made:
@@ -53,7 +53,7 @@ class Growth:
                     self._sizes[index].append(math.log(size))
 
     def fastest(self) -> tuple[Tensor, float] | None:
-        """Return the weight whose products grow fastest, and the factor by which they grow per product, or None."""
+        """Return the weight whose products grow fastest, and the growth factor per product, or None if none grow."""
         rates = [_rate(sizes) for sizes in self._sizes]
         best = max(range(len(rates)), key=rates.__getitem__, default=0)
         return (self._weights[best], math.exp(rates[best])) if rates and rates[best] > 0 else None
@@ -81,6 +81,6 @@ def _rate(sizes: list[float]) -> float:
 
 
 def qualified_name(module: nn.Module, weight: Tensor) -> str | None:
-    """Return the name of a parameter in a module, or None if it is not a parameter of the module."""
+    """Return the name of a parameter within a module; None if the module does not contain the parameter."""
     names: Iterable[str] = (name for name, parameter in module.named_parameters() if parameter is weight)
     return next(iter(names), None)

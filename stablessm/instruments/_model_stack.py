@@ -51,8 +51,8 @@ class Stack:
         return math.inf if math.isnan(value) else value
 
     def values(self, models: Weights, which: Tensor) -> Tensor:
-        """Return the distances (P,) of P perturbed models from the target; ``which`` are the indices of their
-        unperturbed models.
+        """Return the distances (P,) of P perturbed models from the target; ``which`` gives the unperturbed model of
+        each.
         """
         models = models | {name: w[which] for name, w in self.fixed.items()}
         if self.vectorized:

@@ -163,7 +163,7 @@ def rollback(shape: Shape) -> list[Plan]:
 
 
 def undo(shape: Shape, record: Change, crop: Change) -> list[Plan]:
-    """Return a plan with one step of other inputs after a prompt, which ``crop`` then removes from the state."""
+    """Return a plan that feeds one step of other inputs after a prompt, and then removes this step with ``crop``."""
     half = shape.half
     back = shape.chunk(half, half + 1, via=crop, how="step")
     return [(shape.chunk(0, half), _detour(shape, source="state", via=record), back, *shape.stepwise(half + 1))]

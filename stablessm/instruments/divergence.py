@@ -216,7 +216,7 @@ class DivergenceTrace:
         return low or self._explained(report, replay, call)
 
     def _low_value(self) -> Divergence | None:
-        """Return a report on an input of a running module that contains -∞ and is no mask."""
+        """Return a report on the first input of a running module that contains -∞ but is not a mask, or None."""
         for outer, inner in zip([None, *self._running], self._running, strict=False):
             for place, value, order in inner.inputs():
                 if not is_bad(value, None) or (place != "input[0]" and is_mask(place, value)):
@@ -230,7 +230,7 @@ class DivergenceTrace:
         return None
 
     def _again(self, call: Call | None, gradient: bool = False) -> Replay | None:
-        """Run a module again, operation by operation, or an outer module if the module is a cell of a loop."""
+        """Run a module again and watch every operation; for a cell of a loop, run the module that contains the loop."""
         if call is None:
             return None
         if self._ran[call.name] >= OFTEN:

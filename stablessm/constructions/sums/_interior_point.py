@@ -61,7 +61,8 @@ class _Rows:
 
 
 def minimax_program(along: np.ndarray, left: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray | None:
-    """Return the x in [low, high] that minimizes max(left - along @ x), or None if the minimum is at least 1.
+    """Return the x in [low, high] that minimizes the largest entry of left - along x, or None if the minimum is at
+    least 1.
 
     Mehrotra's predictor-corrector method (Nocedal and Wright, Numerical Optimization, chapter 14), with the slacks
     s = G z - h and the multipliers y.

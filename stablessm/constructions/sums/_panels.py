@@ -164,7 +164,7 @@ def _barycentric(nodes: np.ndarray, at: np.ndarray) -> np.ndarray:
 
 
 def _slope_matrix() -> np.ndarray:
-    """Return the matrix from values at the nodes in [-1, 1] to slopes of the interpolating polynomial (Trefethen)."""
+    """Return the matrix that maps values at nodes in [-1, 1] to slopes of the interpolating polynomial (Trefethen)."""
     sign = (-1.0) ** np.arange(_NODES)
     sign[[0, -1]] *= 2
     matrix = np.outer(sign, 1 / sign) / (_reference[:, None] - _reference + np.eye(_NODES))

@@ -332,8 +332,8 @@ class Search:
         return self._polish(order, tol).error <= tol
 
     def _polish(self, order: int, goal: float) -> Fit:
-        """Return the best fit with ``order`` states, after minimax optimization unless least squares is far from the
-        goal.
+        """Return the best fit with ``order`` states, after minimax optimization unless the least-squares fit is far
+        from the goal.
         """
         if order in self._polished:
             return self._polished[order]

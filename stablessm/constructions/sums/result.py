@@ -145,7 +145,7 @@ class ExponentialSum(Result):
 
     @property
     def eigenvalues(self) -> np.ndarray:
-        """Eigenvalues e^{rates dt} of the recurrence in discrete time, (m,), as float64 if all are real."""
+        """Eigenvalues e^{rates dt} of the recurrence in discrete time, as an array (m,); float64 if all are real."""
         values = np.exp(self.rates * self.dt)
         if not self.is_complex:
             values = np.where(self._domain.single(self.rates), values.real, values)

@@ -112,7 +112,7 @@ def place_of(adapter: Stateful) -> Place:
 
 
 def layout_of(state: Any, place: Place, precise: bool) -> Layout:
-    """Return the layout of a state: shapes and dtypes of its parts (in double precision if ``precise``)."""
+    """Return the layout of a state: the shapes and dtypes of all parts, with double precision if ``precise``."""
     leaves = []
     for part in numbers_in(state):
         kind: Any = (
