@@ -1,4 +1,4 @@
-"""The decorator ``checked``, which explains failed calls of public functions by their arguments' annotations.
+"""The decorator ``checked``, which explains failed calls with the help of the annotations of the arguments.
 
 The annotation is the rule, so that the signature shows everything that is checked. The types below add ranges to
 numbers. This module does not import torch.
@@ -100,8 +100,8 @@ def checked(thing: T) -> T:
 
 
 def _as_number(value: Any, rule: Rule, name: str, *, only: bool) -> Any:
-    """Convert a value to ``int`` or ``float`` if ``only`` numbers are allowed; raise an error for other text and for
-    bools.
+    """Convert a value to ``int`` or ``float`` if ``only`` numbers are allowed; raise an error for bools and disallowed
+    text.
     """
     if isinstance(value, bool | str | bytes):
         require(name, value, rule)
@@ -309,7 +309,7 @@ def _anything(value: Any) -> bool:
 
 
 def _whole(value: Any) -> bool:
-    """Return True if a value is a whole number of any type except bool; tensors with one number count."""
+    """Return True if a value is a whole number of any type except bool, or an array or tensor with one such number."""
     if isinstance(value, bool) or "bool" in str(getattr(value, "dtype", "")):
         return False
     try:

@@ -94,8 +94,8 @@ def _inherited() -> bool:
 
 
 def _loaded_since_fork() -> bool:
-    """Return True if this process has loaded the OpenMP runtime itself, that is, not at the address where its parent
-    has it.
+    """Return True if this forked process loaded the OpenMP runtime itself, at another address than
+    its parent process.
     """
     ours, parents = (
         Path(f"/proc/{process}/maps").read_text(encoding="utf-8", errors="replace").splitlines()

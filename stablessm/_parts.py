@@ -1,11 +1,11 @@
-"""Divides a number of things into parts of nearly equal size."""
+"""Divides a number of items into parts of nearly equal size."""
 
 from __future__ import annotations
 
 
 def nth_part(count: int, index: int, parts: int) -> slice:
-    """Return the slice of the part with the given index when ``count`` things are divided into ``parts`` nearly equal
-    parts.
+    """Return the slice of part number ``index``, if ``count`` items are divided into ``parts`` parts of
+    nearly equal size.
 
     The first parts may be larger by one.
 

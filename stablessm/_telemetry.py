@@ -1,4 +1,4 @@
-"""Turns off the telemetry of Hugging Face libraries and Ray, unless the user has set it."""
+"""Turns off the telemetry of Hugging Face libraries and Ray, unless the user has chosen a setting."""
 
 from __future__ import annotations
 

@@ -71,7 +71,8 @@ def header(path: str | os.PathLike[str], expected: str = _EXPECTED) -> tuple[dic
 
 
 def require_sizes(folder: Path, *, fewest: int = 1) -> None:
-    """Raise an error if the sizes in a model folder's ``config.json`` are much larger than its ``.safetensors`` files.
+    """Raise an error if ``config.json`` in a model folder states larger sizes than the tensors in ``.safetensors``
+    files allow.
 
     A folder from elsewhere could otherwise ask for any amount of memory. There are at most as many layers as tensors
     (or ``fewest``), and no state or width is larger than the largest tensor.

@@ -170,8 +170,7 @@ def read_json(path: Place, expected: str = "a whole JSON file") -> dict[str, Any
 
 
 def read_side(path: Place, read: Callable[[dict[str, Any]], _Read], otherwise: _Read, lost: str) -> _Read:
-    """Read a JSON file and return ``read(content)``, or ``otherwise`` if the file cannot be read, as it
-    is not essential.
+    """Read a JSON file that is not essential: return ``read(content)``, or ``otherwise`` if the file cannot be read.
 
     For a damaged file there is a warning that ends with ``lost``, the consequence.
     """
@@ -360,7 +359,7 @@ def require_digest(path: Path, digest: str | None, expected: str = "the file tha
 
 
 def environment() -> dict[str, Any]:
-    """Return the versions, machine and commit of this process, as a record needs them."""
+    """Return the versions, machine and commit of this process, for a record."""
     return {
         "versions": _provenance.versions(),
         "commit": _provenance.commit(),

@@ -1,4 +1,6 @@
-"""``stablessm check``: checks that a model computes the same outputs however its state is carried between parts."""
+"""``stablessm check``: checks that a model's outputs stay the same when its state is carried from part to part of a
+sequence.
+"""
 
 from __future__ import annotations
 

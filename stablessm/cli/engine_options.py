@@ -14,8 +14,8 @@ from stablessm.cli.options import choices, pairs
 @final
 @dataclass(frozen=True)
 class EngineOptions:
-    """The options of ``stablessm run`` for the engine (from ``stablessm.sweeps``) that computes jobs, and its
-    resources.
+    """The options of ``stablessm run`` that choose the engine (of ``stablessm.sweeps``) and the resources for
+    its jobs.
     """
 
     jobs: Annotated[

@@ -65,7 +65,7 @@ def _scores(folder: Path, split: Any, batch_size: int | None, device: str, chang
         name, options = str(origin["task"]), {key: str(text) for key, text in origin["options"].items()}
         batch_size, autocast = batch_size or int(before["config"]["batch_size"]), bool(before["config"]["autocast"])
         if changes:
-            beside = _beside(folder, options, changes) if name == "lm" else options
+            beside = _options_for_another_text(folder, options, changes) if name == "lm" else options
             task = tasks.get(name, **tasks.read_options(name, {**beside, **changes})).as_trained(before["task"])
         else:
             task = task_of(before)
@@ -96,8 +96,8 @@ def _lines(scores: dict[str, Any]) -> Iterator[str]:
     yield from scores.get("remarks", ())
 
 
-def _beside(folder: Path, options: dict[str, str], changes: Mapping[str, str]) -> dict[str, str]:
-    """Return the options of the training's task, changed for scoring another text with the tokenizer of the model.
+def _options_for_another_text(folder: Path, options: dict[str, str], changes: Mapping[str, str]) -> dict[str, str]:
+    """Return the task options of the training, changed to score another text with the tokenizer of the model.
 
     The vocabulary is left out, because the tokenizer decides it, and for a text by name also the separator.
     """

@@ -246,7 +246,7 @@ def _refuse(error: ArgumentError | NumericalError, name: str, wanted: SumOptions
 
 
 def _longest_step(shortest: float, end: float) -> float:
-    """Return a time step for irregular samples, not so short that the slowest decay per step rounds to 1 in float32."""
+    """Return a time step for irregular samples, long enough that no decay per step rounds to 1 in float32."""
     return max(shortest, end / LONGEST)
 
 

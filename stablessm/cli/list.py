@@ -64,7 +64,9 @@ def _row(id: str, out: Path) -> dict[str, Any]:
 
 
 def _of_a_package(id: str) -> Any:
-    """Return the summary of an experiment that another installed package defines; if the import fails, it says why."""
+    """Return the summary of an experiment that another installed package defines, or a summary that says why it cannot
+    be read.
+    """
     from stablessm.experiments import catalog, listing
 
     try:

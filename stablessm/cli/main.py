@@ -101,7 +101,7 @@ def main(
         typer.Option("--version", callback=_version, is_eager=True, help="Print the version and the commit, and stop."),
     ] = False,
 ) -> None:
-    """Measure, build and reproduce sequence models with long memory.
+    """Measure and train sequence models with long memory; reproduce the papers.
 
     Examples:
 

@@ -155,7 +155,7 @@ def _save(curve: Any, folder: Path) -> None:
 
 
 def _tokens(tokenizer: Any, words: str) -> dict[str, str]:
-    """Return a dict from token ids (of the last token of each word) to descriptions such as “good”."""
+    """Return a dict from token ids, of the last token of each word, to texts that name the word."""
     names: dict[str, str] = {}
     for word in (word.strip() for word in words.split(",")):
         ids = tokenizer.encode(word, add_special_tokens=False)

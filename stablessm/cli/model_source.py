@@ -25,8 +25,8 @@ _LONGEST = 300
 
 
 def load_model(source: str, *, trust_remote_code: bool = False) -> tuple[Any, str]:
-    """Load a model; return it and the kind of its source. Weights are read from safetensors files and
-    never unpickled.
+    """Load a model; return the model and the kind of its source. Weights are read from safetensors
+    files, never unpickled.
     """
     folder = Path(source)
     if folder.is_dir():
@@ -70,8 +70,8 @@ def _is_path(folder: Path) -> bool:
 
 
 def _similar(folder: Path) -> str:
-    """Return a hint for a folder that does not exist: a folder with a similar name, or that its parent
-    does not exist.
+    """Return a hint about a folder that does not exist: a similar name, or that its parent folder does
+    not exist either.
     """
     if not folder.parent.is_dir():
         return f"; {folder.parent} does not exist either" if folder.parent != Path() else ""

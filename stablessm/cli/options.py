@@ -15,7 +15,7 @@ from stablessm._errors import ArgumentError, printable
 
 
 def choices(*names: str) -> Callable[[str], list[str]]:
-    """Return a completion function for the shell that offers those of the given names that match what was typed."""
+    """Return a shell-completion function that offers those of the given names that begin with the typed text."""
 
     def offer(incomplete: str) -> list[str]:
         return [name for name in names if name.startswith(incomplete)]

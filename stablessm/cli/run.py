@@ -94,8 +94,8 @@ def _all(size: str) -> list[str]:
 
 
 def _one_by_one(ids: list[str], size: Any, out: Path, *, changes: dict[str, str], fresh: bool) -> Iterator[Any]:
-    """Run experiments one after the other in this process; skip an experiment whose packages are missing, if not the
-    only one.
+    """Run experiments one after the other in this process; if packages are missing for one of
+    several, run the others.
     """
     from stablessm.experiments import catalog
     from stablessm.experiments.frame.base import execute

@@ -148,8 +148,7 @@ def _table(path: Path) -> tuple[list[str], list[int], np.ndarray, list[str]]:
 
 
 def _dates_to_seconds(cells: Sequence[Sequence[str]], values: Sequence[list[complex | None]]) -> list[str]:
-    """Replace dates in the first column, in place, by seconds since the first date; return a note about
-    it for the user.
+    """Replace dates in the first column, in place, by seconds since the first date; return a note on this for the user.
 
     The rows above the first date, such as column names, are left alone.
     """

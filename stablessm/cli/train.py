@@ -238,7 +238,7 @@ def train(*, source: DataOptions, wanted: ModelOptions, training: TrainingOption
 def _run(
     name: str, options: dict[str, str], wanted: ModelOptions, config: Any, run: RunOptions
 ) -> tuple[Any, dict[str, Any] | None, list[str]]:
-    """Train the model; return the result, test perplexities (None unless a language model), and remarks about the
+    """Train the model; return the result, the test perplexities of a language model (else None), and remarks about the
     scores.
     """
     import torch

@@ -22,7 +22,9 @@ def pointer_to(address: int, element: ir.Type) -> ir.Constant:
 
 
 class Arithmetic(Protocol):
-    """The options that determine the arithmetic of a kernel: dtype, real or complex, and how it stores."""
+    """The options that determine the arithmetic of a kernel: dtype, real or complex, and stores with or without the
+    cache.
+    """
 
     @property
     def double(self) -> bool:

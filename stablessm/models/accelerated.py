@@ -24,8 +24,7 @@ Model = TypeVar("Model", bound=nn.Module)
 
 @checked
 def accelerate(model: Model) -> Model:
-    """Replace, in place, how a ``transformers`` model computes its recurrences, by fast operators;
-    return the same model.
+    """Make a ``transformers`` model compute its recurrences with this library's fast operators; return the same model.
 
     Supported are Mamba, FalconMamba, Mamba2, Jamba and RecurrentGemma, and every model that contains their mixers. The
     weights stay where they are; only the computation of recurrent mixers and of linear layers is replaced. Nothing has

@@ -94,7 +94,7 @@ class StackConfig:
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Self:
-        """Return a config with the given settings; raise an error that names a setting if it is unknown."""
+        """Return a config with the given settings; raise an error that names any unknown setting."""
         known = {entry.name for entry in fields(cls)}
         for name in options.keys() - known:
             raise unknown_name(name, sorted(known), name, f"one of the settings {', '.join(sorted(known))}")

@@ -65,8 +65,7 @@ class Padding:
         return torch.cat([first, h], 1).gather(1, place.expand_as(h))
 
     def labels(self, labels: Tensor) -> Tensor:
-        """Return a copy of labels (B, T) in which padding, and tokens that follow padding, have the label that losses
-        ignore.
+        """Return a copy of labels (B, T) in which losses ignore padding and the tokens directly after padding.
 
         No real token predicts a token that follows padding.
         """

@@ -69,7 +69,8 @@ class LanguageModel(SequenceModel):
         self._adjust(module)
 
     def _adjust(self, module: nn.Module) -> None:
-        """Change the initial weights of one module where this model differs from PyTorch's defaults, as in GPT-2.
+        """Replace PyTorch's default initial weights of one module by small embeddings, zero biases and scaled outputs,
+        as in GPT-2.
 
         Embeddings are small, biases are zero, and the weights of the outputs that blocks add to the residual stream are
         scaled down with the number of blocks, as in GPT-2.

@@ -140,14 +140,16 @@ def register_mixer(name: str, factory: Factory, *, overwrite: bool = False) -> N
 
 
 def map_time(name: str, options: Mapping[str, Any]) -> Time | None:
-    """Return "continuous" or "discrete", the time of the maps that a mixer uses; None for a mixer of the user."""
+    """Return "continuous" or "discrete", the time of the maps that a mixer uses; None for a mixer that a user
+    registered.
+    """
     times: dict[str, Time] = dict.fromkeys(("s4d", *_GATED), "continuous")
     times |= {"lru": "discrete", "real": options.get("time", "continuous")}
     return times.get(name.removeprefix(GATED))
 
 
 def current_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of a mixer, with options that have been renamed under their present names."""
+    """Return the options of a mixer, in which old names of options are replaced by present names."""
     layer: Any = {"s4d": S4D, "lru": LRU, "real": RealSSM, **_GATED}.get(name.removeprefix(GATED), object)
     return _renamed.current_options(layer, options, "mixer_options")
 

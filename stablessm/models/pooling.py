@@ -32,7 +32,7 @@ class Last:
         return last_state(h, torch.zeros_like(h[:, :1]).sum(1), lengths)
 
     def running(self, h: Tensor, state: Any, lengths: Tensor | None, reset: Tensor | None) -> tuple[Tensor, Any]:
-        """Return h unchanged and an empty state, because each step is the last of the steps up to it."""
+        """Return h unchanged and an empty state: the last step of the sequence so far is always the present step."""
         return h, ()
 
     def step(self, h_t: Tensor, state: Any) -> tuple[Tensor, Any]:
@@ -90,7 +90,7 @@ class Mean:
         return sums / counts, (last_state(sums, total, lengths), last_state(counts, count, lengths))
 
     def step(self, h_t: Tensor, state: Any) -> tuple[Tensor, Any]:
-        """Return the mean of all steps up to this one, (B, C), and the next state."""
+        """Return the mean of all steps up to this step, (B, C), and the next state."""
         total, count = self._parts(h_t, state)
         total, count = total + h_t, count + 1
         return total / count, (total, count)

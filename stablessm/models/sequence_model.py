@@ -87,7 +87,7 @@ class SequenceModel(SavedModel, ABC):
         return without_padding(self._read(h), lengths), (blocks, pooled)
 
     def step(self, x_t: Tensor, state: States = None, *, dt: Dt = None) -> tuple[Tensor, tuple[Any, Any]]:
-        """Compute one step of :meth:`sequence`: from x_t (B, d_input) or tokens (B,), the outputs (B, size) and next
+        """Compute one step of :meth:`sequence` for x_t (B, d_input) or tokens (B,); return outputs (B, size) and next
         state.
         """
         blocks, pooled = self._parts(state)

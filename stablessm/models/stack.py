@@ -95,8 +95,8 @@ class SequenceStack(nn.Module):
         return self.dropout(self.norm(h, real)), tuple(after)
 
     def step(self, x_t: Tensor, state: Sequence[Any] | None = None, *, dt: Dt = None) -> tuple[Tensor, tuple[Any, ...]]:
-        """Compute one step of :meth:`forward`: from x_t (B, d_input) or tokens (B,), the output (B, d_model) and next
-        state.
+        """Compute one step of :meth:`forward` for x_t (B, d_input) or tokens (B,); return the output (B, d_model) and
+        next state.
         """
         before, after = self._checked("x_t", x_t, state, 0), []
         h = self._encoded(x_t)

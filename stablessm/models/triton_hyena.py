@@ -37,7 +37,7 @@ def _row(z, tail, batch, t, channel, steps, width, inside, TAIL: tl.constexpr, A
 
 @triton.jit
 def _kept(reset, batch, t, steps, RESET: tl.constexpr, ACC: tl.constexpr):
-    """Return 0 at the first step of an episode and 1 at all other steps, the factor of earlier inputs."""
+    """Return the factor of earlier inputs: 0 at the first step of an episode, 1 at all other steps."""
     if RESET:
         starts = tl.load(reset + batch * steps + t, mask=(t >= 0) & (t < steps), other=0)
         return tl.where(starts != 0, 0.0, 1.0).to(ACC)

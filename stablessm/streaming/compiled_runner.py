@@ -37,12 +37,11 @@ class CompiledRunner:
         self._block = block(self._code.address("block"))
 
     def arrays(self) -> list[np.ndarray]:
-        """Return every array except the weights that the compiled code reads or writes."""
+        """Return every array that the compiled code reads or writes, except the weights."""
         return [self.x, self.y, *self._memory.arrays()]
 
     def run(self, x: np.ndarray, y: np.ndarray) -> None:
-        """Run the steps of a block of samples x (batch, time, size), write the outputs to y, and release the GIL
-        meanwhile.
+        """Run the steps of a block of samples x (batch, time, size) without the GIL, and write the outputs to y.
 
         x and y are contiguous, (batch, time, size) each.
         """

@@ -1,4 +1,4 @@
-"""Converts a model to a program, a list of operations in which all quantities that depend on weights are computed."""
+"""Converts a model to a program: a list of operations in which everything that depends only on weights is computed."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ class OperationCode:
         return self.emit.at(self.memory.pointer(array), self.emit.times(row, array.strides[0] // array.itemsize))
 
     def copy(self, source: ir.Value, target: ir.Value, size: int) -> None:
-        """Emit code that copies ``size`` elements from one address to another, of which one array has no padding."""
+        """Emit code that copies ``size`` elements between two arrays, only one of which is padded."""
         whole = size // self.lanes * self.lanes
         for first, count, lanes in ((0, whole // self.lanes, self.lanes), (whole, size - whole, 1)):
 

@@ -124,8 +124,7 @@ def _scanned(decay: Parts, drive: Parts, before: Parts) -> Parts:
 
 
 def _pieces(program: ops.Program) -> list[range]:
-    """Divide a program's operations into ranges to run in one loop over time, and operations without a
-    loop between them.
+    """Divide a program into ranges of operations: ranges that must run in one loop over time, and single operations.
 
     A range begins with the first operation that reads a state and ends with the operation that replaces the state.
     """

@@ -29,9 +29,7 @@ class _Runner(Protocol):
     def read(self, slot: Slot) -> list[np.ndarray]: ...
     def write(self, slot: Slot, parts: list[np.ndarray]) -> None: ...
     def arrays(self) -> list[np.ndarray]:
-        """Return every array except the weights that a step reads or writes; a copied streamer needs copies of all of
-        them.
-        """
+        """Return every array that a step reads or writes, except the weights; a copied streamer copies these arrays."""
 
 
 @final

@@ -140,7 +140,9 @@ class Watch:
         return torch.stack([self._stacked(seen) for seen in (self.losses, self.norms, self.means)], 1).cpu().numpy()
 
     def first_bad(self, replica: int = 0) -> tuple[int, BadStep] | None:
-        """Return how many steps ago a model's first bad step was, and its loss and norm; None if no step was bad."""
+        """Return how many steps ago a model's first bad step was, and the loss and norm of this step; None if no step
+        was bad.
+        """
         if not self.bad.flatten()[replica]:
             return None
         seen = self.values().reshape(len(self.losses), 3, -1)[..., replica]

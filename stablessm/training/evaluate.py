@@ -109,7 +109,8 @@ def outputs(
     autocast: bool = False,
     ranks: Ranks | None = None,
 ) -> Generator[tuple[Tensor, Batch, bool], None, None]:
-    """Yield the outputs and the batch, for each batch of a split, and whether this rank's rows count in the scores.
+    """For each batch of a split, yield the model's outputs, the batch, and whether this rank's rows
+    count in the scores.
 
     The model is in evaluation mode until the generator ends. If a batch has fewer rows than there are ranks, the spare
     ranks compute rows of other ranks, which do not count: a model in shards needs all ranks.

@@ -68,7 +68,7 @@ def forecast(
     batch_size: int,
     autocast: bool,
 ) -> Forecast:
-    """Forecast the rows after the last row of ``data``.
+    """Forecast the rows that follow the last row of ``data``, with intervals, in the units of the data.
 
     Args:
         model: The trained model.

@@ -42,17 +42,17 @@ class Strategy(ABC):
         """
 
     def settle(self, bad: Tensor) -> None:  # noqa: B027 (most strategies keep nothing)
-        """Keep the model's state after this step for the next step, unless ``bad`` is 1."""
+        """Keep the model's state after this step for the next step, unless ``bad`` is 1 (the step diverged)."""
 
     def updated(self) -> None:  # noqa: B027
-        """Update what depends on the weights; called after every update by the optimizer."""
+        """Update values that depend on the weights, such as buffers; called after every update by the optimizer."""
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the tensors to store in a checkpoint, by name."""
         return {}
 
     def facts(self) -> Any:
-        """Return the plain values of this strategy to store in a checkpoint."""
+        """Return the plain values that a checkpoint stores for this strategy, in addition to its tensors."""
         return None
 
     def restore(self, facts: Any, tensors: Mapping[str, Tensor]) -> None:  # noqa: B027
@@ -195,7 +195,7 @@ class Gradient(Strategy):
         return _replay(self._graph, arguments, parameters)
 
     def settle(self, bad: Tensor) -> None:
-        """Keep the model's state after this batch for the next step, unless ``bad`` is 1."""
+        """Keep the model's state after this batch for the next step, unless ``bad`` is 1 (the step diverged)."""
         self.carry.settle(bad)
 
     def updated(self) -> None:
@@ -309,8 +309,8 @@ def _apart(gradients: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
 
 
 def require_parts(task: Task, config: TrainingConfig, ranks: int) -> None:
-    """Raise an error if the parts into which a step is divided have losses that do not add up to the
-    loss of the step.
+    """Raise an error if a step would be divided (into batches or ranks) but the task cannot add up the losses of the
+    parts.
     """
     if config.batch_size < ranks:
         raise ArgumentError("batch_size", f"at least one sequence for each of {ranks} ranks", config.batch_size)
@@ -327,7 +327,8 @@ def count_of(task: Task, batches: Iterable[Batch]) -> Tensor:
 
 
 def part_of_loss(task: Task, output: Tensor, batch: Batch, count: Tensor | None) -> Tensor:
-    """Return what a batch contributes to the loss of a step, which is a mean over ``count`` scored positions.
+    """Return the share of a batch in the loss of a step: its summed loss divided by ``count``, the step's scored
+    positions.
 
     With ``count=None``, the batch is the whole step.
     """

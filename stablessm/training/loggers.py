@@ -47,7 +47,7 @@ class TensorBoard:
     _writer: Any = None
 
     def begin(self, folder: Path, settings: Mapping[str, Any], step: int) -> None:
-        """Open the TensorBoard file; of an earlier part of the run, events after ``step`` are dropped."""
+        """Open the TensorBoard file; drop events after ``step`` that an earlier part of the run wrote."""
         if why_missing("torch.utils.tensorboard") is None:
             from torch.utils.tensorboard import SummaryWriter
 

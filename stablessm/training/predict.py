@@ -83,7 +83,8 @@ class TrainedModel:
     def predict(
         self, data: Data | None = None, *, horizon: int | None = None, level: float = 0.9
     ) -> Forecast | Predictions:
-        """Apply the model to new data: return a forecast if it was trained to forecast a series, otherwise predictions.
+        """Predict new data: a forecast if the model was trained to forecast a series, otherwise class probabilities or
+        values.
 
         Args:
             data: A file or an array, without targets. For a forecast: a CSV or .npy file or an array (rows, columns)

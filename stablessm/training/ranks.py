@@ -116,7 +116,8 @@ def launched() -> Ranks:
 
 @contextmanager
 def joined() -> Iterator[Ranks]:
-    """Return a context that connects the processes started by a launcher such as ``torchrun``, and yields their ranks.
+    """Return a context that connects the processes started by a launcher such as ``torchrun``, and yields a
+    :class:`Ranks`.
 
     A ``torch.distributed`` process group is started if the launcher started several processes and there is no group
     yet. After an error the group is not destroyed: it ends with this process, so that the other processes stop waiting.

@@ -109,8 +109,8 @@ class _Streams(TorchFunctionMode):
             self.states.append(self.generator.get_state())
 
     def of(self, number: Tensor) -> _Streams:
-        """Return a context in which dropout draws the masks of model ``number``, which is a tensor under
-        ``torch.vmap``.
+        """Return a context in which dropout draws the masks of model ``number``, a tensor over which
+        ``torch.vmap`` maps.
         """
         self.number = number
         return self

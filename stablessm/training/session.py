@@ -95,7 +95,9 @@ class Session(Hooks):
         self.mark, self.marked = time.perf_counter(), self.loop.step
 
     def close(self) -> None:
-        """Close the files of this model, and switch it back to the mode (training or evaluation) before the run."""
+        """Close the files of this model, and switch it back to the mode (training or evaluation) that it had before the
+        run.
+        """
         self.model.train(self._mode)
         self._board.end(None)
 
@@ -337,7 +339,7 @@ def write_record(
 
 
 def _scores(plain: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Convert scores that were read from a checkpoint to numbers, because NaN is stored as a string."""
+    """Convert scores from a checkpoint, where NaN is stored as text, to numbers."""
     if plain is None:
         return None
     return {name: value if isinstance(value, int) else float(value) for name, value in plain.items()}

@@ -1,4 +1,4 @@
-"""Comparison of the settings of runs, and the task and model properties that settings store."""
+"""Compares the settings of a run with stored settings, and describes tasks and models for this comparison."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from stablessm._errors import ArgumentError
 def require_same(
     argument: str, expected: str, before: Mapping[str, Any], now: Mapping[str, Any], remedy: str = ""
 ) -> None:
-    """Raise an error if settings have changed; it names every changed setting and the ``remedy``.
+    """Raise an error if settings have changed; the error names every changed setting and the ``remedy``.
 
     >>> require_same("resume", "the settings it began with", {"lr": 0.1, "data": {"n": 3}}, {"lr": 0.1, "data": {}})
     Traceback (most recent call last):
@@ -48,7 +48,7 @@ def require_resumable(
 
 
 def task_of(settings: Mapping[str, Any]) -> tasks.Task:
-    """Create the task of a run of ``stablessm train`` again; raise an error if its data have changed.
+    """Recreate the task of a ``stablessm train`` run from its stored settings; raise an error if its data have changed.
 
     Args:
         settings: The result of ``settings_of``.

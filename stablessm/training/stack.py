@@ -76,7 +76,7 @@ class _Call(nn.Module):
 
 
 def stacked_name(name: str) -> str:
-    """Convert the name of a parameter or buffer to its name in a stack, without dots, which PyTorch does not allow."""
+    """Convert the name of a parameter or buffer to its name in a stack, where PyTorch does not allow dots."""
     return name.replace(".", "/")
 
 

@@ -47,16 +47,16 @@ class Hooks:
         """React to the losses recorded since the last call; called before these losses are deleted."""
 
     def saving(self) -> None:
-        """Prepare for a checkpoint; called before it is written. No checkpoint is written if all hooks are lost."""
+        """Prepare for a checkpoint; called before a checkpoint is written."""
 
     @property
     def stopped(self) -> bool:
-        """Whether this hook wants to stop the training early; the loop ends when all hooks have stopped."""
+        """True if this hook wants to stop the training early; the loop ends when all hooks want to stop."""
         return False
 
     @property
     def lost(self) -> bool:
-        """Whether the weights are of no use (after a divergence); no checkpoint is written when all hooks are lost."""
+        """True if the weights are useless after a divergence; no checkpoint is written if this holds for all hooks."""
         return self.stopped
 
     def told(self) -> str:

@@ -40,13 +40,17 @@ class Trainee:
         return nullcontext()
 
     def collect(self) -> None:
-        """Copy the trained weights into the model of the caller. No-op if both are the same model."""
+        """Copy the trained weights into the caller's model. No-op if the caller's model is itself trained."""
 
     def spread(self) -> None:
-        """Copy the weights of the model of the caller into the trained model. No-op if both are the same model."""
+        """Copy the weights of the caller's model into the trained model. No-op if the caller's model is
+        itself trained.
+        """
 
     def changed(self) -> None:
-        """React to a change of the parameters of ``trained`` by something other than the optimizer."""
+        """React when something other than the optimizer, such as an average, has changed the parameters
+        of ``trained``.
+        """
 
     def ratios(self) -> GradientOverWeight:
         """Return the gradient-over-weight ratios of the recurrent parameters, after a backward pass."""
@@ -125,13 +129,13 @@ class Sharded(Trainee):
 
     @torch.no_grad()
     def spread(self) -> None:
-        """Copy the shards of this rank from the model of the caller."""
+        """Copy the weights of the caller's model into the sharded model; each rank copies its own shards."""
         own = self.model.state_dict()
         for name, tensor in self.trained.state_dict().items():
             tensor.copy_(placed(own[name], tensor))
 
     def changed(self) -> None:
-        """Free the gathered weights that an evaluation, which has no backward pass, leaves behind."""
+        """Free the gathered (unsharded) weights that remain after an evaluation, which has no backward pass."""
         from torch.distributed.fsdp import FSDPModule
 
         for module in self.trained.modules():
@@ -169,7 +173,9 @@ def _runner(model: nn.Module, compiled: bool, carries: bool) -> Any:
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """Gather a tensor from its shards on all ranks, if it is sharded. All ranks must call this function."""
+    """Return the whole tensor, gathered from its shards on all ranks if it is sharded. All ranks must call this
+    function.
+    """
     found: Tensor = getattr(tensor, "full_tensor", lambda: tensor)()
     return found
 

@@ -56,7 +56,7 @@ def _modules_of(place: Path) -> Mapping[str, str]:
 
 
 def _require_same_recurrences(model: nn.Module, before: Mapping[str, str]) -> None:
-    """Raise an error if the saved recurrent weights have another meaning, such as another reparameterization."""
+    """Raise an error if the saved recurrent weights belong to another kind of recurrence, such as another map."""
     now = signature(model)["modules"]
     for name, _ in recurrent_modules(model):
         was = before.get(name or "itself")

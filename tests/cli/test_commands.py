@@ -45,11 +45,15 @@ def test_env_says_what_failed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_another_text_is_read_with_the_tokenizer_of_the_model() -> None:
-    from stablessm.cli.eval import _beside
+    from stablessm.cli.eval import _options_for_another_text
     from stablessm.tasks.text_sources import NAMED
 
     options = {"vocabulary": "270", "separator": "|", "level": "bpe"}
     for change in ({"text": "mine.txt"}, {"length": "8"}):
-        assert _beside(Path("run"), options, change) == {"separator": "|", "level": "bpe", "tokenizer": "run"}
+        assert _options_for_another_text(Path("run"), options, change) == {
+            "separator": "|",
+            "level": "bpe",
+            "tokenizer": "run",
+        }
     for name in NAMED:
-        assert _beside(Path("run"), options, {"text": name}) == {"level": "bpe", "tokenizer": "run"}
+        assert _options_for_another_text(Path("run"), options, {"text": name}) == {"level": "bpe", "tokenizer": "run"}
