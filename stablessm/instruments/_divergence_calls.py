@@ -51,7 +51,7 @@ def sequence_first(tensors: Iterable[tuple[str, Tensor]], module: nn.Module) -> 
 
 
 def grows(module: nn.Module) -> bool:
-    """Return True if the values of a recurrence can grow, because its nonlinearity is not tanh."""
+    """Return True if the values of a recurrence can grow without bound, which a tanh nonlinearity prevents."""
     return "tanh" not in str(getattr(module, "mode", getattr(module, "nonlinearity", ""))).lower()
 
 

@@ -116,9 +116,7 @@ def unstable_weight(
 
 @contextmanager
 def _restored_afterwards(module: nn.Module) -> Iterator[None]:
-    """Return a context that, at its end, restores the buffers of a module (such as running means) and the
-    random state.
-    """
+    """Return a context that restores a module's buffers (such as running means) and the random state at its end."""
     buffers = {name: buffer.clone() for name, buffer in module.named_buffers()}
     with torch.random.fork_rng():
         try:

@@ -39,7 +39,7 @@ def in_double(system: System, run_by: Callable[[Any], System]) -> System:
 
 
 def _is_precise(system: System) -> bool:
-    """Return True if outputs respond to a relative input change of 1e-9 (some models use float32 internally)."""
+    """Return True if outputs respond to a relative input change of 1e-9, which rounding to float32 prevents."""
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(1, 12, system.d_input, generator=generator, dtype=torch.float64).to(system.device)
     with evaluating(system.model), torch.no_grad():

@@ -47,12 +47,12 @@ class Sprecher:
 
     @property
     def shift(self) -> float:
-        """Shift a of the argument of Sprecher's function ψ(s x_p + q a) between consecutive q."""
+        """The shift a between the arguments ψ(s x_p + q a) of consecutive families q."""
         return 1 / (self.base * (self.base - 1))
 
     @property
     def scale(self) -> float:
-        """Factor s of the variables in the argument of Sprecher's function ψ(s x_p + q a)."""
+        """The factor s of the variables x_p in the argument of Sprecher's inner function ψ(s x_p + q a)."""
         return 1 - self.families * self.shift
 
     @property

@@ -48,7 +48,7 @@ _SIGNS = "+ - * / ** < <= > >= == !="
 
 
 def _special(name: str) -> Callable[..., _Values]:
-    """Return a function of scipy.special, which is imported at the first call."""
+    """Return a function of scipy.special, and delay the import of scipy.special until the first call."""
 
     def value(*x: _Values) -> _Values:
         from scipy import special

@@ -69,7 +69,7 @@ class Stateful(ABC):
         return None
 
     def reset(self, state: Any) -> Any:
-        """Reset a state object to the state before the first step, and return it to be used again."""
+        """Reset a state object to the state before the first step, and return the object."""
         raise NotSupportedError("the state has no reset method")
 
     def record(self, state: Any) -> Any:

@@ -14,7 +14,7 @@ MOST_CHUNKS = 64
 
 
 def closure(pattern: Tensor) -> Tensor:
-    """Return which variables influence which, directly or through others, as a pattern (n, n) with a True diagonal."""
+    """Return a pattern (n, n) that is True on the diagonal and where a variable influences another, even indirectly."""
     reach = pattern | torch.eye(len(pattern), dtype=torch.bool)
     while True:
         further = (reach.float() @ reach.float()) > 0

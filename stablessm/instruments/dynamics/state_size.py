@@ -122,8 +122,8 @@ def effective_state_size(
 @final
 @dataclass(frozen=True)
 class _Spectrum:
-    """The singular values of the past-to-future operator at one step, and the rank through each part of the
-    state alone.
+    """The singular values of the past-to-future operator at one step, and its rank through each single part of the
+    state.
     """
 
     values: Tensor
