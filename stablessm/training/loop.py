@@ -54,8 +54,7 @@ def train(
     origin: Mapping[str, Any] | None = None,
     loggers: Sequence[Logger] = (),
 ) -> TrainingResult:
-    """Train a model on a task and write the results to ``folder``, from which a killed run resumes with
-    identical results.
+    """Train a model on a task; a killed run resumes from ``folder`` and ends with exactly the same weights.
 
     The folder gets ``model/`` (``stablessm.load`` reads it), ``record.json``, ``metrics.jsonl``, ``tensorboard/`` and
     ``checkpoints/``; no second training may use it at the same time. A run stops when it diverges: when the loss or the
