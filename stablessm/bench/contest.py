@@ -199,7 +199,7 @@ def peak_memory(call: Call) -> int:
 
 
 def show(title: str, rows: Sequence[Row]) -> str:
-    """Return the rows of one case as a table.
+    """Format the results of one case as a table.
 
     Names in braces in the title are replaced by entries of the rows.
     """

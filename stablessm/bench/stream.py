@@ -215,7 +215,7 @@ def statistics(taken: list[np.ndarray]) -> dict[str, float]:
 
 
 def show(rows: list[Row]) -> str:
-    """Return the rows of one case as a table."""
+    """Format the latencies of one case as a table."""
     lines = []
     for row in rows:
         cells = [f"{row[key]:.2f}" if row[key] is not None else "" for key in TAIL]

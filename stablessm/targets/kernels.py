@@ -242,7 +242,9 @@ def get(kernel: str | Rho, dt: float, options: dict[str, float]) -> Rho:
 
 
 def sample(rho: Rho, times: Tensor) -> Tensor:
-    """Return the values of a kernel at the given times, in float64; raise an ArgumentError if their shape is wrong."""
+    """Return the values of a kernel at the given times, in float64; raise an ArgumentError if the kernel returns values
+    of a wrong shape.
+    """
     times = times.double()
     values = rho(times)
     if not isinstance(values, Tensor) or values.shape != times.shape:

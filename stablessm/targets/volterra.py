@@ -65,7 +65,9 @@ class Volterra(Target):
         return max(len(term) for term in self.terms)
 
     def _samples(self, steps: int, device: torch.device | None = None) -> Tensor:
-        """Return the samples of all kernels, ordered by term, as a tensor (steps, number of kernels)."""
+        """Return the values of all kernels at the first ``steps`` steps, ordered by term, as a tensor (steps, number of
+        kernels).
+        """
         times = self.dt * torch.arange(steps, dtype=torch.float64, device=device)
         return torch.stack([kernels.sample(rho, times) for term in self.terms for rho in term], 1)
 

@@ -88,7 +88,7 @@ class Corpus:
     """Token id with which every review ends, or None."""
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """Return all fields as arrays, to be stored in a file."""
+        """Return all fields of the corpus as arrays, to be stored in a file."""
         found = {f"{split}.{part}": getattr(getattr(self, split), part) for split in SPLITS for part in _PARTS}
         frame = np.array([self.start, -1 if self.end is None else self.end])
         return {**found, "vocabulary": np.array(self.vocabulary), "frame": frame}

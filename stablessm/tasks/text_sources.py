@@ -86,7 +86,8 @@ NAMES: Final = (*NAMED, SHAKESPEARE)
 
 
 def source(text: str, separator: str | None, valid: float, test: float) -> Source:
-    """Return the source of a text that is given by name or as a file.
+    """Return a text, given by the name of a known text or as the path of a file, as a :class:`Source`, which reads the
+    text on demand.
 
     Args:
         text: Name of a text, or path of a file.

@@ -71,13 +71,13 @@ def trained(config: Config, run: Run, map: str) -> RealSSM:
 
 @kept(MemoryCurve, "memory-{map}", over=lambda config: MAPS)
 def memory(config: Config, run: Run, map: str) -> MemoryCurve:
-    """Return the memory function of the trained model."""
+    """Return the memory function of the trained model with a map."""
     return memory_function(trained(config, run, map), 10 * config.length)
 
 
 @kept(PerturbationCurve, "errors-{map}", over=lambda config: MAPS)
 def errors(config: Config, run: Run, map: str) -> PerturbationCurve:
-    """Return the errors of the trained model after perturbations of its recurrent weights."""
+    """Return the errors of the trained model with a map after perturbations of its recurrent weights."""
     return perturbation_error(
         trained(config, run, map), TARGET, config.radii, parameters="recurrent", search="ascent",
         samples=config.samples, steps=config.steps, horizon=10 * config.length, seed=config.seed, progress=run.progress,

@@ -1,4 +1,4 @@
-"""Figures and claims on the perturbation errors of models of growing width."""
+"""Builds figure panels and claims from the perturbation errors of models of growing width."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ Values: TypeAlias = Sequence[float] | np.ndarray
 
 
 def lines(x: Values, table: Mapping[Any, Values], style: Style = "solid", name: str = "{}") -> list[Series]:
-    """Return one line for each entry of a table; ``name`` is a format string for the entry's key.
+    """Return one line of a figure for each entry of a table; ``name`` is a format string for the entry's key.
 
     >>> [line.name for line in lines([1, 2], {16: [0.1, 0.2], 32: [0.3, 0.4]}, name="N = {}")]
     ['N = 16', 'N = 32']
@@ -25,7 +25,8 @@ def lines(x: Values, table: Mapping[Any, Values], style: Style = "solid", name: 
 def paired(
     x: Values, table: Mapping[str, tuple[Values, Values]], note: str, styles: tuple[Style, Style] = ("solid", "dotted")
 ) -> list[Series]:
-    """Return two lines of the same color for each entry of a table; the name of the second line ends with ``note``.
+    """Return two lines of a figure, of the same color, for each entry of a table; the name of the second line ends with
+    ``note``.
 
     >>> [line.name for line in paired([1, 2], {"exp": ([0.1, 0.2], [0.3, 0.4])}, ", median")]
     ['exp', 'exp, median']

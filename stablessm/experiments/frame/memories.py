@@ -105,12 +105,12 @@ def from_planes(planes: np.ndarray) -> np.ndarray:
 
 
 def tally(curves: Iterable[MemoryCurve]) -> Counter[str]:
-    """Return the number of curves of each kind of decay."""
+    """Count the memory functions by kind of decay."""
     return Counter(curve.decay().kind for curve in curves)
 
 
 def listed(kinds: Counter[str]) -> str:
-    """Return the number of curves of each kind of decay as text.
+    """Return the number of memory functions of each kind of decay as text.
 
     >>> listed(Counter(["exponential", "none", "exponential"]))
     '2 exponential, 1 none'
@@ -119,7 +119,7 @@ def listed(kinds: Counter[str]) -> str:
 
 
 def rates(curves: Iterable[MemoryCurve]) -> np.ndarray:
-    """Return the fitted decay rate of every curve that decays exponentially."""
+    """Return the fitted decay rate of every memory function that decays exponentially."""
     return np.array([fit.rate for curve in curves if (fit := curve.decay()).rate is not None])
 
 
@@ -142,7 +142,7 @@ def octave_slopes(curve: MemoryCurve) -> tuple[float, float]:
 
 
 def _end(curve: MemoryCurve) -> int:
-    """Return the index of the last sample that is above the rounding level."""
+    """Return the index of the last sample of a memory function that is above the rounding level."""
     return int(np.searchsorted(curve.time, curve.decay().used[1] * (1 + 1e-9), side="right")) - 1
 
 

@@ -44,8 +44,8 @@ def seen(unclear: int, total: int, verdict: Verdict) -> Verdict:
 
 
 def most_seen(kinds: Mapping[Any, int], kind: str = "exponential", *, unclear: str = "undecided") -> Verdict:
-    """Return the verdict of :func:`most` on the cases that could be classified; ``inconclusive`` if at least half could
-    not.
+    """Return the verdict on whether all cases have the given kind: ``partly`` if at least half of the classified cases
+    have it, ``inconclusive`` if at least half of all cases are unclassified.
 
     >>> most_seen({"exponential": 3, "undecided": 1}), most_seen({"exponential": 3, "undecided": 3})
     ('reproduced', 'inconclusive')

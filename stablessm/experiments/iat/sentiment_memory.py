@@ -121,7 +121,9 @@ def _study(config: RecurrentConfig, run: Run, subject: Subject, seed: int) -> No
 
 
 def trained(run: Run, subject: Subject, seed: int) -> Classifier:
-    """Return the trained model; train it first, unless an earlier run in this folder has done so."""
+    """Return the trained sentiment model of a kind and seed; train it first, unless an earlier run in this folder has
+    done so.
+    """
     corpus, name = subject.corpus(), _stage("weights", subject.name, seed)
     with torch.random.fork_rng():
         torch.manual_seed(seed)

@@ -157,7 +157,7 @@ def measured(config: DigitsConfig, run: Run, placement: Placement, size: int) ->
 
 
 def error(found: Mapping[str, np.ndarray], solver: str) -> float:
-    """Return the mean square error over images, pixels and draws."""
+    """Return the mean square error of the reconstruction over images, pixels and draws."""
     return float(found["mse"][:, INDEX[solver]].mean())
 
 
@@ -169,12 +169,12 @@ def condition(found: Mapping[str, np.ndarray], solver: str) -> float:
 
 
 def middle(found: Mapping[str, np.ndarray], solver: str) -> float:
-    """Return the median over the draws of the mean square error over images and pixels."""
+    """Return the mean square error of the reconstruction over images and pixels: the median over the draws."""
     return float(np.median(found["mse"][:, INDEX[solver]]))
 
 
 def spread(found: Mapping[str, np.ndarray], solver: str) -> str:
-    """Return the median and the range over the draws of the mean square error, as text."""
+    """Return as text the mean square error of the reconstruction: the median and the range over the draws."""
     values = found["mse"][:, INDEX[solver]]
     median = f"{middle(found, solver):.1e}"
     return median if len(values) == 1 else f"{median} in the median ({values.min():.0e} to {values.max():.0e})"
@@ -196,7 +196,7 @@ def reach(config: DigitsConfig, stages: Stages, found: Mapping[str, np.ndarray],
 
 
 def digit_rows(config: DigitsConfig, stages: Stages, title: str, cases: Mapping[str, Case]) -> ImageGrid:
-    """Return a grid of the original images and, below them, the reconstructed ones."""
+    """Return a grid with the original images in the top row and the reconstructed images below them."""
     rows = {"original": seen(stages)["shown"]}
     for label, (placement, size, solver) in cases.items():
         rows[label] = measured(stages, placement, size)["shown"][INDEX[solver]]
@@ -205,7 +205,7 @@ def digit_rows(config: DigitsConfig, stages: Stages, title: str, cases: Mapping[
 
 
 def position_panel(config: DigitsConfig, stages: Stages, cases: Mapping[str, Case]) -> Panel:
-    """Return a panel of the mean square error against the position in the sequence."""
+    """Return a panel of the mean square error of the reconstruction against the position in the sequence."""
     x = range(1, config.length + 1)
     lines = [
         Series(label, x, measured(stages, placement, size)["by position"][INDEX[solver]])

@@ -38,8 +38,8 @@ def correlation(a: np.ndarray, b: np.ndarray) -> float:
 
 
 def predicted(found: Mapping[str, Mapping[str, np.ndarray]], limits: Sequence[float]) -> Claim:
-    """Return a claim with its verdict: the bound puts the maps in the same order as the measured ratios. ``found``
-    holds the arrays ``ratio`` and ``bound`` of each map.
+    """Return a claim with its verdict: the theoretical bounds put the maps in the same order as the measured
+    gradient-to-weight ratios. ``found`` holds the arrays ``ratio`` and ``bound`` of each map.
     """
     ratio, bound = ({map: one[key].max() for map, one in found.items()} for key in ("ratio", "bound"))
     order = correlation(np.array([*ratio.values()]), np.array([*bound.values()]))

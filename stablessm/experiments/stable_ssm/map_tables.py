@@ -84,7 +84,9 @@ def start(task: Task, preset: str, scheme: str, seed: int, **changes: Any) -> Se
 @final
 @dataclass(frozen=True, eq=False)
 class Scores:
-    """Scores of all models of a grid, as arrays (schemes, rates, seeds) unless stated otherwise."""
+    """Accuracies, losses and divergences of all models of a grid, as arrays (schemes, rates, seeds) unless stated
+    otherwise.
+    """
 
     grid: Grid
     arrays: Mapping[str, np.ndarray]

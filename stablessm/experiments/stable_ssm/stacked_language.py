@@ -146,8 +146,8 @@ def _batches(data: Task, members: Sequence[Member], options: StackOptions) -> Ca
 
 
 def _tensors(batch: Batch) -> list[Tensor]:
-    """Return the tensors of a batch: inputs, targets and, for texts of several documents, marks where documents
-    begin.
+    """Return the tensors of a batch: inputs, targets and, for texts of several documents, a tensor that is True where a
+    document begins.
     """
     return [tensor for tensor in (batch.inputs, batch.targets, batch.reset) if tensor is not None]
 
@@ -236,7 +236,9 @@ class _Seen(Hooks):
             self.rows[name] = [row.to(device) for row in self.rows[name]]
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """Return the measurements of the training by name, as :func:`train` returns them."""
+        """Return the measurements during training by name: losses, gradient norms, gradient-to-weight ratios, changes
+        of time scales, and the steps of divergence.
+        """
         found = {name: torch.stack(row).float().cpu().numpy() for name, row in self.rows.items()}
         looks = np.arange(len(found["largest"])) * self.every
         diverged = self.diverged.int().cpu().numpy()

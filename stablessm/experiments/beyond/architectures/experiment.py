@@ -80,7 +80,7 @@ def is_there(config: ArchitectureConfig, run: Run) -> dict[str, list[bool]]:
 
 @memories.survey("{name}")
 def curves(config: ArchitectureConfig, seed: int, name: str) -> MemoryCurve:
-    """Measure and return the memory function of one model."""
+    """Measure and return the memory function of the model with this name and seed."""
     horizon = min(config.horizon, POSITIONS - WARM_UP) if name == TRAINED else config.horizon
     model: Any = memories.seeded(seed, trained if name == TRAINED else partial(build, name, horizon))
     d = model.get_input_embeddings().embedding_dim if hasattr(model, "get_input_embeddings") else WIDTH

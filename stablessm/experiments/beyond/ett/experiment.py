@@ -134,7 +134,9 @@ def correction(config: Config) -> Tensor:
 
 
 def trained(config: Config, run: Run, epochs: int) -> list[PointwiseMLP]:
-    """Return MLPs, one per seed, that are trained to predict the corrections from the states."""
+    """Train MLPs, one per seed, that predict from the states how the next hours differ from the same hours one day
+    earlier; return the MLPs.
+    """
     model, features = states(config)
     chosen = part(config, 0)
     order = torch.from_numpy(np.random.default_rng(0).permutation(chosen.stop - chosen.start)) + chosen.start
@@ -150,13 +152,13 @@ def trained(config: Config, run: Run, epochs: int) -> list[PointwiseMLP]:
 
 
 def loss(mlp: PointwiseMLP, features: Tensor, y: Tensor) -> Tensor:
-    """Return the mean square error of the outputs of the MLP for these features; ``y`` are the correct outputs."""
+    """Return the mean square error of the MLP's outputs for these features; ``y`` are the correct outputs."""
     return (mlp(features) - y).square().mean()
 
 
 def corrected_by_mlp(config: Config, run: Run) -> dict[str, Tensor]:
-    """Return the corrections (T - H, 7 H) that the MLPs predict (mean over the MLPs), as a dict by number of training
-    epochs.
+    """Return the differences from the day before, (T - H, 7 H), that the MLPs predict (mean over the MLPs), as a dict
+    by number of training epochs.
     """
     found, features = {}, states(config)[1].float()
     for epochs in config.epochs:
@@ -167,7 +169,9 @@ def corrected_by_mlp(config: Config, run: Run) -> dict[str, Tensor]:
 
 
 def corrected_linearly(config: Config) -> dict[str, Tensor]:
-    """Return the corrections (T - H, 7 H) that linear readouts predict, as a dict by ridge parameter."""
+    """Return the differences from the day before, (T - H, 7 H), that linear readouts predict, as a dict by ridge
+    parameter.
+    """
     model, features = states(config)
     z = model.mlp.inputs(features)
     A, rows = torch.cat([z, torch.ones_like(z[:, :1])], 1), part(config, 0)
@@ -193,8 +197,8 @@ def forecast(config: Config, run: Run, way: str) -> tuple[Tensor, str]:
 
 @stage("errors-{way}", over=lambda config: WAYS)
 def errors(config: Config, run: Run, way: str) -> Mapping[str, Any]:
-    """Return the mean square and mean absolute test errors by hours ahead, an example forecast, and the setting that
-    :func:`forecast` chose.
+    """Return the mean square and mean absolute test errors by hours ahead, an example forecast, and the number of
+    epochs or the ridge parameter that :func:`forecast` chose.
     """
     y, chosen = forecast(config, run, way)
     (_, ahead, _), test = windows(config), part(config, 2)
@@ -206,7 +210,7 @@ def errors(config: Config, run: Run, way: str) -> Mapping[str, Any]:
 
 
 def figures(config: Config, stages: Stages) -> Figures:
-    """Yield a figure of the errors by hours ahead and of one example forecast."""
+    """Yield a figure of the forecast errors against the number of hours ahead, and of one example forecast."""
     hours, found = range(1, config.horizon + 1), errors.all(config, stages)
     drawn, shown = (lines(hours, {WAYS[way]: one[key] for way, one in found.items()}) for key in ("square", "shown"))
     shown.append(Series("what came", hours, found["last"]["true"], "dashed"))

@@ -130,6 +130,6 @@ def measured(config: PrecisionConfig, run: Run, time: Time, map: str, format: st
 
 @kept(MemoryCurve, "memory-{time}-{map}-{format}", over=lambda config: product(TIMES, CURVES, ALL_FLOATS))
 def memory(config: PrecisionConfig, run: Run, time: Time, map: str, format: str) -> MemoryCurve:
-    """Return the memory function of the model in a number format."""
+    """Return the memory function of the model, computed in a number format."""
     layer = model(config.width, config.steps, map, time).to(getattr(torch, format))
     return memory_function(layer, config.steps, progress=False)

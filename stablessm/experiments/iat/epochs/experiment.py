@@ -43,7 +43,9 @@ class EpochsConfig:
 
 @stage("training-{kind}-{epochs}", over=lambda config: product(TARGETS, config.epochs))
 def scores(config: EpochsConfig, run: Run, kind: str, epochs: int) -> Mapping[str, np.ndarray]:
-    """Return each model's loss in the last epoch divided by the variance of the target, (widths, seeds)."""
+    """Return the relative loss of each model, (widths, seeds): its loss in the last epoch divided by the variance of
+    the target.
+    """
     target, training = TARGETS[kind], replace(config.training, epochs=epochs)
     starts = []
     for width, seed in product(config.widths, range(config.seeds)):
@@ -56,13 +58,13 @@ def scores(config: EpochsConfig, run: Run, kind: str, epochs: int) -> Mapping[st
 
 
 def best(config: EpochsConfig, stages: Stages, kind: str) -> np.ndarray:
-    """Return the smallest score over widths and seeds, for each number of epochs."""
+    """Return the smallest relative loss over widths and seeds, for each number of epochs."""
     return np.array([np.nanmin(scores(stages, kind, epochs)["score"]) for epochs in config.epochs])
 
 
 def figures(config: EpochsConfig, stages: Stages) -> Figures:
-    """Yield a figure of the scores against the number of epochs: the best of all models, and the median of each
-    width.
+    """Yield a figure of the relative losses against the number of epochs: the best of all models, and the median of
+    each width.
     """
     found = {f"{kind}, best": best(config, stages, kind) for kind in TARGETS}
     for kind, (i, width) in product(TARGETS, enumerate(config.widths)):

@@ -124,7 +124,9 @@ def bounds(config: LemmasConfig, run: Run, family: str) -> Mapping[str, np.ndarr
 
 
 def figures(config: LemmasConfig, stages: Stages) -> Figures:
-    """Yield a figure of the errors against the width, and of the bound against the matrix size."""
+    """Yield a figure of the approximation errors against the width, and of the cubic form and its bounds against the
+    matrix size.
+    """
     drawn = {f"{kind}, {case}": errors(stages, kind, case)["errors"] for kind in KINDS for case in CASES}
     ratios = {family: one["value"] / one["entries"] for family, one in bounds.all(config, stages).items()}
     yield Figure(

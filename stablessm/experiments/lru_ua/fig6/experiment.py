@@ -124,7 +124,7 @@ def claims(config: Config, stages: Stages) -> Claims:
 
 
 def share(config: Config, pairs: Iterable[tuple[float, float]]) -> tuple[int, int]:
-    """Return the number of pairs (a, b) in which b is not clearly larger than a, and the number of pairs that can be
+    """Return in how many pairs (a, b) of condition numbers b is not clearly larger than a, and how many pairs can be
     compared.
     """
     usable = [(a, b) for a, b in pairs if np.isfinite(a) and np.isfinite(b) and min(a, b) < config.rounding]

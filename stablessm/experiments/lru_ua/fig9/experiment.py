@@ -62,7 +62,8 @@ class Config:
 
 @cache
 def trajectories(config: Config) -> tuple[Tensor, Tensor]:
-    """Return inputs (trajectories, length, 1) and outputs (trajectories, length, 2) of the system, in float64.
+    """Return inputs (trajectories, length, 1) and outputs (trajectories, length, 2) of the Lotka–Volterra system, in
+    float64.
 
     Inputs are mean + α₁ cos(2πk/L) + α₂ sin(2πk/L), (α₁, α₂) uniform in the disk of radius ``mean``: without a mean
     inputs stay negative for long, which makes predators negative and prey explode.
@@ -75,7 +76,7 @@ def trajectories(config: Config) -> tuple[Tensor, Tensor]:
 
 
 def split(config: Config) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
-    """Return the training trajectories and the held-out trajectories, in float32."""
+    """Split the trajectories into training and held-out trajectories, and return both in float32."""
     u, y = (tensor.float() for tensor in trajectories(config))
     cut = int(config.share * len(u))
     return (u[:cut], y[:cut]), (u[cut:], y[cut:])
@@ -179,7 +180,7 @@ def errors(config: Config, run: Run, way: str) -> Mapping[str, Any]:
 
 
 def figures(config: Config, stages: Stages) -> Figures:
-    """Yield a figure of inputs, outputs, predictions and errors."""
+    """Yield a figure of example trajectories (inputs, outputs and predictions) and of the errors at every step."""
     found, chosen = errors.all(config, stages), slice(None, None, max(1, config.length // POINTS))
     x = (TARGET.dt * np.arange(1, config.length + 1))[chosen]
 
@@ -229,8 +230,8 @@ def compared(error: float, other: float) -> str:
 
 
 def claims(config: Config, stages: Stages) -> Claims:
-    """Yield claims, with their verdicts, on the errors on held-out trajectories for both kinds of training, and on the
-    need for the input and the nonlinearity.
+    """Yield claims, with their verdicts, on the errors on held-out trajectories for both kinds of training, and on
+    whether good predictions need the input and the nonlinearity.
     """
     found = errors.all(config, stages)
     share = {way: float(one["share"].mean()) for way, one in found.items()}

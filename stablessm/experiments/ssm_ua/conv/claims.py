@@ -91,7 +91,7 @@ def hankel_limit(config: measured.ConvConfig, orders: Found) -> Claim:
 
 
 def output(config: measured.ConvConfig, tolerances: Found) -> Claim:
-    """Return a claim, with its verdict, on the bound on the error of the output of the layer (equations 43 to 46)."""
+    """Return a claim, with its verdict, on how the error of the layer's output is bounded (equations 43 to 46)."""
     names = ("layer_error", "l1_error", "rounding")
     off, certified, rounding = (np.concatenate([found[name] for found in tolerances.values()]) for name in names)
     ratios = off / (certified + rounding)

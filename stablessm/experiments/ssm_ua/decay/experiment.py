@@ -46,8 +46,8 @@ class DecayConfig:
 
 
 def rate(distance: np.ndarray, dt: float, decades: float) -> float:
-    """Return the exponential rate at which a distance falls, fitted to the last half of the steps above the rounding
-    level.
+    """Return the exponential rate at which the distance from a limit falls, fitted to the last half of the steps above
+    the rounding level.
 
     >>> round(rate(np.exp(-0.3 * np.arange(100)), 1.0, 9.0), 6)
     0.3
@@ -104,7 +104,9 @@ def activated(config: DecayConfig, run: Run) -> Mapping[str, np.ndarray]:
 
 
 def figures(config: DecayConfig, stages: Stages) -> Figures:
-    """Yield a figure of the output's rate against the layer's slowest rate, and of example convergences."""
+    """Yield a figure of the convergence rate of the output against the slowest rate of the layer, and of example
+    convergences.
+    """
     found = layer.all(config, stages)
     rates = {"measured, median of the seeds": [float(np.median(one["rates"])) for one in found.values()]}
     rates["min(c, w)"] = [min(config.input, slowest) for slowest in config.slowest]

@@ -136,7 +136,7 @@ def figures(config: DepthConfig, stages: Stages) -> Figures:
 
 
 def claims(config: DepthConfig, stages: Stages) -> Claims:
-    """Yield claims, with their verdicts, on the corrected and the printed formula, the limit of equal rates, and the
+    """Yield claims, with their verdicts, on equation 38 as corrected and as printed, the limit of equal rates, and the
     effect of depth.
     """
     found = errors.all(config, stages)

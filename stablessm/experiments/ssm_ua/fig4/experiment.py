@@ -65,7 +65,7 @@ class VolterraConfig:
 
 @stage("{name}-{length}", over=lambda config: product(config.kernels, config.lengths))
 def built(config: VolterraConfig, run: Run, name: str, length: int) -> Mapping[str, Any]:
-    """Return width and errors of the model for one kernel and one length."""
+    """Return the width and the errors of the model that computes one Volterra kernel over sequences of one length."""
     order, kernel = KERNELS[name]
     model = volterra({order: kernel}, length, tol=config.tol)
     shorter = [steps for steps in config.lengths if steps < length and (steps + 1) ** order <= WHOLE]
@@ -89,7 +89,7 @@ def column(config: VolterraConfig, stages: Stages, key: str) -> dict[str, list[f
 
 
 def whole_error(model: VolterraSSM, kernel: Kernel, order: int, length: int) -> float:
-    """Return the relative error ‖h - ĥ‖ / ‖h‖ of the kernel over all steps 0 … length."""
+    """Return the relative error ‖h - ĥ‖ / ‖h‖ of the Volterra kernel over all steps 0 … length."""
     times = torch.arange(length + 1)
     truth = kernel(*np.meshgrid(*[times.double().numpy()] * order, indexing="ij"))
     with torch.no_grad():

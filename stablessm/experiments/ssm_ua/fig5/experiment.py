@@ -90,7 +90,7 @@ def scaled(config: RandomConfig, seed: int, family: str, gain: float) -> MemoryC
 
 @stage("radius-{gain:g}", over=lambda config: config.gains)
 def radii(config: RandomConfig, run: Run, gain: float) -> dict[str, list[float]]:
-    """Return the largest eigenvalue modulus |λ| of the SSM, for each seed."""
+    """Return the largest eigenvalue modulus |λ| of the random SSM, for each seed."""
     models = [memories.seeded(seed, partial(build, config, "SSM", gain)) for seed in range(config.gain_seeds)]
     layers = [[layer for layer in model if isinstance(layer, ContinuousRNN)] for model in models]
     with torch.no_grad():

@@ -45,7 +45,7 @@ def build(config: S4Config) -> memories.Chain:
 
 @memories.survey("memory-{horizon}", over=lambda config: config.horizons)
 def curves(config: S4Config, seed: int, horizon: int) -> MemoryCurve:
-    """Return the memory function of one S4D stack."""
+    """Return the memory function of one random S4D stack."""
     model = memories.seeded(seed, partial(build, config))
     return memory_function(model, horizon, d_input=1, norm="unit", progress=False)
 
@@ -75,8 +75,8 @@ def cap(curve: MemoryCurve, rate: float, start: int) -> tuple[float, float]:
 
 
 def figures(config: S4Config, stages: Stages) -> Figures:
-    """Yield a figure of memory functions over the short horizon, and over the long horizon with the lines above
-    them.
+    """Yield a figure of memory functions over the short horizon, and over the long horizon with the straight lines
+    above them.
     """
     short, long = (found[: config.shown] for found in curves.all(config, stages).values())
     lines: list[Series] = []

@@ -159,8 +159,8 @@ def bound(config: AppendixConfig) -> np.ndarray:
 
 
 def figures(config: AppendixConfig, stages: Stages) -> Figures:
-    """Yield a figure of the weights against the length, and of the largest learning rates against the initial time
-    scale.
+    """Yield a figure of the smallest possible weights against the sequence length, and of the largest learning rates
+    against the initial time scale.
     """
     sizes = {f"λ ≥ {floor:g}": one["sizes"] for floor, one in weights.all(config, stages).items()}
     sizes["equation 56"] = bound(config)

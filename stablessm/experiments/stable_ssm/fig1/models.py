@@ -68,8 +68,8 @@ def s4d_start(width: int, length: int, seed: int) -> S4D:
 
 
 def start(width: int, length: int, seed: int) -> RealSSM:
-    """Return an untrained model with time scales from one step to the length; eigenvalues, B and C are the same for
-    every map.
+    """Return an untrained model with time scales from one step to the length of the sequence; eigenvalues, B and C are
+    the same for every map.
     """
     torch.manual_seed(seed)
     rates = -1 / timescales(width, 1.0, float(length))
@@ -119,7 +119,7 @@ def train_models(config: Config, run: Run, map: str, length: int) -> None:
 
 
 def trained(config: Config, stages: Stages, map: str, length: int) -> list[Any]:
-    """Return for each width the trained model of the best seed."""
+    """Return for each width the trained model of the seed with the smallest loss."""
     arrays = stages[f"training-{map}-{length}"]
     models = restored(_starts(config, map, length), arrays)
     best = arrays["losses"][-1].reshape(-1, config.seeds).argmin(1)

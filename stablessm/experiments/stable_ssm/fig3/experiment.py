@@ -88,8 +88,8 @@ def run(config: Config, run: Run) -> None:
 
 
 def figures(config: Config, stages: Stages) -> Figures:
-    """Yield a figure of ratios and losses during training, and of the ratios before training against the time
-    scales.
+    """Yield a figure of gradient-to-weight ratios and losses during training, and of the ratios before training against
+    the time scales.
     """
     found = {map: stages[f"training-{map}"] for map in config.maps}
     losses = {map: arrays["losses"][:, 0] for map, arrays in found.items()}

@@ -18,7 +18,7 @@ def run(config: StudyConfig, run: Run) -> None:
 
 
 def figures(config: StudyConfig, stages: Stages) -> Figures:
-    """Yield a figure of the largest and the median ratio, and of the loss, during training."""
+    """Yield a figure of the largest and the median gradient-to-weight ratio, and of the loss, during training."""
     cells, lines = study.at(config, stages, config.rate), []
     for scheme, found in cells.items():
         steps = found["looks"].astype(float)

@@ -114,7 +114,7 @@ def deviation(found: Mapping[str, np.ndarray], name: str) -> np.ndarray:
 
 
 def figures(config: TableConfig, stages: Stages) -> Figures:
-    """Yield a figure of the derived and the printed G and their ratio."""
+    """Yield a figure of the derived and the printed gradient scale G, and of their ratio."""
     scales, quotients, some = [], [], slice(None, None, max(1, config.weights // 50))
     for time in get_args(Time):
         series = []
