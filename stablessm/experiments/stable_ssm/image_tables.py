@@ -69,9 +69,7 @@ def waves(examples: int = 400, length: int = 40, classes: int = 10) -> Task:
 
 
 def studies(config: ImageConfig) -> dict[int, tables.Study]:
-    """Return the models of the table as grids over map, learning rate and seed: a dict from the number of layers to the
-    grid.
-    """
+    """Return the grids of models in the table, over map, learning rate and seed, as a dict by the number of layers."""
     task = partial(loaded, config.data, config.valid)
 
     def first(layers: int, scheme: str, rate: float, seed: int) -> SequenceClassifier:

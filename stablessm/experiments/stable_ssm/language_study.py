@@ -1,4 +1,4 @@
-"""Language models for each map and learning rate; shared by figures 4 to 6 and table 2 of StableSSM."""
+"""Trains language models with each map at each learning rate; shared by figures 4 to 6 and table 2 of StableSSM."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ beginning = Stage(_beginning, "start-{scheme}", None, shared, arrays)
 
 
 def at(config: StudyConfig, stages: Stages, rate: float) -> dict[str, Mapping[str, np.ndarray]]:
-    """Return the results of every map at one learning rate."""
+    """Return the results of the trainings with every map at one learning rate."""
     return {scheme: cell(stages, scheme, rate) for scheme in config.maps}
 
 
@@ -193,7 +193,7 @@ def unrest(config: StudyConfig, cells: Mapping[str, Mapping[str, np.ndarray]]) -
 
 
 def memory(found: Mapping[str, np.ndarray]) -> MemoryCurve | None:
-    """Return the memory function of a trained model; None if its output was not finite."""
+    """Return the memory function of a trained model; None if the output of the model was not finite."""
     value = found["memory"]
     if not np.isfinite(value).all():
         return None

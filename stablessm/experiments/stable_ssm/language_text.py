@@ -1,4 +1,4 @@
-"""Loads the texts of the language experiments: a real text by name, or a synthetic one for a quick test."""
+"""Loads the texts of the language experiments: a real text by name, or a synthetic text for a quick test."""
 
 from __future__ import annotations
 

@@ -102,8 +102,8 @@ class Scores:
         return {scheme: int(means[i].argmax()) for i, scheme in enumerate(self.grid.schemes)}
 
     def of(self, scheme: str, rate: int | None = None, name: str = "test") -> np.ndarray:
-        """Return a score of a scheme, (seeds,). ``rate`` is the index of a learning rate (default: the one that was
-        chosen).
+        """Return a score of a scheme for all seeds, (seeds,). ``rate`` is the index of a learning rate (default: the
+        chosen learning rate).
         """
         at = self.chosen[scheme] if rate is None else rate
         return np.asarray(self.arrays[name][self.grid.schemes.index(scheme), at])
@@ -135,7 +135,7 @@ class Scores:
         }  # fmt: skip
 
     def named(self, schemes: Sequence[str]) -> list[str]:
-        """Return those of the given schemes that the grid contains."""
+        """Return the given schemes that are in the grid, in the given order."""
         return [scheme for scheme in schemes if scheme in self.grid.schemes]
 
     def best(self) -> str:

@@ -80,7 +80,9 @@ def by_tolerance(config: ConvConfig, run: Run, name: str) -> Mapping[str, Any]:
 
 
 def attempt(kernel: str, horizon: int, **bound: Any) -> ExponentialSum:
-    """Return the sum of exponentials that fits a kernel, or the best sum that was found if none meets the tolerance."""
+    """Return the sum of exponentials that fits a kernel, or the best sum that was found if no sum meets the
+    tolerance.
+    """
     try:
         return exponential_sum(kernel, horizon, **bound)
     except FitError as error:
@@ -88,7 +90,9 @@ def attempt(kernel: str, horizon: int, **bound: Any) -> ExponentialSum:
 
 
 def hankel_values(kernel: str, horizon: int) -> np.ndarray:
-    """Return the singular values of the Hankel matrix ρ(i + j), i, j = 0 … horizon/2."""
+    """Return the singular values of the Hankel matrix of a kernel ρ, with the entries ρ(i + j), i, j = 0 …
+    horizon/2.
+    """
     from scipy.linalg import hankel, svdvals
 
     values, half = parse(kernel)(np.arange(horizon + 1)), horizon // 2
@@ -96,8 +100,8 @@ def hankel_values(kernel: str, horizon: int) -> np.ndarray:
 
 
 def proof_error(name: str, horizon: int, order: int) -> float:
-    """Return sup |ρ - ρ̂| on the grid for the polynomial ρ̂ in e^(-t) that interpolates ρ at Chebyshev points (eq.
-    47).
+    """Return the largest error |ρ - ρ̂| on the grid, where ρ̂ is the polynomial in e^(-t) that interpolates the kernel
+    ρ at Chebyshev points (eq. 47).
     """
     kernel, times = parse(KERNELS[name]), np.arange(horizon + 1.0)
     ends = [float(np.exp(-float(horizon))), 1.0]
@@ -143,7 +147,9 @@ def rate(config: ConvConfig, run: Run, name: str) -> Mapping[str, Any]:
 
 
 def l1_distance(es: ExponentialSum, kernel: Any) -> float:
-    """Return ∫ |ρ - ρ̂| dt over [0, ∞), by the trapezoidal rule up to four horizons and in closed form after that."""
+    """Return the distance ∫ |ρ - ρ̂| dt between a kernel ρ and a sum of exponentials ρ̂, by the trapezoidal rule up to
+    four horizons; beyond four horizons, a bound on ∫ |ρ̂| dt is added instead.
+    """
     end = 4 * es.horizon * es.dt
     times = np.linspace(0, end, 32 * es.horizon + 1)
     rest = np.abs(es.weights) * np.exp(es.rates.real * end) / -es.rates.real
@@ -152,8 +158,8 @@ def l1_distance(es: ExponentialSum, kernel: Any) -> float:
 
 @stage("trained")
 def trained(config: ConvConfig, run: Run) -> Mapping[str, Any]:
-    """Return for each order the expected square error Σ (ρ - ρ̂)² of the output at the last step, if the input is unit
-    white noise.
+    """Return for each order the expected square error of the last output, Σ (ρ - ρ̂)², if the input is white noise of
+    variance 1.
     """
     times, losses = np.arange(config.trained_horizon + 1.0), {}
     for name, kernel in TRAINED.items():

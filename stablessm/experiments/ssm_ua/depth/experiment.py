@@ -1,4 +1,6 @@
-"""Compares memory functions of deep linear RNNs with equation 38 and with its limit for equal rates."""
+"""Compares memory functions of deep linear RNNs with equation 38 and with the limit of this equation for
+equal rates.
+"""
 
 from __future__ import annotations
 

@@ -122,7 +122,7 @@ def dense_error(model: VolterraSSM, kernel: Kernel, order: int, length: int, con
 
 
 def figures(config: VolterraConfig, stages: Stages) -> Figures:
-    """Yield a figure of widths and errors against the length."""
+    """Yield a figure of the widths and the errors of the models against the length of the sequence."""
     lengths = list(map(float, config.lengths))
 
     def panel(title: str, label: str, key: str, limit: dict[str, list[float]]) -> Panel:

@@ -169,7 +169,7 @@ def claims(config: TableConfig, stages: Stages) -> Claims:
 
 
 def patterns(config: TableConfig, stages: Stages) -> Claims:
-    """Yield claims, with their verdicts, on the kind of memory decay of each architecture."""
+    """Yield claims, with their verdicts, on how the memory of each architecture decays."""
     found, n = curves.all(config, stages), config.seeds
     kinds = {name: memories.tally(measured) for name, measured in found.items()}
     rates = {name: span(memories.rates(measured)) for name, measured in found.items()}

@@ -79,7 +79,7 @@ def descent(config: AppendixConfig, run: Run) -> Mapping[str, np.ndarray]:
 
 
 def mode_error(eigenvalue: Tensor, target: float) -> Tensor:
-    """Return the error ½∫(e^(λt) - e^(-t/target))² dt of one mode; NaN for λ ≥ 0.
+    """Return the error ½∫(e^(λt) - e^(-t/target))² dt of one mode with the eigenvalue λ; NaN for λ ≥ 0.
 
     >>> float(mode_error(torch.tensor(-0.1, dtype=torch.float64), 10.0))
     0.0

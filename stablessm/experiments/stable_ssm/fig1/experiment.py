@@ -58,8 +58,8 @@ def figures(config: models.Config, stages: Stages) -> Figures:
 
 
 def claims(config: models.Config, stages: Stages) -> Claims:
-    """Yield claims with their verdicts: with the direct map, errors explode under perturbation, for wider models at
-    smaller perturbations; with stable maps they do not explode.
+    """Yield claims with their verdicts: with the direct map, errors explode under perturbation, and a smaller
+    perturbation suffices for a wider model; with stable maps, errors do not explode.
     """
     found = {key: models.family(config, stages, *key) for key in product(config.maps, config.lengths, models.SEARCHES)}
     yield bounded(config, found)
@@ -139,7 +139,9 @@ def stability(config: models.Config, map: str, every: Families) -> Claim:
 
 
 def s4(config: models.Config, found: Families) -> Claim:
-    """Return a claim, with its verdict, that compares the map exp (figure 1c) with the map softplus (figure 1b)."""
+    """Return a claim, with its verdict, that compares the perturbation errors of the maps exp (figure 1c) and softplus
+    (figure 1b).
+    """
     at = int(np.argmin(np.abs(np.array(config.radii) - 0.032)))
     pairs = {T: [found[map, T, "ascent"].errors[-1, at] for map in ("exp", "softplus")] for T in config.lengths}
     return Claim(
@@ -154,7 +156,9 @@ def s4(config: models.Config, found: Families) -> Claim:
 
 
 def at_published(config: models.Config, found: Families) -> Claim:
-    """Return a claim, with its verdict, that compares all maps at β = 0.032, the radius in the logs of the authors."""
+    """Return a claim, with its verdict, that compares the perturbation errors of all maps at β = 0.032, the radius in
+    the logs of the authors.
+    """
     at = int(np.argmin(np.abs(np.array(config.radii) - 0.032)))
     told, held = [], []
     for length in config.lengths:

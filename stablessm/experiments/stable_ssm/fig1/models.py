@@ -89,8 +89,8 @@ def gram(x: Tensor) -> Tensor:
 
 
 def kernel_loss(layer: RealSSM | S4D, weights: Tensor, rho: Tensor, times: Tensor) -> Tensor:
-    """Return the mean square error of the output from the error e of the kernel: e'Ge with weights G, or Σ g e² with
-    the diagonal g of G.
+    """Return the mean square error of the output, computed from the error e of the kernel: e'Ge for a matrix G of
+    weights, or Σ g e² for the diagonal g of such a matrix.
     """
     error = layer.kernel(times).flatten(1)[:, 0] - rho
     return error @ (weights @ error) if weights.dim() == 2 else (weights * error.square()).sum()

@@ -69,7 +69,9 @@ def ratios(weights: Mapping[str, Tensor], gradients: Mapping[str, Tensor]) -> Te
 
 @stage("start-{map}")
 def beginning(config: Config, run: Run, map: str) -> Mapping[str, Any]:
-    """Return |gradient| / |weight| of each mode before training, and its bound G(w)/|w| (theorem 3.4)."""
+    """Return the ratio |gradient| / |weight| of each mode before training, and the theoretical bound G(w)/|w| on this
+    ratio (theorem 3.4).
+    """
     layer = start(config, map, 0).to(config.training.chosen_device())
     differentiate(mean_square(layer, *noisy(TARGET, config.training, config.length)(0)), layer)
     found = gradient_over_weight(layer, recurrent_only=True)["w"]
