@@ -51,8 +51,8 @@ _ZOOMS = 6
 _GRID = 20
 _SPLITS = (0.25, 0.5, 0.8)
 _LEVELS = (0.5, 0.97)
-_WIDEST = math.log(20.0)  # of t0, in units of the time seen
-_NARROWEST = 1e-5  # of t0, in units of the first time
+_WIDEST = math.log(20.0)  # log of the largest t0, in units of the time seen
+_NARROWEST = 1e-5  # smallest t0, in units of the first time
 
 
 @final

@@ -18,13 +18,13 @@ FEWEST = 8
 LEAST = FEWEST - 1
 """Smallest number of points of a window, which never contains the first sample."""
 
-_BEGINNINGS = (0.0, 1 / 16, 1 / 4, 1 / 2)  # of the windows, in units of the time seen
+_BEGINNINGS = (0.0, 1 / 16, 1 / 4, 1 / 2)  # starts of the windows, in units of the time seen
 _DIP = 0.33  # times √log n: noise of 10 % dips by 0.28 √log n among n samples, an oscillation by far more
 _LOUD = 0.1  # deviation of the logarithm above which noise dips as far as a wave; its spectrum then tells them apart
 _UNLIKELY = 1e-3  # probability with which white noise is taken for a wave
 _FEWEST_WHITE = 100  # least number of samples in whose spectrum a wave would stand out
 _RIPPLE = 0.05  # the least dip that makes a wave where there is no noise
-_BLOCKS = 12  # of each spacing
+_BLOCKS = 12  # number of blocks of each spacing
 _DISCREPANCY = 1e-6  # least standard deviation of a point, however many samples it averages
 
 

@@ -104,7 +104,8 @@ def _crossings(W: Tensor, level: float, time: Time) -> tuple[Tensor, Tensor]:
 
 
 def _points(alpha: Tensor, beta: Tensor, time: Time, *, real: bool) -> Tensor:
-    """Return the points of the stability boundary closest to the numbers α/β, and the midpoints between these points.
+    """Return the points of the stability boundary that are closest to the fractions α/β, and the midpoints between
+    these points.
 
     Rounding moves a double eigenvalue off the boundary by √eps or more. Several eigenvalues are therefore used at any
     distance: a false point costs only one evaluation, but a missing point would invalidate the guarantee.

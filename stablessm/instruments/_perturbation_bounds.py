@@ -147,7 +147,9 @@ class RealModes(Modes):
     """The modes of a recurrence with real eigenvalues λ = f(w): m(t) = e^{λt}, or λ^k in discrete time."""
 
     def values(self, eigenvalues: Tensor) -> Tensor:
-        """Return the real modes e^{λt}, or λ^k in discrete time, at all times (K, …), for the given eigenvalues λ."""
+        """Return the values (K, …) of real modes, e^{λt} or in discrete time λ^k, at all times, for the given
+        eigenvalues λ.
+        """
         times = self.times.reshape(-1, *(1,) * eigenvalues.dim())
         return eigenvalues**times if self.map.time == "discrete" else (eigenvalues * times).exp()
 
@@ -174,9 +176,10 @@ class RealModes(Modes):
         return torch.where(peak.to(self.dtype).isinf() | change.isnan(), torch.inf, change)
 
     def theorem(self, base: float, perturbed: AbstractSet[str], radii: np.ndarray) -> np.ndarray | None:
-        """Return the bound of StableSSM eq. 65 at each radius β: E(0) + Σ_n |C_n||B_n| / d_n · g(β).
+        """Return the upper bound of StableSSM eq. 65 on the perturbation error at each radius β.
 
-        d is |f(w)| or, in discrete time, 1 - |f(w)|, and g is the stability modulus of the map.
+        The bound is E(0) + Σ_n |C_n||B_n| / d_n · g(β), where d is |f(w)| or, in discrete time, 1 - |f(w)|, and g is
+        the stability modulus of the map.
 
         The result is None if the input weights or the readout are perturbed too.
         """
@@ -197,7 +200,7 @@ class TurningModes(Modes):
     normalized: bool
 
     def values(self, eigenvalues: Tensor) -> Tensor:
-        """Return the moduli γ r^k of oscillating modes at all times k, (K, …), for the given moduli r."""
+        """Return the moduli γ r^k of oscillating modes at all times k, as a tensor (K, …), for the given moduli r."""
         return self._sizes(eigenvalues, self.times.reshape(-1, *(1,) * eigenvalues.dim()))
 
     def _sizes(self, moduli: Tensor, k: Tensor) -> Tensor:

@@ -120,7 +120,7 @@ class Search:
             self.note += f", after {self.limit} steps {len(leaders)} of them"
 
     def _linearize(self, system: System) -> None:
-        """Measure the memory function for very small inputs by linearizing the model, and keep the largest value at
+        """Measure the memory function for very small inputs by linearizing the model, and update the largest value at
         each time.
 
         The input has the size ``SMALLEST`` times the bound. The response is used up to the time at which it is not
@@ -151,7 +151,7 @@ class Search:
         return inputs[times.topk(min(LEADERS, len(inputs))).indices]
 
     def evaluate(self, points: Tensor, horizon: int) -> None:
-        """Measure the memory function for inputs up to a horizon, and keep the largest value at each time."""
+        """Measure the memory function for inputs up to a horizon, and update the largest value found at each time."""
         for some in points.split(self._together(horizon)) if len(points) else ():
             for _ in self._evaluated(some, horizon):
                 pass
@@ -257,7 +257,7 @@ class Search:
         """
         cross = torch.as_tensor(self._cross)[: self.searched].nan_to_num(0, 0, 0)
         slopes = torch.linalg.pinv(self._gram, hermitian=True) @ cross
-        left, gain, _ = torch.linalg.svd(slopes, full_matrices=False)  # of (T, d_input, d_output)
+        left, gain, _ = torch.linalg.svd(slopes, full_matrices=False)  # one matrix (d_input, d_output) per time
         known = self._value[: self.searched]
         ratio = torch.where(known > 8 * self.rounding, gain[:, 0] / known, 0)
         return self.bound * left[ratio.topk(min(TIMES, self.searched)).indices, :, 0]

@@ -98,8 +98,8 @@ class S4D(DiagonalLayer):
 
     @checked
     def kernel(self, times: Times) -> Tensor:
-        """Return the kernel 2 Re Σ_n C_n e^{λ_n Δ t} Δ, (len(times), H), at times t in samples, for channels with time
-        steps Δ.
+        """Return the kernel of each channel, 2 Re Σ_n C_n e^{λ_n Δ t} Δ with the time step Δ, as (len(times), H); t is
+        in samples.
         """
         dtype = self._parameter_dtype()
         step, times = self.log_dt.to(dtype).exp(), times.to(dtype)

@@ -13,7 +13,7 @@ _BAND = 3.0  # the samples up to the time 3 / a determine its frequency
 _PHASE = 8  # points per shortest period of the grid to which irregular times are rounded
 _LARGEST = 1 << 20  # largest number of points of that grid
 _INDEPENDENT = 1e-3  # smallest part of a mode that is independent of the previous modes
-_OFF_LATTICE = 1e-3  # of a step: largest distance of a time from the grid
+_OFF_LATTICE = 1e-3  # largest distance of a time from the grid, in steps
 _WAVES = 2  # number of waves that are returned
 
 

@@ -118,7 +118,7 @@ class Path:
         return min(range(1, order + 1), key=self.rms)
 
     def grow(self, order: int) -> Model:
-        """Fit all orders up to the given order, each by adding a mode to fits with one or two states fewer."""
+        """Fit all orders up to the given order; each fit adds a mode to a fit with one or two states fewer."""
         while self._grown < order:
             self._add(self._grown)
             self._grown += 1

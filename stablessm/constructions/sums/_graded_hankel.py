@@ -17,8 +17,8 @@ from stablessm.constructions.sums._samples import Samples
 
 _PER_PANEL = 4  # Gauss-Legendre nodes in each panel
 _MOST_NODES = 600
-_MOST_ENTRIES = 2 * 10**6  # of the matrix, for kernels with several entries
-_NEGLIGIBLE = 1e-15  # of the largest singular value: smaller ones are rounding
+_MOST_ENTRIES = 2 * 10**6  # largest number of entries of the matrix, for kernels with several entries
+_NEGLIGIBLE = 1e-15  # smaller singular values, relative to the largest, are rounding errors
 _LARGEST_ORDER = 120
 
 

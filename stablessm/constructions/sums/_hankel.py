@@ -10,7 +10,7 @@ import numpy as np
 DENSE = 2000
 """Longest horizon whose Hankel matrix is stored; a longer matrix is only multiplied with vectors, by FFT."""
 
-_NEGLIGIBLE = 1e-13  # of the largest singular value: smaller combinations of a kernel's entries are dropped
+_NEGLIGIBLE = 1e-13  # combinations of entries with smaller singular values, relative to the largest, are dropped
 
 
 @final

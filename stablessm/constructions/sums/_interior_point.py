@@ -12,9 +12,9 @@ from typing import final
 import numpy as np
 
 _ITERATIONS = 60
-_GAP = 1e-6  # of the objective: largest distance of the result from the minimum
-_STAY = 0.99  # of the way to the nearest bound: length of a step
-_RIDGE = 1e-13  # of the diagonal: keeps directions that no row determines finite
+_GAP = 1e-6  # largest distance of the result from the minimum, relative to the objective
+_STAY = 0.99  # length of a step, relative to the way to the nearest bound
+_RIDGE = 1e-13  # added to the diagonal, relative to it: directions that no row determines stay finite
 _FIRST_SLACK = 1e-2  # smallest slack at the start, also for a bound that the start meets exactly
 
 

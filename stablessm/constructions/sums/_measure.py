@@ -16,8 +16,8 @@ from stablessm.constructions.sums._search import RESOLVED, Search, subset
 from stablessm.constructions.sums._supremum import Error, compare
 from stablessm.constructions.sums.result import ExponentialSum
 
-_AT_LIMIT = 1.1  # times the slowest allowed rate: slower rates count as at the limit
-_FREE = 1e-6  # of that rate: practically no limit
+_AT_LIMIT = 1.1  # rates slower than this multiple of the slowest allowed rate count as at the limit
+_FREE = 1e-6  # this part of the slowest allowed rate is practically no limit
 INTERRUPTED = "exponential_sum was interrupted; it returns the best sum found so far"
 
 

@@ -10,9 +10,9 @@ import numpy as np
 
 _NODES = 16
 _PER_GAP = 4  # dense points between two nodes
-_MIDDLE = 0.2, 0.8  # of a gap between nodes, as an angle: range of the random check in each gap
-_SHORTEST = 2.0**-44  # of the time: shortest panel, near the spacing of floats; reached at a jump
-_FIRST = 1e-60  # of the last time: shortest panel near 0
+_MIDDLE = 0.2, 0.8  # range of the random check in each gap between nodes, relative to the gap as an angle
+_SHORTEST = 2.0**-44  # shortest panel relative to the time, near the spacing of floats; reached at a jump
+_FIRST = 1e-60  # shortest panel near 0, relative to the last time
 SHORTEST_STEPS = 512
 """Length of the shortest panel in discrete time, in steps; the points of a shorter panel would coincide."""
 

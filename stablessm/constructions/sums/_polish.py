@@ -16,7 +16,7 @@ _LEVELED = 1e-3  # the iteration ends if a round gains less than this part
 _SPREAD = 120  # points of the linear program in addition to the extrema
 _EXTREMA = 500
 _VANISHED = 1e-200  # a column whose entries are all smaller is not scaled
-_SIDES = np.exp(2j * np.pi * np.arange(8) / 8)  # of the polygon that replaces a circle; one side faces the residual
+_SIDES = np.exp(2j * np.pi * np.arange(8) / 8)  # normals of a polygon in place of a circle; one faces the residual
 
 
 @final

@@ -19,13 +19,13 @@ from stablessm.constructions.sums._panels import Function, Panels
 
 LONGEST, HEAD = 2**20, 2**16
 """Largest number of steps at which a function is fully evaluated; on a longer grid, only the first HEAD steps are."""
-_UNSEEN = 0.05  # of the tolerance: error of the interpolation between points of a function
+_UNSEEN = 0.05  # error of the interpolation between points of a function, relative to the tolerance
 _BETWEEN, _MOST_BETWEEN = 4, 50_000  # evaluations of a function per step, and the largest number of steps for it
-_ROUNDED = 1e-13  # of the largest value: the finest resolution
-_RESOLVED = 1e-5  # of the largest value: the tolerance that is used if an order is given
+_ROUNDED = 1e-13  # finest resolution, relative to the largest value
+_RESOLVED = 1e-5  # tolerance that is used if an order is given, relative to the largest value
 _SMALLEST = 1e-60
 _RANGE = 1e-290, 1e290  # the largest value: beyond it weights and errors would leave float64
-_OFF_GRID = 1e-9  # of a step, or of the time: rounding of multiples of dt
+_OFF_GRID = 1e-9  # rounding error of multiples of dt, relative to a step or to the time
 
 
 @final

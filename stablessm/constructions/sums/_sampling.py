@@ -13,7 +13,7 @@ _FIRST_PANELS = 4096
 _MOST = 2**22  # points
 _SINGULAR = 1e9  # times the largest value on the grid: larger values are a singularity
 _A_PANEL = 8  # even samples per panel: at least 2.5 per resolved cycle
-_MINOR = 1e-4  # of the energy: part that even samples need not resolve
+_MINOR = 1e-4  # part of the energy that even samples need not resolve
 _EVEN = 64, 2**15  # smallest and largest number of even samples
 
 

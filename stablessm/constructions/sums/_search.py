@@ -21,7 +21,7 @@ _MOST_LONG = 120  # the highest order tried on a grid whose Hankel matrix is not
 _LEAST_SQUARES, _MINIMAX = 64, 150  # highest order for least squares, and number of unknowns for minimax
 _PURSUED = 10  # highest order to which modes are added one by one if the graded Hankel operator suggests rates too
 _RIVALS, _SMALL = 4, 50  # the best start may not give the best result: starts, and largest number of unknowns
-_SAME = 1e-4  # of the error: fits whose errors differ by less are the same local minimum
+_SAME = 1e-4  # fits whose errors differ by a smaller relative amount are the same local minimum
 _WITHIN = 40.0  # largest factor that minimax can gain; it is not tried further above the tolerance
 _MONOTONE = 0.02  # a kernel counts as completely monotone if the mixture leaves less than this part
 _CLOSE = 1e-8  # a mixture that leaves less than this part is tried alone
@@ -29,7 +29,7 @@ _FAITHFUL = 1e-11  # a mixture that leaves less than this part replaces the samp
 _HANKEL_TO_SUP, _MIXTURE_TO_SUP = 20.0, 10.0  # approximate ratio of singular values to minimax errors
 _BLOCKS = (12, 48)  # numbers of singular values of a long horizon: the first often suffices
 _REPAIRS = 5
-_ROUNDED = 1e-13  # of the kernel: smaller errors are rounding and are not reduced further
+_ROUNDED = 1e-13  # smaller errors, relative to the kernel, are rounding errors and are not reduced further
 _HOPEFUL = 30.0  # least squares starts at rates whose error is at most so many times the smallest
 _ALIKE, _ENOUGH = 1.02, 1.2
 _NEARLY = 1.2
@@ -266,8 +266,8 @@ class Search:
         return fit
 
     def _least_order(self, tol: float) -> tuple[int, int]:
-        """Return a lower bound of the order that meets the tolerance, and the number of Hankel singular values that are
-        known.
+        """Return a lower bound of the order that meets the tolerance, and the number of Hankel singular values
+        computed.
 
         The Hankel matrix of every sum of order m differs from that of the kernel by at least σ_{m+1}, and the ℓ1 norm
         of the error (of Frobenius norms) is at least as large.

@@ -18,8 +18,8 @@ from stablessm.constructions.sums._polish import Fit
 from stablessm.constructions.sums._samples import Samples
 from stablessm.constructions.sums.result import ExponentialSum, TimeKind
 
-_FOLLOWED = 0.01  # of the supremum: largest error of the interpolation between points
-_ROUNDING = 1e-14  # of the kernel and the sum: smaller errors are not resolved
+_FOLLOWED = 0.01  # largest error of the interpolation between points, relative to the supremum
+_ROUNDING = 1e-14  # smaller errors, relative to the kernel and the sum, are not resolved
 _MORE = 2**19  # largest number of additional points
 _ADDED = 300
 _CLOSE = 17  # points around each of the largest errors

@@ -22,12 +22,12 @@ from stablessm.constructions.sums._samples import Request, Samples, is_number
 from stablessm.constructions.sums._search import Search
 from stablessm.constructions.sums.result import ExponentialSum, FitError, Norm, TimeKind
 
-_TOLD = 0.9  # of half a cycle per step: up to there even samples distinguish a frequency from its alias
-_LATTICE = 1e-6  # of a step: times this close to its multiples count as multiples
+_TOLD = 0.9  # in half cycles per step: even samples distinguish lower frequencies from their aliases
+_LATTICE = 1e-6  # times this close to a multiple of a step, in steps, count as multiples
 _REST = 1e-4  # divided by the horizon: a decay too slow to matter, from which a fit can still move
-_EDGE = 0.97  # of the band: higher frequencies count as at its end
-_FAR = 0.5  # of the error within the band: largest error of a wider sum if the band is the cause
-_CLEAR, _EXPLAINED = 0.05, 0.01  # of the kernel: for a given order, errors that need a reason, and that need none
+_EDGE = 0.97  # frequencies above this part of the band count as at the end of the band
+_FAR = 0.5  # the band is the cause if a wider sum has at most this part of the error
+_CLEAR, _EXPLAINED = 0.05, 0.01  # errors, relative to the kernel, that need a reason and that need none (given order)
 
 
 @checked

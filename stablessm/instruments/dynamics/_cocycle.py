@@ -85,7 +85,7 @@ class Cocycle:
         if self.parts is None or len(self.parts) == 1:
             self.add(matrix @ self.directions)
             return
-        logs = matrix.diagonal(dim1=-2, dim2=-1).abs().log()  # of parts with one variable
+        logs = matrix.diagonal(dim1=-2, dim2=-1).abs().log()  # growth of parts with one variable
         for part in self.parts:
             if len(part) > 1:
                 q, upper = torch.linalg.qr(matrix[:, part[:, None], part] @ self.directions[:, part[:, None], part])

@@ -305,5 +305,5 @@ def _gamma_quantile(mean: float, variance: float) -> float:
     if not variance > 0:
         return mean
     shape = mean**2 / variance
-    deviation = 3.719  # of a normal distribution, exceeded with probability 1e-4; Wilson and Hilferty's approximation
+    deviation = 3.719  # normal quantile for the probability 1e-4 (Wilson and Hilferty's approximation)
     return mean * (1 - 1 / (9 * shape) + deviation / (3 * math.sqrt(shape))) ** 3
