@@ -29,7 +29,7 @@ class MemoryOptions:
     norm: Annotated[
         str,
         typer.Option(
-            help="Normalization: ball (inputs of norm up to --bound), plus_one (memory / (norm + 1)) or unit (norm 1)."
+            help="Memory normalization: ball (input norms up to --bound), plus_one (M / (norm + 1)) or unit (norm 1)."
         ),
     ] = "ball"
     bound: Annotated[float, typer.Option(help="Largest norm of the inputs that are tried.")] = 1.0

@@ -189,9 +189,7 @@ class Words(Tokenizer):
         return _own(self.level, self.words)
 
     def lost(self, text: str, tokens: np.ndarray) -> int:
-        """Return how many of the tokens are the unknown token, without those that the text itself writes as the unknown
-        word.
-        """
+        """Return the number of words in a text that the tokenizer does not know, given the tokens of the text."""
         return super().lost(text, tokens) - text.split().count(UNKNOWN)
 
 
