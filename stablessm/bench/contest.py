@@ -60,7 +60,8 @@ def torch_contender(run: Callable[..., Tensor], sets: Sequence[Sequence[Tensor]]
 
 
 def graph_contender(run: Callable[..., Tensor], sets: Sequence[Sequence[Tensor]]) -> Contender:
-    """Build a contender like :func:`torch_contender`, with each phase captured as a CUDA graph.
+    """Build a contender from a PyTorch function that runs as CUDA graphs: one graph for the forward pass, one for
+    forward and backward together.
 
     A call copies its inputs into the graph's tensors.
     """
@@ -189,7 +190,9 @@ def timed(timing: Timing | None, floor: float, best: float | None) -> Row:
 
 
 def peak_memory(call: Call) -> int:
-    """Return the peak GPU memory of a call in bytes, including its results but not the memory in use before."""
+    """Return the peak GPU memory of a call in bytes, including its results but not the memory that was in use before
+    the call.
+    """
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()

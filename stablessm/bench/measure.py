@@ -151,7 +151,8 @@ def copies(device: str, size_bytes: int) -> int:
 
 
 def rotating(calls: Sequence[Call]) -> Call:
-    """Return a function that runs the functions in ``calls`` in turn, one per call.
+    """Return a function that, each time it is called, runs the next function in ``calls``, starting over after the last
+    one.
 
     Results are kept for a round, so that outputs use different memory too.
     """

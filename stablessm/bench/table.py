@@ -11,7 +11,7 @@ _CLEAR = "\r\x1b[K"
 
 
 def progress(cases: Sequence[T], unit: str = "case") -> Iterator[T]:
-    """Yield ``cases`` while a terminal shows a progress bar.
+    """Yield the cases one by one; in a terminal, also show a progress bar.
 
     Use :func:`say` to print meanwhile.
     """

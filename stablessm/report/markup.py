@@ -50,7 +50,7 @@ def join(children: object) -> Html:
 
 
 def json_block(name: str, content: Any) -> Html:
-    """Return a script element with data for a script to read, encoded so that no content can end the element.
+    """Return a script element that holds data in JSON, encoded so that no content of the data can end the element.
 
     >>> json_block("data", {"title": "</script>"})
     '<script type="application/json" id="data">{"title":"\\\\u003c/script>"}</script>'

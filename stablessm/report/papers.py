@@ -86,7 +86,9 @@ def paper_of(run: Record) -> str:
 
 
 def summaries(runs: Sequence[Record], anchors: Mapping[Record, str]) -> Html | None:
-    """Return one summary for each paper that has runs: numbers of verdicts, the main finding and one figure."""
+    """Return one summary for each paper that has runs: the number of claims with each verdict, the main finding and one
+    figure.
+    """
     articles = []
     for paper in PAPERS:
         of_paper = [run for run in runs if paper_of(run) == paper.key]

@@ -1,4 +1,4 @@
-"""The section of the report on one run."""
+"""Builds the section of the report that shows one run."""
 
 from __future__ import annotations
 

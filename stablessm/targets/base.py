@@ -1,4 +1,4 @@
-"""The base class of targets: checks of shapes, and the exact memory function where it is known."""
+"""The base class of targets, which checks shapes and gives the exact memory function where it is known."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ class Polynomial(Kernel):
 @final
 @dataclass(frozen=True)
 class Shift(Kernel):
-    """The kernel of a delay: a triangle of area 1 around t = delay, max(0, 1 - |t - delay| / width) / width.
+    """The kernel of a delay: a triangle of area 1 around t = delay, ρ(t) = max(0, 1 - |t - delay| / width) / width.
 
     With width = dt, the sampled output is exactly x(t - delay), interpolated linearly if the delay falls between
     samples. The authors' code has ρ = 1 for 9 < t < 11, which for dt = 1 is the same as delay 10 and width 1.

@@ -200,7 +200,8 @@ class Task(ABC):
         index: int = 0,
         part: tuple[int, int] = (0, 1),
     ) -> Batch:
-        """Return batch ``index`` of an epoch. It depends only on the arguments, so that a run can resume at any batch.
+        """Return batch ``index`` of an epoch. The batch depends only on the arguments, so that a run can resume at any
+        batch.
 
         Training examples are shuffled by seed and epoch, and each occurs at most once per epoch; the examples of valid
         and test keep their order. For a task that carries its state, row b of training batch ``index`` is example

@@ -44,7 +44,7 @@ class Reviews:
 
     @classmethod
     def of(cls, rows: Iterable[Row], labels: Sequence[int]) -> Self:
-        """Return the reviews with these token ids (one row per review) and labels."""
+        """Build a set of reviews from token ids (one row per review) and labels."""
         packed = [np.asarray(row, np.uint16) for row in rows]
         starts = np.cumsum([0, *map(len, packed)])
         tokens = np.concatenate([np.empty(0, np.uint16), *packed])
@@ -95,7 +95,7 @@ class Corpus:
 
     @classmethod
     def of(cls, arrays: Mapping[str, np.ndarray]) -> Self:
-        """Restore a corpus from the result of :meth:`arrays`."""
+        """Restore a corpus from the arrays that :meth:`arrays` returned."""
         splits = {split: Reviews(*(arrays[f"{split}.{part}"] for part in _PARTS)) for split in SPLITS}
         start, end = arrays["frame"].tolist()
         vocabulary = tuple(arrays["vocabulary"].tolist())

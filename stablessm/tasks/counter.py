@@ -25,7 +25,7 @@ def keys(parts: tuple[int, ...], numbers: Tensor) -> Tensor:
 
 
 def integers(key: Tensor, stream: int, count: int, below: int | Tensor) -> Tensor:
-    """Return random whole numbers from 0 up to, but not including, ``below``, of shape (len(key), count).
+    """Return random integers from 0 to ``below`` - 1, of shape (len(key), count).
 
     Different values of ``stream`` give independent numbers.
 

@@ -1,4 +1,4 @@
-"""CSV and Parquet files as tables of numbers, with errors that name the file, the line and the column."""
+"""Reads CSV and Parquet files as tables of numbers; errors name the file, the line and the column."""
 
 from __future__ import annotations
 

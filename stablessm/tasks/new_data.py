@@ -82,7 +82,7 @@ class SeriesReader:
 
 
 def sequences(description: Mapping[str, Any], data: Data) -> tuple[tuple[str, ...], Tensor, Tensor | None]:
-    """Read new sequences for a classifier or regressor: their names, standardized inputs and lengths.
+    """Read new sequences for a classifier or regressor, and return their names, standardized inputs and lengths.
 
     Args:
         description: ``describe()`` of the training task, ``sequences`` or ``arrays``.

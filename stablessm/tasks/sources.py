@@ -1,4 +1,4 @@
-"""Data files, from a folder that the user names or from the Hugging Face hub; errors name a damaged file."""
+"""Finds data files in a folder that the user names or on the Hugging Face hub; errors name a damaged file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The base class of tasks whose examples are stored as tensors, and random splits of examples."""
+"""The base class of tasks whose examples are stored as tensors, and functions that divide examples randomly into
+splits.
+"""
 
 from __future__ import annotations
 

@@ -67,8 +67,8 @@ class Source:
 @final
 @dataclass(frozen=True)
 class _Named:
-    """A text with official splits: the name of its files, with a placeholder for the split, the parser, and its name on
-    the hub.
+    """Where to find a text with official splits: the name of its files (with a placeholder for the split), their
+    parser, and the name on the hub.
     """
 
     file: str

@@ -53,7 +53,9 @@ class Config:
 
 
 def start(config: Config, map: str) -> RealSSM:
-    """Return the untrained model with a map. Before training, the models of all maps compute the same function."""
+    """Return the untrained model with the given map. Before training, the models of all maps compute the same
+    function.
+    """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
         eigenvalues = -1 / timescales(config.width, 0.7, float(config.length))
@@ -64,20 +66,20 @@ def start(config: Config, map: str) -> RealSSM:
 
 
 def trained(config: Config, run: Run, map: str) -> RealSSM:
-    """Train the model with a map, and return it."""
+    """Train the model with the given map, and return the trained model."""
     batches = noisy(TARGET, config.training, config.length, config.seed)
     return train(run, f"train-{map}", [start(config, map)], mean_square, batches, config.training).models[0]
 
 
 @kept(MemoryCurve, "memory-{map}", over=lambda config: MAPS)
 def memory(config: Config, run: Run, map: str) -> MemoryCurve:
-    """Return the memory function of the trained model with a map."""
+    """Return the memory function of the trained model with the given map."""
     return memory_function(trained(config, run, map), 10 * config.length)
 
 
 @kept(PerturbationCurve, "errors-{map}", over=lambda config: MAPS)
 def errors(config: Config, run: Run, map: str) -> PerturbationCurve:
-    """Return the errors of the trained model with a map after perturbations of its recurrent weights."""
+    """Return the errors of the trained model with the given map after perturbations of its recurrent weights."""
     return perturbation_error(
         trained(config, run, map), TARGET, config.radii, parameters="recurrent", search="ascent",
         samples=config.samples, steps=config.steps, horizon=10 * config.length, seed=config.seed, progress=run.progress,

@@ -1,4 +1,4 @@
-"""What all experiments share: their definition, run folder and stages, and the rules of their verdicts."""
+"""The parts that all experiments share: their definition, run folder and stages, and the rules of their verdicts."""
 
 from stablessm.experiments.frame import rules
 from stablessm.experiments.frame.base import Claim, Experiment, execute

@@ -149,8 +149,8 @@ class Stages:
 
 
 def facts_of(folder: Path) -> dict[str, Any]:
-    """Return the machines and the times per stage that a run folder notes; empty, with a warning, if they are
-    damaged.
+    """Return the machines and the times per stage that are noted in a run folder; empty, with a warning, if the notes
+    are damaged.
     """
 
     def whole(found: dict[str, Any]) -> dict[str, Any]:

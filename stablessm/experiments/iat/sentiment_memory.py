@@ -183,8 +183,8 @@ def late(curve: MemoryCurve, lag: int) -> float:
 
 
 def fluctuation(curve: MemoryCurve) -> float:
-    """Return how much log M goes up and down per step: its mean absolute change, minus the part that the overall fall
-    from start to end accounts for.
+    """Return how much log M fluctuates per step: the mean absolute change of log M, minus the mean change that the fall
+    of M from start to end requires.
 
     It is zero for a curve that only falls. Values below the rounding level are left out.
 

@@ -190,8 +190,8 @@ def claims(config: NonlinearConfig, stages: Stages) -> Claims:
 def stability(
     config: NonlinearConfig, found: Mapping[tuple[str, str], Mapping[str, np.ndarray]], kind: str, maps: list[str]
 ) -> Claim:
-    """Return a claim with its verdict: these maps give stable approximations or, in the case of the direct map and slow
-    memory, unstable ones.
+    """Return a claim with its verdict: the approximations with the given maps are stable. For the direct map and slow
+    memory, the claim is that the approximations are unstable.
     """
     judged = {map: verdict(config, found[kind, map]["recurrent"]) for map in maps}
     expected = maps != [CONTRAST] or kind == "exponential"

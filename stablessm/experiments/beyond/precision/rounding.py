@@ -98,9 +98,9 @@ def whole_models(config: PrecisionConfig, run: Run, time: Time, map: str) -> Map
 
 @torch.no_grad()
 def one_model(config: PrecisionConfig, layer: RealSSM) -> dict[str, list[float]]:
-    """Return for each number format: the size β of the rounding error, the number of modes that become unstable, the
-    relative change of the kernel by rounding, the largest such change by random perturbations of size β, and an upper
-    bound on it.
+    """Measure what rounding the weights of one model changes. Return for each number format the size β of the rounding
+    error, the number of modes that become unstable, the relative change of the kernel, the largest change by random
+    perturbations of size β, and an upper bound on this change.
     """
     compare = partial(perturbation_error, target=layer, parameters="recurrent", horizon=config.horizon, progress=False)
     size = float(layer.kernel(torch.arange(config.horizon, dtype=torch.float64)).abs().sum())
@@ -120,7 +120,9 @@ def one_model(config: PrecisionConfig, layer: RealSSM) -> dict[str, list[float]]
 
 @kept(PerturbationCurve, "curve-{time}-{map}-{format}", over=lambda config: product(TIMES, CURVES, ALL_FLOATS))
 def measured(config: PrecisionConfig, run: Run, time: Time, map: str, format: str) -> PerturbationCurve:
-    """Measure E(β) of the model in a number format; the target is the model in float64."""
+    """Measure the perturbation error E(β) of a model that computes in a number format; the target is the same model in
+    float64.
+    """
     layer = model(config.width, config.steps, map, time)
     return perturbation_error(
         copy.deepcopy(layer).to(getattr(torch, format)), layer, config.radii, parameters="recurrent", search="ascent",

@@ -99,9 +99,9 @@ def boundedness(config: Config, stages: Stages, map: str) -> Claim:
 
 
 def continuity(config: Config, stages: Stages, map: str) -> Claim:
-    """Return a claim with its verdict: with the stable map, E_m(β) is continuous at β = 0 in the limit of large widths.
-    This holds if the error increase at the smallest radius does not grow with the width, while it grows with the direct
-    map.
+    """Return a claim with its verdict: in the limit of large widths, E_m(β) of the stable map is continuous at β = 0.
+    Evidence: with growing width, the error increase at the smallest radius does not grow for the stable map, but grows
+    for the direct map.
     """
     ours, kept = [], []
     for horizon in config.horizons:

@@ -22,7 +22,9 @@ Placements: TypeAlias = dict[str, images.Placement]
 
 @dataclass(frozen=True)
 class Config(images.DigitsConfig):
-    """Settings of ``lr-fig4``. The largest state has more components than an image has pixels."""
+    """Settings of ``lr-fig4``: state sizes, rings and draws. The largest state has more components than an image has
+    pixels.
+    """
 
     sizes: tuple[int, ...] = (128, 256, 512, 784, 1024)
 

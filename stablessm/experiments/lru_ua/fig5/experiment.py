@@ -20,8 +20,8 @@ PLACEMENTS: dict[images.Placement, tuple[str, str, str]] = {
 @renamed("artefacts")
 @dataclass(frozen=True)
 class Config(images.DigitsConfig):
-    """Settings of ``lr-fig5``. The largest state size is the number of pixels of an image, and another state size is
-    half of this number.
+    """Settings of ``lr-fig5``: state sizes and thresholds. One state size is the number of pixels of an image, another
+    is half of this number.
     """
 
     sizes: tuple[int, ...] = (128, 256, 392, 512, 784)

@@ -1,3 +1,3 @@
-"""The experiment ``lr-fig6``: condition numbers of reconstructing inputs that are sparse in a basis (LRU-UA,
+"""The experiment ``lr-fig6``: how well conditioned the reconstruction of inputs that are sparse in a basis is (LRU-UA,
 figure 6).
 """

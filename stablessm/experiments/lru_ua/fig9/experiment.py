@@ -83,7 +83,9 @@ def split(config: Config) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 def start(config: Config) -> LinearRNNMLP:
-    """Return an untrained model whose inputs and outputs are standardized by the training trajectories."""
+    """Return an untrained model that standardizes inputs and outputs by the mean and deviation of the training
+    trajectories.
+    """
     model = seeded(
         config.seed, lambda: LinearRNNMLP(1, config.d_state, 2, hidden=config.hidden, r_min=config.r_min)
     ).float()

@@ -1,1 +1,3 @@
-"""The experiment ``lr-lemma8``: one continuous causal map for all positions (LRU-UA, lemma 8)."""
+"""The experiment ``lr-lemma8``: whether one continuous causal map gives the outputs at all positions (LRU-UA,
+lemma 8).
+"""

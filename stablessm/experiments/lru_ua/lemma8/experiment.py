@@ -1,5 +1,5 @@
-"""Checks lemma 8 of LRU-UA, as printed and as corrected: one continuous causal map computes the outputs at all
-positions.
+"""Checks lemma 8 of LRU-UA, as printed and as corrected, which says that one continuous causal map gives the outputs at
+all positions.
 """
 
 from __future__ import annotations

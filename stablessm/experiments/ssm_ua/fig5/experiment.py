@@ -74,7 +74,7 @@ def measured(config: RandomConfig, seed: int, family: str, gain: float, horizon:
 
 @memories.survey("{family}", over=lambda config: FAMILIES)
 def plain(config: RandomConfig, seed: int, family: str) -> MemoryCurve:
-    """Return the memory function of a model with the usual initialization."""
+    """Return the memory function of a random model whose recurrent weights are not scaled (gain 1)."""
     return measured(config, seed, family, 1.0, config.horizon)
 
 
@@ -84,7 +84,7 @@ def plain(config: RandomConfig, seed: int, family: str) -> MemoryCurve:
     seeds=lambda config: config.gain_seeds,
 )
 def scaled(config: RandomConfig, seed: int, family: str, gain: float) -> MemoryCurve:
-    """Return the memory function of a model whose recurrent weights are multiplied by a gain."""
+    """Return the memory function of a random model whose recurrent weights are multiplied by a gain."""
     return measured(config, seed, family, gain, config.gain_horizon)
 
 

@@ -54,7 +54,9 @@ def spread(config: Config) -> Tensor:
 
 
 def start(config: Config, map: str, seed: int) -> RealSSM:
-    """Return the untrained model with a map. Before training, the models of all maps compute the same function."""
+    """Return the untrained model with the given map. Before training, the models of all maps compute the same
+    function.
+    """
     torch.manual_seed(seed)
     eigenvalues = (-1 / spread(config)).exp()
     layer = RealSSM(1, config.width, 1, map="direct", time="discrete", activation="tanh", eigenvalues=eigenvalues)

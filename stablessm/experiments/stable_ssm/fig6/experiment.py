@@ -82,8 +82,8 @@ def claims(config: StudyConfig, stages: Stages) -> Claims:
 
 
 def calm(limits: Limits, rate: float, ends: Ends, unrest: Unrest, rivals: list[str]) -> Claim:
-    """Return the claim of figure 6 (a) with its verdict: at the smallest rate, the loss with the map ``best`` does not
-    fluctuate, but is not the smallest.
+    """Return the claim of figure 6 (a) with its verdict: at the smallest learning rate, the loss with the map ``best``
+    does not fluctuate, but is not the smallest.
     """
     told, losses = unrest[rate], ends[rate]
     quiet = told[PAPERS] == Instability(False, 0)
@@ -99,8 +99,8 @@ def calm(limits: Limits, rate: float, ends: Ends, unrest: Unrest, rivals: list[s
 
 
 def comparable(limits: Limits, rate: float, ends: Ends, alike: Sequence[str]) -> Claim:
-    """Return the claim of figure 6 (b) with its verdict: at the second smallest rate, the loss with the map ``best`` is
-    comparable with the losses of the other maps.
+    """Return the claim of figure 6 (b) with its verdict: at the second smallest learning rate, the loss with the map
+    ``best`` is comparable with the losses of the other maps.
     """
     losses = ends[rate]
     behind = {scheme: losses[PAPERS] - losses[scheme] for scheme in alike}
@@ -133,7 +133,7 @@ def advantage(limits: Limits, ends: Ends, rivals: list[str]) -> Claim:
 
 
 def wins(limits: Limits, rate: float, ends: Ends, unrest: Unrest, rivals: list[str]) -> Claim:
-    """Return the claim of figure 6 (c) with its verdict: at the largest rate, the map ``best`` has the
+    """Return the claim of figure 6 (c) with its verdict: at the largest learning rate, the map ``best`` has the
     smallest loss.
     """
     losses, told = ends[rate], unrest[rate]

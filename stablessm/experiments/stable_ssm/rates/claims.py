@@ -33,7 +33,7 @@ class Survival:
 
     @property
     def undecided(self) -> bool:
-        """Return whether all trainings survive or none does, so that the maps cannot be compared."""
+        """Return whether all trainings survive or all fail, so that the maps cannot be compared."""
         alive = np.stack([*self.survived.values()])
         return bool(alive.all() or not alive.any())
 

@@ -111,8 +111,8 @@ def training(config: RatesConfig, run: Run, set: str, map: str) -> Mapping[str, 
 
 
 def _over_rates(config: RatesConfig, table: Mapping[str, np.ndarray]) -> list[Series]:
-    """Plot a quantity against the learning rate: for each map, a line for the median over the seeds, and points for the
-    minimum and the maximum.
+    """Return lines and points of a quantity against the learning rate: for each map, a line of the medians over the
+    seeds, and points of the minima and maxima.
     """
     found = []
     for map, values in table.items():

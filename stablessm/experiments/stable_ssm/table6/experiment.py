@@ -37,7 +37,7 @@ class Recommended:
 
 @dataclass(frozen=True)
 class Config(ImageConfig):
-    """Settings of ``st-table6``: the models of the table, and one larger model."""
+    """Settings of ``st-table6``: grids and training of the models of the table, and settings of one larger model."""
 
     data: str = "cifar10-gray"
     recommended: Recommended = field(default_factory=Recommended)
