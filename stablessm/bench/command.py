@@ -13,7 +13,7 @@ SUITES = {"scan": scan, "ssm": ssm, "accuracy": accuracy, "stream": stream}
 
 
 def run(suite: str, options: Options) -> list[Path]:
-    """Run one suite, or all of them for ``all``, and return the paths of the records."""
+    """Run the suite with the given name, or all suites for the name ``all``, and return the paths of the records."""
     if suite not in (*SUITES, "all"):
         raise unknown_name("suite", [*SUITES, "all"], suite)
     everything = [name for name in SUITES if options.device == "cpu" or name != "stream"]  # CPU only

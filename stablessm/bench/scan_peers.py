@@ -1,4 +1,4 @@
-"""The scan h[t] = a[t] h[t-1] + x[t] in other packages ("peers"), each in its fastest public form."""
+"""Runs the scan h[t] = a[t] h[t-1] + x[t] in other packages ("peers"), each in its fastest public form."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ _PATIENCE = 5.0
 @final
 @dataclass(frozen=True)
 class Processes(Retrying):
-    """An engine with up to ``jobs`` parallel processes. If a process dies, its job resumes in another one, up to
+    """An engine with up to ``jobs`` parallel processes. If a process dies, its job resumes in another process, up to
     ``retries`` times.
     """
 
@@ -124,7 +124,9 @@ def _serve(connection: Connection, cpus: int) -> None:
 
 
 def _end_with_parent() -> None:
-    """End this process when its parent process has ended, so that it does not compete with a new sweep."""
+    """End this process when its parent process has ended, so that the process does not compete with a new sweep for the
+    machine.
+    """
     parent = multiprocessing.parent_process()
     assert parent is not None
     wait([parent.sentinel])

@@ -1,4 +1,4 @@
-"""A random recurrent network with fixed weights as a target."""
+"""A target that is a random recurrent network with fixed weights."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def score(metric: Metric, output: Tensor, targets: Tensor, weights: Tensor | Non
 
 
 def best_constant(metric: Metric, targets: Tensor) -> float:
-    """Return the metric of the best constant prediction.
+    """Return the metric of the best constant prediction of the given targets.
 
     The best constant is the most frequent class (accuracy), the mean (mse) or the median (mae) of each value, or the
     frequencies of the classes (nats).

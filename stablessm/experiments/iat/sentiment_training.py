@@ -128,7 +128,7 @@ class _Epochs(Hooks):
 
 
 def load(model: C, arrays: Mapping[str, np.ndarray]) -> C:
-    """Copy the weights that :func:`fit` returned into the model, and return the model."""
+    """Load the weights from the result of :func:`fit` into the model, and return the model."""
     with torch.no_grad():
         for key, p in model.named_parameters():
             p.copy_(torch.from_numpy(arrays[f"weights.{key}"]))

@@ -35,11 +35,11 @@ class Scale(nn.Module):
         self.register_buffer("scale", torch.as_tensor(scale, dtype=torch.float32), persistent=False)
 
     def forward(self, v: Tensor) -> Tensor:
-        """Return the weight s v."""
+        """Return the weight s v, computed from the trained tensor v."""
         return v * self.scale.to(v.dtype)
 
     def right_inverse(self, weight: Tensor) -> Tensor:
-        """Return the tensor v for which s v is this weight."""
+        """Return the tensor v = weight / s, for which s v is the given weight."""
         return weight / self.scale.to(weight.dtype)
 
 

@@ -139,8 +139,8 @@ def jackson_claims(config: measured.ConvConfig, rates: Found) -> Claims:
 
 
 def against_training(config: measured.ConvConfig, found: Mapping[str, np.ndarray]) -> Claim:
-    """Return a claim, with its verdict, that compares the losses of constructed sums with published losses of trained
-    models.
+    """Return a claim, with its verdict, that compares the losses of constructed exponential sums with published losses
+    of trained models.
     """
     losses = {
         name: dict(zip(config.trained_orders, found[measured.slug(name)], strict=True)) for name in measured.TRAINED

@@ -27,7 +27,9 @@ KEPT = ("error", "rms_error", "condition", "base", "families", "width", "paramet
 
 @dataclass(frozen=True)
 class SuperpositionConfig:
-    """Settings of ``su-fig3``: levels, digits, lengths and thresholds. The paper has only a drawing."""
+    """Settings of ``su-fig3``: numbers of levels and digits of the constructions, lengths of the inputs, and
+    thresholds. The paper has only a drawing.
+    """
 
     levels: tuple[int, ...] = (1, 2, 3, 4)
     digits: tuple[int, ...] = (1, 2, 3)
@@ -86,7 +88,9 @@ class Table:
 
 
 def tables(config: SuperpositionConfig, stages: Stages) -> tuple[Table, Table, Table]:
-    """Return three tables: functions by level, functions by number of digits, and the product by length."""
+    """Return the widths and errors of the constructions as three tables: by number of levels, by number of digits, and
+    by length of the input.
+    """
     return (
         Table({name: [refined(stages, name, level, 1) for level in config.levels] for name in TARGETS}),
         Table({name: [refined(stages, name, 1, digits) for digits in config.digits] for name in TARGETS}),

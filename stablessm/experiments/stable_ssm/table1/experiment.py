@@ -107,7 +107,9 @@ def term_slopes(w: Tensor, terms: Callable[[Tensor], Tensor], count: int) -> Ten
 
 
 def deviation(found: Mapping[str, np.ndarray], name: str) -> np.ndarray:
-    """Return the relative deviation |G/derived − 1|; 0 where both are 0."""
+    """Return how much a formula for the gradient scale G deviates from the derived value, |G/derived − 1|; 0 where both
+    are 0.
+    """
     derived, other = found["derived"], found[name]
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(derived == other, 0.0, np.abs(other / derived - 1))
