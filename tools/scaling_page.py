@@ -148,10 +148,9 @@ def measured() -> str:
 
 def about(record: dict[str, Any]) -> str:
     machine, summary = record["machine"], record["summary"]
-    load = f"; {summary['cores']} cores, load {summary['load']:.1f} before" if "load" in summary else ""
-    return (
-        f"`{record['command']}` on {machine['device']}, torch {machine['versions']['torch']}, {record['date']}{load}."
-    )
+    load = f"; {summary['cores']} cores, load {summary['load']:.1f} before the run" if "load" in summary else ""
+    where = f"{machine['device']}, torch {machine['versions']['torch']}, {record['date']}{load}"
+    return f"Measured by `{record['command']}` on {where}."
 
 
 def on_cpu(record: dict[str, Any]) -> str:

@@ -234,7 +234,7 @@ class Program:
         return out
 
     def gate(self, state: int, decay: int, drive: int) -> None:
-        """Append the recurrence state = decay ⊙ state + drive."""
+        """Append the recurrence state = decay ⊙ state + drive to the program."""
         self.operations.append(Gate(state, decay, drive))
 
     def split(self, source: int, *sizes: int) -> list[int]:

@@ -68,7 +68,7 @@ def _ticket(board):
 
 @triton.jit
 def _opaque(raw, zero):
-    """Return ``raw`` unchanged, but hide from the compiler that it is unchanged.
+    """Return ``raw`` unchanged, in a way that makes the compiler keep the numbers in their short dtype.
 
     Otherwise the compiler would keep the numbers in float64 until they are used again, which takes more registers than
     their short dtype.

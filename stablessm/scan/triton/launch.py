@@ -1,4 +1,4 @@
-"""Launches Triton kernels with little time spent on the CPU.
+"""Launches Triton kernels by an internal function of Triton, which takes less CPU time than the public interface.
 
 At every call, Triton inspects all arguments to choose a compiled version of the kernel, which takes longer than a small
 scan. The kernels of this library take their pointers first, then numbers whose values do not affect compilation.

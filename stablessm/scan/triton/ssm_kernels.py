@@ -186,7 +186,7 @@ def leave_kernel(
     FINAL: tl.constexpr, INITIAL: tl.constexpr, IS_COMPLEX: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
     SPREAD: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """Compute the backward pass of ``enter_kernel``, from the last chunk to the first.
+    """Compute the gradients of the arguments of ``enter_kernel``, by a recurrence from the last chunk to the first.
 
     λ[c] = d_entering[c] + conj(decay^LENGTH) λ[c+1] and d_added[c] = λ[c+1], from λ[chunks] = 0; conj(decay^rest)
     d_final is added to d_entering of the last chunk. Time runs backward: row i is chunk ``chunks - 1 - i``.
