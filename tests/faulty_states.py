@@ -23,7 +23,7 @@ Run = Callable[..., tuple[Tensor, Any]]
 FAMILIES = ("llama", "gpt2", "mistral", "olmo2")
 """Families whose state is right."""
 LONGEST = 24
-"""Length of the sequences, and largest chunk length and number of steps with a fault of its own."""
+"""Length of the sequences; a fault of its own has a smaller chunk length or number of steps."""
 
 
 class Convolution(nn.Module):
@@ -286,6 +286,9 @@ def random_case(seed: int) -> tuple[str, Any, bool]:
         return f"{name} ({dtype})", model, True
     table = faults(draw)
     fault = sorted(table)[int(draw.integers(len(table)))]
+    # a short window does not reach behind a long chunk; no chunk follows a later chunk of nearly all steps
+    if "state of the chunk alone" in fault and (name == "Convolution" or int(fault.split()[-1]) > LONGEST - 3):
+        return f"{name} ({dtype}), harmless: {fault}", Wrapped(base, d_input, None), True
     return f"{name} ({dtype}): {fault}", Wrapped(base, d_input, table[fault]).to(dtype), False
 
 
@@ -295,9 +298,10 @@ def verdict(seed: int) -> tuple[str, bool, ssm.StateReport]:
     return name, right, ssm.check_state(model, seed=seed, progress=False)
 
 
-if __name__ == "__main__":
+def counted(verdict: Callable[[int], tuple[str, bool, ssm.StateReport]], seeds: range) -> None:
+    """Print the random models whose verdict is wrong, and the numbers of faults and of wrong verdicts."""
     count: Counter[str] = Counter()
-    for seed in range(*map(int, sys.argv[1:])):
+    for seed in seeds:
         name, right, report = verdict(seed)
         count["right" if right else "wrong"] += 1
         if report.passed != right:
@@ -305,3 +309,7 @@ if __name__ == "__main__":
             worst = [str(case) for case in report.cases if not case.passed]
             print(seed, "ALARM" if right else "MISSED", name, *worst[:2], flush=True)
     print(dict(count))
+
+
+if __name__ == "__main__":
+    counted(verdict, range(*map(int, sys.argv[1:])))

@@ -13,11 +13,11 @@ from torch import Tensor
 from stablessm._errors import ArgumentError
 from stablessm.instruments import _state_plans as plans
 from stablessm.instruments import _states
-from stablessm.instruments._state_runs import assembled, compare, first_layer, largest, outputs
+from stablessm.instruments._state_runs import assembled, compare, first_layer, largest, largest_of_channels, outputs
 from stablessm.instruments.adapters import NotSupportedError, Stateful, name_of, said
 from stablessm.instruments.state_report import FAIL, PASS, UNCLEAR, StateCase
 
-TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}
+TOLERANCE = {torch.float64: 1e-9, torch.float32: 2e-5}
 """Default tolerance by dtype, relative to the largest output; 5e-2 for other dtypes."""
 ROUNDING = 20
 """The tolerance is at least this many times the change of the outputs if every weight changes by a rounding error."""
@@ -35,20 +35,22 @@ class Check:
         self.whole = _whole(adapter, self.x)
         self._require_state()
         self._require_repeatable()
-        self.tol, self.channel_tol = self._tolerances() if tol is None else (tol, tol)
+        self.tol, self.channel_tol = self._tolerances()
 
-    def _tolerances(self) -> tuple[float, float]:
+    def _tolerances(self) -> tuple[float, Tensor]:
         """Return the tolerances of the check, from the coarsest dtype of the model and the model's sensitivity to
         rounding.
 
-        The first tolerance is for errors relative to the largest output, the second for errors relative to the largest
-        output of the same channel.
+        The first tolerance is for errors relative to the largest output, the others for errors in each channel relative
+        to its largest output.
         """
         dtypes = [dtype.to_real() for dtype in (self.whole.dtype, *self._state_dtypes())]
         coarse = max((dtype for dtype in dtypes if dtype.is_floating_point), key=_eps, default=torch.float32)
         least, shaken = TOLERANCE.get(coarse, 5e-2), self._shaken(_eps(coarse))
-        overall, of_channel = (ROUNDING * largest(shaken, self.whole, of_channel=of) for of in (False, True))
-        return max(least, overall), max(least, of_channel)
+        of_channel = ROUNDING * largest_of_channels(shaken, self.whole)
+        if self.given_tol is not None:
+            return self.given_tol, of_channel.clamp(min=self.given_tol)
+        return max(least, ROUNDING * largest(shaken, self.whole)), of_channel.clamp(min=least)
 
     def _state_dtypes(self) -> list[torch.dtype]:
         try:
@@ -95,7 +97,8 @@ class Check:
     def run(self, name: str, ways: Sequence[plans.Plan], note: str = "", truth: Tensor | None = None) -> StateCase:
         """Run plans, compare their outputs with ``truth`` (default: the outputs of one pass), and return the result.
 
-        If plans fail, this is the plan that fails first in time, with the largest error of all plans.
+        If plans fail, this is the plan with the fewest calls among those that fail first in time, with the largest
+        error of all plans.
         """
         found = []
         for plan in ways:
@@ -105,7 +108,8 @@ class Check:
         failed = [case for case in found if case.status == FAIL]
         if not failed or failed[-1].error is None:
             return max(found, key=lambda case: (case.status == FAIL, case.error is None, case.error or 0.0))
-        first = min(failed, key=lambda case: (math.inf if case.first is None else case.first, -(case.error or 0.0)))
+        calls = {id(case): len(plan) for case, plan in zip(found, ways, strict=True)}
+        first = min(failed, key=lambda case: (math.inf if case.first is None else case.first, calls[id(case)]))
         return replace(first, error=max(case.error or 0.0 for case in failed))
 
     def carried(self, ways: Sequence[plans.Plan]) -> Tensor:
@@ -126,12 +130,23 @@ class Check:
             layer = first_layer(adapter, x, plan, self.tol)
             return StateCase(name, FAIL, None, self.tol, None, layer, f"raised {said(error)}")
         if found.error <= self.tol:
-            if found.of_channel > self.channel_tol and self.channel_tol <= VAGUE:
+            small = self._worst_small_channel(found.of_channel)
+            if small is not None:
                 note = f"in a small channel, relative to its own largest output; {_lengths(plan)}"
-                return StateCase(name, FAIL, found.of_channel, self.channel_tol, note=note)
+                return StateCase(name, FAIL, *small, note=note)
             return self._passed(name, found.error, note)
         layer = first_layer(adapter, x, plan, self.tol)
         return StateCase(name, FAIL, found.error, self.tol, found.first, layer, found.note or _lengths(plan))
+
+    def _worst_small_channel(self, errors: Tensor | None) -> tuple[float, float] | None:
+        """Return the error and the tolerance of the worst channel; None if all channels are right, or only noise."""
+        if errors is None or not errors.numel():
+            return None
+        excess = torch.where(self.channel_tol <= VAGUE, errors / self.channel_tol, 0).flatten()
+        worst = int(excess.argmax())
+        if not float(excess[worst]) > 1:
+            return None
+        return float(errors.flatten()[worst]), float(self.channel_tol.flatten()[worst])
 
     def _passed(self, name: str, error: float, note: str) -> StateCase:
         if self.tol <= VAGUE:

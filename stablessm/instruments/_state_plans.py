@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, final
 
 Change = Callable[[Any], Any]
@@ -37,7 +37,7 @@ class Feed:
     into: str = "state"
     """Name under which the new state is stored."""
     how: str = "run"
-    """Method of the adapter that is called: run, step, padded or packed."""
+    """Method of the adapter that is called: run, step, padded, packed or restarted."""
     via: Change | None = None
     """Function that is applied to the state before the call, for example a copy."""
     keep: str | None = None
@@ -90,15 +90,16 @@ def step_by_step(shape: Shape) -> list[Plan]:
 
 
 def chunks(shape: Shape, own: int | None = None) -> list[Plan]:
-    """Return plans with chunks of every length at several positions, because a state may be lost at one length only.
+    """Return plans with a chunk of every length between others, because a state may be lost at one length only.
 
-    Single steps are a case of their own. If ``own`` is given, only chunks of about this length.
+    The chunk of each length follows a short chunk and, in another plan, a long one, and the first and last chunks have
+    all lengths, too. Single steps from a state are a case of their own. If ``own`` is given, only chunks of about this
+    length.
     """
     steps = shape.steps
     if own is None:
-        ends = [[steps], [steps - 2], [steps - 3], [steps - 5], [5], [3], [2], [1]]
-        inner = [[2, length, steps - 4 - length] for length in range(steps // 2 - 2, steps - 5)]
-        ways = [*ends, *inner, [2, steps - 4], [2] * (steps // 2 - 1), [8] * (steps // 8 - 1)]
+        inner = [way for length in range(2, steps - 2) for way in ([1, length], [steps - 2 - length, length])]
+        ways = [[1], [steps], [steps - 2], [steps - 3], [2] * (steps // 2 - 1), [8] * (steps // 8 - 1), [2], *inner]
     else:
         ways = [[own, own], [own - 1, own], [2, own - 1, own]]
     return [tuple(shape.chunks(*way, *filter(None, [steps - sum(way)]))) for way in ways]
@@ -133,11 +134,36 @@ def unpadded(shape: Shape) -> list[Plan]:
     ]
 
 
+def padded_twice(shape: Shape) -> list[Plan]:
+    """Return a plan of two calls with much padding on the right, the second from a state, and then single steps."""
+    steps = shape.steps
+    lengths = [((steps // 2, 2), (2, 5), (3, 4))[row % 3] for row in range(shape.rows)]
+    feeds, at = [], [0] * shape.rows
+    for both, source in zip(zip(*lengths, strict=True), (None, "state"), strict=True):
+        rows = ((Piece(row, at[row], at[row] + n), Piece(PADDING, 0, max(both) - n)) for row, n in enumerate(both))
+        feeds.append(Feed(tuple(tuple(filter(len, row)) for row in rows), source, how="padded"))
+        at = [start + length for start, length in zip(at, both, strict=True)]
+    for i in range(4):
+        feeds.append(Feed(tuple((Piece(row, start + i, start + i + 1),) for row, start in enumerate(at)), "state"))
+    return [tuple(feeds)]
+
+
 def single(shape: Shape) -> list[Plan]:
     """Return plans of each sequence alone, and of the batch in another order."""
     alone = [(Feed(((Piece(row, 0, shape.steps),),)),) for row in range(shape.rows)]
     turned = Feed(tuple((Piece((row + 1) % shape.rows, 0, shape.steps),) for row in range(shape.rows)))
     return [*alone, (turned,)]
+
+
+def together(shape: Shape) -> list[Plan]:
+    """Return the plan of all sequences in a chunk, two single steps and another chunk."""
+    return [tuple(shape.chunks(shape.half - 1, 1, 1, shape.steps - shape.half - 1))]
+
+
+def alone(shape: Shape) -> list[Plan]:
+    """Return the plan of :func:`together` for each sequence alone."""
+    (plan,) = together(shape)
+    return [tuple(replace(feed, rows=(feed.rows[row],)) for feed in plan) for row in range(shape.rows)]
 
 
 def packing(shape: Shape) -> list[Plan]:
@@ -146,6 +172,46 @@ def packing(shape: Shape) -> list[Plan]:
     lengths = [third + 1, third - 1 or 1, third]
     rows = [[Piece((row + i) % shape.rows, 0, length) for i, length in enumerate(lengths)] for row in range(shape.rows)]
     return [(Feed(tuple(map(tuple, rows)), how="packed"),)]
+
+
+def restarts(shape: Shape) -> list[Plan]:
+    """Return plans of chunks with the state carried, in which sequences begin at any step, without and with padding.
+
+    The beginnings differ from row to row; some are the first step of a chunk.
+    """
+    own, calls = [5, 1, 9, 3, 7, 2], [shape.half, shape.half, 1, 4]
+    plans = []
+    for pads in (0, 2):
+        streams = [list(_beginnings(shape, row, own[row % 6 :] + own[: row % 6])) for row in range(shape.rows)]
+        feeds: list[Feed] = []
+        for number, length in enumerate(calls):
+            rows, padded = [], pads if number < 2 else 0
+            for row, stream in enumerate(streams):
+                pad = padded * (1 + row) % 5
+                parts = _taken(stream, length - pad)
+                rows.append((*parts, *([Piece(PADDING, 0, pad)] if pad else [])))
+            feeds.append(Feed(tuple(rows), "state" if feeds else None, how="restarted"))
+        plans.append(tuple(feeds))
+    return plans
+
+
+def _beginnings(shape: Shape, row: int, lengths: list[int]) -> Iterator[tuple[int, int]]:
+    """Yield single steps (sequence, step) of beginnings of sequences, which follow each other in a row."""
+    for i in range(2 * shape.steps):
+        for step in range(lengths[i % len(lengths)]):
+            yield (row + i) % shape.rows, step
+
+
+def _taken(stream: list[tuple[int, int]], count: int) -> list[Piece]:
+    """Remove the first ``count`` steps of a row, and return them as pieces of sequences."""
+    pieces: list[Piece] = []
+    for sequence, step in stream[:count]:
+        if pieces and step:
+            pieces[-1] = Piece(sequence, pieces[-1].start, step + 1)
+        else:
+            pieces.append(Piece(sequence, step, step + 1))
+    del stream[:count]
+    return pieces
 
 
 def _detour(shape: Shape, steps: int = 1, **options: Any) -> Feed:

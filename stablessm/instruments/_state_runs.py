@@ -23,8 +23,8 @@ class Difference:
 
     error: float
     """Largest difference relative to the largest |output|; infinite if an output is not a number."""
-    of_channel: float = 0.0
-    """Largest difference of a channel relative to the largest |output| of that channel."""
+    of_channel: Tensor | None = None
+    """Largest difference of each channel relative to the largest |output| of that channel; None if it is unknown."""
     first: int | None = None
     """First step of a sequence with a difference above the tolerance."""
     note: str = ""
@@ -44,7 +44,11 @@ def outputs(adapter: Stateful, x: Tensor, plan: Plan) -> Iterator[tuple[Feed, Te
         if feed.how == "packed":
             yield feed, adapter.packed(given, starts(feed, given))
             continue
-        if feed.how == "padded":
+        if feed.how == "restarted":
+            real = _real(feed, given)
+            every = bool(real.all())
+            y, states[feed.into] = adapter.restarted(given, starts(feed, given), state, None if every else real)
+        elif feed.how == "padded":
             y, states[feed.into] = adapter.padded(given, _real(feed, given), state)
         else:
             y, states[feed.into] = (adapter.step if feed.how == "step" else adapter.run)(given, state)
@@ -56,21 +60,20 @@ def compare(pairs: Iterator[tuple[Feed, Tensor]], whole: Tensor, tol: float) -> 
     pass.
     """
     scale, channels = float(whole.abs().max()) or 1.0, _channel_scales(whole)
-    worst, of_channel, first = 0.0, 0.0, None
+    worst, of_channel, first = 0.0, torch.zeros_like(channels, dtype=torch.float64), None
     for feed, y in pairs:
         if not feed.compared:
             continue
         steps = sum(map(len, feed.rows[0]))
         if y.shape[:2] != (len(feed.rows), steps) or y.shape[2:] != whole.shape[2:]:
             start = min(piece.start for _, _, piece in _pieces(feed))
-            return Difference(
-                math.inf, math.inf, start, f"returned shape {tuple(y.shape)} for {len(feed.rows)} x {steps} inputs"
-            )
+            note = f"returned shape {tuple(y.shape)} for {len(feed.rows)} x {steps} inputs"
+            return Difference(math.inf, None, start, note)
         for row, at, piece in _pieces(feed):
             got, expected = y[row, at : at + len(piece)], whole[piece.sequence, piece.start : piece.stop]
             apart = distance(got, expected) / scale
             worst = max(worst, float(apart.max()))
-            of_channel = max(of_channel, float(distance(got / channels, expected / channels).max()))
+            of_channel = torch.maximum(of_channel, apart_of_channels(got, expected, channels))
             late = (apart > tol).nonzero()
             if len(late):
                 begin = piece.start + int(late[0])
@@ -88,26 +91,40 @@ def assembled(adapter: Stateful, x: Tensor, ways: Sequence[Plan], whole: Tensor)
     return result
 
 
+def _apart(u: Tensor, v: Tensor) -> Tensor:
+    """Return |u - v|, infinite where an entry is not a number."""
+    wide = torch.complex128 if u.is_complex() else torch.float64
+    return (u.to(wide) - v.to(wide)).abs().nan_to_num(nan=math.inf, posinf=math.inf)
+
+
 def distance(u: Tensor, v: Tensor) -> Tensor:
     """Return the largest |u - v| at each step, (T,); infinite where an entry is not a number."""
-    wide = torch.complex128 if u.is_complex() else torch.float64
-    apart = (u.to(wide) - v.to(wide)).abs().nan_to_num(nan=math.inf, posinf=math.inf)
+    apart = _apart(u, v)
     return apart.flatten(1).amax(1) if apart.numel() else apart.new_zeros(len(u))
 
 
+def apart_of_channels(u: Tensor, v: Tensor, scales: Tensor) -> Tensor:
+    """Return the largest |u - v| of each channel over all steps, relative to the scale of the channel."""
+    return (_apart(u, v) / scales).amax(0)
+
+
 def _channel_scales(whole: Tensor) -> Tensor:
-    """Return the largest |output| of each channel (or of all channels, for a channel of only rounding errors)."""
-    size = (whole if whole.is_floating_point() or whole.is_complex() else whole.double()).abs().flatten(0, 1).amax(0)
+    """Return the largest |output| of each channel (of all channels, for a channel that is 0), float64."""
+    size = _apart(whole, torch.zeros_like(whole)).flatten(0, 1).amax(0)
     if not size.numel():
         return size
-    rounding = torch.finfo(size.dtype)
-    return torch.where(size > 16 * rounding.eps * size.max(), size, size.max()).clamp_min(rounding.tiny)
+    return torch.where(size > 0, size, size.max()).clamp_min(torch.finfo(size.dtype).tiny)
 
 
-def largest(y: Tensor, whole: Tensor, *, of_channel: bool = False) -> float:
-    """Return the largest |y - whole|, relative to the largest |output| overall or of each channel."""
-    scale = _channel_scales(whole) if of_channel else float(whole.abs().max()) or 1.0
+def largest(y: Tensor, whole: Tensor) -> float:
+    """Return the largest |y - whole|, relative to the largest |output|."""
+    scale = float(whole.abs().max()) or 1.0
     return max(float(distance(a / scale, b / scale).max()) for a, b in zip(y, whole, strict=True))
+
+
+def largest_of_channels(y: Tensor, whole: Tensor) -> Tensor:
+    """Return the largest |y - whole| in each channel, relative to the largest |output| of the channel."""
+    return apart_of_channels(y.flatten(0, 1), whole.flatten(0, 1), _channel_scales(whole))
 
 
 def first_layer(adapter: Stateful, x: Tensor, plan: Plan, tol: float) -> str | None:
@@ -197,8 +214,8 @@ def _real(feed: Feed, given: Tensor) -> Tensor:
 
 
 def starts(feed: Feed, given: Tensor) -> Tensor:
-    """Return a mask (B, T) that is True at the first step of every piece of a sequence in the rows of a call."""
+    """Return a mask (B, T) that is True at the first step of every sequence that begins in the rows of a call."""
     first = torch.zeros(given.shape[:2], dtype=torch.bool, device=given.device)
-    for row, at, _ in _pieces(feed):
-        first[row, at] = True
+    for row, at, piece in _pieces(feed):
+        first[row, at] = piece.start == 0
     return first

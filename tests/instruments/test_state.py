@@ -10,12 +10,14 @@ import faulty_states
 import hf_models
 import numpy as np
 import pytest
+import rare_state_faults
 import torch
 from torch import Tensor, nn
 
 import stablessm as ssm
 from stablessm import ArgumentError
 from stablessm.instruments import NotSupportedError, Stateful, _states, families
+from stablessm.instruments import _state_plans as plans
 from stablessm.instruments.adapters import as_stateful
 from stablessm.instruments.state import CASES
 
@@ -128,16 +130,15 @@ class Padded(nn.Module):
 
     def forward(self, x, state=None, *, lengths=None, reset=None):
         x = self.scale * x
+        y, last = total(x, state)
         if reset is not None and self.fault != "resets":
             starts = reset.nonzero().tolist()
-            y = x.clone()
             for row in range(len(x)):
                 bounds = [at for i, at in starts if i == row] + [x.shape[1]]
                 for a, b in itertools.pairwise(bounds):
                     y[row, a:b] = x[row, a:b].cumsum(0)
-            return y, y[:, -1]
-        y, last = total(x, state)
-        if lengths is None or self.fault == "lengths":
+            last = y[:, -1]
+        if lengths is None or (self.fault == "lengths" and reset is None):
             return y, last
         return y, y[torch.arange(len(x)), lengths - 1]
 
@@ -388,3 +389,36 @@ def test_random_faults_are_found_and_random_models_without_a_fault_pass(seed):
     """A small part of ``python tests/faulty_states.py 0 1000``."""
     name, right, report = faulty_states.verdict(seed)
     assert report.passed == right, (name, str(report))
+
+
+@pytest.mark.parametrize("seed", range(1000, 1016))
+def test_rare_faults_are_found(seed):
+    """A small part of ``python tests/rare_state_faults.py 0 1000``."""
+    name, right, report = rare_state_faults.verdict(seed)
+    assert report.passed == right, (name, str(report))
+
+
+@pytest.mark.parametrize("steps", [12, 13, 24, 31])
+def test_every_length_is_a_first_chunk_and_a_chunk_from_a_state(steps):
+    ways = [[len(feed.rows[0][0]) for feed in plan] for plan in plans.chunks(plans.Shape(2, steps))]
+    assert all(sum(way) == steps for way in ways)
+    assert {way[0] for way in ways} == set(range(1, steps + 1)) - {steps - 1}  # of which single steps follow
+    assert {length for way in ways for length in way[1:]} == set(range(2, steps))
+    assert {length for way in ways for length in way[1:-1]} >= set(range(2, steps - 2))
+
+
+@pytest.mark.parametrize("steps", [12, 24, 37])
+@pytest.mark.parametrize("rows", [1, 2, 5])
+@pytest.mark.parametrize("make", [plans.padded_twice, plans.restarts, plans.alone])
+def test_plans_feed_every_step_of_a_sequence_in_order(make, rows, steps):
+    for plan in make(plans.Shape(rows, steps)):
+        at: dict[int, tuple[int, int]] = {}
+        for feed in plan:
+            assert len({sum(map(len, row)) for row in feed.rows}) == 1
+            for row, pieces in enumerate(feed.rows):
+                for piece in pieces:
+                    if piece.sequence == plans.PADDING:
+                        continue
+                    assert piece.stop <= steps
+                    assert piece.start == 0 or at[row] == (piece.sequence, piece.start)
+                    at[row] = (piece.sequence, piece.stop)

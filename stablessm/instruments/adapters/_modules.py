@@ -52,10 +52,13 @@ class Layer(Module):
             return super().padded(x, real, state)
         return result_of(self.model, self._run(x, state, lengths=_lengths(real)))
 
-    def packed(self, x: Tensor, starts: Tensor) -> Tensor:
+    def restarted(self, x: Tensor, starts: Tensor, state: Any = None, real: Tensor | None = None) -> Result:
         if "reset" not in self._options:
-            return super().packed(x, starts)
-        return self._run(x, None, reset=starts)[0]
+            return super().restarted(x, starts, state, real)
+        if real is not None and "lengths" not in self._options:
+            raise NotSupportedError("the model takes no lengths")
+        lengths = {} if real is None else {"lengths": _lengths(real)}
+        return result_of(self.model, self._run(x, state, reset=starts, **lengths))
 
 
 @final

@@ -62,6 +62,13 @@ class Stateful(ABC):
         """Return the outputs for packed rows of several sequences; ``starts`` (B, T) is True at the first step of a
         sequence.
         """
+        return self.restarted(x, starts)[0]
+
+    def restarted(self, x: Tensor, starts: Tensor, state: Any = None, real: Tensor | None = None) -> Result:
+        """Run rows in which a new sequence starts, without the past, where ``starts`` (B, T) is True.
+
+        ``real`` (B, T), if given, is False at padding.
+        """
         raise NotSupportedError("the model takes no resets")
 
     def unseparated(self, x: Tensor, starts: Tensor) -> Tensor | None:
