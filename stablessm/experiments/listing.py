@@ -33,7 +33,7 @@ PAPERS: Mapping[str, str] = {
 GROUP = "stablessm.experiments"
 """The entry point group in which an installed package names its experiments."""
 SUMMARIES = Path(__file__).with_name("summaries.json")
-"""What the list shows of each experiment in this package; ``./dev pages`` writes the file."""
+"""Summaries of the experiments in this package; ``./dev pages`` writes the file."""
 
 
 @final

@@ -41,7 +41,7 @@ class Config:
 
     width: int = 32
     length: int = 200
-    """Steps of a training sequence; memory and errors are measured over ten times as many."""
+    """Number of steps of a training sequence; memory and errors are measured over ten times as many steps."""
     training: Training = LEARNING
     radii: tuple[float, ...] = RADII
     samples: int = 10
@@ -49,7 +49,8 @@ class Config:
     """Number of steps of gradient ascent."""
     seed: int = 0
     explodes: float = 100.0
-    """Ratio of the errors from which on the direct map explodes and the others do not."""
+    """The direct map counts as exploding if its largest error is more than this many times the largest errors of the
+    stable maps."""
 
 
 def start(config: Config, map: str) -> RealSSM:

@@ -36,7 +36,7 @@ class SumConfig:
     maps: tuple[str, ...] = ("direct",)
     widths: tuple[int, ...] = (4, 8, 16, 32)
     horizons: tuple[int, ...] = (100, 1000)
-    """The published horizon, and a horizon so long that models of these widths cannot cover the power law."""
+    """The published horizon, and a horizon so long that sums of these widths cannot follow the power law to its end."""
     radii: tuple[float, ...] = (0.0, *(5e-4 * 2.0**k for k in range(21)))
     samples: int = 10
     steps: int = 40

@@ -30,7 +30,7 @@ class RecurrentConfig:
 
     data: Source = "imdb"
     reviews: int = 25_000
-    """Number of training reviews, a tenth of which is held out; and of test reviews."""
+    """Number of training reviews (a tenth of them is held out), and number of test reviews."""
     vocabulary: int = 20_000
     length: int = 400
     """Number of words of a review that are read, including the start token."""

@@ -29,7 +29,8 @@ from stablessm.training.steps import Hooks, StepLoop
 C = TypeVar("C", bound=Classifier)
 
 _POOL = 32
-"""Number of batches whose reviews are sorted by length together, so that a batch has similar lengths."""
+"""Number of batches whose reviews are sorted by length together, so that the reviews of a batch have similar
+lengths."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class Fitting:
     batch: int
     lr: float
     warm_up: float = 0.05
-    """Share of the steps over which the learning rate rises."""
+    """Fraction of the steps over which the learning rate rises."""
     weight_decay: float = 0.0
     clip: float = 1.0
     device: str = "auto"

@@ -24,7 +24,8 @@ Case: TypeAlias = tuple[Placement, int, str]
 """Placement, N and solver."""
 
 SOLVERS = {"complex": "V⁺ as published", "real": "for real inputs"}
-"""The pseudo-inverse of V, with the real part taken; and of its real and imaginary parts, twice as many equations."""
+"""Solvers: the pseudo-inverse of V, of whose result the real part is taken, and the pseudo-inverse of the real and
+imaginary parts of V, which is a system of twice as many equations."""
 
 INDEX = {solver: i for i, solver in enumerate(SOLVERS)}
 CHUNK = 1000
@@ -48,15 +49,17 @@ class DigitsConfig:
     """Number of draws of random eigenvalues."""
     shown: int = 6
     perfect: float = 1e-3
-    """Mean square error of an image that counts as perfect (8 of 255 gray levels); ten times this is partly."""
+    """Largest mean square error of an image that counts as perfect (8 of 255 gray levels); up to ten times this value,
+    the verdict is ``partly``."""
     satisfactory: float = 0.2
-    """Share of the energy that a satisfactory image may lack."""
+    """Largest fraction of the energy that may be missing in a satisfactory image."""
     fair: float = 0.5
-    """Share of the energy that a partly satisfactory image may lack."""
+    """Largest fraction of the energy that may be missing in a partly satisfactory image."""
     lacking: float = 0.1
-    """Share of their energy that covered positions may lack."""
+    """Pixels count as reconstructed if at most this fraction of their energy is missing."""
     recent: tuple[float, ...] = (0.1, 0.7)
-    """Only the recent past is covered if its share of all positions lies between these two."""
+    """The reconstructed pixels count as the recent past if their fraction of all pixels lies between these two
+    values."""
 
     @property
     def length(self) -> int:

@@ -31,14 +31,14 @@ class SparseConfig:
     sizes: tuple[int, ...] = (16, 32, 64, 128, 256)
     """State sizes N."""
     enough: int = 256
-    """The N that is enough according to the paper."""
+    """The state size N that is large enough according to the paper."""
     points: int = 32
     """Number of steps k at which the past is reconstructed."""
     signals: int = 32
     """Number of inputs with random Gaussian coefficients."""
     draws: int = 10
     negligible: float = 1e-2
-    """Relative error that counts as negligible."""
+    """Largest relative error that counts as negligible."""
 
     def steps(self) -> np.ndarray:
         """Return the steps k, evenly spaced up to L, at which the inputs so far are reconstructed."""

@@ -31,7 +31,7 @@ class ImageConfig:
     data: str = "mnist"
     """An image task, or ``synthetic``: waves, for a quick test."""
     valid: float = 0.05
-    """Share of the training images by which the learning rate of each map is chosen."""
+    """Fraction of the training images that are held out to choose the learning rate of each map."""
     preset: str = "paper-images"
     dropout: float = 0.1
     grid: tables.Grid = field(default_factory=tables.Grid)
@@ -44,9 +44,10 @@ class ImageConfig:
     """Number of layers of the deeper models."""
     training: StackTraining = field(default_factory=lambda: StackTraining(batch=128, fast=True))
     failed: float = 0.2
-    """Accuracy among ten classes below which a run has failed, whether its loss is finite or not."""
+    """A training has failed if the accuracy, among ten classes, is below this value, whether the loss is finite or
+    not."""
     errors: float = 2.0
-    """Standard errors by which one map must be ahead of another."""
+    """Number of standard errors by which a map must be ahead of another."""
 
 
 @cache

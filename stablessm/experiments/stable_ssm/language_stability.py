@@ -20,22 +20,22 @@ class Limits:
     height: float = 0.5
     """Height of a spike above the median of the preceding losses: a perplexity 1.65 times as high."""
     window: int = 50
-    """Number of preceding losses in that median; fewer at the beginning."""
+    """Number of preceding losses whose median is taken; fewer at the beginning."""
     final: float = 0.1
-    """Share of the last steps over which the final loss is averaged."""
+    """Fraction of the steps, at the end, over which the final loss is averaged."""
     clear: float = 0.01
-    """Difference from which on one seed shows a lower loss: a perplexity lower by 1 %."""
+    """Smallest difference that, with one seed, counts as a lower loss: a perplexity lower by 1 %."""
     comparable: float = 0.05
-    """Largest difference of comparable final losses."""
+    """Final losses that differ by less than this value count as comparable."""
     faded: float = 0.01
-    """Share of its maximum below which a memory has faded, over the last tenth of the horizon."""
+    """A memory has faded if, over the last tenth of the horizon, it is below this fraction of its maximum."""
     ends: float = 0.05
-    """Share of the modes that are left out of a range at either end."""
+    """Fraction of the modes that are left out at either end of a range."""
     decides: tuple[float, ...] = (0.8, 0.4)
-    """Rank correlations from which on |gradient| / |weight| predicts the stability of a training, and partly
-    predicts it."""
+    """Rank correlations above which |gradient| / |weight| predicts the stability of a training, and partly predicts
+    it."""
     ordered: tuple[float, ...] = (0.9, 0.5)
-    """Rank correlations from which on two orders are the same, and partly the same."""
+    """Rank correlations above which two orders count as equal, and as partly equal."""
 
 
 LIMITS = Limits()

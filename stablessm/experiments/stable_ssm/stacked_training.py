@@ -40,7 +40,7 @@ class StackTraining:
     """Number of steps, instead of ``epochs``."""
     weight_decay: float = 0.01
     warmup: float = 0.1
-    """Share of the steps in which the rate rises from 0."""
+    """Fraction of the steps in which the rate rises from 0."""
     clip: float | None = 1.0
     """Largest norm of a model's gradient; None for no clipping."""
     test_batch: int = 200

@@ -15,9 +15,9 @@ from stablessm.instruments.modes import recurrent_modules
 from stablessm.models.sequence_model import SequenceModel
 
 FAN_IN = 256
-"""Number of inputs of a matrix from which on its updates are scaled down."""
+"""Smallest number of inputs of a matrix whose updates are scaled down."""
 EMBEDDING = 0.1
-"""Standard deviation of the trained numbers of the embeddings; the embeddings themselves have 1."""
+"""Standard deviation of the trained numbers of the embeddings; the embeddings themselves have standard deviation 1."""
 OWN = 1.6
 """Initial logit of the token that was just read, if the blocks added nothing."""
 

@@ -33,7 +33,8 @@ class ActivationConfig:
     samples: int = 8
     seeds: int = 16
     explodes: float = 1e3
-    """Growth from the first to the second half of the horizon from which on a memory explodes."""
+    """Smallest growth, from the first to the second half of the horizon, of a memory function that counts as
+    exploding."""
 
 
 def shifted(ensemble: str, width: int, margin: float) -> Tensor:

@@ -36,12 +36,12 @@ TARGETS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "saturated": NonlinearFunctional("polynomial", exponent=1.5),
     "peak": PeakHold(),
 }
-"""Three linear targets and two nonlinear ones; time is in steps."""
+"""Three linear and two nonlinear targets; time is in steps."""
 CONVOLUTIONS = ("exponential", "polynomial")
 CHOOSING = "polynomial"
 """The target on which the learning rate is chosen."""
 TRAIN, TEST = 0, 1
-"""Seeds of the inputs."""
+"""Seeds of the training inputs and of the test inputs."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class ApproximationConfig:
     """Largest number of parameters."""
     length: int = 64
     longer: int = 4
-    """Factor of the length of longer inputs and of the memory functions."""
+    """Ratio of the length of longer inputs, and of memory functions, to the training length."""
     batch: int = 32
     steps: int = 400
     rates: tuple[float, ...] = (0.001, 0.003, 0.01)
@@ -62,7 +62,7 @@ class ApproximationConfig:
     rows: int = 64
     """Number of test inputs."""
     keeps: float = 2.0
-    """Largest factor by which an error grows on longer inputs if a model counts as keeping it."""
+    """An error that grows by at most this factor on longer inputs counts as unchanged."""
     device: str = "auto"
 
 

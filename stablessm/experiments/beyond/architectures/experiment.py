@@ -27,7 +27,7 @@ WIDTH, LAYERS, WINDOW = 32, 2, 8
 WARM_UP = 16
 TRAINED = "stories260K"
 POSITIONS = 512
-"""Number of positions of the trained model."""
+"""Largest number of tokens that the trained model can read."""
 
 _SIZE = {"hidden_size": WIDTH, "num_hidden_layers": LAYERS}
 _HEADS = {"num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 2 * WIDTH}

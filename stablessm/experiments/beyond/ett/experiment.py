@@ -70,7 +70,7 @@ class Config:
 
     data: Source = "etth1"
     parts: tuple[int, int, int] = (8640, 2880, 2880)
-    """Hours of the training, validation and test parts: the usual split."""
+    """Hours of the training, validation and test splits, as is usual for ETTh1."""
     horizon: int = 24
     """Number of hours to forecast."""
     d_state: int = 128
@@ -78,9 +78,9 @@ class Config:
     r_max: float = 0.9999
     hidden: tuple[int, ...] = (128,)
     models: int = 4
-    """Number of MLPs with different seeds whose mean is the forecast."""
+    """Number of MLPs, with different seeds; their mean is the forecast."""
     epochs: tuple[int, ...] = (1, 2, 4)
-    """Number of epochs; the best one on the validation part counts."""
+    """Numbers of training epochs; the number with the smallest validation error is used."""
     training: Training = TRAINING
 
 

@@ -37,7 +37,8 @@ class GatedConfig:
     recall: tuple[int, ...] = (48, 17, 4)
     """Length, vocabulary and pairs of multi-query recall, with as many queries as pairs."""
     text: str = "tinyshakespeare"
-    """A text of the task ``lm``, read by characters, or ``copies``: selective copying in its place, without a file."""
+    """A text of the task ``lm``, read by characters; ``copies`` means selective copying instead, which needs no
+    file."""
     length: int = 64
     mixer: str = "selective"
     d_model: int = 32
@@ -48,9 +49,9 @@ class GatedConfig:
     steps: int = 150
     batch: int = 16
     worse: float = 0.1
-    """Nats above the entropy of the targets from which on a training has failed."""
+    """A training has failed if its loss ends more than this number of nats above the entropy of the targets."""
     close: float = 0.05
-    """Difference of test losses in nats that does not count."""
+    """Test losses that differ by at most this number of nats count as equal."""
 
     def task(self, name: str) -> Task:
         """Return the task with this name, in the sizes (such as length and vocabulary) that these settings state."""

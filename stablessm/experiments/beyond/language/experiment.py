@@ -83,9 +83,9 @@ class Config:
     )  # fmt: skip
 
     fair: float = 1.25
-    """A perplexity up to this multiple of an LSTM's perplexity counts as partly as good."""
+    """A perplexity up to this multiple of an LSTM's perplexity gets the verdict ``partly``."""
     clear: float = 0.01
-    """Least gain by a carried state that counts, in nats per token."""
+    """Smallest gain by carrying the state, in nats per token, that counts as a gain."""
 
     def models(self) -> dict[str, Trained]:
         """Return a dict from the name of each model to its settings."""

@@ -72,9 +72,10 @@ class NonlinearConfig:
     rows: int = 16
     """Number of inputs on which errors are measured."""
     good: float = 0.05
-    """Largest mean square error, relative to the target's, of a target that counts as approximated."""
+    """A target counts as approximated if the relative mean square error is at most this value."""
     factor: float = 2.0
-    """Factor by which a map must tolerate more than direct to be counted as more tolerant."""
+    """A map counts as more tolerant if it tolerates perturbations at least this many times larger than the direct
+    map."""
 
 
 def start(config: NonlinearConfig, map: str, width: int, seed: int) -> ContinuousRNN:

@@ -27,7 +27,7 @@ FORMATS = (*FLOATS, "int8")
 STABLE = ("exp", "softplus", "best")
 MAPS = ("direct", *STABLE)
 CURVES = ("direct", "exp", "best")
-"""Maps whose curves are measured in every format; softplus behaves like exp."""
+"""Maps for which E(β) and memory functions are measured in every format; softplus behaves like exp."""
 TIMES: tuple[Time, ...] = get_args(Time)
 
 
@@ -40,24 +40,24 @@ class PrecisionConfig:
     widths: tuple[int, ...] = (8, 16, 32, 64, 128, 256)
     horizon: int = 10_000
     draws: int = 10
-    """Number of random perturbations of the size of the rounding."""
+    """Number of random perturbations whose size equals the rounding error."""
     scales: int = 2000
     longest: float = 1e9
     """The longest time scale of the single modes."""
     width: int = 32
-    """Width of the model whose curves are measured in several formats."""
+    """Width of the model whose E(β) and memory function are measured in several formats."""
     steps: int = 1000
-    """The horizon of these curves."""
+    """Horizon of E(β) and of the memory function, in steps."""
     radii: tuple[float, ...] = (0.0, *(10.0**k for k in np.arange(-8, 0.1, 0.5).tolist()))
     samples: int = 5
     climb: int = 20
     seed: int = 0
     works: float = 0.05
-    """Largest change of a kernel that still works, relative to its L¹ norm."""
+    """Largest change of a kernel, relative to its L¹ norm, with which a model counts as working."""
     agrees: float = 0.01
-    """Relative difference below which two curves are equal."""
+    """Two curves count as equal if their relative difference is below this value."""
     alike: float = 10.0
-    """Factor within which rounding and a random perturbation are alike."""
+    """The effects of rounding and of a random perturbation count as equal within this factor."""
 
 
 def rounded(w: Tensor, format: str) -> Tensor:

@@ -38,7 +38,7 @@ class EpochsConfig:
     epochs: tuple[int, ...] = (10, 100, 300)
     training: Training = Training(samples=12_800, batch=128, epochs=1, lr=0.005, graphed=True)  # noqa: RUF009 (frozen)
     many: float = 10.0
-    """Factor by which a score falls where more epochs help."""
+    """Smallest factor between relative losses that counts as a benefit of more epochs."""
 
 
 @stage("training-{kind}-{epochs}", over=lambda config: product(TARGETS, config.epochs))

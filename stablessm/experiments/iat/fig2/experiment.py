@@ -47,7 +47,7 @@ class Config:
     rows: int = 64
     """Number of inputs on which errors are measured."""
     goal: float = 1e-8
-    """Training loss of the widest model at which the functional counts as approximated."""
+    """The functional counts as approximated if the training loss of the widest model is at most this value."""
 
 
 def start(width: int, seed: int) -> ContinuousRNN:

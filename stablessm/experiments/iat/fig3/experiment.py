@@ -50,7 +50,8 @@ class Config:
     radii: tuple[float, ...] = (0.0, *(1e-3 * 2.0**k for k in range(7)))
     draws: int = 3
     tolerance: float = 0.1
-    """A teacher counts as approximated if the widest student's error is less than this part of its norm."""
+    """A teacher counts as approximated if the widest student's error is less than this fraction of the teacher's
+    norm."""
     memory: int = 1024
     """Horizon of memory functions, in steps."""
 

@@ -22,7 +22,8 @@ class Config(SumConfig):
 
     maps: tuple[str, ...] = (CONTRAST, "exp", "softplus")
     slack: float = 1.1
-    """A cost that is at most this many times the narrowest model's has not grown."""
+    """The error increase at the smallest radius counts as not growing up to this multiple of the narrowest model's
+    increase."""
 
 
 def run(config: SumConfig, run: Run) -> None:

@@ -13,7 +13,7 @@ from stablessm.instruments import MemoryCurve
 SLOW = "ha"
 """The word that the paper finds complicated."""
 OURS = "LSTM"
-"""The architecture that figure 5 does not show."""
+"""The architecture that we add to those in figure 5."""
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Config(sentiment.RecurrentConfig):
     """Settings of ``ia-fig5``: models, training, repeated words, and a threshold. The paper gives no values."""
 
     left: float = 0.01
-    """A memory has ended when it stays below this share of its maximum."""
+    """A memory has ended when it stays below this fraction of its maximum."""
 
 
 def run(config: Config, run: Run) -> None:

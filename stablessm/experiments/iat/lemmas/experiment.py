@@ -18,7 +18,8 @@ from stablessm.report.figure import Figure, Panel
 
 KINDS = ("exponential", "polynomial")
 CASES = ("bounded", "derivative", "free")
-"""Memory alone and with its derivative, both with bounded weights; memory alone with any weights."""
+"""What is approximated: the memory function with bounded weights, the memory function and its derivative with bounded
+weights, or the memory function with any weights."""
 FAMILIES = ("symmetric", "rank-one", "row")
 NORMAL = ("symmetric", "rank-one")
 
@@ -42,9 +43,9 @@ class LemmasConfig:
     starts: int = 32
     steps: int = 400
     settled: float = 0.1
-    """Relative gain of the largest width below which the error has settled."""
+    """An error has settled if the largest width improves it by less than this fraction."""
     reached: float = 1e-3
-    """Error that counts as an approximation."""
+    """Largest error that counts as an approximation."""
 
 
 def memory(kind: str, t: np.ndarray, order: int) -> np.ndarray:

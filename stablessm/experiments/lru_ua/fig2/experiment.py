@@ -20,7 +20,7 @@ class Config(images.DigitsConfig):
     sizes: tuple[int, ...] = (784,)
     rings: tuple[float, ...] = (0.0, 0.99)
     alike: float = 1e-2
-    """Largest relative difference of errors that count as equal."""
+    """Errors count as equal up to this relative difference."""
 
 
 @stage("image-by-image")

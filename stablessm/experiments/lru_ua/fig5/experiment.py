@@ -26,11 +26,11 @@ class Config(images.DigitsConfig):
 
     sizes: tuple[int, ...] = (128, 256, 392, 512, 784)
     unit: float = 1e-10
-    """Largest distance from 1 of a condition number that counts as 1."""
+    """A condition number counts as 1 if it differs from 1 by at most this value."""
     rounding: float = 1e-12
-    """Largest error that counts as rounding, after sums of some hundred terms."""
+    """Largest error that counts as a rounding error, after sums of some hundred terms."""
     artifacts: float = 0.05
-    """Least share of the energy that an image with artifacts lacks."""
+    """An image has artifacts if at least this fraction of its energy is missing."""
 
 
 @stage("worst-pixel")

@@ -31,9 +31,9 @@ class Config:
     """Inner radii r_min of the rings; the outer radius is 1."""
     draws: int = 10
     slack: float = 1.1
-    """A median over draws that rises by at most this factor does not count as rising."""
+    """A median over draws that rises by at most this factor counts as not rising."""
     rounding: float = 1e15
-    """Condition numbers from here on are rounding."""
+    """Condition numbers above this value are determined by rounding errors."""
 
     def cases(self) -> list[tuple[int, int, int, int]]:
         """Return all pairs of a number P of wavelets and a state size N ≥ P, as tuples (index of P, P, index of N, N).

@@ -26,7 +26,7 @@ CONTROLS = {"linear": "linear readout of the same states", "mean": "mean traject
 FIXED = Training(samples=716 * 2048, batch=8192, epochs=60, lr=6e-3)
 END_TO_END = Training(samples=716, batch=4, epochs=15, lr=1e-4)
 ALIKE = 0.1
-"""Largest relative difference of errors that are called equal."""
+"""Errors count as equal up to this relative difference."""
 SHOWN = 3
 
 
@@ -39,7 +39,7 @@ class Config:
     length: int = 2048
     trajectories: int = 1024
     share: float = 0.7
-    """Share of the trajectories that are trained on."""
+    """Fraction of the trajectories that are used for training."""
     mean: float = 0.5
     """Mean of an input."""
     d_state: int = 128
@@ -53,11 +53,11 @@ class Config:
     """Learning rate of the recurrence relative to the learning rate of the MLP."""
     seed: int = 0
     negligible: float = 0.02
-    """Relative error below which a step counts as right."""
+    """The output of a step counts as right if its relative error is below this value."""
     good: float = 0.9
-    """Share of right steps from which on the outputs count as right."""
+    """Outputs count as right if at least this fraction of the steps is right."""
     fair: float = 0.5
-    """Share of right steps from which on the outputs count as partly right."""
+    """Outputs count as partly right if at least this fraction of the steps is right."""
 
 
 @cache

@@ -25,7 +25,7 @@ class LemmaConfig:
     length: int = 24
     seeds: int = 5
     steps: tuple[float, ...] = (1e-2, 1e-3, 1e-4, 1e-5)
-    """Steps h of t over which changes are measured."""
+    """Distances h between positions t over which changes of the output are measured."""
     states: int = 64
     ring: float = 0.9
     functions: int = 8
@@ -34,11 +34,11 @@ class LemmaConfig:
     """The eigenvalue λ₀ that counts the steps."""
     exact: float = 1e-12
     proportional: float = 0.1
-    """Relative deviation of the largest change from proportionality to h."""
+    """The largest change counts as proportional to h up to this relative deviation."""
     position: float = 1e-6
-    """Error of a recovered position."""
+    """Largest error of a position that counts as recovered."""
     reconstructed: float = 1e-4
-    """Relative error of a reconstruction."""
+    """Largest relative error of inputs that count as reconstructed."""
 
 
 def interpolated(at: Callable[[int], np.ndarray], t: float, last: int, form: str) -> np.ndarray:

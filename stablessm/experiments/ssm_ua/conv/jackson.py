@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 Analytic: TypeAlias = Callable[[Any], Any]
-"""ρ at complex times."""
+"""A kernel ρ as a function of complex times."""
 
 
 def _airy(t: Any) -> Any:

@@ -29,9 +29,9 @@ KERNELS = {
 }
 TRAINED = {"as in the text": "(1+t)**-1.1", "as released": "(1+0.1*t)**-1.1"}
 PROOF = "power 1.1"
-"""The kernel that is also approximated by the polynomials in e^(-t) of the proof."""
+"""The kernel that is also approximated by polynomials in e^(-t), as in the proof."""
 BETA = 0.8
-"""β of the proof's construction and of γ."""
+"""The rate β in the construction of the proof and in γ."""
 UNIT = 1e-3
 """Another unit of time, in which γ is computed again."""
 
@@ -50,11 +50,11 @@ class ConvConfig:
     trained_orders: tuple[int, ...] = (2, 4, 6, 8, 12)
     trained_horizon: int = 100
     rounding: float = 1e-12
-    """Errors up to this are rounding errors of double precision."""
+    """Errors up to this value count as rounding errors of double precision."""
     allowance: float = 1e-9
-    """Relative amount by which an error may be below a bound."""
+    """Relative amount by which a computed error may be below a lower bound."""
     moved: float = 0.01
-    """Relative change with the unit of time from which on a number depends on the unit."""
+    """A number depends on the unit of time if its relative change with the unit is at least this value."""
 
 
 @stage(lambda name: f"order-{slug(name)}", over=lambda config: config.kernels)

@@ -36,13 +36,13 @@ class DecayConfig:
     seeds: int = 8
     dt: float = 0.05
     decades: float = 12.0
-    """Number of decades over which a convergence is followed."""
+    """Number of decades over which the distance from the limit is followed."""
     same: float = 0.95
-    """Share c₀/c of the rate of the input that counts as the same rate."""
+    """The output has the rate of the input if its rate c₀ is at least this fraction of the input's rate c."""
     close: float = 0.03
-    """Relative error of a rate."""
+    """Two rates count as equal up to this relative difference."""
     positive: float = 0.01
-    """Rate from which on a convergence is exponential."""
+    """Smallest rate with which a convergence counts as exponential."""
 
 
 def rate(distance: np.ndarray, dt: float, decades: float) -> float:

@@ -36,11 +36,11 @@ class DepthConfig:
     horizon: int = 2000
     seeds: int = 8
     exact: float = 1e-8
-    """Relative error up to which a formula is an identity."""
+    """A formula counts as exact up to this relative error."""
     fair: float = 1e-3
-    """Relative error up to which a formula is partly right."""
+    """A formula counts as partly right up to this relative error."""
     met: float = 1e-6
-    """Relative change of a memory below which it has reached its limit."""
+    """A memory function has reached its limit if its relative change is below this value."""
 
 
 def chain(rates: list[Tensor], between: list[Tensor], U: Tensor, C: Tensor, dt: float) -> ContinuousRNN:

@@ -35,9 +35,9 @@ class SuperpositionConfig:
     digits: tuple[int, ...] = (1, 2, 3)
     lengths: tuple[int, ...] = (2, 3, 4)
     enough: float = 0.05
-    """Largest error of the last level, relative to max |f|."""
+    """Largest error at the last level, relative to max |f|, that counts as an approximation."""
     rounding: float = 1e-9
-    """Relative error of the layers up to which they are exact."""
+    """The layers count as exact up to this relative error."""
 
 
 def _facts(found: KolmogorovArnold) -> Mapping[str, Any]:

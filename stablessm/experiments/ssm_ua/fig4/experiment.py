@@ -54,9 +54,10 @@ class VolterraConfig:
     """Number of inputs whose last output is compared with the sum over all pairs or triples."""
     seed: int = 0
     growth: float = 1.25
-    """Largest growth of the width, at the last step to a longer sequence, that counts as independent of the length."""
+    """The width counts as independent of the length if it grows by at most this factor at the last step to a longer
+    sequence."""
     scatter: float = 2.0
-    """Largest ratio of an output error to the tolerance; more than 1, because output errors scatter."""
+    """Largest ratio of an output error to the tolerance; the ratio may exceed 1 because output errors are random."""
 
     def __post_init__(self) -> None:
         if len(self.lengths) < 2 or list(self.lengths) != sorted(set(self.lengths)):

@@ -31,9 +31,10 @@ class S4Config:
     seeds: int = 16
     shown: int = 5
     slope: float = 0.9
-    """Slope of the cap in units of the slowest rate: a little less steep, so that an exponential falls below it."""
+    """Slope of the straight line in units of the slowest rate: a little less steep, so that an exponential falls below
+    the line."""
     early: float = 0.75
-    """The curve must touch the cap within this share of the horizon."""
+    """The curve must touch the straight line within this fraction of the horizon."""
 
 
 def build(config: S4Config) -> memories.Chain:

@@ -33,19 +33,20 @@ class TableConfig:
     lengths: tuple[int, ...] = (64, 128, 256, 512, 1024, 2048, 4096)
     horizon: int = 1024
     longer: int = 32
-    """Factor of the horizon of recurrent models: the slowest mode of a RealSSM lasts 1000 steps."""
+    """Factor by which the horizon of recurrent models is longer: the slowest mode of a RealSSM lasts 1000 steps."""
     channels: tuple[int, ...] = (1, 2, 4, 8)
     seeds: int = 8
     weights_within: float = 0.15
-    """Largest relative difference from the table's number of weights."""
+    """Largest relative difference between the measured number of weights and the number in the table."""
     width_within: float = 0.15
-    """Largest difference of the exponent of the width from 2."""
+    """Largest difference between the exponent with which the weights grow with the width and 2."""
     depth_within: float = 0.05
-    """Largest difference of the exponent of the depth from 1."""
+    """Largest difference between the exponent with which the weights grow with the depth and 1."""
     steps_within: float = 0.1
-    """Largest difference of the exponent of the number of steps from the table."""
+    """Largest difference between the exponent with which a cost grows with the number of steps and the exponent in the
+    table."""
     zero: float = 1e-10
-    """Singular values up to this, relative to the largest, count as zero."""
+    """Singular values up to this fraction of the largest one count as zero."""
 
 
 def flops(name: str, shape: Shape, steps: int) -> int:

@@ -29,21 +29,21 @@ class AppendixConfig:
     floors: tuple[float, ...] = (0.3, 0.001)
     """The smallest rate β₀ of the modes, and the smallest rate of the control."""
     tolerance: float = 0.1
-    """Relative error of the memory."""
+    """Relative error with which the exponential sum fits the memory function."""
     starts: tuple[float, ...] = (20.0, 200.0, 2000.0, 20000.0)
-    """Initial time scales τ₀ of gradient descent; the target has 10."""
+    """Initial time scales τ₀ of gradient descent; the time scale of the target is 10."""
     target: float = 10.0
     rates: int = 121
     steps: int = 30_000
     simple: tuple[float, ...] = (1e-4, 1e-3, 1e-2, 0.1, 0.25, 0.5, 0.75, 1.0, 2.0)
-    """Rates η on x⁴ and x²."""
+    """Learning rates η of gradient descent on x⁴ and x²."""
     epsilons: tuple[float, ...] = (0.1, 0.01, 0.001)
     straight: float = 0.98
-    """R² from which on a line is straight."""
+    """A line counts as straight if R² is at least this value."""
     flat: float = 10.0
-    """Factor up to which values count as equally large."""
+    """Values that differ by at most this factor count as equally large."""
     steep: float = 100.0
-    """Factor from which on they do not."""
+    """Values that differ by at least this factor count as not equally large."""
     exact: float = 1e-12
     near: float = 0.1
 

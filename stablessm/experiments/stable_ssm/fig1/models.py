@@ -26,7 +26,7 @@ SEARCHES: dict[str, tuple[Literal["random", "ascent"], Literal["tensor_max", "en
 """Searches: random perturbations of 2-norm β, as in the text; gradient ascent; random perturbations as in the
 authors' code."""
 OWN = "s4d"
-"""The name of S4D with its own map and complex eigenvalues, beside the maps of a real recurrence."""
+"""The name under which S4D, with its own map and complex eigenvalues, is listed among the maps."""
 PUBLISHED = Training(samples=153_600, batch=512, epochs=40, graphed=True)
 
 
@@ -51,7 +51,7 @@ class Config:
     bounded: float = 10.0
     """An error above this multiple of the target's norm counts as an explosion."""
     larger: float = 10.0
-    """Factor by which the error of direct exceeds the error of stable maps at β = 0.032."""
+    """Factor by which the error of the direct map must exceed the error of stable maps at β = 0.032."""
 
     @property
     def lengths(self) -> tuple[int, ...]:

@@ -32,17 +32,18 @@ class ScaleConfig:
     weights: int = 1000
     """Number of weights; an even number leaves out w = 0."""
     reach: float = 5.0
-    """Weights go from minus this to this."""
+    """The grid of weights is from -reach to reach."""
     scales: int = 500
     shortest: float = 2.0
     longest: float = 1000.0
     """Longest time scale, in steps."""
     level: float = 1 + 1e-9
-    """A ratio that varies by less than this factor is constant up to rounding."""
+    """A ratio G/|w| that varies by less than this factor counts as constant."""
     uneven: float = 10.0
-    """A ratio that varies by more than this factor is not balanced."""
+    """A ratio G/|w| that varies by more than this factor counts as not balanced."""
     mostly: float = 0.5
-    """Share of the time scales from which on a map is partly milder."""
+    """The claim that softplus has a smaller ratio than exp is partly true if it holds for more than this fraction of
+    the time scales."""
 
 
 @stage("{time}", over=lambda config: get_args(Time))

@@ -45,7 +45,7 @@ class Config:
     similar: float = 2.0
     """Losses within this factor are similar; losses within its cube are partly similar."""
     ordered: tuple[float, ...] = (0.9, 0.5)
-    """Rank correlations from which on two orders are the same, and partly the same."""
+    """Rank correlations above which the orders of the maps count as equal, and as partly equal."""
 
 
 def spread(config: Config) -> Tensor:

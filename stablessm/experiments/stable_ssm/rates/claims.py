@@ -29,7 +29,8 @@ class Survival:
             map: (one["diverged"] < 0) & (one["final"] < float(one["entropy"])) for map, one in found.items()
         }
         self.steps = {map: np.cumprod(alive, axis=0).sum(0) for map, alive in self.survived.items()}
-        """Number of rates (seeds,) that survive, from the smallest on."""
+        """For each map and seed, (seeds,): the number of learning rates that survive, counted from the smallest rate up
+        to the first failure."""
 
     @property
     def undecided(self) -> bool:

@@ -50,9 +50,10 @@ class RatesConfig:
     training: StackOptions = field(default_factory=lambda: StackOptions(steps=600))
     limits: Limits = LIMITS
     moves: float = 0.1
-    """Median |change of log τ| from which on a map has moved its time scales."""
+    """A map has moved its time scales if the median |change of log τ| is at least this value."""
     breaks: tuple[float, ...] = (0.8, 0.4)
-    """Sizes of the rank correlation from which on |gradient| / |weight| predicts, and partly predicts, what breaks."""
+    """Rank correlations (absolute values) above which |gradient| / |weight| predicts which maps fail, and partly
+    predicts it."""
 
     def __post_init__(self) -> None:
         for name, given, known in (("maps", self.maps, tuple(language_study.SCHEMES)), ("sets", self.sets, SETS)):

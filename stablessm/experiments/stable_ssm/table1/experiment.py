@@ -61,15 +61,16 @@ class TableConfig:
     weights: int = 400
     """Number of weights; an even number leaves out w = 0."""
     reach: float = 6.0
-    """Weights go from minus this to this."""
+    """The grid of weights is from -reach to reach."""
     closest: float = 1e-3
-    """The least distance from the stability boundary."""
+    """Smallest distance of an eigenvalue from the stability boundary."""
     nodes: int = 1200
     """Number of nodes of the quadrature over log time."""
     terms: int = 40_000
     """Number of terms of the discrete sum; the remainder is at most the share e^(−closest · terms) of it."""
     exact: float = 1e-6
-    """Largest relative deviation of a formula that holds; quadrature and sums are accurate to about 1e-9."""
+    """Largest relative deviation of a formula that counts as correct; quadrature and sums are accurate to about
+    1e-9."""
 
 
 @stage(lambda row: row.name, over=lambda config: ROWS)

@@ -61,7 +61,8 @@ class Config:
     beyond: int | None = None
     """Number of steps after the warm-up (default: the number of steps of ``training`` in all)."""
     healthy: float = 0.05
-    """Largest distance of the untrained loss from the log of the vocabulary, and largest rise by the first update."""
+    """Largest difference between the untrained loss and the logarithm of the vocabulary size, and largest rise of the
+    loss by the first update."""
 
     def __post_init__(self) -> None:
         for name in self.maps:

@@ -21,13 +21,13 @@ PUBLISHED = {
     "short": {"best": 99.8, "exp": 99.8, "clip": 76.6, "direct": 67.0},
     "long": {"best": 100.0, "exp": 100.0, "clip": 9.4, "direct": 5.6},
 }
-"""Test accuracies in per cent."""
+"""Test accuracies in the paper, in percent."""
 
 TRAINED = {
     "short": "best 57.95 %, exp 54.55 %, clip 50 %, direct 43.18 %",
     "long": "best 53.57 %, exp 53.57 %, clip 13.91 %, direct 16.59 %",
 }
-"""Training accuracies."""
+"""Training accuracies in the paper."""
 
 FAILING = ("direct", "clip")
 """Maps that fail in the paper."""
@@ -45,9 +45,9 @@ class Recall:
     tests: int = 500
     """Number of validation examples, by which the rate is chosen, and of test examples."""
     goal: float = 99.8
-    """Accuracy in percent from which on a map has solved the task."""
+    """A map has solved the task if its accuracy is at least this value, in percent."""
     behind: float = 1.0
-    """Percentage points by which a map must be behind all stable maps to be called worse."""
+    """A map is called worse if it is at least this number of percentage points behind all stable maps."""
     near: float = 1.0
     """Percentage points within which a training accuracy counts as the attainable maximum."""
 
@@ -78,7 +78,7 @@ class Config:
     )
 
     errors: float = 2.0
-    """Standard errors by which a stable map must be ahead of another in a column."""
+    """Number of standard errors by which a stable map must be ahead of another map in a column."""
     pretrained: bool = True
     """Whether the models of the long task are trained at the middle length first."""
 
