@@ -40,7 +40,9 @@ class Job:
         return f"{self.plan().id}/{self.name}"
 
     def plan(self, out: str | Path | None = None) -> Plan:
-        """Return the plan of the job's experiment; its output folder is ``out`` (default: the folder of the sweep)."""
+        """Return the plan (settings and run folder) of the job's experiment; the output folder is ``out`` (default: the
+        folder of the sweep).
+        """
         return Plan.of(catalog.get(self.experiment), self.size, Path(out or self.out), dict(self.changes))
 
 

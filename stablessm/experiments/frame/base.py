@@ -79,8 +79,8 @@ class Plan:
 
     @staticmethod
     def of(experiment: Experiment[Any], size: Size, out: Path, changes: Mapping[str, str] | None = None) -> Plan:
-        """Return the plan of an experiment at a size. ``changes`` maps names of settings to new values as text; each
-        combination of settings has its own folder.
+        """Return the plan (settings and run folder) of an experiment at a size. ``changes`` maps names of settings to
+        new values as text; each combination of settings has its own folder.
         """
         config, label = experiment.config(size), str(size)
         if changes and (custom := changed(config, changes)) != config:

@@ -73,8 +73,8 @@ def fitted_layer(
 
 
 def longest_time(kind: str, width: int) -> float:
-    """Return the longest time scale of the modes of a model. For polynomial memory it grows with the width of the
-    model.
+    """Return the longest time scale of the modes of a model. For polynomial memory, the longest time scale grows with
+    the width of the model.
     """
     return 30.0 if kind == "exponential" else 2 * width**1.5
 

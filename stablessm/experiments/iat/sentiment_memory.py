@@ -95,7 +95,8 @@ def recurrent(config: RecurrentConfig, run: Run) -> list[Subject]:
 
 
 def study(config: RecurrentConfig, run: Run, subjects: Sequence[Subject]) -> None:
-    """Train and test every model with every seed, and measure its memory of the words.
+    """Train and test every sentiment model with every seed, and measure how long the model remembers the repeated
+    words.
 
     Weights are stages too, but too large for the record; they are not computed if the other stages are complete.
     """

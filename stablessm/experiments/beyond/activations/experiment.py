@@ -38,9 +38,9 @@ class ActivationConfig:
 
 
 def shifted(ensemble: str, width: int, margin: float) -> Tensor:
-    """Return a random Gaussian matrix minus a multiple of the identity. The multiple is such that the largest real part
-    of the eigenvalues is -margin, or +margin for ``unstable``; for ``dissipative``, such that it is -margin for the
-    symmetric part.
+    """Return a random Gaussian matrix G - s I, with s such that the largest real part of its eigenvalues is -margin
+    (+margin for ``unstable``). For ``dissipative``, s is such that the largest eigenvalue of the symmetric part is
+    -margin.
     """
     G = torch.randn(width, width, dtype=torch.float64) * width**-0.5
     largest = torch.linalg.eigvalsh((G + G.mT) / 2) if ensemble == "dissipative" else torch.linalg.eigvals(G).real

@@ -201,7 +201,7 @@ def claims(config: ApproximationConfig, stages: Stages) -> Claims:
 
 
 def first(config: ApproximationConfig, found: Tables, kind: str, family: str) -> Claim:
-    """Return a claim with its verdict: the best mixer of a family has a smaller error than the best mixer of every
+    """Return a claim with its verdict: the best mixer of one family has a smaller error than the best mixer of every
     other family.
     """
     errors = middle(found, kind)

@@ -60,7 +60,7 @@ def conditions(config: Config, run: Run, ring: float) -> Mapping[str, np.ndarray
 @stage("optimized")
 def placed(config: Config, run: Run) -> Mapping[str, np.ndarray]:
     """Return the condition number κ of the matrix Ω (P Haar wavelets to N states) for optimized eigenvalues,
-    (functions, sizes); infinite for N < P, NaN for N larger than half the length.
+    (functions, sizes). It is infinite for N < P, and NaN for N larger than half the length.
     """
     kappa = np.full((len(config.functions), len(config.sizes)), np.inf)
     for p, functions, n, size in config.cases():

@@ -81,8 +81,8 @@ def _curvature(rows: np.ndarray, beta: float) -> float:
 
 
 def polynomial_error(rho: Analytic, alpha: int, beta: float, order: int) -> float:
-    """Return the error ∫ |ρ - ρ̂| dt of the sum ρ̂ in the proof of theorem A.3. The sum results from polynomial
-    interpolation, with degree order - 1, at Chebyshev points.
+    """Return the error ∫ |ρ - ρ̂| dt of the sum of exponentials ρ̂ in the proof of theorem A.3, which is computed by
+    polynomial interpolation at Chebyshev points, with degree order - 1.
     """
 
     def q(s: np.ndarray) -> np.ndarray:

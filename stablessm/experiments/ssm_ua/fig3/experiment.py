@@ -73,8 +73,8 @@ def run(config: SuperpositionConfig, run: Run) -> None:
 
 @final
 class Table:
-    """Results of several constructions by name of the function; the constructions of a function differ in their
-    refinement or in their length.
+    """Widths and errors of several constructions, by name of the function. The constructions of a function differ in
+    the number of levels or digits, or in the length of the input.
     """
 
     def __init__(self, rows: Mapping[str, Sequence[Mapping[str, np.ndarray]]]) -> None:

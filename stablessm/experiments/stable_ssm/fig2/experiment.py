@@ -117,7 +117,7 @@ def claims(config: ScaleConfig, stages: Stages) -> Claims:
 
 
 def balanced(config: ScaleConfig, found: Mapping[str, np.ndarray], time: Time) -> Claim:
-    """Return a claim with its verdict: for the map ``best``, G/|w| is 2a at all weights."""
+    """Return a claim with its verdict: for the map ``best`` with the option a, the ratio G/|w| is 2a at all weights."""
     papers = "best" if time == "continuous" else "best, b = 0.5"
     (low, high), times = span(found[f"{papers} weights"][0]), span(found[f"{papers} scales"][0])
     level = high / low < config.level
