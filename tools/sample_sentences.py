@@ -11,6 +11,7 @@ import ast
 import inspect
 import random
 import re
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,16 +20,28 @@ Sample = tuple[str, str]
 """Where a text is, and the text."""
 
 
+def signature(node: ast.AST, owner: str = "") -> str:
+    """Return what comes before a docstring, without decorators: ``def Pool.take(self, size: int) -> bytes``."""
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        returns = f" -> {ast.unparse(node.returns)}" if node.returns else ""
+        return f"def {owner}{node.name}({ast.unparse(node.args)}){returns}"
+    if isinstance(node, ast.ClassDef):
+        return f"class {owner}{node.name}({', '.join(map(ast.unparse, node.bases))})"
+    return "module"
+
+
 def docstrings(root: Path, under: str = "stablessm") -> Iterator[Sample]:
-    """Yield the first paragraph of every docstring below a folder."""
+    """Yield every docstring below a folder; its place is the file, the line and the signature, as ``help`` shows it."""
     for path in sorted((root / under).rglob("*.py")):
         place = path.relative_to(root).as_posix()
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+        owners = {child: f"{node.name}." for node in classes for child in node.body}
+        for node in ast.walk(tree):
             if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
                 text = ast.get_docstring(node)
                 if text:
-                    name = getattr(node, "name", "module")
-                    yield f"{place}:{getattr(node, 'lineno', 1)} {name}", " ".join(text.split("\n\n")[0].split())
+                    yield f"{place}:{getattr(node, 'lineno', 1)} {signature(node, owners.get(node, ''))}", text
 
 
 def help_texts() -> Iterator[Sample]:
@@ -86,7 +99,7 @@ def main() -> None:
     for kind, samples in draw(kinds, given.seed).items():
         print(f"\n{kind} (seed {given.seed})")
         for number, (where, text) in enumerate(samples, 1):
-            print(f"{number:>3}. {text}\n     [{where}]")
+            print(f"{number:>3}. [{where}]\n{textwrap.indent(text, '     ')}")
 
 
 if __name__ == "__main__":

@@ -17,6 +17,23 @@ def test_every_kind_is_found() -> None:
     assert len(found) > 100
 
 
+def test_a_docstring_comes_with_its_signature(tmp_path) -> None:
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "file.py").write_text(
+        '"""A module."""\nclass Box(Base):\n    """A box."""\n    async def open(self, *, by: str = "key") -> bool:\n'
+        '        """Open the box.\n\n        Args:\n            by: What opens it.\n        """\n    def shut(self): pass\n',
+        encoding="utf-8",
+    )
+    assert list(sample.docstrings(tmp_path, "package")) == [
+        ("package/file.py:1 module", "A module."),
+        ("package/file.py:2 class Box(Base)", "A box."),
+        (
+            "package/file.py:4 def Box.open(self, *, by: str='key') -> bool",
+            "Open the box.\n\nArgs:\n    by: What opens it.",
+        ),
+    ]
+
+
 def test_sentences_are_prose(tmp_path) -> None:
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / "page.md").write_text(
