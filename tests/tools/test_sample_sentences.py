@@ -21,7 +21,8 @@ def test_a_docstring_comes_with_its_signature(tmp_path) -> None:
     (tmp_path / "package").mkdir()
     (tmp_path / "package" / "file.py").write_text(
         '"""A module."""\nclass Box(Base):\n    """A box."""\n    async def open(self, *, by: str = "key") -> bool:\n'
-        '        """Open the box.\n\n        Args:\n            by: What opens it.\n        """\n    def shut(self): pass\n',
+        '        """Open the box.\n\n        Args:\n            by: What opens it.\n        """\n'
+        "    def shut(self): pass\n",
         encoding="utf-8",
     )
     assert list(sample.docstrings(tmp_path, "package")) == [
