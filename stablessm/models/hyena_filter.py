@@ -43,7 +43,7 @@ def plainly(z: Tensor, tail: Tensor | None, weight: Tensor, reset: Tensor | None
 
 
 def of_joined(joined: Tensor, weight: Tensor, episode: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Compute the result of :func:`filtered` for tail and z in one array, given the episode number of every step."""
+    """Compute q and k ⊙ v like :func:`filtered`, from one array (B, 2 + T, 3 C) that holds the tail and z."""
     steps = joined.shape[1] - TAPS + 1
     y = joined[:, TAPS - 1 :] * weight[0]
     for j in range(1, TAPS):
