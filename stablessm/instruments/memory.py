@@ -17,6 +17,7 @@ from stablessm._errors import ArgumentError, NumericalError
 from stablessm._progress import working
 from stablessm.instruments import _linear, _supremum, huggingface
 from stablessm.instruments._precision import in_double
+from stablessm.instruments._repeatable import NoisyError
 from stablessm.instruments.adapters.facts import evaluating, is_transformer, own_step
 from stablessm.instruments.curve import MemoryCurve
 from stablessm.instruments.systems import System, as_system, seeing_ahead
@@ -159,8 +160,29 @@ def memory_function(
             search.evaluate(torch.eye(system.d_input, dtype=system.dtype, device=system.device), horizon)
         else:
             search.run(samples, ascent, seed)
+        if searched and not system.streams:
+            _confirm(search)
     facts |= {"exact": norm == "unit" and searched, "note": search.note}
     return finite_curve(time, search.value, search.maximizer, ROUNDING * search.rounding, **facts)
+
+
+def _confirm(search: _supremum.Search) -> None:
+    """Raise a NoisyError if the largest values that were found are not found again, as rare noise would cause.
+
+    Differences are no noise if the model amplifies rounding: then a tiny change of the inputs has the same effect.
+    """
+    value, best = torch.from_numpy(search.value.copy()), torch.from_numpy(search.maximizer.copy())
+    late = torch.unique(best[value > 8 * search.rounding], dim=0, return_counts=True)
+    points = torch.cat([best[value.argmax()][None], late[0][late[1].topk(min(7, len(late[0]))).indices]])
+    size, device = float(value.max()), search.system.device
+    again = search.rows(points.to(device, search.system.dtype))
+    same = (best[None] == points[:, None]).all(-1)
+    off = torch.where(same, (again - value).abs(), 0)
+    if not float(off.max()) > 1e-6 * size + 1e4 * search.rounding:
+        return
+    moved = search.rows((points * (1 + 1e3 * torch.finfo(search.system.dtype).eps)).to(device, search.system.dtype))
+    if not float((moved - again).abs().max()) > float(off.max()) / 100:
+        raise NoisyError(float(off.max()) * search.dt, "rare random numbers of its own, or a state kept between calls")
 
 
 def _around(system: System, inputs: Tensor | np.ndarray, steps: int) -> System:

@@ -546,6 +546,13 @@ def test_a_warm_up_is_a_number_of_steps(warm_up: float) -> None:
         ssm.memory_function(ssm.LRU(1, 2, 1), 20, warm_up=warm_up)
 
 
+class Cumulated(nn.Module):
+    """A module that overwrites its input, as nn.ReLU(inplace=True) does."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.copy_(x.cumsum(1))
+
+
 @pytest.mark.parametrize(
     "model",
     [
@@ -553,6 +560,11 @@ def test_a_warm_up_is_a_number_of_steps(warm_up: float) -> None:
         lambda x: np.tanh(np.cumsum(x, axis=1).astype(np.float64)),  # takes nothing but arrays
         lambda x: torch.tanh(torch.as_tensor(x).cumsum(1)).tolist(),
         lambda x: np.tanh(np.cumsum(np.asarray(x), axis=1))[..., 0],
+        lambda x: np.tanh(np.cumsum(np.asarray(x), axis=1)).astype(">f8"),
+        lambda x: np.flip(np.flip(np.tanh(np.cumsum(np.asarray(x), axis=1)), 1).copy(), 1),  # negative strides
+        lambda x: np.tanh(np.cumsum(np.asarray(x), axis=1)).astype(np.longdouble),
+        lambda x: x.copy_(x.cumsum(1)).tanh_(),  # overwrites its input
+        nn.Sequential(Cumulated(), nn.Tanh()),
     ],
 )
 def test_functions_of_numpy_arrays_and_lists(model) -> None:
@@ -574,6 +586,45 @@ def test_functions_of_numpy_arrays_and_lists(model) -> None:
 def test_noise_is_named(model, cause: str) -> None:
     with pytest.raises(ArgumentError, match=rf"model: expected the same output .*got noise: two calls .*{cause}"):
         ssm.memory_function(model, 20, d_input=1)
+
+
+def noisy(kind: str, draw: np.random.Generator) -> Callable[[Tensor], Tensor]:
+    """A small recurrence with noise of its own that a single short call may not show."""
+    gru = nn.GRU(2, 4, batch_first=True).double()
+    own, size = np.random.default_rng(draw.integers(2**31)), 10 ** draw.uniform(-5, 0)
+
+    def model(x: Tensor) -> Tensor:
+        y = gru(x)[0]
+        noise = torch.from_numpy(own.standard_normal(y.shape))
+        match kind:
+            case "tiny":
+                return y + 1e-9 * size * noise
+            case "late":
+                return y + size * noise * (torch.arange(y.shape[1]) > 15)[:, None]
+            case "long":
+                return y + size * noise * (y.shape[1] > 20)
+            case "rare":
+                return y + size * (torch.rand(y.shape) < 0.003)
+        return y if own.random() < 0.7 else -y
+
+    return model
+
+
+@settings(max_examples=15)
+@given(kind=st.sampled_from(["tiny", "late", "long", "rare", "sign"]), seed=st.integers(0, 2**31))
+def test_noise_that_a_short_call_may_hide_is_named(kind: str, seed: int) -> None:
+    torch.manual_seed(seed)
+    with pytest.raises(ArgumentError, match=r"got noise: two calls differ by"):
+        ssm.memory_function(noisy(kind, np.random.default_rng(seed)), 40, d_input=2, samples=8, ascent=1)
+
+
+def test_chaos_is_no_noise() -> None:
+    """Rounding differs between batches, and a chaotic network amplifies it."""
+    torch.manual_seed(0)
+    rnn = nn.RNN(2, 32, batch_first=True).double()
+    with torch.no_grad():
+        rnn.weight_hh_l0.mul_(8)
+    ssm.memory_function(lambda x: rnn(x)[0], 200, d_input=2, samples=8, ascent=1)
 
 
 def test_a_dilated_convolution_is_silent_between_its_taps() -> None:
