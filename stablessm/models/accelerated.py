@@ -61,7 +61,9 @@ def _linear(self: nn.Linear, x: Tensor) -> Tensor:
 
 
 class _Padding(NamedTuple):
-    """The places of the real tokens in a padded batch, with methods that move these tokens to the front and back."""
+    """The places of the real tokens in a padded batch, with methods that pack tokens at the front and unpack
+    them again.
+    """
 
     order: Tensor
     """(B, T): the real tokens first, in their order."""
