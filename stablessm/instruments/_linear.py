@@ -61,7 +61,7 @@ def gain(
         off, largest = torch.maximum(off, difference), torch.maximum(largest, moved)  # a NaN stays
         eps = torch.finfo(response.dtype).eps
     # hard limits and gates may show only after a long constant input; an overflow is returned as it is
-    if not assume and largest.isfinite() and not off <= eps**0.5 * largest:
+    if not assume and largest.isfinite() and (not largest or not off <= eps**0.5 * largest):
         return None
     if continuous:
         kernels = continuous_kernel(system, horizon)
@@ -78,28 +78,28 @@ def _responses(system: System, horizon: int, size: float, warm_up: int) -> Itera
     and the size of these responses.
     """
     d = system.d_input
-    # a random direction: a model may respond to differences of channels alone
-    drawn = torch.randn(d, generator=torch.Generator().manual_seed(0))
+    # random directions: a model may respond to differences of channels alone, or only above a threshold
+    drawn = torch.randn(min(d, 2) ** 2, d, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     # of either sign, one smaller than the impulses: a nonlinearity may show only after a lag
-    sizes = torch.tensor([size, -0.7 * size], device=system.device, dtype=system.dtype)
-    held = torch.nn.functional.normalize(drawn, dim=0).to(system.device, system.dtype) * sizes[:, None]
+    drawn = torch.nn.functional.normalize(drawn, dim=1)
+    held = torch.cat([drawn, -drawn, -0.7 * drawn[:1]]).to(system.device, system.dtype) * size
     impulses = torch.eye(d, device=system.device, dtype=system.dtype) * size
 
     def drive(start: int, stop: int) -> Tensor:
-        x = torch.zeros(d + 3, stop - start, d, device=system.device, dtype=system.dtype)
+        x = torch.zeros(1 + d + len(held), stop - start, d, device=system.device, dtype=system.dtype)
         if start <= 0 < stop:
-            x[1:-2, -start] = impulses
-        x[-2:, max(0, -start) :] = held[:, None]
+            x[1 : d + 1, -start] = impulses
+        x[d + 1 :, max(0, -start) :] = held[:, None]
         return x
 
-    summed, skip = held.new_zeros(2, 1, system.d_output, dtype=torch.float64), warm_up
+    summed, skip = held.new_zeros(len(held), 1, system.d_output, dtype=torch.float64), warm_up
     for y in system.outputs(drive, -warm_up, horizon, steady=1):
         heard = y[:, skip:]
         skip = max(0, skip - y.shape[1])
         if heard.shape[1]:
-            response = ((heard[1:-2] - heard[:1]) / size).permute(1, 2, 0)
+            response = ((heard[1 : d + 1] - heard[:1]) / size).permute(1, 2, 0)
             moved = torch.einsum("toi,ni->nto", response.double(), held.double())
-            step, sums = heard[-2:] - heard[:1], summed + moved.cumsum(1)
+            step, sums = heard[d + 1 :] - heard[:1], summed + moved.cumsum(1)
             summed = sums[:, -1:]
             yield response, (step - sums).abs().max().double().cpu(), step.abs().max().double().cpu()
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from stablessm.instruments._linear import largest_gain, reach
+from stablessm.instruments._refine import refine
 from stablessm.instruments._tangent import linearized, tangents
 from stablessm.instruments.systems import CHUNK_ELEMENTS, SHORTEST, STATE_ELEMENTS, System
 
@@ -68,7 +69,7 @@ class Search:
         self.warm_up = warm_up
         self.reach, self.limit = reach(norm, bound), min(horizon, SEARCHED)
         self._value = torch.zeros(horizon, dtype=torch.float64)
-        self._best = torch.zeros(horizon, system.d_input, dtype=torch.float64)
+        self.best = torch.zeros(horizon, system.d_input, dtype=torch.float64)
         self._gram = torch.zeros(system.d_input, system.d_input, dtype=torch.float64)
         self._cross: Tensor | None = None
         self._largest_output, self._eps, self.note = 0.0, torch.finfo(system.dtype).eps, "inputs as given"
@@ -81,7 +82,7 @@ class Search:
     @property
     def maximizer(self) -> np.ndarray:
         """Input that gave the largest value at each time, as a tensor (T, d_input)."""
-        return self._best.numpy()
+        return self.best.numpy()
 
     @property
     def searched(self) -> int:
@@ -109,14 +110,15 @@ class Search:
             self.note += ", the linearization at rest"
         if d > 1:
             for _ in range(ROUNDS if self._linear_model_fits() else 0):
-                self._search(self._own(self._proposed()))
-            self._search(self._on_rays(self._leading(self._times(RAYS)), samples // 4))
+                self._search(self.own(self._proposed()))
+            self._search(self._on_rays(self._leading(self.times(RAYS)), samples // 4))
         if ascent:
             by_gradient = self._ascend(ascent, samples, torch.Generator().manual_seed(seed))
+            refine(self, 2 * ascent, samples, torch.Generator().manual_seed(seed + 1))
             self.note += f", {ascent} steps of {'gradient ascent' if by_gradient else 'ascent'}"
         if self.limit < self.horizon:
             leaders = self._leaders()
-            self.evaluate(self._own(leaders), self.horizon)
+            self.evaluate(self.own(leaders), self.horizon)
             self.note += f", after {self.limit} steps {len(leaders)} of them"
 
     def _linearize(self, system: System) -> None:
@@ -146,7 +148,7 @@ class Search:
         """Return the inputs that most often gave the largest value in the last half of the searched steps."""
         late = slice(self.limit // 2, self.limit)
         alive = self._value[late] > 8 * self.rounding
-        led = self._best[late][alive] if bool(alive.any()) else self._best[self._value.argmax()][None]
+        led = self.best[late][alive] if bool(alive.any()) else self.best[self._value.argmax()][None]
         inputs, times = torch.unique(led, dim=0, return_counts=True)
         return inputs[times.topk(min(LEADERS, len(inputs))).indices]
 
@@ -164,13 +166,20 @@ class Search:
         """
         until = self.searched
         self.evaluate(points, until)
-        if until < self.limit and float(self._value[until - 1]) > 8 * self.rounding:
-            self.evaluate(self._own(self._best[until - 1 : until]), self.limit)
+        self.follow(until)
 
-    def rows(self, points: Tensor) -> Tensor:
-        """Return the memory function (n, T) for each of n inputs, and update the largest value at each time."""
-        groups = points.split(self._together(self.horizon))
-        return torch.cat([torch.cat(list(self._evaluated(some, self.horizon)), 1) for some in groups])
+    def follow(self, until: int) -> None:
+        """Measure the memory function beyond ``until`` for the best input there if its response has not decayed."""
+        if until < self.limit and float(self._value[until - 1]) > 8 * self.rounding:
+            self.evaluate(self.own(self.best[until - 1 : until]), self.limit)
+
+    def rows(self, points: Tensor, horizon: int | None = None, times: Tensor | slice = slice(None)) -> Tensor:
+        """Return the memory function (n, ·) for each of n inputs at the given times (default: all), and update the
+        largest value at each time.
+        """
+        horizon = self.horizon if horizon is None else horizon
+        groups = points.split(self._together(horizon))
+        return torch.cat([torch.cat(list(self._evaluated(some, horizon)), 1)[:, times] for some in groups])
 
     def _evaluated(self, points: Tensor, horizon: int) -> Iterator[Tensor]:
         """Yield the memory function for each of n inputs, in pieces (n, ·) of the time axis."""
@@ -192,7 +201,7 @@ class Search:
         known = self._value[now]
         better = (value > known) | (value.isnan() & ~known.isnan())  # a NaN is kept, to be reported
         self._value[now] = torch.where(better, value, known)
-        self._best[now] = torch.where(better[:, None], inputs, self._best[now])
+        self.best[now] = torch.where(better[:, None], inputs, self.best[now])
 
     def _together(self, horizon: int) -> int:
         """Return the number of inputs to run at once, which depends on the horizon and the size of the state."""
@@ -262,7 +271,7 @@ class Search:
         ratio = torch.where(known > 8 * self.rounding, gain[:, 0] / known, 0)
         return self.bound * left[ratio.topk(min(TIMES, self.searched)).indices, :, 0]
 
-    def _times(self, most: int) -> Tensor:
+    def times(self, most: int) -> Tensor:
         """Return about ``most`` times at which the response has not decayed: the peak, evenly spaced and log-spaced
         times.
         """
@@ -277,18 +286,16 @@ class Search:
 
     def _leading(self, times: Tensor) -> Tensor:
         """Return the distinct directions (unit vectors) of the best inputs found for the given times."""
-        return _unit(
-            torch.unique(_unit(self._best[times]).round(decimals=6), dim=0)
-        )  # equal up to rounding counts once
+        return _unit(torch.unique(_unit(self.best[times]).round(decimals=6), dim=0))  # equal up to rounding counts once
 
     def _ascend(self, steps: int, samples: int, generator: torch.Generator) -> bool:
         """Improve the best inputs by gradient ascent and random changes; return False if there is no gradient."""
-        times = self._times(TIMES)
+        times = self.times(TIMES)
         differentiable = self.system.d_input > 1
         pool = min(samples, max(8, POOL_STEPS // self.searched))
         for step in range(steps if len(times) else 0):
             shorter = 0.5**step
-            best, led = torch.unique(self._best[: self.searched], dim=0, return_counts=True)
+            best, led = torch.unique(self.best[: self.searched], dim=0, return_counts=True)
             best = best[led.topk(min(pool, len(best))).indices]
             one, other = (torch.randint(len(best), (len(best),), generator=generator) for _ in range(2))
             weight = torch.rand(len(best), 1, generator=generator, dtype=best.dtype)
@@ -297,9 +304,9 @@ class Search:
             proposed = [best * STRETCH ** (sign * part * shorter) for part in parts for sign in (1, -1)]
             proposed.append(best + weight * (best[one] - best[other]))
             if differentiable:
-                x = self._best[times]
+                x = self.best[times]
                 try:
-                    slope = torch.cat([self._slope(*some) for some in self._groups(self._own(x), times)])
+                    slope = torch.cat([self._slope(*some) for some in self._groups(self.own(x), times)])
                 except torch.OutOfMemoryError:
                     raise
                 except RuntimeError:
@@ -311,7 +318,7 @@ class Search:
                     proposed += [x + part * shorter * length * slope for part in (1.0, 0.25)]
             moved, known = torch.cat(proposed), self._value.clone()
             too_long = torch.linalg.vector_norm(moved, dim=1, keepdim=True) / self.reach
-            self._search(self._own(moved / too_long.clamp(min=1)))
+            self._search(self.own(moved / too_long.clamp(min=1)))
             if step > 2 and not (self._value > (1 + CONVERGED) * known + self.rounding).any():
                 break
         return differentiable
@@ -338,17 +345,17 @@ class Search:
         longest = count // 2 if d > 1 else 0
         count = count if d > 1 else max(1, count // 2)
         directions = _unit(torch.randn(count, d, generator=generator, dtype=torch.float64))
-        sizes = torch.cat([torch.full((longest,), self.reach, dtype=torch.float64), self._sizes(count - longest)])
+        sizes = torch.cat([torch.full((longest,), self.reach, dtype=torch.float64), self.sizes(count - longest)])
         points = sizes[:, None] * directions
-        return self._own(torch.cat([points, -points]))
+        return self.own(torch.cat([points, -points]))
 
     def _on_rays(self, directions: Tensor, samples: int) -> Tensor:
         """Return inputs of all sizes in the given directions (n, d_input) and in the opposite directions."""
-        sizes = self._sizes(max(1, samples))
+        sizes = self.sizes(max(1, samples))
         points = (sizes[:, None, None] * directions).flatten(0, 1)
-        return self._own(torch.cat([points, -points]))
+        return self.own(torch.cat([points, -points]))
 
-    def _sizes(self, samples: int) -> Tensor:
+    def sizes(self, samples: int) -> Tensor:
         """Return sizes of inputs up to the largest: half of them logarithmically spaced from a tiny size, half evenly
         spaced.
         """
@@ -356,7 +363,7 @@ class Search:
         low, high = math.log10(SMALLEST * self.bound), math.log10(self.reach)
         return torch.cat([torch.logspace(low, high, samples - len(even), dtype=torch.float64).flip(0), even])
 
-    def _own(self, points: Tensor) -> Tensor:
+    def own(self, points: Tensor) -> Tensor:
         return points.to(self.system.device, self.system.dtype)
 
 

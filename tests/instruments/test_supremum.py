@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -125,6 +126,69 @@ def test_one_input_is_never_worse_than_with_a_second_that_does_nothing(seed: int
     alone, beside = ssm.memory_function(one, 60), ssm.memory_function(two, 60)
     heard = beside.value > 100 * beside.floor
     assert (alone.value[heard] >= 0.98 * beside.value[heard]).all()
+
+
+class Unit(nn.Module):
+    """A recurrence h = update(h, x) with one state, read by a function."""
+
+    def __init__(self, update: Callable[[Tensor, Tensor], Tensor], read: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.update, self.read, self.d_input = update, read, 1
+
+    def forward(self, x: Tensor) -> Tensor:
+        h, outputs = torch.zeros_like(x[:, 0]), []
+        for now in x.unbind(1):
+            h = self.update(h, now)
+            outputs.append(self.read(h))
+        return torch.stack(outputs, 1)
+
+
+@settings(max_examples=3)
+@given(gain=st.floats(1.1, 2), weight=st.floats(0.5, 2), bias=st.floats(0.02, 0.25))
+def test_an_input_near_the_threshold_of_a_bistable_unit_is_remembered_for_as_long_as_numbers_tell(
+    gain: float, weight: float, bias: float
+) -> None:
+    """The state stays at the saddle for a time that grows as the input nears a threshold, and then moves at full speed.
+
+    The memory function therefore does not decay.
+    """
+    bias = min(bias, 0.5 * (math.sqrt(1 - 1 / gain) * gain - math.atanh(math.sqrt(1 - 1 / gain))))  # bistable at rest
+    model = Unit(lambda h, x: torch.tanh(gain * h + weight * x - bias), lambda h: h)
+    horizon = min(150, int(20 / math.log(gain)))  # rounding errors leave the saddle later
+    curve = ssm.memory_function(model, horizon)
+    assert curve.value[-1] > 0.02 * curve.value.max(), (curve.value[-1], curve.value.max())
+
+
+@settings(max_examples=3)
+@given(leak=st.floats(0.99, 0.999), threshold=st.floats(5, 30), steepness=st.floats(1, 15))
+def test_a_front_that_reaches_a_threshold_at_a_time_set_by_the_input(
+    leak: float, threshold: float, steepness: float
+) -> None:
+    """Another narrow range of inputs has the largest response at each time."""
+    model = Unit(lambda h, x: leak * h + x, lambda h: torch.sigmoid((h - threshold) * steepness))
+    curve = ssm.memory_function(model, 150)
+    total = (1 - leak ** np.arange(1, 152)) / (1 - leak)  # h = total x
+    largest = np.zeros(150)
+    for offset in np.linspace(-2, 2, 81) / steepness:  # the front crosses the threshold within this step
+        for at in (0, 1):
+            x = np.minimum(1, (threshold + offset) / total)[at : at + 150, None]
+            h = np.concatenate([np.zeros_like(x), x * total[None, :150]], 1)
+            y = 1 / (1 + np.exp(-np.clip((h - threshold) * steepness, -500, 500)))
+            largest = np.maximum(largest, np.abs(np.diff(y, axis=1)).max(0))
+    assert (curve.value >= 0.95 * largest).all()
+
+
+@settings(max_examples=4)
+@given(angle=st.floats(0, 2 * math.pi), threshold=st.floats(0.5, 0.9))
+def test_a_model_that_is_silent_below_a_threshold_is_not_taken_for_a_linear_model(
+    angle: float, threshold: float
+) -> None:
+    toward = torch.tensor([math.cos(angle), math.sin(angle)], dtype=torch.float64)
+    curve = ssm.memory_function(
+        lambda x: ((x @ toward)[..., None] * 0.05).cumsum(1).sub(threshold).relu(), 20, d_input=2
+    )
+    assert not curve.exact
+    assert curve.value.max() == pytest.approx(0.05, rel=0.01)
 
 
 def test_an_unstable_rest_makes_no_output_larger_than_the_model_does() -> None:

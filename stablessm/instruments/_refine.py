@@ -1,0 +1,147 @@
+"""The last stage of the search for a supremum: random changes of the best inputs, and lines through these inputs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from stablessm.instruments._supremum import Search
+
+FLAT = 0.01
+"""Difference of neighboring responses, relative to the largest, below which no size is tried between them."""
+
+MINOR = 0.2
+"""Size of a local maximum, relative to the largest response, from which on it is refined."""
+
+CONVERGED = 1e-3
+"""Relative gain, at any time, below which a round is idle; two idle rounds end the refinement of a line."""
+
+PASSES = 3
+"""Largest number of times that inputs are refined because the response lasts longer than before."""
+
+REFINED = 1024
+"""Largest number of times for which inputs are refined along a line."""
+
+LINES = 4
+"""Number of lines along which inputs are refined."""
+
+POOL_STEPS = 2**20
+"""Number of time steps (summed over inputs) of a round of refinement."""
+
+LARGEST_MOVE, SHRINK = 0.7, 0.7
+"""Size of the first random vectors, relative to the input, and the factor by which they shrink in each round."""
+
+MOST_CHANNELS = 16
+"""Largest number of input channels for which random changes are tried: with more channels, few of them are better."""
+
+
+def refine(search: Search, rounds: int, samples: int, generator: torch.Generator) -> None:
+    """Try random changes of the best inputs, and inputs on the lines through 0 and these inputs.
+
+    The largest response of a piecewise linear model lies on a kink, where gradients jump and an ascent by gradients
+    zigzags. A model with a threshold has a large response only to a narrow range of inputs, which differs from time to
+    time; inputs on a line resolve this range.
+    """
+    if 1 < search.system.d_input <= MOST_CHANNELS:
+        _mutate(search, rounds, samples, generator)
+    for _ in range(PASSES):
+        until = search.searched
+        _refine_lines(search, rounds, samples)
+        if search.searched <= until:
+            break
+
+
+def _mutate(search: Search, rounds: int, samples: int, generator: torch.Generator) -> None:
+    """Measure the responses to the best inputs plus random vectors of decreasing size."""
+    until = search.searched
+    count = max(16, min(4 * samples, POOL_STEPS // until))
+    for index in range(rounds):
+        best, led = torch.unique(search.best[:until], dim=0, return_counts=True)
+        chosen = torch.multinomial(led.double(), count, replacement=True, generator=generator)
+        moved = torch.randn(count, best.shape[1], generator=generator, dtype=best.dtype)
+        size = torch.linalg.vector_norm(best[chosen], dim=1, keepdim=True) * LARGEST_MOVE * SHRINK**index
+        points = best[chosen] + size * moved / best.shape[1] ** 0.5
+        too_long = torch.linalg.vector_norm(points, dim=1, keepdim=True) / search.reach
+        search.evaluate(search.own(points / too_long.clamp(min=1)), until)
+        search.follow(until)
+
+
+def _refine_lines(search: Search, rounds: int, samples: int) -> None:
+    """Measure the responses to inputs on lines, and resolve them where the largest responses change."""
+    times = search.times(REFINED)
+    if not len(times):
+        return
+    until = search.searched
+    directions = _directions(search, times)
+    count = max(16, min(4 * samples, POOL_STEPS // until) // len(directions))
+    for direction in directions:
+        sizes = search.sizes(max(8, count // 2))
+        sizes = torch.cat([sizes, -sizes, search.best[:until].unique(dim=0) @ direction]).unique()
+        sizes = sizes[:: max(1, len(sizes) // (2 * count))]
+        line, idle = Line(), 0
+        for _ in range(rounds + 1):
+            known = search.value.copy()
+            line.add(sizes, search.rows(search.own(sizes[:, None] * direction), until, times))
+            search.follow(until)
+            idle = 0 if (search.value > (1 + CONVERGED) * known + search.rounding).any() else idle + 1
+            sizes = line.proposed(count)
+            if idle > 1 or not len(sizes):
+                break
+
+
+def _directions(search: Search, times: Tensor) -> Tensor:
+    """Return the directions that lead at most of the given times, up to sign, (n, d_input)."""
+    unit = torch.nn.functional.normalize(search.best[times], dim=1, eps=0).round(decimals=6)
+    unit = unit * torch.where(unit.gather(1, unit.abs().argmax(1, keepdim=True)) < 0, -1.0, 1.0)
+    found, led = unit.unique(dim=0, return_counts=True)
+    return torch.nn.functional.normalize(found[led.topk(min(LINES, len(found))).indices], dim=1, eps=0)
+
+
+class Line:
+    """Sizes of inputs in one direction, in increasing order, and the response to each at increasing times."""
+
+    def __init__(self) -> None:
+        self.sizes = self.responses = torch.zeros(0, dtype=torch.float64)
+
+    def add(self, sizes: Tensor, responses: Tensor) -> None:
+        """Add the responses (n, number of times) to n inputs."""
+        responses = responses.nan_to_num(0, 0, 0)
+        known = self.responses if len(self.responses) else responses[:0]
+        self.sizes, order = torch.cat([self.sizes, sizes]).sort()
+        self.responses = torch.cat([known, responses])[order]
+
+    def proposed(self, count: int) -> Tensor:
+        """Return about ``count`` sizes between known sizes that may have larger responses than these."""
+        largest, best = self.responses.max(0)
+        sizes = torch.cat([self._beside(largest, count), self._from_time_to_time(largest, best)])
+        return sizes[~torch.isin(sizes, self.sizes)].unique()
+
+    def _beside(self, largest: Tensor, count: int) -> Tensor:
+        """Return sizes between sizes with locally largest responses and their neighbors."""
+        responses = self.responses
+        change = (responses[1:] - responses[:-1]) / largest
+        peak = torch.ones_like(responses, dtype=torch.bool)
+        peak[1:] &= change >= 0
+        peak[:-1] &= change <= 0
+        change = torch.where(change.abs() > FLAT, change.abs(), 0)
+        change[self.sizes.diff() <= 4 * torch.finfo(change.dtype).eps * self.sizes[1:].abs()] = 0
+        found = []
+        for least, most in ((1.0, 2 * count), (MINOR, count)):
+            some = peak & (responses >= least * largest)
+            gaps = torch.where(some[1:] | some[:-1], change, 0).sum(1)
+            found.append(gaps.topk(min(most, int((gaps > 0).sum()))).indices)
+        chosen = torch.cat(found).unique()
+        width = self.sizes.diff()
+        inner = max(1, count // max(1, len(chosen)))
+        part = torch.arange(1, inner + 1, dtype=width.dtype) / (inner + 1)
+        return (self.sizes[chosen, None] + width[chosen, None] * part).flatten()
+
+    def _from_time_to_time(self, largest: Tensor, best: Tensor) -> Tensor:
+        """Return sizes between the best sizes before and after times at which the largest response has a dip."""
+        value, size = largest.log(), self.sizes[best]
+        dips = value[1:-1] < (value[:-2] + value[2:]) / 2 - FLAT / 2
+        between = size[:-2] * size[2:] > 0
+        return ((size[:-2] + size[2:]) / 2)[dips & between]
