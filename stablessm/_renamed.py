@@ -37,14 +37,19 @@ _silent = ContextVar("_silent", default=False)
 
 @contextmanager
 def reading_a_file() -> Iterator[None]:
-    """Return a context without warnings about old names, for reading a file, which an older release may
-    have written.
+    """Return a context for reading a file, which an older release may have written: old names give no warnings, and
+    settings that the file does not have keep the values that they had before they existed.
     """
     before = _silent.set(True)
     try:
         yield
     finally:
         _silent.reset(before)
+
+
+def is_reading_a_file() -> bool:
+    """Return True inside a ``with`` block of :func:`reading_a_file`."""
+    return _silent.get()
 
 
 def warn(message: str) -> None:

@@ -163,6 +163,8 @@ def _weights(model: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     bias = getattr(model, "bias", None)
     weights = eigenvalues, model.B, torch.zeros_like(eigenvalues) if bias is None else bias, model.C
     eigenvalues, B, b, C = (weight.detach().double() for weight in weights)
+    if getattr(model, "average", False):
+        B, b = B * -eigenvalues[:, None], b * -eigenvalues
     states = len(eigenvalues)
     if eigenvalues.dim() != 1 or B.shape[:-1] != (states,) or C.shape[1:] != (states,):
         shapes = ", ".join(str(tuple(weight.shape)) for weight in (eigenvalues, B, C))

@@ -71,9 +71,12 @@ def plainly(
     size, angle = map(w.float()), None if imag is None else imag.float()
     if kind.continuous:
         step = size.new_full((1,), kind.dt) if log_dt is None else log_dt.float().exp()[..., None]
-        return zero_order_hold.plainly(size if angle is None else torch.complex(size, angle), step)
+        decay, gain = zero_order_hold.plainly(size if angle is None else torch.complex(size, angle), step)
+        return decay, gain * -size if kind.gain == "average" else gain
     gain = torch.ones_like(size)
-    if kind.normalize:  # 1 - |λ|² = d (2 - d) with d = 1 - |λ|, which the map computes without cancellation
+    if kind.gain == "average":
+        gain = torch.where(size > 0, map.distance(w.float()), 1 - size)
+    elif kind.gain == "variance":  # 1 - |λ|² = d (2 - d) with d = 1 - |λ|, which the map computes without cancellation
         d = map.distance(w.float())
         gain = (d * (2 - d)).clamp(min=torch.finfo(d.dtype).tiny).sqrt()
     return size if angle is None else torch.complex(size * angle.cos(), size * angle.sin()), gain

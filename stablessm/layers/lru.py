@@ -112,7 +112,9 @@ class LRU(DiagonalLayer):
         return torch.complex(modulus * phase.cos(), modulus * phase.sin()), gain
 
     def _weights_of_factors(self) -> Weights:
-        return Weights(Kind.of(self.map, normalize=self.normalize), self.map, self.w, self.phase, None)
+        return Weights(
+            Kind.of(self.map, gain="variance" if self.normalize else "one"), self.map, self.w, self.phase, None
+        )
 
     def _drive(self, x: Tensor, gain: Tensor) -> Tensor:
         pairs = F.linear(x, self.B.flatten(0, 1)).unflatten(-1, (-1, 2)).to(gain.dtype)

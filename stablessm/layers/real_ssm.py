@@ -27,12 +27,13 @@ from stablessm.scan import powers
 class RealSSM(DiagonalLayer):
     """State-space layer with real eigenvalues, in continuous or discrete time (StableSSM eq. 2–3, SSM-UA eq. 1–4).
 
-    dh/dt = Λ h + B x + b,  y = C σ(h) + D x, with a real diagonal Λ.
+    dh/dt = Λ h + B x + b,  y = C σ(h) + D x, with a real diagonal Λ. With ``average``, dh/dt = Λ (h - B x - b).
 
     Args:
         d_input, d_state, d_output: sizes.
         map: reparameterization of the eigenvalues, a name or an instance (``stablessm.reparam``).
-        time: ``continuous`` (λ < 0, discretized with ``dt``) or ``discrete`` (h[k] = λ h[k-1] + B x[k] + b).
+        time: ``continuous`` (λ < 0, discretized with ``dt``) or ``discrete`` (h[k] = λ h[k-1] + B x[k] + b, or with
+            ``average`` h[k] = λ h[k-1] + (1 - λ)(B x[k] + b)).
         dt: the time between samples, in your unit of time (default: 1); continuous time only.
         discretization: ``zoh`` (the default), ``bilinear`` or ``exponential``; continuous time only.
         activation: name of σ, which is applied to the states before the readout.
@@ -41,6 +42,8 @@ class RealSSM(DiagonalLayer):
         eigenvalues: (d_state,) initial eigenvalues (default: time scales evenly spaced in their logarithm, over a
             factor of 1000 from one step or, if longer, from the shortest that the map allows). With the same seed and
             the same eigenvalues, layers with different maps start as the same function.
+        average: whether each state is a moving average of its input B x + b, whose weights sum to one, so that slow
+            states do not add up the mean of the inputs.
         mode: ``scan``, ``conv`` or ``auto``.
 
     >>> layer = RealSSM(d_input=1, d_state=64, d_output=1, map="best", time="continuous", dt=0.1)
@@ -65,6 +68,7 @@ class RealSSM(DiagonalLayer):
         bias: bool = True,
         skip: bool = False,
         eigenvalues: Tensor | None = None,
+        average: bool = False,
         mode: Mode = "auto",
     ) -> None:
         super().__init__(d_input, d_output, (d_state,), complex_state=False, map=map, time=time, mode=mode)
@@ -72,7 +76,7 @@ class RealSSM(DiagonalLayer):
             if time == "discrete" and value is not None:
                 raise ArgumentError(name, "None in discrete time", repr(value))
         self.dt, self.discretization = 1.0 if dt is None else float(dt), discretization or "zoh"
-        self.activation = activation
+        self.activation, self.average = activation, average
         if not 0 < self.dt < math.inf:
             raise ArgumentError("dt", "a positive number", dt)
         self._method, self._activate = discretize.get(self.discretization), activations.get(activation).value
@@ -93,12 +97,16 @@ class RealSSM(DiagonalLayer):
         variance would be one after a million steps on the boundary. A recurrence in float32 rounds its decay: for
         |λ| dt below 1e-6, states can be up to twice as large or half as large as in exact arithmetic, and below 3e-8
         the decay is rounded to 1 and states grow without limit. In float64 (``layer.double()``) this begins at 1e-15.
+
+        With ``average``, B is drawn such that a constant input of independent channels of variance one gives states of
+        variance one. White noise then gives the variance (1 - a)/(1 + a) for a decay a, which is small for slow states.
         """
         start = self._default_eigenvalues() if self._start is None else self._start
         self.w.copy_(self.map.weights(start))
         decay, gain = self._discretize(None)
         nn.init.normal_(self.B, std=self.d_input**-0.5)
-        self.B.mul_((self._forgotten(decay).sqrt() / gain)[:, None])
+        if not self.average:
+            self.B.mul_((self._forgotten(decay).sqrt() / gain)[:, None])
         nn.init.normal_(self.C, std=len(self.w) ** -0.5)
         for zero in (self.bias, self.D):
             if zero is not None:
@@ -122,30 +130,46 @@ class RealSSM(DiagonalLayer):
 
     @checked
     def kernel(self, times: Times) -> Tensor:
-        """Return the kernel ρ(t) = C e^{λ t} B, or C λ^k B in discrete time: (len(times), d_output, d_input)."""
+        """Return the kernel ρ(t) = C e^{λ t} B, or C λ^k B in discrete time: (len(times), d_output, d_input).
+
+        With ``average``, it is C e^{λ t} |Λ| B, or C λ^k (1 - Λ) B.
+        """
         if self.activation != "linear":
             raise ArgumentError("activation", "'linear', since only a linear layer has a kernel", repr(self.activation))
         if self.time == "continuous":
             modes = torch.exp(self.eigenvalues() * times[:, None].to(self._parameter_dtype()))
         else:
             modes = discrete_powers(self.eigenvalues(), times)
-        return torch.einsum("on,tn,ni->toi", self.C.to(modes.dtype), modes, self.B.to(modes.dtype))
+        return torch.einsum(
+            "on,tn,ni->toi", self.C.to(modes.dtype), modes * self._shares(self.eigenvalues()), self.B.to(modes.dtype)
+        )
+
+    def _shares(self, eigenvalues: Tensor) -> Tensor:
+        """Return the factors of the inputs in the equation: one, or with ``average`` -λ, and 1 - λ in discrete time."""
+        if not self.average:
+            return torch.ones_like(eigenvalues)
+        if self.time == "continuous":
+            return -eigenvalues
+        distance = self.map.distance(self.w.to(eigenvalues.dtype))  # 1 - |λ|, without cancellation
+        return torch.where(eigenvalues > 0, distance, 1 - eigenvalues)
 
     def _discretize(self, dt: Tensor | None) -> tuple[Tensor, Tensor]:
         eigenvalues = self.eigenvalues()
         if self.time == "continuous":
             step = eigenvalues.new_full((1,), self.dt) if dt is None else dt[..., None]
-            return self._method(eigenvalues, step)
+            decay, gain = self._method(eigenvalues, step)
+            return decay, gain * self._shares(eigenvalues) if self.average else gain
         if dt is None:
-            return eigenvalues, torch.ones_like(eigenvalues)
+            return eigenvalues, self._shares(eigenvalues)
         if not torch.compiler.is_compiling() and bool((eigenvalues < 0).any()):
             lowest = eigenvalues.min().item()
             raise ArgumentError("dt", "none, since a negative eigenvalue has no real power", f"dt with λ = {lowest}")
         decay = eigenvalues ** dt[..., None]
-        return decay, torch.ones_like(decay)
+        return decay, self._shares(eigenvalues).expand_as(decay)
 
     def _weights_of_factors(self) -> Weights:
-        kind = Kind.of(self.map, dt=self.dt) if self.time == "discrete" or self.discretization == "zoh" else None
+        known = self.time == "discrete" or self.discretization == "zoh"
+        kind = Kind.of(self.map, dt=self.dt, gain="average" if self.average else "one") if known else None
         return Weights(kind, self.map, self.w, None, None)
 
     def _drive(self, x: Tensor, gain: Tensor) -> Tensor:
@@ -176,6 +200,7 @@ class RealSSM(DiagonalLayer):
     def extra_repr(self) -> str:
         """Return the layer's options as text, for ``print(model)``."""
         own = f"dt={self.dt:g}, {self.discretization}" if self.time == "continuous" else "discrete"
+        own += ", average" * self.average
         return f"{self.d_input}, {len(self.w)}, {self.d_output}, map={self.map!r}, {own}, {self.activation}"
 
 

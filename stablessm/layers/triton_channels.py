@@ -29,7 +29,7 @@ TILE, WARPS = 512, 4
 def step_kernel(
     x, decay, gain, log_dt, C, D, state, y, new, dt, p, q,
     H: tl.constexpr, N: tl.constexpr, HELD: tl.constexpr, MAP: tl.constexpr, CONTINUOUS: tl.constexpr,
-    COMPLEX: tl.constexpr, LOG: tl.constexpr, NORMALIZE: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    COMPLEX: tl.constexpr, LOG: tl.constexpr, GAIN: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Compute the next states and the output for ROWS channels of one sequence.
 
@@ -49,7 +49,7 @@ def step_kernel(
     else:
         a, b, g, e = computed(
             decay, gain, log_dt, channel, channel * N + n, exists, inside, dt, p, q, MAP, CONTINUOUS, COMPLEX, LOG,
-            NORMALIZE,
+            GAIN,
         )  # fmt: skip
         a, b, g, e = a.to(tl.float32), b.to(tl.float32), g.to(tl.float32), e.to(tl.float32)
     h, i = tl.load(state + at, inside, 0.0), tl.load(state + at + 1, inside, 0.0)

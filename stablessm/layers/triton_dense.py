@@ -31,7 +31,7 @@ ENTRIES = 16384
 def step_kernel(
     x, B, bias, decay, gain, state, C, D, y, new, dt, p, q,
     K: tl.constexpr, N: tl.constexpr, M: tl.constexpr, BIAS: tl.constexpr, SKIP: tl.constexpr, HELD: tl.constexpr,
-    MAP: tl.constexpr, CONTINUOUS: tl.constexpr, COMPLEX: tl.constexpr, LOG: tl.constexpr, NORMALIZE: tl.constexpr,
+    MAP: tl.constexpr, CONTINUOUS: tl.constexpr, COMPLEX: tl.constexpr, LOG: tl.constexpr, GAIN: tl.constexpr,
     TERMS: tl.constexpr, STATES: tl.constexpr, OUTPUTS: tl.constexpr,
 ):  # fmt: skip
     """Compute the next state and the output of one sequence, with N real numbers in a state."""
@@ -44,7 +44,7 @@ def step_kernel(
         total += tl.load(bias + n, exists, 0.0).to(tl.float32)
     total = advanced(
         total, decay, gain, state, row * N + n, n, exists, exists, dt, p, q,
-        HELD, MAP, CONTINUOUS, COMPLEX, LOG, NORMALIZE,
+        HELD, MAP, CONTINUOUS, COMPLEX, LOG, GAIN,
     )  # fmt: skip
     tl.store(new + row * N + n, total, exists)
     if COMPLEX:  # Re(C h) = Re C · Re h - Im C · Im h

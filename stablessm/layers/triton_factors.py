@@ -1,7 +1,8 @@
 """Triton kernels that compute the factors a and g of h[t] = a h[t-1] + g u[t] from a layer's weights.
 
 The kernel evaluates the map f(w), then the zero-order hold in continuous time, a = e^z and g = φ(z) dt with z = λ dt
-and λ = f(w) + iω, or in discrete time a = f(w) e^{iθ} and g = √(1 - |a|²) or 1. Without ω or θ the factors are real. It
+and λ = f(w) + iω, or in discrete time a = f(w) e^{iθ} and g = √(1 - |a|²) or 1. Without ω or θ the factors are real,
+and g can also be 1 - a, which gives moving averages. It
 computes in float64, so that no formula loses digits of float32. The backward pass evaluates everything again.
 """
 
@@ -92,12 +93,14 @@ def _place(rows, N: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def _gain(size, NORMALIZE: tl.constexpr):
-    """Compute g = √(1 - |a|²) and its derivative with respect to |a|; without NORMALIZE, g is 1."""
-    if NORMALIZE:
+def _gain(size, GAIN: tl.constexpr):
+    """Compute g in discrete time, 1, √(1 - |a|²) or 1 - a, and its derivative with respect to |a| or a."""
+    if GAIN == "variance":
         square = (1.0 - tl.abs(size)) * (1.0 + tl.abs(size))
         g = tl.sqrt(tl.where(square < TINY, TINY, square))
         slope = tl.where(square < TINY, 0.0, -size / g)
+    elif GAIN == "average":
+        g, slope = 1.0 - size, tl.full(size.shape, -1.0, tl.float64)
     else:
         g, slope = tl.full(size.shape, 1.0, tl.float64), tl.zeros_like(size)
     return g, slope
@@ -111,7 +114,7 @@ def _wide(pointer, place, inside):
 @triton.jit
 def computed(
     w, imag, log_dt, row, place, exists, inside, dt, p, q,
-    MAP: tl.constexpr, CONTINUOUS: tl.constexpr, COMPLEX: tl.constexpr, LOG: tl.constexpr, NORMALIZE: tl.constexpr,
+    MAP: tl.constexpr, CONTINUOUS: tl.constexpr, COMPLEX: tl.constexpr, LOG: tl.constexpr, GAIN: tl.constexpr,
 ):  # fmt: skip
     """Compute the real and imaginary parts of the factors a and g; in discrete time, g is real."""
     weight = _wide(w, place, inside)
@@ -122,12 +125,14 @@ def computed(
         a, b = _exp(x * step, y * step, COMPLEX)
         g, h, _, _ = _phi(x * step, y * step, a, b)
         g, h = g * step, h * step
+        if GAIN == "average":
+            g = -x * g
     else:
         x, _ = _discrete_map(weight, p, q, MAP)
         a, b = x, y
         if COMPLEX:
             a, b = x * tl.cos(y), x * tl.sin(y)
-        g, _ = _gain(x, NORMALIZE)
+        g, _ = _gain(x, GAIN)
         h = tl.zeros_like(g)
     return a, b, g, h
 
@@ -136,13 +141,11 @@ def computed(
 def forward_kernel(
     w, imag, log_dt, decay, gain, rows, dt, p, q,
     N: tl.constexpr, MAP: tl.constexpr, CONTINUOUS: tl.constexpr, COMPLEX: tl.constexpr, LOG: tl.constexpr,
-    NORMALIZE: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    GAIN: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Compute a recurrence's factors a and g for one tile of weights."""
     row, place, exists, inside = _place(rows, N, ROWS, BLOCK)
-    a, b, g, h = computed(
-        w, imag, log_dt, row, place, exists, inside, dt, p, q, MAP, CONTINUOUS, COMPLEX, LOG, NORMALIZE
-    )
+    a, b, g, h = computed(w, imag, log_dt, row, place, exists, inside, dt, p, q, MAP, CONTINUOUS, COMPLEX, LOG, GAIN)
     _store(decay, place, inside, a, b, COMPLEX)
     _store(gain, place, inside, g, h, COMPLEX and CONTINUOUS)
 
@@ -151,7 +154,7 @@ def forward_kernel(
 def backward_kernel(
     w, imag, log_dt, d_decay, d_gain, d_w, d_imag, d_log_dt, rows, dt, p, q,
     N: tl.constexpr, MAP: tl.constexpr, CONTINUOUS: tl.constexpr, COMPLEX: tl.constexpr, LOG: tl.constexpr,
-    NORMALIZE: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    GAIN: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Compute the gradients of w, of the frequency ω or phase θ, and of log dt, for one tile of weights."""
     row, place, exists, inside = _place(rows, N, ROWS, BLOCK)
@@ -167,12 +170,14 @@ def backward_kernel(
         u, v = a * d_a + b * d_b, a * d_b - b * d_a  # conj(a) d_a
         s, t = s * step, t * step
         d_x, d_y = step * (u + s * d_g + t * d_h), step * (v + s * d_h - t * d_g)
+        if GAIN == "average":  # g = 1 - a, and a is real
+            d_x = step * a * (d_a - d_g)
         if LOG:
             total = tl.sum(tl.where(inside, x * u + y * v + a * d_g + b * d_h, 0.0), 1, keep_dims=True)
             tl.store(d_log_dt + row, (step * total).to(d_log_dt.dtype.element_ty), exists)
     else:
         x, slope = _discrete_map(weight, p, q, MAP)
-        _, d_size = _gain(x, NORMALIZE)
+        _, d_size = _gain(x, GAIN)
         d_x = d_a
         d_y = tl.zeros_like(d_a)
         if COMPLEX:
@@ -221,7 +226,7 @@ def backward(
 def constants_of(kind: Kind, is_complex: bool, log: bool) -> dict[str, Any]:
     """Return the compile-time arguments of the kernels for a kind of recurrence."""
     return {
-        "MAP": kind.map, "CONTINUOUS": kind.continuous, "COMPLEX": is_complex, "LOG": log, "NORMALIZE": kind.normalize
+        "MAP": kind.map, "CONTINUOUS": kind.continuous, "COMPLEX": is_complex, "LOG": log, "GAIN": kind.gain
     }  # fmt: skip
 
 

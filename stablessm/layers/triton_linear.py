@@ -154,7 +154,7 @@ def linear_kernel(
 def advanced(
     total, decay, gain, state, place, column, exists, there, dt, p, q,
     HELD: tl.constexpr, MAP: tl.constexpr, CONTINUOUS: tl.constexpr, COMPLEX: tl.constexpr, LOG: tl.constexpr,
-    NORMALIZE: tl.constexpr,
+    GAIN: tl.constexpr,
 ):  # fmt: skip
     """Compute the next states a h + g total, where h are the present states at the memory offsets ``place``.
 
@@ -168,7 +168,7 @@ def advanced(
         g = tl.load(gain + entry, exists, 0.0)
     else:
         a, b, g, _ = computed(
-            decay, gain, state, entry, entry, exists, exists, dt, p, q, MAP, CONTINUOUS, COMPLEX, LOG, NORMALIZE
+            decay, gain, state, entry, entry, exists, exists, dt, p, q, MAP, CONTINUOUS, COMPLEX, LOG, GAIN
         )
         a, b, g = a.to(tl.float32), b.to(tl.float32), g.to(tl.float32)
     total = g * total + a * tl.load(state + place, there, 0.0)
@@ -182,7 +182,7 @@ def advanced(
 def advance_kernel(
     x, weight, bias, decay, gain, state, new, rows, dt, p, q,
     K: tl.constexpr, N: tl.constexpr, BIAS: tl.constexpr, HELD: tl.constexpr, MAP: tl.constexpr,
-    CONTINUOUS: tl.constexpr, COMPLEX: tl.constexpr, LOG: tl.constexpr, NORMALIZE: tl.constexpr,
+    CONTINUOUS: tl.constexpr, COMPLEX: tl.constexpr, LOG: tl.constexpr, GAIN: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, TERMS: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """Compute one tile of the next states (rows, N) of a diagonal recurrence from inputs x (rows, K); N counts real
@@ -200,7 +200,7 @@ def advance_kernel(
     there = inside & exists
     total = advanced(
         total, decay, gain, state, row * N + column, column, exists, there, dt, p, q,
-        HELD, MAP, CONTINUOUS, COMPLEX, LOG, NORMALIZE,
+        HELD, MAP, CONTINUOUS, COMPLEX, LOG, GAIN,
     )  # fmt: skip
     tl.store(new + row * N + column, total, there)
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Literal, Self, TypeAlias, get_args
 
+from stablessm import _renamed
 from stablessm._arguments import one_of, whole_number
 from stablessm._checked import checked
 from stablessm._errors import ArgumentError, unknown_name
@@ -125,10 +126,15 @@ class LanguageConfig(StackConfig):
     """The settings of a language model; by default, Hyena blocks with a real recurrence and an MLP in each block.
 
     With ``tied``, the readout shares its weights with the embeddings. Unless ``mixer_options`` set others, a real
-    recurrence starts with time scales from 2 to 2000 tokens, so that every map starts from the same eigenvalues.
+    recurrence starts with time scales from 2 to 2000 tokens, so that every map starts from the same eigenvalues. The
+    states of the mixer ``real`` are moving averages (``average`` of :class:`~stablessm.RealSSM`), because slow states
+    would add up the mean of their inputs. The default of ``hyena-real`` is ``average=False``. Models that were saved
+    before this option existed load with ``average=False``.
 
     >>> LanguageConfig(vocab_size=30).mixer_options
     {'timescales': [2.0, 2000.0]}
+    >>> LanguageConfig(vocab_size=30, mixer="real").mixer_options
+    {'average': True, 'timescales': [2.0, 2000.0]}
     """
 
     mixer: str = "hyena-real"
@@ -146,8 +152,13 @@ class LanguageConfig(StackConfig):
         if self.vocab_size is None:
             raise ArgumentError("vocab_size", "the number of tokens", None)
         self._require_flags("tied")
+        start: dict[str, Any] = {}
+        if self.mixer == "real":
+            old = _renamed.is_reading_a_file() and bool(self.mixer_options)  # files always have the time scales
+            start["average"] = not old
         if self.mixer.removeprefix(mixers.GATED) == "real" and "eigenvalues" not in self.mixer_options:
-            self._set("mixer_options", {"timescales": list(TIMESCALES), **self.mixer_options})
+            start["timescales"] = list(TIMESCALES)
+        self._set("mixer_options", {**start, **self.mixer_options})
 
     @property
     def size(self) -> int:

@@ -29,6 +29,8 @@ LAYERS: dict[str, Callable[..., ssm.SequenceLayer]] = {
     "real-bilinear": lambda **o: ssm.RealSSM(D, N, D, dt=0.3, discretization="bilinear", map="softplus", **o),
     "real-exponential": lambda **o: ssm.RealSSM(D, N, D, dt=0.3, discretization="exponential", map="exp", **o),
     "real-discrete": lambda **o: ssm.RealSSM(D, N, D, time="discrete", skip=True, **o),
+    "real-average": lambda **o: ssm.RealSSM(D, N, D, dt=0.3, average=True, **o),
+    "real-average-discrete": lambda **o: ssm.RealSSM(D, N, D, time="discrete", average=True, **o),
     "real-tanh": lambda **o: ssm.RealSSM(D, N, D, dt=0.3, activation="tanh", map="direct", **o),
     "lru": lambda **o: ssm.LRU(D, N, D, **o),
     "lru-tanh": lambda **o: ssm.LRU(D, N, D, map="tanh", r_min=0.9, r_max=0.999, normalize=False, **o),
@@ -168,6 +170,8 @@ def definition(layer: ssm.SequenceLayer, x: np.ndarray, h: np.ndarray, dt: float
     if isinstance(layer, ssm.RealSSM):
         lam = layer.map(layer.w.detach()).numpy()
         a, g = factors(lam, dt, layer.discretization) if layer.time == "continuous" else (lam**dt, 1.0)
+        if layer.average:
+            g = g * (-lam if layer.time == "continuous" else 1 - lam)
         h = a * h + g * (p["B"] @ x + p["bias"])
         return p["C"] @ value(h) + (p["D"] @ x if "D" in p else 0), h
     W = layer.map(layer.M.detach()).numpy()

@@ -25,6 +25,8 @@ LAYERS = {
     "s4d-bilinear": lambda: ssm.S4D(3, 9, discretization="bilinear"),
     "real": lambda: ssm.RealSSM(4, 6, 3, skip=True, activation="tanh"),
     "real-discrete": lambda: ssm.RealSSM(4, 6, 3, time="discrete", bias=False),
+    "real-average": lambda: ssm.RealSSM(4, 6, 3, average=True),
+    "real-average-discrete": lambda: ssm.RealSSM(4, 6, 3, time="discrete", average=True),
     "real-large": lambda: ssm.RealSSM(65, 70, 130),
     "lru-large": lambda: ssm.LRU(65, 40, 130),
     "lru": lambda: ssm.LRU(4, 6, 3),
@@ -135,11 +137,12 @@ def layer_of(form: str, name: str) -> torch.nn.Module:
         return ssm.S4D(5, 3, map=name)
     if form == "lru":
         return ssm.LRU(2, 5, 2, map=name)
-    return ssm.RealSSM(2, 5, 2, map=name, time="continuous" if form == "real" else "discrete")
+    time = "discrete" if form.endswith("discrete") else "continuous"
+    return ssm.RealSSM(2, 5, 2, map=name, time=time, average=form.startswith("average"))
 
 
-CASES = [(form, name) for form in ("s4d", "real") for name in NAMES["continuous"]]
-CASES += [(form, name) for form in ("lru", "real-discrete") for name in NAMES["discrete"]]
+CASES = [(form, name) for form in ("s4d", "real", "average") for name in NAMES["continuous"]]
+CASES += [(form, name) for form in ("lru", "real-discrete", "average-discrete") for name in NAMES["discrete"]]
 
 
 def factors_and_gradients(layer: torch.nn.Module) -> list[Tensor]:
@@ -168,11 +171,12 @@ def test_factors_of_every_map(form, name, monkeypatch):
     close(factors_and_gradients(layer), truth)
 
 
-def test_second_derivatives_of_factors(monkeypatch):
+@pytest.mark.parametrize("form", ["lru", "average", "average-discrete"])
+def test_second_derivatives_of_factors(form, monkeypatch):
     found = []
     for backend in ("reference", "triton"):
         torch.manual_seed(0)
-        layer = ssm.LRU(2, 4, 2).to(DEVICE)
+        layer = layer_of(form, "best").to(DEVICE)
         use(monkeypatch, backend)
         decay, gain = layer._factors(None)
         loss = decay.real.square().sum() + gain.square().sum()

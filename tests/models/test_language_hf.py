@@ -292,6 +292,21 @@ def test_a_model_comes_back_as_it_was(tmp_path, mixer, tied):
     assert greedy(short, x, 3).shape == (2, 3)
 
 
+def test_a_model_from_before_moving_averages_comes_back_as_it_was(tmp_path):
+    model, x = make("real", mixer_options={"average": False}), tokens(2, 9)
+    model.save_pretrained(tmp_path)
+    (tmp_path / "checksums.json").unlink()
+    content = json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))
+    del content["mixer_options"]["average"]  # an old file has the time scales alone
+    (tmp_path / "config.json").write_text(json.dumps(content), encoding="utf-8")
+    again = AutoModelForCausalLM.from_pretrained(tmp_path)
+    assert again.config.mixer_options == {"average": False, "timescales": [2.0, 2000.0]}
+    assert torch.equal(again(x).logits, model(x).logits)
+    again.save_pretrained(tmp_path / "again")
+    assert torch.equal(AutoModelForCausalLM.from_pretrained(tmp_path / "again")(x).logits, model(x).logits)
+    assert make("real").config.mixer_options == {"average": True, "timescales": [2.0, 2000.0]}
+
+
 def test_what_a_file_lacks_is_drawn_as_at_the_start(tmp_path):
     model = make(d_state=6)
     model.save_pretrained(tmp_path)

@@ -7,7 +7,7 @@ import torch
 from typer.testing import CliRunner
 
 import stablessm as ssm
-from stablessm import ArgumentError, models
+from stablessm import ArgumentError, models, record
 from stablessm.cli import app
 from stablessm.models import mixers
 
@@ -98,3 +98,24 @@ def test_the_memory_measured_is_that_of_every_beginning():
     torch.testing.assert_close(torch.from_numpy(curve.value), changes.detach(), rtol=1e-6, atol=1e-9)
     tokens = MODELS["tokens"]()
     assert len(ssm.memory_function(tokens, 20, tokens=[1, 2], prefix=[0]).value) == 20
+
+
+def test_a_language_model_from_before_moving_averages_comes_back_as_it_was(tmp_path):
+    """Old files have time scales or eigenvalues, but no ``average``."""
+    torch.manual_seed(0)
+    options = {"average": False, "timescales": [2.0, 50.0]}
+    model = models.LanguageModel(9, d_model=8, d_state=4, mixer="real", mixer_options=options).eval()
+    tokens = torch.randint(0, 9, (2, 30))
+    ssm.save(model, tmp_path)
+    content = record.read_json(tmp_path / "config.json")
+    del content["options"]["mixer_options"]["average"]
+    record.write_json(tmp_path / "config.json", content)
+    again = ssm.load(tmp_path).eval()
+    assert again.config.mixer_options == options
+    assert torch.equal(again(tokens), model(tokens))
+    new = models.LanguageModel(9, d_model=8, d_state=4, mixer="real", mixer_options={"timescales": [2.0, 50.0]}).eval()
+    assert new.config.mixer_options == {**options, "average": True}
+    new.load_state_dict(model.state_dict())
+    assert not torch.allclose(new(tokens), model(tokens))
+    ssm.save(new, tmp_path / "new")
+    assert torch.equal(ssm.load(tmp_path / "new").eval()(tokens), new(tokens))

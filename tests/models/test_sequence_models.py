@@ -280,6 +280,9 @@ def test_defaults():
     assert hf.use_cache
     eigenvalues = {"eigenvalues": [-0.5] * 32}
     assert models.LanguageConfig(vocab_size=9, mixer_options=eigenvalues).mixer_options == eigenvalues
+    given = models.LanguageConfig(vocab_size=9, mixer="real", mixer_options=eigenvalues).mixer_options
+    assert given == {"average": True, **eigenvalues}
+    assert models.LanguageModel(9, mixer="real").config.mixer_options == {"average": True, "timescales": [2.0, 2000.0]}
 
 
 def test_pooling_and_readout_are_their_equations():
