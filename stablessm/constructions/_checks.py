@@ -15,9 +15,18 @@ def array(name: str, value: Any) -> np.ndarray:
         if hasattr(value, "detach"):
             value = value.detach().cpu()
             value = value.double() if value.is_floating_point() else value  # NumPy has no bfloat16
-        return np.asarray(value)
+        found = np.ma.filled(value.astype(np.float64), np.nan) if np.ma.is_masked(value) else np.asarray(value)
+        return _numbers(found) if found.dtype == object else found
     except (TypeError, ValueError, RuntimeError, NotImplementedError) as error:  # ragged lists, tensors without values
         raise ArgumentError(name, "an array of numbers", f"{type(value).__name__} ({error})") from error
+
+
+def _numbers(found: np.ndarray) -> np.ndarray:
+    """Convert an array of numbers that NumPy does not know, such as fractions; return other arrays unchanged."""
+    for kind, method in ((np.float64, "__float__"), (np.complex128, "__complex__")):
+        if all(hasattr(entry, method) for entry in found.flat):
+            return np.array([kind(entry) for entry in found.flat]).reshape(found.shape)
+    return found
 
 
 def real_array(name: str, value: Any) -> np.ndarray:

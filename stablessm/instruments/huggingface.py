@@ -105,23 +105,26 @@ def _system(model: Any, output: Output | None, inputs: Inputs, d_input: int, dty
     limited = positions is not None and any(positions <= size <= positions + 2 for size in tables)  # learned positions
     longest = positions if limited else None
 
-    def made(carry: bool) -> System:
-        call = _caller(model, output, inputs, carry=carry)
+    def made(carry: bool, sure: bool = False) -> System:
+        call = _caller(model, output, inputs, carry=carry, sure=sure)
         return completed(System(model, call, d_input, 0, dtype, device, carry, input=name, longest=longest))
 
     try:
         system = made(carry=True)
     except ArgumentError:  # a cache that fails; without it the model may run
-        return made(carry=False)
+        try:
+            return made(carry=False)
+        except ArgumentError:
+            return made(carry=False, sure=True)  # the argument may be accepted although no signature names it
     # a state that is not used is not requested: some models overwrite it in place, which breaks gradients
     return system if system.streams else made(carry=False)
 
 
-def _caller(model: Any, output: Output | None, inputs: Inputs, *, carry: bool) -> Call:
+def _caller(model: Any, output: Output | None, inputs: Inputs, *, carry: bool, sure: bool) -> Call:
     pick = _picker(output)
     accepted = inspect.signature(model.forward).parameters
     state_key = state_name(model) if carry else None
-    options: dict[str, Any] = {"use_cache": state_key is not None} if "use_cache" in accepted else {}
+    options: dict[str, Any] = {"use_cache": state_key is not None} if sure or "use_cache" in accepted else {}
     if output == "hidden":
         options["output_hidden_states"] = True
 

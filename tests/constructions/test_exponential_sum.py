@@ -8,6 +8,9 @@ import math
 import re
 import subprocess
 import sys
+from collections.abc import Callable
+from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
@@ -428,3 +431,50 @@ def test_kernels_that_grow_get_few_states_where_few_do() -> None:
 def test_times_and_a_horizon_are_too_much() -> None:
     with pytest.raises(ArgumentError, match=r"^horizon: expected None, because times= already has an end, got 5"):
         exponential_sum(lambda t: np.exp(-t), 5, times=np.arange(100.0), tol=1e-3)
+
+
+@pytest.mark.parametrize("scale", [1e-200, 1e200])
+def test_a_function_of_any_scale_is_sampled_without_warnings(scale: float) -> None:
+    plain, scaled = (
+        exponential_sum(lambda t, c=factor: c * np.exp(-t / 5) / (1 + t), 50, tol=1e-4 * factor, time="continuous")
+        for factor in (1.0, scale)
+    )
+    assert scaled.order == plain.order
+    assert scaled.error == pytest.approx(scale * plain.error, rel=1e-3, abs=0)
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_function_that_is_zero_causes_no_warnings() -> None:
+    for time in ("discrete", "continuous"):
+        assert exponential_sum(lambda t: 0 * t, 50, tol=1e-6, time=time).error == 0
+
+
+@pytest.mark.parametrize("kind", [Fraction, lambda p, q: Decimal(p) / q, lambda p, q: np.float32(p / q)])
+def test_numbers_of_any_kind_are_samples(kind: Callable[[int, int], object]) -> None:
+    found = exponential_sum([kind(1, k + 1) for k in range(30)], tol=1e-4)
+    assert found.error == pytest.approx(exponential_sum(1 / (1 + np.arange(30.0)), tol=1e-4).error, rel=1e-2)
+    assert exponential_sum(lambda t: kind(1, int(t) + 1), 29, tol=1e-4).order == found.order
+
+
+@pytest.mark.parametrize(
+    ("times", "got"),
+    [
+        (np.r_[np.arange(9.0), 8.0], "8 at index 9, after 8"),
+        (np.arange(10.0)[::-1], "8 at index 1, after 9"),
+        (np.r_[np.arange(9.0), np.nan], "nan at index 9, after 8"),
+    ],
+)
+def test_times_that_do_not_increase_are_named(times: np.ndarray, got: str) -> None:
+    with pytest.raises(ArgumentError, match=f"^times: expected finite, increasing numbers, got {got}$"):
+        exponential_sum(np.ones(10), times=times, tol=1e-3)
+
+
+@pytest.mark.parametrize("unit", [1e-200, 1e200])
+def test_times_far_from_one_need_another_unit(unit: float) -> None:
+    with pytest.raises(ArgumentError, match=r"^times: expected a last time between .* in another unit of time"):
+        exponential_sum(np.ones(10), times=unit * np.arange(10.0), tol=1e-3, time="continuous")
+
+
+def test_missing_samples_are_no_samples() -> None:
+    with pytest.raises(ArgumentError, match=r"^kernel: expected finite values, got nan at index 3"):
+        exponential_sum(np.ma.array(np.ones(10), mask=np.arange(10) == 3), tol=1e-3)

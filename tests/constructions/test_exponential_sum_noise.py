@@ -205,3 +205,17 @@ BAD = [
 def test_bad_arguments_are_named(arguments: dict, message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
         exponential_sum(CLEAN, **arguments)
+
+
+@settings(max_examples=6, deadline=None)
+@given(exponent=st.integers(-280, 280), seed=st.integers(0, 2**31))
+def test_scale_of_the_samples_changes_nothing_else(exponent: int, seed: int) -> None:
+    scale, t = 2.0**exponent, np.arange(120.0)
+    samples = np.exp(-t / 20) * np.cos(0.4 * t) + 0.02 * np.random.default_rng(seed).standard_normal(120)
+    plain, scaled = (exponential_sum(factor * samples, norm="l2") for factor in (1.0, scale))
+    assert scaled.rates.tolist() == plain.rates.tolist()
+    for name in ("weights", "weight_errors", "noise", "residual", "error"):
+        np.testing.assert_array_equal(getattr(scaled, name), scale * getattr(plain, name))
+    known = exponential_sum(scale * samples, norm="l2", noise=scale * 0.02)
+    assert known.noise == pytest.approx(scale * 0.02)
+    assert known.order == plain.order

@@ -58,9 +58,11 @@ def noise_model(samples: Samples, noise: Any, weights: Any) -> Noise:
         each = f", or shape {samples.shape} (one per output)" if samples.shape else ""
         raise ArgumentError(name, f"positive standard deviations: one, or {n} (one per time){each}", got)
     if given.shape == (n,):
-        level = float(np.mean(given**-2.0) ** -0.5)
+        least = float(given.min())
+        level = least * float(np.mean((least / given) ** 2) ** -0.5)
         return Noise(level / given, scales, level)
-    level = float(np.sqrt(np.mean(given**2)))
+    most = float(given.max())
+    level = most * float(np.sqrt(np.mean((given / most) ** 2)))
     return Noise(graded, np.broadcast_to(given.reshape(-1) / level, (q,)), level)
 
 
@@ -69,6 +71,8 @@ def fit(samples: Samples, domain: Domain, request: Request, noise: Any, weights:
     best BIC.
     """
     model = noise_model(samples, noise, weights)
+    whole, (unit, samples) = samples, samples.scaled()
+    model = replace(model, level=model.level and model.level / unit)
     path, best, interrupted = _searched(samples, domain, model, request)
     if samples.values.shape[1] > 1 and model.level is None and best and not interrupted:
         levels = (
@@ -77,23 +81,23 @@ def fit(samples: Samples, domain: Domain, request: Request, noise: Any, weights:
         if levels.max() > _ALIKE * levels.min() > 0:
             model = replace(model, scales=levels / np.sqrt(np.mean(levels**2)))
             path, best, interrupted = _searched(samples, domain, model, request)
-    tol, found = request.tol, _result(path, max(best, 1), samples, model, request)
+    tol, found = request.tol, _result(path, max(best, 1), whole, unit, model, request)
     if interrupted:
         warnings.warn(_measure.INTERRUPTED, stacklevel=4)
         return found
     if best == 0:
-        what = f"no mode stands out of the noise, whose standard deviation is about {path.level(0):.3g}"
+        what = f"no mode stands out of the noise, whose standard deviation is about {unit * path.level(0):.3g}"
         remedy = "more samples, or an order= if modes are known to be there"
     elif tol is None:
         return found
     else:
-        within = [k for k in range(1, best + 1) if path.rms(k) <= tol]
+        within = [k for k in range(1, best + 1) if unit * path.rms(k) <= tol]
         if within:
-            return _result(path, within[0], samples, model, request)
+            return _result(path, within[0], whole, unit, model, request)
         what = f"the evidence ends at order {best}, where the residual is noise of {found.noise:.3g}"
         if request.max_order is not None and best == request.max_order:
             what = f"max_order = {request.max_order} is too low"
-        remedy = f"a tolerance above {path.rms(best):.3g}, or no tol, which fits to the noise"
+        remedy = f"a tolerance above {unit * path.rms(best):.3g}, or no tol, which fits to the noise"
     goal = "" if tol is None else f" within tol = {tol:g}"
     raise FitError(f"no sum was found{goal} by least squares: {what}", remedy, found)
 
@@ -117,15 +121,15 @@ def _searched(samples: Samples, domain: Domain, noise: Noise, request: Request) 
         return path, min(found, key=path.rms if order is not None else path.criterion), True
 
 
-def _result(path: Path, order: int, samples: Samples, noise: Noise, request: Request) -> ExponentialSum:
+def _result(path: Path, order: int, samples: Samples, unit: float, noise: Noise, request: Request) -> ExponentialSum:
     problem = path.problem
     found = fit_weights(problem, path.models[order].rates, "least squares")
     level = path.level(order)
     rate_errors, weight_errors = _standard_errors(problem, found, level)
     found = replace(found, coefficients=found.coefficients * noise.scales)
-    es = _measure.measured(samples, problem.domain, found, request)
-    weight_errors = (weight_errors * noise.scales).reshape(es.weights.shape)
-    es = replace(es, norm="l2", residual=path.rms(order), noise=level)
+    es = _measure.measured(samples, problem.domain, found, request, unit)
+    weight_errors = (unit * weight_errors * noise.scales).reshape(es.weights.shape)
+    es = replace(es, norm="l2", residual=unit * path.rms(order), noise=unit * level)
     return replace(es, rate_errors=rate_errors, weight_errors=weight_errors)
 
 

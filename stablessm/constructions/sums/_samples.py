@@ -25,6 +25,7 @@ _ROUNDED = 1e-13  # finest resolution, relative to the largest value
 _RESOLVED = 1e-5  # tolerance that is used if an order is given, relative to the largest value
 _SMALLEST = 1e-60
 _RANGE = 1e-290, 1e290  # the largest value: beyond it weights and errors would leave float64
+_SPAN = 1e-100, 1e100  # the last of given times: beyond it powers of rates would leave float64
 _OFF_GRID = 1e-9  # rounding error of multiples of dt, relative to a step or to the time
 
 
@@ -256,8 +257,15 @@ def _times(times: np.ndarray, dt: float, continuous: bool) -> np.ndarray:
     if times.dtype.kind not in "fiu" or times.ndim != 1 or len(times) < 2:
         raise ArgumentError("times", "two or more real numbers", f"shape {times.shape}, dtype {times.dtype}")
     grid = times.astype(np.float64)
-    if not (np.isfinite(grid).all() and (np.diff(grid) > 0).all()):
-        raise ArgumentError("times", "finite, increasing numbers", f"{times!r:.60}")
+    wrong = ~np.isfinite(grid)
+    wrong[1:] |= ~(np.diff(grid) > 0)
+    if wrong.any():
+        i = int(np.argmax(wrong))
+        after = f", after {grid[i - 1]:g}" if i else ""
+        raise ArgumentError("times", "finite, increasing numbers", f"{grid[i]:g} at index {i}{after}")
+    if not _SPAN[0] <= grid[-1] <= _SPAN[1]:
+        expected = f"a last time between {_SPAN[0]:g} and {_SPAN[1]:g}, in another unit of time"
+        raise ArgumentError("times", expected, f"{grid[-1]:g}")
     if grid[0] < 0:
         raise ArgumentError("times", "numbers from 0 up", grid[0])
     steps = grid / dt

@@ -72,7 +72,8 @@ def even(function: Function, panels: Panels, floor: float, relative: bool) -> tu
     width = panels.right - panels.left
     start, end = panels.left[0], panels.right[np.flatnonzero(size.max(axis=1) > floor)[-1:].sum()]
     narrow = np.argsort(width)
-    energy = np.cumsum(((size**2).mean(axis=1) * width)[narrow])
+    unit = np.ldexp(1.0, np.frexp(size.max())[1])  # squares of kernels of any scale are numbers
+    energy = np.cumsum((((size / unit) ** 2).mean(axis=1) * width)[narrow])
     followed = width[narrow[np.searchsorted(energy, _MINOR * energy[-1])]] / _A_PANEL
     count = int(np.clip(np.ceil((end - start) / followed), *_EVEN)) + 1
     times = np.linspace(start, end, count)

@@ -216,7 +216,8 @@ class _Attempt:
         """Search for a fit of the requested order, or of the lowest order within the tolerance; return the best fit
         found.
         """
-        self.search = self._new()
+        with np.errstate(**({} if self.samples.values.any() else {"all": "ignore"})):
+            self.search = self._new()
         if self.search.scale == 0:
             rates = np.array([-max(1 / self.domain.dt, 2 * self.domain.slowest)], dtype=np.complex128)
             return Fit(rates, np.zeros((1, self.samples.values.shape[1])), 0.0, "zero")
