@@ -1,7 +1,8 @@
 """``python -m stablessm.experiments.compare A B``: check whether two run folders hold the same numbers.
 
-Stages are compared array by array, claims by their verdicts and texts. For instance the same experiment under two
-versions of Python: the exit status is 1 where numbers differ by more than ``--rtol`` (default 0: the same bits).
+Stages are compared array by array, claims by their verdicts and texts. The exit status is 1 if any numbers differ by
+more than ``--rtol`` (default 0: the numbers must have the same bits). A use is to compare runs of one experiment under
+two versions of Python.
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ def differences(a: Path, b: Path, rtol: float = 0.0) -> list[str]:
 
     Args:
         a: A run folder, with ``record.json`` and stages as ``.npz`` files.
-        b: Another one.
-        rtol: Largest difference of an array, relative to its largest magnitude, that is no difference.
+        b: Another run folder.
+        rtol: Arrays count as equal if their difference, relative to the largest magnitude in them, is at most this
+            value.
     """
     found = []
     stages = [{path.relative_to(folder).as_posix(): path for path in folder.rglob("*.npz")} for folder in (a, b)]

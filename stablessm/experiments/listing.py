@@ -50,7 +50,8 @@ class Summary:
 
 
 def judged_size(minutes: Mapping[str, float]) -> str:
-    """Return the size whose verdicts are listed: ``paper`` if the experiment has this size, otherwise ``reduced``.
+    """Return the size of the run whose verdicts ``stablessm list`` shows: ``paper`` if the experiment has this size,
+    otherwise ``reduced``. The keys of ``minutes`` are the sizes of the experiment.
 
     >>> judged_size({"smoke": 0.1, "paper": 60.0}), judged_size({"smoke": 0.1, "reduced": 9.0, "large": 10.0})
     ('paper', 'reduced')

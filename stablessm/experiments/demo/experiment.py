@@ -54,8 +54,8 @@ class Config:
 
 
 def start(config: Config, map: str) -> RealSSM:
-    """Return the untrained model with the given map. Before training, the models of all maps compute the same
-    function.
+    """Return the untrained model with the given map. All maps give the same initial eigenvalues, so that the untrained
+    models of all maps compute the same function.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
@@ -80,7 +80,9 @@ def memory(config: Config, run: Run, map: str) -> MemoryCurve:
 
 @kept(PerturbationCurve, "errors-{map}", over=lambda config: MAPS)
 def errors(config: Config, run: Run, map: str) -> PerturbationCurve:
-    """Return the errors of the trained model with the given map after perturbations of its recurrent weights."""
+    """Perturb the recurrent weights of the trained model with the given map; return the errors for each size of the
+    perturbation.
+    """
     return perturbation_error(
         trained(config, run, map), TARGET, config.radii, parameters="recurrent", search="ascent",
         samples=config.samples, steps=config.steps, horizon=10 * config.length, seed=config.seed, progress=run.progress,

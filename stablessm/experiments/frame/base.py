@@ -34,8 +34,8 @@ C = TypeVar("C")
 @final
 @dataclass(frozen=True)
 class Experiment(Generic[C]):
-    """A figure or table to reproduce, or a question of our own. ``run`` computes the stages; ``figures`` and ``claims``
-    only read the stored stages.
+    """A figure or table of a paper to reproduce, or a question of our own. ``run`` computes and stores the stages;
+    ``figures`` and ``claims`` only read the stored stages.
     """
 
     id: str
@@ -56,8 +56,8 @@ class Experiment(Generic[C]):
     """The file whose section "Differences from the paper" or "Limits" a record repeats."""
 
     def config(self, size: Size) -> C:
-        """Return the settings of a size. Every experiment has the size ``smoke``, and at least one of ``paper`` and
-        ``reduced``.
+        """Return the settings of a size. Every experiment has settings for the size ``smoke`` and for at least one of
+        the sizes ``paper`` and ``reduced``.
         """
         if size not in self.configs:
             raise ArgumentError("size", " or ".join(self.configs), repr(size))
@@ -79,8 +79,8 @@ class Plan:
 
     @staticmethod
     def of(experiment: Experiment[Any], size: Size, out: Path, changes: Mapping[str, str] | None = None) -> Plan:
-        """Return the plan (settings and run folder) of an experiment at a size. ``changes`` maps names of settings to
-        new values as text; each combination of settings has its own folder.
+        """Return the plan (settings and run folder) of an experiment at a size. ``changes`` maps the names of settings
+        to new values, given as text. Each combination of settings has a run folder of its own.
         """
         config, label = experiment.config(size), str(size)
         if changes and (custom := changed(config, changes)) != config:
@@ -89,18 +89,20 @@ class Plan:
 
     @property
     def id(self) -> str:
-        """Return ``ID/SIZE``, the name of the run, which does not depend on the machine."""
+        """Return ``ID/SIZE``, the name of the run. It is the same on every machine."""
         return f"{self.folder.parent.name}/{self.folder.name}"
 
     def jobs(self) -> dict[str, Callable[[Run], object]]:
-        """Return the independent jobs of the run by name."""
+        """Return a dict from the name of each independent job of the run to its function."""
         if self.experiment.jobs is None:
             return {"all": lambda run: self.experiment.run(self.config, run)}
         return dict(self.experiment.jobs(self.config))
 
     @contextmanager
     def begun(self, *, fresh: bool = False, progress: bool = True) -> Iterator[Run]:
-        """Open the run folder, lock it for this process, and return the run."""
+        """Open the run folder, lock it for this process, and yield the run (a context manager for a ``with``
+        statement).
+        """
         with locks.alone(self.folder):
             if fresh and self.folder.exists():
                 self._discard()
@@ -205,8 +207,8 @@ def execute(
 
 
 def deviations(experiment: Experiment[Any]) -> str:
-    """Return the section of an experiment's README that says how the experiment differs from its paper; an empty string
-    if there is no such section.
+    """Return the section of an experiment's README that says how the experiment differs from the paper. Return an empty
+    string if there is no such section.
 
     The file is ``experiment.readme``, or else the README.md beside the module that defines ``experiment.run``.
 

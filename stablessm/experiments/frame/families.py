@@ -54,10 +54,10 @@ def of_errors(widths: Sequence[int], radii: Sequence[float], errors: np.ndarray)
 
 
 def improving(family: PerturbationFamily) -> PerturbationFamily:
-    """Keep the curves of the narrowest models, up to and including the last model that is better than all narrower
-    ones.
+    """Return a family with the curves of the narrowest models only: the models up to the first one that does not fit
+    better than all narrower models, without this model.
 
-    A wider model that is no better is limited by its training, and its error says nothing about the width.
+    If a wider model does not fit better, its error is due to its training and says nothing about the width.
     """
     best, kept = np.inf, {}
     for (width, curve), error in zip(family.curves.items(), family.errors[:, 0], strict=True):
@@ -75,13 +75,13 @@ def said(verdict: StabilityVerdict, digits: str = ".2g") -> str:
 
 
 def evidence(verdicts: Mapping[str, StabilityVerdict]) -> str:
-    """Return the reasons for several stability verdicts as text."""
+    """Return the reasons for several stability verdicts as one text."""
     return " ".join(f"{name}: {'; '.join(verdict.evidence)}." for name, verdict in verdicts.items())
 
 
 def stability(statement: str, paper: str, verdicts: Mapping[str, StabilityVerdict], *, stable: bool = True) -> Claim:
-    """Return a claim that holds if every family of models in ``verdicts`` is stable (with ``stable=False``:
-    unstable).
+    """Return a claim about the families of models in ``verdicts``: that all of them approximate their target stably or,
+    with ``stable=False``, that none of them does.
     """
     agree = [None if verdict.stable is None else verdict.stable is stable for verdict in verdicts.values()]
     ours = "; ".join(f"{name}: {said(verdict)}" for name, verdict in verdicts.items())

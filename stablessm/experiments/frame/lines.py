@@ -14,7 +14,8 @@ Values: TypeAlias = Sequence[float] | np.ndarray
 
 
 def lines(x: Values, table: Mapping[Any, Values], style: Style = "solid", name: str = "{}") -> list[Series]:
-    """Return one line of a figure for each entry of a table; ``name`` is a format string for the entry's key.
+    """Return one line of a figure for each entry of a table. The format string ``name`` turns the key of an entry into
+    the name of its line.
 
     >>> [line.name for line in lines([1, 2], {16: [0.1, 0.2], 32: [0.3, 0.4]}, name="N = {}")]
     ['N = 16', 'N = 32']

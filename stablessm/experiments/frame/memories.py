@@ -28,7 +28,9 @@ POINTS = 240
 
 @final
 class Chain(nn.Sequential):
-    """A sequence of layers; if a layer returns an output and a state, only the output is passed on."""
+    """A sequence of layers. Each layer gets the output of the previous layer; the states that layers return are
+    dropped.
+    """
 
     def forward(self, x: Tensor) -> Tensor:
         """Map (batch, time, d_input) to (batch, time, d_output)."""
@@ -52,8 +54,8 @@ def seeded(seed: int, build: Callable[[], M]) -> M:
 def survey(
     name: Name, over: Over | None = None, seeds: Callable[[Any], int] = lambda config: config.seeds
 ) -> Callable[[Callable[Concatenate[Any, int, P], MemoryCurve]], Stage[P, list[MemoryCurve]]]:
-    """Declare stages that hold one memory function per seed. The decorated function measures one seed; its arguments
-    are the config, the seed and the keys of the stage.
+    """Declare stages, each of which holds one memory function per seed. The decorated function measures the memory
+    function of one seed; its arguments are the config, the seed and the keys of the stage.
     """
 
     def declare(measure: Callable[Concatenate[Any, int, P], MemoryCurve]) -> Stage[P, list[MemoryCurve]]:
@@ -69,7 +71,8 @@ def survey(
 
 
 def surveyed(stages: Stages, name: str) -> list[MemoryCurve]:
-    """Return the memory functions, one per seed, that a stage declared by :func:`survey` holds."""
+    """Return the memory functions in the stage ``name``, which :func:`survey` declared: a list with one entry per seed.
+    """
     if name not in stages.kept:
         arrays = stages[name]
         pairs = zip(from_planes(arrays["planes"]), arrays["floor"], strict=True)
@@ -78,8 +81,8 @@ def surveyed(stages: Stages, name: str) -> list[MemoryCurve]:
 
 
 def _short(value: np.ndarray) -> np.ndarray:
-    """Round the numbers to the seven digits of single precision; further digits are rounding errors, which would make
-    the file larger.
+    """Round the numbers to the seven digits of single precision. Further digits would be rounding errors of the
+    measurement, and would make the file larger.
     """
     mantissa, exponent = np.frexp(value)
     return np.ldexp(mantissa.astype(np.float32).astype(np.float64), exponent)
@@ -88,7 +91,8 @@ def _short(value: np.ndarray) -> np.ndarray:
 def planes(rows: np.ndarray) -> np.ndarray:
     """Encode rows of floats, without loss, as bytes (8, seeds, time) that compress well.
 
-    They are the bytes, least significant first, of the differences of the bit patterns of successive floats.
+    The bit pattern of a float is read as a 64-bit integer. The encoding holds the differences of successive integers
+    along a row; its first axis has the eight bytes of a difference, least significant first.
 
     >>> rows = np.array([[1.0, 0.5, -np.inf], [3e-300, 0.0, np.pi]])
     >>> np.array_equal(from_planes(planes(rows)), rows)
@@ -124,10 +128,12 @@ def rates(curves: Iterable[MemoryCurve]) -> np.ndarray:
 
 
 def octave_slopes(curve: MemoryCurve) -> tuple[float, float]:
-    """Return how steeply M(t) falls at its end, as two negated log-log slopes: from the third last to the second last
-    octave of time above the rounding level, and from the second last to the last.
+    """Return how steeply M(t) falls at its end, as two negated log-log slopes over successive octaves (doublings) of
+    time above the rounding level.
 
-    A power law gives its exponent twice; an exponential gives βt, which doubles. Maxima over each octave are compared.
+    The first slope is from the third last to the second last octave, the second from the second last to the last. Each
+    octave is represented by its maximum. For a power law both slopes are its exponent. For an exponential e^(-βt) the
+    slope at time t is βt, so that the second slope is twice the first.
 
     >>> t = np.arange(1000.0)
     >>> [round(slope, 1) for slope in octave_slopes(MemoryCurve(t, (1 + t) ** -2))]
@@ -142,13 +148,13 @@ def octave_slopes(curve: MemoryCurve) -> tuple[float, float]:
 
 
 def _end(curve: MemoryCurve) -> int:
-    """Return the index of the last sample of a memory function that is above the rounding level."""
+    """Return the index of the last sample of a memory function M(t) that is above the rounding level."""
     return int(np.searchsorted(curve.time, curve.decay().used[1] * (1 + 1e-9), side="right")) - 1
 
 
 def is_power(curve: MemoryCurve) -> bool:
-    """Return True if M ends as a power of t or a constant rather than as an exponential, whose log-log slope would
-    double from one octave of time to the next.
+    """Return True if the end of the memory function looks like a power of t or a constant, and False if it looks like
+    an exponential. The log-log slope of an exponential doubles from one octave of time to the next.
     """
     earlier, later = octave_slopes(curve)
     return later < max(1.5 * earlier, 0.1)

@@ -1,7 +1,8 @@
 """The rules that turn measured numbers into the verdicts of claims. No other module decides a verdict.
 
-What a paper claims is ``reproduced``, ``partly`` or ``not reproduced``; what no paper claims ``holds`` or ``does not
-hold`` (:func:`ours`). ``inconclusive``: the run cannot tell.
+The verdict on a paper's statement is ``reproduced``, ``partly`` or ``not reproduced``. The verdict on a statement of
+our own is ``holds``, ``partly`` or ``does not hold`` (see :func:`ours`). Either verdict is ``inconclusive`` if the run
+cannot decide the statement.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ _OURS: dict[Verdict, Verdict] = {"reproduced": "holds", "not reproduced": "does 
 
 
 def graded(full: bool, part: bool = False) -> Verdict:
-    """Return ``reproduced`` if the whole statement holds, and ``partly`` if only the given part of it holds.
+    """Return ``reproduced`` if the whole statement holds (``full``), ``partly`` if only a part of it holds (``part``),
+    and ``not reproduced`` otherwise.
 
     >>> graded(True), graded(False, True), graded(False)
     ('reproduced', 'partly', 'not reproduced')
@@ -25,8 +27,8 @@ def graded(full: bool, part: bool = False) -> Verdict:
 
 
 def most(hits: int, total: int) -> Verdict:
-    """Return ``reproduced`` if every case agrees with the claim, ``partly`` if at least half agree, ``inconclusive`` if
-    there is no case.
+    """Return ``reproduced`` if all ``total`` cases agree with the claim, ``partly`` if at least half of them agree, and
+    ``inconclusive`` if there are no cases. ``hits`` is the number of cases that agree.
 
     >>> most(4, 4), most(2, 4), most(1, 4), most(0, 0)
     ('reproduced', 'partly', 'not reproduced', 'inconclusive')
@@ -35,7 +37,8 @@ def most(hits: int, total: int) -> Verdict:
 
 
 def seen(unclear: int, total: int, verdict: Verdict) -> Verdict:
-    """Return ``verdict``, or ``inconclusive`` if at least half of all cases could not be classified.
+    """Return ``verdict``, or ``inconclusive`` if at least half of the ``total`` cases could not be classified;
+    ``unclear`` is the number of such cases.
 
     >>> seen(1, 4, "reproduced"), seen(2, 4, "reproduced"), seen(0, 0, "partly")
     ('reproduced', 'inconclusive', 'inconclusive')
@@ -44,8 +47,9 @@ def seen(unclear: int, total: int, verdict: Verdict) -> Verdict:
 
 
 def most_seen(kinds: Mapping[Any, int], kind: str = "exponential", *, unclear: str = "undecided") -> Verdict:
-    """Return the verdict on whether all cases have the given kind: ``partly`` if at least half of the classified cases
-    have it, ``inconclusive`` if at least half of all cases are unclassified.
+    """Return the verdict on the claim that all cases are of the kind ``kind``; ``kinds`` has the number of cases of
+    each kind, and cases of the kind ``unclear`` are unclassified. The verdict is ``partly`` if at least half of the
+    classified cases are of this kind, and ``inconclusive`` if at least half of all cases are unclassified.
 
     >>> most_seen({"exponential": 3, "undecided": 1}), most_seen({"exponential": 3, "undecided": 3})
     ('reproduced', 'inconclusive')
@@ -59,8 +63,8 @@ def most_seen(kinds: Mapping[Any, int], kind: str = "exponential", *, unclear: s
 def some(held: Sequence[bool | None]) -> Verdict:
     """Return ``reproduced`` if every case agrees with the claim, and ``partly`` if at least one case agrees.
 
-    None is a case that cannot be decided: it does not agree. If no case can be decided, the verdict is
-    ``inconclusive``.
+    None stands for a case that cannot be decided, which counts as not agreeing. If no case can be decided, the verdict
+    is ``inconclusive``.
 
     >>> some([True, True]), some([True, None]), some([False, None]), some([None, None])
     ('reproduced', 'partly', 'not reproduced', 'inconclusive')
@@ -91,8 +95,8 @@ def at_least(value: float, limit: float, fair: float = math.inf) -> Verdict:
 
 
 def ahead(gaps: Sequence[float], margins: Sequence[float]) -> Verdict:
-    """Return the verdict on whether all gaps are positive; a gap within its margin, such as the spread over seeds, is
-    a tie.
+    """Return the verdict on the claim that all gaps are positive. A gap between -margin and +margin is a tie; the
+    margin may be the spread over seeds.
 
     ``reproduced``: every gap is larger than its margin. ``inconclusive``: every gap is a tie. Otherwise ``partly`` if
     at least half of the gaps are positive.
@@ -118,8 +122,8 @@ def decided(able: bool, verdict: Verdict) -> Verdict:
 
 
 def given(condition: bool, verdict: Verdict) -> Verdict:
-    """Return ``verdict`` if a necessary condition holds; otherwise the negative verdict, ``not reproduced`` or ``does
-    not hold``.
+    """Return ``verdict`` if a necessary condition holds. Otherwise return the negative verdict: ``not reproduced``, or
+    ``does not hold`` for statements of our own.
 
     >>> given(True, "partly"), given(False, "reproduced"), given(False, "holds")
     ('partly', 'not reproduced', 'does not hold')
@@ -130,8 +134,8 @@ def given(condition: bool, verdict: Verdict) -> Verdict:
 
 
 def ours(verdict: Verdict) -> Verdict:
-    """Translate a verdict on a paper's statement into the words for statements of our own: ``holds`` or ``does not
-    hold``.
+    """Translate a verdict into the words for statements that no paper makes: ``reproduced`` becomes ``holds``, ``not
+    reproduced`` becomes ``does not hold``.
 
     >>> ours("reproduced"), ours("not reproduced"), ours("partly")
     ('holds', 'does not hold', 'partly')

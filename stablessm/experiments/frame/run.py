@@ -35,11 +35,11 @@ class Run(Stages):
 
     Every number comes from a *stage*: a function of the config alone, whose arrays are written to ``NAME.npz`` when it
     ends. A resumed run skips the stages that are complete and continues an interrupted loop from its last checkpoint,
-    with the same bits. ``metrics.jsonl`` has the logged metrics, ``stages.json`` the seconds and the machine
-    of each stage: a run may be started on one machine and resumed on another.
+    with the same bits. ``metrics.jsonl`` has the logged metrics. ``stages.json`` has the seconds and the machine of
+    each stage, because a run may be started on one machine and resumed on another.
 
-    Several processes may compute different stages of one folder. Each is a ``job``, whose notes
-    are in ``jobs/JOB`` until :meth:`gather` joins them.
+    Several processes, called jobs, may compute different stages of one folder. A job writes its times and metrics to
+    the folder ``jobs/JOB``, and :meth:`gather` merges them into the run.
     """
 
     def __init__(
@@ -79,8 +79,8 @@ class Run(Stages):
         return self[name]
 
     def keep(self, name: str, kind: type[K], measure: Callable[[], K]) -> K:
-        """Return a stage that is one object with methods ``save`` and ``load``, such as a memory curve: read it from
-        its file, or compute and write it.
+        """Return the result of a stage whose result is one object with methods ``save`` and ``load``, such as a memory
+        curve. The object is read from the file of the stage; if there is no file, it is measured and written.
         """
         self._once(name, lambda: measure().save)
         return self.load(name, kind)
@@ -99,8 +99,8 @@ class Run(Stages):
             shutil.copyfile(source, temporary)
 
     def log(self, stage: str, **values: Any) -> None:
-        """Append a line to ``metrics.jsonl``. In a loop pass ``step``, because resuming removes lines after the
-        checkpoint.
+        """Append a line to ``metrics.jsonl``. In a loop, pass ``step``: when the stage is resumed, the lines of steps
+        after the last checkpoint are removed.
         """
         record.append_line(self._metrics, {"stage": stage, **values})
 
@@ -136,7 +136,7 @@ class Run(Stages):
         return self.folder / JOBS / job
 
     def tidy(self) -> None:
-        """Delete the files in which the jobs noted their states. No job may be running."""
+        """Delete the files in which the jobs wrote their states. No job may be running."""
         shutil.rmtree(self.folder / JOBS, ignore_errors=True)
         self._tidy()
 
@@ -193,7 +193,7 @@ class Run(Stages):
         return Checkpoints(self.folder / f"{name}{_CHECKPOINT}", {"stage": name, **flat(self.config)})
 
     def cadence(self) -> Cadence:
-        """Return the time between two checkpoints of a stage, as a :class:`Cadence`."""
+        """Return the :class:`Cadence` that decides when a stage writes its next checkpoint."""
         return Cadence(seconds=CHECKPOINT_SECONDS)
 
     def _once(self, name: str, compute: Callable[[], Callable[[Path], None]]) -> None:
@@ -272,7 +272,9 @@ def _said(path: Path) -> list[dict[str, Any]]:
 
 
 def _step(said: Mapping[str, Any]) -> float:
-    """Return the step of an entry of ``metrics.jsonl``; infinity for the last entry of a stage, which has no step."""
+    """Return the step of an entry of ``metrics.jsonl``. The last entry of a stage has no step; infinity is returned for
+    it.
+    """
     return record.number(said.get("step", math.inf))
 
 

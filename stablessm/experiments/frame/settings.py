@@ -18,7 +18,8 @@ def changed(config: C, changes: Mapping[str, str]) -> C:
     """Return a copy of the config with new values of some fields. Each value is given as text, which is converted to
     the type of its field.
 
-    Commas separate the entries of a sequence; a dot separates a nested field from its parent.
+    In a value, commas separate the entries of a sequence. In a name, a dot precedes a field of a nested config:
+    ``training.lr``.
 
     >>> from dataclasses import dataclass
     >>> @dataclass(frozen=True)

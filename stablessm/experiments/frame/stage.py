@@ -1,5 +1,5 @@
-"""Declares the stages of an experiment. A kind of stage is a function of the config that computes arrays, with a
-template for the names of its stages.
+"""Declares the stages of an experiment. Stages of one kind are computed by one function of the config, and a template
+gives their names.
 """
 
 from __future__ import annotations
@@ -23,13 +23,14 @@ Over: TypeAlias = Callable[[Any], Iterable[Any]]
 
 @final
 class Stage(Generic[P, T]):
-    """One kind of stage: a function that computes stages, one for each key, such as a map and a width. Calling an
-    instance with a key reads the result of that stage.
+    """All stages of one kind. One function computes them; each stage has a key, such as a map and a width. Calling an
+    instance with a key reads the result of the stage with this key.
 
     Args:
-        compute: ``compute(config, run, *key)`` returns what is written.
-        write: ``write(run, name, compute)`` computes a stage unless it is complete, such as :meth:`Run.stage`.
-        read: ``read(stages, name)`` returns the result.
+        compute: ``compute(config, run, *key)`` returns the result of a stage, which is then stored.
+        write: ``write(run, name, compute)`` computes and stores a stage unless it is complete; for example
+            :meth:`Run.stage`.
+        read: ``read(stages, name)`` returns the stored result of a stage.
     """
 
     def __init__(
@@ -104,7 +105,9 @@ def arrays(stages: Stages, name: str) -> Arrays:
 def kept(
     kind: type[K], name: Name, over: Over | None = None
 ) -> Callable[[Callable[Concatenate[Any, Any, P], K]], Stage[P, K]]:
-    """Declare stages whose results are single objects with methods ``save`` and ``load``, such as memory curves."""
+    """Declare stages, each of which has one object with methods ``save`` and ``load`` as its result, such as a memory
+    curve.
+    """
 
     def write(run: Run, name: str, compute: Callable[[], K]) -> object:
         return run.keep(name, kind, compute)

@@ -70,8 +70,8 @@ class Arrays(Mapping[str, np.ndarray]):
 class Stages:
     """The completed stages of a run folder, read-only.
 
-    Each stage is a file ``NAME.npz`` or a part of the file ``stages.npz``. ``command`` computes the stages; the error
-    about a missing stage names it.
+    Each stage is a file ``NAME.npz`` or a part of the file ``stages.npz``. ``command`` is the shell command that
+    computes the stages; if a stage is missing, the error message says to run this command.
     """
 
     def __init__(self, folder: Path, *, command: str = "") -> None:
@@ -88,7 +88,7 @@ class Stages:
         return Arrays(arrays, name, self.command, self._read.setdefault(name, set()))
 
     def load(self, name: str, kind: type[K]) -> K:
-        """Return a stage that is a single object, such as a memory curve."""
+        """Return the result of a stage whose result is a single object, such as a memory curve."""
         name = self._stored(name)
         self._read[name] = set(record.load_arrays(self._there(name))[1])
         return kind.load(self.path(name))
@@ -98,7 +98,9 @@ class Stages:
         return (self.folder / f"{name}.npz").exists() or name in self._packed
 
     def _stored(self, name: str) -> str:
-        """Return the name under which this folder stores a stage; folders of earlier versions use old names."""
+        """Return the name under which this folder stores a stage. Folders that earlier versions wrote may use an old
+        name.
+        """
         names = (name, *(name.replace(new, old) for old, new in NAMES.items() if new in name))
         return next((each for each in names if (self.folder / f"{each}.npz").exists() or each in self._packed), name)
 
@@ -133,8 +135,8 @@ class Stages:
 
     @cached_property
     def _digests(self) -> dict[str, str | None]:
-        """Return the recorded SHA-256 checksums of the stages whose files have not been checked yet, by name of the
-        stage.
+        """Return a dict from the name of a stage to the recorded SHA-256 checksum of its file, for the files that have
+        not been checked yet.
         """
         places = (self.folder, *sorted((self.folder / JOBS).glob("*/")))
         noted = [(name, fact) for place in places for name, fact in facts_of(place)["stages"].items()]
@@ -149,8 +151,8 @@ class Stages:
 
 
 def facts_of(folder: Path) -> dict[str, Any]:
-    """Return the machines and the times per stage that are noted in a run folder; empty, with a warning, if the notes
-    are damaged.
+    """Return the machines and the time of each stage, as a run folder records them. If the file is damaged, warn and
+    return an empty dict.
     """
 
     def whole(found: dict[str, Any]) -> dict[str, Any]:

@@ -106,18 +106,19 @@ def train(
     each_its_own: bool = False,
     observe: Observe | None = None,
 ) -> Trained[M]:
-    """Train all parameters of several models of one class as a stage of a run; the models may differ in weights and
-    width.
+    """Train several models of one class together, as one stage of a run. All parameters are trained. The models may
+    differ in their initial weights and in their width.
 
-    Narrow models are padded with disconnected units, whose weights are 0. Their gradients are zero,
-    so they stay zero.
+    Models narrower than the widest model are padded with units whose weights are all zero. The gradients of these
+    weights are zero, so the weights stay zero.
 
     Args:
         name: Name of the stage.
         loss: ``loss(model, *batch)``, in operations that ``torch.vmap`` supports.
-        batches: Returns the tensors of a batch from its number in the epoch, always the same: a resumed run
-            draws them again.
-        each_its_own: Whether the tensors of a batch have a first axis of models; otherwise all models share them.
+        batches: ``batches(k)`` returns the tensors of batch number k of an epoch. It must return the same tensors every
+            time, because a resumed run calls it again.
+        each_its_own: True if the first axis of the tensors of a batch is the model; by default all models get the same
+            tensors.
     """
 
     def compute() -> Mapping[str, np.ndarray]:
@@ -158,8 +159,8 @@ def restored(models: Sequence[M], arrays: Mapping[str, np.ndarray]) -> list[M]:
 
 
 def noise(seed: int, index: int, *shape: int, dtype: torch.dtype = torch.float64) -> Tensor:
-    """Return white noise, a tensor of the given shape, that depends only on ``seed`` and ``index``, so that no random
-    state has to be saved.
+    """Return a tensor of white noise of the given shape. It depends only on ``seed`` and ``index``, so a loop that is
+    resumed needs no saved random state.
 
     >>> torch.equal(noise(0, 3, 2, 5), noise(0, 3, 2, 5)), torch.equal(noise(0, 3, 5), noise(0, 4, 5))
     (True, False)
@@ -187,13 +188,13 @@ def sliced(training: Training, *tensors: Tensor) -> Callable[[int], Batch]:
 
 
 def mean_square(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-    """Return the mean square error of a layer on inputs x (B, T, d_input) with targets y."""
+    """Return the mean square error of a layer on inputs x (B, T, d_input); ``y`` are the correct outputs."""
     return (model(x)[0] - y).square().mean()
 
 
 def rnn_mean_square(model: ContinuousRNN, x: Tensor, y: Tensor) -> Tensor:
-    """Return the mean square error of a dense RNN that is integrated by Euler steps, with operations that a CUDA graph
-    can capture.
+    """Return the mean square error of a dense RNN on inputs x (B, T, d_input); ``y`` are the correct outputs. The RNN
+    is integrated by Euler steps, with operations that a CUDA graph can capture.
     """
     sigma, W, drive = (
         activations.get(model.activation).value,
@@ -228,8 +229,8 @@ def _padded(models: Sequence[nn.Module]) -> list[nn.Module]:
 
 
 class _Rows(Hooks):
-    """A hook that averages the losses over every ``every`` steps, and calls ``observe`` at the first step of each such
-    interval.
+    """A hook that averages the losses over intervals of ``every`` steps. At the first step of each interval it calls
+    ``observe`` with the weights and gradients.
     """
 
     def __init__(

@@ -1,4 +1,6 @@
-"""Fits exponential sums by least squares and measures their perturbation errors (IAT, appendix C)."""
+"""Fits sums of exponentials to memory kernels by least squares, and measures their perturbation errors (IAT, appendix
+C).
+"""
 
 from __future__ import annotations
 
@@ -47,11 +49,12 @@ def fitted_layer(
     target: LinearFunctional, width: int, longest: float, horizon: int, map: str, time: Time = "continuous",
     scales: Tensor | None = None,
 ) -> RealSSM:  # fmt: skip
-    """Return a layer whose kernel is a non-negative least-squares fit to the target's kernel at t = 0, 1, …; by
-    default the time scales are spaced logarithmically.
+    """Return a layer whose kernel Σ c_i e^(λ_i t) is fitted to the target's kernel at t = 0, 1, …, ``horizon``. The
+    time scales -1/λ_i are fixed; the coefficients c_i are the non-negative least-squares solution.
 
-    IAT appendix C fits coefficients on a grid and leaves the rates open. Positive weights keep Σ |c_i/λ_i|
-    bounded, which StableSSM (eq. 57) asks of a well-defined family. ``scales`` gives other time scales.
+    ``scales`` are the time scales; by default they are spaced logarithmically up to ``longest``. IAT (appendix C) also
+    fits the coefficients on a grid, but does not say which rates λ_i it uses. With non-negative coefficients Σ
+    |c_i/λ_i| stays bounded as the width grows, which StableSSM (eq. 57) requires of a family of models.
 
     >>> layer = fitted_layer(TARGETS["exponential"], 8, 30.0, 100, "exp")
     >>> float((layer.kernel(torch.arange(100.0))[:, 0, 0] - 0.9 ** torch.arange(100)).abs().max()) < 0.02
@@ -83,8 +86,8 @@ def longest_time(kind: str, width: int) -> float:
 def curve(
     config: SumConfig, run: Run, kind: str, map: str, horizon: int, width: int, search: Search
 ) -> PerturbationCurve:
-    """Return the perturbation errors E_m(β) of the layer that is fitted with width m; only its recurrent weights are
-    perturbed.
+    """Return the perturbation errors E_m(β) of the fitted layer of width m: the largest error after a perturbation of
+    size β. Only the recurrent weights are perturbed.
     """
     layer = fitted_layer(TARGETS[kind], width, longest_time(kind, width), horizon, map)
     return perturbation_error(
@@ -94,23 +97,23 @@ def curve(
 
 
 def measure(config: SumConfig, run: Run, kinds: Iterable[str]) -> None:
-    """Measure the perturbation errors E_m(β) for each given kind of memory, and for every map, horizon, search and
-    width m.
+    """Measure the perturbation errors E_m(β) for all given kinds of memory, and for all maps, horizons, searches and
+    widths m of the settings.
     """
     for kind, map, horizon, search, m in product(kinds, config.maps, config.horizons, SEARCHES, config.widths):
         curve.compute(config, run, kind, map, horizon, m, search)
 
 
 def family(config: SumConfig, stages: Stages, kind: str, map: str, horizon: int, search: Search) -> PerturbationFamily:
-    """Return the perturbation errors E_m(β) of the layers of all widths m, for one kind of memory, map, horizon and
-    search.
+    """Return the perturbation errors E_m(β) of the fitted layers of all widths m. Kind of memory, map, horizon and
+    search are given.
     """
     return PerturbationFamily({m: curve(stages, kind, map, horizon, m, search) for m in config.widths})
 
 
 def verdicts(config: SumConfig, stages: Stages, kind: str, map: str) -> dict[str, StabilityVerdict]:
-    """Return, for each horizon and search, the verdict on whether the approximation by layers of growing width is
-    stable.
+    """Return for each horizon and search the verdict on stability: do layers of growing width approximate the memory
+    stably?
     """
     return {
         f"{horizon} steps, {search}": family(config, stages, kind, map, horizon, search).verdict()

@@ -58,7 +58,8 @@ class RecurrentConfig:
 @final
 @dataclass(frozen=True)
 class Subject:
-    """A kind of sentiment model: how to build and train it, and its training data."""
+    """A sentiment model to study: functions that build it and load its training data, and the options of its training.
+    """
 
     name: str
     corpus: Callable[[], Corpus]
@@ -78,7 +79,7 @@ SMOKE: dict[str, Any] = {
 
 
 def recurrent(config: RecurrentConfig, run: Run) -> list[Subject]:
-    """Return the recurrent sentiment models to train, one kind for each architecture."""
+    """Return the recurrent sentiment models to train: one :class:`Subject` for each architecture in the settings."""
 
     @cache
     def corpus() -> Corpus:
@@ -98,7 +99,8 @@ def study(config: RecurrentConfig, run: Run, subjects: Sequence[Subject]) -> Non
     """Train and test every sentiment model with every seed, and measure how long the model remembers the repeated
     words.
 
-    Weights are stages too, but too large for the record; they are not computed if the other stages are complete.
+    The trained weights are stages too, but they are too large to be kept with the results. If the other stages are
+    complete, the weights are not computed again.
     """
     missing = [
         (subject, seed)
@@ -122,8 +124,8 @@ def _study(config: RecurrentConfig, run: Run, subject: Subject, seed: int) -> No
 
 
 def trained(run: Run, subject: Subject, seed: int) -> Classifier:
-    """Return the trained sentiment model of a kind and seed; train it first, unless an earlier run in this folder has
-    done so.
+    """Return the sentiment model ``subject``, trained with this seed. If the run folder has its weights, load them;
+    otherwise train the model.
     """
     corpus, name = subject.corpus(), _stage("weights", subject.name, seed)
     with torch.random.fork_rng():
@@ -138,25 +140,27 @@ def asked(model: Classifier, corpus: Corpus, words: Sequence[str], horizon: int)
 
 
 def memories(config: RecurrentConfig, stages: Stages, names: Sequence[str]) -> dict[str, list[MemoryCurve]]:
-    """Return the memory functions of each kind of model for each seed; ``.of(word)`` is the curve of one word."""
+    """Return a dict from the name of each sentiment model to its memory curves, one per seed. Each curve covers all
+    words; ``.of(word)`` selects one word.
+    """
     seeds = range(config.seeds)
     return {name: [stages.load(_stage("memory", name, seed), MemoryCurve) for seed in seeds] for name in names}
 
 
 def accuracies(config: RecurrentConfig, stages: Stages, name: str) -> list[float]:
-    """Return the accuracy of a kind of model on the test reviews, for each seed."""
+    """Return the accuracy of a sentiment model on the test reviews, as a list with one entry per seed."""
     return [float(stages[_stage("learned", name, seed)]["test"]) for seed in range(config.seeds)]
 
 
 def accuracy_of(config: RecurrentConfig, stages: Stages, name: str) -> str:
-    """Return the range over the seeds of the test accuracy, in percent, as text."""
+    """Return as text the smallest and the largest test accuracy over the seeds, in percent."""
     low, *_, high = sorted(accuracies(config, stages, name) * 2)
     return f"{100 * low:.1f} to {100 * high:.1f} %"
 
 
 def memory_figure(name: str, found: Mapping[str, Sequence[MemoryCurve]], note: str = "") -> Figure:
-    """Return a figure of memory functions: one panel per kind of model, one color per word. The first seed is a solid
-    line.
+    """Return a figure of memory functions: one panel per sentiment model, one color per word. The line of the first
+    seed is solid; the lines of the other seeds are dotted.
     """
     panels = []
     for title, curves in found.items():
@@ -184,8 +188,8 @@ def late(curve: MemoryCurve, lag: int) -> float:
 
 
 def fluctuation(curve: MemoryCurve) -> float:
-    """Return how much log M fluctuates per step: the mean absolute change of log M, minus the mean change that the fall
-    of M from start to end requires.
+    """Return how much the memory function fluctuates per step, beyond its overall fall: the mean of |log M(k + 1) - log
+    M(k)| over the steps, minus |log M(end) - log M(start)| divided by the number of steps.
 
     It is zero for a curve that only falls. Values below the rounding level are left out.
 

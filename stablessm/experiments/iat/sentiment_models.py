@@ -31,21 +31,21 @@ class Classifier(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, ids: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """Return scores (B,) of token ids (B, T); the first ``lengths[i]`` tokens of row i are text, the rest is
-        padding.
+        """Return scores (B,) of token ids (B, T). The first ``lengths[i]`` tokens of row i are the text; the remaining
+        tokens are padding.
         """
 
     @abstractmethod
     def memory(self, corpus: Corpus, tokens: Sequence[int], horizon: int) -> MemoryCurve:
-        """Return the memory function M(k) = abs(score of k + 1 repeats - score of k repeats) for each token (IAT,
-        appendix B).
+        """Return the memory function of each token in ``tokens``: M(k) = |score of k + 1 repeats of the token - score
+        of k repeats| (IAT, appendix B).
         """
 
 
 @final
 class WordLSTM(Classifier):
-    """A classifier that consists of word embeddings, one or two LSTM layers (optionally bidirectional), and a linear
-    map from their last states to a score.
+    """A classifier of word embeddings, one or two LSTM layers (optionally bidirectional), and a linear map from the
+    last state of the LSTM to a score.
 
     >>> WordLSTM("BiLSTM", words=50, embedding=4, hidden=8, dropout=0.0)(torch.tensor([[1, 7, 7], [1, 9, 0]])).shape
     torch.Size([2])
@@ -133,8 +133,8 @@ def log_odds(output: Any) -> Tensor:
 
 
 def bert(name: str, words: int) -> Bert:
-    """Load the encoder with this name, to be fine-tuned; its classification head is random. See :func:`bert_source` for
-    names.
+    """Load the pretrained encoder with this name and add a random classification head; the result has to be fine-tuned.
+    :func:`bert_source` says which names are possible.
     """
     transformers = require("transformers", "a BERT model")
     # plain matrix products: fused kernels do not sum in a fixed order

@@ -70,8 +70,8 @@ class Fitting:
 def fit(run: Run, name: str, model: C, corpus: Corpus, options: Fitting, seed: int) -> dict[str, np.ndarray]:
     """Train the model inside a stage; return its weights, named ``weights.NAME``, and the losses during training.
 
-    ``losses`` has the loss of every step, ``valid`` the held-out accuracy after every epoch. Batches and dropout
-    depend on ``seed`` and the step alone.
+    ``losses`` has the loss of every step, ``valid`` the accuracy on held-out reviews after every epoch. Batches and
+    dropout depend only on ``seed`` and the number of the step, so a resumed training gives the same results.
     """
     device = options.chosen_device()
     model, watch = model.to(device).train(), Watch(device)

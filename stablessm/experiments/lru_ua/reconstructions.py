@@ -1,4 +1,6 @@
-"""Reconstructs images from the last state of a linear recurrence; shared by figures 2 to 5 of LRU-UA."""
+"""Reconstructs images from the last state of a linear recurrence that has read their pixels one by one; shared by
+figures 2 to 5 of LRU-UA.
+"""
 
 from __future__ import annotations
 
@@ -67,8 +69,8 @@ class DigitsConfig:
         return self.side**2
 
     def is_recent(self, covered: int) -> bool:
-        """Return True if the number ``covered`` of reconstructed pixels is in the range that counts as the recent past
-        of the image.
+        """Return True if ``covered``, a number of reconstructed pixels, lies in the range that counts as the recent
+        past of an image.
         """
         return self.recent[0] * self.length < covered < self.recent[1] * self.length
 
@@ -84,23 +86,23 @@ def factor(config: DigitsConfig) -> Tensor:
     """Return the triangular factor R of a QR decomposition of the matrix whose rows are the images; R has at most as
     many rows as an image has pixels.
 
-    Reconstruction is linear, so sums of squares over the images are sums over these rows, at a fraction of the cost.
-    lr-fig2 compares both sums.
+    The reconstruction is linear, so the sum of squared errors over all images equals the sum over the rows of R, of
+    which there are far fewer. The experiment lr-fig2 compares both sums.
     """
     return torch.linalg.qr(pixels(config), mode="r")[1]
 
 
 @stage("images")
 def seen(config: DigitsConfig, run: Run) -> Mapping[str, Tensor]:
-    """Return the mean square of the images at each position, ``energy`` (L,), and the images that the figures show,
-    ``shown``.
+    """Return two arrays: ``energy`` (L,), the mean square of the pixels at each position over all images; and
+    ``shown``, the images that the figures show.
     """
     return {"energy": factor(config).square().sum(0) / config.images, "shown": pixels(config)[: config.shown]}
 
 
 def eigenvalues(placement: Placement, size: int, length: int, draw: int = 0) -> Tensor:
-    """Return the eigenvalues, (size,) complex128, that ``placement`` names: roots of unity, optimized eigenvalues, or
-    random ones on a ring.
+    """Return the eigenvalues, (size,) complex128, of a placement: roots of unity, optimized eigenvalues, or random
+    eigenvalues on a ring, of which ``draw`` is the seed.
     """
     if placement == "roots":
         return roots_of_unity(size)
@@ -114,14 +116,16 @@ def last_states(u: Tensor, lam: Tensor) -> Tensor:
 
 
 def read_back(u: Tensor, decoder: Decoder, lam: Tensor) -> Tensor:
-    """Return the inputs (…, L) that the decoder reconstructs from the states after the last step of the inputs u."""
+    """Compute the state after the last step of the inputs u, and return the inputs (…, L) that the decoder reconstructs
+    from this state.
+    """
     found = decoder(last_states(u, lam))
     return found.real if found.is_complex() else found
 
 
 def differences(config: DigitsConfig, placement: Placement, size: int) -> Iterable[Tensor]:
-    """Reconstruct the images with the pseudoinverse V⁺ and the first draw of eigenvalues; yield the errors of all
-    pixels, one group of images at a time.
+    """Reconstruct the images by the pseudo-inverse V⁺, with the first draw of eigenvalues. Yield reconstructed minus
+    true pixels, for one group of images at a time.
     """
     lam = eigenvalues(placement, size, config.length)
     decoder = Decoder(lam, config.length, real=False)
@@ -134,11 +138,11 @@ def _name(placement: Placement, size: int) -> str:
 
 @stage(_name, over=lambda config: [(ring, size) for size in config.sizes for ring in config.rings])
 def measured(config: DigitsConfig, run: Run, placement: Placement, size: int) -> Mapping[str, np.ndarray]:
-    """Return, for both solvers (``complex`` and ``real``), mean square errors, condition numbers κ and ranks, and some
-    reconstructed images.
+    """Reconstruct the images with both solvers, ``complex`` and ``real``, for every draw of the random eigenvalues.
 
-    ``mse``, ``rank`` and ``condition`` are (draws, solvers), ``by position`` (solvers, L), ``shown`` (solvers, images,
-    L) of the first draw. A placement that is not random has one draw.
+    Return mean square errors ``mse``, ranks ``rank`` and condition numbers κ ``condition``, each (draws, solvers); the
+    mean square error at each position, ``by position`` (solvers, L); and some images reconstructed with the first draw,
+    ``shown`` (solvers, images, L). A placement of eigenvalues that is not random has one draw.
     """
 
     def one(draw: int) -> Mapping[str, np.ndarray]:
@@ -160,37 +164,43 @@ def measured(config: DigitsConfig, run: Run, placement: Placement, size: int) ->
 
 
 def error(found: Mapping[str, np.ndarray], solver: str) -> float:
-    """Return the mean square error of the reconstruction over images, pixels and draws."""
+    """Return the mean square error of the reconstructed images: the mean over images, pixels and draws of the
+    eigenvalues.
+    """
     return float(found["mse"][:, INDEX[solver]].mean())
 
 
 def condition(found: Mapping[str, np.ndarray], solver: str) -> float:
-    """Return the condition number of the matrix V from inputs to state (for the real solver, of V split into real and
-    imaginary parts): the median over the draws.
+    """Return the condition number of the matrix V that maps inputs to the state; for the real solver, V is split into
+    real and imaginary parts. The result is the median over the draws of the eigenvalues.
     """
     return float(np.median(found["condition"][:, INDEX[solver]]))
 
 
 def middle(found: Mapping[str, np.ndarray], solver: str) -> float:
-    """Return the mean square error of the reconstruction over images and pixels: the median over the draws."""
+    """Return the median mean square error of the reconstructed images. The square error is averaged over images and
+    pixels, for each draw of the eigenvalues; the median is over these draws.
+    """
     return float(np.median(found["mse"][:, INDEX[solver]]))
 
 
 def spread(found: Mapping[str, np.ndarray], solver: str) -> str:
-    """Return as text the mean square error of the reconstruction: the median and the range over the draws."""
+    """Return the mean square error of the reconstructed images as text: its median and, if there are several draws of
+    the eigenvalues, its range over the draws.
+    """
     values = found["mse"][:, INDEX[solver]]
     median = f"{middle(found, solver):.1e}"
     return median if len(values) == 1 else f"{median} in the median ({values.min():.0e} to {values.max():.0e})"
 
 
 def missing(stages: Stages, found: Mapping[str, np.ndarray], solver: str) -> float:
-    """Return the fraction of the images' energy (mean square) that is not reconstructed."""
+    """Return which fraction of the energy (the mean square of the pixels) is missing in the reconstructed images."""
     return error(found, solver) / float(seen(stages)["energy"].mean())
 
 
 def reach(config: DigitsConfig, stages: Stages, found: Mapping[str, np.ndarray], solver: str) -> int:
-    """Return the largest n for which the n most recent pixels are reconstructed almost completely, measured by their
-    energy (mean square).
+    """Return the largest number n such that almost all energy (mean square) of the n most recent pixels is
+    reconstructed.
     """
     missed = np.cumsum(found["by position"][INDEX[solver]][::-1])
     there = np.cumsum(seen(stages)["energy"][::-1])

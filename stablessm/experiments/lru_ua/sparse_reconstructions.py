@@ -1,4 +1,6 @@
-"""Reconstructs inputs that are sparse in the Haar basis, at every step; shared by figures 7 and 8 of LRU-UA."""
+"""Reconstructs the inputs so far from the state, at many steps; the inputs are sparse in the Haar basis. Shared by
+figures 7 and 8 of LRU-UA.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,7 @@ class SparseConfig:
     """Largest relative error that counts as negligible."""
 
     def steps(self) -> np.ndarray:
-        """Return the steps k, evenly spaced up to L, at which the inputs so far are reconstructed."""
+        """Return the steps k at which the inputs so far are reconstructed: evenly spaced numbers up to the length L."""
         return np.unique(np.linspace(1, self.length, self.points + 1)[1:].round().astype(int))
 
 
@@ -52,7 +54,9 @@ SMOKE: dict[str, Any] = {
 
 
 def inputs(config: SparseConfig) -> tuple[Tensor, Tensor]:
-    """Return the basis (L, P) of P Haar wavelets, and random inputs (signals, L) in the span of this basis."""
+    """Return a basis (L, P) of P Haar wavelets, and random inputs (signals, L) that are linear combinations of these
+    wavelets.
+    """
     basis = haar(config.length, config.functions)
     alpha = np.random.default_rng(0).standard_normal((config.signals, config.functions))
     return basis, torch.from_numpy(alpha) @ basis.mT
@@ -60,7 +64,9 @@ def inputs(config: SparseConfig) -> tuple[Tensor, Tensor]:
 
 @stage("errors-{kind}-{size}", over=lambda config: [(n, kind) for kind in ("ring", "optimized") for n in config.sizes])
 def errors(config: SparseConfig, run: Run, size: int, kind: Literal["ring", "optimized"]) -> Mapping[str, Any]:
-    """Return the relative root mean square errors of u_1 … u_k, reconstructed from the state x_k, (draws, steps)."""
+    """Reconstruct the inputs u_1 … u_k from the state x_k for several steps k. Return the relative root mean square
+    error over all inputs, (draws, steps).
+    """
     basis, u = inputs(config)
 
     def error(lam: Tensor, k: int) -> float:
@@ -75,11 +81,11 @@ def errors(config: SparseConfig, run: Run, size: int, kind: Literal["ring", "opt
 
 @stage("ranks-{size}", over=lambda config: config.sizes)
 def ranks(config: SparseConfig, run: Run, size: int) -> Mapping[str, np.ndarray]:
-    """Return the numerical ranks, at every step k, of three matrices: V_k (inputs to state), Ψ_k (Haar coefficients to
-    inputs) and Ω_k (Haar coefficients to state), for the first draw of eigenvalues.
+    """Return the numerical ranks of three matrices at several steps k, for the first draw of eigenvalues. V_k maps the
+    inputs u_1 … u_k to the state x_k (``V``), Ψ_k maps Haar coefficients to these inputs (``basis``), and Ω_k = V_k Ψ_k
+    (``product``).
 
-    V_k maps the inputs u_1 … u_k to the state x_k, Ψ_k maps Haar coefficients to these inputs, and Ω_k = V_k Ψ_k.
-    Complex states count as pairs of real numbers.
+    A complex state counts as a pair of real numbers.
     """
     (basis, _), lam = inputs(config), uniform_ring(size, config.r_min, seed=0)
     found = []
@@ -93,7 +99,9 @@ run = computing(errors, ranks)
 
 
 def figures(config: SparseConfig, stages: Stages) -> Figures:
-    """Yield a figure of ranks and errors by step, with optimized eigenvalues for comparison."""
+    """Yield a figure of the ranks and of the reconstruction errors against the step, for random and for optimized
+    eigenvalues.
+    """
     steps, found = config.steps(), ranks.all(config, stages)
 
     def rank_lines(letter: str, name: str) -> list[Series]:
@@ -118,8 +126,8 @@ def figures(config: SparseConfig, stages: Stages) -> Figures:
 
 
 def claims(config: SparseConfig, stages: Stages) -> Claims:
-    """Yield claims, with their verdicts, on whether the published state size is large enough, how the error depends on
-    the state size, and how optimized eigenvalues compare.
+    """Yield claims, with their verdicts: is the state size in the paper large enough, how does the error depend on the
+    state size, and are optimized eigenvalues better than random ones?
     """
     worst = {n: errors(stages, n, "ring")["error"].max(axis=1) for n in config.sizes}
     good = {n: int((row <= config.negligible).sum()) for n, row in worst.items()}

@@ -38,8 +38,8 @@ class ActivationConfig:
 
 
 def shifted(ensemble: str, width: int, margin: float) -> Tensor:
-    """Return a random Gaussian matrix G - s I, with s such that the largest real part of its eigenvalues is -margin
-    (+margin for ``unstable``). For ``dissipative``, s is such that the largest eigenvalue of the symmetric part is
+    """Return a random Gaussian matrix G - s I. The shift s makes the largest real part of its eigenvalues -margin
+    (+margin for ``unstable``). For ``dissipative``, the shift makes the largest eigenvalue of its symmetric part
     -margin.
     """
     G = torch.randn(width, width, dtype=torch.float64) * width**-0.5
@@ -49,8 +49,8 @@ def shifted(ensemble: str, width: int, margin: float) -> Tensor:
 
 
 def build(config: ActivationConfig, activation: str, ensemble: str) -> ContinuousRNN:
-    """Return a random RNN. Starting from the same state of torch's random generator, the RNNs of all activations get
-    the same weights.
+    """Return a random RNN. The weights depend only on the state of torch's random generator: if it is the same, RNNs
+    with different activations get the same weights.
     """
     W = shifted(ensemble, config.width, config.margin)
     layer = ContinuousRNN(1, config.width, 1, activation=activation, dt=config.dt).double()
@@ -69,7 +69,9 @@ def curves(config: ActivationConfig, seed: int, activation: str, ensemble: str) 
 
 
 def growth(curves: list[MemoryCurve]) -> np.ndarray:
-    """Return for each curve its maximum in the second half of the horizon divided by its maximum in the first half."""
+    """Return the growth of each memory function, (curves,): its maximum over the second half of the horizon divided by
+    its maximum over the first half.
+    """
     halves = [np.array_split(curve.value, 2) for curve in curves]
     return np.array([late.max() / early.max() for early, late in halves])
 

@@ -1,5 +1,6 @@
-"""Trains networks with attention, gated or linear recurrences on the same targets, with equally many parameters and
-training steps, and compares them.
+"""Trains networks of three kinds on the same targets and compares their errors. The mixers of the networks are
+attention, gated recurrences or linear recurrences. All networks have about the same number of parameters and training
+steps.
 """
 
 from __future__ import annotations
@@ -67,7 +68,9 @@ class ApproximationConfig:
 
 
 def trained(config: ApproximationConfig, mixer: str, kind: str, rate: float, seed: int) -> nn.Module:
-    """Return a network that is trained to reproduce the output of a target for white noise."""
+    """Return a network with this mixer, trained at the learning rate ``rate`` to reproduce a target: for white noise as
+    its input, the network's output should equal the output of the target ``kind``.
+    """
     device, target = device_called(config.device), TARGETS[kind]
     model = network(mixer, config.budget, config.length, seed).to(device)
     options = TrainingConfig(lr=rate, weight_decay=0.0, clip=1.0, warmup=0.1)
@@ -95,8 +98,8 @@ def error(config: ApproximationConfig, model: nn.Module, kind: str, length: int)
 
 @stage("rate-{mixer}", over=lambda config: MIXERS)
 def chosen(config: ApproximationConfig, run: Run, mixer: str) -> Mapping[str, np.ndarray]:
-    """Train one network per learning rate with seed 0. Return their ``errors``, the ``best`` learning rate, and the
-    number of ``parameters``.
+    """Train a network with this mixer at each learning rate, with seed 0. Return the ``errors``, one per learning rate,
+    the ``best`` learning rate, and the number of ``parameters`` of a network.
     """
     models = [trained(config, mixer, CHOOSING, rate, 0) for rate in config.rates]
     errors = np.array([error(config, model, CHOOSING, config.length) for model in models])
@@ -106,8 +109,9 @@ def chosen(config: ApproximationConfig, run: Run, mixer: str) -> Mapping[str, np
 
 @stage("trained-{mixer}-{kind}", over=lambda config: product(MIXERS, TARGETS))
 def measured(config: ApproximationConfig, run: Run, mixer: str, kind: str) -> Mapping[str, np.ndarray]:
-    """Train and measure one network per seed. Return the relative errors on inputs of the training length (``error``)
-    and on longer inputs (``longer``), the memory functions (``memory``) and their rounding levels (``floor``).
+    """Train and measure one network per seed. Return four arrays whose first axis is the seed: the relative errors on
+    inputs of the training length (``error``) and on longer inputs (``longer``), the memory functions (``memory``) and
+    their rounding levels (``floor``).
     """
     errors, curves = [], []
     for seed in range(config.seeds):
@@ -153,8 +157,8 @@ def middle(found: Tables, kind: str, key: str = "error") -> dict[str, float]:
 
 
 def spread(found: Tables, mixer: str, kind: str) -> float:
-    """Return how much the error of a mixer on a target depends on the seed: the difference between the largest and the
-    smallest log₁₀ of the error.
+    """Return the spread of the error of a mixer on a target: the largest minus the smallest log₁₀ of the error, over
+    the seeds.
     """
     return float(np.ptp(np.log10(found[mixer, kind]["error"])))
 
@@ -265,8 +269,8 @@ def forgetting(config: ApproximationConfig, found: Tables) -> Claims:
 
 
 def resembling(config: ApproximationConfig, found: Tables) -> Claim:
-    """Return a claim with its verdict: the smaller the error of a network, the closer its memory function is to the
-    memory function of the target.
+    """Return a claim with its verdict: a network with a smaller error on a target has a memory function that is closer
+    to the target's memory function.
     """
     kinds = [*CONVOLUTIONS, "saturated"]
     ranks = []

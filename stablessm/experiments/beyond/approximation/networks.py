@@ -22,7 +22,9 @@ HEADS, LAYERS, STATES = 4, 2, 16
 
 @final
 class Attention(nn.Module):
-    """Causal softmax attention with four heads and rotary positions, called like a layer but without using a state."""
+    """Causal softmax attention with four heads and rotary positions. It has no recurrent state: ``forward`` takes and
+    returns a state like a layer of this package, but does not read it.
+    """
 
     def __init__(self, d_model: int) -> None:
         super().__init__()
@@ -53,7 +55,9 @@ def rotated(x: Tensor) -> Tensor:
 
 @final
 class Gated(nn.Module):
-    """The GRU of PyTorch, called like a layer of this package but without using a state."""
+    """The GRU of PyTorch, which always starts from a zero state. ``forward`` takes and returns a state like a layer of
+    this package, but does not read it.
+    """
 
     def __init__(self, d_model: int) -> None:
         super().__init__()
@@ -66,8 +70,8 @@ class Gated(nn.Module):
 
 @final
 class Network(nn.Module):
-    """A network from (B, T, 1) to (B, T, 1): a linear encoder, two blocks (norm, mixer, GELU, gate, sum) and a linear
-    readout.
+    """A network that maps (B, T, 1) to (B, T, 1). It consists of a linear encoder, two blocks and a linear readout. A
+    block applies normalization, the mixer, GELU and a gate, and adds the result to its input.
     """
 
     def __init__(self, mixer: str, d_model: int, length: int) -> None:
@@ -90,8 +94,8 @@ def _mixer(name: str, d_model: int, length: int) -> nn.Module:
 
 
 def network(mixer: str, budget: int, length: int, seed: int) -> Network:
-    """Return the widest untrained network with at most ``budget`` parameters; the width of attention is a multiple of
-    8.
+    """Return an untrained network with this mixer, as wide as possible with at most ``budget`` parameters. The width is
+    even; with attention it is a multiple of 8.
 
     >>> net = network("attention", 4000, 64, 0)
     >>> parameters(net), net(torch.randn(2, 5, 1)).shape

@@ -1,5 +1,5 @@
-"""Measures memory functions of LSTM, GRU, Mamba, RWKV and attention models, all with the same function
-``memory_function``.
+"""Measures the memory functions of LSTM, GRU, Mamba, RWKV and attention models. The same function, ``memory_function``,
+measures all of them.
 """
 
 from __future__ import annotations
@@ -74,7 +74,8 @@ def _data() -> Path:
 
 @stage("trained")
 def is_there(config: ArchitectureConfig, run: Run) -> dict[str, list[bool]]:
-    """Return whether the folder in the environment variable ``STABLESSM_DATA`` contains the trained Llama model."""
+    """Return whether the trained Llama model is in the folder that the environment variable ``STABLESSM_DATA`` names.
+    """
     return {"there": [(_data() / "config.json").exists()]}
 
 
@@ -163,8 +164,8 @@ def claims(config: ArchitectureConfig, stages: Stages) -> Claims:
 
 
 def confirmed(curves: list[MemoryCurve]) -> rules.Verdict:
-    """Return the verdict on exponential decay: ``reproduced`` if all curves decay exponentially, ``partly`` if only
-    some do or if the end of a curve looks like a power law.
+    """Return the verdict on the claim that all these memory functions decay exponentially: ``reproduced`` if all of
+    them do, ``partly`` if only some do or if the end of a curve looks like a power law.
     """
     exponential = [curve for curve in curves if curve.decay().kind == "exponential"]
     unclear = sum(curve.decay().kind == "undecided" for curve in curves)
@@ -173,8 +174,8 @@ def confirmed(curves: list[MemoryCurve]) -> rules.Verdict:
 
 
 def slopes(curves: list[MemoryCurve]) -> str:
-    """Return as text how steeply the memory functions fall (log-log slope) at the second last and at the last octave of
-    time: medians over the curves.
+    """Return as text how steeply the memory functions fall, as log-log slopes in the second last and in the last octave
+    (doubling) of time. Both numbers are medians over the curves.
     """
     earlier, later = np.median([memories.octave_slopes(curve) for curve in curves], axis=0)
     return f"{earlier:.2f} then {later:.2f}"

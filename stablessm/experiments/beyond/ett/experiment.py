@@ -86,8 +86,8 @@ class Config:
 
 @cache
 def windows(config: Config) -> tuple[Tensor, Tensor, Tensor]:
-    """Return three arrays: the standardized series (T, 7); for each hour the following H hours, (T - H, H, 7); and the
-    values one day before these hours.
+    """Return three arrays: the standardized series (T, 7); for each hour the following H hours, (T - H, H, 7); and for
+    each of these following hours the value one day earlier, (T - H, H, 7).
     """
     raw = hourly(config.data, sum(config.parts))
     first = raw[: config.parts[0]]
@@ -126,16 +126,16 @@ def states(config: Config) -> tuple[LinearRNNMLP, Tensor]:
 
 
 def correction(config: Config) -> Tensor:
-    """Return the training targets of the readouts, (T - H, 7 H): the next H hours minus the same hours one
-    day earlier.
+    """Return what the readouts are trained to predict, (T - H, 7 H): the values of the next H hours minus the values of
+    the same hours one day earlier.
     """
     _, ahead, before = windows(config)
     return (ahead - before).flatten(1)
 
 
 def trained(config: Config, run: Run, epochs: int) -> list[PointwiseMLP]:
-    """Train MLPs, one per seed, that predict from the states how the next hours differ from the same hours one day
-    earlier; return the MLPs.
+    """Train one MLP per seed, and return the MLPs. From the states of the recurrence, an MLP predicts the next hours
+    minus the same hours one day earlier.
     """
     model, features = states(config)
     chosen = part(config, 0)
@@ -152,13 +152,14 @@ def trained(config: Config, run: Run, epochs: int) -> list[PointwiseMLP]:
 
 
 def loss(mlp: PointwiseMLP, features: Tensor, y: Tensor) -> Tensor:
-    """Return the mean square error of the MLP's outputs for these features; ``y`` are the correct outputs."""
+    """Return the mean square error of the MLP's outputs for the inputs ``features``; ``y`` are the correct outputs."""
     return (mlp(features) - y).square().mean()
 
 
 def corrected_by_mlp(config: Config, run: Run) -> dict[str, Tensor]:
-    """Return the differences from the day before, (T - H, 7 H), that the MLPs predict (mean over the MLPs), as a dict
-    by number of training epochs.
+    """Return the corrections (T - H, 7 H) that the MLPs predict, as a dict with one entry per number of training
+    epochs. A correction is the next H hours minus the same hours one day earlier. The predictions of all MLPs are
+    averaged.
     """
     found, features = {}, states(config)[1].float()
     for epochs in config.epochs:
@@ -169,8 +170,8 @@ def corrected_by_mlp(config: Config, run: Run) -> dict[str, Tensor]:
 
 
 def corrected_linearly(config: Config) -> dict[str, Tensor]:
-    """Return the differences from the day before, (T - H, 7 H), that linear readouts predict, as a dict by ridge
-    parameter.
+    """Return the corrections (T - H, 7 H) that linear readouts predict, as a dict with one entry per ridge parameter. A
+    correction is the next H hours minus the same hours one day earlier.
     """
     model, features = states(config)
     z = model.mlp.inputs(features)
@@ -181,8 +182,8 @@ def corrected_linearly(config: Config) -> dict[str, Tensor]:
 
 
 def forecast(config: Config, run: Run, way: str) -> tuple[Tensor, str]:
-    """Return the forecast (T - H, H, 7) of a method, and the setting with the smallest validation error: number of
-    epochs for ``mlp``, ridge parameter for the linear readout.
+    """Return the forecast (T - H, H, 7) of a method, and the name of the setting that has the smallest validation
+    error. The setting is the number of epochs for ``mlp``, and the ridge parameter for the linear readout.
     """
     x, ahead, before = windows(config)
     if way == "last":
@@ -197,8 +198,8 @@ def forecast(config: Config, run: Run, way: str) -> tuple[Tensor, str]:
 
 @stage("errors-{way}", over=lambda config: WAYS)
 def errors(config: Config, run: Run, way: str) -> Mapping[str, Any]:
-    """Return the mean square and mean absolute test errors by hours ahead, an example forecast, and the number of
-    epochs or the ridge parameter that :func:`forecast` chose.
+    """Return the mean square and the mean absolute error on the test split for each number of hours ahead, an example
+    forecast, and the number of epochs or the ridge parameter that :func:`forecast` chose.
     """
     y, chosen = forecast(config, run, way)
     (_, ahead, _), test = windows(config), part(config, 2)

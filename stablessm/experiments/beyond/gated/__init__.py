@@ -1,3 +1,3 @@
-"""The experiment ``ext-gated``: the largest learning rate of the recurrent weights at which a gated layer trains, for
-each map.
+"""The experiment ``ext-gated``: how large the learning rate of the recurrent weights of a gated layer may be, for each
+map.
 """

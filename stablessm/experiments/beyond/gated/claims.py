@@ -1,4 +1,4 @@
-"""The claims of ``ext-gated``: which maps allow the largest learning rates of the weights of a gated recurrence."""
+"""The claims of ``ext-gated``: with which maps a gated recurrence can be trained at the largest learning rates."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ OURS = "beyond the papers"
 
 
 def claims(training: Stage[Any, Any], config: Any, stages: Stages) -> Claims:
-    """Yield the claims on the hypotheses in the experiment's README, in the same order, with their verdicts."""
+    """Yield one claim with its verdict for each hypothesis in the README of the experiment, in the same order."""
     stable = [map for map in STABLE if map in config.maps]
     edges: dict[str, dict[str, np.ndarray]] = {}
     tables: dict[str, dict[str, dict[str, np.ndarray]]] = {}
@@ -52,8 +52,8 @@ def survived(config: Any, found: dict[str, np.ndarray]) -> np.ndarray:
 
 
 def _told(config: Any, edges: dict[str, np.ndarray]) -> str:
-    """Return as text, for each map, the largest learning rate up to which no training failed: median and range over the
-    seeds.
+    """Return as text, for each map, the largest learning rate up to which no training failed. The text gives the median
+    and the range over the seeds.
     """
     rates = (0.0, *config.rates)
     parts = []
@@ -111,8 +111,8 @@ def _losses(config: Any, task: str, stable: list[str], found: dict[str, dict[str
 
 
 def _unstable(config: Any, tables: dict[str, dict[str, dict[str, np.ndarray]]]) -> Claim:
-    """Return a claim with its verdict: when training with the direct map fails, the largest λ is positive, so the
-    recurrence is unstable.
+    """Return a claim with its verdict: whenever training with the direct map fails, the recurrence has become unstable,
+    which means that its largest eigenvalue λ is positive.
     """
     failed = [(row["direct"]["largest"], ~survived(config, row["direct"])) for row in tables.values()]
     count = sum(int(lost.sum()) for _, lost in failed)

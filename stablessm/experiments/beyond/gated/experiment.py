@@ -1,4 +1,6 @@
-"""Trains selective layers with four maps, at growing learning rates of their recurrent weights."""
+"""Trains layers with a gated (selective) recurrence, with four maps, at increasing learning rates of the recurrent
+weights.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,7 @@ class GatedConfig:
     """Test losses that differ by at most this number of nats count as equal."""
 
     def task(self, name: str) -> Task:
-        """Return the task with this name, in the sizes (such as length and vocabulary) that these settings state."""
+        """Return the task with this name. Its sizes, such as length and vocabulary, are the sizes in these settings."""
         if name == "recall":
             length, vocabulary, pairs = self.recall
             return tasks.get(
@@ -69,7 +71,9 @@ class GatedConfig:
 
 
 def entropy(task: Task, batch: int, batches: int = 16) -> float:
-    """Return the entropy, in nats, of the scored targets. It is the loss of the best model that ignores its input."""
+    """Return the entropy, in nats, of the distribution of the targets that count in the loss. A model that ignores its
+    input cannot have a smaller loss.
+    """
     given = [task.batch("train", batch, index=i) for i in range(min(batches, task.steps("train", batch)))]
     counted = torch.cat([b.targets.flatten() if b.weights is None else b.targets[b.weights > 0] for b in given])
     share = counted.bincount().double() / len(counted)
@@ -78,11 +82,11 @@ def entropy(task: Task, batch: int, batches: int = 16) -> float:
 
 @stage("{task}-{map}-{rate}", over=lambda config: product(config.tasks, config.maps, config.rates))
 def training(config: GatedConfig, run: Run, task: str, map: str, rate: float) -> Found:
-    """Train one model per seed with the given task, map and learning rate; return for each model its losses and its
-    largest λ.
+    """Train one model per seed with the given task, map and learning rate of the recurrent weights.
 
-    ``diverged``: step, or -1; ``final``: mean training loss of the last tenth of the steps; ``test``: test loss;
-    ``largest``: largest λ after training. In addition, ``entropy`` of the targets.
+    Return a dict of arrays (seeds,). ``diverged``: the step at which training diverged, or -1. ``final``: the mean
+    training loss over the last tenth of the steps. ``test``: the loss on the test split. ``largest``: the largest
+    eigenvalue λ of the trained recurrences. The dict also contains the ``entropy`` of the targets, a single number.
     """
     data = config.task(task)
     rows = []

@@ -109,9 +109,11 @@ def one(config: Config, run: Run, name: str) -> dict[str, Any]:
     """Train a language model with the public training loop; return its losses, its scores, a generated text and its
     memory function.
 
-    ``losses`` (rows, 2); of every split and with the state carried on or not, ``SPLIT-carried`` and ``SPLIT-windows``:
-    nats, tokens, words, bytes and lost, as in ``Perplexity``; ``sample``; ``memory`` and ``floor``; ``compressed``:
-    bits that the better of two compressors takes for a byte of test.
+    The dict has the following entries. ``losses`` (rows, 2): the logged steps and losses. ``SPLIT-carried`` and
+    ``SPLIT-windows``: the fields nats, tokens, words, bytes and lost of ``Perplexity`` on a split, with the state
+    carried from window to window and with a zero state at the start of each window. ``sample``: the generated text.
+    ``memory`` and ``floor``: the memory function and its rounding level. ``compressed``: the bits per byte that a
+    general-purpose compressor needs for the test text.
     """
     own = config.models()[name]
     task = own.task()
@@ -150,7 +152,7 @@ def sampled(own: Trained, model: Any, task: LanguageModeling) -> str:
 
 
 def compressed(task: LanguageModeling) -> float:
-    """Return the bits per byte that bz2 or xz, whichever is better, needs for the test text."""
+    """Return the bits per byte that the better of the compressors bz2 and xz needs for the test text."""
     text = task.decode(torch.from_numpy(task.streams["test"].tokens.astype(np.int64))).encode()
     return 8 * min(len(bz2.compress(text, 9)), len(lzma.compress(text, preset=9))) / max(len(text), 1)
 
@@ -212,7 +214,8 @@ def fewer_bits(own: Trained, found: Mapping[str, np.ndarray]) -> Claim:
 
 
 def like_an_lstm(config: Config, found: Mapping[str, np.ndarray]) -> Claim:
-    """Return a claim with its verdict: the perplexity per word is similar to published values of LSTMs."""
+    """Return a claim with its verdict: the model's perplexity per word is close to the published perplexities of LSTMs.
+    """
     own = config.words
     test, valid = (scored(found, split, "carried").per_token for split in ("test", "valid"))
     published = ", ".join(f"{value} ({source})" for source, value in LSTM.items())

@@ -1,3 +1,3 @@
-"""The experiment ``ext-nonlinear``: whether stable matrix maps make the approximation of nonlinear targets with slow
-memory stable.
+"""The experiment ``ext-nonlinear``: nonlinear targets with slow memory, approximated by RNNs whose recurrent matrix is
+given by a stable matrix map. Do such maps make the approximation stable?
 """

@@ -79,7 +79,8 @@ class NonlinearConfig:
 
 
 def start(config: NonlinearConfig, map: str, width: int, seed: int) -> ContinuousRNN:
-    """Return an untrained RNN; for one width and seed, all maps start from the same W, U and C.
+    """Return an untrained RNN. RNNs of the same width and seed start with the same recurrent matrix W, input matrix U
+    and output matrix C, whatever their map is.
 
     >>> direct, exp = (start(NonlinearConfig(), map, 4, 0) for map in ("direct", "neg_exp"))
     >>> bool((direct.recurrent_matrix() - exp.recurrent_matrix()).abs().max() < 1e-5)
@@ -96,13 +97,14 @@ def _keys(config: NonlinearConfig) -> list[tuple[str, str]]:
 
 @stage("errors-{kind}-{map}", over=_keys)
 def errors(config: NonlinearConfig, run: Run, kind: str, map: str) -> Mapping[str, np.ndarray]:
-    """Train RNNs of all widths and seeds; return the errors (widths, radii) of the best RNN of each width after
-    perturbations of its weights.
+    """Train RNNs of all widths and seeds. For each width, perturb the weights of the RNN with the smallest validation
+    error, and return the errors of the perturbed RNN.
 
     Returns:
-        ``recurrent`` and ``all`` (widths, radii): E_m(β), relative to the mean square of the target, for perturbations
-        of the recurrent weights and of all weights; ``seeds`` (widths, seeds): errors on the validation inputs;
-        ``abscissa`` (widths,): the largest real part of an eigenvalue.
+        ``recurrent`` and ``all`` (widths, radii): the perturbation error E_m(β), relative to the mean square of the
+            target. For ``recurrent`` only the recurrent weights are perturbed, for ``all`` all weights. ``seeds``
+            (widths, seeds): errors on the validation inputs. ``abscissa`` (widths,): the largest real part of the
+            eigenvalues of the recurrent matrix.
     """
     target, device = TARGETS[kind], config.training.chosen_device()
     starts = [start(config, map, m, seed) for m in config.widths for seed in range(config.seeds)]
@@ -125,18 +127,19 @@ def errors(config: NonlinearConfig, run: Run, kind: str, map: str) -> Mapping[st
 
 
 def verdict(config: NonlinearConfig, table: np.ndarray) -> bool | None:
-    """Return whether the models with these errors (widths, radii) approximate the target stably; None if this is
-    undecided or if no model approximates the target.
+    """Return whether the models with these errors (widths, radii) approximate the target stably. Return None if this is
+    undecided, or if no model approximates the target.
     """
     family = families.improving(families.of_errors(config.widths, config.radii, table))
     return family.verdict().stable if family.errors[:, 0].min() <= config.good else None
 
 
 def tolerated(config: NonlinearConfig, table: np.ndarray) -> float:
-    """Return the largest radius at which the widest model, perturbed, still has a smaller error than the narrowest
-    model without perturbation.
+    """Return the largest radius that the widest model tolerates: up to this radius, its error after perturbation is
+    smaller than the error of the narrowest model without perturbation.
 
-    The radius is interpolated between the radii of the table; it is 0 if there is no such radius.
+    Between the radii of the settings the errors are interpolated linearly. Return 0 if the widest model tolerates no
+    radius, and the largest radius of the settings if it tolerates all of them.
     """
     wide, limit, radii = table[-1], table[0, 0], np.array(config.radii)
     lost = np.flatnonzero(~(wide < limit))
@@ -191,8 +194,8 @@ def claims(config: NonlinearConfig, stages: Stages) -> Claims:
 def stability(
     config: NonlinearConfig, found: Mapping[tuple[str, str], Mapping[str, np.ndarray]], kind: str, maps: list[str]
 ) -> Claim:
-    """Return a claim with its verdict: the approximations with the given maps are stable. For the direct map and slow
-    memory, the claim is that the approximations are unstable.
+    """Return a claim with its verdict: the models with the given maps approximate this kind of memory stably. For the
+    direct map and slow memory, the claim is that they do not.
     """
     judged = {map: verdict(config, found[kind, map]["recurrent"]) for map in maps}
     expected = maps != [CONTRAST] or kind == "exponential"

@@ -80,8 +80,9 @@ def kernel_claim(config: rounding.PrecisionConfig, stages: Stages, format: str) 
 
 
 def size_claim(config: rounding.PrecisionConfig, stages: Stages) -> Claim:
-    """Return a claim with its verdict: a rounding error of size β changes the kernel by at most E(β), and by about as
-    much as a random perturbation of size β.
+    """Return a claim with its verdict: rounding acts like a random perturbation. A rounding error of size β changes the
+    kernel by at most E(β), the largest change by any perturbation of size β, and by about as much as a random
+    perturbation of size β.
     """
     ratios, below = {}, []
     for map, time in product(rounding.MAPS, rounding.TIMES):
@@ -101,8 +102,8 @@ def size_claim(config: rounding.PrecisionConfig, stages: Stages) -> Claim:
 
 
 def curve_claim(config: rounding.PrecisionConfig, stages: Stages) -> Claim:
-    """Return a claim with its verdict: E(β) measured in float32 equals E(β) measured in float64 wherever E(β) is above
-    the rounding error.
+    """Return a claim with its verdict: the perturbation error E(β) is the same whether it is measured in float32 or in
+    float64, wherever E(β) is above the rounding error.
     """
     off, hidden = {}, {}
     for time, map in product(rounding.TIMES, rounding.CURVES):

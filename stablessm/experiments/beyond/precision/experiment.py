@@ -43,7 +43,9 @@ def figures(config: rounding.PrecisionConfig, stages: Stages) -> Figures:
 
 
 def mode_panel(config: rounding.PrecisionConfig, stages: Stages, time: Time, format: str) -> Panel:
-    """Return a panel of the relative change of each mode's time scale that rounding causes, against the time scale."""
+    """Return a panel of the rounding errors of single modes: the relative change of a mode's time scale against the
+    time scale.
+    """
     bins, series = max(1, round(10 * np.log10(config.longest))), []
     for map in rounding.MAPS:
         found = rounding.single_modes(stages, time, map)
@@ -54,7 +56,9 @@ def mode_panel(config: rounding.PrecisionConfig, stages: Stages, time: Time, for
 
 
 def model_panel(config: rounding.PrecisionConfig, stages: Stages, time: Time, format: str) -> Panel:
-    """Return a panel of the change of a model's kernel that rounding causes, against the number of states."""
+    """Return a panel of the rounding errors of whole models: the relative change of the kernel against the number of
+    states.
+    """
     rows, column = {}, rounding.FORMATS.index(format)
     for map in rounding.MAPS:
         found = rounding.whole_models(stages, time, map)
@@ -72,7 +76,9 @@ def curve_panel(config: rounding.PrecisionConfig, stages: Stages, map: str) -> P
 
 
 def memory_panel(config: rounding.PrecisionConfig, stages: Stages, map: str) -> Panel:
-    """Return a panel of the memory function in float64 and, for each other format, its error and its rounding level."""
+    """Return a panel of the memory function in float64, and of the error and the rounding level of the memory function
+    in every other floating-point format.
+    """
     truth = rounding.memory(stages, "discrete", map, "float64")
     series = [Series("M(t), float64", truth.time, truth.value)]
     for format in rounding.FLOATS:

@@ -33,8 +33,8 @@ TIMES: tuple[Time, ...] = get_args(Time)
 
 @dataclass(frozen=True)
 class PrecisionConfig:
-    """Settings of ``ext-precision``: model sizes, radii of the perturbations, options of the searches, and thresholds
-    of the claims.
+    """Settings of ``ext-precision``: model sizes, radii of the perturbations, options of the searches for the worst
+    perturbation, and thresholds of the claims.
     """
 
     widths: tuple[int, ...] = (8, 16, 32, 64, 128, 256)
@@ -61,7 +61,8 @@ class PrecisionConfig:
 
 
 def rounded(w: Tensor, format: str) -> Tensor:
-    """Return the weights rounded to a number format, as float64."""
+    """Round the weights to a number format, such as ``bfloat16`` or ``int8``, and return them in their original dtype.
+    """
     if format == "int8":
         scale = w.abs().max() / 127
         return (w / scale).round() * scale
@@ -69,14 +70,15 @@ def rounded(w: Tensor, format: str) -> Tensor:
 
 
 def model(width: int, horizon: int, map: str, time: Time) -> RealSSM:
-    """Return, in float64, a model that computes an exponential sum fitted to polynomial memory."""
+    """Return a float64 model whose kernel is a sum of exponentials, fitted to the polynomial memory of figure 1 of IAT.
+    """
     return fitted_layer(TARGETS["polynomial"], width, longest_time("polynomial", width), horizon, map, time)
 
 
 @stage("modes-{time}-{map}", over=lambda config: product(TIMES, MAPS))
 def single_modes(config: PrecisionConfig, run: Run, time: Time, map: str) -> Mapping[str, Tensor]:
-    """Return, for each number format, the relative change of the time scale of single modes that rounding causes;
-    infinite if the mode becomes unstable.
+    """Return the time scales of single modes (``scale``) and, for each number format, the relative change of each time
+    scale when the mode's weight is rounded. The change is infinite if the rounded mode is unstable.
     """
     f, scale = reparam.get(map, time), timescales(config.scales, 1.0, config.longest)
     w = f.inverse(-1 / scale if time == "continuous" else torch.exp(-1 / scale))
@@ -89,8 +91,8 @@ def single_modes(config: PrecisionConfig, run: Run, time: Time, map: str) -> Map
 
 @stage("models-{time}-{map}", over=lambda config: product(TIMES, MAPS))
 def whole_models(config: PrecisionConfig, run: Run, time: Time, map: str) -> Mapping[str, Any]:
-    """Round all recurrent weights of a model. Return, for each width and number format, the number of modes that become
-    unstable and the change of the kernel with its bound (see :func:`one_model`).
+    """Round all recurrent weights of models of several widths. Return the numbers of :func:`one_model`, each as an
+    array (widths, formats).
     """
     rows = [one_model(config, model(width, config.horizon, map, time)) for width in config.widths]
     return {name: [row[name] for row in rows] for name in rows[0]}
@@ -98,9 +100,12 @@ def whole_models(config: PrecisionConfig, run: Run, time: Time, map: str) -> Map
 
 @torch.no_grad()
 def one_model(config: PrecisionConfig, layer: RealSSM) -> dict[str, list[float]]:
-    """Measure what rounding the weights of one model changes. Return for each number format the size β of the rounding
-    error, the number of modes that become unstable, the relative change of the kernel, the largest change by random
-    perturbations of size β, and an upper bound on this change.
+    """Measure how rounding the recurrent weights changes one model.
+
+    Return for each number format: the size β of the rounding error (``beta``), the number of modes that become unstable
+    (``lost``), and three changes of the kernel, relative to its L¹ norm: the change by rounding (``change``), the
+    largest change by random perturbations of size β (``random``), and the theoretical bound on the change by any
+    perturbation of size β (``bound``).
     """
     compare = partial(perturbation_error, target=layer, parameters="recurrent", horizon=config.horizon, progress=False)
     size = float(layer.kernel(torch.arange(config.horizon, dtype=torch.float64)).abs().sum())
@@ -120,7 +125,7 @@ def one_model(config: PrecisionConfig, layer: RealSSM) -> dict[str, list[float]]
 
 @kept(PerturbationCurve, "curve-{time}-{map}-{format}", over=lambda config: product(TIMES, CURVES, ALL_FLOATS))
 def measured(config: PrecisionConfig, run: Run, time: Time, map: str, format: str) -> PerturbationCurve:
-    """Measure the perturbation error E(β) of a model that computes in a number format; the target is the same model in
+    """Measure the perturbation error E(β) of a model in a floating-point format. The target is the same model in
     float64.
     """
     layer = model(config.width, config.steps, map, time)
@@ -132,6 +137,6 @@ def measured(config: PrecisionConfig, run: Run, time: Time, map: str, format: st
 
 @kept(MemoryCurve, "memory-{time}-{map}-{format}", over=lambda config: product(TIMES, CURVES, ALL_FLOATS))
 def memory(config: PrecisionConfig, run: Run, time: Time, map: str, format: str) -> MemoryCurve:
-    """Return the memory function of the model, computed in a number format."""
+    """Return the memory function of the model, measured in a floating-point format."""
     layer = model(config.width, config.steps, map, time).to(getattr(torch, format))
     return memory_function(layer, config.steps, progress=False)

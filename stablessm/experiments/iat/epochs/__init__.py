@@ -1,3 +1,3 @@
-"""The experiment ``ia-epochs``: the number of epochs that tanh RNNs need to learn exponential and polynomial memory
-(IAT, section 4.3).
+"""The experiment ``ia-epochs``: how many epochs tanh RNNs need to learn targets with exponential and with polynomial
+memory (IAT, section 4.3).
 """

@@ -43,8 +43,8 @@ class EpochsConfig:
 
 @stage("training-{kind}-{epochs}", over=lambda config: product(TARGETS, config.epochs))
 def scores(config: EpochsConfig, run: Run, kind: str, epochs: int) -> Mapping[str, np.ndarray]:
-    """Return the relative loss of each model, (widths, seeds): its loss in the last epoch divided by the variance of
-    the target.
+    """Return the relative loss of each model, (widths, seeds): the loss in the last epoch divided by the mean square of
+    the target's outputs.
     """
     target, training = TARGETS[kind], replace(config.training, epochs=epochs)
     starts = []
@@ -58,7 +58,7 @@ def scores(config: EpochsConfig, run: Run, kind: str, epochs: int) -> Mapping[st
 
 
 def best(config: EpochsConfig, stages: Stages, kind: str) -> np.ndarray:
-    """Return the smallest relative loss over widths and seeds, for each number of epochs."""
+    """Return for each number of epochs the smallest relative loss; the minimum is over widths and seeds."""
     return np.array([np.nanmin(scores(stages, kind, epochs)["score"]) for epochs in config.epochs])
 
 

@@ -1,4 +1,4 @@
-"""Tests whether exponential sums with random time scales approximate a memory stably."""
+"""Tests whether sums of exponentials approximate a memory stably if their time scales are random."""
 
 from __future__ import annotations
 
@@ -33,7 +33,9 @@ EXPECTED = {"exponential": "stable", "polynomial": "unstable"}
 
 @dataclass(frozen=True)
 class FamiliesConfig:
-    """Settings of ``ia-families``: number of random families, widths, horizon, and radii of the perturbations."""
+    """Settings of ``ia-families``: number of random families, widths, horizon, and radii of the perturbations. A family
+    consists of one model per width.
+    """
 
     families: int = 20
     widths: tuple[int, ...] = (4, 8, 16, 32)
@@ -44,8 +46,8 @@ class FamiliesConfig:
 
 
 def scales(kind: str, widths: Sequence[int], seed: int) -> torch.Tensor:
-    """Return random, log-uniform time scales for the widest model. They contain the time scales of every narrower
-    model.
+    """Return random time scales for the model with the last of these widths, log-uniformly distributed. They contain
+    the time scales of every narrower model.
 
     >>> narrow, wide = scales("polynomial", (4,), 0), scales("polynomial", (4, 8), 0)
     >>> len(wide), bool(torch.isin(narrow, wide).all()), wide.max().item() == longest_time("polynomial", 8)
@@ -63,7 +65,9 @@ def scales(kind: str, widths: Sequence[int], seed: int) -> torch.Tensor:
 
 @stage("{kind}-{seed}", over=lambda config: product(TARGETS, range(config.families)))
 def errors(config: FamiliesConfig, run: Run, kind: str, seed: int) -> Mapping[str, np.ndarray]:
-    """Return the perturbation errors E_m(β) of one random family, (widths, radii)."""
+    """Return the perturbation errors E_m(β), (widths, radii), of one random family: one fitted sum of exponentials for
+    each width m.
+    """
     rows = []
     for i, width in enumerate(config.widths):
         target, longest = TARGETS[kind], longest_time(kind, width)
@@ -78,22 +82,22 @@ def errors(config: FamiliesConfig, run: Run, kind: str, seed: int) -> Mapping[st
 
 
 def family(config: FamiliesConfig, found: np.ndarray) -> PerturbationFamily:
-    """Return the perturbation errors of a random family for its narrowest widths, up to the last width that improves
-    the fit.
+    """Return the perturbation errors ``found`` (widths, radii) of a random family as a :class:`PerturbationFamily`. If
+    a wider model does not fit better than all narrower models, this model and all wider models are left out.
     """
     return families.improving(families.of_errors(config.widths, config.radii, found))
 
 
 def radius(config: FamiliesConfig, found: np.ndarray) -> float:
-    """Return the smallest β that increases the error of the widest model by at least half of the narrowest model's
-    error; inf if no β does.
+    """Return the smallest radius β at which perturbations increase the error of the widest model by at least half of
+    the unperturbed error of the narrowest model. Return inf if no radius does.
     """
     lost = found[-1] - found[-1, 0] >= 0.5 * found[0, 0]
     return float(np.array(config.radii)[lost][0]) if lost.any() else np.inf
 
 
 def figures(config: FamiliesConfig, stages: Stages) -> Figures:
-    """Yield a figure of the perturbation errors E_m(β): the medians over the random families."""
+    """Yield a figure of the perturbation errors E_m(β). Each line is the median over the random families."""
     found = errors.all(config, stages)
     panels = []
     for kind in TARGETS:

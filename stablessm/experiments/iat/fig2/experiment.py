@@ -70,7 +70,9 @@ def trained(config: Config, run: Run) -> dict[int, ContinuousRNN]:
 
 @kept(PerturbationCurve, "{norm}-{horizon}-{width}-{search}")
 def curve(config: Config, run: Run, horizon: int, norm: Norm, search: Search, width: int) -> PerturbationCurve:
-    """Return the perturbation errors E_m(β) of the trained RNN of width m, for perturbations of all its weights."""
+    """Return the perturbation errors E_m(β) of the trained RNN of width m: the largest error after a perturbation of
+    size β of all weights.
+    """
     inputs = noise(TEST, 0, config.rows, horizon, 1) if norm == "mse" else None
     return perturbation_error(
         trained(config, run)[width], TARGET, config.radii, norm=norm, search=search, samples=config.draws,

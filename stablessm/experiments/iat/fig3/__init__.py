@@ -1,3 +1,3 @@
-"""The experiment ``ia-fig3``: memory functions of random teacher RNNs that students approximate stably (IAT,
-figure 3).
+"""The experiment ``ia-fig3``: which random teacher RNNs can students approximate stably, and how does the memory of
+these teachers decay? (IAT, figure 3)
 """

@@ -1,4 +1,4 @@
-"""Measures the memory functions of random teacher RNNs, and which teachers smaller student RNNs can
+"""Measures the memory functions of random teacher RNNs, and tests which of these teachers smaller student RNNs
 approximate stably.
 """
 
@@ -102,8 +102,8 @@ def trained(config: Config, run: Run) -> list[ContinuousRNN]:
 
 
 def perturbed(config: Config, run: Run) -> Mapping[str, np.ndarray]:
-    """Return the perturbation errors E_m(β) of every student, for perturbations of all its weights, and the norm of
-    every teacher.
+    """Return two arrays: the perturbation errors E_m(β) of every student, (teachers, widths, radii), where all weights
+    are perturbed; and the Sobolev norm of every teacher, (teachers,).
     """
     device, each = config.training.chosen_device(), len(config.widths)
     models = trained(config, run)
@@ -175,8 +175,8 @@ class Judged:
 
     @property
     def survives(self) -> bool:
-        """Return whether students approximate the teacher, and do so stably; figure 3 of IAT keeps only teachers that
-        pass this test.
+        """Return whether the students approximate the teacher, and do so stably. Figure 3 of IAT shows only teachers
+        for which this is true.
         """
         return self.approximated and self.stable
 

@@ -32,8 +32,8 @@ def run(config: SumConfig, run: Run) -> None:
 
 
 def figures(config: SumConfig, stages: Stages) -> Figures:
-    """Yield the published panels, a panel for the direct map, and a panel of how much the smallest perturbation
-    increases the error.
+    """Yield for each horizon the published panels and a panel for the direct map; then a figure of how much the
+    smallest perturbation increases the errors.
     """
     costs, label = [], f"E_m({config.radii[1]:g}) − E_m(0)"
     for horizon in config.horizons:
@@ -51,13 +51,15 @@ def figures(config: SumConfig, stages: Stages) -> Figures:
 
 
 def climbed(config: SumConfig, stages: Stages, map: str, horizon: int) -> PerturbationFamily:
-    """Return the perturbation errors that gradient ascent found. The search by random draws finds smaller errors."""
+    """Return the perturbation errors that the search by gradient ascent found, which are larger than those of random
+    draws.
+    """
     return family(config, stages, "polynomial", map, horizon, "ascent")
 
 
 def cost(curves: PerturbationFamily) -> np.ndarray:
-    """Return how much the smallest positive radius increases the error of each model over its error at β = 0,
-    (widths,).
+    """Return for each model, (widths,), how much a perturbation of the smallest positive radius increases its error:
+    the error at this radius minus the error at β = 0.
     """
     return curves.errors[:, 1] - curves.errors[:, 0]
 
@@ -76,8 +78,8 @@ def claims(config: Config, stages: Stages) -> Claims:
 
 
 def boundedness(config: Config, stages: Stages, map: str) -> Claim:
-    """Return a claim with its verdict: the theoretical bound on the errors of the stable map is finite, and the errors
-    of the direct map exceed this bound.
+    """Return a claim with its verdict: the theoretical bound on the perturbation errors with the stable map is finite,
+    and the perturbation errors with the direct map exceed this bound.
     """
     ours, whys, kept = [], [], []
     for horizon in config.horizons:
@@ -100,9 +102,11 @@ def boundedness(config: Config, stages: Stages, map: str) -> Claim:
 
 
 def continuity(config: Config, stages: Stages, map: str) -> Claim:
-    """Return a claim with its verdict: in the limit of large widths, E_m(β) of the stable map is continuous at β = 0.
-    Evidence: with growing width, the error increase at the smallest radius does not grow for the stable map, but grows
-    for the direct map.
+    """Return a claim with its verdict: with the stable map, the limit of E_m(β) for large widths m is continuous at β =
+    0.
+
+    The evidence is how much a perturbation of the smallest radius increases the error. With growing width this increase
+    does not grow for the stable map, and it grows for the direct map.
     """
     ours, kept = [], []
     for horizon in config.horizons:

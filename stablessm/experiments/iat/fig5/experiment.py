@@ -1,4 +1,4 @@
-"""Measures how much one more repeat of a word changes the score of recurrent sentiment models."""
+"""Measures how the score of recurrent sentiment models changes when a repeated word is repeated once more."""
 
 from __future__ import annotations
 

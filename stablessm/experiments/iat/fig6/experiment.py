@@ -1,4 +1,4 @@
-"""Measures how much one more repeat of a word changes the score of BERT and of a bidirectional LSTM."""
+"""Measures how the scores of BERT and of a bidirectional LSTM change when a repeated word is repeated once more."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class BertConfig(sentiment.RecurrentConfig):
 
 
 def subjects(config: BertConfig, run: Run) -> list[sentiment.Subject]:
-    """Return the kinds of sentiment models to train: the recurrent models, and BERT."""
+    """Return the sentiment models to train: one entry for each recurrent architecture, and one for BERT."""
 
     @cache
     def corpus() -> Corpus:
@@ -72,8 +72,8 @@ def figures(config: BertConfig, stages: Stages) -> Figures:
 
 
 def claims(config: BertConfig, stages: Stages) -> Claims:
-    """Yield claims with their verdicts: the memory of BERT decays more slowly than the memory of the LSTM, fluctuates
-    more, and is not exponential.
+    """Yield claims with their verdicts: compared with the memory of the LSTM, the memory of BERT decays more slowly and
+    fluctuates more; and it is not exponential.
     """
     curves = sentiment.memories(config, stages, (*config.architectures, "BERT"))
     learned = "; ".join(f"{name} {sentiment.accuracy_of(config, stages, name)}" for name in curves)
@@ -112,8 +112,8 @@ def claims(config: BertConfig, stages: Stages) -> Claims:
 def compared(
     config: BertConfig, curves: dict[str, list[MemoryCurve]], measure: Callable[[MemoryCurve], float]
 ) -> tuple[int, str]:
-    """Return how often BERT has a larger value of ``measure`` than every other model (counted over words and seeds),
-    and all values as text.
+    """Return the number of cases (word and seed) in which ``measure`` is larger for BERT than for every other model,
+    and all measured values as text.
     """
     larger, said = 0, []
     for word in config.words:

@@ -1,5 +1,5 @@
-"""Computes how well sums of exponentials with a common smallest rate approximate a memory function, and the bound of
-lemma A.10.
+"""Computes two things: how well sums of exponentials approximate a memory function if none of them decays more slowly
+than a common rate; and the bound of lemma A.10 of IAT.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class LemmasConfig:
 
 
 def memory(kind: str, t: np.ndarray, order: int) -> np.ndarray:
-    """Return the values of a memory function at the times t (``order=0``), or of its derivative (``order=1``)."""
+    """Return a memory function (``order=0``) or its derivative (``order=1``) at the times t."""
     if kind == "exponential":
         return np.exp(-t / 2) * (-0.5) ** order
     return (t + 1) ** -1.1 if order == 0 else -1.1 * (t + 1) ** -2.1
@@ -57,8 +57,9 @@ def memory(kind: str, t: np.ndarray, order: int) -> np.ndarray:
 
 @stage("sums-{kind}-{case}", over=lambda config: [(kind, case) for kind in KINDS for case in CASES])
 def errors(config: LemmasConfig, run: Run, kind: str, case: str) -> Mapping[str, np.ndarray]:
-    """Return, for every width, the smallest possible maximum error of a sum of that many exponentials; NaN if the
-    solver fails.
+    """Return for each width m the smallest possible maximum error of a sum of m exponentials with given rates that
+    approximates the memory ``kind``. ``case`` says whether the weights of the sum are bounded, and whether the
+    derivative of the memory is approximated too. The error is NaN if the solver fails.
     """
     from scipy.optimize import linprog
 
@@ -83,7 +84,9 @@ def errors(config: LemmasConfig, run: Run, kind: str, case: str) -> Mapping[str,
 
 
 def matrix(family: str, size: int, abscissa: float) -> Tensor:
-    """Return the recurrent matrix (size, size) of a family of matrices, such as ``symmetric`` or ``rank-one``."""
+    """Return a recurrent matrix (size, size) whose eigenvalues have real parts of at most -``abscissa``; ``family`` is
+    the kind of matrix, such as ``symmetric`` or ``rank-one``.
+    """
     eye, one = torch.eye(size, dtype=torch.float64), torch.ones(size, 1, dtype=torch.float64)
     if family == "symmetric":
         generator = torch.Generator().manual_seed(size)
@@ -98,8 +101,10 @@ def matrix(family: str, size: int, abscissa: float) -> Tensor:
 
 @stage("bound-{family}", over=lambda config: FAMILIES)
 def bounds(config: LemmasConfig, run: Run, family: str) -> Mapping[str, np.ndarray]:
-    """Return, for each matrix size, the largest value that gradient ascent found for the cubic form in lemma A.10, and
-    the ratios M₀/β₀ and ‖W‖₂/β₀ in the lemma's bounds.
+    """Return three arrays (sizes,), one entry per matrix size: the largest value of the cubic form in lemma A.10 of IAT
+    that gradient ascent found (``value``), and the ratios M₀/β₀ (``entries``) and ‖W‖₂/β₀ (``spectral``). The lemma
+    says that the first ratio bounds the form. M₀ is the largest entry of the recurrent matrix W, and -β₀ the largest
+    real part of its eigenvalues.
     """
     from scipy.linalg import solve_continuous_lyapunov
 
@@ -144,7 +149,7 @@ def figures(config: LemmasConfig, stages: Stages) -> Figures:
 
 
 def claims(config: LemmasConfig, stages: Stages) -> Claims:
-    """Yield the claims on the statements in the experiment's README, in the same order, with their verdicts."""
+    """Yield one claim with its verdict for each statement in the README of the experiment, in the same order."""
     t = np.linspace(0, config.horizon, config.points)
     least = float((memory("polynomial", t, 0) - config.weights * np.exp(-config.rate * t)).max() / 2)
     for case, source in (("bounded", "lemma A.11"), ("derivative", "theorem A.4")):

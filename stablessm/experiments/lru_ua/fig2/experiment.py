@@ -1,5 +1,5 @@
-"""Reconstructs digits from the last state of a recurrence with eigenvalues on the whole disk or close to the unit
-circle.
+"""Reconstructs digits from the last state of a linear recurrence. The eigenvalues of the recurrence lie anywhere in the
+unit disk, or close to the unit circle.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class Config(images.DigitsConfig):
 
 @stage("image-by-image")
 def directly(config: Config, run: Run) -> dict[str, float]:
-    """Return the mean square error of the reconstructed images, computed image by image, for the first draw of
-    eigenvalues on the last ring. All other errors are computed at once, from a matrix factorization of the images.
+    """Reconstruct the images one by one with the first draw of eigenvalues on the last ring, and return the mean square
+    error. It checks the other errors, which are computed for all images at once from a matrix factorization.
     """
     parts = images.differences(config, config.rings[-1], config.sizes[0])
     return {"mse": sum(float(part.square().sum()) for part in parts) / images.pixels(config).numel()}
@@ -51,8 +51,8 @@ def figures(config: Config, stages: Stages) -> Figures:
 
 
 def claims(config: Config, stages: Stages) -> Claims:
-    """Yield claims with their verdicts: eigenvalues on the disk recover only the recent past, and eigenvalues on the
-    ring recover all of it.
+    """Yield claims with their verdicts: with eigenvalues in the whole disk only the recent past of the input can be
+    recovered, and with eigenvalues on a ring close to the unit circle the whole past.
     """
     (disk, ring), size = config.rings, config.sizes[0]
     far, near = (images.measured(stages, r, size) for r in (disk, ring))

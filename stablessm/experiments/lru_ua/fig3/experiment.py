@@ -22,7 +22,7 @@ def figures(config: images.DigitsConfig, stages: Stages) -> Figures:
 
 def claims(config: images.DigitsConfig, stages: Stages) -> Claims:
     """Yield claims, with their verdicts, on how well images are reconstructed with the two largest state sizes, and on
-    the part of an image that eigenvalues on the whole disk recover.
+    which part of an image can be recovered with eigenvalues in the whole unit disk.
     """
     (*_, fewer, most), (disk, *_, ring) = config.sizes, config.rings
     near, less, far = (images.measured(stages, r, n) for r, n in ((ring, most), (ring, fewer), (disk, most)))

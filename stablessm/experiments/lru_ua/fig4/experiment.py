@@ -1,5 +1,5 @@
-"""Computes reconstruction errors and condition numbers against the state size N and r_min, also for optimized
-eigenvalues.
+"""Computes reconstruction errors and condition numbers for several state sizes N and inner radii r_min of the ring of
+eigenvalues, and for optimized eigenvalues.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ Placements: TypeAlias = dict[str, images.Placement]
 
 @dataclass(frozen=True)
 class Config(images.DigitsConfig):
-    """Settings of ``lr-fig4``: state sizes, rings and draws. The largest state has more components than an image has
-    pixels.
+    """Settings of ``lr-fig4``: state sizes, rings and draws. The largest state size exceeds the number of pixels of an
+    image.
     """
 
     sizes: tuple[int, ...] = (128, 256, 512, 784, 1024)
 
     def small(self) -> list[int]:
-        """Return the state sizes smaller than the number of pixels; for these sizes, optimized eigenvalues are compared
-        with random ones.
+        """Return the state sizes that are smaller than the number of pixels of an image. For these sizes, optimized
+        eigenvalues are compared with random eigenvalues.
         """
         return [size for size in self.sizes if size < self.length]
 
@@ -82,7 +82,7 @@ def figures(config: Config, stages: Stages) -> Figures:
 
 
 def squared_condition(found: Mapping[str, np.ndarray], solver: str) -> float:
-    """Return κ², the square of the condition number."""
+    """Return κ², the square of the condition number of the reconstruction with this solver."""
     return images.condition(found, solver) ** 2
 
 
@@ -92,7 +92,9 @@ def falls(values: Iterable[float]) -> bool:
 
 
 def table(config: Config, numbers: Mapping[tuple[float, int], float], digits: str) -> str:
-    """Return a table as text: one row for each ring, one number for each size."""
+    """Return ``numbers``, whose keys are pairs (ring, state size), as text: one row for each ring, one number for each
+    state size.
+    """
     rows = {ring: [numbers[ring, size] for size in config.sizes] for ring in config.rings}
     return "; ".join(f"r_min = {ring:g}: {listed(row, digits)}" for ring, row in rows.items())
 

@@ -20,8 +20,8 @@ PLACEMENTS: dict[images.Placement, tuple[str, str, str]] = {
 @renamed("artefacts")
 @dataclass(frozen=True)
 class Config(images.DigitsConfig):
-    """Settings of ``lr-fig5``: state sizes and thresholds. One state size is the number of pixels of an image, another
-    is half of this number.
+    """Settings of ``lr-fig5``: state sizes and thresholds. An image of L pixels is reconstructed from L states, from
+    L/2 states, and from other numbers of states.
     """
 
     sizes: tuple[int, ...] = (128, 256, 392, 512, 784)
@@ -35,8 +35,8 @@ class Config(images.DigitsConfig):
 
 @stage("worst-pixel")
 def largest(config: Config, run: Run) -> dict[str, float]:
-    """Return the largest error of any pixel of any image, for roots of unity as eigenvalues and as many states as
-    pixels.
+    """Return the largest error over all pixels and images. The eigenvalues are roots of unity, and there are as many
+    states as pixels.
     """
     return {"error": max(float(part.abs().max()) for part in images.differences(config, "roots", config.length))}
 
@@ -66,8 +66,9 @@ def figures(config: Config, stages: Stages) -> Figures:
 
 
 def claims(config: Config, stages: Stages) -> Claims:
-    """Yield claims with their verdicts: with as many states as pixels, the condition number is 1 and errors are of
-    machine precision; with fewer states there are artifacts; for real inputs, half as many states suffice.
+    """Yield claims with their verdicts. With roots of unity and as many states as pixels, the condition number is 1 and
+    the errors are of machine precision. With fewer states there are artifacts. For real inputs, half as many states
+    suffice.
     """
     whole = images.measured(stages, "roots", config.length)
     kappa, worst = images.condition(whole, "complex"), float(largest(stages)["error"])

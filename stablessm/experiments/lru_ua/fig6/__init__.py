@@ -1,3 +1,3 @@
-"""The experiment ``lr-fig6``: how well conditioned the reconstruction of inputs that are sparse in a basis is (LRU-UA,
+"""The experiment ``lr-fig6``: the condition number of the reconstruction of inputs that are sparse in a basis (LRU-UA,
 figure 6).
 """

@@ -1,5 +1,5 @@
-"""Computes the condition number of Ω, the matrix that maps the coefficients of an input in a basis to the
-last state.
+"""Computes the condition number of the matrix Ω, which maps the coefficients of an input in a basis to the last state
+of a recurrence.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class Config:
     """Condition numbers above this value are determined by rounding errors."""
 
     def cases(self) -> list[tuple[int, int, int, int]]:
-        """Return all pairs of a number P of wavelets and a state size N ≥ P, as tuples (index of P, P, index of N, N).
-        For N < P the matrix ΩᵀΩ is singular.
+        """Return all combinations of a number P of wavelets and a state size N ≥ P, as tuples (index of P, P, index of
+        N, N). For N < P the matrix ΩᵀΩ is singular.
         """
         pairs = product(enumerate(self.functions), enumerate(self.sizes))
         return [(p, functions, n, size) for (p, functions), (n, size) in pairs if size >= functions]
@@ -45,8 +45,8 @@ class Config:
 
 @stage("ring-{ring:g}", over=lambda config: config.rings)
 def conditions(config: Config, run: Run, ring: float) -> Mapping[str, np.ndarray]:
-    """Return the condition number κ of the matrix Ω, which maps the coefficients of P Haar wavelets to N states,
-    (functions, sizes, draws); infinite for N < P.
+    """Return the condition number κ of the matrix Ω, (functions, sizes, draws), for random eigenvalues on a ring. Ω
+    maps the coefficients of P Haar wavelets to a state of size N; κ is infinite for N < P.
     """
     kappa = np.full((len(config.functions), len(config.sizes), config.draws), np.inf)
     for draw in range(config.draws):
@@ -59,8 +59,9 @@ def conditions(config: Config, run: Run, ring: float) -> Mapping[str, np.ndarray
 
 @stage("optimized")
 def placed(config: Config, run: Run) -> Mapping[str, np.ndarray]:
-    """Return the condition number κ of the matrix Ω (P Haar wavelets to N states) for optimized eigenvalues,
-    (functions, sizes). It is infinite for N < P, and NaN for N larger than half the length.
+    """Return the condition number κ of the matrix Ω, (functions, sizes), for optimized eigenvalues. Ω maps the
+    coefficients of P Haar wavelets to a state of size N; κ is infinite for N < P, and NaN for N larger than half the
+    length.
     """
     kappa = np.full((len(config.functions), len(config.sizes)), np.inf)
     for p, functions, n, size in config.cases():
@@ -72,7 +73,7 @@ def placed(config: Config, run: Run) -> Mapping[str, np.ndarray]:
 
 
 def medians(config: Config, stages: Stages) -> np.ndarray:
-    """Return the medians of the condition numbers over the draws, (rings, functions, sizes)."""
+    """Return the median condition number over the random draws of eigenvalues, (rings, functions, sizes)."""
     return np.stack([np.median(found["kappa"], axis=-1) for found in conditions.all(config, stages).values()])
 
 
@@ -124,8 +125,8 @@ def claims(config: Config, stages: Stages) -> Claims:
 
 
 def share(config: Config, pairs: Iterable[tuple[float, float]]) -> tuple[int, int]:
-    """Return in how many pairs (a, b) of condition numbers b is not clearly larger than a, and how many pairs can be
-    compared.
+    """Compare the condition numbers a and b of each pair (a, b). Return the number of pairs in which b is not clearly
+    larger than a, and the number of pairs that can be compared.
     """
     usable = [(a, b) for a, b in pairs if np.isfinite(a) and np.isfinite(b) and min(a, b) < config.rounding]
     return sum(b <= config.slack * a for a, b in usable), len(usable)

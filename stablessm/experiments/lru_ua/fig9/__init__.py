@@ -1,1 +1,3 @@
-"""The experiment ``lr-fig9``: a fixed linear recurrence and one MLP on a Lotka–Volterra system (LRU-UA, figure 9)."""
+"""The experiment ``lr-fig9``: an MLP on the states of a fixed linear recurrence learns a Lotka–Volterra system (LRU-UA,
+figure 9).
+"""

@@ -1,4 +1,6 @@
-"""Trains an MLP on the states of a fixed random linear recurrence to compute a controlled Lotka–Volterra system."""
+"""Trains an MLP on the states of a fixed random linear recurrence. The target is the output of a Lotka–Volterra system
+that is driven by the input.
+"""
 
 from __future__ import annotations
 
@@ -65,8 +67,9 @@ def trajectories(config: Config) -> tuple[Tensor, Tensor]:
     """Return inputs (trajectories, length, 1) and outputs (trajectories, length, 2) of the Lotka–Volterra system, in
     float64.
 
-    Inputs are mean + α₁ cos(2πk/L) + α₂ sin(2πk/L), (α₁, α₂) uniform in the disk of radius ``mean``: without a mean
-    inputs stay negative for long, which makes predators negative and prey explode.
+    An input is u_k = mean + α₁ cos(2πk/L) + α₂ sin(2πk/L), where (α₁, α₂) is random and uniform in the disk of radius
+    ``mean``. Inputs fluctuate around a positive mean, because an input that is negative for long makes the number of
+    predators negative and lets the number of prey explode.
     """
     draws = np.random.default_rng(config.seed).random((config.trajectories, 2))
     alpha = config.mean * np.sqrt(draws[:, 0]) * np.exp(2j * np.pi * draws[:, 1])
@@ -83,8 +86,8 @@ def split(config: Config) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 def start(config: Config) -> LinearRNNMLP:
-    """Return an untrained model that standardizes inputs and outputs by the mean and deviation of the training
-    trajectories.
+    """Return an untrained model. It standardizes its inputs and outputs with the mean and standard deviation over the
+    training trajectories.
     """
     model = seeded(
         config.seed, lambda: LinearRNNMLP(1, config.d_state, 2, hidden=config.hidden, r_min=config.r_min)
@@ -94,19 +97,21 @@ def start(config: Config) -> LinearRNNMLP:
 
 
 def relative(found: Tensor, y: Tensor) -> Tensor:
-    """Return the relative error |ŷ - y| / |y| at every step; the outputs are (…, 2), the errors (…,)."""
+    """Return the relative error |ŷ - y| / |y| at every step, where ŷ is ``found``. The outputs have the shape (…, 2),
+    the errors (…,).
+    """
     return torch.linalg.vector_norm(found - y, dim=-1) / torch.linalg.vector_norm(y, dim=-1)
 
 
 def trained(config: Config, run: Run, way: str) -> LinearRNNMLP:
-    """Return the trained model. For ``way="fixed"`` only the MLP is trained; otherwise all weights are trained further
-    after that.
+    """Return the trained model. First only the MLP is trained, with a fixed recurrence; ``way="fixed"`` stops there.
+    Otherwise all weights are then trained further.
     """
     (u, y), model = split(config)[0], start(config)
 
     @cache
     def steps() -> Batch:
-        """Return states and target outputs at all steps of all training trajectories, shuffled."""
+        """Return states and correct outputs at all steps of all training trajectories, in random order."""
         device = config.fixed.chosen_device()
         with torch.no_grad():
             parts = [model.to(device).features(part) for part in u.to(device).split(64)]
@@ -133,10 +138,11 @@ def trained(config: Config, run: Run, way: str) -> LinearRNNMLP:
 
 
 def slowly(start: LinearRNNMLP, moved: LinearRNNMLP, part: float) -> dict[str, Tensor]:
-    """Return the weights of ``moved``, except that the recurrent weights are moved only the fraction ``part`` of the
-    way from ``start`` to ``moved``.
+    """Return the weights of the model ``moved``, with one change: the recurrent weights are only the fraction ``part``
+    of the way from ``start`` to ``moved``.
 
-    This reduces the learning rate of the recurrence: a change of the phase of λ is multiplied by k in λ^k.
+    Training through this function reduces the learning rate of the recurrence by the factor ``part``. The recurrence
+    requires a smaller rate because the power λ^k multiplies a change of the phase of λ by k.
     """
     weights: dict[str, Tensor] = dict(moved.named_parameters())
     for name, w in start.recurrence.named_parameters(prefix="recurrence"):
@@ -145,7 +151,9 @@ def slowly(start: LinearRNNMLP, moved: LinearRNNMLP, part: float) -> dict[str, T
 
 
 def predicted(config: Config, run: Run, way: str, u: Tensor) -> Tensor:
-    """Return the outputs that a trained model predicts for the held-out inputs."""
+    """Return the outputs for the held-out inputs u that are predicted in one of four ways: by a trained model, by a
+    linear readout (``linear``), or by the mean trajectory (``mean``).
+    """
     if way in WAYS:
         device = config.fixed.chosen_device()
         model = trained(config, run, way).to(device)
@@ -170,8 +178,8 @@ def predicted(config: Config, run: Run, way: str, u: Tensor) -> Tensor:
 
 @stage("errors-{way}", over=lambda config: (*WAYS, *CONTROLS))
 def errors(config: Config, run: Run, way: str) -> Mapping[str, Any]:
-    """Return, for every step, statistics of the relative error |ŷ - y| / |y| over the held-out trajectories, and some
-    example trajectories.
+    """Return statistics of the relative error |ŷ - y| / |y| over the held-out trajectories (median, ninth decile,
+    fraction of small errors) for every step, the largest error, and some example trajectories.
     """
     u, y = split(config)[1]
     found = predicted(config, run, way, u)
@@ -220,8 +228,8 @@ def figures(config: Config, stages: Stages) -> Figures:
 
 
 def compared(error: float, other: float) -> str:
-    """Compare two errors and return ``better than``, ``worse than`` or ``as good as`` (a difference of at most a
-    tenth).
+    """Compare two errors and return ``better than``, ``worse than`` or ``as good as``. Errors that differ by at most a
+    tenth are as good as each other.
 
     >>> compared(1.0, 1.05), compared(1.0, 2.0)
     ('as good as', 'better than')

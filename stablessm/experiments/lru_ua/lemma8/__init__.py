@@ -1,3 +1,3 @@
-"""The experiment ``lr-lemma8``: whether one continuous causal map gives the outputs at all positions (LRU-UA,
-lemma 8).
+"""The experiment ``lr-lemma8``: can maps that compute the output at one position each be joined into one causal map
+that is continuous in the position? (LRU-UA, lemma 8)
 """

@@ -1,5 +1,6 @@
-"""Checks lemma 8 of LRU-UA, as printed and as corrected, which says that one continuous causal map gives the outputs at
-all positions.
+"""Checks lemma 8 of LRU-UA. Let T_k be a causal map that computes the output at position k. The lemma says that one
+causal map, continuous in the position, gives the outputs of all T_k. Its equations are checked as printed and as
+corrected.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ class LemmaConfig:
 
 
 def interpolated(at: Callable[[int], np.ndarray], t: float, last: int, form: str) -> np.ndarray:
-    """Return the value at position t, interpolated from the values ``at(k)``, k = 1 … last, by equation 26 or 31.
+    """Return the value at position t, interpolated linearly from the values ``at(k)`` at the positions k = 1 … last.
+    Equations 26 and 31 of LRU-UA have this form; ``form`` selects the ``corrected`` or the ``printed`` equation.
 
     >>> [float(interpolated(lambda k: np.array(10.0 * k), 2.0, 3, form)) for form in FORMS]
     [20.0, 0.0]
@@ -57,8 +59,8 @@ def interpolated(at: Callable[[int], np.ndarray], t: float, last: int, form: str
 
 
 def family(config: LemmaConfig, seed: int) -> Callable[[np.ndarray, int], np.ndarray]:
-    """Return the function (u, k) ↦ T_k[u] = tanh(A_k u_(1:k)) with random matrices A_k: one causal map
-    T_k for each k.
+    """Return a function of inputs u and a position k that computes T_k[u] = tanh(A_k u_(1:k)). The random matrix A_k is
+    different for every position k, so each T_k is a causal map of its own.
     """
     rng = np.random.default_rng(seed)
     weights = rng.normal(size=(config.length + 1, 3, config.length))
@@ -67,10 +69,12 @@ def family(config: LemmaConfig, seed: int) -> Callable[[np.ndarray, int], np.nda
 
 @stage("map-{form}", over=lambda config: FORMS)
 def mapped(config: LemmaConfig, run: Run, form: str) -> Mapping[str, np.ndarray]:
-    """Measure the interpolated map: ``whole`` is its relative error at whole positions, ``change`` its largest change
-    over a step of each length h, and ``causal`` its largest change when only later inputs change.
+    """Measure the map that interpolates between the maps T_k.
 
-    ``value``: the first output of the first seed on the grid ``time``, and ``target`` at whole positions.
+    Return ``whole``, its relative error at whole positions t = k, where it should equal T_k; ``change``, its largest
+    change when t increases by h, for each h in ``steps``; and ``causal``, its largest change when only inputs after t
+    are replaced. For figures, also return the first output of the first seed on a grid of positions (``value`` and
+    ``time``), and the outputs of the T_k (``target``).
     """
     last, whole, causal = config.length, 0.0, 0.0
     change, shown, target = np.zeros(len(config.steps)), np.zeros(0), np.zeros(0)
@@ -98,7 +102,9 @@ def mapped(config: LemmaConfig, run: Run, form: str) -> Mapping[str, np.ndarray]
 
 @stage("clock")
 def clock(config: LemmaConfig, run: Run) -> Mapping[str, np.ndarray]:
-    """Return the positions k = 1 … length that equation 30 recovers from the state of one mode."""
+    """Return the positions that equation 30 of LRU-UA recovers from the state of a mode with constant input. The true
+    positions are k = 1 … length.
+    """
     state, states = 0.0, []
     for _ in range(config.length):
         state = config.clock * state + 1
@@ -108,8 +114,8 @@ def clock(config: LemmaConfig, run: Run) -> Mapping[str, np.ndarray]:
 
 @stage("reconstruction-{form}", over=lambda config: FORMS)
 def reconstruction(config: LemmaConfig, run: Run, form: str) -> Mapping[str, np.ndarray]:
-    """Return the relative error (seeds, length) of the first k inputs, reconstructed from the state after step k at the
-    position that :func:`clock` recovers.
+    """Reconstruct the first k inputs from the state after step k, and return the relative errors (seeds, length). The
+    position k is not given; :func:`clock` recovers it.
     """
     psi = haar(config.length, config.functions).numpy()
     positions = clock(run)["positions"]
@@ -130,7 +136,9 @@ def reconstruction(config: LemmaConfig, run: Run, form: str) -> Mapping[str, np.
 
 
 def figures(config: LemmaConfig, stages: Stages) -> Figures:
-    """Yield figures of the interpolated map and of the reconstruction error."""
+    """Yield a figure of the outputs of the interpolated map against the position, and of the errors of the
+    reconstructed inputs.
+    """
     maps = {form: mapped(stages, form) for form in FORMS}
     steps = np.arange(1, config.length + 1)
     drawn = [lines(one["time"], {f"equation 26, {form}": one["value"]})[0] for form, one in maps.items()]

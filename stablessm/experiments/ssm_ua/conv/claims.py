@@ -1,4 +1,6 @@
-"""The claims of ``su-conv``: proposition 3.2, remark 3.3, theorem A.3, and a comparison with trained models."""
+"""The claims of ``su-conv``: proposition 3.2 and remark 3.3 of SSM-UA, theorem A.3 of IAT, and a comparison with
+trained models.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,8 @@ Found = Mapping[str, Mapping[str, np.ndarray]]
 
 
 def claims(config: measured.ConvConfig, stages: Stages) -> Claims:
-    """Yield claims, with their verdicts, on universality, the number of states, the limits of the error, the output of
-    the layer, and trained models.
+    """Yield claims, with their verdicts: one layer approximates every convolution, how many states it needs, lower and
+    upper bounds on the error of the kernel, the error of the layer's output, and a comparison with trained models.
     """
     tolerances, orders = measured.by_tolerance.all(config, stages), measured.by_order.all(config, stages)
     yield universality(config, tolerances)
@@ -69,8 +71,8 @@ def needed(config: measured.ConvConfig, tolerances: Found, orders: Found) -> Cla
 
 
 def hankel_limit(config: measured.ConvConfig, orders: Found) -> Claim:
-    """Return a claim, with its verdict, that compares errors of sums of m exponentials with the Hankel singular value
-    σ_{m+1}.
+    """Return a claim with its verdict: the errors of sums of m exponentials are compared with the Hankel singular value
+    σ_(m+1) of the kernel, a lower bound on their ℓ¹ error.
     """
     low, high = [], []
     for found in orders.values():
@@ -91,7 +93,9 @@ def hankel_limit(config: measured.ConvConfig, orders: Found) -> Claim:
 
 
 def output(config: measured.ConvConfig, tolerances: Found) -> Claim:
-    """Return a claim, with its verdict, on how the error of the layer's output is bounded (equations 43 to 46)."""
+    """Return a claim with its verdict: the error of the layer's output is at most the bound that follows from the error
+    of its kernel (SSM-UA, equations 43 to 46).
+    """
     names = ("layer_error", "l1_error", "rounding")
     off, certified, rounding = (np.concatenate([found[name] for found in tolerances.values()]) for name in names)
     ratios = off / (certified + rounding)

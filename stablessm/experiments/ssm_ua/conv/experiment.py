@@ -1,4 +1,6 @@
-"""Approximates convolutions by one linear layer: number of states, limits of the error, output of the layer."""
+"""Approximates convolutions by one linear layer: the number of states it needs, bounds on the error of its kernel, and
+the error of its output.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,8 @@ GROUPS = {
 
 
 def figures(config: measured.ConvConfig, stages: Stages) -> Figures:
-    """Yield figures of two errors against the number m of exponentials: the largest error with its Hankel lower bound,
-    and the L¹ error with the Jackson bound.
+    """Yield figures of two errors of the kernel against the number m of exponentials: the largest error, with a lower
+    bound from Hankel singular values, and the L¹ error, with an upper bound from Jackson's inequality.
     """
     groups: dict[str, list[Series]] = {}
     orders = list(config.orders)

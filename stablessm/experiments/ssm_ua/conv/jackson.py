@@ -1,4 +1,6 @@
-"""Theorem A.3 of IAT with an explicit constant: how fast polynomials in e^(-βt/(α+1)) approximate a kernel."""
+"""Bounds how fast sums of m exponentials approximate a kernel: theorem A.3 of IAT with an explicit constant. The sums
+are polynomials in s = e^(-βt/(α+1)); the kernel and its first α derivatives decay like e^(-βt).
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,8 @@ _BETAS = np.geomspace(0.05, 0.95, 40)  # below 1: e^(βt) ρ must go to 0
 
 
 def derivatives(rho: Analytic, alpha: int, times: np.ndarray = TIMES) -> np.ndarray:
-    """Return the derivatives ρ, ρ', …, ρ^(α), (α+1, times), by Cauchy's integral over a circle around each time.
+    """Return the kernel ρ and its first α derivatives at the given times, (α+1, times). They are computed by Cauchy's
+    integral formula, on a circle around each time.
 
     >>> derivatives(np.exp, 2, np.array([1.0])).round(12).ravel() == np.exp(1.0).round(12)
     array([ True,  True,  True])
@@ -45,22 +48,25 @@ def derivatives(rho: Analytic, alpha: int, times: np.ndarray = TIMES) -> np.ndar
 
 
 def gamma(rows: np.ndarray, beta: float, unit: float) -> float:
-    """Return sup |e^(βt) y^(k)(t)| / β^k over t ≥ 0 and k = 1 … α+1, where y is an integral of ρ and time has the unit
-    ``unit``.
+    """Return γ, the constant of theorem A.3 of IAT: the supremum of |e^(βt) y^(k)(t)| / β^k over t ≥ 0 and k = 1 … α+1,
+    if time is measured in units of ``unit``. Here y is an integral of the kernel ρ.
 
-    ``rows`` are :func:`derivatives`; y^(k) is the derivative of order k - 1 of ρ.
+    ``rows`` are the :func:`derivatives` of ρ: the derivative y^(k) of order k is the derivative of ρ of order k - 1.
     """
     powers = np.arange(1, len(rows) + 1)[:, None]
     return float((np.abs(rows) * unit**powers * np.exp(beta / unit * TIMES) / beta**powers).max())
 
 
 def bound(rows: np.ndarray, orders: np.ndarray) -> np.ndarray:
-    """Return an upper bound on the error ∫ |ρ - ρ̂| dt of sums ρ̂ of m exponentials, minimized over β, for each order m
-    > α; inf for other orders.
+    """Return for each order m an upper bound on the error ∫ |ρ - ρ̂| dt of a suitable sum ρ̂ of m exponentials. The
+    bound is minimized over β, and is inf for m ≤ α. ``rows`` are the :func:`derivatives` of the kernel ρ up to order α.
 
-    With s = e^(-βt/(α+1)) let q(s) = ρ(t)/s on [0, 1]. Jackson: polynomials p of degree m - 1 come within
-    (π/4)^α sup |q^(α)| / (m (m-1) … (m-α+1)) of it. Times s they are sums of m exponentials, and
-    ∫ s |q - p| dt ≤ (α+1)/β sup |q - p|.
+    With s = e^(-βt/(α+1)), let q(s) = ρ(t)/s for s in [0, 1]. By Jackson's inequality a polynomial p of degree m - 1
+    exists with::
+
+        sup |q - p| ≤ (π/4)^α sup |q^(α)| / (m (m-1) … (m-α+1))
+
+    Then ρ̂ = s p(s) is a sum of m exponentials, and its error is ∫ s |q - p| dt ≤ (α+1)/β sup |q - p|.
     """
     alpha = len(rows) - 1
     scale = min((alpha + 1) / beta * _curvature(rows, beta) for beta in _BETAS)
@@ -69,10 +75,10 @@ def bound(rows: np.ndarray, orders: np.ndarray) -> np.ndarray:
 
 
 def _curvature(rows: np.ndarray, beta: float) -> float:
-    """Return the maximum of |q^(α)|, where q(s) is the function ρ(t)/s of s = e^(-βt/(α+1)), computed from the
-    derivatives ρ, ρ', …, ρ^(α).
+    """Return sup |q^(α)|, the supremum of the derivative of order α of q(s) = ρ(t)/s, where s = e^(-βt/(α+1)). ``rows``
+    are the :func:`derivatives` ρ, ρ', …, ρ^(α).
 
-    θ = s d/ds is -((α+1)/β) d/dt, so that q^(α) = s^(-α-1) (θ-1)(θ-2)…(θ-α) ρ, and s^(-α-1) = e^(βt).
+    With θ = s d/ds = -((α+1)/β) d/dt, the derivative is q^(α) = s^(-α-1) (θ-1)(θ-2)…(θ-α) ρ, where s^(-α-1) = e^(βt).
     """
     factors = np.polynomial.Polynomial([1.0])
     for j in range(1, len(rows)):
@@ -81,8 +87,12 @@ def _curvature(rows: np.ndarray, beta: float) -> float:
 
 
 def polynomial_error(rho: Analytic, alpha: int, beta: float, order: int) -> float:
-    """Return the error ∫ |ρ - ρ̂| dt of the sum of exponentials ρ̂ in the proof of theorem A.3, which is computed by
-    polynomial interpolation at Chebyshev points, with degree order - 1.
+    """Return the error ∫ |ρ - ρ̂| dt of the sum ρ̂ of ``order`` exponentials that the proof of theorem A.3 of IAT
+    constructs for the kernel ρ.
+
+    With s = e^(-βt/(α+1)) the sum is ρ̂ = s p(s), where p is a polynomial of degree ``order`` - 1. Here p interpolates
+    ρ(t)/s at the Chebyshev points of [0, 1]. The theorem assumes that ρ and its first α derivatives decay at least as
+    fast as e^(-βt).
     """
 
     def q(s: np.ndarray) -> np.ndarray:

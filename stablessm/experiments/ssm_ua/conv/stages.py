@@ -1,5 +1,5 @@
-"""The stages of ``su-conv``: errors by number of states and by tolerance, errors of outputs, convergence rates, and
-trained losses.
+"""The stages of ``su-conv``: errors of kernels by number of states and by tolerance, errors of outputs, convergence
+rates, and expected losses that are compared with trained models.
 """
 
 from __future__ import annotations
@@ -59,8 +59,9 @@ class ConvConfig:
 
 @stage(lambda name: f"order-{slug(name)}", over=lambda config: config.kernels)
 def by_order(config: ConvConfig, run: Run, name: str) -> Mapping[str, Any]:
-    """Return, for each number of states, the errors of our sum of exponentials and of the sum in the paper's proof; and
-    the Hankel singular values of the kernel.
+    """Return for each number m of states the errors of two sums of m exponentials that approximate the kernel: the sum
+    that this library fits and, for one kernel, the sum in the proof of the paper. Also return the Hankel singular
+    values of the kernel.
     """
     sums = [attempt(KERNELS[name], config.horizon, order=order) for order in config.orders]
     found: dict[str, Any] = {key: [getattr(es, key) for es in sums] for key in ("order", "error", "l1_error")}
@@ -71,8 +72,8 @@ def by_order(config: ConvConfig, run: Run, name: str) -> Mapping[str, Any]:
 
 @stage(lambda name: f"tolerance-{slug(name)}", over=lambda config: config.kernels)
 def by_tolerance(config: ConvConfig, run: Run, name: str) -> Mapping[str, Any]:
-    """Return, for each tolerance, the order and the errors of our sum of exponentials, and the error of the layer with
-    this kernel.
+    """Return for each tolerance the number of exponentials and the errors of the sum that this library fits to the
+    kernel, and the error of the output of the layer with this sum as its kernel.
     """
     sums = [attempt(KERNELS[name], config.horizon, tol=tolerance) for tolerance in config.tolerances]
     found = {key: [getattr(es, key) for es in sums] for key in ("order", "error", "l1_error", "rounding")}
@@ -80,8 +81,8 @@ def by_tolerance(config: ConvConfig, run: Run, name: str) -> Mapping[str, Any]:
 
 
 def attempt(kernel: str, horizon: int, **bound: Any) -> ExponentialSum:
-    """Return the sum of exponentials that fits a kernel, or the best sum that was found if no sum meets the
-    tolerance.
+    """Fit a sum of exponentials to a kernel and return it. If no sum meets the tolerance, return the best sum that was
+    found.
     """
     try:
         return exponential_sum(kernel, horizon, **bound)
@@ -90,8 +91,7 @@ def attempt(kernel: str, horizon: int, **bound: Any) -> ExponentialSum:
 
 
 def hankel_values(kernel: str, horizon: int) -> np.ndarray:
-    """Return the singular values of the Hankel matrix of a kernel ρ, with the entries ρ(i + j), i, j = 0 …
-    horizon/2.
+    """Return the singular values of the Hankel matrix of a kernel ρ. Its entries are ρ(i + j) for i, j = 0 … horizon/2.
     """
     from scipy.linalg import hankel, svdvals
 
@@ -100,8 +100,8 @@ def hankel_values(kernel: str, horizon: int) -> np.ndarray:
 
 
 def proof_error(name: str, horizon: int, order: int) -> float:
-    """Return the largest error |ρ - ρ̂| on the grid, where ρ̂ is the polynomial in e^(-t) that interpolates the kernel
-    ρ at Chebyshev points (eq. 47).
+    """Return the largest error |ρ - ρ̂| over the steps up to the horizon, where ρ̂ is the polynomial in e^(-t) that
+    interpolates the kernel ρ at Chebyshev points (SSM-UA, equation 47).
     """
     kernel, times = parse(KERNELS[name]), np.arange(horizon + 1.0)
     ends = [float(np.exp(-float(horizon))), 1.0]
@@ -110,8 +110,8 @@ def proof_error(name: str, horizon: int, order: int) -> float:
 
 
 def layer_error(es: ExponentialSum, kernel: str, horizon: int) -> float:
-    """Return the largest error sup |y - ŷ| / sup |x| of the output ŷ of a layer, where y is the convolution of x with
-    the kernel, over three inputs x: noise, a step and an impulse.
+    """Return the largest error of the output ŷ of a layer, sup |y - ŷ| / sup |x|, over three inputs x: noise, a step
+    and an impulse. The correct output y is the convolution of x with the kernel.
     """
     noise = np.random.default_rng(0).standard_normal(horizon + 1)
     inputs = np.stack([noise / np.abs(noise).max(), np.ones(horizon + 1), np.eye(1, horizon + 1)[0]])
@@ -124,8 +124,9 @@ def layer_error(es: ExponentialSum, kernel: str, horizon: int) -> float:
 
 @stage(lambda name: f"rate-{slug(name)}", over=lambda config: jackson.KERNELS)
 def rate(config: ConvConfig, run: Run, name: str) -> Mapping[str, Any]:
-    """Return, for each order, the error ∫ |ρ - ρ̂| dt of our sum of exponentials in continuous time. Also return, for
-    each α, the error of the sum in the proof, and the bound on this error.
+    """Return errors ∫ |ρ - ρ̂| dt of sums of m exponentials ρ̂ in continuous time, for each order m: the error of the
+    sum that this library fits, and for each α the error of the sum in the proof of theorem A.3 of IAT and the bound on
+    it. Also return the constant γ of the theorem in two units of time.
     """
     rho, orders, alphas = jackson.KERNELS[name], np.array(config.jackson_orders), config.alphas
     rows = jackson.derivatives(rho, max(alphas))
@@ -147,8 +148,9 @@ def rate(config: ConvConfig, run: Run, name: str) -> Mapping[str, Any]:
 
 
 def l1_distance(es: ExponentialSum, kernel: Any) -> float:
-    """Return the distance ∫ |ρ - ρ̂| dt between a kernel ρ and a sum of exponentials ρ̂, by the trapezoidal rule up to
-    four horizons; beyond four horizons, a bound on ∫ |ρ̂| dt is added instead.
+    """Return an upper bound on the distance ∫ |ρ - ρ̂| dt between a kernel ρ and a sum of exponentials ρ̂. Up to four
+    horizons the integral is computed by the trapezoidal rule; for later times, where ρ is negligible, a bound on ∫ |ρ̂|
+    dt is added.
     """
     end = 4 * es.horizon * es.dt
     times = np.linspace(0, end, 32 * es.horizon + 1)
@@ -158,8 +160,8 @@ def l1_distance(es: ExponentialSum, kernel: Any) -> float:
 
 @stage("trained")
 def trained(config: ConvConfig, run: Run) -> Mapping[str, Any]:
-    """Return for each order the expected square error of the last output, Σ (ρ - ρ̂)², if the input is white noise of
-    variance 1.
+    """Return for each order the expected square error of the layer's last output, Σ (ρ - ρ̂)², for white noise of
+    variance 1 as input. Here ρ̂ is the fitted sum of exponentials with this number of terms.
     """
     times, losses = np.arange(config.trained_horizon + 1.0), {}
     for name, kernel in TRAINED.items():

@@ -1,3 +1,3 @@
-"""The experiment ``su-decay``: how fast outputs converge after a linear layer and after an activation (SSM-UA,
-propositions 3.11 and 3.12).
+"""The experiment ``su-decay``: if an input converges exponentially, how fast do the outputs of a linear layer and of an
+activation converge? (SSM-UA, propositions 3.11 and 3.12)
 """

@@ -1,4 +1,4 @@
-"""Measures how fast outputs converge when the input converges exponentially."""
+"""Measures how fast the outputs of linear layers and activations converge when the input converges exponentially."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ class DecayConfig:
 
 
 def rate(distance: np.ndarray, dt: float, decades: float) -> float:
-    """Return the exponential rate at which the distance from a limit falls, fitted to the last half of the steps above
-    the rounding level.
+    """Return the exponential rate at which a distance from a limit falls. The rate is fitted to the later half of the
+    steps at which the distance is above 10^(-``decades``) times its maximum.
 
     >>> round(rate(np.exp(-0.3 * np.arange(100)), 1.0, 9.0), 6)
     0.3
@@ -60,8 +60,8 @@ def rate(distance: np.ndarray, dt: float, decades: float) -> float:
 
 @stage("layer-{slowest:g}", over=lambda config: config.slowest)
 def layer(config: DecayConfig, run: Run, slowest: float) -> Mapping[str, np.ndarray]:
-    """Return the convergence rate of the output y(t) for every seed, and the distance |y(t) - y*| from its limit y* for
-    the first seed.
+    """Compute the output y(t) of random linear layers for an input that converges exponentially. Return for each seed
+    the rate at which y(t) converges to its limit y*, and for the first seed the distance |y(t) - y*|.
     """
     steps = int(1.3 * config.decades * np.log(10) / min(config.input, slowest) / config.dt)
     time = torch.arange(1, steps + 1, dtype=torch.float64) * config.dt
@@ -87,8 +87,8 @@ def layer(config: DecayConfig, run: Run, slowest: float) -> Mapping[str, np.ndar
 
 @stage("activations")
 def activated(config: DecayConfig, run: Run) -> Mapping[str, np.ndarray]:
-    """Return the convergence rate of the output of each activation, for inputs that approach each limit from above and
-    from below: (activations, limits, 2).
+    """Return the convergence rates of the outputs of activations, (activations, limits, 2). The inputs converge to each
+    limit x*, once from above and once from below (last axis).
     """
     steps = int(1.3 * config.decades * np.log(10) / config.input / config.dt)
     wave = torch.exp(-config.input * torch.arange(steps, dtype=torch.float64) * config.dt)
@@ -104,8 +104,8 @@ def activated(config: DecayConfig, run: Run) -> Mapping[str, np.ndarray]:
 
 
 def figures(config: DecayConfig, stages: Stages) -> Figures:
-    """Yield a figure of the convergence rate of the output against the slowest rate of the layer, and of example
-    convergences.
+    """Yield a figure of the convergence rate of the output against the slowest rate of the layer, and of the distance
+    from the limit in some examples.
     """
     found = layer.all(config, stages)
     rates = {"measured, median of the seeds": [float(np.median(one["rates"])) for one in found.values()]}

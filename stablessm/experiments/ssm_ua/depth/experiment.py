@@ -1,5 +1,5 @@
-"""Compares memory functions of deep linear RNNs with equation 38 and with the limit of this equation for
-equal rates.
+"""Compares measured memory functions of deep linear RNNs with equation 38 of SSM-UA, which is for two layers with
+different rates, and with the limit of equal rates.
 """
 
 from __future__ import annotations
@@ -44,8 +44,9 @@ class DepthConfig:
 
 
 def chain(rates: list[Tensor], between: list[Tensor], U: Tensor, C: Tensor, dt: float) -> ContinuousRNN:
-    """Return one RNN that computes a stack of linear layers h_l' = Λ_l h_l + U_l h_{l+1}; the input enters the last
-    layer, and C reads the first.
+    """Return one RNN that computes a stack of linear layers h_l' = Λ_l h_l + U_l h_(l+1). Λ_l is diagonal with the
+    entries ``rates[l]``, and U_l is ``between[l]``. The input enters the last layer through ``U``, and the output is
+    read from the first layer by ``C``.
     """
     ends = np.cumsum([0, *(len(rate) for rate in rates)]).tolist()
     model = ContinuousRNN(1, ends[-1], 1, activation="linear", solver="exponential", dt=dt, bias=False).double()
@@ -59,10 +60,12 @@ def chain(rates: list[Tensor], between: list[Tensor], U: Tensor, C: Tensor, dt: 
 
 
 def equation(formula: str, first: Tensor, second: Tensor, C: Tensor, U1: Tensor, U2: Tensor, times: Tensor) -> Tensor:
-    """Return the values of equation 38 in one of three forms: ``ours`` (corrected), ``quotient`` (corrected, but with
-    the printed quotient, which is inaccurate for nearly equal rates) or ``printed``.
+    """Return the values of equation 38 of SSM-UA at the given times, in one of three forms: ``ours`` (corrected),
+    ``printed``, or ``quotient`` (corrected, but computed with the printed quotient, which is inaccurate for nearly
+    equal rates).
 
-    (e^{bt} - e^{at}) / (b - a) = e^{(a+b)t/2} · t · sinh(z)/z with z = (b - a)t/2, without cancellation.
+    The other forms replace the quotient by an expression without cancellation: (e^(bt) - e^(at)) / (b - a) =
+    e^((a+b)t/2) · t · sinh(z)/z with z = (b - a)t/2.
     """
     a, b, t = first[:, None], second[None, :], times[:, None, None]
     if formula == "quotient":
@@ -75,8 +78,8 @@ def equation(formula: str, first: Tensor, second: Tensor, C: Tensor, U1: Tensor,
 
 @stage("two-layers-{gap:g}", over=lambda config: config.gaps)
 def errors(config: DepthConfig, run: Run, gap: float) -> Mapping[str, np.ndarray]:
-    """Return the largest relative error of each form of equation 38 for every seed, and the memory function of the
-    first seed.
+    """Compare the memory functions of two-layer RNNs, whose rates differ by ``gap``, with equation 38 of SSM-UA. Return
+    for each seed the largest relative error of each form of the equation, and the memory function of the first seed.
     """
 
     def one(seed: int) -> tuple[list[float], MemoryCurve]:
@@ -96,8 +99,8 @@ def errors(config: DepthConfig, run: Run, gap: float) -> Mapping[str, np.ndarray
 
 
 def off_by(ratio: np.ndarray, *, scaled: bool) -> float:
-    """Return the largest distance of the ratios from 1; with ``scaled``, after multiplying all ratios by the constant
-    that makes this distance smallest.
+    """Return the largest distance of the ratios from 1. With ``scaled``, all ratios are first multiplied by the
+    constant that makes this distance smallest.
     """
     low, high = float(ratio.min()), float(ratio.max())
     return (high - low) / (high + low) if scaled else max(high - 1, 1 - low)
@@ -105,19 +108,22 @@ def off_by(ratio: np.ndarray, *, scaled: bool) -> float:
 
 @kept(MemoryCurve, "depth-{depth}", over=lambda config: config.depths)
 def deep(config: DepthConfig, run: Run, depth: int) -> MemoryCurve:
-    """Return the memory function of ``depth`` layers with one mode each and the same rate."""
+    """Return the measured memory function of a stack of ``depth`` linear layers, each with one mode of the same rate.
+    """
     one = torch.ones(1, 1, dtype=torch.float64)
     model = chain([-config.rate * one[0]] * depth, [one] * (depth - 1), one, one, config.dt)
     return memory_function(model, config.horizon, linear=True, progress=False)
 
 
 def gamma(config: DepthConfig, depth: int, time: np.ndarray) -> np.ndarray:
-    """Return the expected memory function of L layers with equal rates, t^{L-1} e^{λt} / (L-1)!."""
+    """Return the memory function that theory predicts for L linear layers with equal rates: t^(L-1) e^(λt) / (L-1)!."""
     return time ** (depth - 1) * np.exp(-config.rate * time) / math.factorial(depth - 1)
 
 
 def figures(config: DepthConfig, stages: Stages) -> Figures:
-    """Yield a figure of the formulas' errors against the gap between the rates, and of memory functions by depth."""
+    """Yield a figure of the errors of the forms of equation 38 against the gap between the rates, and of memory
+    functions for several depths.
+    """
     gaps = [gap for gap in config.gaps if gap > 0]
     labels = ("per-mode weights, no cancellation", "the quotient as printed", "weights as printed, best factor")
     worst = {
@@ -138,8 +144,8 @@ def figures(config: DepthConfig, stages: Stages) -> Figures:
 
 
 def claims(config: DepthConfig, stages: Stages) -> Claims:
-    """Yield claims, with their verdicts, on equation 38 as corrected and as printed, the limit of equal rates, and the
-    effect of depth.
+    """Yield claims, with their verdicts, on equation 38 of SSM-UA as corrected and as printed, on its limit for equal
+    rates, and on the effect of depth.
     """
     found = errors.all(config, stages)
     ours = max(float(one["ours"].max()) for one in found.values())

@@ -1,5 +1,5 @@
-"""Computes elementwise functions by two layers without memory, and compares the width with the proven error
-(proposition 3.1).
+"""Computes elementwise functions by two layers without memory, and compares the width of the layers with the proven
+error (SSM-UA, proposition 3.1).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ REQUIRED = 1e-3
 
 
 class Function(NamedTuple):
-    """A function f to approximate, with its domain and a Lipschitz constant that was proven by hand."""
+    """A function f to approximate, its domain, and a Lipschitz constant of f that was derived by hand."""
 
     f: Callable[[np.ndarray], np.ndarray]
     domain: tuple[tuple[float, float], ...]
@@ -29,7 +29,9 @@ class Function(NamedTuple):
 
 
 def smooth(seed: int = 1, terms: int = 12) -> Function:
-    """Return a random smooth function Σ a_k cos(k x + φ_k), where a_k is Gaussian divided by k."""
+    """Return the function Σ a_k cos(k x + φ_k) with random phases φ_k; the coefficient a_k is a Gaussian random number
+    divided by k.
+    """
     draw = np.random.default_rng(seed)
     k = np.arange(1, terms + 1)
     a, phase = draw.normal(size=terms) / k, draw.uniform(0, 2 * np.pi, terms)
@@ -65,8 +67,8 @@ class ElementwiseConfig:
 
 @stage(lambda name: f"function-{list(SCALAR | MORE).index(name)}", over=lambda config: SCALAR | MORE)
 def built(config: ElementwiseConfig, run: Run, name: str) -> Mapping[str, np.ndarray]:
-    """Return, for one function and every tolerance, the width and the errors of the network, and how much the input at
-    one step changes the outputs at other steps.
+    """Approximate one function at each tolerance. Return the width and the errors of the network, and how much its
+    outputs at other steps change if the input at one step is replaced (a layer without memory gives 0).
     """
     target, rows, shown = (SCALAR | MORE)[name], [], []
     one, (low, high) = len(target.domain) == 1, np.array(target.domain).T

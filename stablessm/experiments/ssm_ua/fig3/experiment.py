@@ -1,5 +1,5 @@
-"""Computes Kolmogorov–Arnold superpositions by five layers, and measures error and width (proposition 3.6,
-remark 3.7).
+"""Computes Kolmogorov–Arnold superpositions by models of five layers, and measures their error and width (SSM-UA,
+proposition 3.6 and remark 3.7).
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ KEPT = ("error", "rms_error", "condition", "base", "families", "width", "paramet
 
 @dataclass(frozen=True)
 class SuperpositionConfig:
-    """Settings of ``su-fig3``: numbers of levels and digits of the constructions, lengths of the inputs, and
-    thresholds. The paper has only a drawing.
+    """Settings of ``su-fig3``: the arguments ``level`` and ``digits`` of the constructions, which set their accuracy,
+    the lengths of the inputs, and thresholds. The paper has only a drawing.
     """
 
     levels: tuple[int, ...] = (1, 2, 3, 4)
@@ -49,22 +49,24 @@ def _facts(found: KolmogorovArnold) -> Mapping[str, Any]:
 
 @stage(lambda name, level, digits: f"target-{list(TARGETS).index(name)}-level-{level}-digits-{digits}")
 def refined(config: SuperpositionConfig, run: Run, name: str, level: int, digits: int) -> Mapping[str, Any]:
-    """Return widths and errors of the five layers for a function of two variables, with a given number of levels and
-    digits.
+    """Build the five-layer model of a function of two variables with the given arguments ``level`` and ``digits`` of
+    :func:`~stablessm.constructions.kolmogorov_arnold`, and return its widths and errors.
     """
     return _facts(kolmogorov_arnold(TARGETS[name], 2, level=level, digits=digits))
 
 
 @stage("length-{length}", over=lambda config: config.lengths)
 def longer(config: SuperpositionConfig, run: Run, length: int) -> Mapping[str, Any]:
-    """Return widths and errors of the five layers for the product of ``length`` inputs, with the default numbers of
-    levels and digits.
+    """Build the five-layer model of the product of ``length`` inputs, with the default ``level`` and ``digits``, and
+    return its widths and errors.
     """
     return _facts(kolmogorov_arnold(lambda x: x.prod(1), length))
 
 
 def run(config: SuperpositionConfig, run: Run) -> None:
-    """Build the layers for every function, number of levels and digits, and for every length."""
+    """Build five-layer models of every function in ``TARGETS``, with several levels (at one digit) and with several
+    digits (at level 1); then models of the product of several numbers of inputs.
+    """
     for name in TARGETS:
         for level, digits in (*product(config.levels, (1,)), *product((1,), config.digits)):
             refined.compute(config, run, name, level, digits)
@@ -73,23 +75,23 @@ def run(config: SuperpositionConfig, run: Run) -> None:
 
 @final
 class Table:
-    """Widths and errors of several constructions, by name of the function. The constructions of a function differ in
-    the number of levels or digits, or in the length of the input.
+    """Widths and errors of five-layer models, in one row of models per approximated function. The models in a row
+    differ in one argument: ``level``, ``digits`` or the length of the input.
     """
 
     def __init__(self, rows: Mapping[str, Sequence[Mapping[str, np.ndarray]]]) -> None:
         self.rows = rows
 
     def __getitem__(self, key: str) -> dict[str, list[float]]:
-        """Return one quantity, such as the width, of all constructions: a dict from the name of a function to
-        a list.
+        """Return one quantity, such as ``width``, as a dict from the name of a function to a list with one number per
+        model.
         """
         return {name: [float(row[key].sum()) for row in rows] for name, rows in self.rows.items()}
 
 
 def tables(config: SuperpositionConfig, stages: Stages) -> tuple[Table, Table, Table]:
-    """Return the widths and errors of the constructions as three tables: by number of levels, by number of digits, and
-    by length of the input.
+    """Return the widths and errors of the five-layer models as three tables, whose models differ in ``level``, in
+    ``digits`` and in the length of the input.
     """
     return (
         Table({name: [refined(stages, name, level, 1) for level in config.levels] for name in TARGETS}),
@@ -99,8 +101,8 @@ def tables(config: SuperpositionConfig, stages: Stages) -> tuple[Table, Table, T
 
 
 def figures(config: SuperpositionConfig, stages: Stages) -> Figures:
-    """Yield a figure of the error against the width and of the width against the length, and a figure of an output
-    along a line in its domain.
+    """Yield two figures: the error against the width together with the width against the length of the input; and the
+    output of some models along a line in the domain.
     """
     by_level, by_digit, by_length = tables(config, stages)
     panels = []
@@ -129,13 +131,13 @@ def figures(config: SuperpositionConfig, stages: Stages) -> Figures:
 
 
 def falls(table: Mapping[str, list[float]]) -> bool:
-    """Return True if, in every row, each number is smaller than the previous one."""
+    """Return True if in every row of the table each number is smaller than the number before it."""
     return all(after < before for row in table.values() for before, after in pairwise(row))
 
 
 def claims(config: SuperpositionConfig, stages: Stages) -> Claims:
-    """Yield claims, with their verdicts, on proposition 3.6 by levels and by digits, the outputs of the layers, and
-    remark 3.7.
+    """Yield claims, with their verdicts, on proposition 3.6 and remark 3.7 of SSM-UA: whether the errors fall with the
+    level and with the digits, whether the layers are exact, and how the width grows with the length.
     """
     by_level, by_digit, by_length = tables(config, stages)
     errors, first = by_level["error"], next(iter(TARGETS))

@@ -83,14 +83,15 @@ def built(config: VolterraConfig, run: Run, name: str, length: int) -> Mapping[s
 
 
 def column(config: VolterraConfig, stages: Stages, key: str) -> dict[str, list[float]]:
-    """Return one quantity, such as the width, of all models: a dict from the name of a kernel to a list over the
-    lengths.
+    """Return one quantity, such as ``width``, as a dict from the name of a kernel to a list with one number per length.
     """
     return {name: [float(built(stages, name, length)[key]) for length in config.lengths] for name in config.kernels}
 
 
 def whole_error(model: VolterraSSM, kernel: Kernel, order: int, length: int) -> float:
-    """Return the relative error ‖h - ĥ‖ / ‖h‖ of the Volterra kernel over all steps 0 … length."""
+    """Return the relative error ‖h - ĥ‖ / ‖h‖ of the model's Volterra kernel ĥ over all combinations of steps 0 …
+    length.
+    """
     times = torch.arange(length + 1)
     truth = kernel(*np.meshgrid(*[times.double().numpy()] * order, indexing="ij"))
     with torch.no_grad():
@@ -99,10 +100,10 @@ def whole_error(model: VolterraSSM, kernel: Kernel, order: int, length: int) -> 
 
 
 def dense_error(model: VolterraSSM, kernel: Kernel, order: int, length: int, config: VolterraConfig) -> float:
-    """Return the relative root mean square error of the output for white noise, compared with the explicit sum over
-    all pairs or triples of steps.
+    """Return the relative root mean square error of the model's last output for white noise. The correct output is the
+    explicit sum over all pairs (order 2) or triples (order 3) of steps.
 
-    NaN if there are too many: triples of more than a few hundred steps.
+    Return NaN if the sum has too many terms, as for triples of more than a few hundred steps.
     """
     if (length + 1) ** order > 60 * WHOLE:
         return float("nan")

@@ -1,6 +1,4 @@
-"""Measures memory functions of random RNNs, GRUs, LSTMs and SSMs, and their dependence on the size of the recurrent
-weights.
-"""
+"""Measures memory functions of random RNNs, GRUs, LSTMs and SSMs, with recurrent weights of several sizes."""
 
 from __future__ import annotations
 
@@ -40,8 +38,8 @@ class RandomConfig:
 
 
 def naive_ssm(d_input: int, width: int, gain: float) -> ContinuousRNN:
-    """Return a linear layer h[k+1] = W h[k] + U x + b, y = C h, initialized as ``torch.nn.RNN``, with W multiplied by
-    ``gain``.
+    """Return a linear layer h[k+1] = W h[k] + U x + b, y = C h. All weights are initialized like those of
+    ``torch.nn.RNN``, and W is then multiplied by ``gain``.
     """
     layer = ContinuousRNN(d_input, width, width, activation="linear", dt=1.0)  # Euler: h + (W - 1) h + …
     with torch.no_grad():
@@ -52,8 +50,8 @@ def naive_ssm(d_input: int, width: int, gain: float) -> ContinuousRNN:
 
 
 def build(config: RandomConfig, family: str, gain: float) -> memories.Chain:
-    """Return a random model of a family with one input and one output channel; its recurrent weights are multiplied by
-    ``gain``.
+    """Return a random model of an architecture (``RNN``, ``GRU``, ``LSTM`` or ``SSM``) with one input and one output
+    channel. Its recurrent weights are multiplied by ``gain``.
     """
     m = config.width
     if family == "SSM":
@@ -67,7 +65,9 @@ def build(config: RandomConfig, family: str, gain: float) -> memories.Chain:
 
 
 def measured(config: RandomConfig, seed: int, family: str, gain: float, horizon: int) -> MemoryCurve:
-    """Return the memory function of one random model, given by seed, family and gain."""
+    """Return the memory function of one random model with this seed, architecture (``family``) and gain of the
+    recurrent weights.
+    """
     model = memories.seeded(seed, partial(build, config, family, gain))
     return memory_function(model, horizon, d_input=1, norm="unit", progress=False)
 
@@ -90,7 +90,9 @@ def scaled(config: RandomConfig, seed: int, family: str, gain: float) -> MemoryC
 
 @stage("radius-{gain:g}", over=lambda config: config.gains)
 def radii(config: RandomConfig, run: Run, gain: float) -> dict[str, list[float]]:
-    """Return the largest eigenvalue modulus |λ| of the random SSM, for each seed."""
+    """Return for each seed the largest modulus |λ| of the eigenvalues of the random SSM whose recurrent weights are
+    multiplied by ``gain``.
+    """
     models = [memories.seeded(seed, partial(build, config, "SSM", gain)) for seed in range(config.gain_seeds)]
     layers = [[layer for layer in model if isinstance(layer, ContinuousRNN)] for model in models]
     with torch.no_grad():
@@ -122,8 +124,8 @@ def figures(config: RandomConfig, stages: Stages) -> Figures:
 
 
 def claims(config: RandomConfig, stages: Stages) -> Claims:
-    """Yield claims with their verdicts: the memory of all models decays exponentially; an SSM's memory does so only
-    while the SSM is stable.
+    """Yield claims with their verdicts: the memory of all randomly initialized models decays exponentially; with larger
+    recurrent weights, the memory of an SSM does so only while the SSM is stable.
     """
     for family, curves in plain.all(config, stages).items():
         kinds, rates = memories.tally(curves), memories.rates(curves)

@@ -1,5 +1,5 @@
-"""Tests whether the memory functions of random S4D models stay below an exponential, which is a straight line on a
-logarithmic axis.
+"""Tests whether the memory functions of random S4D models stay below an exponential. On a logarithmic axis an
+exponential is a straight line.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ def curves(config: S4Config, seed: int, horizon: int) -> MemoryCurve:
 
 @stage("slowest")
 def slowest(config: S4Config, run: Run) -> dict[str, list[float]]:
-    """Return the slowest decay rate, min |Re λ| times the time step, over all layers, channels and states, for every
-    seed.
+    """Return for each seed the slowest decay rate per step of the model: the minimum of |Re λ| times the time step over
+    all layers, channels and states.
     """
 
     @torch.no_grad()
@@ -66,8 +66,8 @@ def slowest(config: S4Config, run: Run) -> dict[str, list[float]]:
 
 
 def cap(curve: MemoryCurve, rate: float, start: int) -> tuple[float, float]:
-    """Return the lowest straight line of slope -rate that lies above log M(t) from step ``start`` on: its height at t =
-    0, and the time at which it touches log M.
+    """Return the lowest straight line of slope -rate that lies above log M(t) from step ``start`` on. It is given by
+    its height at t = 0 and by the time at which it touches log M(t).
     """
     clear = (curve.value > 10 * curve.floor) & (np.arange(len(curve.time)) >= start)
     excess = np.log(curve.value[clear]) + rate * curve.time[clear]
