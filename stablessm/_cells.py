@@ -148,7 +148,7 @@ def below_preamble(rows: list[tuple[int, list[str]]]) -> tuple[list[tuple[int, l
     above = preamble([cells for _, cells in rows])
     if not above:
         return rows, []
-    return rows[above:], [f"{_skipped(1, rows[above - 1][0])} above the column names"]
+    return rows[above:], [f"{skipped(1, rows[above - 1][0])} above the column names"]
 
 
 def above_notes(rows: list[tuple[int, list[str]]]) -> tuple[list[tuple[int, list[str]]], list[str]]:
@@ -166,7 +166,7 @@ def above_notes(rows: list[tuple[int, list[str]]]) -> tuple[list[tuple[int, list
     while len(table) > 1 + len(upper) and _is_note(table[-1][1], upper):
         table = table[:-1]
     if len(table) < len(rows):
-        said = [f"{_skipped(rows[len(table)][0], rows[-1][0])} below the table"]
+        said = [f"{skipped(rows[len(table)][0], rows[-1][0])} below the table"]
     repeated = [line for line, cells in table[1:] if cells == names]
     if repeated and any(map(_is_word, names)):
         table = [table[0], *(row for row in table[1:] if row[1] != names)]
@@ -174,7 +174,12 @@ def above_notes(rows: list[tuple[int, list[str]]]) -> tuple[list[tuple[int, list
     return table, said
 
 
-def _skipped(first: int, last: int) -> str:
+def skipped(first: int, last: int) -> str:
+    """Return the beginning of a sentence about lines that are skipped.
+
+    >>> skipped(3, 3), skipped(3, 5)
+    ('line 3 is skipped: it is', 'lines 3 to 5 are skipped: they are')
+    """
     return f"line {first} is skipped: it is" if first == last else f"lines {first} to {last} are skipped: they are"
 
 

@@ -56,6 +56,7 @@ def _array(value: Any) -> str:
             return str(value.tolist())
         if "complex" in kind:
             return kind
+        value = value.detach() if hasattr(value, "detach") else value  # PyTorch warns otherwise
         low, high = float(value.min()), float(value.max())
     except (TypeError, RuntimeError, ValueError, NotImplementedError):  # an array of text, or an empty array
         return kind

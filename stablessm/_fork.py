@@ -15,21 +15,50 @@ import ctypes
 import os
 import sys
 import threading
+import time
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
-compiling = threading.RLock()
-"""Held while a backend is imported and while LLVM compiles. A fork waits for it, because a child would inherit the
-locks of imports and of LLVM as they are."""
+
+class _Loading:
+    """A lock that is held while a backend is imported and while LLVM compiles; it notes the threads that held it."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.threads: set[int] = set()
+        """Threads that may still be in the operator call in which they loaded something."""
+
+    def __enter__(self) -> None:
+        self.lock.acquire()
+        self.threads.add(threading.get_ident())
+
+    def __exit__(self, *_: object) -> None:
+        self.lock.release()
+
+
+compiling = _Loading()
+"""A fork waits for this lock, because a child would inherit the locks of imports and of LLVM as they are."""
 
 _FORKED = 0x40
 """The flag PF_FORKNOEXEC in /proc/self/stat: the process was forked and has not started another program."""
 _SOFT_PAUSE = 1
 _LIBRARIES = {"darwin": "libtorch_cpu.dylib", "win32": "torch_cpu.dll"}
 """PyTorch's library for CPUs, which loads the OpenMP runtime; on other systems libtorch_cpu.so."""
+_PACKAGE = str(Path(__file__).parent / "_")[:-1]
+_OPERATORS = tuple(f"{_PACKAGE}{folder}{os.sep}" for folder in ("layers", "llvm", "scan", "streaming"))
+_LONGEST = 10.0
+"""Number of seconds that a fork waits for other threads at most, in case one of them waits for the forking thread."""
+_SETTLES = 0.05
 _sound_in = 0
 """Id of the process whose OpenMP threads can be used; 0 if this process inherited threads that it does not have."""
 _ended = True
+_llvm: Any = None
+"""The lock of llvmlite that the forking thread holds."""
+_interval = sys.getswitchinterval()
+"""The interval, in seconds, after which threads of Python take turns."""
 
 
 def openmp() -> ctypes.CDLL | None:
@@ -59,17 +88,92 @@ def _survives_fork(runtime: ctypes.CDLL | None) -> bool:
     return runtime is None or hasattr(runtime, "__kmpc_fork_call")
 
 
+def _callers(frame: FrameType | None) -> Iterator[str]:
+    """Yield the files of a frame and of the frames that called it."""
+    while frame is not None:
+        yield frame.f_code.co_filename
+        frame = frame.f_back
+
+
+def _loads(thread: int, frame: FrameType) -> bool:
+    """Return True if a thread imports something for this package, or is in an operator call that loaded something."""
+    files = list(_callers(frame))
+    if thread in compiling.threads and any(file.startswith(_OPERATORS) for file in files):
+        return True
+    compiling.threads.discard(thread)
+    return "<frozen importlib._bootstrap>" in files and any(file.startswith(_PACKAGE) for file in files)
+
+
+def _wait_for_loads() -> None:
+    """Acquire the lock of loads when no other thread loads anything."""
+    end = time.monotonic() + _LONGEST
+    compiling.lock.acquire()
+    compiling.threads.discard(threading.get_ident())
+    while time.monotonic() < end:
+        others = {thread: frame for thread, frame in sys._current_frames().items() if thread != threading.get_ident()}
+        compiling.threads.intersection_update(others)
+        if not any(_loads(*other) for other in others.items()):
+            break
+        del others  # frames keep tensors alive
+        compiling.lock.release()
+        time.sleep(0.005)
+        compiling.lock.acquire()
+
+
+def _wait_for_operations() -> None:
+    """Wait until other threads of Python are in no operation of PyTorch, or at most ``_SETTLES`` seconds.
+
+    PyTorch looks up an operation at its first call, under a lock of the C++ runtime. A child that is forked meanwhile
+    waits for that lock forever. A thread whose operation has ended waits for the GIL, which the forking thread keeps
+    from here on: no function that is called here releases it, and other threads request it only after a longer time.
+    """
+    threads = [thread.native_id for thread in threading.enumerate() if thread.ident != threading.get_ident()]
+    if not threads or sys.platform != "linux":
+        return
+    libc, stat, end = ctypes.PyDLL(None), ctypes.create_string_buffer(256), time.monotonic() + _SETTLES
+    sys.setswitchinterval(_SETTLES)
+
+    def runs(thread: int | None) -> bool:
+        file = libc.open(b"/proc/self/task/%d/stat" % (thread or 0), os.O_RDONLY)
+        if file < 0:  # the thread has ended
+            return False
+        count = libc.read(file, stat, len(stat))
+        libc.close(file)
+        return stat.raw[:count].rpartition(b")")[2][1:2] in (b"R", b"D")  # runs, or waits for a disk
+
+    while any(map(runs, threads)) and time.monotonic() < end:
+        libc.usleep(200)
+
+
+def _llvm_lock() -> Any:
+    """Return the lock of llvmlite, which a thread that frees machine code holds too; None without llvmlite."""
+    return getattr(getattr(sys.modules.get("llvmlite.binding.ffi"), "lib", None), "_lock", None)
+
+
 def _before() -> None:
-    global _ended
-    compiling.acquire()
+    global _ended, _interval, _llvm
+    _wait_for_loads()
+    _llvm = _llvm_lock()
+    if _llvm is not None:
+        _llvm.__enter__()
     runtime = openmp()
     pause = getattr(runtime, "omp_pause_resource_all", None)  # with such threads, this call would hang too
     _ended = _survives_fork(runtime) or (pause is not None and openmp_is_sound() and pause(_SOFT_PAUSE) == 0)
+    _interval = sys.getswitchinterval()
+    _wait_for_operations()
+
+
+def _release() -> None:
+    sys.setswitchinterval(_interval)
+    if _llvm is not None:
+        _llvm.__exit__(None, None, None)
+    compiling.lock.release()
 
 
 def _after_in_child() -> None:
     global _sound_in
-    compiling._at_fork_reinit()  # type: ignore[attr-defined]
+    _release()
+    compiling.threads.clear()
     if _ended:
         _sound_in = os.getpid()
     else:
@@ -119,4 +223,4 @@ if _inherited():
 else:
     _sound_in = os.getpid()
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before, after_in_parent=compiling.release, after_in_child=_after_in_child)
+    os.register_at_fork(before=_before, after_in_parent=_release, after_in_child=_after_in_child)

@@ -14,6 +14,7 @@ Every docstring uses the same letters for dimensions:
 
 from __future__ import annotations
 
+import collections.abc
 import functools
 import inspect
 from collections.abc import Callable
@@ -77,8 +78,8 @@ Sequence: TypeAlias = Tensor
 State: TypeAlias = Tensor
 """(B, N), or (B, H, N) for S4D; complex if the recurrence is complex."""
 
-Lengths: TypeAlias = Tensor | None
-"""(B,) whole numbers: the number of real steps of each right-padded sequence (default: all)."""
+Lengths: TypeAlias = Tensor | collections.abc.Sequence[int] | None
+"""(B,) whole numbers, as a tensor or a list: the number of real steps of each right-padded sequence (default: all)."""
 
 Reset: TypeAlias = Tensor | None
 """(T,) or (B, T) bool: True at the first step of a new episode (default: no resets)."""

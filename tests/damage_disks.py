@@ -32,6 +32,11 @@ def measure(out: Path) -> None:
     command("measure", made(out, "layer"), "--horizon", 8, "--samples", 2, "--ascent", 0, "--out", out / "run")
 
 
+def export(out: Path, suffix: str) -> None:
+    (out / "run").mkdir(exist_ok=True)
+    command("export", made(out, "layer"), out / "run" / f"step{suffix}")
+
+
 def prepare(out: Path) -> None:
     """Make what the commands read."""
     data(out)
@@ -45,6 +50,8 @@ COMMANDS: dict[str, Callable[[Path], object]] = {
     "train": lambda out: train(out, out / "run"),
     "run": lambda out: command("run", WALKS, "--out", out / "run", "--set", "walks=2", "--set", "steps=3"),
     "fit": lambda out: command("fit", "exp(-t)", "--horizon", 20, "--order", 1, "--out", out / "run"),
+    "export to torch.export": lambda out: export(out, ".pt2"),
+    "export to ONNX": lambda out: export(out, ".onnx"),
 }
 
 

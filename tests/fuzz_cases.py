@@ -54,10 +54,8 @@ FOREIGN = {
     "set_output_embeddings",
     "config_class",
     "extra_repr",
-    "steps_at_once",
-    "step_onto",
 }
-"""Methods whose arguments go on to transformers or PyTorch, or that only a block calls, with tensors it has checked."""
+"""Methods whose arguments go on to transformers or PyTorch."""
 LIMIT = 20
 """Seconds of processor time after which a call is endless."""
 OUTCOMES = ("fine", "named error", "internal exception", "endless", "crash")

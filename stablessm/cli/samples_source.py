@@ -64,9 +64,9 @@ def read_samples(path: Path, rows: int | None = None, dt: float | None = None, *
     unless other numbers in the file have decimal points: it then divides thousands.
     Complex values are written as ``(0.5+0.25j)``, ``0.5+0.25i``, or in two columns named ``re`` and ``im`` (or
     ``x_re`` and ``x_im``). A column named ``noise``, ``sigma``, ``std`` or ``error`` holds standard deviations, and
-    one named ``weights`` weights. Lines without a number before the data, empty lines and comments (``#``, ``%``,
-    ``//``) are skipped. Lines with a missing value are left out, and times may be in any order. Dates are read as
-    seconds since the first date.
+    one named ``weights`` weights. Lines without a number before the data, notes below the data, empty lines and
+    comments (``#``, ``%``, ``//``) are skipped. Lines with a missing value are left out, and times may be in any order.
+    Dates are read as seconds since the first date.
 
     Args:
         path: the file.
@@ -122,6 +122,12 @@ def _table(path: Path) -> tuple[list[str], list[int], np.ndarray, list[str]]:
     cells = [cell for _, row in cut for cell in row]
     commas, either = _cells.decimal_mark([part for cell in cells for part in _parts(cell)], separator)
     seen = [[_number(cell, commas) for cell in row] for _, row in cut]
+    last = len(cut)
+    while 2 * last > len(cut) and _is_note(cut[last - 1][1], seen[last - 1]):
+        last -= 1
+    if last < len(cut):
+        notes.append(f"{_cells.skipped(cut[last][0], cut[-1][0])} below the samples")
+        cut, seen = cut[:last], seen[:last]
     notes += _dates_to_seconds([row for _, row in cut], seen)
     is_data = (None not in row or any(v is not None and np.isfinite(v) for v in row) for row in seen)
     first = next((i for i, yes in enumerate(is_data) if yes), len(cut))
@@ -145,6 +151,16 @@ def _table(path: Path) -> tuple[list[str], list[int], np.ndarray, list[str]]:
     names = next((row for row in fitting if any(_KNOWN.intersection(_words(name)) for name in row)), [])
     notes += [_cells.reading(either, commas)] if either else []
     return names, [number for number, _ in body], np.array(table), notes
+
+
+def _is_note(cells: Sequence[str], values: Sequence[complex | None]) -> bool:
+    """Return True for a line below the samples, such as a mean: its first cell that is not empty is a word
+    and is not a missing value.
+    """
+    return next(
+        (value is None and not _STARTS_NUMBER.match(cell) for cell, value in zip(cells, values, strict=True) if cell),
+        False,
+    )
 
 
 def _dates_to_seconds(cells: Sequence[Sequence[str]], values: Sequence[list[complex | None]]) -> list[str]:

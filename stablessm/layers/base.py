@@ -106,7 +106,7 @@ class SequenceLayer(nn.Module, ABC):
             return unbatched(self.forward, x, state, lengths=lengths, reset=reset, dt=dt)
         (batch,) = batches
         check_reset(reset, batch, steps)
-        lengths = checked_lengths(lengths, batch, steps)
+        lengths = checked_lengths(lengths, x)
         step_sizes = self._checked_dt(dt, (), (steps,), (batch, steps))
         x = without_padding(x, lengths)  # a NaN in the padding must not reach an FFT or a gradient
         y, final = self._run(x, state, lengths, reset, step_sizes)

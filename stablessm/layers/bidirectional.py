@@ -15,7 +15,7 @@ from stablessm._errors import ArgumentError
 from stablessm._typing import Dt, Lengths, Reset, Sequence, State
 from stablessm.layers.base import SequenceLayer
 from stablessm.layers.forms import Input, packed, unbatched
-from stablessm.scan.checks import check_pair
+from stablessm.scan.checks import as_lengths, check_pair
 from stablessm.scan.padding import real_steps
 
 Merge: TypeAlias = Literal["concat", "sum"]
@@ -74,6 +74,7 @@ class Bidirectional(nn.Module):
             before, after = self.ahead._checked_state(before), self.back._checked_state(after)
             return unbatched(self.forward, x, (before, after), lengths=lengths, reset=reset, dt=dt)
         y, ahead = self.ahead(x, before, lengths=lengths, reset=reset, dt=dt)
+        lengths = as_lengths(lengths, x.device)
         order = _reversal(x, lengths)
         turned = None
         if reset is not None:  # read backward, an episode starts at the step before the next episode

@@ -124,7 +124,7 @@ class Block(nn.Module):
         The arguments are those of a layer. Outputs at padded steps are meaningless, but finite if the inputs are.
         """
         check_signal("x", x, ("batch", "time", "d_model"), self.d_model, self._weight(x))
-        lengths = checked_lengths(lengths, *x.shape[:2])
+        lengths = checked_lengths(lengths, x)
         real = None if lengths is None else real_steps(lengths, x.shape[1])
         y, state = self.mixer(self._before(self.norm, x, real), state, lengths=lengths, reset=reset, dt=dt)
         return self._after(x, y, real), state
@@ -149,7 +149,7 @@ class Block(nn.Module):
         if parameters is None or not all(type(norm) is LayerNorm for norm in norms) or self.training:
             return False
         scales = [tensor for norm in norms for tensor in (norm.weight, norm.bias)]
-        return multiplies_at_once(x_t, *scales, *parameters) and self.mixer.steps_at_once(x_t)
+        return multiplies_at_once(x_t, *scales, *parameters) and self.mixer._runs_at_once(x_t)
 
     def _step_at_once(self, x_t: Tensor, state: Any, dt: Dt) -> tuple[Tensor, Any]:
         from stablessm.layers.triton_linear import linear
@@ -158,7 +158,7 @@ class Block(nn.Module):
         norm: Any = self.mlp_norm
         wide: Any = self.wide
         narrow: Any = self.narrow
-        x, state = mixer.step_onto(x_t, state, self.norm, dt=dt)
+        x, state = mixer._step_onto(x_t, state, self.norm, dt=dt)
         y = linear(x, wide.weight, wide.bias, norm=(norm.weight, norm.bias, norm.eps), gelu=True)
         return linear(y, narrow.weight, narrow.bias, onto=x), state
 

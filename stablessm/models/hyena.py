@@ -69,7 +69,7 @@ class Hyena(nn.Module):
             "x", x, ("batch", "time", "d_model"), self.d_model, self.filter, self.projection._parameters.get("weight")
         )
         check_reset(reset, *x.shape[:2])
-        lengths = checked_lengths(lengths, *x.shape[:2])
+        lengths = checked_lengths(lengths, x)
         tail, inner = (None, None) if state is None else self._parts(state, x.shape[0])
         reset = None if reset is None else reset.expand(x.shape[:2])
         z = self.projection(x)
@@ -84,7 +84,7 @@ class Hyena(nn.Module):
             "x_t", x_t, ("batch", "d_model"), self.d_model, self.filter, self.projection._parameters.get("weight")
         )
         tail, inner = self.initial_state(x_t.shape[0]) if state is None else self._parts(state, x_t.shape[0])
-        if self.steps_at_once(x_t):
+        if self._runs_at_once(x_t):
             return self._step_at_once(x_t, tail, inner, dt)
         z = self.projection(x_t)
         joined = torch.cat([tail.to(z.dtype), z[:, None]], 1)
@@ -92,15 +92,15 @@ class Hyena(nn.Module):
         y, inner = self.inner.step(u[:, 0], inner, dt=dt)  # type: ignore[operator]
         return self.output(q[:, 0] * y), (joined[:, 1:].to(tail.dtype), inner)
 
-    def step_onto(self, x_t: Tensor, state: States, norm: nn.LayerNorm, *, dt: Dt = None) -> tuple[Tensor, Any]:
+    def _step_onto(self, x_t: Tensor, state: States, norm: nn.LayerNorm, *, dt: Dt = None) -> tuple[Tensor, Any]:
         """Compute x_t + y_t, where y_t is the output of ``step`` for norm(x_t); return the sum and the next state.
 
-        Requires ``steps_at_once``.
+        Requires ``_runs_at_once``.
         """
         tail, inner = self.initial_state(x_t.shape[0]) if state is None else self._parts(state, x_t.shape[0])
         return self._step_at_once(x_t, tail, inner, dt, (norm.weight, norm.bias, norm.eps), onto=x_t)
 
-    def steps_at_once(self, x_t: Tensor) -> bool:
+    def _runs_at_once(self, x_t: Tensor) -> bool:
         """Return True if a step can run as fused Triton kernels, which combine projection, filter,
         products and output.
         """

@@ -16,7 +16,7 @@ from stablessm._errors import ArgumentError
 from stablessm._typing import Dt, Lengths, Reset, State
 from stablessm.layers import LRU
 from stablessm.layers.storage import SavedModel, saved
-from stablessm.scan.checks import check_signal
+from stablessm.scan.checks import as_lengths, check_signal
 from stablessm.scan.padding import without_padding
 
 _FLOOR = 1e-4
@@ -250,7 +250,7 @@ class LinearRNNMLP(SavedModel):
         features, final = self.recurrence(
             self._encoded("u", u, "batch", "time"), state, lengths=lengths, reset=reset, dt=dt
         )
-        return without_padding(self.mlp(features), lengths), final
+        return without_padding(self.mlp(features), as_lengths(lengths, u.device)), final
 
     def step(self, u_t: Tensor, state: State | None = None, *, dt: Dt = None) -> tuple[Tensor, State]:
         """Run one step of ``forward``: return the output (B, d_output) for u_t (B, d_input), and the next state."""

@@ -15,7 +15,7 @@ from stablessm.layers.storage import SavedModel
 from stablessm.models.config import LanguageConfig, ModelConfig
 from stablessm.models.pooling import Last, Mean, Pooling
 from stablessm.models.stack import SequenceStack
-from stablessm.scan.checks import check_pair
+from stablessm.scan.checks import as_lengths, check_pair
 from stablessm.scan.padding import without_padding
 
 States: TypeAlias = tuple[Any, Any] | None
@@ -60,7 +60,7 @@ class SequenceModel(SavedModel, ABC):
             return self.sequence(x, state, lengths=lengths, reset=reset, dt=dt)[0]
         blocks, pooled = self._parts(state)
         h, _ = self.body(x, blocks, lengths=lengths, reset=reset, dt=dt)
-        return self._read(self._pooling.whole(h, pooled, lengths, reset))
+        return self._read(self._pooling.whole(h, pooled, as_lengths(lengths, h.device), reset))
 
     @torch.no_grad()
     def predict(self, x: Tensor, *, lengths: Lengths = None, reset: Reset = None, dt: Dt = None) -> Tensor:
@@ -83,6 +83,7 @@ class SequenceModel(SavedModel, ABC):
         """
         blocks, pooled = self._parts(state)
         h, blocks = self.body(x, blocks, lengths=lengths, reset=reset, dt=dt)
+        lengths = as_lengths(lengths, h.device)
         h, pooled = self._pooling.running(h, pooled, lengths, reset)
         return without_padding(self._read(h), lengths), (blocks, pooled)
 

@@ -82,7 +82,7 @@ class SequenceStack(nn.Module):
         before = self._checked("x", x, state, 1)
         batch, steps = x.shape[:2]
         check_reset(reset, batch, steps)
-        lengths = checked_lengths(lengths, batch, steps)
+        lengths = checked_lengths(lengths, x)
         real = None if lengths is None else real_steps(lengths, steps)
         if real is not None:
             x = torch.where(real if x.dim() == 2 else real[..., None], x, torch.zeros_like(x))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from stablessm._typing import Lengths
 from stablessm.parallel.carry import Affine, Group, incoming
 from stablessm.scan import linear_scan, ssm_scan
 from stablessm.scan.checks import check_arguments
@@ -66,7 +67,7 @@ def sequence_ssm_scan(
     initial: Tensor | None = None,
     *,
     reset: Tensor | None = None,
-    lengths: Tensor | None = None,
+    lengths: Lengths = None,
     group: Group = None,
     backend: str = "auto",
 ) -> tuple[Tensor, Tensor]:

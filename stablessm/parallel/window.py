@@ -7,7 +7,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from stablessm._typing import Lengths
 from stablessm.parallel.carry import Affine
+from stablessm.scan.checks import as_lengths
 
 
 def last_inputs(
@@ -15,7 +17,7 @@ def last_inputs(
     x: Tensor,
     tail: Tensor,
     *,
-    lengths: Tensor | None = None,
+    lengths: Lengths = None,
     reset: Tensor | None = None,
     dt: object = None,
 ) -> Affine:
@@ -37,7 +39,8 @@ def last_inputs(
     """
     batch, steps, _ = x.shape
     size, device = tail.shape[1], x.device
-    ends = torch.full((batch,), steps, device=device) if lengths is None else lengths
+    given = as_lengths(lengths, device)
+    ends = torch.full((batch,), steps, device=device) if given is None else given
     back = torch.arange(-size, 0, device=device)  # -K … -1: positions relative to the end, and rows of the tail
     where = ends[:, None] + back
     here, kept = where >= 0, torch.ones(batch, dtype=torch.bool, device=device)

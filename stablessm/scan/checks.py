@@ -9,7 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from stablessm._arguments import whole_number
 from stablessm._errors import ArgumentError
+from stablessm._typing import Lengths
 from stablessm.scan.protocol import DiagonalSSM, Recurrence
 
 LOW_PRECISION = (torch.float16, torch.bfloat16)
@@ -249,10 +251,27 @@ def check_flags(**flags: bool) -> None:
             raise ArgumentError(name, "True or False", repr(flag))
 
 
-def checked_lengths(lengths: Tensor | None, batch: int, steps: int) -> Tensor | None:
-    """Return the lengths of B sequences as int64; raise an error unless all are whole numbers from 0 to T."""
+def as_lengths(lengths: Lengths, device: torch.device) -> Tensor | None:
+    """Return lengths as a tensor; a list, tuple or array of whole numbers becomes an int64 tensor on ``device``.
+
+    >>> as_lengths([3, 1], torch.device("cpu"))
+    tensor([3, 1])
+    """
+    if lengths is None or isinstance(lengths, Tensor):
+        return lengths
+    if not isinstance(lengths, list | tuple) and getattr(lengths, "ndim", 0) != 1:
+        raise ArgumentError("lengths", "a tensor or a list of whole numbers", type(lengths).__name__)
+    numbers = [whole_number("lengths", number, 0) for number in lengths]
+    return torch.tensor(numbers, dtype=torch.int64, device=device)
+
+
+def checked_lengths(lengths: Lengths, x: Tensor) -> Tensor | None:
+    """Return the lengths of B sequences x as int64; raise an error unless all are whole numbers from 0 to T."""
     if lengths is None:
         return None
+    lengths = as_lengths(lengths, x.device)
+    assert lengths is not None
+    batch, steps = x.shape[:2]
     check_tensor("lengths", lengths)
     if lengths.is_floating_point() or lengths.is_complex() or lengths.dtype == torch.bool:
         raise ArgumentError("lengths", "an integer dtype", lengths.dtype)

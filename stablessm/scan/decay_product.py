@@ -5,11 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from stablessm._typing import Lengths
+from stablessm.scan.checks import as_lengths
 from stablessm.scan.padding import real_steps
 
 
 def decay_product(
-    decay: Tensor, batch: int, steps: int, *, dims: int = 1, reset: Tensor | None = None, lengths: Tensor | None = None
+    decay: Tensor, batch: int, steps: int, *, dims: int = 1, reset: Tensor | None = None, lengths: Lengths = None
 ) -> Tensor:
     """Compute the factor (B, …) by which a scan multiplies each initial state: the product of the decays of all steps.
 
@@ -26,7 +28,7 @@ def decay_product(
     >>> decay_product(torch.tensor([0.5]), 2, 3, lengths=torch.tensor([0, 2])).flatten().tolist()
     [1.0, 0.25]
     """
-    one = (1,) * dims
+    one, lengths = (1,) * dims, as_lengths(lengths, decay.device)
     real = None if lengths is None else real_steps(lengths, steps)
     if decay.dim() == dims:
         count = torch.full((batch,), steps, device=decay.device) if lengths is None else lengths

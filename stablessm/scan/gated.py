@@ -95,6 +95,7 @@ def _fused(layer: Gated) -> bool:
 
 
 def _cpu() -> Any:
+    backends.load("cpu")  # imports the module while no other thread forks
     from stablessm.scan.cpu import gated
 
     return gated

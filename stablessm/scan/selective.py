@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn.functional import silu, softplus
 
 from stablessm._errors import ArgumentError
+from stablessm._typing import Lengths
 from stablessm.scan import backends
 from stablessm.scan.checks import check_flags, check_kinds, check_reset, check_tensor, checked_lengths
 from stablessm.scan.dispatch import exporting
@@ -31,7 +32,7 @@ def selective_scan(
     delta_bias: Tensor | None = None,
     delta_softplus: bool = False,
     reset: Tensor | None = None,
-    lengths: Tensor | None = None,
+    lengths: Lengths = None,
     below_one: bool = False,
     backend: str = "auto",
 ) -> tuple[Tensor, Tensor]:
@@ -71,7 +72,7 @@ def selective_scan(
     """
     _check(x, A, delta=delta, B=B, C=C, D=D, z=z, initial=initial, delta_bias=delta_bias)
     check_flags(delta_softplus=delta_softplus, below_one=below_one)
-    layer = _prepared(Selective(x, delta, A, B, C, initial, reset, lengths, below_one))
+    layer = _prepared(Selective(x, delta, A, B, C, initial, reset, checked_lengths(lengths, x), below_one))
     step = layer.delta if delta_bias is None else layer.delta + delta_bias.to(layer.delta.dtype)
     layer = layer._replace(delta=softplus(step) if delta_softplus else step)
     y, final = _run(layer, backend)
@@ -84,7 +85,6 @@ def _prepared(layer: Selective) -> Selective:
     """Return the layer with all tensors in one dtype, float32 or better, and zeros in place of padding."""
     x, delta, A, B, C, initial, reset, lengths, below_one = layer
     check_reset(reset, *x.shape[:2])
-    lengths = checked_lengths(lengths, *x.shape[:2])
     for label, tensor in (("reset", reset), ("lengths", lengths)):
         if tensor is not None and tensor.device != x.device:
             raise ArgumentError(label, f"a tensor on {x.device} (as x)", tensor.device)

@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from stablessm._errors import ArgumentError
+from stablessm._typing import Lengths
 from stablessm.scan.checks import check_kinds, check_reset, check_tensor, checked_lengths
 from stablessm.scan.padding import without_padding
 
@@ -18,7 +19,7 @@ def short_convolution(
     initial: Tensor | None = None,
     *,
     reset: Tensor | None = None,
-    lengths: Tensor | None = None,
+    lengths: Lengths = None,
 ) -> tuple[Tensor, Tensor]:
     """Compute y[t] = Σ_j weight[K-1-j] x[t-j] + bias for every channel; also return the last K - 1 inputs, the state.
 
@@ -47,7 +48,7 @@ def short_convolution(
         if tensor is not None and tensor.shape != shapes[name]:
             raise ArgumentError(name, f"shape {shapes[name]}", f"shape {tuple(tensor.shape)}")
     check_reset(reset, batch, steps)
-    lengths = checked_lengths(lengths, batch, steps)
+    lengths = checked_lengths(lengths, x)
     x = without_padding(x, lengths)
     joined = pad(x, (0, 0, taps - 1, 0)) if initial is None else torch.cat([initial.to(x.dtype), x], 1)
     episode = None if reset is None else pad(reset.expand(batch, steps).cumsum(1), (taps - 1, 0))

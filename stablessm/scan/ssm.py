@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 from stablessm._errors import ArgumentError
+from stablessm._typing import Lengths
 from stablessm.scan import backends
 from stablessm.scan.checks import REAL_DTYPE, check_layer, check_reset, checked_lengths
 from stablessm.scan.dispatch import exporting
@@ -28,7 +29,7 @@ def ssm_scan(
     initial: Tensor | None = None,
     *,
     reset: Tensor | None = None,
-    lengths: Tensor | None = None,
+    lengths: Lengths = None,
     backend: str = "auto",
 ) -> tuple[Tensor, Tensor]:
     """Compute a whole diagonal state-space layer, from its input to its output, in one pass over time.
@@ -62,9 +63,9 @@ def ssm_scan(
     >>> y.flatten().tolist(), final.flatten().tolist()
     ([2.0, 2.75, 3.0625], [1.75, 1.3125])
     """
-    dense = check_layer(DiagonalSSM(x, decay, B, C, D, initial, reset, lengths))
+    dense = check_layer(DiagonalSSM(x, decay, B, C, D, initial, reset, None))
     check_reset(reset, *x.shape[:2])
-    lengths = checked_lengths(lengths, *x.shape[:2])
+    lengths = checked_lengths(lengths, x)
     for name, tensor in (("reset", reset), ("lengths", lengths)):
         if tensor is not None and tensor.device != x.device:
             raise ArgumentError(name, f"a tensor on {x.device} (as x)", tensor.device)

@@ -46,7 +46,7 @@ def _sound(*args: Any) -> tuple[str, str, DiagonalSSM]:
     backend, x, lengths = backends.resolve(args[-1], layer.x.device), layer.x, layer.lengths
     if lengths is None:
         return backend, "forward", layer
-    sound = checked_lengths(lengths, *x.shape[:2]) if lengths.is_cpu else lengths.clamp(0, x.shape[1])
+    sound = checked_lengths(lengths, x) if lengths.is_cpu else lengths.clamp(0, x.shape[1])
     return backend, "forward", layer._replace(lengths=sound)
 
 

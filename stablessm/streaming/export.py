@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import os
 import warnings
@@ -154,8 +155,10 @@ def _exported(
         with record.atomic(path) as temporary:
             if format == "onnx":
                 exported.save(temporary)
-            else:
-                torch.export.save(exported, temporary, extra_files=texts)
+            else:  # PyTorch's writer of files ends the process if the disk is full
+                content = io.BytesIO()
+                torch.export.save(exported, content, extra_files=texts)
+                temporary.write_bytes(content.getbuffer())
     return exported
 
 

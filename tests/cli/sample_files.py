@@ -98,6 +98,11 @@ def draw(seed: int) -> Drawn:
         lines.insert(0, str(rng.choice(["", "# "])) + separator.join(names) + end)
     if rng.random() < 0.2:
         lines.insert(0, str(rng.choice(["# measured by hand", "Instrument: A", "% 2026-11-18 12:00"])))
+    if rng.random() < 0.25:  # notes below the samples, which name what they are about
+        mean = separator.join(["Mean", text(float(np.real(values).mean()))])
+        lines += [mean, "end of data", "* measured twice", "", '"by A, B; and C"'][
+            slice(*np.sort(rng.integers(0, 6, 2)))
+        ]
     content = str(rng.choice(["\n", "\r\n"])).join(lines)
     encoded = content.encode(str(rng.choice(["utf-8", "utf-8-sig", "utf-16"], p=[0.7, 0.2, 0.1])))
     shaped = values[:, 0] if outputs == 1 else values[:, :, None]

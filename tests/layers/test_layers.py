@@ -270,7 +270,11 @@ def test_matrix_maps_keep_a_dense_rnn_stable_whatever_the_weights() -> None:
         (lambda: ssm.RealSSM(1, 0, 1), r"^d_state: expected a whole number, at least 1, got 0"),
         (lambda: ssm.LRU(3, 8.0, 2), r"^d_state: expected a whole number, at least 1, got 8\.0"),
         (lambda: ssm.RealSSM(1, 2, 1)([[[1.0]]]), "^x: expected a tensor, got list"),
-        (lambda: ssm.RealSSM(1, 2, 1)(torch.ones(1, 3, 1), lengths=[3]), "^lengths: expected a tensor, got list"),
+        (lambda: ssm.RealSSM(1, 2, 1)(torch.ones(1, 3, 1), lengths=[2.5]), "^lengths: expected a whole number"),
+        (
+            lambda: ssm.RealSSM(1, 2, 1)(torch.ones(1, 3, 1), lengths=3),
+            "^lengths: expected a tensor or a list of whole",
+        ),
         (lambda: ssm.RealSSM(1, 2, 1)(torch.ones(1, 3, 1), 0.0), "^state: expected a tensor, got float"),
         (lambda: ssm.scan.linear_scan(0.5, torch.ones(1, 3, 1)), "^decay: expected a tensor, got float"),
         (lambda: ssm.RealSSM(1, 2, 1, dt=0.0), r"^dt: expected a positive number, got 0.0"),

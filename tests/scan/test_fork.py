@@ -10,8 +10,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import fork_loads
 import fork_orders
-import fresh_process
 import pytest
 from fork_orders import ACTIONS
 
@@ -33,16 +33,20 @@ CHILDREN = {"forked": ["import", "torch", ["fork", ACTIONS]], "imported": ["torc
 
 def finish(*plans: list) -> None:
     """Run the plans in a process that has two OpenMP threads, within the time limit."""
+    run(fork_orders.__file__, *map(json.dumps, plans))
+
+
+def run(script: str, *arguments: object) -> None:
     root = Path(__file__).parents[2]
     environment = os.environ | {"OMP_NUM_THREADS": "2", "PYTHONPATH": str(root)}
-    command = [sys.executable, fork_orders.__file__, *map(json.dumps, plans)]
+    command = [sys.executable, script, *map(str, arguments)]
     process = subprocess.Popen(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
     )
     try:
         output, _ = process.communicate(timeout=LIMIT)
     except subprocess.TimeoutExpired:
-        pytest.fail(f"hangs: {json.dumps(plans)}")
+        pytest.fail(f"hangs: {arguments}")
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)  # with the children that hang
@@ -55,40 +59,14 @@ def test_orders_that_hung(name: str) -> None:
     finish(ORDERS[name])
 
 
-LOADING = """
-import faulthandler, importlib.abc, os, signal, sys, threading, time
-import torch
-from stablessm import linear_scan
-
-class Slow(importlib.abc.MetaPathFinder):
-    def find_spec(self, name, path, target=None):
-        if name in ("llvmlite.binding", "stablessm.scan.cpu.linear_kernels"):
-            begun.set()
-            time.sleep(0.5)
-
-def scan():
-    linear_scan(torch.rand(4), torch.rand(2, 8, 4))
-
-begun = threading.Event()
-sys.meta_path.insert(0, Slow())
-thread = threading.Thread(target=scan)
-thread.start()
-begun.wait()
-child = os.fork()
-if not child:
-    faulthandler.dump_traceback_later(60)  # says where a child hangs
-    signal.alarm(100)  # kills it
-    scan()
-    os._exit(0)
-thread.join()
-sys.exit(os.waitpid(child, 0)[1])
-"""
+@pytest.mark.parametrize("action", ["gated", pytest.param("fused", marks=pytest.mark.slow), "scan"])
+def test_forks_while_a_backend_is_loaded(action: str) -> None:
+    run(fork_loads.__file__, action, "--forks", 3, "--most", 2)
 
 
-def test_a_fork_while_a_backend_is_imported() -> None:
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
-    done = fresh_process.run(LOADING, environment)
-    assert done.returncode == 0, done.stderr
+@pytest.mark.slow
+def test_forks_at_many_points_of_every_load() -> None:
+    run(fork_loads.__file__, "--forks", 60, "--most", 8)
 
 
 @pytest.mark.slow

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -25,6 +29,19 @@ def torch_threads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return asked
 
 
+def others_can_load() -> bool:
+    """Return True if another thread could load something now."""
+
+    def load() -> bool:
+        free = _fork.compiling.lock.acquire(blocking=False)
+        if free:
+            _fork.compiling.lock.release()
+        return free
+
+    with ThreadPoolExecutor(1) as other:
+        return other.submit(load).result()
+
+
 @pytest.mark.parametrize(
     ("runtime", "sound", "ended"),
     [
@@ -38,16 +55,45 @@ def test_a_child_keeps_its_threads_where_the_parents_were_ended(runtime, sound, 
     monkeypatch.setattr(_fork, "openmp", lambda: used)
     monkeypatch.setattr(_fork, "_ended", not ended)
     monkeypatch.setattr(_fork, "_sound_in", os.getpid() if sound else 0)
-    monkeypatch.setattr(_fork, "compiling", lock := SimpleNamespace(taken=0, renewed=0))
-    lock.acquire = lambda: setattr(lock, "taken", lock.taken + 1)
-    lock._at_fork_reinit = lambda: setattr(lock, "renewed", lock.renewed + 1)
     _fork._before()
-    assert (lock.taken, lock.renewed, _fork._ended) == (1, 0, ended)
+    assert _fork._ended == ended
+    assert not others_can_load()
     assert asked == ([1] if isinstance(runtime, int) and sound else [])  # omp_pause_soft
     _fork._after_in_child()
-    assert lock.renewed == 1
+    assert others_can_load()
     assert _fork.openmp_is_sound() is ended
     assert torch_threads == ([] if ended else [1])
+
+
+OPERATOR = """
+def call(compiling, loaded, end):
+    with compiling:
+        loaded.set()
+    end.wait()
+"""
+
+
+@pytest.mark.parametrize(("folder", "waits"), [("scan", True), ("streaming", True), ("training", False)])
+def test_a_fork_waits_for_the_end_of_an_operator_call_that_loaded_something(folder: str, waits: bool) -> None:
+    names: dict[str, Any] = {}
+    exec(compile(OPERATOR, str(Path(_fork.__file__).parent / folder / "some.py"), "exec"), names)
+    loaded, end, forked = threading.Event(), threading.Event(), threading.Event()
+
+    def fork() -> None:
+        _fork._before()
+        forked.set()
+        _fork._release()
+
+    caller = threading.Thread(target=names["call"], args=(_fork.compiling, loaded, end))
+    caller.start()
+    loaded.wait()
+    forker = threading.Thread(target=fork)
+    forker.start()
+    assert forked.wait(0.1 if waits else 60) is not waits
+    end.set()
+    assert forked.wait(60)
+    for thread in (caller, forker):
+        thread.join()
 
 
 def files(monkeypatch: pytest.MonkeyPatch, texts: dict[str, str]) -> None:
