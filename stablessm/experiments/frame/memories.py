@@ -71,7 +71,8 @@ def survey(
 
 
 def surveyed(stages: Stages, name: str) -> list[MemoryCurve]:
-    """Return the memory functions in the stage ``name``, which :func:`survey` declared: a list with one entry per seed.
+    """Return the memory functions in the stage ``name``, which :func:`survey` declared: a list with one entry
+    per seed.
     """
     if name not in stages.kept:
         arrays = stages[name]

@@ -58,7 +58,8 @@ class RecurrentConfig:
 @final
 @dataclass(frozen=True)
 class Subject:
-    """A sentiment model to study: functions that build it and load its training data, and the options of its training.
+    """A sentiment model to study: functions that build it and load its training data, and the options of its
+    training.
     """
 
     name: str

@@ -74,7 +74,8 @@ def _data() -> Path:
 
 @stage("trained")
 def is_there(config: ArchitectureConfig, run: Run) -> dict[str, list[bool]]:
-    """Return whether the trained Llama model is in the folder that the environment variable ``STABLESSM_DATA`` names.
+    """Return whether the trained Llama model is in the folder that the environment variable ``STABLESSM_DATA``
+    names.
     """
     return {"there": [(_data() / "config.json").exists()]}
 

@@ -214,7 +214,8 @@ def fewer_bits(own: Trained, found: Mapping[str, np.ndarray]) -> Claim:
 
 
 def like_an_lstm(config: Config, found: Mapping[str, np.ndarray]) -> Claim:
-    """Return a claim with its verdict: the model's perplexity per word is close to the published perplexities of LSTMs.
+    """Return a claim with its verdict: the model's perplexity per word is close to the published perplexities of
+    LSTMs.
     """
     own = config.words
     test, valid = (scored(found, split, "carried").per_token for split in ("test", "valid"))

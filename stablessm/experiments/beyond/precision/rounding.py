@@ -61,7 +61,8 @@ class PrecisionConfig:
 
 
 def rounded(w: Tensor, format: str) -> Tensor:
-    """Round the weights to a number format, such as ``bfloat16`` or ``int8``, and return them in their original dtype.
+    """Round the weights to a number format, such as ``bfloat16`` or ``int8``, and return them in their original
+    dtype.
     """
     if format == "int8":
         scale = w.abs().max() / 127
@@ -70,7 +71,8 @@ def rounded(w: Tensor, format: str) -> Tensor:
 
 
 def model(width: int, horizon: int, map: str, time: Time) -> RealSSM:
-    """Return a float64 model whose kernel is a sum of exponentials, fitted to the polynomial memory of figure 1 of IAT.
+    """Return a float64 model whose kernel is a sum of exponentials, fitted to the polynomial memory of figure 1
+    of IAT.
     """
     return fitted_layer(TARGETS["polynomial"], width, longest_time("polynomial", width), horizon, map, time)
 

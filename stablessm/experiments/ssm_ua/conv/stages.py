@@ -91,7 +91,8 @@ def attempt(kernel: str, horizon: int, **bound: Any) -> ExponentialSum:
 
 
 def hankel_values(kernel: str, horizon: int) -> np.ndarray:
-    """Return the singular values of the Hankel matrix of a kernel ρ. Its entries are ρ(i + j) for i, j = 0 … horizon/2.
+    """Return the singular values of the Hankel matrix of a kernel ρ. Its entries are ρ(i + j) for i, j = 0 …
+    horizon/2.
     """
     from scipy.linalg import hankel, svdvals
 

@@ -108,7 +108,8 @@ def off_by(ratio: np.ndarray, *, scaled: bool) -> float:
 
 @kept(MemoryCurve, "depth-{depth}", over=lambda config: config.depths)
 def deep(config: DepthConfig, run: Run, depth: int) -> MemoryCurve:
-    """Return the measured memory function of a stack of ``depth`` linear layers, each with one mode of the same rate.
+    """Return the measured memory function of a stack of ``depth`` linear layers, each with one mode of the same
+    rate.
     """
     one = torch.ones(1, 1, dtype=torch.float64)
     model = chain([-config.rate * one[0]] * depth, [one] * (depth - 1), one, one, config.dt)

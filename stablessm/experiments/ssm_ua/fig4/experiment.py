@@ -83,7 +83,8 @@ def built(config: VolterraConfig, run: Run, name: str, length: int) -> Mapping[s
 
 
 def column(config: VolterraConfig, stages: Stages, key: str) -> dict[str, list[float]]:
-    """Return one quantity, such as ``width``, as a dict from the name of a kernel to a list with one number per length.
+    """Return one quantity, such as ``width``, as a dict from the name of a kernel to a list with one number per
+    length.
     """
     return {name: [float(built(stages, name, length)[key]) for length in config.lengths] for name in config.kernels}
 
