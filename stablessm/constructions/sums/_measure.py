@@ -9,10 +9,11 @@ from dataclasses import replace
 import numpy as np
 
 from stablessm.constructions.sums import _modes
+from stablessm.constructions.sums._analysis import RESOLVED, subset
 from stablessm.constructions.sums._modes import Domain
 from stablessm.constructions.sums._polish import Fit
 from stablessm.constructions.sums._samples import Request, Samples
-from stablessm.constructions.sums._search import RESOLVED, Search, subset
+from stablessm.constructions.sums._search import Search
 from stablessm.constructions.sums._supremum import Error, compare
 from stablessm.constructions.sums.result import ExponentialSum
 
@@ -70,17 +71,17 @@ def _l1(es: ExponentialSum, samples: Samples, error: Error, discrete: bool) -> f
 def reason(search: Search, best: Fit, goal: float, unit: float) -> tuple[str, str]:
     """Return the reason why no sum was found within the tolerance, and a remedy; ``best`` is the best sum found."""
     samples, domain = search.samples, search.domain
-    if samples.panels is not None and search.jump > 2 * goal:
+    if samples.panels is not None and search.facts.jump > 2 * goal:
         jump, at = samples.panels.jump()
         what = f"the kernel jumps by {unit * jump:.3g} at t = {at:g}, and in continuous time every sum is continuous"
         return what, f"a tolerance above {unit * jump / 2:.2g}, times= that begin after the jump, or time='discrete'"
-    if search.rises(goal):
+    if search.facts.rises(goal):
         largest = unit * float(np.abs(samples.values).max())
         what = f"the kernel grows to the end of the horizon, up to {largest:.3g}, and a stable sum decays"
         return what, "fit the kernel times e^(-ct), which decays for a large enough c, and add c to the rates"
-    if goal < RESOLVED * search.scale:
-        what = f"double precision resolves no less than {RESOLVED * unit * search.scale:.2g} of this kernel"
-        return what, f"a tolerance above {max(RESOLVED * search.scale, best.error) * unit:.2g}"
+    if goal < RESOLVED * search.facts.scale:
+        what = f"double precision resolves no less than {RESOLVED * unit * search.facts.scale:.2g} of this kernel"
+        return what, f"a tolerance above {max(RESOLVED * search.facts.scale, best.error) * unit:.2g}"
     if (-best.rates.real < _AT_LIMIT * domain.slowest).any():
         free = Search(samples, replace(domain, slowest=_FREE * domain.slowest), search.request)
         if free.smallest(goal) is not None:
@@ -90,20 +91,20 @@ def reason(search: Search, best: Fit, goal: float, unit: float) -> tuple[str, st
                     return what, "a larger dt, for fewer steps of the same time, or a larger tol"
             what = f"stable_margin = {domain.slowest:g} allows no rate that is slow enough"
             return what, "a smaller stable_margin"
-    if search.noise > goal / 4:
-        noise = unit * search.noise
+    if search.facts.noise > goal / 4:
+        noise = unit * search.facts.noise
         what = (
             f"the samples are noisy: their Hankel singular values level off as those of noise of {noise:.2g}; sums of"
             " many states, which follow the noise, were not tried"
         )
         return what, f"norm='l2', which fits noisy samples by least squares, or a tolerance above {4 * noise:.2g}"
-    if domain.positive and not search.monotone:
+    if domain.positive and not search.facts.monotone:
         return "the kernel is not completely monotone", "leave out positive=True"
-    if domain.real and not search.monotone:
+    if domain.real and not search.facts.monotone:
         return "the kernel oscillates, or changes too fast for real decays", "leave out real=True"
     what = f"no sum of at most {max(search.tried)} states was found, and more hardly gain"
-    if max(search.tried) >= search.most:
-        what = f"no sum of at most {search.most} states was found"
+    if max(search.tried) >= search.facts.most:
+        what = f"no sum of at most {search.facts.most} states was found"
     return what, "a larger tol, or a shorter horizon"
 
 

@@ -216,17 +216,17 @@ class _Attempt:
         """Search for a fit of the requested order, or of the lowest order within the tolerance; return the best fit
         found.
         """
-        with np.errstate(**({} if self.samples.values.any() else {"all": "ignore"})):
+        with np.errstate(all=None if self.samples.values.any() else "ignore"):
             self.search = self._new()
-        if self.search.scale == 0:
+        if self.search.facts.scale == 0:
             rates = np.array([-max(1 / self.domain.dt, 2 * self.domain.slowest)], dtype=np.complex128)
             return Fit(rates, np.zeros((1, self.samples.values.shape[1])), 0.0, "zero")
         if self.goal is None:
             return self.search.at_most(self.request.order or 1)
         fit = self.search.smallest(self.goal)
-        if fit is None and (self.search.hopeless(self.goal) or self.search.rises(self.goal)):
+        if fit is None and (self.search.facts.hopeless(self.goal) or self.search.facts.rises(self.goal)):
             return self.search.least()
-        if fit is None and self.search.hankel is None:  # the mixture alone did not suffice
+        if fit is None and self.search.facts.hankel is None:  # the mixture alone did not suffice
             self.search = self._new(close=0.0)
             fit = self.search.smallest(self.goal)
         if fit is None and self.samples.panels is not None and not self.search.grows:
@@ -238,7 +238,7 @@ class _Attempt:
 
     def measured(self, samples: Samples, unit: float, fit: Fit) -> ExponentialSum:
         """Return the exponential sum of a fit, with errors measured on samples in the units of the caller."""
-        limit = self.search.lower_bound(self.domain.order(fit.rates))
+        limit = self.search.facts.lower_bound(self.domain.order(fit.rates))
         return _measure.measured(samples, self.domain, fit, self.request, unit, limit)
 
     def ambiguous(self, fit: Fit) -> bool:
@@ -246,7 +246,7 @@ class _Attempt:
         domain = self.domain
         if domain.discrete or domain.real or not self.samples.uniform or self.samples.panels is not None:
             return False
-        least, explained = (self.goal or part * self.search.scale for part in (_CLEAR, _EXPLAINED))
+        least, explained = (self.goal or part * self.search.facts.scale for part in (_CLEAR, _EXPLAINED))
         at_edge = np.abs(domain.weights(fit.coefficients, fit.rates))[np.abs(fit.rates.imag) > _EDGE * domain.band]
         if fit.error <= least and not (at_edge > least).any():
             return False
