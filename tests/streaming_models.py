@@ -47,6 +47,7 @@ def _regressor() -> nn.Module:
 MODELS: dict[str, Callable[[], nn.Module]] = {
     "real": lambda: ssm.RealSSM(3, 20, 2, dt=0.1),
     "real-discrete": lambda: ssm.RealSSM(3, 70, 2, activation="tanh", skip=True, time="discrete", bias=False),
+    "real-average": lambda: ssm.RealSSM(3, 20, 2, average=True),
     "lru": lambda: ssm.LRU(3, 37, 5),
     "lru-plain": lambda: ssm.LRU(3, 16, 2, normalize=False, skip=False, map="tanh"),
     "s4d": lambda: ssm.S4D(21, 7),

@@ -136,3 +136,22 @@ def test_the_plot_shows_both_curves():
     assert len(ax.lines) == 2
     assert ax.get_yscale() == "log"
     assert check.plot(ax) is ax
+
+
+@pytest.mark.parametrize("activation", ["linear", "tanh"])
+def test_the_bound_of_moving_averages_is_that_of_the_same_layer_without(activation):
+    """dh/dt = Λ(h - Bx - b) is dh/dt = Λh + |Λ|(Bx + b)."""
+    layer = random_layer(3, activation)
+    eigenvalues = layer.eigenvalues()
+    average = ssm.RealSSM(3, 6, 1, activation=activation, map="exp", eigenvalues=eigenvalues, average=True).double()
+    with torch.no_grad():
+        for name in ("B", "bias"):
+            own = getattr(layer, name)
+            getattr(average, name).copy_(own / (-eigenvalues[:, None] if own.dim() == 2 else -eigenvalues))
+        average.C.copy_(layer.C)
+    x = torch.randn(2, 30, 3, dtype=torch.float64)
+    torch.testing.assert_close(average(x)[0], layer(x)[0])
+    for sharp in (False, True):
+        torch.testing.assert_close(
+            bernstein_check(average, TIMES, sharp=sharp).bound, bernstein_check(layer, TIMES, sharp=sharp).bound
+        )
