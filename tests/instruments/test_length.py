@@ -113,3 +113,40 @@ def test_noise_on_the_carried_state(tmp_path):
     task = ssm.tasks.get("lm", text=str(path), level="char", length=16)
     with pytest.raises(ArgumentError, match="state_noise: expected None"):
         train(model, task, TrainingConfig(steps=1, state_noise=0.1, device="cpu"), tmp_path / "other", progress=False)
+
+
+def test_models_and_inputs_that_have_no_such_curve_are_named() -> None:
+    torch.manual_seed(0)
+    tokens = torch.randint(0, 11, (2, 60))
+    model = ssm.LanguageModel(11, d_model=8, n_layers=1, d_state=4)
+    for measure in (length_curve, effective_remembrance):
+        ahead = lambda x: torch.nn.functional.one_hot(x.roll(-1, 1), 11).float()  # noqa: E731
+        with pytest.raises(ArgumentError, match="model: expected a causal model"):
+            measure(ahead, tokens)
+        with pytest.raises(ArgumentError, match=r"model: expected an output at every step, .* got \(2, 11\)"):
+            measure(lambda x: torch.zeros(len(x), 11), tokens)
+        with pytest.raises(ArgumentError, match=r"model: expected logits .* of at least 11 classes"):
+            measure(lambda x: torch.zeros(*x.shape, 8), torch.arange(60)[None] % 11)
+        with pytest.raises(ArgumentError, match=r"inputs: .*batch > 0"):
+            measure(model, tokens[:0])
+        measure(model, tokens.to(torch.uint8).numpy())
+    masked = torch.where(torch.arange(60) < 50, tokens, -100)
+    with pytest.raises(ArgumentError, match=r"targets: expected classes from 0 .* got -100"):
+        length_curve(model, tokens, masked)
+    with pytest.raises(ArgumentError, match="inputs: expected tokens"):
+        effective_remembrance(ssm.RealSSM(3, 4, 5), torch.randn(2, 50, 3))
+    with pytest.raises(ArgumentError, match="contexts: expected at least one"):
+        effective_remembrance(model, tokens, contexts=[])
+    sorted_, shuffled = (effective_remembrance(model, tokens, contexts=each) for each in ([1, 4, 16], [16, 1, 4, 4]))
+    assert shuffled.context.tolist() == [1, 4, 16]
+    assert (sorted_.distance == shuffled.distance).all()
+
+
+def test_a_model_whose_positions_end_says_so() -> None:
+    transformers = pytest.importorskip("transformers")
+    config = transformers.GPT2Config(vocab_size=11, n_embd=8, n_layer=1, n_head=1, n_positions=32)
+    model, tokens = transformers.GPT2LMHeadModel(config), torch.randint(0, 11, (2, 60))
+    for measure in (length_curve, effective_remembrance):
+        with pytest.raises(ArgumentError, match="inputs: expected at most 32 steps, the positions of the model"):
+            measure(model, tokens)
+        measure(model, tokens[:, :33])

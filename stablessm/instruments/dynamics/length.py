@@ -33,6 +33,9 @@ Run: TypeAlias = Callable[[Tensor, Any], tuple[Tensor, Any]]
 CHUNK = 1024
 """Number of steps that run in one call if the state is carried."""
 
+CAUSAL = 32
+"""Number of inputs that test whether a model is causal."""
+
 PER_OCTAVE = 2
 """Number of bins of positions per factor of two."""
 
@@ -196,7 +199,7 @@ def effective_remembrance(
     Args:
         model: A causal model from tokens to logits, as for :func:`stablessm.length_curve`.
         inputs: Tokens (batch, time) or (time,).
-        contexts: Numbers of latest inputs (default: powers of two up to half of the time).
+        contexts: Numbers of latest inputs, in any order (default: powers of two up to half of the time).
         samples: Number of positions.
         seed: Seed of the positions, which are in the second half of the inputs.
         progress: Whether a long computation shows a progress bar.
@@ -206,10 +209,14 @@ def effective_remembrance(
     >>> bool((found.distance >= 0).all()), found.context.tolist()
     (True, [1, 2, 4, 8, 16, 32])
     """
+    if torch.as_tensor(inputs).is_floating_point():
+        raise ArgumentError("inputs", "tokens (batch, time), whole numbers", f"{torch.as_tensor(inputs).dtype}")
     x, y, loss = _prepared(inputs, None, None)
     length = x.shape[1]
     most = max(1, length // 2)
-    chosen = [2**n for n in range(int(math.log2(most)) + 1)] if contexts is None else list(contexts)
+    chosen = [2**n for n in range(int(math.log2(most)) + 1)] if contexts is None else sorted(set(contexts))
+    if not chosen:
+        raise ArgumentError("contexts", "at least one number", "none")
     for each in chosen:
         if not 1 <= whole_number("contexts", each) <= most:
             raise ArgumentError("contexts", f"numbers from 1 to {most} (half of the inputs)", each)
@@ -236,9 +243,11 @@ def effective_remembrance(
 def _prepared(inputs: Any, targets: Any, loss: Loss | None) -> tuple[Tensor, Tensor, Loss]:
     x = torch.as_tensor(inputs).detach()
     tokens = not x.is_floating_point()
+    x = x.long() if tokens else x
     x = x[None] if x.dim() == (1 if tokens else 2) else x
-    if x.dim() != (2 if tokens else 3) or x.shape[1] < 4:
-        raise ArgumentError("inputs", "tokens (batch, time) or (batch, time, d_input), time > 3", tuple(x.shape))
+    if x.dim() != (2 if tokens else 3) or not len(x) or x.shape[1] < 4:
+        expected = "tokens (batch, time) or (batch, time, d_input), batch > 0, time > 3"
+        raise ArgumentError("inputs", expected, tuple(x.shape))
     if targets is None:
         if not tokens:
             raise ArgumentError("targets", "a target for every step, since the inputs are not tokens", None)
@@ -248,10 +257,16 @@ def _prepared(inputs: Any, targets: Any, loss: Loss | None) -> tuple[Tensor, Ten
         y = y[None] if y.shape[:1] == x.shape[1:2] and y.shape[:2] != x.shape[:2] else y
         if y.shape[:2] != x.shape[:2]:
             raise ArgumentError("targets", f"shape {tuple(x.shape[:2])} or with channels", tuple(y.shape))
+        if loss is None and not y.is_floating_point() and int(y.min()) < 0:
+            raise ArgumentError("targets", "classes from 0 at every step (pass a loss that masks steps)", int(y.min()))
     return x, y, loss or (_square if y.is_floating_point() else _cross_entropy)
 
 
 def _cross_entropy(output: Tensor, target: Tensor) -> Tensor:
+    classes = int(target.max()) + 1
+    if output.dim() != 3 or output.shape[-1] < classes:
+        expected = f"logits (batch, time, classes) of at least {classes} classes, since a target is {classes - 1}"
+        raise ArgumentError("model", expected, f"outputs of shape {tuple(output.shape)}")
     return F.cross_entropy(output.float().flatten(0, 1), target.flatten().long(), reduction="none").view(target.shape)
 
 
@@ -267,6 +282,36 @@ def _placed(model: Any) -> Callable[[Tensor], Tensor]:
 
 def _runner(model: Any, x: Tensor) -> tuple[Run, bool]:
     """Return a function that runs the model, and True if the function carries a state between calls."""
+    run, carries = _stateful_or_whole(model, x)
+    positions = getattr(getattr(model, "config", None), "max_position_embeddings", None)
+
+    def reported(x_now: Tensor, state: Any) -> tuple[Tensor, Any]:
+        try:
+            return run(x_now, state)
+        except IndexError as error:  # embeddings of positions end
+            if not isinstance(positions, int) or x.shape[1] <= positions:
+                raise
+            expected = f"at most {positions} steps, the positions of the model (max_position_embeddings)"
+            raise ArgumentError("inputs", expected, x.shape[1]) from error
+
+    _require_causal(reported, _placed(model)(x[:8, :CAUSAL]))
+    return reported, carries
+
+
+def _require_causal(run: Run, x: Tensor) -> None:
+    """Raise an error if the outputs for the first half of x change with the second half, or have no time axis."""
+    half = x.shape[1] // 2
+    whole, first = (run(part, None)[0] for part in (x, x[:, :half]))
+    if whole.dim() < 2 or whole.shape[:2] != x.shape[:2]:
+        raise ArgumentError("model", f"an output at every step, {(*x.shape[:2], '...')}", tuple(whole.shape))
+    change, size = (whole[:, :half] - first).abs().max(), whole.abs().max()
+    rounding = torch.finfo(whole.dtype).eps if whole.is_floating_point() else 0.0
+    if bool(change > math.sqrt(rounding) * size):
+        got = f"outputs that change by {float(change):.2g} with later inputs or from call to call"
+        raise ArgumentError("model", "a causal model without random numbers", got)
+
+
+def _stateful_or_whole(model: Any, x: Tensor) -> tuple[Run, bool]:
     width = 1 if x.dim() == 2 else x.shape[-1]
     own = getattr(model, "d_input", getattr(model, "input_size", None))
     try:
