@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, TypeAlias
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from stablessm._errors import ArgumentError
 from stablessm.instruments._nested import tensors_in
 from stablessm.instruments._repeatable import NoisyError, alike, require_repeatable
-from stablessm.instruments.adapters._modules import Recurrence
-from stablessm.instruments.adapters.facts import by_step, evaluating, input_size, is_transformer, weight_of
+from stablessm.instruments.adapters import as_stateful, has_adapter
+from stablessm.instruments.adapters.facts import evaluating, input_size, is_transformer, weight_of
 
 Call: TypeAlias = Callable[[Tensor, Any], tuple[Tensor, Any]]
 """Function from an input (B, T, d_input) and a state to an output (B, T, d_output) or (B, d_output) and a state."""
@@ -117,13 +119,14 @@ def as_system(model: Any, *, d_input: int | None = None, output: Any = None) -> 
 
     These models can be run: our layers (and anything with an ``initial_state`` that is called as
     ``model(x, state) -> (y, state)``), our models (and anything that has ``sequence(x, state) -> (y, state)``, too),
-    ``torch.nn`` recurrences, Hugging Face models (in embedding space), and any callable from (B, T, d_input) to
-    (B, T, d_output), or to (B, d_output) for a model with one output per sequence.
+    ``torch.nn`` recurrences, Hugging Face models (in embedding space), reservoirpy nodes, adapters of your own
+    (:class:`stablessm.instruments.Stateful`), any ``(x, state) -> (y, state)``, and any callable from (B, T, d_input)
+    to (B, T, d_output), or to (B, d_output) for a model with one output per sequence.
 
-    >>> as_system(nn.GRU(3, 8)).streams, as_system(lambda x: x.cumsum(1), d_input=2).streams
+    >>> as_system(torch.nn.GRU(3, 8)).streams, as_system(lambda x: x.cumsum(1), d_input=2).streams
     (True, False)
     """
-    if not callable(model):
+    if not callable(model) and not has_adapter(model):
         raise ArgumentError("model", "a callable or module", type(model).__name__)
     if is_transformer(model):
         from stablessm.instruments import huggingface
@@ -132,13 +135,23 @@ def as_system(model: Any, *, d_input: int | None = None, output: Any = None) -> 
     if output is not None:
         raise ArgumentError("output", "None (only a Hugging Face model has several)", output)
     d_input = input_size(model, d_input)
-    call, streams = _caller(model)
     weight = weight_of(model)
     if weight is not None and weight.is_meta:
         raise ArgumentError("model", "initialized weights, not on the meta device", type(model).__name__)
+
+    def stateful(causal: bool) -> System:
+        adapter = as_stateful(model, d_input=d_input, causal=causal)
+        return completed(System(model, adapter.run, d_input, 0, adapter.dtype, adapter.device, streams=True))
+
+    if has_adapter(model):
+        return stateful(causal=False)
+    if weight is None and _takes_state(model):
+        with suppress(ArgumentError):
+            return stateful(causal=True)
+    call = _without_state(model)
     if weight is not None:
-        return completed(System(model, call, d_input, 0, weight.dtype, weight.device, streams))
-    precise = System(model, call, d_input, 0, torch.float64, torch.device("cpu"), streams)
+        return completed(System(model, call, d_input, 0, weight.dtype, weight.device, streams=False))
+    precise = System(model, call, d_input, 0, torch.float64, torch.device("cpu"), streams=False)
     single = replace(precise, dtype=torch.float32)  # a function around a model in single precision
     reasons = []
     for system in (precise, single, replace(precise, call=_on_arrays(call))):
@@ -149,6 +162,15 @@ def as_system(model: Any, *, d_input: int | None = None, output: Any = None) -> 
         except ArgumentError as reason:
             reasons.append(reason)
     raise next((reason for reason in reasons if "raised" not in str(reason)), reasons[1])
+
+
+def _takes_state(model: Any) -> bool:
+    """Return True for a function of two arguments, which may be an input and a state."""
+    try:
+        kinds = [parameter.kind for parameter in inspect.signature(model).parameters.values()]
+    except (TypeError, ValueError):
+        return False
+    return len(kinds) == 2 and all(kind in (kind.POSITIONAL_ONLY, kind.POSITIONAL_OR_KEYWORD) for kind in kinds)
 
 
 def completed(system: System) -> System:
@@ -328,19 +350,13 @@ def _probe(system: System, steps: int, rows: int = 2) -> Tensor:
     return x.to(system.device, system.dtype)
 
 
-def _caller(model: Any) -> tuple[Call, bool]:
-    if isinstance(model, nn.RNNBase):
-        return Recurrence(model, model.input_size).run, not model.bidirectional
-    if hasattr(model, "initial_state"):
-        run = by_step(model)
-        return lambda x, state: run(x, state), True
-
-    def stateless(x: Tensor, state: Any) -> tuple[Tensor, Any]:
+def _without_state(model: Any) -> Call:
+    def call(x: Tensor, state: Any) -> tuple[Tensor, Any]:
         y = model(x.clone() if isinstance(x, Tensor) else x.copy())  # a function may overwrite its input
         y = y[0] if isinstance(y, tuple) else y
         return (y if isinstance(y, Tensor) else _as_tensor(y, x)), None
 
-    return stateless, False
+    return call
 
 
 def _on_arrays(call: Call) -> Call:

@@ -149,3 +149,40 @@ def test_a_reservoir(made):
         lambda x, h: (h, torch.tanh(weights @ h + inputs @ x)), X, state=torch.zeros(4)
     ).exponents
     np.testing.assert_allclose(found.exponents, expected, atol=0.1)
+
+
+@pytest.mark.parametrize("made", [Node, real_node])
+def test_memory_of_a_reservoir_and_of_functions_with_a_state(made):
+    weights, inputs = torch.tensor(W), torch.tensor(U)
+
+    def step(x, h):
+        h = torch.tanh(x @ inputs.mT + (0 if h is None else h @ weights.mT))
+        return h, h
+
+    def sequence(x, h):
+        outputs = []
+        for x_t in x.unbind(1):
+            y, h = step(x_t, h)
+            outputs.append(y)
+        return torch.stack(outputs, 1), h
+
+    found = [
+        ssm.memory_function(model, 30, d_input=2, directions=torch.eye(2)).value
+        for model in (made(), step, sequence, as_stateful(step, d_input=2), lambda x: sequence(x, None)[0])
+    ]
+    assert found[0].max() > 0
+    for value in found[1:]:
+        np.testing.assert_allclose(value, found[0], rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("arrays", [False, True])
+def test_a_function_of_steps_that_also_runs_on_a_sequence_is_run_by_steps(arrays):
+    weights, inputs = (W, U) if arrays else (torch.tensor(W), torch.tensor(U))
+    tanh = np.tanh if arrays else torch.tanh
+
+    def step(x, h=None):
+        h = tanh(x @ inputs.T) if h is None else tanh(x @ inputs.T + h @ weights.T)
+        return h, h
+
+    assert ssm.check_state(step, d_input=2).passed
+    assert ssm.memory_function(step, 10, d_input=2, directions=torch.eye(2)).value[3] > 0

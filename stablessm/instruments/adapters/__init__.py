@@ -22,10 +22,11 @@ def has_adapter(model: Any) -> bool:
     return known or type(model).__module__.partition(".")[0] == "reservoirpy"
 
 
-def as_stateful(model: Any, *, d_input: int | None = None) -> Stateful:
+def as_stateful(model: Any, *, d_input: int | None = None, causal: bool = True) -> Stateful:
     """Return an adapter for a model with a state, or raise an ArgumentError that states why the model has none.
 
-    An adapter (an instance of a subclass of :class:`Stateful`) is returned unchanged.
+    An adapter (an instance of a subclass of :class:`Stateful`) is returned unchanged. With ``causal=False`` a
+    bidirectional recurrence is also accepted; its state cannot be carried.
 
     >>> import torch
     >>> y, state = as_stateful(nn.LSTMCell(3, 8)).run(torch.zeros(2, 5, 3))
@@ -44,7 +45,7 @@ def as_stateful(model: Any, *, d_input: int | None = None) -> Stateful:
     if type(model).__module__.partition(".")[0] == "reservoirpy":
         return Reservoir(model, d_input)
     if isinstance(model, nn.RNNBase):
-        if model.bidirectional:
+        if causal and model.bidirectional:
             raise ArgumentError("model", "a causal model", f"{name_of(model)}, which is bidirectional")
         return Recurrence(model, d_input)
     if isinstance(model, nn.RNNCellBase):

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, final
+from typing import Any, TypeAlias, final
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from stablessm._errors import ArgumentError
+from stablessm.instruments._states import leaves
 from stablessm.instruments.adapters._modules import Module
 from stablessm.instruments.adapters.facts import name_of, said, weight_of
 from stablessm.instruments.adapters.stateful import STATEFUL, Result, Stateful, result_of
+
+Call: TypeAlias = Callable[[Tensor, Any], Result]
+"""Function from an input (B, T, d_input) and a state to an output (B, T, d_output) and a state."""
 
 
 @final
@@ -42,7 +46,7 @@ class Function(Module):
         return super().cast(dtype) if weight_of(self.model) is not None else Function(self.model, self.d_input, dtype)
 
 
-def _found_call(function: Function) -> tuple[Callable[[Tensor, Any], Result], torch.dtype]:
+def _found_call(function: Function) -> tuple[Call, torch.dtype]:
     """Try the ways to call a function; return the first that gives one output per step, and the dtype of the outputs.
 
     If no way works, the error of the first way is raised.
@@ -55,7 +59,7 @@ def _found_call(function: Function) -> tuple[Callable[[Tensor, Any], Result], to
     def on_arrays(x: Tensor, state: Any) -> Result:
         return result_of(model, model(x.numpy(force=True), state))
 
-    def per_step(call: Callable[[Tensor, Any], Result]) -> Callable[[Tensor, Any], Result]:
+    def per_step(call: Call) -> Call:
         def run(x: Tensor, state: Any) -> Result:
             outputs = []
             for x_t in x.unbind(1):
@@ -69,11 +73,11 @@ def _found_call(function: Function) -> tuple[Callable[[Tensor, Any], Result], to
     if weight_of(model) is None:
         ways += [on_arrays, per_step(on_arrays)]
     reasons: list[ArgumentError] = []
-    for way in ways:
+    for way, stepwise in zip(ways, [ways[1], None, *ways[3:], None], strict=False):
         try:
             y, _ = way(x, None)
             if y.dim() == 3 and y.shape[:2] == x.shape[:2]:
-                return way, y.dtype
+                return (stepwise if stepwise and _keeps_all_steps(way, stepwise, x) else way), y.dtype
             steps = f"an output with {x.shape[1]} time steps, as its input"
             reasons.append(ArgumentError("model", steps, f"{name_of(model)}, whose output has shape {tuple(y.shape)}"))
         except ArgumentError as error:
@@ -81,6 +85,18 @@ def _found_call(function: Function) -> tuple[Callable[[Tensor, Any], Result], to
         except Exception as error:  # whatever a foreign function raises
             reasons.append(ArgumentError("model", STATEFUL, f"{name_of(model)}, which raised {said(error)}"))
     raise reasons[0]
+
+
+def _keeps_all_steps(whole: Call, stepwise: Call, x: Tensor) -> bool:
+    """Return True for a function of single steps that takes a whole sequence for one step: its state has all steps."""
+
+    def shapes(run: Call, steps: int) -> list[tuple[int, ...]]:
+        return [tuple(leaf.shape) for _, leaf in leaves(run(x[:, :steps], None)[1])]
+
+    try:
+        return shapes(whole, 2) != shapes(whole, 3) and shapes(stepwise, 2) == shapes(stepwise, 3)
+    except Exception:  # it takes no single steps
+        return False
 
 
 @final
