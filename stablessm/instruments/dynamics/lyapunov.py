@@ -284,7 +284,7 @@ class _Measurement:
             how = "QR at every step"
             # of exact parts, averages along given inputs or of a constant growth are exact
             if not cocycle.is_exact() or (self.run.alone and bool(error.any())):
-                error = error + SLOWEST / (self.settled + self.skip + self.length)
+                error = error + self._missing()
         rates = exponents.numpy() / self.dt
         slack = max(float(error[0]), 1e-9 if self.way.eps < 1e-12 else 1e-5) / self.dt  # rounding
         verdict = "expanding" if rates[0] > slack else "contracting" if rates[0] < -slack else "marginal"
@@ -297,6 +297,13 @@ class _Measurement:
             state_size=self.run.size, steps=sum(cocycle.counts) * len(self.start), trajectories=len(self.start),
             dt=self.dt, method=f"{how}; {self.way.mode}",
         )  # fmt: skip
+
+    def _missing(self) -> float:
+        """Return how much may be missing if growth approaches its limit slowly, or if changes grow in proportion to
+        time, as between periodic trajectories of different frequencies.
+        """
+        slow = SLOWEST / (self.settled + self.skip + self.length)
+        return max(slow, math.log1p(self.length / max(self.skip, 1)) / self.length)
 
     def _trajectories(self) -> tuple[Cocycle, Growth, Tensor | None]:
         """Run the trajectories; return the growth of small changes, and the Jacobian matrix if it never changes."""
