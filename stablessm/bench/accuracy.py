@@ -1,7 +1,8 @@
 """Measures errors of the scan over long sequences, and checks whether two runs give bitwise identical results.
 
-|a| is 1 - 1e-6, so that every rounding error stays in the state. An error is the largest difference divided by the
-largest true value.
+The scan is h[t] = a[t] h[t-1] + x[t] with decays |a| = 1 - 1e-6. With a decay so close to 1, a rounding error stays in
+the state for the whole sequence. An error is the largest difference from the true values, divided by the largest true
+value.
 """
 
 from __future__ import annotations

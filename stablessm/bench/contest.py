@@ -31,10 +31,11 @@ PHASES = ("forward", "forward+backward")
 @final
 @dataclass(frozen=True)
 class Contender:
-    """An implementation in a benchmark. ``calls`` lists for each phase (forward, or forward and backward) one function
-    per set of inputs.
+    """An implementation in a benchmark. ``calls`` maps each phase (forward, or forward and backward) to a list of
+    functions, one for each set of inputs.
 
-    A function returns the result, or the result and the gradients of the inputs.
+    In the phase forward a function returns the result; in the phase forward and backward it returns the result and the
+    gradients of the inputs.
     """
 
     calls: Mapping[str, Sequence[Call]]
@@ -52,7 +53,7 @@ def torch_contender(run: Callable[..., Tensor], sets: Sequence[Sequence[Tensor]]
     """Build a contender from a PyTorch function. The forward pass is timed without autograd; forward and backward
     together are timed with autograd.
 
-    A set holds the inputs and the gradient of the result.
+    Each entry of ``sets`` holds the inputs of the function and, last, the gradient of its result.
     """
     leaves = [(*(tensor.detach().requires_grad_() for tensor in inputs), g) for *inputs, g in sets]
     calls = {phase: [partial(call, *inputs) for inputs in leaves] for phase, call in _phases(run).items()}
@@ -116,8 +117,9 @@ class Gate:
 
 
 def contest(makers: Makers, gate: Gate, floors: Mapping[str, float], options: Options) -> list[Row]:
-    """Check and time all contenders; return one row for each contender and phase, with its time, its time as a multiple
-    of the floor, and its error.
+    """Check and time all contenders. Return one row for each contender and phase, with its time, its relative error,
+    and the ratio of its time to the floor. ``floors`` maps each phase to its floor, the milliseconds in which the
+    machine could at best move the data.
     """
     made, failed = make(makers)
     rows = []
@@ -148,7 +150,7 @@ def contest(makers: Makers, gate: Gate, floors: Mapping[str, float], options: Op
 
 
 def make(makers: Makers) -> tuple[dict[str, Contender], dict[str, str]]:
-    """Build the contenders; return a dict of the contenders by name, and a dict of the errors of those that could not
+    """Build the contenders. Return two dicts by name: the contenders, and the errors of the contenders that could not
     be built.
     """
     made, failed = {}, {}
@@ -163,8 +165,8 @@ def make(makers: Makers) -> tuple[dict[str, Contender], dict[str, str]]:
 def measure(
     contenders: Mapping[str, Contender], phase: str, options: Options
 ) -> tuple[dict[str, Timing], dict[str, Timing]]:
-    """Time the contenders in turns; return their times and, for PyTorch functions on a GPU, also their times without
-    launch overhead.
+    """Time the contenders in turns, and return two dicts by name: the times of all contenders and, for PyTorch
+    functions on a GPU, the times without the overhead of kernel launches.
     """
     calls = {name: rotating(contender.calls[phase]) for name, contender in contenders.items()}
     clocks = {name: contender.clock for name, contender in contenders.items()}
@@ -178,8 +180,8 @@ def measure(
 
 
 def timed(timing: Timing | None, floor: float, best: float | None) -> Row:
-    """Return the columns of a result row that describe a measured time: the time itself, and its ratios to the floor
-    and to the best peer.
+    """Return the columns of a result row that describe a measured time: the time itself, its ratio to ``floor``, the
+    shortest time that the machine allows, and the ratio of the time ``best`` of the best peer to it.
     """
     if timing is None:
         return dict.fromkeys(("ms", "quartiles_ms", "turns", "times_floor", "best_peer_over_this"))

@@ -1,4 +1,6 @@
-"""Describes the machine and measures its rates of copying and multiplying, as limits for all contenders."""
+"""Describes the machine, and measures how fast it copies arrays and multiplies matrices. These rates limit the speed of
+all contenders.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Timing: contenders take turns, results are medians with quartiles, and each device has its clocks."""
+"""Measures the time of functions. The functions are called in turns, and a result is the median with quartiles. There
+is one clock for the CPU, and there are two for GPUs.
+"""
 
 from __future__ import annotations
 
@@ -77,7 +79,8 @@ def event_clock(call: Call, repeat: int) -> float:
 def queued_clock(call: Call, repeat: int) -> float:
     """Measure the milliseconds of ``repeat`` calls on the GPU alone, without the overhead of kernel launches.
 
-    CUDA events time the calls, all of which are queued behind a pause.
+    The GPU is first kept busy while the CPU queues all calls. CUDA events then measure how long the GPU takes for the
+    queued calls.
     """
     pause = _PAUSE
     while True:
@@ -116,8 +119,8 @@ def timings(
 ) -> dict[str, Timing]:
     """Time several functions in turns, over many rounds, so that a slow moment of the machine affects all of them.
 
-    ``seconds`` limits the total time of each function. On a GPU, a short function is called repeatedly within its turn,
-    so that neither the clock nor the first launch matters.
+    ``seconds`` limits the total time of each function. On a GPU, a short function is called repeatedly within its turn.
+    This makes the resolution of the clock and the cost of the first launch negligible.
     """
     clock = {name: (clocks or {}).get(name, host_clock) for name in calls}
     once, repeat, turns = {}, {}, {}
@@ -154,7 +157,8 @@ def rotating(calls: Sequence[Call]) -> Call:
     """Return a function that, each time it is called, runs the next function in ``calls``, starting over after the last
     one.
 
-    Results are kept for a round, so that outputs use different memory too.
+    The results of a round of calls are kept in memory, so that the outputs of successive calls use different memory,
+    like their inputs.
     """
     if len(calls) == 1:
         return calls[0]

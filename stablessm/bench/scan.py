@@ -1,8 +1,8 @@
 """Compares the speed of the scan with other packages and with the copy bandwidth of the machine.
 
-Every contender is first compared with the float64 reference; no time is reported for a wrong result. The floor is the
-bytes that must be moved (each input read once, each output written once) divided by the rate of a plain copy in the
-same run.
+Every contender is first compared with the float64 reference; no time is reported for a wrong result. The floor, a lower
+limit of the time, is the number of bytes that must be moved (each input read once, each output written once) divided by
+the rate of a plain copy in the same run.
 """
 
 from __future__ import annotations
@@ -77,7 +77,9 @@ def draw(size: tuple[int, ...], dtype: str, decay: str) -> scan_peers.Inputs:
 
 
 def some_channels(parts: Sequence[Any]) -> list[np.ndarray]:
-    """Return a few evenly spaced channels of each tensor in double precision, to compare them with the reference."""
+    """Return a few evenly spaced channels of each tensor in double precision. Only these channels are compared with the
+    reference.
+    """
     return [_channels(part) for part in parts]
 
 
@@ -105,8 +107,8 @@ def truth(a: Tensor, x: Tensor, g: Tensor) -> list[np.ndarray]:
 
 
 def summarize(rows: Sequence[Row]) -> dict[str, float]:
-    """Summarize all cases: smallest and mean speed-up over the best peer, and largest multiple of the floor; on a GPU,
-    also for the time without launch overhead.
+    """Return the smallest and the mean speed-up over the best peer, and the largest ratio of a time to the floor, over
+    all cases. On a GPU, also return these numbers for the times without launch overhead.
     """
     prefixes = ["queued_", ""] if any("queued_ms" in row for row in rows) else [""]
     return {f"{prefix}{name}": value for prefix in prefixes for name, value in _extremes(rows, prefix).items()}

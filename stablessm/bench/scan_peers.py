@@ -49,8 +49,8 @@ def available(device: str) -> dict[str, str]:
 
 
 def contenders(sets: Sequence[Inputs], peers: Mapping[str, str]) -> dict[str, Callable[[], Contender]]:
-    """Return, by name, functions that build the contenders: this package first, then every available peer that can run
-    this case.
+    """Return a dict from the name of each contender to a function that builds it: first this package, then every
+    available peer that can run this case.
     """
     a, x, _ = sets[0]
     here = {name for name, version in peers.items() if version[0].isdigit()}
@@ -98,9 +98,10 @@ def accelerated_contender(sets: Sequence[Inputs], *, transpose: bool = True) -> 
     0). This can be an illegal memory access, after which all CUDA calls of the process fail.
 
     Args:
-        sets: Inputs in our layout.
-        transpose: Transpose to its contiguous layout (batch, channel, time) and back in every call. Otherwise
-            transposes are not timed.
+        sets: Inputs in the layout of this package, (batch, time, channel).
+        transpose: If True, every timed call transposes the inputs to the contiguous layout (batch, channel, time) of
+            accelerated-scan, and the result back. Otherwise the inputs are transposed before, and the time contains no
+            transposes.
     """
     x = sets[0][1]
     if transpose:
@@ -127,8 +128,8 @@ def _accelerated_own_layout(a: Tensor, x: Tensor) -> Tensor:
 
 
 def hgrn_contender(sets: Sequence[Inputs], function: str) -> Contender:
-    """Build a contender from a function of flash-linear-attention (fla) that takes log a; the computation of log a is
-    not timed.
+    """Build a contender from a function of flash-linear-attention (fla) that takes log a instead of a. The logarithm is
+    computed before, and not timed.
     """
     from fla.ops import hgrn
 

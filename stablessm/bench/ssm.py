@@ -1,9 +1,11 @@
 """Compares the speed of the fused layer with an FFT convolution and with a scan that writes its states to memory.
 
-A convolution needs a kernel. Training computes it at every step, from all modes at all times (as S4D does) or in our
-two levels; ``cached`` leaves that out and gives no gradients of the layer's own parameters. Every contender is first
-compared with float64; no time is reported for a wrong result. The floor is the bytes of x read and of y written
-(backward: two read, one written) divided by the rate of a plain copy in the same run.
+A convolution requires the kernel of the layer, which training computes anew at every step. The contenders compute it in
+three ways: from all modes at all times, as S4D does; by the faster method of this package (``two levels``); or before
+the timed call (``cached``), which leaves this cost out and gives no gradients of the layer's parameters. Every
+contender is first compared with float64; no time is reported for a wrong result. The floor, a lower limit of the time,
+is the number of bytes that must be moved (forward: x read, y written; backward: two arrays read, one written) divided
+by the rate of a plain copy in the same run.
 """
 
 from __future__ import annotations
@@ -87,7 +89,7 @@ def draw(size: tuple[int, ...]) -> list[Tensor]:
 
 
 def truth(*inputs: Tensor) -> list[np.ndarray]:
-    """Compute the output and the gradients of the compared channels in float64."""
+    """Compute the output and the gradients in float64, for the channels that are compared with the contenders."""
     *leaves, g = (torch.from_numpy(part) for part in some_channels(inputs))
     leaves = [leaf.requires_grad_() for leaf in leaves]
     y, _ = ssm_scan(*leaves, backend="reference" if len(g[0]) <= LOOP_STEPS else "cpu")
@@ -108,8 +110,8 @@ def some_channels(parts: Sequence[Tensor]) -> list[np.ndarray]:
 
 
 def contenders(sets: Sequence[Sequence[Tensor]], most_bytes: int) -> Makers:
-    """Return, by name, functions that build the contenders; contenders whose arrays would not fit into memory are left
-    out.
+    """Return a dict from the name of each contender to a function that builds it. Contenders whose arrays would exceed
+    ``most_bytes`` are left out.
     """
     x, decay = sets[0][:2]
     steps, states = x.shape[1], decay.numel()
@@ -153,8 +155,8 @@ def _kernel(decay: Tensor, B: Tensor, C: Tensor, steps: int) -> Tensor:
 
 
 def summarize(rows: Sequence[Row]) -> dict[str, float]:
-    """Return, for each contender and pass, how much faster the fused layer is: smallest and geometric mean over all
-    cases. On a GPU, times without launch overhead are compared.
+    """Return, for each other contender and each pass, the smallest and the geometric mean over all cases of the factor
+    by which the fused layer is faster. On a GPU, times without launch overhead are compared.
     """
     found = {}
     key = "queued_ms" if any("queued_ms" in row for row in rows) else "ms"

@@ -1,8 +1,8 @@
 """Measures the latency of one step, median and tail: one sample in, one sample out, on one thread.
 
 Every contender is first compared with the float64 forward pass; no time is reported for a wrong result. Each step is
-timed by itself. Their number does not depend on ``seconds``, because a tail needs many. Contenders take turns of some
-hundred steps. Python's garbage collector stays on, as in a real program.
+timed by itself. The number of steps does not depend on the option ``seconds``, because high percentiles require many
+steps. Contenders take turns of some hundred steps. Python's garbage collector stays on, as in a real program.
 """
 
 from __future__ import annotations
@@ -115,8 +115,9 @@ def is_peer(row: Row) -> bool:
 
 
 def contenders(layer: SequenceLayer, *, compiled: bool) -> dict[str, Callable[[Tensor], tuple[Step, list[Any]]]]:
-    """Return, by name, functions that build a contender from inputs x: a step function that starts from a zero state,
-    and x in the form that the step function takes.
+    """Return a dict from the name of each contender to a function that builds it from inputs x. The function returns a
+    step function that starts from a zero state, and a list of the inputs of the steps in the form that the step
+    function takes.
     """
     found: dict[str, Callable[[Tensor], tuple[Step, list[Any]]]] = {
         OURS: lambda x: (Streamer(layer), list(x.numpy())),
@@ -143,10 +144,10 @@ def _eager(layer: SequenceLayer, step: Callable[..., tuple[Tensor, Tensor]], x: 
 
 
 def _onnx(layer: SequenceLayer, x: Tensor) -> tuple[Step, list[np.ndarray]]:
-    """Return a step function that runs the layer in ONNX Runtime, and its inputs. Inputs and outputs are bound to fixed
-    memory.
+    """Return a step function that runs the layer in ONNX Runtime, and the inputs of its steps. Inputs and outputs are
+    bound to fixed memory.
 
-    The state alternates between two buffers.
+    The old and the new state are in two buffers, which change places after every step.
     """
     onnxruntime = require("onnxruntime", "bench stream")
     options = onnxruntime.SessionOptions()
@@ -227,8 +228,8 @@ def show(rows: list[Row]) -> str:
 
 
 def summarize(rows: Sequence[Row]) -> dict[str, float]:
-    """Return the largest median and 99.9th percentile of the streamer's latency over all cases, and its speed-up over
-    the best peer.
+    """Return, over all cases, the largest median and the largest 99.9th percentile of the streamer's latency, and its
+    smallest speed-up over the best peer.
     """
     ours = [row for row in rows if row["contender"] == OURS and row["median_us"] is not None]
     ahead = [row["best_peer_over_this"] for row in ours if row["best_peer_over_this"] is not None]

@@ -31,7 +31,8 @@ _DASHES = {"solid": "-", "dashed": "--", "dotted": ":", "points": "none", "both"
 @final
 @dataclass(frozen=True)
 class Series:
-    """A line or a set of points. Series with the same ``group`` share a color and a switch in the legend.
+    """A line or a set of points. Series with the same ``group`` have the same color, and one switch in the legend of
+    the report shows or hides them together.
 
     >>> Series("e^-t", np.arange(3), np.array([1.0, 0.37, 0.14])).y
     [1.0, 0.37, 0.14]
@@ -149,8 +150,8 @@ class Figure:
                 path.write_bytes(content)
 
     def pictures(self, *formats: str) -> dict[str, bytes]:
-        """Draw the figure in the given formats, ``png`` or ``svg``, and return the content of each file. Equal numbers
-        give equal bytes.
+        """Draw the figure in the given formats, ``png`` or ``svg``, and return a dict from each format to the content
+        of the file. The same figure always gives the same bytes.
         """
         import matplotlib
 

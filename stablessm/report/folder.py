@@ -106,7 +106,7 @@ def read_run(folder: Path) -> Record | None:
 
 
 def _parsed(raw: bytes, faults: list[str]) -> dict[str, Any]:
-    """Return the content of a record file; a wrong checksum is added to the faults."""
+    """Return the content of a record file. If its checksum is wrong, say so in ``faults``."""
     try:
         return record.parsed(raw, "it was damaged, or edited")
     except ValueError as error:
@@ -139,7 +139,9 @@ def _files(folder: Path, names: list[str], faults: list[str], known: Mapping[str
 
 
 def _attempt(path: Path, read: Callable[[Path], _Read], faults: list[str], known: Mapping[str, Any]) -> _Read | None:
-    """Read a file of the run folder; errors are added to the faults. ``known`` maps file names to SHA-256 checksums."""
+    """Read a file of the run folder with the function ``read``. If this fails, say so in ``faults`` and return None.
+    ``known`` maps file names to SHA-256 checksums.
+    """
     try:
         with record.reading(path, "a file of the run"), warnings.catch_warnings(record=True) as warned:
             warnings.simplefilter("always")
@@ -162,8 +164,8 @@ def _file(path: Path) -> File:
 
 
 def _names(content: Mapping[str, Any], key: str, faults: list[str]) -> list[str]:
-    """Return the file names listed under ``key``, without names that contain a folder: a record must not link to other
-    files on the disk of the reader.
+    """Return the file names that the record lists under ``key``. Names that contain a folder are left out, because a
+    record must not link to other files on the disk of the reader.
     """
     names = []
     for name in _expect(content.get(key), list, key, faults):

@@ -94,8 +94,8 @@ def _table(rows: list[tuple[str, Record, Claim]]) -> Html:
 
 
 def _weaker(run: Record) -> Html | None:
-    """Return a note that a verdict comes from a smaller or an unfinished run; None for a complete run of the paper's
-    size.
+    """Return a note if a verdict comes from an unfinished run, or from a run of a smaller size than the paper's. Return
+    None for a complete run of the paper's size.
     """
     notes = [run.size] if run.size != "paper" else []
     notes += [run.status] if run.status != "complete" else []
@@ -103,8 +103,8 @@ def _weaker(run: Record) -> Html | None:
 
 
 def _caveat(run: Record, anchor: str) -> Html | None:
-    """Return a link to the section on how a run differs from the paper, with that section as its tooltip; None if the
-    run has no such section.
+    """Return a link to the section on how a run differs from the paper; the text of this section is the tooltip of the
+    link. Return None if the run has no such section.
     """
     if not run.deviations:
         return None

@@ -79,8 +79,8 @@ def _anchors(collection: Collection) -> dict[Record, str]:
 
 
 def _links(collection: Collection) -> Html:
-    """Return links to the parts of the page (claims, figures, problems), without the parts that this report does not
-    contain.
+    """Return links to the parts of the page: claims, figures, problems. Parts that this report does not contain are
+    left out.
     """
     parts = {
         "claims": any(run.claims for run in collection.front),

@@ -84,7 +84,7 @@ def _folders(root: Path) -> Iterator[Path]:
 def _ordered(runs: list[Record]) -> list[Record]:
     """Return the runs sorted by paper and id; runs that belong to no paper come last.
 
-    Of several runs with the same id, the run that the front page shows comes first.
+    Several runs with the same id are sorted by how well they suit the front page, which shows only the first of them.
     """
     runs.sort(key=lambda run: str(run.folder))
     runs.sort(key=lambda run: (run.status == "complete", run.size == "paper", run.date), reverse=True)

@@ -129,8 +129,8 @@ def _figure(figure: Figure, anchor: str) -> Html:
 
 
 def _verdicts(run: Record, anchor: str) -> list[Html] | None:
-    """Return HTML with the verdicts of a run and, next to the verdicts, the differences between the experiment and the
-    paper.
+    """Return HTML with the verdicts of a run. The differences between the experiment and the paper are shown next to
+    the verdicts.
     """
     if not run.claims:
         return None

@@ -34,7 +34,9 @@ class Objective(Protocol):
 
     @property
     def direction(self) -> Direction:
-        """Return ``minimize`` or ``maximize``: whether the search looks for a small or a large objective."""
+        """Return ``minimize`` if the search looks for the smallest value of the objective, and ``maximize`` if it looks
+        for the largest.
+        """
         ...
 
     def check(self, names: list[str]) -> None:
@@ -49,8 +51,8 @@ class Objective(Protocol):
         ...
 
     def describe(self) -> dict[str, Any]:
-        """Return a dictionary that identifies the objective, so that a search is resumed only with the same
-        objective.
+        """Return a dictionary that identifies the objective. A stored search is resumed only if its objective has the
+        same dictionary.
         """
         ...
 

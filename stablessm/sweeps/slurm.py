@@ -87,7 +87,9 @@ class Slurm(Retrying):
         return {"name": job.id.replace("/", "-"), "timeout_min": self.minutes, **needs, **others}
 
     def _found(self, submitit: Any, job: Job) -> Any | None:
-        """Return the Slurm job that an interrupted sweep left in the queue for this job, or None."""
+        """Return the Slurm job that an earlier, interrupted sweep submitted for this job and that is still in the
+        queue. Return None if there is none.
+        """
         folder = _folder(job)
         try:
             queued = str(record.read_json(folder / "queued.json").get("id", ""))

@@ -47,7 +47,8 @@ class Kernel(ABC):
 @final
 @dataclass(frozen=True)
 class Exponential(Kernel):
-    """The kernel ρ(t) = e^(-rate t). The kernel 0.9^t of IAT eq. 109 has rate = -log 0.9; the authors' code has rate 1.
+    """The kernel ρ(t) = e^(-rate t). The kernel 0.9^t of IAT eq. 109 has rate = -log 0.9; the code of the authors of
+    IAT and StableSSM has rate 1.
 
     >>> Exponential(rate=0.5).l1_norm
     2.0
@@ -93,7 +94,8 @@ class Shift(Kernel):
     """The kernel of a delay: a triangle of area 1 around t = delay, ρ(t) = max(0, 1 - |t - delay| / width) / width.
 
     With width = dt, the sampled output is exactly x(t - delay), interpolated linearly if the delay falls between
-    samples. The authors' code has ρ = 1 for 9 < t < 11, which for dt = 1 is the same as delay 10 and width 1.
+    samples. The code of the authors of IAT and StableSSM has ρ = 1 for 9 < t < 11, which for dt = 1 is the same as
+    delay 10 and width 1.
 
     >>> Shift(delay=3.0, width=1.0)(torch.arange(5.0)).tolist()
     [0.0, 0.0, 0.0, 1.0, 0.0]
@@ -123,7 +125,7 @@ class TwoPart(Kernel):
     """The kernel ρ(t) = e^(-rate t) + e^(-((t - delay) / width)²): an exponential decay followed by a bump at t =
     delay.
 
-    The defaults are those of the authors' code.
+    The default options are the values in the code of the authors of IAT and StableSSM.
 
     >>> TwoPart()(torch.tensor([0.0, 4.5, 9.0]).double()).round(decimals=3).tolist()
     [1.0, 0.011, 1.0]
@@ -148,7 +150,8 @@ class TwoPart(Kernel):
 class Airy(Kernel):
     """The Airy kernel ρ(t) = Ai(t - delay), which oscillates until about t = delay, then decays superexponentially.
 
-    The default delay is that of the authors' code. The values are not differentiable with respect to t.
+    The default delay is the value in the code of the authors of IAT and StableSSM. The values are not differentiable
+    with respect to t.
 
     >>> Airy()(torch.tensor([0.0, 6.0, 12.0]).double()).round(decimals=4).tolist()
     [-0.3291, 0.355, 0.0]
@@ -180,7 +183,8 @@ class Airy(Kernel):
 class Sine(Kernel):
     """The kernel ρ(t) = e^(-rate t) sin(frequency t).
 
-    The authors' code uses sin(t), which is not integrable. To reproduce it, pass ``torch.sin`` as the kernel.
+    The code of the authors of IAT and StableSSM uses the kernel sin(t), which is not integrable. To reproduce it, pass
+    ``torch.sin`` as the kernel.
 
     >>> round(Sine(rate=0.1, frequency=1.0).l1_norm, 4)
     6.3549

@@ -28,14 +28,14 @@ class TeacherRNN(Target):
     """A random recurrent network with fixed weights: dh/dt = σ(W h + U x), y = C h, integrated by Euler steps (IAT eq.
     1).
 
-    The paper states only that teachers are random and have 256 states. Here W is a normal matrix in a random
-    orthonormal basis, with eigenvalues -(1 ± iφ)/τ, where τ is log-uniform in ``timescales`` and φ is uniform in [0,
+    IAT states only that teachers are random and have 256 states. Here W is a normal matrix in a random orthonormal
+    basis, with eigenvalues -(1 ± iφ)/τ, where τ is log-uniform in ``timescales`` and φ is uniform in [0,
     ``oscillation``]. U and C are Gaussian with variances 1/d_input and 1/d_state. There is no bias, so a zero input
     gives a zero output.
 
-    Every teacher converges for a constant input, in continuous time and as sampled: since 0 ≤ σ' ≤ 1, the function
-    V = Σ_i ∫_0^{z_i} σ of z = W h + U x decreases at every step if dt (1 + φ²) < 2 τ. Longer time scales converge more
-    slowly. The memory function has no closed form.
+    For a constant input the state of every teacher converges, in continuous time and with Euler steps. The proof is a
+    Lyapunov function: with z = W h + U x, the sum V = Σ_i ∫_0^{z_i} σ(s) ds decreases at every step if dt (1 + φ²) < 2
+    τ, because 0 ≤ σ' ≤ 1. Longer time scales converge more slowly. The memory function has no closed form.
 
     Args:
         d_state, d_input, d_output: number of states, inputs and outputs.

@@ -27,7 +27,7 @@ class Volterra(Target):
 
     This is a Volterra series (SSM-UA eq. 18, h_0 = 0) with kernels of finite rank (eq. 57).
 
-    Each term r is a product of n_r convolutions and belongs to the kernel of order n_r.
+    Term r is a product of n_r convolutions; it belongs to the Volterra kernel of order n_r.
 
     Args:
         terms: a list of kernels for each term; a kernel is a name or a function, as in :class:`LinearFunctional`. All

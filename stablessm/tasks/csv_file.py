@@ -278,7 +278,10 @@ def _distinct(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def _filled(values: np.ndarray, mean: float, how: Missing) -> np.ndarray:
-    """Fill the missing values of a column; values missing before the first known value become that value."""
+    """Fill the missing values (NaN) of a column: by linear interpolation (``how="interpolate"``) or otherwise by the
+    previous known value. Values before the first known value become the first known value; if no value is known, all
+    become ``mean``.
+    """
     there = np.flatnonzero(~np.isnan(values))
     if not len(there):
         return np.full_like(values, mean)

@@ -43,14 +43,15 @@ class Recall(SyntheticTask):
     This is the task of StableSSM (appendix D.3, table 4). The paper states lengths and vocabularies; everything else
     follows the synthetic task of H3 and Hyena, which its authors used. Two tokens are special: ``⇒`` and one that never
     occurs. The first half of the other tokens are keys, the second half values, so a vocabulary of 30 has 14 keys and
-    14 values. Each example draws a value for every key (two keys may have the same value), then ``length / 2`` keys
-    with replacement, each followed by its value, then ``⇒`` and a key, uniformly from those that occurred.
+    14 values. An example is generated as follows. A random value is assigned to every key; two keys may have the same
+    value. Then ``length / 2`` keys are drawn with replacement, and each is followed by its value. Last come ``⇒`` and
+    one key, drawn uniformly from the keys that occurred.
 
     The model predicts the next token at each step. In training every step counts (``train_on="all"``): keys cannot be
-    predicted, and a value can be predicted from its second occurrence on. In valid and test only the answer, the last
-    step, counts.
-    This explains why the training accuracies of the paper stay near one half while test accuracies are 100 %: with 14
-    keys, a perfect model gets (1 + 1/14) / 2 = 53.57 %, the number in table 4.
+    predicted, and a value can be predicted from its second occurrence on. In validation and test only the answer, at
+    the last step, counts. This explains why the training accuracies in the paper stay near one half while the test
+    accuracies are 100 %. With 14 keys, a perfect model has a training accuracy of (1 + 1/14) / 2 = 53.57 %, the number
+    in table 4.
 
     >>> from stablessm import tasks
     >>> task = tasks.get("recall", length=8, vocabulary=8)
@@ -111,12 +112,14 @@ class MultiQueryRecallOptions(SyntheticOptions):
 
 @final
 class MultiQueryRecall(SyntheticTask):
-    """Multi-query recall: the input k₁ v₁ … k_n v_n · · k_3 · · · k_1 · lists key-value pairs, then repeats some of the
-    keys; the target at each repeated key is its value.
+    """Multi-query recall. The input k₁ v₁ … k_n v_n · · k_3 · · · k_1 · starts with pairs of a key and a value. Fillers
+    (·) follow, with queries at random places among them. A query is one of the keys; its target is the value of this
+    key.
 
-    The task follows Arora et al. 2023 (Zoology), with one kind of filler (·) and uniformly distributed
-    queries, so that the amount and the duration of memory are known. Keys are the first half of the tokens after the
-    filler, values the second half. Only the steps of queries count, in every split.
+    The task follows Arora et al. 2023 (Zoology). Unlike there, all fillers are the same token and the places of the
+    queries are uniformly distributed, so that it is known how much a model must remember and for how long. In the
+    vocabulary, token 0 is the filler, the first half of the other tokens are keys, and the second half are values. In
+    every split, only the steps of queries count in loss and metric.
 
     >>> from stablessm import tasks
     >>> batch = tasks.get("multi-query-recall", length=12, vocabulary=9, pairs=2, queries=3).batch("train", 4)

@@ -1,5 +1,5 @@
-"""Losses and metrics as sums over positions, so that means over a split do not depend on the batch size; and the metric
-of the best constant prediction.
+"""Losses and metrics as sums over positions, so that means over a split do not depend on the batch size. Also computes
+the metric of the best constant prediction.
 """
 
 from __future__ import annotations

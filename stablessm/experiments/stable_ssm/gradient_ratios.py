@@ -1,4 +1,4 @@
-"""Compares gradient-to-weight ratios of the maps with their theoretical bound; shared by figures 3 to 5 of
+"""Compares gradient-to-weight ratios of the maps with the bound that theory gives for them; shared by figures 3 to 5 of
 StableSSM.
 """
 
@@ -15,13 +15,13 @@ RATIO = "|gradient| / |weight|"
 
 
 def ascending(numbers: Mapping[str, float]) -> str:
-    """Format the numbers of all maps as text, smallest number first."""
+    """Format one number per map as text, in ascending order."""
     return listed(dict(sorted(numbers.items(), key=lambda item: item[1])), ".2g")
 
 
 def ranks(rows: np.ndarray) -> np.ndarray:
-    """Return the ranks of rows, from 0; rows are compared by their first number, then by the next, and ties share
-    their mean rank.
+    """Return the rank of each row, counted from 0. Rows are compared by their first number, then by the second, and so
+    on. Equal rows share their mean rank.
 
     >>> ranks(np.array([[0.3], [0.1], [0.3]])).tolist()
     [1.5, 0.0, 1.5]
@@ -32,14 +32,14 @@ def ranks(rows: np.ndarray) -> np.ndarray:
 
 
 def correlation(a: np.ndarray, b: np.ndarray) -> float:
-    """Return the rank correlation of two lists of numbers or rows; 0 if all entries of a list are equal."""
+    """Return the rank correlation of two arrays with equally many rows. Return 0 if all rows of an array are equal."""
     first, second = (ranks(values.reshape(len(values), -1)) for values in (a, b))
     return float(np.corrcoef(first, second)[0, 1]) if first.std() > 0 and second.std() > 0 else 0.0
 
 
 def predicted(found: Mapping[str, Mapping[str, np.ndarray]], limits: Sequence[float]) -> Claim:
-    """Return a claim with its verdict: the theoretical bounds put the maps in the same order as the measured
-    gradient-to-weight ratios. ``found`` holds the arrays ``ratio`` and ``bound`` of each map.
+    """Return a claim with its verdict: sorted by the theoretical bound, the maps are in the same order as sorted by the
+    measured gradient-to-weight ratio. ``found`` holds for each map the arrays ``ratio`` and ``bound``.
     """
     ratio, bound = ({map: one[key].max() for map, one in found.items()} for key in ("ratio", "bound"))
     order = correlation(np.array([*ratio.values()]), np.array([*bound.values()]))

@@ -70,7 +70,9 @@ def waves(examples: int = 400, length: int = 40, classes: int = 10) -> Task:
 
 
 def studies(config: ImageConfig) -> dict[int, tables.Study]:
-    """Return the grids of models in the table, over map, learning rate and seed, as a dict by the number of layers."""
+    """Return a dict from the number of layers to the grid of models with this number of layers. The models of a grid
+    differ in map, learning rate and seed.
+    """
     task = partial(loaded, config.data, config.valid)
 
     def first(layers: int, scheme: str, rate: float, seed: int) -> SequenceClassifier:
@@ -83,7 +85,7 @@ def studies(config: ImageConfig) -> dict[int, tables.Study]:
 
 
 def jobs(config: ImageConfig) -> dict[str, Callable[[Run], object]]:
-    """Return one job per stack of models, where a stack is trained as one computation."""
+    """Return a dict from names to jobs. Each job trains one stack of models, which are computed together."""
     return {name: job for study in studies(config).values() for name, job in study.jobs().items()}
 
 
@@ -172,14 +174,16 @@ def order(scores: tables.Scores, depth: str, published: Mapping[str, float], mos
 
 
 def ahead(first: np.ndarray, second: np.ndarray) -> tuple[float, float]:
-    """Return the difference of two mean accuracies in percentage points, and its standard error."""
+    """Return the difference of the mean accuracies of two sets of models in percentage points, and the standard error
+    of the difference.
+    """
     error = np.sqrt((first.var(ddof=1) + second.var(ddof=1)) / first.size) if first.size > 1 else np.inf
     return 100 * float(first.mean() - second.mean()), 100 * float(error)
 
 
 def diverges(scores: tables.Scores, depth: str, scheme: str, published: float, least: float) -> Claim:
-    """Return a claim with its verdict: training with the direct map fails. ``scheme`` says whether it starts from
-    stable eigenvalues or from the unstable ones in the code of the authors.
+    """Return a claim with its verdict: training with the direct map fails. ``scheme`` selects the initial eigenvalues:
+    stable ones, or the unstable ones in the code of the authors.
     """
     test = scores.arrays["test"][scores.grid.schemes.index(scheme)]
     lost, failed = scores.diverged(scheme), test < least

@@ -15,7 +15,7 @@ from stablessm.experiments.frame import rules
 @final
 @dataclass(frozen=True)
 class Limits:
-    """Thresholds of the verdicts on language models; losses are in nats."""
+    """Thresholds for the verdicts on language models. Losses are in nats."""
 
     height: float = 0.5
     """Height of a spike above the median of the preceding losses: a perplexity 1.65 times as high."""
@@ -45,11 +45,12 @@ def spikes(losses: np.ndarray, first: int = 0, limits: Limits = LIMITS) -> np.nd
     """Return the steps at which loss spikes begin.
 
     At step t the loss is *high* if it is more than ``height`` above the median of the ``window`` losses before t. A
-    spike begins where a loss is high and none of the ``window`` losses before it is, so that a long spike counts once.
+    spike begins at a high loss if none of the ``window`` losses before it is high. A spike of several steps therefore
+    counts once.
 
     Args:
         losses: Losses of every step up to the last finite one.
-        first: Steps before this one (the warm-up) do not count.
+        first: First step at which a spike counts; earlier steps belong to the warm-up.
 
     >>> losses = np.linspace(5, 4, 200)
     >>> losses[[90, 92, 160]] += 1
@@ -69,8 +70,8 @@ def spikes(losses: np.ndarray, first: int = 0, limits: Limits = LIMITS) -> np.nd
 @final
 @dataclass(frozen=True, order=True)
 class Instability:
-    """How unstable a training was: whether it diverged, then the number of loss spikes. Instances can be compared with
-    ``<``.
+    """How unstable a training was. Instances can be compared with ``<``: a training that diverged is more unstable than
+    one that did not; otherwise the number of loss spikes decides.
 
     >>> Instability(False, 3) < Instability(True, 0)
     True
@@ -90,8 +91,8 @@ def instability(found: Mapping[str, np.ndarray], warmup: int, limits: Limits = L
 
 
 def calmest(one: Any, others: Sequence[Any]) -> rules.Verdict:
-    """Return the verdict on whether ``one`` is more stable than each of ``others``: ``partly`` if it is only as stable
-    as the best of them.
+    """Return the verdict on the claim that the training ``one`` is more stable than each of ``others``. The verdict is
+    ``partly`` if it is only as stable as the most stable of them.
 
     >>> calmest(Instability(False, 0), [Instability(False, 1), Instability(False, 0)])
     'partly'

@@ -89,8 +89,8 @@ SMOKE = StudyConfig(
 def start(
     task: Task, preset: str, scheme: str, seed: int, timescales: Sequence[float], device: torch.device, **changes: Any
 ) -> SequenceModel:
-    """Return an untrained model on a device. For a given seed, the untrained models of all maps compute the same
-    function up to rounding.
+    """Return an untrained model on a device. All maps give the same initial eigenvalues, so that for a given seed the
+    untrained models of all maps compute the same function up to rounding.
     """
     map, options = SCHEMES[scheme]
     torch.manual_seed(seed)
@@ -103,8 +103,8 @@ def start(
 
 
 def shared(run: Run, name: str, compute: Callable[[], Mapping[str, Any]]) -> None:
-    """Compute a stage; if another experiment with the same settings has already computed it, copy it from that
-    experiment's run folder.
+    """Copy a stage from the run folder of another experiment that has computed it with the same settings. If there is
+    none, compute the stage.
     """
     for id in FAMILY:
         folder = run.folder.parent.parent / id / run.folder.name
@@ -114,10 +114,9 @@ def shared(run: Run, name: str, compute: Callable[[], Mapping[str, Any]]) -> Non
 
 
 def _cell(config: StudyConfig, run: Run, scheme: str, rate: float) -> dict[str, Any]:
-    """Train a language model with one map and learning rate. Return the arrays of ``fit``, the losses on training and
-    test text, the eigenvalues, and the memory function.
-
-    ``train``, ``test``: nats per token; ``eigenvalues`` (layers, states); and the arrays of ``remembered``.
+    """Train a language model with one map and learning rate, and return its results: the arrays of
+    ``language_training.fit``, the losses ``train`` and ``test`` in nats per token, the ``eigenvalues`` (layers,
+    states), and the memory function (the arrays of :func:`remembered`).
     """
     task, options = config.task(), config.training
     model = start(task, config.preset, scheme, config.seed, config.timescales, device_called(options.device))
@@ -127,7 +126,9 @@ def _cell(config: StudyConfig, run: Run, scheme: str, rate: float) -> dict[str, 
 
 
 def _beginning(config: StudyConfig, run: Run, scheme: str) -> Mapping[str, np.ndarray]:
-    """Return ``ratio`` = |gradient| / |weight| and ``bound`` = G(w)/|w| of an untrained model, (layers, states)."""
+    """Return two arrays (layers, states) for an untrained model: ``ratio``, the ratio |gradient| / |weight| of each
+    recurrent weight, and ``bound``, the ratio G(w)/|w| (gradient scale over weight) that bounds it up to a constant.
+    """
     task, device = config.task(), device_called(config.training.device)
     model = start(task, config.preset, scheme, config.seed, config.timescales, device)
     batch = task.to(device).batch("train", config.training.batch, seed=config.seed)
@@ -145,7 +146,7 @@ beginning = Stage(_beginning, "start-{scheme}", None, shared, arrays)
 
 
 def at(config: StudyConfig, stages: Stages, rate: float) -> dict[str, Mapping[str, np.ndarray]]:
-    """Return the results of the trainings with every map at one learning rate."""
+    """Return a dict from each map to the results of the training with this map at one learning rate."""
     return {scheme: cell(stages, scheme, rate) for scheme in config.maps}
 
 
@@ -188,12 +189,16 @@ def _job(config: StudyConfig, scheme: str, rate: float, run: Run) -> None:
 
 
 def unrest(config: StudyConfig, cells: Mapping[str, Mapping[str, np.ndarray]]) -> dict[str, Instability]:
-    """Return how unstable the training with each map was."""
+    """Return a dict from each map to the instability of the training with this map. ``cells`` has the results of the
+    trainings.
+    """
     return {scheme: instability(found, config.training.warmup, config.limits) for scheme, found in cells.items()}
 
 
 def memory(found: Mapping[str, np.ndarray]) -> MemoryCurve | None:
-    """Return the memory function of a trained model; None if the output of the model was not finite."""
+    """Return the memory function among the results of a training. Return None if the output of the trained model was
+    not finite.
+    """
     value = found["memory"]
     if not np.isfinite(value).all():
         return None
@@ -201,24 +206,20 @@ def memory(found: Mapping[str, np.ndarray]) -> MemoryCurve | None:
 
 
 def losses(title: str, cells: Mapping[str, Mapping[str, np.ndarray]]) -> Panel:
-    """Return a panel of training losses, averaged over a few steps; a line that ends early belongs to a diverged
-    training.
-    """
+    """Return a panel of training losses, averaged over a few steps. The line of a training that diverged ends early."""
     lines = [Series(scheme, *thinned(found["losses"])) for scheme, found in cells.items()]
     return Panel(title, "step", "cross-entropy [nats]", lines)
 
 
 def memories(title: str, cells: Mapping[str, Mapping[str, np.ndarray]]) -> Panel:
-    """Return a panel of the memory functions of the trained models; memory functions with infinite or NaN values are
-    left out.
-    """
+    """Return a panel of the memory functions of the trained models. Models whose output was not finite are left out."""
     curves = {scheme: curve for scheme, found in cells.items() if (curve := memory(found)) is not None}
     return panel(title, curves, "tokens", "log")
 
 
 def thinned(values: np.ndarray) -> tuple[list[float], list[float]]:
-    """Average values over intervals of equal length, so that at most ``POINTS`` points remain; return the first step
-    and the mean of each interval.
+    """Average the values, one per step, over intervals of equal length, of which there are at most ``POINTS``. Return
+    the first step of each interval, and the mean of each interval.
 
     >>> thinned(np.arange(4.0)), thinned(np.arange(600.0))[1][:2]
     (([0.0, 1.0, 2.0, 3.0], [0.0, 1.0, 2.0, 3.0]), [0.5, 2.5])
@@ -231,11 +232,12 @@ def thinned(values: np.ndarray) -> tuple[list[float], list[float]]:
 def remembered(
     model: SequenceModel, task: Task, words: int, horizon: int, found: Mapping[str, np.ndarray]
 ) -> dict[str, Any]:
-    """Return the memory function of repeated tokens: the largest change of the output after t repetitions of a token,
-    over the first few tokens of the test text.
+    """Return the memory function ``memory`` (horizon,) and its rounding level ``floor``. The value at t is the largest
+    change of the output when a token that has been repeated t times is repeated once more, over the first ``words``
+    different tokens of the test text.
 
-    ``memory`` (horizon,) and its ``floor`` are NaN if the output is not finite, or if the training, described by
-    ``found``, diverged so far that two runs differ by more than rounding.
+    Both are NaN if the output of the model is not finite. They are also NaN if the training diverged, according to
+    ``found``, and two evaluations of the model differ by more than rounding.
     """
     text = task.batch("test", 1).inputs[0].tolist()
     tokens = list(dict.fromkeys(text))[:words]

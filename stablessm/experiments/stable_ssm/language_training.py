@@ -91,16 +91,17 @@ def fit(
     run: Run | None = None,
     stage: str = "",
 ) -> dict[str, np.ndarray]:
-    """Train the model until the last step or a divergence, and return measurements of the training as arrays. The model
-    keeps the weights of the last step.
+    """Train the model until the last step or until it diverges, and return measurements of the training as arrays. The
+    model keeps the weights of the last step.
 
-    With a ``run`` and the name of its ``stage``, checkpoints are written, from which an interrupted training resumes.
+    With a ``run`` and the name of its ``stage``, checkpoints are written to the run folder, and an interrupted training
+    resumes from the last one.
 
     Returns:
-        ``losses`` and ``norms`` (of the gradient) of every step before a divergence;
-        ``looks``, ``largest`` and ``typical``: measured steps, and the largest and median |gradient| / |weight| of
-        recurrent
-        weights; ``diverged``: the step, or -1; ``report``: the report of the loop and of ``trace_divergence``.
+        ``losses`` and ``norms``: the loss and the norm of the gradient at every step before a divergence. ``looks``:
+            the steps at which |gradient| / |weight| of the recurrent weights is measured. ``largest`` and ``typical``:
+            its largest and its median value at these steps. ``diverged``: the step of the divergence, or -1.
+            ``report``: the diagnosis of the divergence as text, or an empty text.
     """
     config = options.config(lr, seed)
     device, planned = config.chosen_device(), options.planned or options.steps
@@ -120,7 +121,9 @@ def fit(
 
 
 class _Seen(Hooks):
-    """A hook that measures |gradient| / |weight| during training and diagnoses a divergence."""
+    """A hook that measures |gradient| / |weight| of the recurrent weights during training, and diagnoses a
+    divergence.
+    """
 
     def __init__(self, model: nn.Module, gradient: Gradient, every: int) -> None:
         self.gradient, self.every = gradient, every
@@ -138,7 +141,9 @@ class _Seen(Hooks):
             self.look(step)
 
     def look(self, step: int) -> None:
-        """If a step was not finite, diagnose the first such step; the optimizer has skipped it and all later steps."""
+        """If the loss or gradient of a step was not finite, diagnose the first such step. The optimizer has skipped
+        this step and all later steps.
+        """
         found = self.gradient.watch.first_bad()
         if found is not None and self.report is None:
             at, model = step - found[0], self.gradient.trainee.model
@@ -155,8 +160,8 @@ class _Seen(Hooks):
         self.tracker.restore(tensors)
 
     def arrays(self, steps: int) -> dict[str, np.ndarray]:
-        """Return the measurements of the training by name: losses, gradient norms, gradient-to-weight ratios and the
-        step of a divergence.
+        """Return the measurements of the training by name: losses, gradient norms, gradient-to-weight ratios, and the
+        step at which the training diverged.
         """
         self.look(len(self.gradient.watch.losses))
         last = steps if self.report is None else self.report.step

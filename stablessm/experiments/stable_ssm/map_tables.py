@@ -1,5 +1,5 @@
-"""Trains one model for every map, learning rate and seed, in stacks of models that are computed together; shared by
-tables 4 to 6 of StableSSM.
+"""Trains one image or recall classifier for every map, learning rate and seed. The models are trained in stacks; the
+models of a stack are computed together. Shared by tables 4 to 6 of StableSSM.
 """
 
 from __future__ import annotations
@@ -44,7 +44,9 @@ _SPLITS: tuple[Split, ...] = ("valid", "test")
 
 @dataclass(frozen=True)
 class Grid:
-    """The schemes (reparameterization maps with options), learning rates and seeds of the models that are compared."""
+    """The models that are compared: one for each scheme, learning rate and seed. A scheme is a reparameterization map
+    with its options.
+    """
 
     schemes: tuple[str, ...] = tuple(SCHEMES)
     rates: tuple[float, ...] = RATES
@@ -63,13 +65,13 @@ class Grid:
         return -(-len(self.cells()) // self.at_once)
 
     def cells(self) -> list[tuple[str, float]]:
-        """Return the scheme and the learning rate of every model of one seed."""
+        """Return the pairs (scheme, learning rate) of all models of one seed."""
         return [(scheme, rate) for scheme in self.schemes for rate in self.rates]
 
 
 def start(task: Task, preset: str, scheme: str, seed: int, **changes: Any) -> SequenceClassifier:
-    """Return an untrained model. For a given seed, the untrained models of all schemes compute the same function,
-    except for the scheme ``RELEASED``, which starts from unstable eigenvalues.
+    """Return an untrained model. For a given seed, the untrained models of all schemes compute the same function. The
+    scheme ``RELEASED`` is an exception: it starts from unstable eigenvalues, as the code of the authors does.
     """
     torch.manual_seed(seed)
     map, options = SCHEMES[scheme]
@@ -84,8 +86,8 @@ def start(task: Task, preset: str, scheme: str, seed: int, **changes: Any) -> Se
 @final
 @dataclass(frozen=True, eq=False)
 class Scores:
-    """Accuracies, losses and divergences of all models of a grid, as arrays (schemes, rates, seeds) unless stated
-    otherwise.
+    """Accuracies, losses and divergences of all models of a grid. Arrays have the axes (schemes, learning rates, seeds)
+    unless stated otherwise.
     """
 
     grid: Grid
@@ -95,15 +97,15 @@ class Scores:
 
     @cached_property
     def chosen(self) -> dict[str, int]:
-        """Return, for each scheme, the index of the learning rate with the best mean accuracy on validation
-        examples.
+        """Return a dict from each scheme to the index of the learning rate at which its accuracy on validation examples
+        is highest in the mean over the seeds.
         """
         means = self.arrays["valid"].mean(2)
         return {scheme: int(means[i].argmax()) for i, scheme in enumerate(self.grid.schemes)}
 
     def of(self, scheme: str, rate: int | None = None, name: str = "test") -> np.ndarray:
-        """Return a score of a scheme for all seeds, (seeds,). ``rate`` is the index of a learning rate (default: the
-        chosen learning rate).
+        """Return the score ``name`` of a scheme for all seeds, (seeds,). ``rate`` is the index of a learning rate
+        (default: the index in :attr:`chosen`).
         """
         at = self.chosen[scheme] if rate is None else rate
         return np.asarray(self.arrays[name][self.grid.schemes.index(scheme), at])
@@ -125,8 +127,8 @@ class Scores:
         return "; ".join(map(one, schemes))
 
     def columns(self, scheme: str) -> dict[str, np.ndarray]:
-        """Return the four columns of the paper's tables at the chosen learning rate, (seeds,) each: accuracy in percent
-        and loss, in training and in the test.
+        """Return the four columns of the paper's tables for a scheme at its chosen learning rate: accuracy in percent
+        and loss, in training and in the test. Each column is an array (seeds,).
         """
         last = {name: self.of(scheme, name=name)[:, -1] for name in ("accuracies", "losses")}
         return {
@@ -139,7 +141,9 @@ class Scores:
         return [scheme for scheme in schemes if scheme in self.grid.schemes]
 
     def best(self) -> str:
-        """Return the version of the map ``best``, b = 0.5 or b = 1, that is more accurate on validation examples."""
+        """Return the scheme of the map ``best``, with b = 0.5 or with b = 1, that is more accurate on validation
+        examples.
+        """
         valid = {scheme: self.of(scheme, name="valid").mean() for scheme in self.named(BEST)}
         return max(valid, key=lambda scheme: valid[scheme])
 
@@ -190,7 +194,9 @@ class Study:
         return f"training-{self.label}-{seed}-{part}"
 
     def _part(self, run: Run, part: int, seed: int) -> None:
-        """Train and score one stack of models; the weights are stored in one stage, the scores in another."""
+        """Train and score one stack of models. The weights are stored in one stage of the run, the scores in
+        another.
+        """
 
         def compute() -> Mapping[str, np.ndarray]:
             cells, task = self.grid.cells()[self.grid.at_once * part :][: self.grid.at_once], self.task()
@@ -213,15 +219,15 @@ def sensitivity(scores: Scores, title: str) -> Panel:
 
 
 def losses(scores: Scores, title: str) -> Panel:
-    """Return a panel of the training loss of each map at the chosen rate, averaged over seeds."""
+    """Return a panel of the training loss of each scheme at its chosen learning rate, averaged over the seeds."""
     curves = {scheme: scores.of(scheme, name="losses").mean(0) for scheme in scores.grid.schemes}
     drawn = [Series(name, np.arange(1, len(y) + 1), y) for name, y in curves.items()]
     return Panel(title, "share of the training", "cross-entropy", drawn, y_scale="log")
 
 
 def ahead_in_columns(scores: Scores, first: Sequence[str], others: Sequence[str], paper: str, errors: float) -> Claim:
-    """Return a claim with its verdict: in all columns of the table, each scheme in ``first`` is ahead of every scheme
-    in ``others`` by at least ``errors`` standard errors.
+    """Return a claim with its verdict: in all columns of the table (accuracies and losses in training and test), each
+    scheme in ``first`` is better than every scheme in ``others`` by at least ``errors`` standard errors.
     """
     found = {scheme: scores.columns(scheme) for scheme in (*first, *others)}
     pairs = [
@@ -248,8 +254,8 @@ def ahead_in_columns(scores: Scores, first: Sequence[str], others: Sequence[str]
 
 def _gap(first: np.ndarray, second: np.ndarray, errors: float) -> tuple[float, float]:
     """Return the difference of the means of ``first`` and ``second`` over the seeds, and a margin of ``errors``
-    standard errors, within which the difference is a tie. If only one array has values that are not finite, the other
-    array is ahead.
+    standard errors of this difference. A difference within the margin is a tie. If only one of the arrays contains
+    values that are not finite, the returned difference favors the other array.
     """
     lost = [not np.isfinite(values).all() for values in (first, second)]
     if any(lost):
@@ -259,7 +265,7 @@ def _gap(first: np.ndarray, second: np.ndarray, errors: float) -> tuple[float, f
 
 
 def percent(values: np.ndarray) -> str:
-    """Return the mean and the standard deviation over seeds in percent, as text.
+    """Return as text the mean of the values over the seeds and, in brackets, their standard deviation, both in percent.
 
     >>> percent(np.array([0.99, 0.992]))
     '99.10 (0.14)'

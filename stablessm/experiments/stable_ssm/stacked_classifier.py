@@ -30,13 +30,13 @@ class StackedClassifier:
     """A stack of M :class:`~stablessm.models.SequenceClassifier` with S4D or gated S4D (Hyena) blocks, computed
     together.
 
-    The channels of S4D do not mix, so M models of H channels are one scan of M·H; the dense maps are products of M
-    matrices at once. All see the same inputs. The weights are the rows of one array (M, P), which is all that a
-    training has to keep; the outputs equal the outputs of the single models.
+    All models get the same inputs, and each output equals the output of the model on its own. An S4D layer computes its
+    channels independently, so the S4D layers of M models with H channels are one scan of M·H channels. Dense layers are
+    batched products of M matrices. The P weights of each model are a row of one array (M, P).
 
     Args:
         models: The models, which may differ in their maps and weights.
-        fast: Whether operations between the scans are compiled, with dense products in bfloat16.
+        fast: If True, the operations between the scans are compiled, and dense layers are computed in bfloat16.
 
     >>> models = [SequenceClassifier(3, d_input=1, d_model=4, n_layers=1, d_state=2, map=m) for m in ("exp", "direct")]
     >>> stack, x = StackedClassifier(models), torch.randn(5, 20, 1)
@@ -74,7 +74,7 @@ class StackedClassifier:
         return len(self.weights)
 
     def model(self, index: int, weights: Tensor) -> SequenceClassifier:
-        """Return one of the stacked models as a separate classifier; its weights are copied from its row of
+        """Return one of the stacked models as a separate classifier. Its weights are copied from row ``index`` of
         ``weights``.
         """
         config = dataclasses.asdict(self.config)
@@ -94,10 +94,12 @@ class StackedClassifier:
         """Return logits (M, B, size), or the logits at each step (M, B, T, size).
 
         Args:
-            weights: (M, P), rows as in ``weights``; or (M, …) for each parameter by name.
-            x: (B, T, d_input), or tokens (B, T).
+            weights: Weights of all models: an array (M, P) like the attribute ``weights``, or a dict from each
+                parameter name to a tensor (M, …).
+            x: Inputs (B, T, d_input), or token ids (B, T).
             generator: Generator of the dropout masks, which all models share (default: no dropout).
-            at: The steps (K,) whose logits are returned, if every step has logits: (M, B, K, size).
+            at: Indices (K,) of steps. If the models have logits at each step, only the logits at these steps are
+                returned, (M, B, K, size).
         """
         c, w = self.config, self._named(weights) if isinstance(weights, Tensor) else weights
         h = self._encoded(w, x)
@@ -132,8 +134,8 @@ class StackedClassifier:
         return F.linear(x.to(table.dtype), table.flatten(0, 1), bias.flatten()).unflatten(-1, bias.shape)
 
     def _masks(self, x: Tensor, generator: torch.Generator | None) -> list[Tensor | None]:
-        """Return the dropout masks of a block, which all models share: before the gate, before the residual sum, and
-        two in the MLP.
+        """Return the four dropout masks of a block: before the gate, before the residual sum, and two in the MLP. All
+        models use the same masks.
         """
         c = self.config
         widths = [c.d_model * c.gate, c.d_model, c.d_model * c.mlp, c.d_model * bool(c.mlp)]
@@ -149,8 +151,8 @@ class StackedClassifier:
         return self._after(w, x, query, y, masks)
 
     def _before_scan(self, w: Mapping[str, Tensor], x: Tensor) -> tuple[Tensor | None, Tensor]:
-        """Compute the parts of a block before the scan: return a factor for the output of the scan (None except in
-        Hyena blocks), and the input of the scan.
+        """Compute the part of a block before the scan. Return two tensors: a factor by which the output of the scan is
+        to be multiplied (None except in Hyena blocks), and the input of the scan.
         """
         x = _norm(_under(w, "norm."), x) if self.config.prenorm else x
         if not self.config.mixer.startswith(GATED):
@@ -167,7 +169,7 @@ class StackedClassifier:
     def _after_scan(
         self, w: Mapping[str, Tensor], x: Tensor, query: Tensor | None, y: Tensor, masks: Sequence[Tensor | None]
     ) -> Tensor:
-        """Compute the part of a block after the scan: gate, dropout, residual sum, norm and MLP."""
+        """Compute the part of a block after the scan: output factor, gate, dropout, residual sum, norm and MLP."""
         c = self.config
         y = y if query is None else self._linear(_under(w, "mixer.output."), query * y)
         y = ACTIVATIONS[c.activation](y)
@@ -211,8 +213,8 @@ def _dropped(x: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def _runs(maps: Iterable[Reparameterization]) -> list[tuple[Reparameterization, int]]:
-    """Group equal consecutive maps: return each map and how often it is repeated, so that it can be applied once per
-    group.
+    """Group consecutive equal maps. Return each map together with the number of its repetitions, so that the map can be
+    applied once per group.
     """
     found: list[tuple[Reparameterization, int]] = []
     for map in maps:

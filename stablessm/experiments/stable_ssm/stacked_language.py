@@ -1,4 +1,4 @@
-"""Trains language models with one map, at many learning rates and seeds, as one computation."""
+"""Trains language models as one computation. They have the same map, and different learning rates and seeds."""
 
 from __future__ import annotations
 
@@ -54,7 +54,9 @@ class StackOptions:
 @final
 @dataclass(frozen=True)
 class Member:
-    """One model of a stack: its seed, which also determines the order of its training data, and its learning rates."""
+    """One model of a stack: its seed and its learning rates. The seed also determines the order of its training
+    data.
+    """
 
     seed: int
     rate: float
@@ -63,7 +65,7 @@ class Member:
 
 
 def log_timescale(eigenvalues: Tensor) -> Tensor:
-    """Return log τ of eigenvalues |λ| = e^(-1/τ); infinite for |λ| ≥ 1.
+    """Return the logarithm of the time scale τ of each eigenvalue λ, defined by |λ| = e^(-1/τ); infinite for |λ| ≥ 1.
 
     >>> log_timescale(torch.tensor([0.5, 1.5])).exp()
     tensor([1.4427,    inf])
@@ -93,13 +95,16 @@ def train(
     Args:
         start: Function from a seed to the untrained model.
         clip: Largest norm of the gradient of a model.
-        equal: Whether the rate of each recurrent weight is divided by its initial :func:`mobility`, so that the time
-            scales of all modes of all maps move equally far in the first steps.
+        equal: If True, the learning rate of each recurrent weight is divided by its initial :func:`mobility`. In the
+            first steps the time scales of all modes then change equally fast, whatever the map is.
 
     Returns:
-        For M models: ``losses`` and ``norms`` of the gradient (steps, M); ``diverged`` (M,): the step, or -1; ``test``
-        (M,): nats per token; ``before`` and ``after`` (M, layers, states): eigenvalues; ``looks`` (L,): measured steps;
-        ``largest`` (L, M): the largest |gradient| / |weight|; ``moved`` (L, M): the median |change of log τ|.
+        Arrays for M models. ``losses`` and ``norms`` (steps, M): the training loss and the norm of the gradient at each
+            step. ``diverged`` (M,): the step of the divergence, or -1. ``test`` (M,): the test loss in nats per token.
+            ``before`` and ``after`` (M, layers, states): the eigenvalues before and after training. ``looks`` (L,): the
+            steps at which the following two arrays are measured. ``largest`` (L, M): the largest |gradient| / |weight|
+            of the recurrent weights. ``moved`` (L, M): the median over the modes of |change of log τ|, where τ is the
+            time scale.
     """
     device, data = device_called(options.device), task.to(device_called(options.device))
     models = [start(member.seed) for member in members]
@@ -132,7 +137,9 @@ def train(
 
 
 def _batches(data: Task, members: Sequence[Member], options: StackOptions) -> Callable[[int], list[Tensor]]:
-    """Return a function that maps a step to a batch of tensors (M, …); models with the same seed see the same text."""
+    """Return a function that maps a step to a batch of tensors (M, …), one row per model. Models with the same seed
+    read the same text.
+    """
     seeds, epoch = sorted({member.seed for member in members}), data.steps("train", options.batch)
     place = torch.tensor([seeds.index(member.seed) for member in members], device=data.device)
 
@@ -146,8 +153,8 @@ def _batches(data: Task, members: Sequence[Member], options: StackOptions) -> Ca
 
 
 def _tensors(batch: Batch) -> list[Tensor]:
-    """Return the tensors of a batch: inputs, targets and, for texts of several documents, a tensor that is True where a
-    document begins.
+    """Return the inputs and targets of a batch. If the text consists of several documents, also return a tensor that is
+    True at the first token of each document.
     """
     return [tensor for tensor in (batch.inputs, batch.targets, batch.reset) if tensor is not None]
 
@@ -167,7 +174,7 @@ def _loss(stack: Stack, task: Task, options: StackOptions) -> Callable[..., Tens
 
 @torch.no_grad()
 def _test(stack: Stack, data: Task, options: StackOptions) -> np.ndarray:
-    """Return the mean loss (M,) over the first full batches of the test split."""
+    """Return the test loss of each model, (M,): the mean loss over the first full batches of the test split."""
     split: Split = "test"
     count = min(options.scored, max(1, data.sizes[split] // options.batch - 1))
     many, losses = len(stack.models), _loss(stack, data, options)

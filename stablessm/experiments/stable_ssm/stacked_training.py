@@ -1,4 +1,6 @@
-"""Trains a stack of classifiers with AdamW, each at its own learning rate; if one diverges, the others continue."""
+"""Trains a stack of classifiers with AdamW, each at its own learning rate. If one model diverges, the other models
+continue.
+"""
 
 from __future__ import annotations
 
@@ -67,13 +69,13 @@ def train(
 ) -> dict[str, np.ndarray]:
     """Train the models as one stage of a run, each model at its own learning rate.
 
-    All models see the same batches, in the order given by ``seed``, and the same dropout. A model whose loss or
-    gradient
-    is not finite keeps its previous weights.
+    All models get the same batches, in an order that depends on ``seed``, and the same dropout masks. If the loss or
+    gradient of a model is not finite, the model keeps its weights from then on.
 
     Returns:
-        ``weights`` (M, P); ``diverged`` (M,): the step of divergence, or -1; and over ``rows`` equal parts of the
-        training ``losses`` and ``accuracies`` (rows, M), with dropout and before each update.
+        Arrays for M models. ``weights`` (M, P): the trained weights. ``diverged`` (M,): the step of the divergence, or
+            -1. ``losses`` and ``accuracies`` (rows, M): means over each of ``rows`` equal parts of the training,
+            computed on the training batches with dropout, before each update.
     """
 
     def compute() -> Mapping[str, np.ndarray]:
@@ -119,7 +121,9 @@ def train(
 def evaluate(
     models: Sequence[SequenceClassifier], weights: np.ndarray, task: Task, split: Split, options: StackTraining
 ) -> dict[str, np.ndarray]:
-    """Return ``loss`` and ``accuracy`` (M,) on a split; outputs that are not finite count as wrong."""
+    """Return ``loss`` and ``accuracy`` of each model on a split, both (M,). An output that is not finite counts as a
+    wrong answer.
+    """
     device = device_called(options.device)
     stack, task = StackedClassifier(models), task.to(device)
     own = torch.from_numpy(weights).to(device)
@@ -134,8 +138,8 @@ def evaluate(
 
 
 class _Parts(Hooks):
-    """A hook that sums the losses and correct answers over parts of the training, and stores the steps at which models
-    diverge.
+    """A hook that sums the losses and the numbers of correct answers over each part of the training, and stores the
+    steps at which models diverge.
     """
 
     def __init__(self, strategy: Objective, watch: Watch, total: int, every: int, log: Callable[..., None]) -> None:

@@ -1,5 +1,5 @@
-"""Scales the initial weights of language models such that the loss and the first updates do not depend on width and
-depth.
+"""Rescales language models before training, so that the initial loss and the effect of the first updates do not depend
+on width and depth.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ OWN = 1.6
 
 @final
 class Scale(nn.Module):
-    """A weight that is stored as s v, with a trained tensor v and a constant s. An optimizer step that changes v
-    changes the weight by s times as much.
+    """A parametrization that stores a weight as s v, with a trained tensor v and a constant s. An optimizer step that
+    changes v by δ changes the weight by s δ.
     """
 
     scale: Tensor
@@ -35,24 +35,30 @@ class Scale(nn.Module):
         self.register_buffer("scale", torch.as_tensor(scale, dtype=torch.float32), persistent=False)
 
     def forward(self, v: Tensor) -> Tensor:
-        """Return the weight s v, computed from the trained tensor v."""
+        """Return the weight s v for the trained tensor v."""
         return v * self.scale.to(v.dtype)
 
     def right_inverse(self, weight: Tensor) -> Tensor:
-        """Return the tensor v = weight / s, for which s v is the given weight."""
+        """Return the trained tensor v = weight / s that represents the given weight."""
         return weight / self.scale.to(weight.dtype)
 
 
 @torch.no_grad()
 def scaled_start(model: SequenceModel) -> SequenceModel:
-    """Scale the initial weights and the updates of a language model of Hyena blocks with real recurrences, in place.
+    """Rescale the updates and some initial weights of a language model in place. The model consists of Hyena blocks
+    with real recurrences.
 
-    Adam changes every number by the learning rate, and the changes of the n inputs of a unit add up, so that an update
-    of a matrix with n inputs changes its output n times as much. Here every matrix is min(1, 256/n) times a trained
-    matrix; matrices whose output is added to the residual stream have a factor 1/√(2 L) more, for L blocks; and the
-    inputs of a recurrence have a factor 1 - a² more, because a mode of decay a adds up its inputs over 1/(1 - a) steps.
-    None of this changes the initial function. Embeddings are larger, 1 instead of 0.02, and the gain of the final norm
-    is 1.6/d instead of 1: initial logits have the variance 2.6/d. Eigenvalues are not scaled.
+    Adam changes every trained number by about the learning rate. The changes of the n weights of a unit add up, so the
+    change of its output is proportional to the number n of its inputs. To prevent this, weights are stored as s v (see
+    :class:`Scale`), and an update changes a weight by s times the learning rate. The constant s is a product of up to
+    three factors. For all matrices it contains min(1, 256/n). For matrices whose output is added to the residual stream
+    it also contains 1/√(2L), where L is the number of blocks. For the input weights and biases of a recurrence it also
+    contains 1 - a², where a is the decay of the mode, because a mode adds up its inputs over about 1/(1 - a) steps.
+    These factors change only the updates, not the initial weights.
+
+    Two initial weights are changed as well. The embeddings get the standard deviation 1 instead of 0.02, and the gain
+    of the final norm is 1.6/d instead of 1, where d is the width. The initial logits then have the variance 2.6/d. The
+    weights of the eigenvalues stay as they are.
 
     >>> from stablessm.models import LanguageModel
     >>> model = scaled_start(LanguageModel(50, d_model=16, n_layers=1, d_state=4))
@@ -83,12 +89,13 @@ def _scaled(module: nn.Module, name: str, scale: float | Tensor) -> None:
 
 
 def first_update(model: nn.Module, loss: Any, rates: Sequence[float], recurrent: float = 1.0) -> list[float]:
-    """Return the loss of a model, then its loss after one step of Adam at each learning rate. The model itself is not
-    changed.
+    """Return the loss of a model, followed by its loss after one step of Adam with each learning rate in ``rates``.
+    Every step starts from the same weights, and the model keeps these weights.
 
     Args:
         loss: Function of no arguments that returns the loss of the model.
-        recurrent: Learning rate of the eigenvalues relative to the other weights.
+        recurrent: Learning rate of the weights of the eigenvalues, as a multiple of the learning rate of the other
+            weights.
     """
     parameters = dict(model.named_parameters())
     before = loss()

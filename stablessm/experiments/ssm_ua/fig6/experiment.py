@@ -76,8 +76,8 @@ def cap(curve: MemoryCurve, rate: float, start: int) -> tuple[float, float]:
 
 
 def figures(config: S4Config, stages: Stages) -> Figures:
-    """Yield a figure of memory functions over the short horizon, and over the long horizon with the straight lines
-    above them.
+    """Yield a figure of memory functions over the short horizon and over the long horizon; over the long horizon it
+    also shows the straight lines above them.
     """
     short, long = (found[: config.shown] for found in curves.all(config, stages).values())
     lines: list[Series] = []
@@ -98,8 +98,8 @@ def figures(config: S4Config, stages: Stages) -> Figures:
 
 
 def claims(config: S4Config, stages: Stages) -> Claims:
-    """Yield claims with their verdicts: every memory function stays below a straight line on a logarithmic axis, so
-    that it decays exponentially.
+    """Yield claims with their verdicts: on a logarithmic axis every memory function stays below a straight line, which
+    means that it decays at least exponentially.
     """
     (short, long), rate, n = curves.all(config, stages).values(), slowest(stages)["rate"], config.seeds
     pairs = list(zip(long, rate, strict=True))

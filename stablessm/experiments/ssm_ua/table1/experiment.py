@@ -50,8 +50,8 @@ class TableConfig:
 
 
 def flops(name: str, shape: Shape, steps: int) -> int:
-    """Return the number of floating-point operations of a forward pass; a scan counts as two operations per state and
-    step.
+    """Return the number of floating-point operations of a forward pass over this number of steps. A scan counts as two
+    operations per state and step.
     """
     scan = {torch.ops.stablessm.scan: lambda decay, drive, *_, **__: 2 * math.prod(drive)}
     model, x = memories.seeded(0, partial(core, name, shape)).float(), torch.zeros(1, steps, shape.width)
@@ -67,8 +67,9 @@ def weights(name: str, shape: Shape) -> int:
 
 @stage("cost-{name}", over=lambda config: NAMES)
 def costs(config: TableConfig, run: Run, name: str) -> dict[str, list[int]]:
-    """Return the number of operations and of stored values for every length, and the number of weights at the given
-    size, at twice the width, and at twice the depth.
+    """Return for each length the number of operations (``flops``) and the number of values that must be stored to
+    continue the sequence (``kept``). Also return the number of weights at the given size, at twice the width, and at
+    twice the depth.
     """
     shape = config.shape
     larger = (shape, replace(shape, width=2 * shape.width), replace(shape, layers=2 * shape.layers))
@@ -81,7 +82,7 @@ def costs(config: TableConfig, run: Run, name: str) -> dict[str, list[int]]:
 
 @memories.survey("memory-{name}", over=lambda config: NAMES)
 def curves(config: TableConfig, seed: int, name: str) -> MemoryCurve:
-    """Measure and return the memory function of one random model of an architecture."""
+    """Measure and return the memory function of an architecture with random weights from this seed."""
     model = memories.seeded(seed, partial(receiver, name, config.shape))
     horizon = config.horizon * (1 if name == "transformer" else config.longer)
     return memory_function(model, horizon, d_input=1, norm="unit", warm_up=WARM_UP, progress=False)
@@ -89,8 +90,8 @@ def curves(config: TableConfig, seed: int, name: str) -> MemoryCurve:
 
 @stage("rank-{channels}", over=lambda config: config.channels)
 def spectrum(config: TableConfig, run: Run, channels: int) -> Mapping[str, np.ndarray]:
-    """Return the singular values of the kernel of a linear TCN, reshaped to a square matrix, relative to the largest:
-    (seeds, rows of the matrix).
+    """Reshape the kernel of a random linear TCN to a square matrix, and return its singular values divided by the
+    largest, (seeds, singular values).
     """
     side = config.shape.kernel ** (config.shape.layers // 2)
     impulse = torch.zeros(1, side * side, 1, dtype=torch.float64)
@@ -106,7 +107,9 @@ def spectrum(config: TableConfig, run: Run, channels: int) -> Mapping[str, np.nd
 
 
 def figures(config: TableConfig, stages: Stages) -> Figures:
-    """Yield a figure of cost and state size against T, of memory functions, and of singular values."""
+    """Yield a figure of the number of operations and of stored values against the length T, of memory functions, and of
+    singular values.
+    """
     cost = costs.all(config, stages)
 
     def growing(title: str, label: str, key: str) -> Panel:
@@ -133,7 +136,9 @@ def figures(config: TableConfig, stages: Stages) -> Figures:
 
 
 def exponent(values: np.ndarray, lengths: tuple[int, ...]) -> float:
-    """Return the exponent p with which a quantity grows as length^p, from the last two lengths."""
+    """Return the exponent p of the growth of a quantity as length^p, computed from its values at the last two
+    lengths.
+    """
     return float(np.log(values[-1] / values[-2]) / np.log(lengths[-1] / lengths[-2]))
 
 

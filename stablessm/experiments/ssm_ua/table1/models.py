@@ -1,4 +1,6 @@
-"""A causal convolution, a causal attention block, and the four compared architectures at one size."""
+"""The models of ``su-table1``: a causal convolution, a causal attention block, and the four architectures that are
+compared, all of the same size.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,7 @@ class Shape:
 
 @final
 class CausalConvolution(nn.Conv1d):
-    """A causal convolution from (batch, time, channel) to the same shape."""
+    """A causal convolution. Inputs and outputs have the shape (batch, time, channel)."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Compute the convolution, padded with zeros on the left."""
@@ -36,8 +38,8 @@ class CausalConvolution(nn.Conv1d):
 
 @final
 class Block(nn.Module):
-    """A pre-norm transformer block with causal attention. It uses plain matrix products, whose operations PyTorch can
-    count.
+    """A pre-norm transformer block with causal attention. It is written with plain matrix products, so that PyTorch can
+    count its operations.
     """
 
     def __init__(self, width: int, heads: int) -> None:
@@ -95,7 +97,7 @@ def kept(name: str, shape: Shape, steps: int) -> int:
 
 
 def formula(name: str, shape: Shape) -> int:
-    """Return the number of weights by the formula of the published table, if inputs, states and outputs all have the
+    """Return the number of weights according to the formula of the published table, for inputs, states and outputs of
     width m.
     """
     m = shape.width

@@ -50,7 +50,9 @@ class AppendixConfig:
 
 @stage("weights-{floor:g}", over=lambda config: config.floors)
 def weights(config: AppendixConfig, run: Run, floor: float) -> Mapping[str, np.ndarray]:
-    """Return the smallest possible Σ|aᵢ| of an exponential sum that fits a power law, for each length (remark B.2)."""
+    """Return for each length the smallest possible sum of weights Σ|aᵢ| of an exponential sum Σ aᵢ e^(-λᵢt) that fits a
+    power law over this length (StableSSM, remark B.2). ``floor`` is the smallest rate λᵢ.
+    """
     from scipy.optimize import linprog
 
     rates = np.geomspace(floor, 30.0, config.modes)
@@ -68,7 +70,9 @@ def weights(config: AppendixConfig, run: Run, floor: float) -> Mapping[str, np.n
 
 @stage("descent")
 def descent(config: AppendixConfig, run: Run) -> Mapping[str, np.ndarray]:
-    """Return the final |x| of gradient descent on x⁴ and on x², for each learning rate; infinite above 1e100."""
+    """Run gradient descent on x⁴ and on x². Return the final |x| for each learning rate; it is infinite if |x| exceeds
+    1e100.
+    """
     rate = np.array(config.simple)
     fourth, square = 1 / (2 * rate) + 1, np.full(len(rate), 10.0)
     with np.errstate(over="ignore", invalid="ignore"):
@@ -79,7 +83,8 @@ def descent(config: AppendixConfig, run: Run) -> Mapping[str, np.ndarray]:
 
 
 def mode_error(eigenvalue: Tensor, target: float) -> Tensor:
-    """Return the error ½∫(e^(λt) - e^(-t/target))² dt of one mode with the eigenvalue λ; NaN for λ ≥ 0.
+    """Return the error of one mode with the eigenvalue λ that should have the time scale ``target``: ½∫(e^(λt) -
+    e^(-t/target))² dt. Return NaN for λ ≥ 0.
 
     >>> float(mode_error(torch.tensor(-0.1, dtype=torch.float64), 10.0))
     0.0
@@ -91,8 +96,8 @@ def mode_error(eigenvalue: Tensor, target: float) -> Tensor:
 
 @stage("rates-{map}", over=lambda config: MAPS)
 def largest_rates(config: AppendixConfig, run: Run, map: str) -> Mapping[str, np.ndarray]:
-    """For each initial time scale, return the largest learning rate with which gradient descent converges; NaN if it
-    converges with no learning rate.
+    """Train one mode by gradient descent from each initial time scale. Return the largest learning rate with which the
+    training converges, or NaN if it converges with none.
     """
     f, rate = reparam.get(map), torch.logspace(-12, 3, config.rates, dtype=torch.float64)
     w = f.weights(-1 / torch.tensor(config.starts, dtype=torch.float64))[:, None].repeat(1, config.rates)
@@ -108,8 +113,8 @@ def largest_rates(config: AppendixConfig, run: Run, map: str) -> Mapping[str, np
 
 @stage("mlp")
 def mlp(config: AppendixConfig, run: Run) -> Mapping[str, np.ndarray]:
-    """Return the relative errors with which recurrent layers compute an MLP: in discrete time with zero eigenvalues,
-    and in continuous time with eigenvalues -1/ε, for each ε.
+    """Compute an MLP by recurrent layers, and return the relative errors: in discrete time with eigenvalues 0, and in
+    continuous time with eigenvalues -1/ε for each ε.
     """
     generator = torch.Generator().manual_seed(0)
     sizes = ((16, 4), (16,), (3, 16), (3,))
@@ -141,8 +146,8 @@ def mlp(config: AppendixConfig, run: Run) -> Mapping[str, np.ndarray]:
 
 @stage("derivation")
 def derivation(config: AppendixConfig, run: Run) -> Mapping[str, np.ndarray]:
-    """Return G(w)/|w| at w = 0.1 … 3 for two solutions of the differential equation that defines ``best``: as printed,
-    and corrected.
+    """Return G(w)/|w| (gradient scale over weight) at w = 0.1 … 3 for two solutions of the differential equation that
+    defines the map ``best``: the solution that StableSSM prints, and the correct solution.
     """
     w = torch.linspace(0.1, 3, 30, dtype=torch.float64, requires_grad=True)
     found = {}
@@ -153,14 +158,16 @@ def derivation(config: AppendixConfig, run: Run) -> Mapping[str, np.ndarray]:
 
 
 def bound(config: AppendixConfig) -> np.ndarray:
-    """Return the right side of the inequality in equation 56 for every length, for one input channel and L₀ = 1."""
+    """Return the right-hand side of the inequality in equation 56 of StableSSM for every length, with one input channel
+    and L₀ = 1.
+    """
     T = np.array(config.lengths, dtype=float)
     return np.exp(config.floors[0] * T) * (T + 1) ** -1.1 / 2
 
 
 def figures(config: AppendixConfig, stages: Stages) -> Figures:
-    """Yield a figure of the smallest possible weights against the sequence length, and of the largest learning rates
-    against the initial time scale.
+    """Yield a figure of the smallest possible sum of weights against the length of the sequence, and of the largest
+    learning rates against the initial time scale.
     """
     sizes = {f"λ ≥ {floor:g}": one["sizes"] for floor, one in weights.all(config, stages).items()}
     sizes["equation 56"] = bound(config)
@@ -179,7 +186,7 @@ def figures(config: AppendixConfig, stages: Stages) -> Figures:
 
 
 def claims(config: AppendixConfig, stages: Stages) -> Claims:
-    """Yield the claims on the statements in the experiment's README, in the same order, with their verdicts."""
+    """Yield one claim with its verdict for each statement in the README of the experiment, in the same order."""
     yield from _remark(config, stages)
     yield from _descent(config, stages)
     found = mlp(stages)

@@ -41,8 +41,8 @@ def run(config: models.Config, run: Run) -> None:
 
 
 def figures(config: models.Config, stages: Stages) -> Figures:
-    """Yield figures of the perturbation errors, one per length: the published panels, and one more for the map
-    ``best``.
+    """Yield one figure of the perturbation errors per length. It has the panels of the published figure and one panel
+    for the map ``best``.
     """
     for length in config.lengths:
         panels = []
@@ -58,8 +58,8 @@ def figures(config: models.Config, stages: Stages) -> Figures:
 
 
 def claims(config: models.Config, stages: Stages) -> Claims:
-    """Yield claims with their verdicts: with the direct map, errors explode under perturbation, and a smaller
-    perturbation suffices for a wider model; with stable maps, errors do not explode.
+    """Yield claims with their verdicts. With the direct map the errors explode under perturbation, and the wider the
+    model, the smaller the perturbation that suffices. With stable maps the errors do not explode.
     """
     found = {key: models.family(config, stages, *key) for key in product(config.maps, config.lengths, models.SEARCHES)}
     yield bounded(config, found)
@@ -71,8 +71,8 @@ def claims(config: models.Config, stages: Stages) -> Claims:
 
 
 def bounded(config: models.Config, found: Families) -> Claim:
-    """Return a claim with its verdict: the errors of stable maps are bounded at radii at which the errors of the direct
-    map explode.
+    """Return a claim with its verdict: with stable maps the perturbation errors stay bounded at radii at which they
+    explode with the direct map.
     """
     told, held = [], []
     for length in config.lengths:
@@ -90,8 +90,8 @@ def bounded(config: models.Config, found: Families) -> Claim:
 
 
 def shrinking(config: models.Config, stages: Stages, found: Families) -> Claim:
-    """Return a claim with its verdict: with the direct map, the wider the model, the smaller the perturbation that
-    makes its error explode (figure 1a).
+    """Return a claim with its verdict: with the direct map, a smaller perturbation suffices to make the error of a
+    wider model explode (StableSSM, figure 1a).
     """
     radii, slowest = {}, {}
     for length in config.lengths:
@@ -118,8 +118,9 @@ def shrinking(config: models.Config, stages: Stages, found: Families) -> Claim:
 
 
 def stability(config: models.Config, map: str, every: Families) -> Claim:
-    """Return a claim with its verdict: up to some β, no wider model has a larger error than a narrower one. Only widths
-    that improve the model without perturbation are compared.
+    """Return a claim with its verdict: the models with this map approximate the target stably. This means that, for
+    perturbations of up to some size β, no wider model has a larger error than a narrower model. Wider models that do
+    not fit better than narrower ones are left out.
     """
     found = {key: improving(every[map, *key]) for key in product(config.lengths, models.SEARCHES)}
     verdicts = {key: one.verdict() for key, one in found.items()}
@@ -139,8 +140,8 @@ def stability(config: models.Config, map: str, every: Families) -> Claim:
 
 
 def s4(config: models.Config, found: Families) -> Claim:
-    """Return a claim, with its verdict, that compares the perturbation errors of the maps exp (figure 1c) and softplus
-    (figure 1b).
+    """Return a claim, with its verdict, that compares the perturbation errors with the map exp (as in S4; StableSSM,
+    figure 1c) and with softplus (figure 1b).
     """
     at = int(np.argmin(np.abs(np.array(config.radii) - 0.032)))
     pairs = {T: [found[map, T, "ascent"].errors[-1, at] for map in ("exp", "softplus")] for T in config.lengths}
@@ -156,8 +157,8 @@ def s4(config: models.Config, found: Families) -> Claim:
 
 
 def at_published(config: models.Config, found: Families) -> Claim:
-    """Return a claim, with its verdict, that compares the perturbation errors of all maps at β = 0.032, the radius in
-    the logs of the authors.
+    """Return a claim, with its verdict, that compares the perturbation errors of all maps at β = 0.032, the radius that
+    the logs of the authors state.
     """
     at = int(np.argmin(np.abs(np.array(config.radii) - 0.032)))
     told, held = [], []

@@ -60,16 +60,16 @@ class Config:
 
 
 def s4d_start(width: int, length: int, seed: int) -> S4D:
-    """Return an untrained S4D layer of one channel with its own map, exp, and complex eigenvalues (S4D-Lin); its time
-    scale is half the length.
+    """Return an untrained S4D layer of one channel with complex eigenvalues (initialization S4D-Lin) and the map exp,
+    S4D's own map. Its time scale is half the length.
     """
     torch.manual_seed(seed)
     return S4D(1, width, map="exp", init="lin", dt_min=4 / length, dt_max=4 / length).double()
 
 
 def start(width: int, length: int, seed: int) -> RealSSM:
-    """Return an untrained model with time scales from one step to the length of the sequence; eigenvalues, B and C are
-    the same for every map.
+    """Return an untrained model whose time scales range from one step to the length of the sequence. Its eigenvalues, B
+    and C depend only on the arguments; models with other maps are made from it without changing them.
     """
     torch.manual_seed(seed)
     rates = -1 / timescales(width, 1.0, float(length))
@@ -77,7 +77,8 @@ def start(width: int, length: int, seed: int) -> RealSSM:
 
 
 def gram(x: Tensor) -> Tensor:
-    """Return the matrix G (T, T) for which e'Ge is the mean of (Σ_j e_j x[t-j])² over a batch of inputs (B, T).
+    """Return the matrix G (T, T) with e'Ge = mean of (Σ_j e_j x[t-j])² for every vector e (T,). The mean is over the
+    steps t and a batch of inputs x (B, T).
 
     >>> x, e = torch.randn(3, 4), torch.randn(4)
     >>> windows = [x[:, : t + 1].flip(1) @ e[: t + 1] for t in range(4)]
@@ -89,8 +90,9 @@ def gram(x: Tensor) -> Tensor:
 
 
 def kernel_loss(layer: RealSSM | S4D, weights: Tensor, rho: Tensor, times: Tensor) -> Tensor:
-    """Return the mean square error of the output, computed from the error e of the kernel: e'Ge for a matrix G of
-    weights, or Σ g e² for the diagonal g of such a matrix.
+    """Return the mean square error of the output, computed from the error e of the layer's kernel. It is e'Ge if
+    ``weights`` is a matrix G (see :func:`gram`), and Σ g e² if ``weights`` is a vector g, the diagonal of such a
+    matrix.
     """
     error = layer.kernel(times).flatten(1)[:, 0] - rho
     return error @ (weights @ error) if weights.dim() == 2 else (weights * error.square()).sum()
@@ -104,7 +106,7 @@ def _starts(config: Config, map: str, length: int) -> list[Any]:
 
 
 def train_models(config: Config, run: Run, map: str, length: int) -> None:
-    """Train the models of every seed and width with one map and sequence length."""
+    """Train the models of all widths and seeds, with one map, on sequences of one length."""
     device = config.training.chosen_device()
     times = torch.arange(length, dtype=torch.float64, device=device)
     rho = TARGET.kernel(times)[:, 0, 0]
@@ -119,7 +121,7 @@ def train_models(config: Config, run: Run, map: str, length: int) -> None:
 
 
 def trained(config: Config, stages: Stages, map: str, length: int) -> list[Any]:
-    """Return for each width the trained model of the seed with the smallest loss."""
+    """Return for each width one trained model: of the models of all seeds, the model with the smallest final loss."""
     arrays = stages[f"training-{map}-{length}"]
     models = restored(_starts(config, map, length), arrays)
     best = arrays["losses"][-1].reshape(-1, config.seeds).argmin(1)
@@ -128,8 +130,8 @@ def trained(config: Config, stages: Stages, map: str, length: int) -> list[Any]:
 
 @lru_cache(maxsize=1)
 def _measured(config: Config, run: Run, map: str, length: int, kind: str) -> PerturbationFamily:
-    """Return the perturbation errors of the models of all widths. They are measured together, so that the numbers do
-    not depend on the order of the stages.
+    """Measure the perturbation errors of the trained models of all widths together. This makes the numbers independent
+    of the order in which the stages are computed.
     """
     (search, weight_norm), device = SEARCHES[kind], config.training.chosen_device()
     models = dict(zip(config.widths, (m.to(device) for m in trained(config, run, map, length)), strict=True))
@@ -141,8 +143,8 @@ def _measured(config: Config, run: Run, map: str, length: int, kind: str) -> Per
 
 @kept(PerturbationCurve, "{map}-{length}-{width}-{kind}")
 def curve(config: Config, run: Run, map: str, length: int, width: int, kind: str) -> PerturbationCurve:
-    """Return the perturbation errors E_m(β) of the trained model of width m, for perturbations of its recurrent
-    weights.
+    """Return the perturbation errors E_m(β) of the trained model of width m: the largest error after a perturbation of
+    size β of its recurrent weights.
     """
     return _measured(config, run, map, length, kind).curves[width]
 
@@ -154,5 +156,5 @@ def measure_family(config: Config, run: Run, map: str, length: int, kind: str) -
 
 
 def family(config: Config, stages: Stages, map: str, length: int, kind: str) -> PerturbationFamily:
-    """Return the perturbation errors of the trained models of all widths, as one family."""
+    """Return the perturbation errors of the trained models of all widths as a :class:`PerturbationFamily`."""
     return PerturbationFamily({m: curve(stages, map, length, m, kind) for m in config.widths})

@@ -48,8 +48,8 @@ class ScaleConfig:
 
 @stage("{time}", over=lambda config: get_args(Time))
 def measured(config: ScaleConfig, run: Run, time: Time) -> Mapping[str, Tensor]:
-    """Return the ratio G/|w| (gradient scale over weight) of every map on two grids: of weights, and of time scales;
-    and the grids.
+    """Return the ratio G/|w| (gradient scale over weight) of every map on two grids, and the grids: a grid of weights
+    w, and a grid of time scales.
     """
     weights = torch.linspace(-config.reach, config.reach, config.weights, dtype=torch.float64)
     scales = timescales(config.scales, config.shortest, config.longest)
@@ -62,14 +62,16 @@ def measured(config: ScaleConfig, run: Run, time: Time) -> Mapping[str, Tensor]:
 
 
 def ratios(f: reparam.Reparameterization, w: Tensor) -> Tensor:
-    """Return G(w)/|w| as derived here and as published, (2, n); NaN where λ is unstable or the map is constant."""
+    """Return G(w)/|w| in two versions, (2, n): with G as this library derives it, and with G as published. NaN where
+    the eigenvalue λ is unstable or the map is constant.
+    """
     scales = torch.stack([f.gradient_scale(w), f.gradient_scale_published(w)]) / w.abs()
     return torch.where((f.distance(w) > 0) & (scales > 0), scales, torch.nan)
 
 
 def figures(config: ScaleConfig, stages: Stages) -> Figures:
-    """Yield figures of G and G/|w| against weights, and of G/|w| against time scales, in continuous and discrete
-    time.
+    """Yield one figure in continuous and one in discrete time, with panels of G and G/|w| against the weight and of
+    G/|w| against the time scale.
     """
     for time, found in measured.all(config, stages).items():
         note = " Dotted: as published, where the formulas differ." if time == "discrete" else ""
@@ -86,8 +88,8 @@ def figures(config: ScaleConfig, stages: Stages) -> Figures:
 
 
 def panel(found: Mapping[str, np.ndarray], title: str, grid: str, y: str, shown: tuple[float, float]) -> Panel:
-    """Return a panel of G or G/|w|, with one line for each map, and a dotted line where the published formula
-    differs.
+    """Return a panel of the gradient scale G or of G/|w|, with one line per map. A dotted line shows the published
+    formula where it differs.
     """
     x, series = found[grid], []
     times = np.abs(x) if y == "G(w)" else np.ones_like(x)

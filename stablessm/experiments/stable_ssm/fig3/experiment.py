@@ -54,8 +54,8 @@ def spread(config: Config) -> Tensor:
 
 
 def start(config: Config, map: str, seed: int) -> RealSSM:
-    """Return the untrained model with the given map. Before training, the models of all maps compute the same
-    function.
+    """Return the untrained model with the given map. All maps give the same initial eigenvalues, so that the untrained
+    models of all maps compute the same function.
     """
     torch.manual_seed(seed)
     eigenvalues = (-1 / spread(config)).exp()
@@ -64,15 +64,17 @@ def start(config: Config, map: str, seed: int) -> RealSSM:
 
 
 def ratios(weights: Mapping[str, Tensor], gradients: Mapping[str, Tensor]) -> Tensor:
-    """Return quantiles over the modes of |gradient| / |weight|, (models, quantiles)."""
+    """Return quantiles of |gradient| / |weight| over the modes, (models, quantiles). The names in ``weights`` and
+    ``gradients`` are those of the parameters.
+    """
     at = torch.tensor(QUANTILES).to(weights["w"])
     return ratio(gradients["w"], weights["w"]).quantile(at, dim=1, interpolation="higher").mT
 
 
 @stage("start-{map}")
 def beginning(config: Config, run: Run, map: str) -> Mapping[str, Any]:
-    """Return the ratio |gradient| / |weight| of each mode before training, and the theoretical bound G(w)/|w| on this
-    ratio (theorem 3.4).
+    """Return the ratio |gradient| / |weight| of each mode before training, and a bound on it: up to a constant, the
+    ratio is at most G(w)/|w|, the gradient scale over the weight (StableSSM, theorem 3.4).
     """
     layer = start(config, map, 0).to(config.training.chosen_device())
     differentiate(mean_square(layer, *noisy(TARGET, config.training, config.length)(0)), layer)
@@ -83,7 +85,9 @@ def beginning(config: Config, run: Run, map: str) -> Mapping[str, Any]:
 
 
 def run(config: Config, run: Run) -> None:
-    """Train the models of each map in turn, all seeds as one computation."""
+    """Measure the ratios before training and train the models, one map after the other. The models of all seeds are
+    trained together.
+    """
     for map in config.maps:
         beginning.compute(config, run, map)
         starts = [start(config, map, seed) for seed in range(config.seeds)]
@@ -92,8 +96,8 @@ def run(config: Config, run: Run) -> None:
 
 
 def figures(config: Config, stages: Stages) -> Figures:
-    """Yield a figure of gradient-to-weight ratios and losses during training, and of the ratios before training against
-    the time scales.
+    """Yield a figure of the gradient-to-weight ratios and losses during training, and of the ratios before training
+    against the time scale of the mode.
     """
     found = {map: stages[f"training-{map}"] for map in config.maps}
     losses = {map: arrays["losses"][:, 0] for map, arrays in found.items()}

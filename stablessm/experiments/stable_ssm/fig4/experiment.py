@@ -31,8 +31,8 @@ def run(config: StudyConfig, run: Run) -> None:
 
 
 def spread(ratio: np.ndarray, left_out: float) -> tuple[float, float]:
-    """Return the range of the gradient-to-weight ratios over the modes, after leaving out the fraction ``left_out`` of
-    the modes at either end.
+    """Return the smallest and the largest gradient-to-weight ratio over the modes. Before, the fraction ``left_out`` of
+    the modes with the smallest ratios and as many with the largest are removed.
     """
     low, high = np.quantile(ratio, [left_out, 1 - left_out], method="nearest")
     return float(low), float(high)
@@ -88,8 +88,8 @@ def narrower(config: StudyConfig, stages: Stages, stable: list[str], unstable: l
 
 
 def calmer(config: StudyConfig, stages: Stages, rivals: Sequence[str]) -> Claim:
-    """Return the claim of figure 4 (b) with its verdict: training with the map ``best`` is more stable than with the
-    other maps.
+    """Return the claim of figure 4 (b) with its verdict: training with the map ``best`` is more stable than training
+    with the other maps.
     """
     cells = study.at(config, stages, config.rate)
     found = study.unrest(config, cells)

@@ -33,8 +33,8 @@ def figures(config: StudyConfig, stages: Stages) -> Figures:
 
 
 def claims(config: StudyConfig, stages: Stages) -> Claims:
-    """Yield claims with their verdicts: the map ``best`` has the smallest gradient-to-weight ratio, and this ratio
-    predicts which trainings are stable.
+    """Yield claims with their verdicts: the map ``best`` has the smallest gradient-to-weight ratio, and maps with a
+    smaller ratio train more stably.
     """
     cells = study.at(config, stages, config.rate)
     typical = {scheme: float(np.median(found["largest"])) for scheme, found in cells.items()}
@@ -59,8 +59,8 @@ def claims(config: StudyConfig, stages: Stages) -> Claims:
 
 
 def smallest(typical: dict[str, float], highest: dict[str, float]) -> Claim:
-    """Return the claim of figure 5 with its verdict: the map ``best`` has the smallest gradient-to-weight ratio. The
-    version with b = 1 is our addition and is not compared.
+    """Return the claim of figure 5 with its verdict: the map ``best`` (with its parameter b = 0.5) has the smallest
+    gradient-to-weight ratio. ``best`` with b = 1, which is not in the paper, is left out.
     """
     rivals = [scheme for scheme in typical if not scheme.startswith("best")] or ["best-1"]
     ratios = [numbers[PAPERS] / min(numbers[scheme] for scheme in rivals) for numbers in (typical, highest)]

@@ -31,7 +31,7 @@ def run(config: StudyConfig, run: Run) -> None:
 
 
 def final(config: StudyConfig, stages: Stages) -> Ends:
-    """Return the final loss of every training, by learning rate and map."""
+    """Return the final loss of every training as a nested dict, first by learning rate and then by map."""
     return {
         rate: {scheme: final_loss(found, config.limits) for scheme, found in study.at(config, stages, rate).items()}
         for rate in config.rates
@@ -39,7 +39,9 @@ def final(config: StudyConfig, stages: Stages) -> Ends:
 
 
 def figures(config: StudyConfig, stages: Stages) -> Figures:
-    """Yield figures of losses with one panel per learning rate, of final losses, and of memory functions."""
+    """Yield a figure of training losses, with one panel per learning rate and one of the final losses, and a figure of
+    memory functions.
+    """
     cells, ends = {rate: study.at(config, stages, rate) for rate in config.rates}, final(config, stages)
     over = lines(config.rates, {scheme: [losses[scheme] for losses in ends.values()] for scheme in config.maps}, "both")
     yield Figure(
@@ -82,8 +84,8 @@ def claims(config: StudyConfig, stages: Stages) -> Claims:
 
 
 def calm(limits: Limits, rate: float, ends: Ends, unrest: Unrest, rivals: list[str]) -> Claim:
-    """Return the claim of figure 6 (a) with its verdict: at the smallest learning rate, the loss with the map ``best``
-    does not fluctuate, but is not the smallest.
+    """Return the claim of figure 6 (a) with its verdict: at the smallest learning rate, the loss of the model with the
+    map ``best`` does not fluctuate, but is not the smallest.
     """
     told, losses = unrest[rate], ends[rate]
     quiet = told[PAPERS] == Instability(False, 0)
@@ -99,8 +101,8 @@ def calm(limits: Limits, rate: float, ends: Ends, unrest: Unrest, rivals: list[s
 
 
 def comparable(limits: Limits, rate: float, ends: Ends, alike: Sequence[str]) -> Claim:
-    """Return the claim of figure 6 (b) with its verdict: at the second smallest learning rate, the loss with the map
-    ``best`` is comparable with the losses of the other maps.
+    """Return the claim of figure 6 (b) with its verdict: at the second smallest learning rate, the final loss with the
+    map ``best`` is close to the final losses with the maps in ``alike``.
     """
     losses = ends[rate]
     behind = {scheme: losses[PAPERS] - losses[scheme] for scheme in alike}
@@ -116,8 +118,8 @@ def comparable(limits: Limits, rate: float, ends: Ends, alike: Sequence[str]) ->
 
 
 def advantage(limits: Limits, ends: Ends, rivals: list[str]) -> Claim:
-    """Return the claim in the caption of figure 6 with its verdict: the advantage of the map ``best`` grows with the
-    learning rate.
+    """Return the claim in the caption of figure 6 with its verdict: the larger the learning rate, the more the loss
+    with the map ``best`` is below the losses with the other maps.
     """
     rates = sorted(ends)
     gap = [_gap(ends[rate], rivals) for rate in rates]

@@ -1,3 +1,3 @@
-"""The experiment ``st-rates``: the largest learning rate at which a language model trains, for each map (StableSSM,
-section 4.2).
+"""The experiment ``st-rates``: how large the learning rate of a language model may be, for each map (StableSSM, section
+4.2).
 """

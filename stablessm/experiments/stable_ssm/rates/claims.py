@@ -1,4 +1,4 @@
-"""The claims of ``st-rates``: which maps allow the largest learning rates in the training of a language model."""
+"""The claims of ``st-rates``: with which maps a language model can be trained at the largest learning rates."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ Found: TypeAlias = Mapping[str, np.ndarray]
 
 @final
 class Survival:
-    """Records which trainings survived (neither diverged nor failed to learn), by map, learning rate and seed."""
+    """Records which trainings survived, by map, learning rate and seed. A training survives if it neither diverges nor
+    ends with a loss above the entropy of the tokens.
+    """
 
     def __init__(self, config: Any, found: Mapping[str, Found]) -> None:
         self.config, self.found = config, found
@@ -39,38 +41,40 @@ class Survival:
         return bool(alive.all() or not alive.any())
 
     def edge(self, map: str) -> str:
-        """Return as text up to which learning rate trainings with a map survive: median over the seeds, and range."""
+        """Return as text the largest learning rate up to which all trainings with a map survive: the median over the
+        seeds, and the range if the seeds differ.
+        """
         rates = (0.0, *self.config.rates)
         low, middle, high = (rates[int(q)] for q in np.quantile(self.steps[map], [0, 0.5, 1], method="lower"))
         return f"{middle:g}" if low == high else f"{middle:g} ({low:g} to {high:g})"
 
     def clearly(self, one: str, other: str) -> bool:
-        """Return whether the first map survives larger learning rates with every seed than the second map with any
-        seed.
+        """Return whether every seed survives larger learning rates with the map ``one`` than any seed with the map
+        ``other``.
         """
         return bool(self.steps[one].min() > self.steps[other].max())
 
     def no_less(self, one: str, other: str) -> bool:
-        """Return whether the median over the seeds of the largest survived learning rate is at least as large for the
-        first map as for the second.
+        """Return whether the largest survived learning rate, in the median over the seeds, is at least as large for the
+        map ``one`` as for the map ``other``.
         """
         return bool(np.median(self.steps[one]) >= np.median(self.steps[other]))
 
     def ahead(self, pairs: Sequence[tuple[str, str]]) -> rules.Verdict:
-        """Return the verdict on whether the first map of each pair survives clearly larger learning rates than the
-        second one.
+        """Return the verdict on the claim that in each pair the first map clearly survives larger learning rates than
+        the second map (see :meth:`clearly`).
         """
         clear = [self.clearly(*pair) for pair in pairs]
         verdict = rules.graded(all(clear), any(clear) and all(self.no_less(*pair) for pair in pairs))
         return rules.seen(len(pairs) if self.undecided else 0, len(pairs), verdict)
 
     def edges(self) -> str:
-        """Return as text, for each map, up to which learning rate trainings survive."""
+        """Return as text, for each map, the largest learning rate up to which all trainings survive."""
         return "; ".join(f"{map} {self.edge(map)}" for map in self.found)
 
 
 def claims(training: Stage[Any, Any], config: Any, stages: Stages) -> Claims:
-    """Yield the claims on the hypotheses in the experiment's README, in the same order, with their verdicts."""
+    """Yield one claim with its verdict for each hypothesis in the README of the experiment, in the same order."""
     sets = {set: Survival(config, {map: training(stages, set, map) for map in config.maps}) for set in config.sets}
     rivals = [map for map in RIVALS if map in config.maps]
     stable = [map for map in STABLE if map in config.maps]
@@ -110,7 +114,7 @@ def _ahead(found: Survival, pairs: Sequence[tuple[str, str]], statement: str, pa
 
 def lowest(found: Survival, rivals: Sequence[str]) -> Claim:
     """Return a claim with its verdict: at the largest learning rate that some map survives with every seed, the map
-    ``best`` has the smallest final loss (figure 6 c).
+    ``best`` has the smallest final loss (StableSSM, figure 6 c).
     """
     config, limits = found.config, found.config.limits
     alive = np.array([found.survived[map].all(1) for map in (PAPERS, *rivals)])

@@ -1,4 +1,4 @@
-"""Trains language models with seven maps, at increasing learning rates until training fails."""
+"""Trains language models with seven maps at increasing learning rates, up to rates at which training fails."""
 
 from __future__ import annotations
 
@@ -65,7 +65,9 @@ class RatesConfig:
         return loaded(self.text, self.vocabulary, self.length)
 
     def members(self, set: str) -> list[Member]:
-        """Return the models that are trained together: all seeds of the first learning rate, then of the next."""
+        """Return the models that are trained together: first the models of all seeds at the first learning rate, then
+        at the second, and so on.
+        """
         alone = set in ("recurrent", "equal")
         cells = product(self.rates, range(self.seeds))
         return [Member(s, self.base, r / self.base) if alone else Member(s, r, 1.0) for r, s in cells]
@@ -78,8 +80,8 @@ def _start(config: RatesConfig, task: Task, map: str, seed: int) -> SequenceMode
 
 
 def entropy(task: Task, batch: int, batches: int = 64) -> float:
-    """Return the entropy of the token frequencies in nats, which is the loss of the best model that ignores its
-    input.
+    """Return the entropy of the token frequencies in nats. A model that ignores its input cannot have a smaller
+    loss.
     """
     count = min(batches, task.steps("train", batch))
     tokens = torch.cat([task.batch("train", batch, index=i).targets.flatten() for i in range(count)])
@@ -89,10 +91,12 @@ def entropy(task: Task, batch: int, batches: int = 64) -> float:
 
 @stage("training-{set}-{map}", over=lambda config: product(config.sets, config.maps))
 def training(config: RatesConfig, run: Run, set: str, map: str) -> Mapping[str, np.ndarray]:
-    """Train models with one map at all learning rates. Return the arrays of ``stacked_language.train`` with axes
-    (rates, seeds), the final losses, the numbers of loss spikes, and the entropy of the text.
+    """Train models with one map at all learning rates and with all seeds. ``set`` says which learning rates grow and
+    whether gradients are clipped.
 
-    ``final``: mean loss of the last tenth of the steps; ``spikes``: their number; ``entropy`` of the token frequencies.
+    Return the arrays of ``stacked_language.train``, whose axis of models is split into (rates, seeds), and three more:
+    ``final``, the mean loss over the last tenth of the steps; ``spikes``, the number of loss spikes; and ``entropy``,
+    the entropy of the token frequencies.
     """
     task, options = config.task(), config.training
     found = stacked_language.train(
@@ -112,8 +116,8 @@ def training(config: RatesConfig, run: Run, set: str, map: str) -> Mapping[str, 
 
 
 def _over_rates(config: RatesConfig, table: Mapping[str, np.ndarray]) -> list[Series]:
-    """Return lines and points of a quantity against the learning rate: for each map, a line of the medians over the
-    seeds, and points of the minima and maxima.
+    """Return lines and points of a quantity against the learning rate. Each map has a line for the median over the
+    seeds, and points for the minimum and the maximum.
     """
     found = []
     for map, values in table.items():

@@ -1,4 +1,6 @@
-"""Compares the gradient scales in table 1 of StableSSM with automatic differentiation."""
+"""Compares the formulas for gradient scales in table 1 of StableSSM with gradient scales computed by automatic
+differentiation.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ from stablessm.report.figure import Figure, Panel, Series
 
 @dataclass(frozen=True)
 class Row:
-    """One row of the published table: a map and the printed formula for its gradient scale G."""
+    """One row of table 1 of StableSSM: a map and the printed formula for its gradient scale G."""
 
     time: Time
     map: str
@@ -29,7 +31,9 @@ class Row:
 
     @property
     def name(self) -> str:
-        """Return the name of the row, ``TIME-MAP``, which names its stage and its line in the figure."""
+        """Return the name of the row, ``TIME-MAP``. The stage of the row and its line in the figure have the
+        same name.
+        """
         return f"{self.time}-{self.map}"
 
     def f(self) -> reparam.Reparameterization:
@@ -75,8 +79,8 @@ class TableConfig:
 
 @stage(lambda row: row.name, over=lambda config: ROWS)
 def measured(config: TableConfig, run: Run, row: Row) -> Mapping[str, Tensor]:
-    """Return the gradient scale G of a map at the weights where the map is stable, in three versions: derived, as
-    printed, and as the library computes it.
+    """Return the gradient scale G of a map in three versions: ``derived`` by automatic differentiation, ``printed`` in
+    the paper, and as this library computes it (``ours``). They are evaluated at weights at which the map is stable.
     """
     f = row.f()
     grid = torch.linspace(-config.reach, config.reach, config.weights, dtype=torch.float64)
@@ -89,27 +93,31 @@ def measured(config: TableConfig, run: Run, row: Row) -> Mapping[str, Tensor]:
 
 
 def integral(f: reparam.Reparameterization, w: Tensor, nodes: int) -> Tensor:
-    """Return ∫ |∂_w e^{f(w)s}| ds (equation 85), computed by the trapezoidal rule in log s."""
+    """Return the gradient scale G in continuous time, ∫ |∂_w e^(f(w)s)| ds (StableSSM, equation 85), computed by the
+    trapezoidal rule in log s.
+    """
     y = torch.linspace(-30, 30, nodes, dtype=torch.float64)
     slopes = term_slopes(w, lambda leaf: torch.exp(f(leaf) * y.exp()), nodes)
     return torch.trapezoid(slopes.abs() * y.exp(), y)
 
 
 def series(f: reparam.Reparameterization, w: Tensor, terms: int) -> Tensor:
-    """Return the sum Σ_k |∂_w f(w)^k| (equation 90)."""
+    """Return the gradient scale G in discrete time, the sum Σ_k |∂_w f(w)^k| (StableSSM, equation 90)."""
     k = torch.arange(terms, dtype=torch.float64)
     return term_slopes(w, lambda leaf: f(leaf) ** k, terms).abs().sum()
 
 
 def term_slopes(w: Tensor, terms: Callable[[Tensor], Tensor], count: int) -> Tensor:
-    """Return the derivative with respect to w of each term of a sum, by automatic differentiation."""
+    """Return the derivative with respect to w of each of ``count`` terms, computed by automatic differentiation.
+    ``terms`` maps ``count`` copies of w to the terms.
+    """
     leaf = w.expand(count).clone().requires_grad_()
     return torch.autograd.grad(terms(leaf).sum(), leaf)[0]
 
 
 def deviation(found: Mapping[str, np.ndarray], name: str) -> np.ndarray:
-    """Return how much a formula for the gradient scale G deviates from the derived value, |G/derived − 1|; 0 where both
-    are 0.
+    """Return the relative error |G/derived − 1| of a formula for the gradient scale G; ``name`` is the version of G in
+    ``found``. The error is 0 where both values are 0.
     """
     derived, other = found["derived"], found[name]
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -139,13 +147,13 @@ def figures(config: TableConfig, stages: Stages) -> Figures:
 
 
 def claims(config: TableConfig, stages: Stages) -> Claims:
-    """Yield one claim for each row of the table."""
+    """Yield one claim with its verdict for each row of the table."""
     yield from (claim(row, measured(stages, row), config.exact) for row in ROWS)
 
 
 def claim(row: Row, found: Mapping[str, np.ndarray], exact: float) -> Claim:
-    """Return a claim with its verdict: the printed formula in a row of the table equals the derived values. The claim
-    states where the two differ.
+    """Return a claim with its verdict: the printed formula in this row of the table equals the derived gradient scale.
+    If they differ, the claim says where.
     """
     printed, corrected = deviation(found, "printed"), deviation(found, "ours")
     w, wrong = found["w"], printed > exact

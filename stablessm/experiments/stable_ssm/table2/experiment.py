@@ -26,7 +26,9 @@ def run(config: StudyConfig, run: Run) -> None:
 
 
 def table(config: StudyConfig, stages: Stages) -> dict[str, dict[str, float]]:
-    """Return losses in nats per token by split and map; infinite for a diverged training."""
+    """Return the losses in nats per token as a nested dict, first by split (``train`` and ``test``) and then by map.
+    The loss is infinite if the training diverged.
+    """
     cells = study.at(config, stages, config.rate)
     return {
         part: {scheme: float(np.nan_to_num(found[part], nan=np.inf)) for scheme, found in cells.items()}
@@ -53,8 +55,8 @@ def figures(config: StudyConfig, stages: Stages) -> Figures:
 
 
 def claims(config: StudyConfig, stages: Stages) -> Claims:
-    """Yield claims, with their verdicts: language models with stable maps have lower losses than with the direct map,
-    and the maps are in the published order.
+    """Yield claims, with their verdicts: language models with stable maps have lower losses than language models with
+    the direct map, and sorted by loss the maps are in the published order.
     """
     losses = table(config, stages)
     known = [scheme for scheme in PUBLISHED["test"] if scheme in config.maps]
@@ -66,7 +68,7 @@ def claims(config: StudyConfig, stages: Stages) -> Claims:
 
 def ahead(losses: dict[str, dict[str, float]], config: StudyConfig, known: list[str]) -> Claim:
     """Return the claim in the caption of table 2 with its verdict: language models with stable maps have lower losses
-    than with the direct map.
+    than language models with the direct map.
     """
     stable, clear = [scheme for scheme in known if scheme != "direct"], config.limits.clear
     held = [found[scheme] < found["direct"] - clear for found in losses.values() for scheme in stable]
@@ -84,7 +86,9 @@ def ahead(losses: dict[str, dict[str, float]], config: StudyConfig, known: list[
 
 
 def order(losses: dict[str, float], config: StudyConfig, part: str, known: list[str]) -> Claim:
-    """Return a claim, with its verdict, on the published order of the maps: softplus, exp, ``best``, direct."""
+    """Return a claim with its verdict: sorted by loss, the maps are in the order of the paper: softplus, exp, ``best``,
+    direct.
+    """
     gaps, clear = [_minus(losses[after], losses[before]) for before, after in pairwise(known)], config.limits.clear
     found = {scheme: perplexity(losses[scheme]) for scheme in sorted(losses, key=lambda scheme: losses[scheme])}
     return Claim(

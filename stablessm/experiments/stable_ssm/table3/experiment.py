@@ -82,14 +82,14 @@ class Config:
 
 
 def cells(config: Config) -> list[tuple[int, str, int]]:
-    """Return the number of warm-up steps, the map and the seed of every training of the experiment."""
+    """Return one tuple (number of warm-up steps, map, seed) for each training of the experiment."""
     return list(product(config.warmups, config.maps, range(config.seeds)))
 
 
 @stage("warmup-{warmup}-{scheme}-{seed}", over=cells)
 def one(config: Config, run: Run, warmup: int, scheme: str, seed: int) -> Mapping[str, Any]:
-    """Train and measure one model. Return the arrays of ``fit``, its memory function, and the number of
-    ``parameters``.
+    """Train and measure one model. Return the arrays of ``language_training.fit``, the memory function of the trained
+    model, and its number of ``parameters``.
     """
     options, label = config.options(warmup), f"{scheme}, seed {seed}, warm-up {warmup}"
     task, device = loaded(config.text, config.vocabulary, config.length), device_called(config.training.device)
@@ -139,8 +139,8 @@ def figures(config: Config, stages: Stages) -> Figures:
 
 
 def claims(config: Config, stages: Stages) -> Claims:
-    """Yield a claim for each number of warm-up steps and each map of the table; with the setting ``beyond``, yield
-    three claims on all trainings instead.
+    """Yield a claim for each number of warm-up steps and each map of the table. With the setting ``beyond``, instead
+    yield three claims, each of which is about all trainings.
     """
     schemes = [scheme for scheme in PUBLISHED if scheme in config.maps]
     if config.beyond is None:
@@ -154,8 +154,8 @@ Trainings = Mapping[tuple[int, str, int], Mapping[str, np.ndarray]]
 
 
 def started(config: Config, found: Trainings, schemes: list[str]) -> Claim:
-    """Return a claim with its verdict: all untrained models have the loss of a uniform guess, and no first update
-    raises the loss.
+    """Return a claim with its verdict: before training, all models have the loss of a uniform guess, and the first
+    update does not raise the loss of any model.
     """
     uniform = float(np.log(config.vocabulary))
     off = {key: abs(float(cell["losses"][0]) - uniform) for key, cell in found.items()}
@@ -173,8 +173,8 @@ def started(config: Config, found: Trainings, schemes: list[str]) -> Claim:
 
 
 def only_best(config: Config, found: Trainings, schemes: list[str]) -> Claim:
-    """Return a claim with its verdict: for some number of warm-up steps, training with the map ``best`` converges with
-    all seeds, and with no other map with any seed.
+    """Return a claim with its verdict: there is a number of warm-up steps with which training converges with the map
+    ``best`` for all seeds, and with the other maps for no seed.
     """
     counts = {
         warmup: {
@@ -223,8 +223,8 @@ def caused(config: Config, found: Trainings, schemes: list[str]) -> Claim:
 
 
 def survival(config: Config, stages: Stages, warmup: int, scheme: str) -> Claim:
-    """Return a claim with its verdict: training with a map converges with every seed if it converges in the paper, and
-    otherwise with no seed.
+    """Return a claim with its verdict: if training with this map converges in the paper, it converges here with every
+    seed; otherwise it converges with no seed.
     """
     found = [one(stages, warmup, scheme, seed) for seed in range(config.seeds)]
     count, total, published = sum(converged(config, cell) for cell in found), config.seeds, PUBLISHED[scheme]

@@ -35,7 +35,9 @@ FAILING = ("direct", "clip")
 
 @dataclass(frozen=True)
 class Recall:
-    """Settings of one associative recall task: length, vocabulary, training, and thresholds of the claims."""
+    """Settings of one associative recall task: length, vocabulary, number of examples, training, and thresholds of the
+    claims.
+    """
 
     length: int
     vocabulary: int
@@ -97,8 +99,9 @@ def loaded(recall: Recall) -> Task:
 
 
 def studies(config: Config, stages: Stages) -> dict[str, tables.Study]:
-    """Return the grids of models by name: trained on short and on long sequences. With ``config.pretrained``, the long
-    models start from the models of a third grid, trained on a middle length.
+    """Return the grids of models by name: ``short`` and ``long``, for the two lengths of the table. With
+    ``config.pretrained`` there is a third grid, ``middle``, trained on a length in between; the models of ``long`` then
+    start from its trained models.
     """
 
     size = {"d_model": config.d_model, "d_state": config.d_state}
@@ -126,7 +129,7 @@ def studies(config: Config, stages: Stages) -> dict[str, tables.Study]:
 
 
 def run(config: Config, run: Run) -> None:
-    """Train and score the grids of models in order."""
+    """Train and score the grids of models, one after the other."""
     for study in studies(config, run).values():
         study.train(run)
 
@@ -148,8 +151,8 @@ def figures(config: Config, stages: Stages) -> Figures:
 
 
 def claims(config: Config, stages: Stages) -> Claims:
-    """Yield claims, with their verdicts, on the maps with which the task is solved at both lengths, and on the
-    published training accuracies.
+    """Yield claims, with their verdicts, on which maps solve the task at each length, and on the published training
+    accuracies.
     """
     found = {name: study.scores(stages) for name, study in studies(config, stages).items()}
     both: dict[str, Recall] = {"short": config.short, "long": config.long}
@@ -183,7 +186,7 @@ def solved(scores: tables.Scores, name: str, recall: Recall) -> Claim:
 
 
 def unsolved(scores: tables.Scores, name: str, recall: Recall) -> Claim:
-    """Return a claim with its verdict: models with the maps direct and clip do not solve the task."""
+    """Return a claim with its verdict: models with the maps direct or clip do not solve the task."""
     failing, goal = scores.named(FAILING), recall.goal
     stable = 100 * min(scores.of(scheme).mean() for scheme in scores.named(tables.STABLE))
     held = [100 * scores.of(scheme).mean() < min(goal, stable - recall.behind) for scheme in failing]
@@ -206,8 +209,8 @@ def unsolved(scores: tables.Scores, name: str, recall: Recall) -> Claim:
 
 
 def known(scores: tables.Scores, recall: Recall) -> Claim:
-    """Return a claim, with its verdict, that compares the training accuracy with the fraction of tokens that can be
-    predicted.
+    """Return a claim with its verdict: the training accuracy of the stable maps equals the fraction of tokens that can
+    be predicted at all.
     """
     keys = (recall.vocabulary - 2) // 2
     bound = 100 * (1 + 1 / keys) / 2
@@ -226,7 +229,7 @@ def known(scores: tables.Scores, recall: Recall) -> Claim:
 
 
 def published(name: str, schemes: Sequence[str]) -> str:
-    """Return the published accuracies as text."""
+    """Return the test accuracies that the paper reports for these maps, as text."""
     return ", ".join(f"{scheme} {PUBLISHED[name][scheme]:g} %" for scheme in schemes)
 
 
@@ -262,8 +265,8 @@ LARGE = Config(
 
 
 def jobs(config: Config) -> dict[str, Callable[[Run], object]]:
-    """Return one job per stack of models. If the long models start from other trained models, return a single job that
-    trains everything.
+    """Return one job per stack of models. If the models for the long sequences start from other trained models, return
+    a single job that trains all models.
     """
     if config.pretrained:
         return {"all": partial(run, config)}

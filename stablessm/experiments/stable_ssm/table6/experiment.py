@@ -1,5 +1,5 @@
-"""Trains classifiers of grayscale CIFAR-10 that read one pixel per step, with each map, and one larger model as
-recommended to users.
+"""Trains classifiers of grayscale CIFAR-10 images that read one pixel per step, with each map, and one larger model
+with the settings that this library recommends.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ STAGE = "recommended"
 
 @dataclass(frozen=True)
 class Recommended:
-    """Settings of the larger model that is recommended to users: its preset and training."""
+    """Settings of the larger model: its preset and training, as this library recommends them to users."""
 
     preset: str = "images"
     training: TrainingConfig = field(
@@ -47,7 +47,7 @@ class Config(ImageConfig):
 
 @stage(STAGE)
 def recommended(config: Config, run: Run) -> Mapping[str, Any]:
-    """Train the larger model with the public training loop, in a subfolder with its own checkpoints."""
+    """Train the larger model with the public training loop. Its checkpoints are in a subfolder of the run folder."""
     task, own = image_tables.loaded(config.data, config.valid), config.recommended
     torch.manual_seed(own.training.seed)
     model = for_task(task.inputs, task.outputs, own.preset)
@@ -57,12 +57,12 @@ def recommended(config: Config, run: Run) -> Mapping[str, Any]:
 
 
 def jobs(config: Config) -> dict[str, Callable[[Run], object]]:
-    """Return the jobs of the table and the job of the larger model."""
+    """Return the jobs that train the models of the table, and one job that trains the larger model."""
     return {**image_tables.jobs(config), **recommended.jobs(config)}
 
 
 def run(config: Config, run: Run) -> None:
-    """Train and score the table, then the larger model."""
+    """Train and score the models of the table, then the larger model."""
     image_tables.run(config, run)
     recommended.compute(config, run)
 
