@@ -41,15 +41,16 @@ Finite: TypeAlias = Annotated[float, Rule(math.isfinite, "a finite number")]
 def checked(thing: T) -> T:
     """Decorate a public function or class, so that an error caused by an argument of a wrong type names the argument.
 
-    A class has its constructor and its public methods decorated; a module (``nn.Module``) only its constructor and its
-    class methods, because ``torch.compile`` traces the others.
+    For a class, the constructor and the public methods are decorated; for a module (``nn.Module``), only the
+    constructor and the class methods, because ``torch.compile`` traces the other methods.
 
     Arguments are compared with their annotations only after a call has failed, so that a successful call costs little.
-    There are two exceptions, which are checked before the call: flags, because text or None as a flag would do the
-    opposite of what it says, and text and bools for numbers (``dt="5"``, ``size=True``), because they may happen to
-    work. Numbers of other types, such as an array with one whole number, are passed on as ``int`` or ``float`` where
-    the annotation accepts nothing else. Errors of stablessm are raised unchanged, unless they name an argument that
-    this function does not have.
+    Two kinds of arguments are checked before the call, because a wrong value need not make the call fail: flags
+    (``bool``), and numbers that are given as text or bool (``dt="5"``, ``size=True``). If the annotation accepts only a
+    number, a number of another type, such as an array with one number, is converted to ``int`` or ``float``.
+
+    Errors of stablessm are raised unchanged, except errors about an argument of an inner function: if an argument of
+    this function does not fit its annotation, an error about that argument is raised instead.
 
     ``int`` accepts whole numbers of any type, ``float`` real numbers except NaN, ``str`` text without NUL, ``Literal``
     its values, ``tuple[float, float]`` two numbers, ``ArrayLike`` anything that NumPy converts to real numbers, and a

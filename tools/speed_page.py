@@ -244,7 +244,8 @@ def readme_times(root: Path) -> str:
         load(root, suite)[device] for suite, device in (("scan", "cpu"), ("scan", "cuda"), ("scan-small", "cuda"))
     )
     return (
-        "Forward and backward pass of the scan, float32, decay per step, from committed records: on "
+        "Time of a forward and backward pass of the scan in float32, with a separate decay for each step, from "
+        "committed records. Sizes are batch × steps × channels. On "
         f"{cpu['machine']['threads']} CPU cores at 8×1024×256, {_against(cpu, '8x1024x256', 'lax.scan')}. On an "
         f"{large['machine']['device'].removeprefix('NVIDIA ')}, one call at a time from Python, at 8×2048×2048, "
         f"{_against(large, '8x2048x2048', 'associative_scan')}; at the small size 8×1024×256, "

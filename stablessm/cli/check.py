@@ -118,7 +118,11 @@ def _show(title: str, report: Any) -> None:
 
 
 def _summary(report: Any) -> str:
-    """Return text that lists the failed cases of a family with their errors."""
+    """Return one line about the check of a family of transformers.
+
+    The line lists the failed cases with their errors, or says ``right`` if no case failed. If the family could not be
+    checked, ``report`` is the text of the error and is returned unchanged.
+    """
     if isinstance(report, str):
         return report
     failed = [f"{case.name} ({_error(case)})" for case in report.cases if not case.passed]

@@ -17,9 +17,7 @@ FORMATS = (".onnx", ".pt2")
 
 
 def export(
-    model: Annotated[
-        str, typer.Argument(help="Folder written by train, fit or save, or module:factory (its code runs).")
-    ],
+    model: Annotated[str, typer.Argument(help="Model: folder saved by stablessm, or module:factory (its code runs).")],
     path: Annotated[Path, typer.Argument(help="File to write; its name ends in .onnx or .pt2 (torch.export).")],
     kind: Annotated[
         str, typer.Option(help="What one call computes: step (one sample) or sequence (whole sequences of any length).")

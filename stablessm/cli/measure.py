@@ -55,8 +55,8 @@ def measure(
     words: Annotated[
         str | None,
         typer.Option(
-            help="Comma-separated words; the memory of a Hugging Face model is measured for each word as constant "
-            "input (only the last token of a word; default: inputs in embedding space)."
+            help="Comma-separated words, for a Hugging Face model (default: inputs in embedding space). Each word in "
+            "turn is the constant input. A word of several tokens is represented by its last token."
         ),
     ] = None,
     out: Annotated[

@@ -20,6 +20,10 @@ IGNORED = -100
 class Padding:
     """The padding of a batch: :meth:`packed` moves real tokens to the front, and :meth:`unpacked` moves them back.
 
+    In the example, 9 stands for padding: before the real tokens in the first sequence, after them in the second. The
+    padded places of the unpacked result get 0 before the first real token, and the value of the last real token (8)
+    after it.
+
     >>> padding = Padding.of(torch.tensor([[0, 1, 1], [1, 1, 0]]), 2, 3)
     >>> padding.packed(torch.tensor([[9, 5, 6], [7, 8, 9]])).tolist(), padding.lengths.tolist()
     ([[5, 6, 9], [7, 8, 9]], [2, 2])
@@ -34,8 +38,13 @@ class Padding:
 
     @classmethod
     def of(cls, mask: Tensor | None, batch: int, steps: int) -> Self | None:
-        """Return the padding that an attention mask describes; the mask may begin with earlier tokens. None without
-        padding.
+        """Return the padding of the last ``steps`` tokens, or None if none of these tokens is padding.
+
+        Args:
+            mask: (batch, at least ``steps``) attention mask, 0 for padding. A mask that is longer than ``steps`` begins
+                with the tokens of earlier calls (default: no padding).
+            batch: number of sequences.
+            steps: number of tokens of each sequence in this call.
         """
         if mask is None:
             return None

@@ -120,7 +120,8 @@ def forward_mode() -> bool:
 def exporting() -> bool:
     """Return True while ``torch.export`` traces a program.
 
-    In PyTorch 2.11, ``torch.compiler.is_exporting()`` is True inside ``torch.compile`` too, but its flag is not.
+    In PyTorch 2.11, ``torch.compiler.is_exporting()`` also returns True inside ``torch.compile``. Where possible, this
+    function therefore reads PyTorch's private flag, which is True in ``torch.export`` only.
     """
     if _private is None or not hasattr(torch.compiler, "_is_exporting_flag"):
         return torch.compiler.is_exporting()
@@ -229,8 +230,9 @@ def eager(function: Any) -> Any:
 
 
 class Forms(NamedTuple):
-    """The three ways to call one operator: as a PyTorch operator, as an autograd function, and as a faster autograd
-    function.
+    """The three ways to call one operator; :meth:`choose` selects the fastest that is allowed.
+
+    They compute the same results. They differ in the features of PyTorch that they support and in the time of a call.
     """
 
     operator: Any

@@ -128,7 +128,8 @@ def _episode_starts(place: Tensor, reset: Tensor) -> Tensor:
 def _constant(decay: Parts) -> bool:
     """Return True if the decay is the same at every step, that is, has only one entry along time.
 
-    Inside ``torch.export`` an unknown number of steps is not an ``int``.
+    Inside ``torch.export`` an unknown number of steps is a symbol and not an ``int``. The result is then False, so that
+    the exported program works for any number of steps.
     """
     steps = decay[0].shape[1]
     return isinstance(steps, int) and steps == 1

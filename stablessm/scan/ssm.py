@@ -81,7 +81,9 @@ def ssm_scan(
 
 
 def _dense(layer: DiagonalSSM, backend: str) -> tuple[Tensor, Tensor]:
-    """Compute a layer with matrices B and C that all states share, by matrix products before and after a scan.
+    """Compute a layer in which every state reads all inputs, by matrix products before and after a scan.
+
+    B is (N, d_in) and C is (d_out, N). The results are the output (B, T, d_out) and the last state (B, N).
 
     A complex matrix product is computed as a real product of twice the size.
     """

@@ -15,8 +15,9 @@ from stablessm.streaming.program import Channels, Program, Slot, Taps
 class Memory:
     """The arrays of a compiled program: values and states, (batch, padded size) each, and weights.
 
-    Padding has weights of zero and never affects other elements. Recurrences carry their states in float64, because a
-    stream has no end and a slow mode would accumulate rounding errors. The value of a state is that number, rounded.
+    Padding has weights of zero and never affects other elements. Recurrences carry their states in float64 (``wide``),
+    because a stream has no end and a slow mode would accumulate rounding errors. ``values`` contains the same states,
+    rounded to the dtype of the program.
     """
 
     def __init__(self, program: Program, batch: int) -> None:

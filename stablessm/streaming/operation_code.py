@@ -104,11 +104,13 @@ class OperationCode:
         self.emit.repeat(I64(count), body)
 
     def _vector(self, start: ir.Value, *number: ir.Value | int) -> ir.Value:
-        """Return the address of the vector that is ``sum(number)`` vectors after the address ``start``."""
+        """Return the address of vector ``sum(number)``, counted from 0, of the array of vectors at the address
+        ``start``.
+        """
         return self.emit.at(start, *(self.emit.times(part, self.lanes) for part in number))
 
     def _load(self, start: ir.Value, *number: ir.Value | int) -> ir.Value:
-        """Emit code that loads the vector ``sum(number)`` vectors after the address ``start``; return the vector."""
+        """Emit code that loads vector ``sum(number)``, counted from 0, of the array at ``start``; return the vector."""
         return self.emit.load(self._vector(start, *number), self.lanes)
 
     def _each(

@@ -75,10 +75,12 @@ class Channels(NamedTuple):
 
 
 class Taps(NamedTuple):
-    """A bank of H short filters, out[t] = Σ_{j<K} taps_j ⊙ source[t-j], which also returns oldest[t] = source[t-K].
+    """A bank of H filters with K taps each: out[t] = Σ_{j<K} taps[:, j] ⊙ source[t-j] and oldest[t] = source[t-K].
 
-    The value ``past`` holds the last K inputs, oldest first, as a flattened (K, U) for U different inputs. Filter h
-    takes input number ``inputs[h]``.
+    ``source``, ``out`` and ``oldest`` are values of size H. ``oldest`` is the input that leaves the window of the
+    filters at this step; modes that continue the filters' kernels take this value as their input. The state ``past``
+    contains the last K inputs, oldest first, as an array (K, U) in one dimension, where U is the number of different
+    inputs. Filter h takes input number ``inputs[h]``.
     """
 
     out: int

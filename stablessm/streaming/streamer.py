@@ -44,14 +44,18 @@ class Streamer:
     from the same state.
 
     Args:
-        model: a layer (``RealSSM``, ``LRU``, ``S4D``, ``ContinuousRNN``), a ``SequenceClassifier``,
-            ``SequenceRegressor`` or ``LanguageModel`` (at every step what its ``step`` gives), ``models.LinearRNNMLP``,
-            what ``constructions.from_convolution``, ``volterra``, ``elementwise`` or ``kolmogorov_arnold`` made, or an
-            ``nn.Sequential`` of these and of ``Linear``, ``GELU``, ``SiLU``, ``ReLU``, ``Tanh``, ``Sigmoid``,
-            ``Hardtanh``, ``Dropout`` (off) and ``Identity``; parameters in float32 or float64. Later changes of its
-            weights are not seen.
+                model: one of the models below, with parameters in float32 or float64.
         batch: number of streams that run together.
-        backend: ``compiled``, ``numpy`` or ``auto``.
+        backend: ``compiled``, ``numpy`` or ``auto`` (``compiled`` if llvmlite is installed).
+
+    A model is one of:
+
+    - a layer: ``RealSSM``, ``LRU``, ``S4D`` or ``ContinuousRNN``;
+    - a network: ``SequenceClassifier``, ``SequenceRegressor``, ``LanguageModel`` (each call returns the same as the
+      network's method ``step``) or ``models.LinearRNNMLP``;
+    - a model made by ``constructions.from_convolution``, ``volterra``, ``elementwise`` or ``kolmogorov_arnold``;
+    - an ``nn.Sequential`` of these models and of ``Linear``, ``GELU``, ``SiLU``, ``ReLU``, ``Tanh``, ``Sigmoid``,
+      ``Hardtanh``, ``Identity`` and ``Dropout``, which does nothing in a streamer.
 
     >>> import stablessm as ssm
     >>> layer = ssm.LRU(3, 32, 2)

@@ -32,6 +32,13 @@ _AFTER_WARMUP: Mapping[Name, Callable[[int, int, int], float]] = {
 def rate(step: int, steps: int, warmup: float, schedule: Name = "cosine", cooldown: float = 0.2) -> float:
     """Return the factor by which the base learning rate is multiplied at a step.
 
+    Args:
+        step: number of the step, from 0.
+        steps: total number of steps.
+        warmup: fraction of the steps in which the factor rises.
+        schedule: shape of the factor after the warm-up.
+        cooldown: fraction of the steps in which the factor falls, at the end; only for ``wsd``.
+
     >>> [round(rate(step, 8, 0.25), 3) for step in range(8)]
     [0.333, 0.667, 1.0, 0.933, 0.75, 0.5, 0.25, 0.067]
     >>> [round(rate(step, 8, 0.25, "linear"), 3) for step in range(8)]

@@ -142,9 +142,7 @@ def _min_lstm(code: _Code, rate: ir.Value, inputs: list[ir.Value]) -> _Change:
 
 
 def _hgrn(code: _Code, rate: ir.Value, inputs: list[ir.Value]) -> _Change:
-    """Emit code for the gate of an HGRN, f = rate sigmoid(-z) (the decay minus one), and for the
-    candidate c = silu(v).
-    """
+    """Emit code for an HGRN: f = a - 1 = rate sigmoid(-z), where a is the decay, and the candidate c = silu(v)."""
     b, (z, v) = code.b, inputs
     closed, passed = code.math.sigmoid(b.fneg(z)), code.math.sigmoid(v)
     candidate = b.fmul(v, passed)
@@ -159,9 +157,9 @@ def _hgrn(code: _Code, rate: ir.Value, inputs: list[ir.Value]) -> _Change:
 
 
 def _rg_lru(code: _Code, rate: ir.Value, inputs: list[ir.Value]) -> _Change:
-    """Emit code for the gate of an RG-LRU, f = exp(rate sigmoid(z)) - 1, and for the drive u = √(1 - a²) sigmoid(i) x.
+    """Emit code for an RG-LRU: f = a - 1 = exp(rate sigmoid(z)) - 1, where a is the decay, and the drive.
 
-    The code uses 1 - a² = -f (2 + f).
+    The drive is u = √(1 - a²) sigmoid(i) x. The code computes 1 - a² as -f (2 + f), which does not cancel.
     """
     b, (z, i, x) = code.b, inputs
     opened, entered = code.math.sigmoid(z), code.math.sigmoid(i)
