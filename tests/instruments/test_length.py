@@ -150,3 +150,22 @@ def test_a_model_whose_positions_end_says_so() -> None:
         with pytest.raises(ArgumentError, match="inputs: expected at most 32 steps, the positions of the model"):
             measure(model, tokens)
         measure(model, tokens[:, :33])
+
+
+def test_a_state_that_does_not_continue_exactly_is_not_carried() -> None:
+    """A Mamba of transformers loses the inputs of its convolution between calls; the curve is that of one call."""
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    model = transformers.MambaForCausalLM(
+        transformers.MambaConfig(vocab_size=11, hidden_size=8, num_hidden_layers=1, state_size=4)
+    ).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(3)
+        tokens = torch.randint(0, 11, (2, 1301))
+        logits = model(tokens[:, :-1], use_cache=False).logits
+    losses = F.cross_entropy(logits.mT, tokens[:, 1:], reduction="none").numpy()
+    curve = length_curve(model, tokens)
+    assert not curve.carried
+    np.testing.assert_allclose(curve.loss[-1], losses[:, curve.position[-2] :].mean(), rtol=1e-5)
+    assert length_curve(ssm.LanguageModel(11, d_model=8, n_layers=1, d_state=4), tokens).carried
