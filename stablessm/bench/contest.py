@@ -64,7 +64,7 @@ def graph_contender(run: Callable[..., Tensor], sets: Sequence[Sequence[Tensor]]
     """Build a contender from a PyTorch function that runs as CUDA graphs: one graph for the forward pass, one for
     forward and backward together.
 
-    A call copies its inputs into the graph's tensors.
+    Each timed call first copies its inputs into the tensors of the graph.
     """
 
     def fresh(call: Callable[..., Any]) -> Callable[..., Any]:  # leaves, so that differentiation ends at them
@@ -102,8 +102,8 @@ class Gate:
     tolerance: float
 
     def check(self, contender: Contender, phase: str) -> tuple[float | None, str | None]:
-        """Check the results and gradients of one call; return the largest relative error, and the reason if the
-        contender is excluded.
+        """Compare the results (and gradients, in the phase forward and backward) of one call with the true values.
+        Return the largest relative error and, if the contender is excluded, the reason.
         """
         try:
             parts = self.select(contender.answer(contender.calls[phase][0]()))

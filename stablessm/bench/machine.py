@@ -65,8 +65,8 @@ def matmul_precision(name: str) -> Iterator[None]:
 
 
 def limits(device: str, *, smoke: bool) -> dict[str, float]:
-    """Measure the copy bandwidth (GB/s) and the rates of matrix products (teraflops) of a device; return them under the
-    names that records use.
+    """Measure the copy bandwidth (GB/s) and the rates of matrix products (teraflops) of a device. Return a dict whose
+    keys are the names in the record of a benchmark.
     """
     megabytes, size, seconds = (16, 256, 0.05) if smoke else (1024, 8192, 1.0) if device == "cuda" else (256, 2048, 1.0)
     rates = matmul_rates(device, size, seconds)
@@ -76,7 +76,9 @@ def limits(device: str, *, smoke: bool) -> dict[str, float]:
 
 
 def describe(device: str) -> dict[str, object]:
-    """Return the device, the number of threads and the versions, for a record."""
+    """Return a description of the machine for the record of a benchmark: the device, the number of threads and the
+    versions.
+    """
     return {
         "device": torch.cuda.get_device_name() if device == "cuda" else cpu_model(),
         "threads": torch.get_num_threads(),

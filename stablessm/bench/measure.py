@@ -34,7 +34,9 @@ _FILLER_NUMBERS = 1 << 26
 @final
 @dataclass(frozen=True)
 class Timing:
-    """The duration of a call in milliseconds: median and quartiles over the turns."""
+    """The duration of a call in milliseconds. Each turn gives one duration; the median and the quartiles are over the
+    turns.
+    """
 
     median: float
     quartiles: tuple[float, float]
@@ -146,7 +148,9 @@ def _timing(values: Sequence[float]) -> Timing:
 
 
 def copies(device: str, size_bytes: int) -> int:
-    """Return the number of input sets to use in turn, so that the GPU's cache does not hold the next call's inputs."""
+    """Return how many sets of inputs to use in turn. With this number, the inputs of the next call are no longer in the
+    GPU's cache.
+    """
     if device == "cpu":
         return 1
     cache = torch.cuda.get_device_properties(device).L2_cache_size

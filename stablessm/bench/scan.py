@@ -64,8 +64,8 @@ def one_case(
 
 
 def draw(size: tuple[int, ...], dtype: str, decay: str) -> scan_peers.Inputs:
-    """Draw random inputs: decays with a modulus from 0.5 to 0.999 (any phase if complex), and a normally distributed
-    drive and output gradient.
+    """Draw random inputs: decays with a modulus from 0.5 to 0.999, which have any phase if they are complex; and a
+    normally distributed drive x and output gradient.
     """
     torch.manual_seed(0)
     kind = getattr(torch, dtype)
@@ -93,8 +93,8 @@ def _channels(part: Any) -> np.ndarray:
 
 
 def truth(a: Tensor, x: Tensor, g: Tensor) -> list[np.ndarray]:
-    """Compute the states and the gradients of a and x in float64 with the reference scan, for the channels that are
-    compared.
+    """Compute the correct states and gradients of a and x in float64 with the reference scan, for the channels that are
+    compared. ``g`` is the gradient of the states.
 
     The adjoint of a scan is a scan in the other direction. Autograd would take minutes for a long sequence.
     """

@@ -1,4 +1,6 @@
-"""Runs the scan h[t] = a[t] h[t-1] + x[t] in other packages ("peers"), each in its fastest public form."""
+"""Runs the scan h[t] = a[t] h[t-1] + x[t] in other packages ("peers"). For each peer, its fastest public function is
+used.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,7 @@ _ACCELERATED_BLOCK = 2048
 
 
 def available(device: str) -> dict[str, str]:
-    """Return the version of each peer that can run on ``device``, or the reason why it cannot."""
+    """Return a dict from the name of each peer to its version, or to the reason why it cannot run on ``device``."""
     found = {}
     for name, module in PEERS.items():
         try:
@@ -75,8 +77,8 @@ def contenders(sets: Sequence[Inputs], peers: Mapping[str, str]) -> dict[str, Ca
 
 
 def _fft(a: Tensor, x: Tensor) -> Tensor:
-    """Compute the states as a convolution with the kernel a**t by FFT, the method by which S4D is trained; a must not
-    depend on time.
+    """Compute the states by FFT, as a convolution of x with the kernel a**t. S4D is trained in this way. The decay a
+    must not depend on time.
     """
     steps = x.shape[1]
     kernel = a ** torch.arange(steps, device=x.device, dtype=x.real.dtype)[:, None]
@@ -147,7 +149,8 @@ def hgrn_contender(sets: Sequence[Inputs], function: str) -> Contender:
 def jax_contender(run: Scan, sets: Sequence[Inputs]) -> Contender:
     """Build a contender from a JAX function, compiled with its gradient.
 
-    The host times the calls, including launches and the final wait.
+    The calls are timed by the clock of the CPU. The time includes the launch of the kernels and the wait for the last
+    result.
     """
     import jax
     import jax.numpy as jnp

@@ -99,7 +99,7 @@ def truth(*inputs: Tensor) -> list[np.ndarray]:
 def some_channels(parts: Sequence[Tensor]) -> list[np.ndarray]:
     """Return the first and the last channel of each tensor in double precision, to compare them with the reference.
 
-    Channels are the last dimension of a tensor (B, T, H), otherwise the first dimension.
+    The channels are the last dimension of a tensor (B, T, H), and the first dimension of any other tensor.
     """
     found = []
     for part in parts:

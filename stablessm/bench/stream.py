@@ -110,7 +110,9 @@ def one_case(layer: str, width: int, steps: int, *, compiled: bool) -> list[Row]
 
 
 def is_peer(row: Row) -> bool:
-    """Return True if the row belongs to an alternative to the streamer, such as ``layer.step`` or ONNX Runtime."""
+    """Return True if the row belongs to an alternative to this package's streamer, such as ``layer.step`` or ONNX
+    Runtime.
+    """
     return not row["contender"].startswith(OURS)
 
 

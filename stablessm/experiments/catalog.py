@@ -1,4 +1,4 @@
-"""Looks up experiments by id. The experiments of a paper are imported when one of them is requested."""
+"""Looks up experiments by id. The experiments of a paper are imported only when one of them is requested."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from stablessm.experiments.listing import ids as ids
 
 
 def get(id: str) -> Experiment[Any]:
-    """Return an experiment by its id: one of this package, of an installed package, or ``my_package.module:NAME``.
+    """Return an experiment by its id. The id belongs to an experiment of this package or of an installed package, or it
+    has the form ``my_package.module:NAME``.
 
     >>> get("ia-fig1").source
     'IAT, figure 1'

@@ -1,4 +1,4 @@
-"""A statement, for example of a paper, with the measured result and the verdict."""
+"""Defines a claim: a statement, for example of a paper, with the measured result and the verdict."""
 
 from __future__ import annotations
 

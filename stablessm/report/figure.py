@@ -128,8 +128,8 @@ class Figure:
     panels: Sequence[Panel | ImageGrid] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the figure as plain data: numbers rounded to ``DIGITS`` digits, numbers that are
-        not finite as text.
+        """Return the figure as plain data for JSON. Numbers are rounded to ``DIGITS`` digits; infinite numbers and NaN
+        become text.
         """
         return dict(_rounded(record.plain(asdict(self))))
 
@@ -227,8 +227,8 @@ def _draw(axes: Axes, panel: Panel) -> None:
 
 
 def _shown(values: Sequence[float] | np.ndarray, scale: Scale) -> np.ndarray:
-    """Replace the values that an axis cannot show, such as values ≤ 0 on a logarithmic axis, by NaN, which leaves a gap
-    in a line.
+    """Replace the values that an axis cannot show, such as values ≤ 0 on a logarithmic axis, by NaN. A line has a gap
+    at such values.
     """
     array = np.asarray(values, dtype=float)
     hidden = ~np.isfinite(array) | ((array <= 0) if scale == "log" else False)

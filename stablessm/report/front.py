@@ -14,7 +14,7 @@ from stablessm.report.section import bar, verdict
 
 
 def counts(collection: Collection) -> Counter[str]:
-    """Return how often each verdict occurs among the claims of the runs on the front page."""
+    """Count the claims with each verdict, over the runs on the front page."""
     return Counter(claim.verdict for run in collection.front for claim in run.claims)
 
 
@@ -65,8 +65,8 @@ def _summary(collection: Collection, claims: int) -> Html:
 
 
 def _filters(claims: list[Claim]) -> list[Html]:
-    """Return HTML for a bar with the share of each verdict, and for buttons that filter the table of claims
-    by verdict.
+    """Return HTML for a bar that shows the share of each verdict, and for buttons with which a reader filters the table
+    of claims by verdict.
     """
     how = {"type": "button", "aria_pressed": "false"}
     buttons = [

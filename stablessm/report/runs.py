@@ -96,5 +96,5 @@ def _ordered(runs: list[Record]) -> list[Record]:
 
 
 def _natural(text: str) -> list[tuple[int, str]]:
-    """Return a sort key that compares numbers in ids by value, so that ``fig10`` follows ``fig9``."""
+    """Return a sort key for ids. Numbers inside an id are compared by value, so that ``fig10`` comes after ``fig9``."""
     return [(int(part or 0), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", text)]

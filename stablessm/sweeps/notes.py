@@ -63,7 +63,7 @@ def begin(folder: Path) -> float:
 
 
 def end(folder: Path, began: float, error: str = "", traceback: str = "") -> None:
-    """Record that the job is done, or the error with which the job has failed."""
+    """Record that the job is done or, if ``error`` is not empty, that it has failed with this error."""
     seconds = round(time.perf_counter() - began, 3)
     state: State = "failed" if error else "done"
     _write(folder, replace(read(folder), state=state, seconds=seconds, error=error, traceback=traceback))

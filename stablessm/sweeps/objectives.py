@@ -40,9 +40,7 @@ class Objective(Protocol):
         ...
 
     def check(self, names: list[str]) -> None:
-        """Raise an error if a search cannot vary the settings with these names, for example because a
-        name is unknown.
-        """
+        """Raise an error if a search cannot vary the settings with these names. One reason is an unknown name."""
 
     def value(self, changes: Mapping[str, str], folder: Path) -> float:
         """Compute the objective for these settings; return NaN if it cannot be computed, for example after a
@@ -133,9 +131,7 @@ class OfTask:
         return "maximize" if self._task(self.settings).higher_is_better else "minimize"
 
     def check(self, names: list[str]) -> None:
-        """Raise an error if a search cannot vary the settings with these names, for example because a
-        name is unknown.
-        """
+        """Raise an error if a search cannot vary the settings with these names. One reason is an unknown name."""
         from stablessm import tasks
         from stablessm.training import TrainingConfig
 

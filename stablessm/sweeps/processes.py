@@ -27,8 +27,8 @@ _PATIENCE = 5.0
 @final
 @dataclass(frozen=True)
 class Processes(Retrying):
-    """An engine with up to ``jobs`` parallel processes. If a process dies, its job resumes in another process, up to
-    ``retries`` times.
+    """An engine that runs up to ``jobs`` jobs in parallel, each in a process of its own. If a process dies, its job
+    resumes in another process, up to ``retries`` times.
     """
 
     jobs: int | None = 1

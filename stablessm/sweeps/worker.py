@@ -63,7 +63,9 @@ def environment(values: Mapping[str, str]) -> Iterator[None]:
 
 
 def compute(job: Job, cpus: int) -> Outcome:
-    """Compute a job unless it is done, and record an error that the experiment raises."""
+    """Compute a job, unless it is done already. If the experiment raises an error, record the error and return it in
+    the outcome.
+    """
     if "torch" in sys.modules:  # if torch is not imported yet, it reads the environment
         sys.modules["torch"].set_num_threads(cpus)
     plan = job.plan()
@@ -107,8 +109,8 @@ def _sees(plan: Plan, job: Job) -> bool:
 
 
 def plan_of(folder: Path) -> tuple[str, list[str]]:
-    """Return the name of the sweep that a run folder belongs to, and the names of the jobs of the run; both are empty
-    if the run belongs to no sweep.
+    """Return the name of the sweep that a run folder belongs to, and the names of the jobs of the run. If the run
+    belongs to no sweep, both are empty.
     """
     path = folder / JOBS / SWEEP
 

@@ -39,8 +39,8 @@ class Kernel(ABC):
     @property
     @abstractmethod
     def l1_norm(self) -> float:
-        """The integral ∫_0^∞ |ρ(t)| dt: the largest output for inputs of size at most 1 (IAT appendix A.1). It may be
-        infinite.
+        """The integral ∫_0^∞ |ρ(t)| dt, which may be infinite. It is the largest output for inputs of size at most 1
+        (IAT appendix A.1).
         """
 
 

@@ -24,7 +24,7 @@ class LotkaVolterra(Target):
 
     dz₁/dt = z₁ (a - b z₂) for the prey, dz₂/dt = -z₂ (c - d z₁) + x for the predators (LRU-UA eq. 37, 38).
 
-    The defaults are those of the paper (appendix E.3): Euler steps of 0.0075 from z(0) = (1, 0.5). The input is
+    The defaults are the values in LRU-UA (appendix E.3): Euler steps of 0.0075 from z(0) = (1, 0.5). The input is
     constant during a step.
 
     Unlike the other targets, the system does not start at rest: a zero input gives a nonzero output, and a delayed

@@ -25,7 +25,7 @@ from stablessm.targets.kernels import Rho
 class Volterra(Target):
     """A nonlinear target, a sum of products of convolutions: y = Σ_r Π_j (ρ_{r,j} * x), where * is the convolution.
 
-    This is a Volterra series (SSM-UA eq. 18, h_0 = 0) with kernels of finite rank (eq. 57).
+    This is a Volterra series (SSM-UA eq. 18, with h_0 = 0) whose kernels have finite rank (SSM-UA eq. 57).
 
     Term r is a product of n_r convolutions; it belongs to the Volterra kernel of order n_r.
 

@@ -137,8 +137,8 @@ class Task(ABC):
 
     @property
     def baselines(self) -> dict[str, float]:
-        """Metrics of simple predictions without a model on the test split: a dict from a description of the prediction
-        to its metric.
+        """Metrics of simple predictions, for which no model is needed, on the test split: a dict from a description of
+        the prediction to its metric.
         """
         return {"the best constant prediction": self.chance}
 

@@ -31,9 +31,9 @@ _UNEVEN = 1.2
 class Table:
     """A table read from a CSV or Parquet file: column names and the cells as text.
 
-    In addition to the columns of the file, these columns can be used: ``dt``, the time since the previous row in units
-    of the median step, from the first column of dates; ``NAME missing``, 1 where a cell of column NAME is missing; and
-    ``NAME=TEXT``, 1 where column NAME has this text.
+    Some further columns are computed from the columns of the file. ``dt`` is the time since the previous row, according
+    to the first column of dates, in units of the median of these times. ``NAME missing`` is 1 where the cell of column
+    NAME is missing, otherwise 0. ``NAME=TEXT`` is 1 where column NAME has this text, otherwise 0.
     """
 
     file: str
@@ -130,8 +130,8 @@ class Table:
         return tuple(f"{name}={text}" for text in found)
 
     def _odd(self, name: str) -> str:
-        """Return a remark on a column whose first cell is a date but which has a cell that is not a date; otherwise an
-        empty text.
+        """Return a remark if the first cell of a column is a date but another cell is not. Otherwise return an empty
+        text.
         """
         first, *rest = (row[self.header.index(name)] for row in self.rows)
         odd = next((cell for cell in rest if not _cells.dates([first, cell])), "") if _cells.dates([first]) else ""
@@ -202,8 +202,9 @@ def read(path: Path, expected: str = _EXPECTED) -> Table:
     """Read a table from a CSV file, which may be compressed by gzip or xz, or from a Parquet file.
 
     A Parquet file requires pandas or polars. The encoding, the separator and the decimal mark of a CSV file follow from
-    its content. Comments (lines starting with #) and other text before the column names are skipped, the latter with a
-    note. If the first line looks like the other lines, the columns are called ``column 1``, ``column 2`` and so on.
+    its content. Comments (lines starting with #) before the column names are skipped. Other text before the column
+    names is skipped too, and a note says so. If the first line looks like the other lines, the columns are called
+    ``column 1``, ``column 2`` and so on.
     """
     if not path.exists():
         raise ArgumentError("file", "the name of a file", f"no such file: {path}")

@@ -39,7 +39,8 @@ class ForecastingOptions(Options):
 class ETTh1(WindowTask):
     """Forecasting of ETTh1 (Zhou et al. 2021): 8640 hours for training, then 2880 for validation and 2880 for the test.
 
-    ``ETTh1.csv.gz`` is read from the folder that STABLESSM_DATA names, or downloaded from the hub and checked.
+    ``ETTh1.csv.gz`` is read from the folder that the environment variable STABLESSM_DATA names. Without this variable
+    it is downloaded from the Hugging Face hub and checked.
 
     >>> import os
     >>> from stablessm import tasks

@@ -27,7 +27,9 @@ _CHUNK = 2**20
 @final
 @dataclass(frozen=True)
 class FunctionalOptions(SyntheticOptions):
-    """Options of the functional task: the target and the sizes, by default as in the authors' code (IAT, StableSSM)."""
+    """Options of the functional task: the target and the sizes. The defaults are the values in the code of the authors
+    of IAT and StableSSM.
+    """
 
     target: str | Target = option("polynomial", "a name of stablessm.targets.TARGETS, or a target")  # noqa: RUF009
     settings: Mapping[str, float] | None = option(None, "options of a target given by name, such as exponent=1.5")

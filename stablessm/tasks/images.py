@@ -56,7 +56,8 @@ class SequentialImages(StoredTask):
     are created on the device.
 
     The files ``mnist.npz``, ``cifar10_gray.npz`` and ``cifar10.npz`` (arrays ``x_train``, ``y_train``, ``x_test``,
-    ``y_test``; pixels from 0 to 255) are read from the folder that STABLESSM_DATA names, or downloaded from the hub.
+    ``y_test``; pixels from 0 to 255) are read from the folder that the environment variable STABLESSM_DATA names.
+    Without this variable they are downloaded from the Hugging Face hub.
 
     >>> import os
     >>> from stablessm import tasks

@@ -41,7 +41,8 @@ class IMDB(Task):
 
     The test split is the official test set; the validation split is the last tenth of the training reviews. Words are
     in lower case, and rare words become the unknown token. The files ``imdb_train.jsonl.gz`` and ``imdb_test.jsonl.gz``
-    are read from the folder that STABLESSM_DATA names, or downloaded from the hub.
+    are read from the folder that the environment variable STABLESSM_DATA names. Without this variable they are
+    downloaded from the Hugging Face hub.
 
     >>> import os
     >>> from stablessm import tasks

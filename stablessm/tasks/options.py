@@ -21,7 +21,8 @@ def option(default: Any = MISSING, help: str = "", *, place: bool = False) -> An
     Args:
         default: Default value.
         help: A line of help.
-        place: True for an option that says where the data are, such as a path, and does not identify them.
+        place: True for an option that only says where the data are, such as a path. Such an option is not part of the
+            description of the task.
     """
     return field(default=default, metadata={"help": help, "place": place})
 
@@ -81,8 +82,8 @@ def _hints(cls: type[Options]) -> dict[str, Any]:
 
 
 def _choices(kind: Any) -> tuple[Any, ...]:
-    """Return the member types of a union, such as (int, str) for ``int | str``; for any other type, a tuple of this
-    type alone.
+    """Return the types in a union as a tuple, such as (int, str) for ``int | str``. For any other type, return a tuple
+    with this type.
     """
     return get_args(kind) if get_origin(kind) in (Union, types.UnionType) else (kind,)
 
@@ -102,7 +103,7 @@ def _named(kind: Any) -> str:
 
 
 def parsed(name: str, text: str, kind: Any) -> Any:
-    """Convert a text to a type (of a union: the first type that fits); errors name the option ``name``."""
+    """Convert a text to a type; for a union, to the first of its types that fits. Errors name the option ``name``."""
     for one in _choices(kind):
         try:
             if get_origin(one) is Literal:

@@ -67,7 +67,9 @@ class ArrayTask(StoredTask):
         return {**super().describe(), "scale": self.scale, **outputs}
 
     def as_trained(self, description: Mapping[str, Any]) -> Self:
-        """Return a copy of this task with the input scale and the classes of the task on which a model was trained."""
+        """Return a copy of this task for testing a model that was trained on another task. The copy has the input scale
+        and the classes of the training task, which are in its ``description``.
+        """
         task, names = copy.copy(self), tuple(description["names"])
         task._tensors = {**self._tensors}
         for part, values in description["scale"].items():
@@ -171,8 +173,8 @@ def inputs_from(x: np.ndarray) -> Tensor:
 
 
 def _outputs(y: np.ndarray, x: Tensor, names: tuple[str, ...]) -> tuple[Outputs, Tensor]:
-    """Return a description of the outputs that a model needs for the targets ``y`` (classes or values), and ``y`` as a
-    tensor.
+    """Return two things for the targets ``y`` of the inputs ``x``: a description of the outputs that a model needs
+    (classes or values), and ``y`` as a tensor.
     """
     steps, classes = tuple(x.shape[:2]), np.issubdtype(y.dtype, np.integer)
     per_step = y.shape[:2] == steps and y.ndim == (2 if classes else 3)

@@ -121,7 +121,9 @@ class Sequences(ArrayTask):
         return {**super().describe(), "columns": list(self.columns)}
 
     def as_trained(self, description: Mapping[str, Any]) -> Self:
-        """Return the task with the scale and the classes of the training task, which must have the same columns."""
+        """Return this task with the input scale and the classes of the training task. Both tasks must have the same
+        columns.
+        """
         if (known := tuple(description.get("columns", self.columns))) != self.columns:
             raise ArgumentError("columns", f"{', '.join(known)}, as in training", ", ".join(self.columns))
         return super().as_trained(description)
@@ -195,8 +197,8 @@ def _labels(table: Table, rows: Mapping[str, list[int]], label: int) -> list[str
 def _targets(
     table: Table, labels: list[str], rows: list[list[int]], options: SequencesOptions
 ) -> tuple[tuple[str, ...], np.ndarray]:
-    """Return the class names and the class number of each sequence or, for ``kind="values"``, the name of the label
-    column and its values.
+    """Return the class names, and the class number of each sequence. For ``kind="values"``, return the name of the
+    label column, and its value for each sequence.
     """
     if options.kind == "values":
         return (options.label,), table.complete([options.label], "label")[0][[mine[0] for mine in rows]]

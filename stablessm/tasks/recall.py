@@ -1,5 +1,5 @@
-"""Associative recall tasks: a sequence of key-value pairs, then one or several of its keys, whose values the model must
-recall.
+"""Associative recall tasks. A sequence lists pairs of a key and a value; then one or several of the keys follow, and
+the model must recall their values.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _PLACES, _QUERIES = 2, 3
 @final
 @dataclass(frozen=True)
 class RecallOptions(SyntheticOptions):
-    """Options of associative recall. StableSSM table 4 uses the default sizes, and also length 131072 with 30
-    tokens.
+    """Options of associative recall. Table 4 of StableSSM has two rows of sizes: the defaults, and length 131072 with
+    30 tokens.
     """
 
     length: int = option(20, "number of tokens of keys and values, even; two more follow")
@@ -37,15 +37,16 @@ class RecallOptions(SyntheticOptions):
 
 @final
 class Recall(SyntheticTask):
-    """Associative recall: the input k₁ v₁ k₂ v₂ … ⇒ k consists of key-value pairs, the mark ⇒ and one of the keys; the
-    target is the value of this key.
+    """Associative recall. The input k₁ v₁ k₂ v₂ … ⇒ k consists of pairs of a key and its value, the mark ⇒ and one of
+    the keys. The target is the value of this last key.
 
-    This is the task of StableSSM (appendix D.3, table 4). The paper states lengths and vocabularies; everything else
-    follows the synthetic task of H3 and Hyena, which its authors used. Two tokens are special: ``⇒`` and one that never
-    occurs. The first half of the other tokens are keys, the second half values, so a vocabulary of 30 has 14 keys and
-    14 values. An example is generated as follows. A random value is assigned to every key; two keys may have the same
-    value. Then ``length / 2`` keys are drawn with replacement, and each is followed by its value. Last come ``⇒`` and
-    one key, drawn uniformly from the keys that occurred.
+    This is the task of StableSSM (appendix D.3, table 4). StableSSM states only lengths and vocabularies. Everything
+    else follows the synthetic task of the papers on H3 and Hyena, which the authors of StableSSM used. Two tokens are
+    special: ``⇒`` and one that never occurs. Of the other tokens in the vocabulary, the first half are keys and the
+    second half are values, so a vocabulary of 30 has 14 keys and 14 values. An example is generated as follows. A
+    random value is assigned to every key; two keys may have the same value. Then ``length / 2`` keys are drawn with
+    replacement, and each is followed by its value. Last come ``⇒`` and one key, drawn uniformly from the keys that
+    occurred.
 
     The model predicts the next token at each step. In training every step counts (``train_on="all"``): keys cannot be
     predicted, and a value can be predicted from its second occurrence on. In validation and test only the answer, at

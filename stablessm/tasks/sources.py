@@ -112,7 +112,7 @@ def from_hub(data_set: str, split: str, name: str, *version: str) -> Any:
 
 def file_from_hub(data_set: str, path: str, name: str) -> Path:
     """Download one file of a data set from the Hugging Face hub and return its path. If the download fails, the error
-    recommends a local folder with the file ``name``.
+    message recommends to put the file ``name`` into a local folder.
     """
 
     def download(hub: Any) -> Path:

@@ -81,7 +81,8 @@ def shuffled_split(count: int, valid: float, test: float, seed: int) -> dict[Spl
 
 
 def split_sizes(count: int, valid: float, test: float) -> dict[Split, int]:
-    """Return the number of examples of each split when ``count`` examples are split.
+    """Return how many of ``count`` examples belong to each split. ``valid`` and ``test`` are the fractions of these
+    splits.
 
     >>> split_sizes(10, 0.0, 0.05)
     {'train': 9, 'valid': 0, 'test': 1}

@@ -67,8 +67,8 @@ class Source:
 @final
 @dataclass(frozen=True)
 class _Named:
-    """Where to find a text with official splits: the name of its files (with a placeholder for the split), their
-    parser, and the name on the hub.
+    """Where to find a text with official splits: the name of its files, in which ``{}`` stands for the split; the
+    function that parses a file; and the name of the data set on the Hugging Face hub.
     """
 
     file: str
@@ -145,8 +145,8 @@ def _separated(text: str, separator: str) -> list[str]:
 
 
 def _known_key(name: str, files: Sequence[str]) -> str:
-    """Return a cache key for a named text: the name if its files are the published files (or are absent), otherwise a
-    digest of their content.
+    """Return the cache key of a text with this name. If its files are the published files, or are absent, the key is
+    the name; otherwise it is a digest of their content.
     """
     folder = os.environ.get(sources.VARIABLE)
     paths = [Path(folder) / file for file in files] if folder else []

@@ -167,7 +167,9 @@ class Words(Tokenizer):
 
     @classmethod
     def of(cls, texts: Iterable[str], most: int | None) -> Words:
-        """Create a tokenizer for the ``most`` frequent words of the given texts, or for all words."""
+        """Create a tokenizer for the words in the given texts: for the ``most`` frequent words or, if ``most`` is None,
+        for all of them.
+        """
         counts = Counter(word for text in texts for word in text.split())
         for special in (LINE_END, UNKNOWN):
             counts.pop(special, None)

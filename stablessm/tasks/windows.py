@@ -24,8 +24,8 @@ class WindowTask(Task):
 
     Inputs are (B, window, d) and targets (B, horizon · k). The splits follow one another in time. Every column is
     standardized by the mean and standard deviation of the training rows, and scores are of standardized values, as
-    usual in the literature. A window of valid or test may begin before its split; the rows that it forecasts belong to
-    the split. The output lists all columns of the first step, then of the second, and so on.
+    usual in the literature. A window of the validation or test split may begin before the split; only the rows that are
+    forecast must belong to the split. The output lists all columns of the first step, then of the second, and so on.
     """
 
     def _slide(
@@ -96,7 +96,7 @@ class WindowTask(Task):
         return {**super().describe(), "scale": scale, "targets": list(self.targets)}
 
     def as_trained(self, description: Mapping[str, Any]) -> Self:
-        """Return the task with every column standardized by the scale of the training task."""
+        """Return this task with every column standardized by the mean and standard deviation of the training task."""
         scale = description["scale"]
         if tuple(scale) != self.columns:
             raise ArgumentError("columns", f"{', '.join(scale)}, as in training", ", ".join(self.columns))

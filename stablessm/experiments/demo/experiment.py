@@ -91,8 +91,8 @@ def errors(config: Config, run: Run, map: str) -> PerturbationCurve:
 
 @stage("numbers-{map}", over=lambda config: MAPS)
 def numbers(config: Config, run: Run, map: str) -> Mapping[str, Any]:
-    """Return the stability radius and the eigenvalues of the trained model, and the gradient-to-weight ratios and time
-    scales of the modes before training.
+    """Return numbers on the model with the given map. After training: the stability radius and the eigenvalues. Before
+    training: the gradient-to-weight ratio and the time scale of each mode.
     """
     layer, fresh = trained(config, run, map), start(config, map)
     differentiate(mean_square(fresh, *noisy(TARGET, config.training, config.length, config.seed)(0)), fresh)
@@ -137,8 +137,8 @@ def figures(config: Config, stages: Stages) -> Figures:
 
 
 def claims(config: Config, stages: Stages) -> Claims:
-    """Yield claims with their verdicts: under perturbation, models with direct maps explode and models with stable maps
-    do not, and the map ``best`` has the smallest gradient-to-weight ratios.
+    """Yield claims with their verdicts: under perturbation, the errors of models with direct maps explode and those of
+    models with stable maps do not; and the map ``best`` has the smallest gradient-to-weight ratios.
     """
     found, stable = numbers.all(config, stages), [map for map in MAPS if map != "direct"]
     radii = {map: float(one["radius"]) for map, one in found.items()}

@@ -1,4 +1,4 @@
-"""Defines an experiment: a question, a claim of a paper, settings of two sizes, and statements that a program
+"""Defines an experiment: a question, a claim of a paper, settings for each size, and statements that a program
 checks.
 """
 
@@ -145,7 +145,8 @@ class Plan:
         figures.
 
         Args:
-            timed: For each stage its ``seconds`` and its ``environment``, an index into ``places``.
+            timed: A dict from the name of each stage to its ``seconds`` and its ``environment``, the index of its
+                machine in ``places``.
             places: Commit, versions and hardware of each machine that computed stages.
         """
         stages = Stages(self.folder, command=self.command)
@@ -227,7 +228,9 @@ def deviations(experiment: Experiment[Any]) -> str:
 
 
 def _digest(config: Any) -> str:
-    """Return a short hash of the settings, which makes the name of a run folder unique."""
+    """Return a short hash of the settings. It is part of the name of a run folder, so that runs with different settings
+    have different folders.
+    """
     return hashlib.sha256(json.dumps(record.plain(asdict(config))).encode()).hexdigest()[:8]
 
 

@@ -44,7 +44,7 @@ def described(
     Args:
         file: ``__file__`` of the module that defines the experiment.
         smoke: Config that takes seconds.
-        reduced: Config of a size that is smaller than ``paper`` and has verdicts too.
+        reduced: Config of a size that is smaller than ``paper`` but large enough for verdicts.
         paper: Config of the published size.
         large: Config of a larger size, for a GPU.
         minutes: Minutes that the given sizes take on two cores (``large``: on one GPU), in the order of the arguments.

@@ -21,8 +21,9 @@ def panel(
     label: str = "E_m(β), L¹ of the kernel",
     y_range: tuple[float, float] | None = None,
 ) -> Panel:
-    """Return a panel of the perturbation errors E_m(β) against β: lines show the errors that gradient ascent found,
-    points show random draws. The names of the points end with ``note``.
+    """Return a panel of the perturbation errors E_m(β) against β. ``found`` has two families with the same widths m:
+    the first from random draws, shown as points; the second from gradient ascent, shown as lines. The names of the
+    points end with ``note``.
     """
 
     drawn, climbed = found
@@ -37,8 +38,8 @@ def panel(
 
 
 def of_errors(widths: Sequence[int], radii: Sequence[float], errors: np.ndarray) -> PerturbationFamily:
-    """Build a perturbation family from errors (widths, radii) that a stage stored. Fields that describe the search are
-    filled with placeholders.
+    """Build a :class:`PerturbationFamily` from errors (widths, radii) that a stage stored. Its fields that describe the
+    search are placeholders.
 
     >>> of_errors((2, 4), (0.0, 0.1), np.array([[1.0, 2.0], [0.5, 1.0]])).widths
     (2, 4)

@@ -26,8 +26,8 @@ def lines(x: Values, table: Mapping[Any, Values], style: Style = "solid", name: 
 def paired(
     x: Values, table: Mapping[str, tuple[Values, Values]], note: str, styles: tuple[Style, Style] = ("solid", "dotted")
 ) -> list[Series]:
-    """Return two lines of a figure, of the same color, for each entry of a table; the name of the second line ends with
-    ``note``.
+    """Return two lines of a figure for each entry of a table. Both lines have the same color; the name of the second
+    line ends with ``note``.
 
     >>> [line.name for line in paired([1, 2], {"exp": ([0.1, 0.2], [0.3, 0.4])}, ", median")]
     ['exp', 'exp, median']

@@ -1,4 +1,6 @@
-"""Memory functions of many random models: measured once per seed, stored in one file, and counted by kind of decay."""
+"""Helpers for memory functions of many random models: they are measured once per seed, stored in one file, and counted
+by their kind of decay.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,8 @@ class Chain(nn.Sequential):
 
 
 def seeded(seed: int, build: Callable[[], M]) -> M:
-    """Build a model with a seed, in float64, and leave the global random state unchanged.
+    """Call ``build`` with torch's random state set to a seed, and return the model in float64. The global random state
+    is restored afterwards.
 
     >>> torch.equal(seeded(3, lambda: nn.Linear(2, 2)).weight, seeded(3, lambda: nn.Linear(2, 2)).weight)
     True
@@ -124,7 +127,9 @@ def listed(kinds: Counter[str]) -> str:
 
 
 def rates(curves: Iterable[MemoryCurve]) -> np.ndarray:
-    """Return the fitted decay rate of every memory function that decays exponentially."""
+    """Return the decay rates of the memory functions that decay exponentially; the other memory functions are
+    left out.
+    """
     return np.array([fit.rate for curve in curves if (fit := curve.decay()).rate is not None])
 
 

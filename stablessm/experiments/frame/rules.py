@@ -75,8 +75,8 @@ def some(held: Sequence[bool | None]) -> Verdict:
 
 
 def at_most(value: float, limit: float, fair: float = -math.inf) -> Verdict:
-    """Return ``reproduced`` if ``value`` is at most ``limit``, ``partly`` if it is at most ``fair``, and
-    ``inconclusive`` for NaN.
+    """Return ``reproduced`` if ``value`` is at most ``limit``, ``partly`` if it is at most ``fair``, and ``not
+    reproduced`` if it is larger. Return ``inconclusive`` for NaN.
 
     >>> at_most(1.0, 1.0), at_most(2.0, 1.0, 2.0), at_most(2.5, 1.0, 2.0), at_most(math.nan, 1.0)
     ('reproduced', 'partly', 'not reproduced', 'inconclusive')
@@ -85,8 +85,8 @@ def at_most(value: float, limit: float, fair: float = -math.inf) -> Verdict:
 
 
 def at_least(value: float, limit: float, fair: float = math.inf) -> Verdict:
-    """Return ``reproduced`` if ``value`` is at least ``limit``, ``partly`` if it is at least ``fair``, and
-    ``inconclusive`` for NaN.
+    """Return ``reproduced`` if ``value`` is at least ``limit``, ``partly`` if it is at least ``fair``, and ``not
+    reproduced`` if it is smaller. Return ``inconclusive`` for NaN.
 
     >>> at_least(0.9, 0.9), at_least(0.5, 0.9, 0.5), at_least(0.4, 0.9, 0.5), at_least(math.nan, 0.9)
     ('reproduced', 'partly', 'not reproduced', 'inconclusive')

@@ -105,11 +105,11 @@ class Run(Stages):
         record.append_line(self._metrics, {"stage": stage, **values})
 
     def facts(self) -> dict[str, Any]:
-        """Return the machine and the computing time of each stage. The time of an interrupted stage counts up to its
-        last checkpoint.
+        """Return a dict with two entries. ``environments`` is a list with the commit, versions and hardware of each
+        machine. ``stages`` maps each stage to its ``seconds``, the index of its machine (``environment``), and the
+        SHA-256 of its file.
 
-        ``environments``: commit, versions and hardware of each machine. ``stages``: for each stage its ``seconds``, the
-        number of its ``environment`` and the SHA-256 of its file.
+        The time of an interrupted stage is counted up to its last checkpoint.
         """
         return facts_of(self._notes)
 
@@ -147,8 +147,9 @@ class Run(Stages):
         save: Callable[[], Mapping[str, np.ndarray]],
         restore: Callable[[Mapping[str, np.ndarray]], None],
     ) -> Iterator[int]:
-        """Yield the steps up to ``steps`` inside a stage, resuming from the last checkpoint; ``save`` returns the
-        content of a checkpoint.
+        """Yield the numbers of the steps of a loop inside a stage, up to ``steps``, and write checkpoints in between. A
+        resumed loop starts at the last checkpoint. ``save`` returns the content of a checkpoint, and ``restore`` takes
+        it.
 
         >>> import tempfile
         >>> total = np.zeros(1)
@@ -219,8 +220,8 @@ class Run(Stages):
         record.write_json(self._notes / FACTS, facts)
 
     def _forget(self, name: str) -> None:
-        """Remove the lines of ``metrics.jsonl`` that an interrupted stage wrote after its last checkpoint, and a last
-        line that was cut off.
+        """Remove the lines of ``metrics.jsonl`` that an interrupted stage wrote after its last checkpoint. If the last
+        line was cut off, remove it too.
         """
         if not self._metrics.exists():
             return
@@ -245,8 +246,8 @@ class Run(Stages):
 
 
 def agree(known: Any, config: Any) -> bool:
-    """Return whether a run folder was computed with the settings ``config``. Settings that an earlier version did not
-    have yet may be missing from the folder.
+    """Return whether the settings ``known`` of a run folder agree with the settings ``config``. Settings that an
+    earlier version of this package did not have may be missing from ``known``.
 
     >>> agree({"size": 2}, {"size": 2, "limit": 0.1}), agree({"size": 2, "limit": 0.2}, {"size": 2, "limit": 0.1})
     (True, False)
@@ -267,7 +268,9 @@ def settings(folder: Path) -> Any:
 
 
 def _said(path: Path) -> list[dict[str, Any]]:
-    """Return the entries of ``metrics.jsonl``; a last line that was cut off by an interruption is left out."""
+    """Return the entries of a file ``metrics.jsonl``. If an interruption cut off the last line, this line is
+    left out.
+    """
     return record.read_lines(path, stage=str)
 
 
@@ -279,7 +282,9 @@ def _step(said: Mapping[str, Any]) -> float:
 
 
 def _index(places: list[dict[str, Any]], place: dict[str, Any]) -> int:
-    """Return the index of a machine in the list of machines; a new machine is first added to the list."""
+    """Return the index of the machine ``place`` in the list ``places``. If the machine is not in the list, it is added
+    at the end.
+    """
     if place not in places:
         places.append(place)
     return places.index(place)

@@ -1,4 +1,4 @@
-"""Changes settings of an experiment by name. New values are texts, as on the command line."""
+"""Changes settings of an experiment by name. New values are given as text, as on the command line."""
 
 from __future__ import annotations
 

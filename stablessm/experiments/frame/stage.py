@@ -98,7 +98,7 @@ def stage(
 
 
 def arrays(stages: Stages, name: str) -> Arrays:
-    """Return the arrays of a stage by name."""
+    """Return the arrays of the stage with this name."""
     return stages[name]
 
 
@@ -119,8 +119,8 @@ def kept(
 
 
 def computing(*declared: Stage[Any, Any]) -> Callable[[Any, Run], None]:
-    """Return the function ``run`` of an experiment that consists of these stages; ``run`` computes the stages in the
-    given order.
+    """Return a function ``run(config, run)`` that computes these stages in the given order, to be used as the function
+    ``run`` of an experiment.
     """
 
     def compute(config: Any, run: Run) -> None:

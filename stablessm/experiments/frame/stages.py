@@ -41,7 +41,9 @@ K = TypeVar("K", bound=Kept)
 
 @final
 class Arrays(Mapping[str, np.ndarray]):
-    """The arrays of a stage by name. The set ``read`` collects the names of the arrays that were read."""
+    """A mapping from names to the arrays of one stage. The set ``read`` collects the names of the arrays that were
+    read.
+    """
 
     def __init__(self, arrays: Mapping[str, np.ndarray], stage: str, command: str, read: set[str]) -> None:
         self._arrays, self._stage, self._command, self._read = arrays, stage, command, read
@@ -82,7 +84,7 @@ class Stages:
         """Cached results by name: fits of a curve are computed once for figures and claims."""
 
     def __getitem__(self, name: str) -> Arrays:
-        """Return the arrays of a stage, read from the run folder."""
+        """Return the arrays of the stage with this name, read from the run folder."""
         name = self._stored(name)
         arrays = record.load_arrays(self._there(name), "stage")[1]
         return Arrays(arrays, name, self.command, self._read.setdefault(name, set()))
@@ -118,8 +120,8 @@ class Stages:
         return record.inside(own, self.folder)
 
     def pack(self) -> None:
-        """Write to ``stages.npz`` all arrays that figures and claims have read, together with the arrays that the file
-        already holds.
+        """Write the arrays that figures and claims have read to ``stages.npz``. Arrays that are already in this file
+        are kept.
         """
         parts: dict[str, tuple[Mapping[str, Any], Mapping[str, np.ndarray]]] = {}
         for name in sorted({*self._packed, *self._read}):

@@ -39,7 +39,9 @@ def device_called(name: str) -> torch.device:
 
 @dataclass(frozen=True)
 class Training:
-    """Options of Adam with per-model gradient clipping and a learning rate that decays to 0 along a cosine."""
+    """Options for training with Adam. Gradients are clipped separately for each model, and the learning rate decays to
+    0 along a cosine.
+    """
 
     samples: int
     """Number of samples per epoch; every epoch has the same batches in the same order."""

@@ -14,8 +14,8 @@ from stablessm.training.result import TrainingResult
 
 
 def trained(model: nn.Module, task: Task, settings: TrainingConfig, run: Run, name: str) -> TrainingResult:
-    """Train a model with the public training loop. Results and checkpoints go to the subfolder ``name`` of the run
-    folder.
+    """Train a model with the public training loop, and return the result. The results and checkpoints are written to
+    the subfolder ``name`` of the run folder.
     """
     return training.train(model, task, possible(settings), run.folder / name, progress=run.progress)
 

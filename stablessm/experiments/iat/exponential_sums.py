@@ -76,8 +76,8 @@ def fitted_layer(
 
 
 def longest_time(kind: str, width: int) -> float:
-    """Return the longest time scale of the modes of a model. For polynomial memory, the longest time scale grows with
-    the width of the model.
+    """Return the longest time scale that the modes of a model of this width get. For exponential memory it is fixed;
+    for polynomial memory it grows with the width.
     """
     return 30.0 if kind == "exponential" else 2 * width**1.5
 

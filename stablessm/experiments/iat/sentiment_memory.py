@@ -1,4 +1,4 @@
-"""Trains and tests sentiment models and measures their memory of a repeated word, for several seeds."""
+"""Trains and tests sentiment models with several seeds, and measures how long they remember a repeated word."""
 
 from __future__ import annotations
 

@@ -26,8 +26,8 @@ def reviews(source: Source, most: int) -> tuple[Labeled, Labeled]:
     """Return training and test reviews with their labels, at most ``most`` of each, in the order of the file.
 
     ``imdb``: the official split, from ``imdb_train.jsonl.gz`` and ``imdb_test.jsonl.gz`` in the folder that the
-    environment variable STABLESSM_DATA names, or else from the hub. ``synthetic``: random words; a positive
-    review has three positive words.
+    environment variable STABLESSM_DATA names; without this variable, from the Hugging Face hub. ``synthetic``: random
+    words; a positive review has three positive words.
 
     >>> train, test = reviews("synthetic", 4)
     >>> [label for _, label in train], any(word in NEGATIVE for word in train[0][0].split())

@@ -16,9 +16,9 @@ Source: TypeAlias = Literal["mnist", "synthetic"]
 def digits(source: Source, count: int, side: int = 28) -> np.ndarray:
     """Return images (count, side, side) in float64, with values from 0 to 1.
 
-    ``mnist``: the first of the 10,000 official test images, from ``mnist.npz`` (``x_test``, whole numbers up to 255) in
-    the folder that the environment variable STABLESSM_DATA names, or else from the hub. ``synthetic``: arcs on an
-    empty background, always the same.
+    ``mnist``: the first ``count`` of the 10,000 official test images, from ``mnist.npz`` (array ``x_test``, whole
+    numbers up to 255) in the folder that the environment variable STABLESSM_DATA names; without this variable, from the
+    Hugging Face hub. ``synthetic``: arcs on an empty background, the same in every call.
 
     >>> images = digits("synthetic", 3, side=12)
     >>> images.shape, float(images.min()), bool(0.05 < images.mean() < 0.5)

@@ -110,7 +110,9 @@ def eigenvalues(placement: Placement, size: int, length: int, draw: int = 0) -> 
 
 
 def last_states(u: Tensor, lam: Tensor) -> Tensor:
-    """Return the state (…, N) after the last input of u (…, L): x = Σ_j λ^(L-1-j) u_j (LRU-UA eq. 4)."""
+    """Return the state (…, N) of a linear recurrence with the eigenvalues ``lam`` (N,) after the last of the inputs u
+    (…, L): x = Σ_j λ^(L-1-j) u_j (LRU-UA, equation 4).
+    """
     V = powers(lam, u.shape[-1]).flip(0)
     return torch.complex(u @ V.real, u @ V.imag)
 
@@ -209,7 +211,9 @@ def reach(config: DigitsConfig, stages: Stages, found: Mapping[str, np.ndarray],
 
 
 def digit_rows(config: DigitsConfig, stages: Stages, title: str, cases: Mapping[str, Case]) -> ImageGrid:
-    """Return a grid with the original images in the top row and the reconstructed images below them."""
+    """Return a grid of images: the original images in the top row, and below them one row of reconstructed images for
+    each case.
+    """
     rows = {"original": seen(stages)["shown"]}
     for label, (placement, size, solver) in cases.items():
         rows[label] = measured(stages, placement, size)["shown"][INDEX[solver]]

@@ -52,7 +52,7 @@ class ImageConfig:
 
 @cache
 def loaded(data: str, valid: float) -> Task:
-    """Return the image task of that name, or a synthetic task."""
+    """Return the image task with this name. The name ``synthetic`` stands for a task of :func:`waves`."""
     return waves() if data == SYNTHETIC else tasks.get(data, valid=valid)
 
 
@@ -112,8 +112,8 @@ def figures(config: ImageConfig, stages: Stages) -> Figures:
 
 
 def claims(config: ImageConfig, stages: Stages, published: Mapping[str, float]) -> Claims:
-    """Yield claims, with their verdicts, on the accuracy of the maps, their order, and divergences; ``published`` holds
-    the paper's test accuracies in percent.
+    """Yield claims, with their verdicts: how accurate the models with each map are, in which order the maps are, and
+    which trainings diverge. ``published`` holds the test accuracies in the paper, in percent.
     """
     for layers, study in studies(config).items():
         scores, depth = study.scores(stages), named(layers)
@@ -226,8 +226,8 @@ PAPERS = ("direct", "exp", "softplus", "best-0.5")
 
 
 def as_published(data: str) -> dict[str, Any]:
-    """Return the settings of the published table: its maps, a fixed value of b for the map ``best``, and no gradient
-    clipping.
+    """Return settings like those of the published table: the maps of the paper, the map ``best`` with a fixed value of
+    its parameter b, and no gradient clipping.
     """
     return {
         "data": data, "grid": tables.Grid((*PAPERS, tables.RELEASED)), "deep": tables.Grid(PAPERS, rates=(0.01,)),

@@ -86,7 +86,9 @@ class Instability:
 
 
 def instability(found: Mapping[str, np.ndarray], warmup: int, limits: Limits = LIMITS) -> Instability:
-    """Compute how unstable a training was from the arrays that ``language_training.fit`` returns."""
+    """Return how unstable a training was: whether it diverged, and how many loss spikes it had. ``found`` are the
+    arrays that ``language_training.fit`` returns.
+    """
     return Instability(int(found["diverged"]) >= 0, len(spikes(found["losses"], warmup, limits)))
 
 

@@ -73,7 +73,7 @@ class StudyConfig:
             raise ArgumentError("timescales", "the shortest and the longest, above 0", self.timescales)
 
     def task(self) -> Task:
-        """Return the task ``lm`` with the text of the settings."""
+        """Return the task ``lm`` with the text that these settings name."""
         return loaded(self.text, self.vocabulary, self.length)
 
 
@@ -151,7 +151,7 @@ def at(config: StudyConfig, stages: Stages, rate: float) -> dict[str, Mapping[st
 
 
 def start_all(config: StudyConfig, run: Run, schemes: Sequence[str]) -> None:
-    """Measure the gradient-to-weight ratios of the untrained models."""
+    """Measure the gradient-to-weight ratios of the untrained models with each of the given maps."""
     for scheme in schemes:
         beginning.compute(config, run, scheme)
 

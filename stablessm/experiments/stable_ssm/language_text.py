@@ -20,7 +20,7 @@ def loaded(text: str, vocabulary: int, length: int) -> Task:
 
     Args:
         text: A text of the task ``lm``, tokenized as byte pairs; or ``synthetic``.
-        vocabulary: Number of tokens.
+        vocabulary: Number of different tokens.
     """
     if text == SYNTHETIC:
         return chain(vocabulary, length)

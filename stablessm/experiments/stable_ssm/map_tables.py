@@ -115,8 +115,8 @@ class Scores:
         return np.asarray(self.arrays["diverged"][self.grid.schemes.index(scheme)] >= 0)
 
     def told(self, *schemes: str) -> str:
-        """Return as text, for each scheme at its chosen learning rate: mean and standard deviation of the test accuracy
-        in percent, the learning rate, and the number of divergences.
+        """Return as text, for each scheme at its chosen learning rate: the test accuracy in percent (mean and standard
+        deviation over the seeds), the learning rate, and the number of trainings that diverged.
         """
 
         def one(scheme: str) -> str:

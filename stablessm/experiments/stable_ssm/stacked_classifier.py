@@ -116,15 +116,15 @@ class StackedClassifier:
         return logits if c.per_step else logits[:, :, 0]
 
     def _named(self, weights: Tensor) -> dict[str, Tensor]:
-        """Split the weights of all models by parameter: return a dict from each parameter name to a view (M, …), one
-        row per model.
+        """Split the weights of all models, (M, P), into parameters. Return a dict from each parameter name to a view
+        (M, …) with one row per model.
         """
         parts = weights.split([torch.Size(shape).numel() for shape in self.shapes.values()], 1)
         return {name: part.unflatten(1, shape) for (name, shape), part in zip(self.shapes.items(), parts, strict=True)}
 
     def _encoded(self, w: Mapping[str, Tensor], x: Tensor) -> Tensor:
-        """Return encoded inputs (B, T, M, H). Tokens are encoded by a matrix product, so that gradients are summed in
-        a fixed order.
+        """Encode the inputs and return (B, T, M, H). Tokens are encoded by a matrix product of one-hot vectors, so that
+        gradients are summed in a fixed order.
         """
         table = w["body.encoder.weight"]
         if not x.is_floating_point():

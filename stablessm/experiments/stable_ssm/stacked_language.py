@@ -187,7 +187,7 @@ def _test(stack: Stack, data: Task, options: StackOptions) -> np.ndarray:
 
 @final
 class _Spectrum:
-    """Reads the recurrent weights of a stack of models: their eigenvalues and gradient-to-weight ratios."""
+    """Computes eigenvalues and gradient-to-weight ratios from the recurrent weights of a stack of models."""
 
     def __init__(self, stack: Stack, layers: Sequence[tuple[str, object, str | None]]) -> None:
         self.maps = [layer.map for _, layer, _ in layers]  # type: ignore[attr-defined]

@@ -22,8 +22,8 @@ STABLE = ENSEMBLES[:2]
 
 @dataclass(frozen=True)
 class ActivationConfig:
-    """Settings of ``ext-activations``: size and number of the RNNs, the time grid, and the growth at which a memory
-    function counts as exploding.
+    """Settings of ``ext-activations``: size and number of the RNNs, time grid, and horizon. A memory function counts as
+    exploding if it grows by more than a threshold from the first to the second half of the horizon.
     """
 
     width: int = 32
@@ -91,8 +91,8 @@ def figures(config: ActivationConfig, stages: Stages) -> Figures:
 
 
 def claims(config: ActivationConfig, stages: Stages) -> Claims:
-    """Yield claims with their verdicts: tanh and ReLU RNNs forget exponentially, sigmoid RNNs forget as a power law,
-    and only ReLU RNNs can explode.
+    """Yield claims with their verdicts: the memory of tanh and ReLU RNNs decays exponentially, the memory of sigmoid
+    RNNs decays like a power law, and only the memory of ReLU RNNs can explode.
     """
     found = curves.all(config, stages)
     n = len(STABLE) * config.seeds

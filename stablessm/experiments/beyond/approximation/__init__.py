@@ -1,1 +1,3 @@
-"""The experiment ``ext-approximation``: attention, gated and linear recurrences trained on the same targets."""
+"""The experiment ``ext-approximation``: networks with attention, gated recurrences or linear recurrences, trained on
+the same targets.
+"""

@@ -87,8 +87,8 @@ def trained(config: ApproximationConfig, mixer: str, kind: str, rate: float, see
 
 @torch.no_grad()
 def error(config: ApproximationConfig, model: nn.Module, kind: str, length: int) -> float:
-    """Return the mean square error of a network on new inputs of the given length, divided by the variance of the
-    target's output.
+    """Return the error of a network on a target: the mean square error on new inputs of the given length, divided by
+    the variance of the target's output.
     """
     x = noise(TEST, 0, config.rows, length, 1)
     y = TARGETS[kind](x)
@@ -142,7 +142,9 @@ Tables = Mapping[tuple[str, str], Mapping[str, np.ndarray]]
 
 
 def curves(found: Tables, mixers: Iterable[str], kinds: Iterable[str] = tuple(TARGETS)) -> list[MemoryCurve]:
-    """Return the measured memory functions of the networks with these mixers and targets, one per seed."""
+    """Return the measured memory functions of the networks with these mixers that were trained on these targets: one
+    per mixer, target and seed.
+    """
     tables = [found[mixer, kind] for mixer, kind in product(mixers, kinds)]
     return [
         MemoryCurve(np.arange(len(value)) * 1.0, value, floor=float(floor))
@@ -152,7 +154,9 @@ def curves(found: Tables, mixers: Iterable[str], kinds: Iterable[str] = tuple(TA
 
 
 def middle(found: Tables, kind: str, key: str = "error") -> dict[str, float]:
-    """Return a dict from each mixer to its relative error on a target: the median over the seeds."""
+    """Return a dict from each mixer to its relative error on a target, the median over the seeds. ``key`` selects the
+    errors on inputs of the training length or on longer inputs.
+    """
     return {mixer: float(np.median(found[mixer, kind][key])) for mixer in MIXERS}
 
 
@@ -191,8 +195,8 @@ def figures(config: ApproximationConfig, stages: Stages) -> Figures:
 
 
 def claims(config: ApproximationConfig, stages: Stages) -> Claims:
-    """Yield claims, with their verdicts, on which networks approximate which target best, on their errors on longer
-    inputs, and on how their memory decays.
+    """Yield claims, with their verdicts: which networks approximate which target best, how their errors change on
+    longer inputs, and how their memory decays.
     """
     found = measured.all(config, stages)
     for kind in CONVOLUTIONS:
@@ -205,8 +209,8 @@ def claims(config: ApproximationConfig, stages: Stages) -> Claims:
 
 
 def first(config: ApproximationConfig, found: Tables, kind: str, family: str) -> Claim:
-    """Return a claim with its verdict: the best mixer of one family has a smaller error than the best mixer of every
-    other family.
+    """Return a claim with its verdict: on one target, the best mixer of one family (attention, gated or linear
+    recurrences) has a smaller error than the best mixer of every other family.
     """
     errors = middle(found, kind)
     best = {name: min(mixers, key=lambda mixer: errors[mixer]) for name, mixers in FAMILIES.items()}
@@ -228,8 +232,8 @@ def first(config: ApproximationConfig, found: Tables, kind: str, family: str) ->
 
 
 def kept(config: ApproximationConfig, found: Tables) -> Claim:
-    """Return a claim with its verdict: the errors of recurrences stay the same on longer inputs, and the errors of
-    attention do not.
+    """Return a claim with its verdict: on longer inputs than in training, the errors of recurrences stay the same, and
+    the errors of attention grow.
     """
     grown = {}
     for mixer in MIXERS:

@@ -1,4 +1,6 @@
-"""Networks with at most a given number of parameters, whose mixers are attention, gated or linear recurrences."""
+"""Networks that are compared by ``ext-approximation``. Their mixers are attention, gated recurrences or linear
+recurrences, and they have at most a given number of parameters.
+"""
 
 from __future__ import annotations
 

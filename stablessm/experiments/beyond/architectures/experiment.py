@@ -42,7 +42,9 @@ CONFIGS: dict[str, tuple[str, dict[str, int]]] = {
 
 @dataclass(frozen=True)
 class ArchitectureConfig:
-    """Settings of ``ext-architectures``: horizon in tokens, number of input directions, and number of seeds."""
+    """Settings of ``ext-architectures``: horizon in tokens, number of random directions of the input, and number of
+    seeds.
+    """
 
     horizon: int = 4096
     directions: int = 4
@@ -62,7 +64,7 @@ def build(name: str, horizon: int) -> nn.Module:
 
 
 def trained() -> nn.Module:
-    """Return the small trained Llama model in the folder that the environment variable ``STABLESSM_DATA`` names."""
+    """Load a small trained Llama model from the folder that the environment variable ``STABLESSM_DATA`` names."""
     transformers = require("transformers", "ext-architectures")
     transformers.logging.disable_progress_bar()
     return transformers.AutoModel.from_pretrained(_data(), local_files_only=True)
@@ -125,8 +127,8 @@ def figures(config: ArchitectureConfig, stages: Stages) -> Figures:
 
 
 def claims(config: ArchitectureConfig, stages: Stages) -> Claims:
-    """Yield claims with their verdicts: the memory of recurrent models decays exponentially, the memory of attention
-    does not, and a sliding window limits the memory of attention.
+    """Yield claims with their verdicts: the memory of recurrent models decays exponentially; the memory of attention
+    does not; and with a sliding window, the memory of attention ends where the window ends.
     """
     found, n = measured(stages), config.seeds
     kinds = {name: memories.listed(memories.tally(curves)) for name, curves in found.items()}

@@ -108,8 +108,8 @@ def part(config: Config, number: int) -> slice:
 
 
 def states(config: Config) -> tuple[LinearRNNMLP, Tensor]:
-    """Return a model with a fixed random recurrence of N complex states, and its states (T - H, 2 N) over the series,
-    in float64.
+    """Return a model with a fixed random recurrence of N complex states, and the states of this recurrence over the
+    series in float64, (T - H, 2 N).
     """
     x, _, _ = windows(config)
     model = seeded(

@@ -93,8 +93,8 @@ def _best(config: Any, stable: list[str], edges: dict[str, dict[str, np.ndarray]
 
 
 def _losses(config: Any, task: str, stable: list[str], found: dict[str, dict[str, np.ndarray]]) -> Claim:
-    """Return a claim with its verdict: with its best learning rate, every stable map has about the same test loss as
-    the best of the maps.
+    """Return a claim with its verdict: each stable map, at its own best learning rate, has about the same test loss as
+    the map with the smallest test loss.
     """
     losses = {}
     for map, table in found.items():

@@ -1,5 +1,5 @@
-"""Trains two language models of a practical size: one reads byte pairs of Wikipedia articles, the other the words of
-WikiText-2.
+"""Trains two language models of a size that is used in practice. One reads byte pairs of Wikipedia articles, the other
+reads words of WikiText-2.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Trained:
     """Number of repetitions of a token in the measurement of the memory."""
 
     def task(self) -> LanguageModeling:
-        """Return the task ``lm`` with the text of these settings."""
+        """Return the task ``lm`` with the text that these settings name."""
         return _loaded(self.text, self.level, self.length)
 
 
@@ -158,8 +158,8 @@ def compressed(task: LanguageModeling) -> float:
 
 
 def scored(found: Mapping[str, np.ndarray], split: str, how: str) -> Perplexity:
-    """Return the perplexity of the model on a split, as measured by the run; ``how`` says whether the state was carried
-    between windows.
+    """Return the perplexity that the run measured on a split. ``how`` says whether the state was carried between
+    windows (``carried``) or not (``windows``).
     """
     nats, *counts = found[f"{split}-{how}"].tolist()
     tokens, words, bytes, lost = map(int, counts)
@@ -193,7 +193,7 @@ def claims(config: Config, stages: Stages) -> Claims:
 
 
 def _lost(claim: Claim, step: int) -> Claim:
-    """Return the claim with a negative verdict, because the training diverged at this step."""
+    """Return the claim with a negative verdict and a remark that the training diverged at this step."""
     verdict, why = cast("rules.Verdict", claim.verdict), "The model was measured with its best weights."
     return replace(claim, ours=f"diverged at step {step}", verdict=rules.given(False, verdict), why=why)
 

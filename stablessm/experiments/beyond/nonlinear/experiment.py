@@ -1,5 +1,5 @@
-"""Trains tanh RNNs, with and without stable matrix maps, on nonlinear targets with four kinds of memory, and perturbs
-their weights.
+"""Trains tanh RNNs on nonlinear targets with four kinds of memory, then perturbs their weights. The recurrent matrix is
+trained directly or through a stable matrix map.
 """
 
 from __future__ import annotations
@@ -170,8 +170,8 @@ def figures(config: NonlinearConfig, stages: Stages) -> Figures:
 
 
 def claims(config: NonlinearConfig, stages: Stages) -> Claims:
-    """Yield claims, with their verdicts, on whether the targets are approximated, which maps give stable
-    approximations, and which perturbations they tolerate.
+    """Yield claims, with their verdicts: are the targets approximated, with which maps is the approximation stable, and
+    how large are the perturbations that the models tolerate?
     """
     found = errors.all(config, stages)
     widest = {key: float(table["recurrent"][-1, 0]) for key, table in found.items()}

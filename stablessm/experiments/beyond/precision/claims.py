@@ -125,8 +125,8 @@ def curve_claim(config: rounding.PrecisionConfig, stages: Stages) -> Claim:
 
 
 def memory_claim(config: rounding.PrecisionConfig, stages: Stages) -> Claim:
-    """Return a claim with its verdict: memory functions measured in low precision are correct down to the rounding
-    level that the measurement reports.
+    """Return a claim with its verdict: memory functions measured in low precision are correct wherever they are above
+    the rounding level that the measurement reports.
     """
     worst, floors = {}, {}
     for format in rounding.FLOATS:

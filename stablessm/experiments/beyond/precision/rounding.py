@@ -1,4 +1,6 @@
-"""The stages of ``ext-precision``: they round the weights of exponential sums and measure what changes."""
+"""The stages of ``ext-precision``. They round the recurrent weights of models that compute sums of exponentials, and
+measure the effect.
+"""
 
 from __future__ import annotations
 

@@ -63,8 +63,8 @@ def best(config: EpochsConfig, stages: Stages, kind: str) -> np.ndarray:
 
 
 def figures(config: EpochsConfig, stages: Stages) -> Figures:
-    """Yield a figure of the relative losses against the number of epochs: the best of all models, and the median of
-    each width.
+    """Yield a figure of the relative losses against the number of epochs. It shows the smallest loss of all models, and
+    the median loss for each width.
     """
     found = {f"{kind}, best": best(config, stages, kind) for kind in TARGETS}
     for kind, (i, width) in product(TARGETS, enumerate(config.widths)):
@@ -78,7 +78,9 @@ def figures(config: EpochsConfig, stages: Stages) -> Figures:
 
 
 def claims(config: EpochsConfig, stages: Stages) -> Claims:
-    """Yield claims with their verdicts: tanh RNNs need far fewer epochs for exponential than for polynomial memory."""
+    """Yield claims with their verdicts: tanh RNNs need far fewer epochs to learn exponential memory than to learn
+    polynomial memory.
+    """
     fast, slow = (best(config, stages, kind) for kind in ("exponential", "polynomial"))
     first, last = config.epochs[0], config.epochs[-1]
     told = f"exponential {listed(fast, '.2g')}; polynomial {listed(slow, '.2g')}"

@@ -121,8 +121,8 @@ def figures(config: FamiliesConfig, stages: Stages) -> Figures:
 
 
 def claims(config: FamiliesConfig, stages: Stages) -> Claims:
-    """Yield claims with their verdicts: in all random families, exponential memory is approximated stably and
-    polynomial memory is not.
+    """Yield claims with their verdicts: every family of models with random time scales approximates exponential memory
+    stably, and none approximates polynomial memory stably.
     """
     found, middle = errors.all(config, stages), {}
     for kind, expected in EXPECTED.items():

@@ -14,7 +14,7 @@ CLAIMS = {
 
 
 def run(config: SumConfig, run: Run) -> None:
-    """Measure the perturbation errors of all models."""
+    """Measure the perturbation errors of all models for exponential and for polynomial memory."""
     if config.maps != ("direct",):
         raise ArgumentError("--set maps", "direct, the only map of this experiment", ", ".join(config.maps))
     measure(config, run, TARGETS)

@@ -57,7 +57,9 @@ def start(width: int, seed: int) -> ContinuousRNN:
 
 
 def trained(config: Config, run: Run) -> dict[int, ContinuousRNN]:
-    """Return for each width the trained RNN of the seed with the smallest error over the whole horizon."""
+    """Return one trained RNN for each width. Of the RNNs of all seeds, it is the one with the smallest error on inputs
+    that are as long as the longest horizon.
+    """
     batch = cache(noisy(TARGET, config.training, config.length))
     starts = [start(m, seed) for m in config.widths for seed in range(config.seeds)]
     models = train(run, "training", starts, rnn_mean_square, batch, config.training).models
@@ -81,12 +83,14 @@ def curve(config: Config, run: Run, horizon: int, norm: Norm, search: Search, wi
 
 
 def family(config: Config, stages: Stages, horizon: int, norm: Norm, search: Search) -> PerturbationFamily:
-    """Return the perturbation errors of the trained RNNs of all widths."""
+    """Return the perturbation errors of the trained RNNs of all widths as a :class:`PerturbationFamily`."""
     return PerturbationFamily({m: curve(stages, horizon, norm, search, m) for m in config.widths})
 
 
 def run(config: Config, run: Run) -> None:
-    """Train the RNNs of all widths and seeds, then measure the perturbation errors of the best RNN of each width."""
+    """Train the RNNs of all widths and seeds. Then measure the perturbation errors of one RNN per width, the one with
+    the smallest error.
+    """
     models = trained(config, run).values()
     run.stage("spectrum", lambda: {"abscissa": torch.stack([m.eigenvalues().real.max() for m in models]).detach()})
     for key in product(config.horizons, NORMS, SEARCHES, config.widths):
@@ -94,8 +98,8 @@ def run(config: Config, run: Run) -> None:
 
 
 def figures(config: Config, stages: Stages) -> Figures:
-    """Yield a figure of the perturbation errors, with one panel for each combination of two norms and two horizons; one
-    panel repeats the published figure.
+    """Yield a figure of the perturbation errors. It has one panel for each combination of two norms and two horizons;
+    one of the panels repeats the published figure.
     """
     panels = []
     for horizon, norm in product(config.horizons, NORMS):

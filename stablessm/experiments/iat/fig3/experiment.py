@@ -57,7 +57,9 @@ class Config:
 
 
 def teacher(config: Config, i: int) -> ContinuousRNN:
-    """Return teacher number ``i``: a stable RNN for even numbers, an RNN with Gaussian weights for odd numbers."""
+    """Return the random teacher RNN number ``i``. Teachers with even numbers are stable; teachers with odd numbers have
+    Gaussian weights.
+    """
     rng = np.random.default_rng(i)
     if i % 2 == 0:
         longest = float(np.exp(rng.uniform(*np.log(LONGEST))))
@@ -75,7 +77,7 @@ def inputs(seed: int, rows: int, length: int) -> Tensor:
 
 
 def students(config: Config) -> list[ContinuousRNN]:
-    """Return one untrained student of each width for each teacher."""
+    """Return the untrained students of all teachers in one list; each teacher has one student of each width."""
     found = []
     for i in range(config.teachers):
         torch.manual_seed(i)

@@ -65,8 +65,9 @@ def cost(curves: PerturbationFamily) -> np.ndarray:
 
 
 def claims(config: Config, stages: Stages) -> Claims:
-    """Yield claims with their verdicts: with every stable map, the approximation is stable, the errors stay bounded at
-    radii at which the errors of the direct map explode, and the errors are continuous at β = 0.
+    """Yield claims with their verdicts on every stable map: models with this map approximate the target stably; their
+    errors stay bounded at radii at which the errors with the direct map explode; and the limit of the errors for large
+    widths is continuous at β = 0.
     """
     stable = [map for map in config.maps if map != CONTRAST]
     for map in stable:

@@ -13,8 +13,8 @@ from stablessm.report.figure import Figure
 
 @dataclass(frozen=True)
 class Config(images.DigitsConfig):
-    """Settings of ``lr-fig2``: one state size N, and eigenvalues on the whole disk or on a ring close to the unit
-    circle.
+    """Settings of ``lr-fig2``: one state size N, and two regions for the random eigenvalues, the whole unit disk and a
+    ring close to the unit circle.
     """
 
     sizes: tuple[int, ...] = (784,)

@@ -49,7 +49,9 @@ def run(config: Config, run: Run) -> None:
 
 
 def figures(config: Config, stages: Stages) -> Figures:
-    """Yield the published figures, and the same figures for the solver that assumes real inputs."""
+    """Yield the published figures, which use the solver ``complex``, and the same figures with the solver ``real``,
+    which assumes real inputs.
+    """
 
     rings: Placements = {f"r_min = {ring:g}": ring for ring in config.rings}
 
@@ -100,8 +102,8 @@ def table(config: Config, numbers: Mapping[tuple[float, int], float], digits: st
 
 
 def claims(config: Config, stages: Stages) -> Claims:
-    """Yield claims, with their verdicts, on how errors and condition numbers depend on state size, ring and position,
-    and on optimized eigenvalues.
+    """Yield claims, with their verdicts: how errors and condition numbers depend on the state size, on the ring and on
+    the position in the image, and whether optimized eigenvalues are better.
     """
     found = {key: images.measured(stages, *key) for key in product(config.rings, config.sizes)}
     mse, kappa = (

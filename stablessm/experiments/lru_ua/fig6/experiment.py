@@ -78,7 +78,9 @@ def medians(config: Config, stages: Stages) -> np.ndarray:
 
 
 def figures(config: Config, stages: Stages) -> Figures:
-    """Yield a figure of condition numbers: a panel for each ring and one for the optimized eigenvalues."""
+    """Yield a figure of condition numbers: one panel for each ring of random eigenvalues, and one panel for optimized
+    eigenvalues.
+    """
     kappas = {f"r_min = {ring:g}": row for ring, row in zip(config.rings, medians(config, stages), strict=True)}
     kappas["optimized for the basis"] = placed(stages)["kappa"]
     panels = []
@@ -95,8 +97,8 @@ def figures(config: Config, stages: Stages) -> Figures:
 
 
 def claims(config: Config, stages: Stages) -> Claims:
-    """Yield claims, with their verdicts, on how the condition number depends on the state size, the number of wavelets
-    and r_min, and on optimized eigenvalues.
+    """Yield claims, with their verdicts: how the condition number depends on the state size, on the number of wavelets
+    and on the inner radius r_min of the ring, and whether optimized eigenvalues are better.
     """
     median = medians(config, stages)
     along: dict[str, np.ndarray] = {

@@ -1,4 +1,6 @@
-"""Reconstructs inputs that are sparse in the Haar basis from a state with eigenvalues on the ring (0.99, 1)."""
+"""Reconstructs inputs that are sparse in the Haar basis from the state of a recurrence with eigenvalues |λ| in (0.99,
+1).
+"""
 
 from __future__ import annotations
 

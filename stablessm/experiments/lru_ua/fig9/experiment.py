@@ -240,8 +240,8 @@ def compared(error: float, other: float) -> str:
 
 
 def claims(config: Config, stages: Stages) -> Claims:
-    """Yield claims, with their verdicts, on the errors on held-out trajectories for both kinds of training, and on
-    whether good predictions need the input and the nonlinearity.
+    """Yield claims, with their verdicts, on held-out trajectories: the errors if only the MLP is trained, the errors if
+    all weights are trained, and whether good predictions need the input and the nonlinearity.
     """
     found = errors.all(config, stages)
     share = {way: float(one["share"].mean()) for way, one in found.items()}

@@ -156,7 +156,7 @@ def figures(config: LemmaConfig, stages: Stages) -> Figures:
 
 
 def claims(config: LemmaConfig, stages: Stages) -> Claims:
-    """Yield claims, with their verdicts, on lemma 8 and on each of its equations."""
+    """Yield claims, with their verdicts, on lemma 8 of LRU-UA and on each of its equations."""
     good, bad = mapped(stages, "corrected"), mapped(stages, "printed")
     slope = good["change"] / np.array(config.steps)
     uneven = float(slope.max() / slope.min() - 1)

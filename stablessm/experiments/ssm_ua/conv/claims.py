@@ -32,7 +32,7 @@ def claims(config: measured.ConvConfig, stages: Stages) -> Claims:
 
 
 def universality(config: measured.ConvConfig, tolerances: Found) -> Claim:
-    """Return the claim of proposition 3.2 with its verdict: one linear layer approximates any convolution."""
+    """Return the claim of proposition 3.2 of SSM-UA with its verdict: one linear layer approximates any convolution."""
     met = [bool(e <= t) for f in tolerances.values() for e, t in zip(f["error"], config.tolerances, strict=True)]
     last = config.tolerances[-1]
     return Claim(
@@ -47,7 +47,9 @@ def universality(config: measured.ConvConfig, tolerances: Found) -> Claim:
 
 
 def needed(config: measured.ConvConfig, tolerances: Found, orders: Found) -> Claim:
-    """Return a claim, with its verdict, on the number of states that a kernel needs, which remark 3.3 leaves open."""
+    """Return a claim, with its verdict, on the number of states that a layer needs to approximate a kernel. Remark 3.3
+    of SSM-UA leaves this number open.
+    """
     pairs = [
         (int(order), int((orders[name]["sigma"] >= tolerance).sum()))
         for name, found in tolerances.items()
@@ -112,7 +114,9 @@ def output(config: measured.ConvConfig, tolerances: Found) -> Claim:
 
 
 def jackson_claims(config: measured.ConvConfig, rates: Found) -> Claims:
-    """Yield claims, with their verdicts, on the convergence rate and the factor 1/β in theorem A.3 of IAT."""
+    """Yield claims, with their verdicts, on two statements in theorem A.3 of IAT: the convergence rate of the error,
+    and the factor 1/β in its bound.
+    """
     orders, steeper, held = np.array(config.jackson_orders), {}, []
     for name, found in rates.items():
         for alpha, bound in zip(config.alphas, found["bound"], strict=True):

@@ -124,7 +124,9 @@ def figures(config: DecayConfig, stages: Stages) -> Figures:
 
 
 def claims(config: DecayConfig, stages: Stages) -> Claims:
-    """Yield claims, with their verdicts, on the convergence rates after a layer and after an activation."""
+    """Yield claims, with their verdicts: how fast do the outputs of a layer and of an activation converge, compared
+    with the input?
+    """
     found = {slowest: one["rates"] for slowest, one in layer.all(config, stages).items()}
     told = {f"w = {slowest:g}:": float(np.median(rates)) for slowest, rates in found.items()}
     rates = np.array([*found.values()])

@@ -122,7 +122,7 @@ def gamma(config: DepthConfig, depth: int, time: np.ndarray) -> np.ndarray:
 
 
 def figures(config: DepthConfig, stages: Stages) -> Figures:
-    """Yield a figure of the errors of the forms of equation 38 against the gap between the rates, and of memory
+    """Yield two figures: the errors of the forms of equation 38 of SSM-UA against the gap between the rates; and memory
     functions for several depths.
     """
     gaps = [gap for gap in config.gaps if gap > 0]

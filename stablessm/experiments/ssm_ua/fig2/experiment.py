@@ -98,7 +98,9 @@ def _moved(model: torch.nn.Module, x: torch.Tensor) -> float:
 
 
 def figures(config: ElementwiseConfig, stages: Stages) -> Figures:
-    """Yield a figure of two functions at a coarse tolerance, and of the proven bound against the width."""
+    """Yield two figures: two functions with their approximations at a coarse tolerance; and the proven bound on the
+    error against the width.
+    """
     rows, drawn = built.all(config, stages), []
     for name in ("|x|", "tanh(50x)"):
         row = rows[name]
@@ -120,7 +122,9 @@ def figures(config: ElementwiseConfig, stages: Stages) -> Figures:
 
 
 def claims(config: ElementwiseConfig, stages: Stages) -> Claims:
-    """Yield claims, with their verdicts, on proposition 3.1 for seven functions, and on layers without memory."""
+    """Yield claims, with their verdicts, on proposition 3.1 of SSM-UA for seven functions, and on the statement that
+    the layers have no memory.
+    """
     rows = built.all(config, stages)
     held = [(row["fresh"] <= row["bound"]) & (row["bound"] <= row["tol"]) for row in rows.values()]
     within = np.concatenate(held).tolist()

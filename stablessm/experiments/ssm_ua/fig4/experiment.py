@@ -1,4 +1,6 @@
-"""Computes Volterra series by recurrences, and measures width and error against the length of the sequence."""
+"""Computes Volterra series by recurrences, and measures their width and error for sequences of several lengths (SSM-UA,
+proposition 3.9).
+"""
 
 from __future__ import annotations
 
@@ -66,7 +68,9 @@ class VolterraConfig:
 
 @stage("{name}-{length}", over=lambda config: product(config.kernels, config.lengths))
 def built(config: VolterraConfig, run: Run, name: str, length: int) -> Mapping[str, Any]:
-    """Return the width and the errors of the model that computes one Volterra kernel over sequences of one length."""
+    """Build the model that computes one Volterra kernel over sequences of one length, and return its width and its
+    errors.
+    """
     order, kernel = KERNELS[name]
     model = volterra({order: kernel}, length, tol=config.tol)
     shorter = [steps for steps in config.lengths if steps < length and (steps + 1) ** order <= WHOLE]
@@ -148,7 +152,9 @@ def figures(config: VolterraConfig, stages: Stages) -> Figures:
 
 
 def claims(config: VolterraConfig, stages: Stages) -> Claims:
-    """Yield claims, with their verdicts, on the two parts of proposition 3.9 and on the outputs of the models."""
+    """Yield claims, with their verdicts, on the two parts of proposition 3.9 of SSM-UA and on the outputs of the
+    models.
+    """
     kernel, thinned, dense = (
         [value for row in column(config, stages, key).values() for value in row]
         for key in ("kernel", "thinned", "dense")

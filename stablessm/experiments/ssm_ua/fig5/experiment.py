@@ -22,8 +22,8 @@ FAMILIES = ("RNN", "GRU", "LSTM", "SSM")
 
 @dataclass(frozen=True)
 class RandomConfig:
-    """Settings of ``su-fig5``: sizes, horizons, seeds and gains. The paper gives none; the horizon comes from the
-    authors' code.
+    """Settings of ``su-fig5``: sizes, horizons, seeds and gains. The paper gives no values; the default horizon is the
+    value in the code of its authors.
     """
 
     width: int = 64
@@ -74,7 +74,9 @@ def measured(config: RandomConfig, seed: int, family: str, gain: float, horizon:
 
 @memories.survey("{family}", over=lambda config: FAMILIES)
 def plain(config: RandomConfig, seed: int, family: str) -> MemoryCurve:
-    """Return the memory function of a random model whose recurrent weights are not scaled (gain 1)."""
+    """Return the memory function of a random model of an architecture (``family``), whose recurrent weights are not
+    scaled (gain 1).
+    """
     return measured(config, seed, family, 1.0, config.horizon)
 
 
@@ -84,7 +86,9 @@ def plain(config: RandomConfig, seed: int, family: str) -> MemoryCurve:
     seeds=lambda config: config.gain_seeds,
 )
 def scaled(config: RandomConfig, seed: int, family: str, gain: float) -> MemoryCurve:
-    """Return the memory function of a random model whose recurrent weights are multiplied by a gain."""
+    """Return the memory function of a random model of an architecture (``family``), whose recurrent weights are
+    multiplied by ``gain``.
+    """
     return measured(config, seed, family, gain, config.gain_horizon)
 
 

@@ -1,4 +1,6 @@
-"""Measures the number of weights, the operations and the memory functions of RNNs, SSMs, TCNs and transformers."""
+"""Measures the number of weights, the number of operations, and the memory functions of RNNs, SSMs, TCNs and
+transformers.
+"""
 
 from __future__ import annotations
 

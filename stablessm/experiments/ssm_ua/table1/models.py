@@ -75,7 +75,9 @@ def core(name: str, shape: Shape) -> Chain:
 
 
 def receiver(name: str, shape: Shape) -> Chain:
-    """Return a linear map from one input channel, followed by the layers of an architecture."""
+    """Return a model that consists of a linear map from one input channel to the width, followed by the layers of an
+    architecture.
+    """
     return Chain(nn.Linear(1, shape.width), *core(name, shape))
 
 

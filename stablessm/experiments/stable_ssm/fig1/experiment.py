@@ -23,14 +23,16 @@ Families: TypeAlias = Mapping[tuple[str, int, str], PerturbationFamily]
 
 
 def models_of(config: models.Config, map: str, length: int, run: Run) -> None:
-    """Train the models with one map on one sequence length, then measure their perturbation errors."""
+    """Train the models of all widths with one map on sequences of one length, then measure their perturbation
+    errors.
+    """
     models.train_models(config, run, map, length)
     for kind in models.SEARCHES:
         models.measure_family(config, run, map, length, kind)
 
 
 def jobs(config: models.Config) -> dict[str, Callable[[Run], None]]:
-    """Return one job for each map and length; a job trains the models of all widths together."""
+    """Return one job for each map and length of the sequences; a job trains the models of all widths together."""
     return {f"{map}-{T}": partial(models_of, config, map, T) for T in config.lengths for map in config.maps}
 
 

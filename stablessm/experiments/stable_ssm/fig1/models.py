@@ -1,4 +1,4 @@
-"""Trains state-space models on a polynomial memory, and measures their perturbation errors."""
+"""Trains state-space models on a target with polynomial memory, and measures their perturbation errors."""
 
 from __future__ import annotations
 

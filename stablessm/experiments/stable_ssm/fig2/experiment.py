@@ -1,4 +1,4 @@
-"""Computes gradient scales and gradient-to-weight ratios of the maps."""
+"""Computes the gradient scales G of the maps, and the gradient-to-weight ratios G/|w|."""
 
 from __future__ import annotations
 
@@ -111,15 +111,17 @@ def span(ratio: np.ndarray) -> tuple[float, float]:
 
 
 def claims(config: ScaleConfig, stages: Stages) -> Claims:
-    """Yield claims with their verdicts: G/|w| is constant only for the map ``best``; of the other maps, softplus has
-    the smallest ratio.
+    """Yield claims with their verdicts on the ratio G/|w| (gradient scale over weight): it is constant only for the map
+    ``best``, and of the other maps, softplus has the smallest ratio.
     """
     for check in (balanced, unbalanced, milder):
         yield from (check(config, found, time) for time, found in measured.all(config, stages).items())
 
 
 def balanced(config: ScaleConfig, found: Mapping[str, np.ndarray], time: Time) -> Claim:
-    """Return a claim with its verdict: for the map ``best`` with the option a, the ratio G/|w| is 2a at all weights."""
+    """Return a claim with its verdict: for the map ``best`` with the parameters a and b, the ratio G/|w| (gradient
+    scale over weight) is 2a at all weights.
+    """
     papers = "best" if time == "continuous" else "best, b = 0.5"
     (low, high), times = span(found[f"{papers} weights"][0]), span(found[f"{papers} scales"][0])
     level = high / low < config.level
@@ -141,7 +143,9 @@ def balanced(config: ScaleConfig, found: Mapping[str, np.ndarray], time: Time) -
 
 
 def unbalanced(config: ScaleConfig, found: Mapping[str, np.ndarray], time: Time) -> Claim:
-    """Return a claim with its verdict: for every map except ``best``, G/|w| varies with the time scale."""
+    """Return a claim with its verdict: for every map except ``best``, the ratio G/|w| (gradient scale over weight)
+    depends on the time scale.
+    """
     spans = {label: span(found[f"{label} scales"][0]) for label in MAPS[time] if not label.startswith("best")}
     factors = {label: high / low for label, (low, high) in spans.items()}
     return Claim(
@@ -156,7 +160,9 @@ def unbalanced(config: ScaleConfig, found: Mapping[str, np.ndarray], time: Time)
 
 
 def milder(config: ScaleConfig, found: Mapping[str, np.ndarray], time: Time) -> Claim:
-    """Return a claim with its verdict: softplus has a smaller ratio G/|w| than exp at the same eigenvalue."""
+    """Return a claim with its verdict: at the same eigenvalue, the ratio G/|w| (gradient scale over weight) is smaller
+    for softplus than for exp.
+    """
     relative = {name: found["softplus scales"][0] / found[f"{name} scales"][0] for name in ("direct", "exp")}
     shares = {name: float((r < 1).mean()) for name, r in relative.items()}
     last = {name: float(found["scales"][r >= 1].max(initial=0)) for name, r in relative.items()}

@@ -58,8 +58,8 @@ def figures(config: StudyConfig, stages: Stages) -> Figures:
 
 
 def claims(config: StudyConfig, stages: Stages) -> Claims:
-    """Yield claims, with their verdicts, on the ranges of the gradient-to-weight ratios, and on the maps with which
-    models train stably.
+    """Yield claims, with their verdicts: how wide the ranges of the gradient-to-weight ratios are, and with which maps
+    training is stable.
     """
     stable = [scheme for scheme in shown(config) if scheme not in UNSTABLE]
     if unstable := [scheme for scheme in config.maps if scheme in UNSTABLE]:
@@ -70,8 +70,8 @@ def claims(config: StudyConfig, stages: Stages) -> Claims:
 
 
 def narrower(config: StudyConfig, stages: Stages, stable: list[str], unstable: list[str]) -> Claim:
-    """Return the claim of figure 4 (a) with its verdict: gradient-to-weight ratios have narrower ranges with stable
-    maps than with unstable maps.
+    """Return the claim of figure 4 (a) of StableSSM with its verdict: the range of the gradient-to-weight ratios is
+    narrower with stable maps than with unstable maps.
     """
     ends = {s: spread(study.beginning(stages, s)["ratio"], config.limits.ends) for s in (*stable, *unstable)}
     width = {scheme: high - low for scheme, (low, high) in ends.items()}
@@ -88,8 +88,8 @@ def narrower(config: StudyConfig, stages: Stages, stable: list[str], unstable: l
 
 
 def calmer(config: StudyConfig, stages: Stages, rivals: Sequence[str]) -> Claim:
-    """Return the claim of figure 4 (b) with its verdict: training with the map ``best`` is more stable than training
-    with the other maps.
+    """Return the claim of figure 4 (b) of StableSSM with its verdict: training with the map ``best`` is more stable
+    than training with the other maps.
     """
     cells = study.at(config, stages, config.rate)
     found = study.unrest(config, cells)

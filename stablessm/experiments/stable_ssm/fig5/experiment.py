@@ -18,7 +18,9 @@ def run(config: StudyConfig, run: Run) -> None:
 
 
 def figures(config: StudyConfig, stages: Stages) -> Figures:
-    """Yield a figure of the largest and the median gradient-to-weight ratio, and of the loss, during training."""
+    """Yield a figure of three quantities during training: the largest and the median gradient-to-weight ratio, and the
+    loss.
+    """
     cells, lines = study.at(config, stages, config.rate), []
     for scheme, found in cells.items():
         steps = found["looks"].astype(float)
@@ -59,8 +61,8 @@ def claims(config: StudyConfig, stages: Stages) -> Claims:
 
 
 def smallest(typical: dict[str, float], highest: dict[str, float]) -> Claim:
-    """Return the claim of figure 5 with its verdict: the map ``best`` (with its parameter b = 0.5) has the smallest
-    gradient-to-weight ratio. ``best`` with b = 1, which is not in the paper, is left out.
+    """Return the claim of figure 5 of StableSSM with its verdict: the map ``best`` (with its parameter b = 0.5) has the
+    smallest gradient-to-weight ratio. ``best`` with b = 1, which is not in the paper, is left out.
     """
     rivals = [scheme for scheme in typical if not scheme.startswith("best")] or ["best-1"]
     ratios = [numbers[PAPERS] / min(numbers[scheme] for scheme in rivals) for numbers in (typical, highest)]

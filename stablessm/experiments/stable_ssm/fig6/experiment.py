@@ -62,8 +62,8 @@ def figures(config: StudyConfig, stages: Stages) -> Figures:
 
 
 def claims(config: StudyConfig, stages: Stages) -> Claims:
-    """Yield claims, with their verdicts, on the statements in the captions of figure 6, on the eigenvalues after
-    training, and on the memory functions.
+    """Yield claims, with their verdicts, on the statements in the captions of figure 6 of StableSSM, on the eigenvalues
+    after training, and on the memory functions.
     """
     limits, ends, rates = config.limits, final(config, stages), sorted(config.rates)
     unrest = {rate: study.unrest(config, study.at(config, stages, rate)) for rate in config.rates}
@@ -84,8 +84,8 @@ def claims(config: StudyConfig, stages: Stages) -> Claims:
 
 
 def calm(limits: Limits, rate: float, ends: Ends, unrest: Unrest, rivals: list[str]) -> Claim:
-    """Return the claim of figure 6 (a) with its verdict: at the smallest learning rate, the loss of the model with the
-    map ``best`` does not fluctuate, but is not the smallest.
+    """Return the claim of figure 6 (a) of StableSSM with its verdict: at the smallest learning rate, the loss of the
+    model with the map ``best`` does not fluctuate, but is not the smallest.
     """
     told, losses = unrest[rate], ends[rate]
     quiet = told[PAPERS] == Instability(False, 0)
@@ -101,8 +101,8 @@ def calm(limits: Limits, rate: float, ends: Ends, unrest: Unrest, rivals: list[s
 
 
 def comparable(limits: Limits, rate: float, ends: Ends, alike: Sequence[str]) -> Claim:
-    """Return the claim of figure 6 (b) with its verdict: at the second smallest learning rate, the final loss with the
-    map ``best`` is close to the final losses with the maps in ``alike``.
+    """Return the claim of figure 6 (b) of StableSSM with its verdict: at the second smallest learning rate, the final
+    loss with the map ``best`` is close to the final losses with the maps in ``alike``.
     """
     losses = ends[rate]
     behind = {scheme: losses[PAPERS] - losses[scheme] for scheme in alike}
@@ -118,8 +118,8 @@ def comparable(limits: Limits, rate: float, ends: Ends, alike: Sequence[str]) ->
 
 
 def advantage(limits: Limits, ends: Ends, rivals: list[str]) -> Claim:
-    """Return the claim in the caption of figure 6 with its verdict: the larger the learning rate, the more the loss
-    with the map ``best`` is below the losses with the other maps.
+    """Return the claim in the caption of figure 6 of StableSSM with its verdict: the larger the learning rate, the more
+    the loss with the map ``best`` is below the losses with the other maps.
     """
     rates = sorted(ends)
     gap = [_gap(ends[rate], rivals) for rate in rates]
@@ -135,8 +135,8 @@ def advantage(limits: Limits, ends: Ends, rivals: list[str]) -> Claim:
 
 
 def wins(limits: Limits, rate: float, ends: Ends, unrest: Unrest, rivals: list[str]) -> Claim:
-    """Return the claim of figure 6 (c) with its verdict: at the largest learning rate, the map ``best`` has the
-    smallest loss.
+    """Return the claim of figure 6 (c) of StableSSM with its verdict: at the largest learning rate, the map ``best``
+    has the smallest loss.
     """
     losses, told = ends[rate], unrest[rate]
     next_best = min(losses[scheme] for scheme in rivals)
@@ -153,7 +153,7 @@ def wins(limits: Limits, rate: float, ends: Ends, unrest: Unrest, rivals: list[s
 
 
 def lost(config: StudyConfig, stages: Stages) -> str:
-    """Return as text which trainings diverged, and at which step."""
+    """Return as text a list of the trainings that diverged, each with the step of the divergence."""
     cells = ((scheme, rate, study.cell(stages, scheme, rate)) for scheme in config.maps for rate in config.rates)
     found = [
         f"{scheme} at {rate:g} (step {int(cell['diverged'])})" for scheme, rate, cell in cells if cell["diverged"] >= 0

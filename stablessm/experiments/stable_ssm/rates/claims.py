@@ -135,8 +135,8 @@ def lowest(found: Survival, rivals: Sequence[str]) -> Claim:
 
 
 def calm(found: Survival, rivals: Sequence[str]) -> Claim:
-    """Return a claim with its verdict: over all learning rates, training with the map ``best`` has the fewest
-    divergences and loss spikes.
+    """Return a claim with its verdict: counted over all learning rates, training with the map ``best`` diverges least
+    often and has the fewest loss spikes.
     """
     total = {
         map: (int((found.found[map]["diverged"] >= 0).sum()), int(found.found[map]["spikes"].sum()))
@@ -153,8 +153,8 @@ def calm(found: Survival, rivals: Sequence[str]) -> Claim:
 
 
 def ratio(found: Survival) -> Claim:
-    """Return the claim of figure 5 with its verdict: maps with a larger gradient-to-weight ratio fail at smaller
-    learning rates.
+    """Return the claim of figure 5 of StableSSM with its verdict: maps with a larger gradient-to-weight ratio fail at
+    smaller learning rates.
     """
     high = {map: float(np.median(np.nanmax(one["largest"][:, 0], 0))) for map, one in found.found.items()}
     edge = np.array([np.median(found.steps[map]) for map in high])
@@ -184,7 +184,9 @@ def moves(found: Survival) -> Claim:
 
 
 def at_their_best(found: Survival) -> Claim:
-    """Return a claim, with its verdict, that compares the test losses of the maps, each at its best learning rate."""
+    """Return a claim, with its verdict, that compares the test losses of models with different maps. Each map is used
+    with its best learning rate.
+    """
     config, told, best = found.config, [], {}
     for map, one in found.found.items():
         score = np.where(found.survived[map], one["test"], np.inf).mean(1)

@@ -61,7 +61,7 @@ class RatesConfig:
                 raise ArgumentError(name, f"some of {', '.join(known)}", given)
 
     def task(self) -> Task:
-        """Return the task ``lm`` with the text of the settings."""
+        """Return the task ``lm`` with the text that these settings name."""
         return loaded(self.text, self.vocabulary, self.length)
 
     def members(self, set: str) -> list[Member]:
@@ -128,8 +128,8 @@ def _over_rates(config: RatesConfig, table: Mapping[str, np.ndarray]) -> list[Se
 
 
 def figures(config: RatesConfig, stages: Stages) -> Figures:
-    """Yield a figure of final losses, changes of the time scales and gradient-to-weight ratios against the learning
-    rate.
+    """Yield figures of three quantities against the learning rate: the final loss, the change of the time scales in
+    training, and the gradient-to-weight ratio.
     """
     trained = {set: {map: training(stages, set, map) for map in config.maps} for set in config.sets}
     label = "learning rate"

@@ -67,8 +67,8 @@ def claims(config: StudyConfig, stages: Stages) -> Claims:
 
 
 def ahead(losses: dict[str, dict[str, float]], config: StudyConfig, known: list[str]) -> Claim:
-    """Return the claim in the caption of table 2 with its verdict: language models with stable maps have lower losses
-    than language models with the direct map.
+    """Return the claim in the caption of table 2 of StableSSM with its verdict: language models with stable maps have
+    lower losses than language models with the direct map.
     """
     stable, clear = [scheme for scheme in known if scheme != "direct"], config.limits.clear
     held = [found[scheme] < found["direct"] - clear for found in losses.values() for scheme in stable]

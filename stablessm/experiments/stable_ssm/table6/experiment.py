@@ -76,7 +76,9 @@ def figures(config: Config, stages: Stages) -> Figures:
 
 
 def claims(config: Config, stages: Stages) -> Claims:
-    """Yield claims, with their verdicts, on the accuracies in table 6, and on the accuracy of the larger model."""
+    """Yield claims, with their verdicts, on the accuracies in table 6 of StableSSM, and on the accuracy of the larger
+    model.
+    """
     yield from image_tables.claims(config, stages, PUBLISHED)
     found, own = recommended(stages), config.recommended
     accuracy = 100 * float(found["test"]) if "test" in found else 0.0
