@@ -93,8 +93,8 @@ def _channels(part: Any) -> np.ndarray:
 
 
 def truth(a: Tensor, x: Tensor, g: Tensor) -> list[np.ndarray]:
-    """Compute the correct states and gradients of a and x in float64 with the reference scan, for the channels that are
-    compared. ``g`` is the gradient of the states.
+    """Compute the correct results in float64 with the reference scan, for the channels that are compared: the states,
+    the gradient of a and the gradient of x. ``g`` is the gradient of the states.
 
     The adjoint of a scan is a scan in the other direction. Autograd would take minutes for a long sequence.
     """

@@ -84,7 +84,8 @@ def _folders(root: Path) -> Iterator[Path]:
 def _ordered(runs: list[Record]) -> list[Record]:
     """Return the runs sorted by paper and id; runs that belong to no paper come last.
 
-    Several runs with the same id are sorted by how well they suit the front page, which shows only the first of them.
+    Of runs with the same id, complete runs come first, then runs of the paper's size, then the newest run. The front
+    page shows only the first run.
     """
     runs.sort(key=lambda run: str(run.folder))
     runs.sort(key=lambda run: (run.status == "complete", run.size == "paper", run.date), reverse=True)

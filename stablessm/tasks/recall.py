@@ -114,8 +114,8 @@ class MultiQueryRecallOptions(SyntheticOptions):
 @final
 class MultiQueryRecall(SyntheticTask):
     """Multi-query recall. The input k₁ v₁ … k_n v_n · · k_3 · · · k_1 · starts with pairs of a key and a value. Fillers
-    (·) follow, with queries at random places among them. A query is one of the keys; its target is the value of this
-    key.
+    (·) follow, with queries at random places among them. A query is one of the keys in these pairs; its target is the
+    value of this key.
 
     The task follows Arora et al. 2023 (Zoology). Unlike there, all fillers are the same token and the places of the
     queries are uniformly distributed, so that it is known how much a model must remember and for how long. In the

@@ -137,8 +137,8 @@ def figures(config: Config, stages: Stages) -> Figures:
 
 
 def claims(config: Config, stages: Stages) -> Claims:
-    """Yield claims with their verdicts: under perturbation, the errors of models with direct maps explode and those of
-    models with stable maps do not; and the map ``best`` has the smallest gradient-to-weight ratios.
+    """Yield claims with their verdicts: under perturbation, the errors of models with direct maps explode, and the
+    errors of models with stable maps do not; the map ``best`` has the smallest gradient-to-weight ratios.
     """
     found, stable = numbers.all(config, stages), [map for map in MAPS if map != "direct"]
     radii = {map: float(one["radius"]) for map, one in found.items()}

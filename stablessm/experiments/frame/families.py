@@ -55,8 +55,8 @@ def of_errors(widths: Sequence[int], radii: Sequence[float], errors: np.ndarray)
 
 
 def improving(family: PerturbationFamily) -> PerturbationFamily:
-    """Return a family with the curves of the narrowest models only: the models up to the first one that does not fit
-    better than all narrower models, without this model.
+    """Return the family without the widest models, if these do not fit better than narrower models. The first model
+    that does not fit better than all narrower models is left out, and so are all wider models.
 
     If a wider model does not fit better, its error is due to its training and says nothing about the width.
     """

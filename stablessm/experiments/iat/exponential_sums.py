@@ -105,8 +105,9 @@ def measure(config: SumConfig, run: Run, kinds: Iterable[str]) -> None:
 
 
 def family(config: SumConfig, stages: Stages, kind: str, map: str, horizon: int, search: Search) -> PerturbationFamily:
-    """Return the perturbation errors E_m(β) of the fitted layers of all widths m. Kind of memory, map, horizon and
-    search are given.
+    """Return the perturbation errors E_m(β) of the fitted layers of all widths m as a :class:`PerturbationFamily`. All
+    layers have the same map and are fitted to the same kind of memory; all errors come from the same horizon and
+    search.
     """
     return PerturbationFamily({m: curve(stages, kind, map, horizon, m, search) for m in config.widths})
 

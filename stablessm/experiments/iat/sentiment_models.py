@@ -44,8 +44,8 @@ class Classifier(nn.Module, ABC):
 
 @final
 class WordLSTM(Classifier):
-    """A classifier of word embeddings, one or two LSTM layers (optionally bidirectional), and a linear map from the
-    last state of the LSTM to a score.
+    """A classifier that consists of word embeddings, one or two LSTM layers (optionally bidirectional), and a linear
+    map from the last state of the LSTM to a score.
 
     >>> WordLSTM("BiLSTM", words=50, embedding=4, hidden=8, dropout=0.0)(torch.tensor([[1, 7, 7], [1, 9, 0]])).shape
     torch.Size([2])

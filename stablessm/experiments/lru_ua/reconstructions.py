@@ -102,7 +102,7 @@ def seen(config: DigitsConfig, run: Run) -> Mapping[str, Tensor]:
 
 def eigenvalues(placement: Placement, size: int, length: int, draw: int = 0) -> Tensor:
     """Return the eigenvalues, (size,) complex128, of a placement: roots of unity, optimized eigenvalues, or random
-    eigenvalues on a ring, of which ``draw`` is the seed.
+    eigenvalues on a ring, drawn with the seed ``draw``.
     """
     if placement == "roots":
         return roots_of_unity(size)

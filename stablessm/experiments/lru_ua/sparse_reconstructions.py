@@ -1,5 +1,5 @@
-"""Reconstructs the inputs so far from the state, at many steps; the inputs are sparse in the Haar basis. Shared by
-figures 7 and 8 of LRU-UA.
+"""Reconstructs, at many steps, all inputs up to this step from the state. The inputs are sparse in the Haar basis.
+Shared by figures 7 and 8 of LRU-UA.
 """
 
 from __future__ import annotations

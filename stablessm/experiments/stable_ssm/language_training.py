@@ -134,8 +134,8 @@ class _Seen(Hooks):
         self.tracker.update()
 
     def updated(self, step: int) -> None:
-        """Every ``every`` steps, check whether the training has diverged. Each check waits for the GPU; on a CPU every
-        step is checked.
+        """Check whether the training has diverged: on a CPU after every step; on a GPU every ``every`` steps, because a
+        check waits for the GPU.
         """
         if self.gradient.task.device.type == "cpu" or step % self.every == 0:
             self.look(step)

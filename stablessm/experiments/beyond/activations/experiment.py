@@ -38,9 +38,9 @@ class ActivationConfig:
 
 
 def shifted(ensemble: str, width: int, margin: float) -> Tensor:
-    """Return a random Gaussian matrix G - s I. The shift s makes the largest real part of its eigenvalues -margin
-    (+margin for ``unstable``). For ``dissipative``, the shift makes the largest eigenvalue of its symmetric part
-    -margin.
+    """Return a random matrix G - s I with a Gaussian matrix G. The shift s is chosen such that the largest real part of
+    an eigenvalue of G - s I is -margin (+margin for ``unstable``). For ``dissipative``, it is chosen such that the
+    largest eigenvalue of the symmetric part of G - s I is -margin.
     """
     G = torch.randn(width, width, dtype=torch.float64) * width**-0.5
     largest = torch.linalg.eigvalsh((G + G.mT) / 2) if ensemble == "dissipative" else torch.linalg.eigvals(G).real

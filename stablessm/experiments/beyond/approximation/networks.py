@@ -41,7 +41,8 @@ class Attention(nn.Module):
 
 
 def rotated(x: Tensor) -> Tensor:
-    """Rotate each pair of channels of x (…, T, D) by an angle proportional to the position (rotary position embedding).
+    """Rotate pairs of channels of x (…, T, D) by angles that are proportional to the position (rotary position
+    embedding). Every pair has its own angle per position.
 
     >>> x = torch.randn(1, 6, 4).expand(6, 6, 4)[:, :1].transpose(0, 1)  # one vector at six positions
     >>> gram = rotated(x)[0] @ rotated(x)[0].T

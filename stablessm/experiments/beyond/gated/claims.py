@@ -111,8 +111,8 @@ def _losses(config: Any, task: str, stable: list[str], found: dict[str, dict[str
 
 
 def _unstable(config: Any, tables: dict[str, dict[str, dict[str, np.ndarray]]]) -> Claim:
-    """Return a claim with its verdict: whenever training with the direct map fails, the recurrence has become unstable,
-    which means that its largest eigenvalue λ is positive.
+    """Return a claim with its verdict: if training with the direct map fails, the reason is in most cases that the
+    recurrence has become unstable, which means that its largest eigenvalue λ is positive.
     """
     failed = [(row["direct"]["largest"], ~survived(config, row["direct"])) for row in tables.values()]
     count = sum(int(lost.sum()) for _, lost in failed)

@@ -51,8 +51,8 @@ def figures(config: SumConfig, stages: Stages) -> Figures:
 
 
 def climbed(config: SumConfig, stages: Stages, map: str, horizon: int) -> PerturbationFamily:
-    """Return the perturbation errors that the search by gradient ascent found, which are larger than those of random
-    draws.
+    """Return the perturbation errors that the search by gradient ascent found. They are larger than the errors that
+    random draws find.
     """
     return family(config, stages, "polynomial", map, horizon, "ascent")
 

@@ -26,7 +26,8 @@ class Config(images.DigitsConfig):
 @stage("image-by-image")
 def directly(config: Config, run: Run) -> dict[str, float]:
     """Reconstruct the images one by one with the first draw of eigenvalues on the last ring, and return the mean square
-    error. It checks the other errors, which are computed for all images at once from a matrix factorization.
+    error. This number checks the errors in the other stages, which are computed for all images at once from a matrix
+    factorization.
     """
     parts = images.differences(config, config.rings[-1], config.sizes[0])
     return {"mse": sum(float(part.square().sum()) for part in parts) / images.pixels(config).numel()}

@@ -151,8 +151,9 @@ def slowly(start: LinearRNNMLP, moved: LinearRNNMLP, part: float) -> dict[str, T
 
 
 def predicted(config: Config, run: Run, way: str, u: Tensor) -> Tensor:
-    """Return the outputs for the held-out inputs u that are predicted in one of four ways: by a trained model, by a
-    linear readout (``linear``), or by the mean trajectory (``mean``).
+    """Return the outputs for the held-out inputs u that are predicted in one of four ways: by a model of which only the
+    MLP was trained (``fixed``), by a model of which all weights were trained (``end-to-end``), by a linear readout
+    (``linear``), or by the mean trajectory (``mean``).
     """
     if way in WAYS:
         device = config.fixed.chosen_device()

@@ -1,6 +1,6 @@
 """Checks lemma 8 of LRU-UA. Let T_k be a causal map that computes the output at position k. The lemma says that one
-causal map, continuous in the position, gives the outputs of all T_k. Its equations are checked as printed and as
-corrected.
+causal map, continuous in the position, gives the outputs of all T_k. The equations of the lemma are checked as printed
+and as corrected.
 """
 
 from __future__ import annotations

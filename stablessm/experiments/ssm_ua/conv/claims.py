@@ -19,8 +19,9 @@ Found = Mapping[str, Mapping[str, np.ndarray]]
 
 
 def claims(config: measured.ConvConfig, stages: Stages) -> Claims:
-    """Yield claims, with their verdicts: one layer approximates every convolution, how many states it needs, lower and
-    upper bounds on the error of the kernel, the error of the layer's output, and a comparison with trained models.
+    """Yield claims, with their verdicts, on these topics: the approximation of any convolution, the number of states,
+    lower and upper bounds on the error of the kernel, the error of the layer's output, and a comparison with trained
+    models.
     """
     tolerances, orders = measured.by_tolerance.all(config, stages), measured.by_order.all(config, stages)
     yield universality(config, tolerances)
@@ -73,8 +74,8 @@ def needed(config: measured.ConvConfig, tolerances: Found, orders: Found) -> Cla
 
 
 def hankel_limit(config: measured.ConvConfig, orders: Found) -> Claim:
-    """Return a claim with its verdict: the errors of sums of m exponentials are compared with the Hankel singular value
-    σ_(m+1) of the kernel, a lower bound on their ℓ¹ error.
+    """Return a claim with its verdict: every sum of m exponentials has an ℓ¹ error of at least σ_(m+1), a Hankel
+    singular value of the kernel; and the largest error of the sum that this library fits is at most σ_(m+1).
     """
     low, high = [], []
     for found in orders.values():

@@ -1,5 +1,5 @@
 """Bounds how fast sums of m exponentials approximate a kernel: theorem A.3 of IAT with an explicit constant. The sums
-are polynomials in s = e^(-βt/(α+1)); the kernel and its first α derivatives decay like e^(-βt).
+are polynomials in s = e^(-βt/(α+1)); the kernel and its first α derivatives decay at least as fast as e^(-βt).
 """
 
 from __future__ import annotations

@@ -64,8 +64,8 @@ def equation(formula: str, first: Tensor, second: Tensor, C: Tensor, U1: Tensor,
     ``printed``, or ``quotient`` (corrected, but computed with the printed quotient, which is inaccurate for nearly
     equal rates).
 
-    The other forms replace the quotient by an expression without cancellation: (e^(bt) - e^(at)) / (b - a) =
-    e^((a+b)t/2) · t · sinh(z)/z with z = (b - a)t/2.
+    The forms ``ours`` and ``printed`` are computed without the quotient, by an expression without cancellation: (e^(bt)
+    - e^(at)) / (b - a) = e^((a+b)t/2) · t · sinh(z)/z with z = (b - a)t/2.
     """
     a, b, t = first[:, None], second[None, :], times[:, None, None]
     if formula == "quotient":

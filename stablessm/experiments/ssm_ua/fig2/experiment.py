@@ -1,5 +1,5 @@
 """Computes elementwise functions by two layers without memory, and compares the width of the layers with the proven
-error (SSM-UA, proposition 3.1).
+bound on their error (SSM-UA, proposition 3.1).
 """
 
 from __future__ import annotations

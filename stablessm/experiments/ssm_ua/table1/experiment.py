@@ -138,9 +138,7 @@ def figures(config: TableConfig, stages: Stages) -> Figures:
 
 
 def exponent(values: np.ndarray, lengths: tuple[int, ...]) -> float:
-    """Return the exponent p of the growth of a quantity as length^p, computed from its values at the last two
-    lengths.
-    """
+    """Return the exponent p of a quantity that grows as length^p, computed from its values at the last two lengths."""
     return float(np.log(values[-1] / values[-2]) / np.log(lengths[-1] / lengths[-2]))
 
 

@@ -73,8 +73,8 @@ def claims(config: models.Config, stages: Stages) -> Claims:
 
 
 def bounded(config: models.Config, found: Families) -> Claim:
-    """Return a claim with its verdict: with stable maps the perturbation errors stay bounded at radii at which they
-    explode with the direct map.
+    """Return a claim with its verdict: at radii at which the perturbation errors with the direct map explode, the
+    perturbation errors with stable maps stay bounded.
     """
     told, held = [], []
     for length in config.lengths:

@@ -68,8 +68,8 @@ def s4d_start(width: int, length: int, seed: int) -> S4D:
 
 
 def start(width: int, length: int, seed: int) -> RealSSM:
-    """Return an untrained model whose time scales range from one step to the length of the sequence. Its eigenvalues, B
-    and C depend only on the arguments; models with other maps are made from it without changing them.
+    """Return an untrained model whose time scales range from one step to the length of the sequence. Its map is
+    ``direct``. Models with other maps are made from this model and keep its eigenvalues, B and C.
     """
     torch.manual_seed(seed)
     rates = -1 / timescales(width, 1.0, float(length))

@@ -64,8 +64,8 @@ def start(config: Config, map: str, seed: int) -> RealSSM:
 
 
 def ratios(weights: Mapping[str, Tensor], gradients: Mapping[str, Tensor]) -> Tensor:
-    """Return quantiles of |gradient| / |weight| over the modes, (models, quantiles). The names in ``weights`` and
-    ``gradients`` are those of the parameters.
+    """Return quantiles of |gradient| / |weight| over the modes, (models, quantiles). ``weights`` and ``gradients`` map
+    the names of parameters to tensors whose first axis is the model.
     """
     at = torch.tensor(QUANTILES).to(weights["w"])
     return ratio(gradients["w"], weights["w"]).quantile(at, dim=1, interpolation="higher").mT

@@ -31,8 +31,8 @@ def run(config: StudyConfig, run: Run) -> None:
 
 
 def spread(ratio: np.ndarray, left_out: float) -> tuple[float, float]:
-    """Return the smallest and the largest gradient-to-weight ratio over the modes. Before, the fraction ``left_out`` of
-    the modes with the smallest ratios and as many with the largest are removed.
+    """Return the smallest and the largest gradient-to-weight ratio over the modes that remain when extreme modes are
+    removed: the fraction ``left_out`` of the modes with the smallest ratios, and the same fraction with the largest.
     """
     low, high = np.quantile(ratio, [left_out, 1 - left_out], method="nearest")
     return float(low), float(high)

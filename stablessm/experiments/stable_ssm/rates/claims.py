@@ -49,8 +49,9 @@ class Survival:
         return f"{middle:g}" if low == high else f"{middle:g} ({low:g} to {high:g})"
 
     def clearly(self, one: str, other: str) -> bool:
-        """Return whether every seed survives larger learning rates with the map ``one`` than any seed with the map
-        ``other``.
+        """Return whether the map ``one`` is ahead with every seed. For each map and seed there is a largest learning
+        rate that survives; the smallest of these rates with the map ``one`` must exceed the largest of them with the
+        map ``other``.
         """
         return bool(self.steps[one].min() > self.steps[other].max())
 
