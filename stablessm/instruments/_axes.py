@@ -9,8 +9,9 @@ if TYPE_CHECKING:
 
 
 def on(ax: Axes | None, width: float = 6) -> Axes:
-    """Return the Matplotlib axes ``ax`` or, if it is None, the axes of a new figure ``width`` inches wide; no window
-    opens.
+    """Return ``ax`` or, if ``ax`` is None, the axes of a new Matplotlib figure.
+
+    The new figure is ``width`` inches wide. No window opens.
     """
     from matplotlib.figure import Figure
 

@@ -42,8 +42,9 @@ def is_mask(path: str, tensor: Tensor) -> bool:
 
 
 def first_bad(bad: Tensor, order: Order, latest: bool) -> tuple[int, ...]:
-    """Return the index of the first True entry of a mask; a sequence is searched step by step, from the end if
-    ``latest``.
+    """Return the index of the first True entry of a mask.
+
+    In a sequence, this is an entry of the earliest time step with a True entry, or of the latest if ``latest`` is True.
     """
     if order is None:
         return _unravel(bad)

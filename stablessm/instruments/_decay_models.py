@@ -85,7 +85,10 @@ class Fit:
 
 
 def fit_laws(windows: list[Points]) -> list[dict[LawName, Fit]]:
-    """Fit all laws of decay to several windows of a curve (a law needs more points than parameters)."""
+    """Fit all laws of decay to several windows of a curve; return the best fit of each law, for each window.
+
+    A window is not fitted by laws that have as many parameters as the window has points, or more.
+    """
     rows: list[tuple[int, LawName]] = []
     starts: list[np.ndarray] = []
     for index, window in enumerate(windows):
@@ -157,7 +160,10 @@ def _minimize(
 
 
 def _residual(theta: np.ndarray, sign: np.ndarray, s: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the residuals of fitted laws of decay, and their derivatives with respect to all parameters."""
+    """Return the residuals of laws of decay, and the derivatives of the residuals with respect to all seven parameters.
+
+    A residual is the logarithm of the law minus the logarithm y of the curve.
+    """
     a, p, g, b, q, c, d = (theta[:, parameter, None] for parameter in range(7))
     shift, log_s = np.exp(g), np.log(np.maximum(s, 1e-12))
     log_u = np.log(s + shift)
@@ -212,7 +218,10 @@ def _starts(free: tuple[int, ...], window: Points) -> Iterator[np.ndarray]:
 
 
 def _single(main: tuple[int, ...], s: np.ndarray, y: np.ndarray, weight: np.ndarray, zooms: int = 1) -> np.ndarray:
-    """Fit a law of decay with one term by a search over its nonlinear parameter, with a linear fit at every value."""
+    """Fit a law of decay with one term; return its parameters, and 1 for the sign of the absent second term.
+
+    The nonlinear parameter is searched on a grid. At each grid point, the other parameters are fitted linearly.
+    """
     theta = np.array([ABSENT, 0.0, 0.0, 0.0, 0.0, ABSENT, 0.0, 1.0])
     low, high = math.log(1e-3 * s[s > 0].min()), math.log(3.0)
     if Q in main:

@@ -61,12 +61,12 @@ class Windows:
 
 
 def noise_floor(time: np.ndarray, value: np.ndarray, negligible: float) -> tuple[float, float]:
-    """Return the noise floor of a curve: the 90 % quantile and the mean of its flat tail, or (0, 0) without a flat
-    tail.
+    """Return the level and the mean of the noise floor of a curve, or (0, 0) if the curve does not end in a flat tail.
 
-    The values of the tail are below ``negligible``. The tail begins after the last sample above three times that
-    quantile. The first third of the tail is left out, since the decay may still show there. The rest is a floor if it
-    falls by at most 15 %.
+    The level is the 90 % quantile of the last tenth of the samples, and must be below ``negligible``. The tail begins
+    after the last sample above three times the level. The first third of the tail is left out, since the decay may
+    still show there. The rest counts as flat if it falls by at most 15 % or by at most four standard errors; the mean
+    is computed over this rest.
     """
     n = len(value)
     level = float(np.quantile(value[-max(FEWEST, n // 10) :], 0.9))
@@ -90,9 +90,9 @@ def noise_floor(time: np.ndarray, value: np.ndarray, negligible: float) -> tuple
 def windows(time: np.ndarray, value: np.ndarray, offset: float, level: float) -> Windows | None:
     """Reduce a curve above its noise floor to points in windows; return None if too few samples are above the floor.
 
-    The mean of the floor (``offset``) is subtracted. The first sample is left out, because it may belong to a skip
-    connection. The windows begin after the maximum of the curve, or at the beginning if the maximum is in the second
-    half.
+    ``offset`` and ``level`` are the mean and the level of the floor. The mean is subtracted from the curve. The first
+    sample is left out, because it may belong to a skip connection. The windows begin after the maximum of the curve,
+    or at the beginning if the maximum is in the second half.
     """
     kept = value > CLEAR / 2 * offset
     kept[0] = False
@@ -153,8 +153,8 @@ def _is_white(y: np.ndarray) -> bool:
     """Return True if fast changes of a curve's logarithm are white noise, by Fisher's test of the largest spectral
     line.
 
-    The spectrum is that of second differences, divided by the spectrum of second differences of white noise. Its lowest
-    quarter, where a law leaves a trace, is left out.
+    The spectrum is the spectrum of second differences, divided by the spectrum of second differences of white noise.
+    Its lowest quarter is left out, because the decay itself contributes to it.
     """
     n = len(y) - 2
     if n < _FEWEST_WHITE:
@@ -183,7 +183,7 @@ def _crests(y: np.ndarray, dip: float) -> tuple[np.ndarray | None, float]:
 
 
 def _after_dips(y: np.ndarray, dip: float) -> int:
-    """Return the index of the first sample after the last dip in the logarithm y of a curve."""
+    """Return the index of the first sample after the last dip in the logarithm y of a curve; 0 without a dip."""
     from scipy.signal import find_peaks
 
     dips = find_peaks(-y, prominence=dip)[0]
@@ -221,10 +221,10 @@ def _blocks(s: np.ndarray, y: np.ndarray, sigma: float, floor: np.ndarray) -> Po
 
 
 def _noise(time: np.ndarray, y: np.ndarray) -> float:
-    """Estimate the standard deviation of noise from the distances of samples to polynomials through neighboring
-    samples.
+    """Estimate the standard deviation of the noise of a curve.
 
-    The polynomial has one, two or three neighbors on each side, whichever gives the smallest estimate.
+    Each sample is compared with the polynomial through its one, two or three neighbors on each side. The smallest of
+    the three estimates is returned.
     """
     found = []
     for reach in (1, 2, 3):

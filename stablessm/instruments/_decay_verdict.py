@@ -1,4 +1,4 @@
-"""Decides which kind of decay a curve has, and returns the evidence and an interval of the parameter.
+"""Decides which kind of decay a curve has, with the evidence and an interval for the rate, exponent or stretch.
 
 Every law votes for a kind of decay in every window. The first window in which a law fits within the noise decides, by
 the Bayesian information criterion (BIC); later windows must not contradict it. If no law fits, the curve is exponential
@@ -91,7 +91,10 @@ def decide(seen: Windows, margin: float, log_negligible: float) -> Verdict:
 
 
 def _followed(judged: list[Judgment], first: int, margin: float, seen: Windows) -> Verdict:
-    """Decide from the first window that a law fits; return ``undecided`` if later windows contradict the law."""
+    """Decide the kind of decay from window ``first``, the first one in which a law fits within the noise.
+
+    The verdict is ``undecided`` if the evidence is too weak or if later windows contradict the law.
+    """
     chosen, later = judged[first], judged[first + 1 :]
     kind, evidence = chosen.vote, chosen.evidence
     name = chosen.name
@@ -162,10 +165,15 @@ def _claim(kind: Kind, best: Fit, judged: list[Judgment], beaten: str, evidence:
 def _unfollowed(judged: list[Judgment], undecided: Verdict, seen: Windows) -> Verdict:
     """Return exponential, polynomial or undecided for a curve that no law fits, such as a curve of many modes.
 
-    The curve is exponential if its envelope, or what follows its last dip, falls evenly and further than a power of
-    time could; if it falls less far, but at the same rate everywhere; or if every window says so, and all but the
-    first, which may contain a transient, clearly. It is polynomial if it approaches a power of time. A stretched
-    exponential can fall evenly too, so a curve with the same stretch in all windows but the last is undecided.
+    The curve is exponential in three cases:
+
+    - Its envelope, or the curve after its last dip, falls evenly and further than a power of time could.
+    - It falls less far, but at the same rate everywhere.
+    - Every window votes for an exponential. All windows but the first, which may contain a transient, have clear
+      evidence.
+
+    The curve is polynomial if it approaches a power of time. A stretched exponential can fall evenly, too. A curve to
+    which the same stretch fits in all windows but the last is therefore undecided.
     """
     modes = [each.fits["mode"] for each in judged]
     fall = _fall(judged[-1].window)
@@ -193,8 +201,9 @@ def _unfollowed(judged: list[Judgment], undecided: Verdict, seen: Windows) -> Ve
 def _by_envelope(seen: Windows, undecided: Verdict, least: float) -> Verdict:
     """Return the verdict exponential if the envelope of a curve falls far and evenly, otherwise ``undecided``.
 
-    The rate is the slope of that line, or of the last half if the curve has no waves. Its interval spans the slopes of
-    all, of the last three quarters and of the last half, and their continued trend, with room for waves.
+    Straight lines are fitted to the logarithm of the whole envelope, of its last three quarters and of its last half.
+    The rate is the slope of the first line if the curve has waves, otherwise of the last. The interval of the rate
+    contains all three slopes and a continuation of their trend, and is widened by the uncertainty from waves.
     """
     s, y = seen.envelope.s, seen.envelope.y
     span = float(s[-1] - s[0])
@@ -220,9 +229,9 @@ def _by_powers(judged: list[Judgment], undecided: Verdict, seen: Windows) -> Ver
     """Return the verdict polynomial if a power law clearly fits best in all windows but the first, with similar
     exponents.
 
-    Such a curve approaches its power slowly, so that a single law with a shift does not follow all of it. The exponent
-    changes less and less from window to window, whereas above a constant it changes more and more. The interval
-    includes the continued trend of the exponents.
+    Such a curve approaches its power slowly, so that a single law with a shift does not fit all of it. The exponent
+    changes less and less from window to window. (It would change more and more if the curve fell to a constant.) The
+    interval includes a continuation of the trend of the exponents.
     """
     later = judged[1:]
     clear = all(each.best.law == "power" and each.evidence >= _CLEARLY for each in later)
@@ -266,7 +275,7 @@ def _evenness(window: Points) -> float:
 
 
 def _rests(last: Judgment, noisy: bool) -> bool:
-    """Return True if the second half of the last window is flat, or if the largest value of the window is the last.
+    """Return True if the second half of the last window is flat, or if the window ends about at its largest value.
 
     If the curve is noisy, return True if the trend over the last window is flat or rises.
     """

@@ -1,4 +1,8 @@
-"""Decides which kind of decay each law fitted to a window of a curve supports, and which law fits the window best."""
+"""The judgment of one window of a curve.
+
+Several laws were fitted to the window. Each law votes for a kind of decay. The law that fits best gives the vote of
+the window.
+"""
 
 from __future__ import annotations
 
@@ -45,10 +49,13 @@ class Judgment:
     window: Points
     vote: Kind
     evidence: float
+    """Difference of log likelihoods between the best law and ``rival``."""
     rival: Fit | None
+    """The best of the laws that vote for another kind of decay; None if there are none."""
     best: Fit
     fits: dict[LawName, Fit]
     laws: list[tuple[float, Kind, Fit]]
+    """Criterion (BIC), vote and fit of every law that votes, best law first."""
 
     @property
     def name(self) -> str:
@@ -61,12 +68,11 @@ class Judgment:
         return self.best.misfit <= FOLLOWS or self.best.rms <= CLOSELY
 
     def close(self, kind: Kind) -> list[Fit]:
-        """Return the laws of one kind of decay that fit about as well as the best law; the reported interval covers all
-        of them.
+        """Return the laws of one kind of decay that the reported interval has to cover.
 
-        These fit about as well as the best law. Where no law follows the points, these are one mode, two modes, and a
-        mode times a moderate power: after a transient the first two tend to overestimate the final rate, and the last
-        to underestimate it.
+        These are the laws that fit about as well as the best law. If no law fits within the noise, these are one mode,
+        two modes, and a mode times a moderate power: after a transient, the first two tend to overestimate the final
+        rate, and the last tends to underestimate it.
         """
         found = [(score, fit) for score, vote, fit in self.laws if vote == kind]
         if self.best.misfit <= FOLLOWS:
@@ -150,7 +156,10 @@ def _main_vote(fit: Fit, begin: float, end: float) -> Kind | None:
 
 
 def _by_fall(kind: Kind, fall: float, half: float) -> Kind:
-    """Return ``kind`` if a fitted law falls far enough in its window, otherwise ``none`` or ``undecided``."""
+    """Return ``kind`` if a fitted law falls far enough in its window, ``none`` if it is surely flat, or ``undecided``.
+
+    ``fall`` is the fall of the logarithm of the law, and ``half`` the half width of the interval of the fall.
+    """
     if fall + half < _SURELY_FLAT and fall < max(FLAT, 1.5 * half):
         return "none"
     return "undecided" if fall < (_STRETCHED_SEEN if kind == "stretched" else _SEEN) else kind

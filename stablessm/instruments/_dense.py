@@ -107,8 +107,9 @@ def _points(alpha: Tensor, beta: Tensor, time: Time, *, real: bool) -> Tensor:
     """Return the points of the stability boundary that are closest to the fractions α/β, and the midpoints between
     these points.
 
-    Rounding moves a double eigenvalue off the boundary by √eps or more. Several eigenvalues are therefore used at any
-    distance: a false point costs only one evaluation, but a missing point would invalidate the guarantee.
+    Only the 64 fractions nearest to the boundary (more if more lie on it) are used. They are used whatever their
+    distance, because rounding moves a double eigenvalue off the boundary by √eps or more: a false point costs only one
+    evaluation, but a missing point would invalidate the guarantee.
     """
     if time == "continuous":
         off, along = alpha.real.abs(), alpha.imag

@@ -42,8 +42,9 @@ class Seen:
 
 
 def sequence_first(tensors: Iterable[tuple[str, Tensor]], module: nn.Module) -> Iterator[tuple[str, Tensor, Order]]:
-    """Yield the tensors of a module; the first is marked as a sequence, with its order of axes, if it has three
-    dimensions.
+    """Yield (path, tensor, order of axes) for the given tensors of a module.
+
+    The first tensor counts as a sequence if it has three dimensions. The order is None for all other tensors.
     """
     first: Order = "time" if getattr(module, "batch_first", True) is False else "batch"
     for i, (path, tensor) in enumerate(tensors):
@@ -51,7 +52,7 @@ def sequence_first(tensors: Iterable[tuple[str, Tensor]], module: nn.Module) -> 
 
 
 def grows(module: nn.Module) -> bool:
-    """Return True if the values of a recurrence can grow without bound, which a tanh nonlinearity prevents."""
+    """Return False if a recurrent module has a tanh nonlinearity, so that its values cannot grow; otherwise True."""
     return "tanh" not in str(getattr(module, "mode", getattr(module, "nonlinearity", ""))).lower()
 
 
@@ -61,9 +62,10 @@ def within(name: str, outer: str) -> bool:
 
 @torch.no_grad()
 def first_bad_step(module: Any, x: Tensor, state: Any = None, *, limit: float | None) -> tuple[int, Tensor, Any] | None:
-    """Run a module step by step; return the first bad step with its output and state, or None.
+    """Run a module step by step until an output is bad; return the index, output and state of this step.
 
-    This is necessary because a convolution spreads one overflow over all times.
+    Returns None if no output is bad or if the module cannot run step by step. One pass would not tell the step, because
+    a convolution spreads one overflow over all times.
     """
     try:
         for time, x_t in enumerate(x.unbind(1)):

@@ -76,9 +76,9 @@ def first_cause(
     steep: bool = False,
     place: Callable[[], str] = str,
 ) -> Replay:
-    """Run a module again; return the cause of the first bad value, and the weights that were multiplied many times.
+    """Run a module again with the same arguments, and return what the operations show about the first bad value.
 
-    With ``steep`` the cause of a bad gradient is searched: only operations that depend on a trainable tensor count. If
+    ``steep`` searches for the cause of a bad gradient. Then only operations that depend on a trainable tensor count. If
     all their values are finite, the cause is ``slope`` if a function has an infinite slope, or ``overflow`` if values
     are so large that products with them overflow. ``place`` returns the name of the module that is running.
     """
@@ -99,11 +99,10 @@ def first_cause(
 def unstable_weight(
     module: nn.Module, *, often: frozenset[int] = frozenset(), repeated: bool = False
 ) -> tuple[str, float] | None:
-    """Return the name and the spectral radius of the recurrent matrix with the largest spectral radius; None unless
-    above 1.
+    """Return the name and the spectral radius of the recurrent matrix of a module with the largest spectral radius.
 
-    A square matrix is recurrent if its name begins with ``weight_hh``, if it is among ``often`` (addresses), or if the
-    module ran repeatedly in one pass.
+    Returns None if no spectral radius is above 1. A square matrix counts as recurrent if its name begins with
+    ``weight_hh``, if its address is in ``often``, or if the module ran repeatedly in one pass (``repeated``).
     """
     found = {}
     for name, weight in module.named_parameters(recurse=False):
@@ -116,7 +115,9 @@ def unstable_weight(
 
 @contextmanager
 def _restored_afterwards(module: nn.Module) -> Iterator[None]:
-    """Return a context that restores a module's buffers (such as running means) and the random state at its end."""
+    """Return a context manager that restores a module's buffers (such as running means) and the random state on
+    exit.
+    """
     buffers = {name: buffer.clone() for name, buffer in module.named_buffers()}
     with torch.random.fork_rng():
         try:

@@ -53,7 +53,7 @@ class Growth:
                     self._sizes[index].append(math.log(size))
 
     def fastest(self) -> tuple[Tensor, float] | None:
-        """Return the weight whose products grow fastest, and the growth factor per product, or None if none grow."""
+        """Return the weight whose products grow fastest, and the growth factor per product; None if none grow."""
         rates = [_rate(sizes) for sizes in self._sizes]
         best = max(range(len(rates)), key=rates.__getitem__, default=0)
         return (self._weights[best], math.exp(rates[best])) if rates and rates[best] > 0 else None

@@ -30,7 +30,11 @@ class ImpulseResponse:
 
     @classmethod
     def on(cls, inputs: Tensor) -> ImpulseResponse:
-        """Create the object for given inputs (B, T, d_input), with shifted copies of the inputs if memory allows."""
+        """Prepare the computation of outputs for given inputs (B, T, d_input).
+
+        If memory allows, all shifted copies of the inputs are stored, so that each convolution becomes one product with
+        a matrix.
+        """
         batch, steps, channels = inputs.shape
         if batch * steps**2 * channels * inputs.element_size() > SHIFTED_BYTES:
             return cls(inputs, None)

@@ -28,8 +28,9 @@ def reach(norm: str, bound: float) -> float:
 @final
 @dataclass(frozen=True)
 class Gain:
-    """The gain of a linear model with kernel ρ at each time: the largest |ρ x|₂ over inputs x, and the input that
-    attains it.
+    """The gain of a linear model with kernel ρ at each time: the largest |ρ x|₂ of all inputs x that a norm allows.
+
+    The norm is an option of :func:`stablessm.memory_function`; see :func:`largest_gain`.
     """
 
     value: Tensor
@@ -44,9 +45,9 @@ class Gain:
 def gain(
     system: System, horizon: int, dt: float, norm: str, bound: float, warm_up: int, *, assume: bool
 ) -> Gain | None:
-    """Return the gain of a linear model at times 0, dt, …, computed in chunks; None if the model is not linear.
+    """Return the gain of a linear model at the times 0, dt, …; return None if the model is not linear.
 
-    Linearity is tested for inputs up to the size ``reach``, unless ``assume`` is set.
+    Linearity is tested with inputs up to the size ``reach(norm, bound)``, unless ``assume`` is True.
     """
     size = reach(norm, bound)
     if system.pooled or not (assume or (superposes(system, size) and superposes(system, size / 100))):
@@ -71,11 +72,11 @@ def gain(
 
 
 def _responses(system: System, horizon: int, size: float, warm_up: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Yield the impulse response in chunks (·, d_output, d_input), each with an error and a size that show if H is
-    linear.
+    """Yield the impulse response in chunks (·, d_output, d_input), each with two numbers for a test of linearity.
 
-    The numbers are the largest difference between the summed impulse response and the responses to two constant inputs,
-    and the size of these responses.
+    The model also runs on two constant inputs. If it is linear, its responses to them are sums over the impulse
+    response. The first number is the largest difference between the responses and these sums. The second number is the
+    largest entry of the responses.
     """
     d = system.d_input
     # random directions: a model may respond to differences of channels alone, or only above a threshold
@@ -143,8 +144,11 @@ def continuous_kernel(system: System, horizon: int) -> Iterator[Tensor]:
 
 
 def largest_gain(kernel: Tensor, norm: str, bound: float) -> tuple[Tensor, Tensor, bool]:
-    """Return the largest |ρ x|₂ over inputs x at each time, the inputs that attain it, and True if the maximum is
-    exact.
+    """Return the largest |ρ x|₂ at each time, the inputs that attain it, and whether this is the exact maximum.
+
+    The maximum is taken over the inputs x with |x|₂ ≤ 1 (``ball``), over the unit vectors of the channels (``unit``),
+    or over the inputs with |x|_∞ ≤ 1 (``plus_one``). The inputs that are returned for ``ball`` have the size ``bound``.
+    The value is a lower bound for ``plus_one`` with several outputs and more than ``MAX_CORNERS`` inputs.
     """
     kernel = kernel.double().cpu()
     if norm == "ball":

@@ -26,7 +26,10 @@ ONE_BY_ONE = ("cpu",)
 @final
 @dataclass(frozen=True)
 class Stack:
-    """Evaluates the distance from a target for many models at once: by ``torch.vmap`` if possible, else one by one."""
+    """M models, and the computation of the distance from a target for many perturbed copies of these models.
+
+    The copies run at once by ``torch.vmap`` if possible, otherwise one by one.
+    """
 
     distance: Distance
     weights: Weights
@@ -36,7 +39,11 @@ class Stack:
 
     @classmethod
     def of(cls, distance: Distance, weights: Weights) -> Stack:
-        """Create the stack of a single model, from its distance function and the weights that are perturbed."""
+        """Create a stack that contains one model.
+
+        ``distance`` computes the distance of the model from the target, as a function of the weights. ``weights`` are
+        the weights of the model that are perturbed.
+        """
         return cls(distance, {name: w[None] for name, w in weights.items()}, {})
 
     @property
@@ -51,8 +58,9 @@ class Stack:
         return math.inf if math.isnan(value) else value
 
     def values(self, models: Weights, which: Tensor) -> Tensor:
-        """Return the distances (P,) of P perturbed models from the target; ``which`` gives the unperturbed model of
-        each.
+        """Return the distances (P,) of P perturbed models from the target.
+
+        ``which`` (P,) holds, for each perturbed model, the index of the model in the stack of which it is a copy.
         """
         models = models | {name: w[which] for name, w in self.fixed.items()}
         if self.vectorized:
@@ -62,7 +70,11 @@ class Stack:
         return torch.where(values.isnan(), torch.inf, values)
 
     def values_and_gradients(self, models: Weights, which: Tensor) -> tuple[Tensor, Weights]:
-        """Return distances and the gradients of their logarithms, which stay moderate even if a model explodes."""
+        """Return the distances of perturbed models, as :meth:`values`, and the gradients of the logarithms of the
+        distances.
+
+        Unlike the distances, the logarithms have moderate gradients even if the output of a model explodes.
+        """
         leaves = {name: w.detach().requires_grad_() for name, w in models.items()}
         with torch.enable_grad():
             values = self.values(leaves, which)
@@ -89,7 +101,7 @@ class Stack:
 
     @cached_property
     def chunk(self) -> int:
-        """Return the number of models to run at once, from the number of bytes that autograd keeps per model."""
+        """Return the number of models to run at once, so that autograd stays within its memory limit."""
         budget = CHUNK_BYTES.get(self.device.type, CHUNK_BYTES["cuda"])
         return max(1, budget // max(1, self._kept(2) - self._kept(1)))
 
@@ -111,8 +123,8 @@ class Stack:
 def joined(models: Sequence[nn.Module], stacks: Sequence[Stack]) -> Stack | None:
     """Combine models of different widths into one stack; return None if that is not faster or would change results.
 
-    Narrow models are padded with zeros to the width of the widest. A test ensures that the padding neither changes the
-    distance nor receives a gradient.
+    Narrow models are padded with zeros to the width of the widest model. The stack is run once to make sure that the
+    padding neither changes the distance nor receives a gradient.
     """
     if len(models) < 2 or any(stack.device.type in ONE_BY_ONE or not stack.vectorized for stack in stacks):
         return None
@@ -149,7 +161,9 @@ def padded(tensor: Tensor, shape: Sequence[int]) -> Tensor:
 
 
 def _kinds(model: nn.Module) -> tuple[tuple[object, ...], ...]:
-    """Return the names, dimensions, dtypes and devices of the parameters, which all models of a stack must share."""
+    """Return name, number of dimensions, dtype and device of each parameter; they must be equal for all models of a
+    stack.
+    """
     return tuple((name, p.dim(), p.dtype, p.device) for name, p in model.named_parameters())
 
 

@@ -25,9 +25,7 @@ CHUNK_ELEMENTS = 2**21
 
 @torch.no_grad()
 def modes_of(distance: KernelDistance) -> Modes | None:
-    """Return the modes of the model in a kernel distance; None if the kernel of the model is not a sum of supported
-    modes.
-    """
+    """Return the modes of ``distance.model``; None if its kernel is not a sum of modes of a supported kind."""
     model: Any = distance.model
     if not isinstance(getattr(model, "map", None), OUR_MAPS):
         return None
@@ -82,8 +80,9 @@ class Modes(ABC):
 
     @abstractmethod
     def values(self, eigenvalues: Tensor) -> Tensor:
-        """Return the values (K, …) of all modes (without phases) at all times, given the eigenvalues or moduli of the
-        modes.
+        """Return the values (K, …) of all modes at all K times, without phases.
+
+        ``eigenvalues`` (…) are the real eigenvalues of the modes, or the moduli of complex eigenvalues.
         """
 
     @abstractmethod
@@ -95,11 +94,11 @@ class Modes(ABC):
         """
 
     def upper(self, base: float, perturbed: AbstractSet[str], ball: WeightBall, radii: np.ndarray) -> np.ndarray:
-        """Return an upper bound of the perturbation error at each radius: the unperturbed error ``base`` plus the
-        modes' changes.
+        """Return an upper bound of the perturbation error at each radius: the unperturbed error ``base`` plus a bound
+        on the change of each mode.
 
-        Mode by mode, as in StableSSM eq. 60-63, with the exact supremum of ‖e^{λ̃t} - e^{λt}‖ over |w̃ - w| ≤ β. With
-        |C_n|, |B_n| growing by up to δ_C, δ_B a mode changes by at most::
+        The modes are bounded one by one, as in StableSSM eq. 60-63, with the exact supremum of ‖e^{λ̃t} - e^{λt}‖ over
+        |w̃ - w| ≤ β. If |C_n| and |B_n| grow by at most δ_C and δ_B, mode n changes by at most::
 
             (|C_n| + δ_C)(|B_n| + δ_B) ‖e^{λ̃t} - e^{λt}‖ + ((|C_n| + δ_C)(|B_n| + δ_B) - |C_n||B_n|) ‖e^{λt}‖
         """
@@ -129,8 +128,9 @@ class Modes(ABC):
         return torch.where(radii[:, 0] == 0, base, total)
 
     def _reachable(self, radii: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the smallest and the largest eigenvalue of each of N modes for weights within each of R radii, (R, N)
-        each.
+        """Return the smallest and the largest eigenvalue that each of N modes can reach, as two tensors (R, N).
+
+        The weight of a mode may change by at most the radius, for each of R radii.
         """
         nearest_to_0 = self.w.sign() * (self.w.abs() - radii).clamp(min=0)
         reachable = self.map(torch.stack([self.w - radii, self.w + radii, nearest_to_0]))
@@ -147,9 +147,7 @@ class RealModes(Modes):
     """The modes of a recurrence with real eigenvalues λ = f(w): m(t) = e^{λt}, or λ^k in discrete time."""
 
     def values(self, eigenvalues: Tensor) -> Tensor:
-        """Return the values (K, …) of real modes, e^{λt} or in discrete time λ^k, at all times, for the given
-        eigenvalues λ.
-        """
+        """Return the values (K, …) of the modes with the given eigenvalues λ: e^{λt}, or λ^k in discrete time."""
         times = self.times.reshape(-1, *(1,) * eigenvalues.dim())
         return eigenvalues**times if self.map.time == "discrete" else (eigenvalues * times).exp()
 
@@ -157,8 +155,9 @@ class RealModes(Modes):
         """Return the largest change of each mode for weights within β: sup over |w̃ - w| ≤ β of Σ_k q_k |e^{λ̃t_k} -
         e^{λt_k}|.
 
-        The difference has one sign for all t and grows with |λ̃ - λ|: the ends of the interval of reachable λ̃ decide.
-        In discrete time that holds for λ̃ of λ's own sign; for the other, each power is bounded by itself.
+        The difference has the same sign for all t and grows with |λ̃ - λ|. The supremum is therefore attained at an end
+        of the interval of reachable λ̃. In discrete time this holds if λ̃ and λ have the same sign; otherwise each
+        power is bounded separately.
         """
         discrete = self.map.time == "discrete"
         low, high = self._reachable(radii * (self.names[0] in perturbed))
@@ -195,12 +194,16 @@ class RealModes(Modes):
 @final
 @dataclass(frozen=True)
 class TurningModes(Modes):
-    """The modes of an oscillating recurrence in discrete time (LRU), m_k = γ r^k e^{ikθ} with a modulus r = f(w)."""
+    """The modes of an oscillating recurrence in discrete time (LRU), m_k = γ r^k e^{ikθ} with a modulus r = f(w).
+
+    The factor γ is √(1 - r²) if the model normalizes its inputs, otherwise 1.
+    """
 
     normalized: bool
+    """Whether the model normalizes its inputs by γ = √(1 - r²)."""
 
     def values(self, eigenvalues: Tensor) -> Tensor:
-        """Return the moduli γ r^k of oscillating modes at all times k, as a tensor (K, …), for the given moduli r."""
+        """Return γ r^k at all times k, as a tensor (K, …), for eigenvalues with the given moduli r."""
         return self._sizes(eigenvalues, self.times.reshape(-1, *(1,) * eigenvalues.dim()))
 
     def _sizes(self, moduli: Tensor, k: Tensor) -> Tensor:
@@ -210,7 +213,8 @@ class TurningModes(Modes):
     def _mode_change(self, radii: Tensor, perturbed: AbstractSet[str]) -> Tensor:
         """Return an upper bound of the change of each mode γ r^k e^{ikθ} if r and θ change, summed over all steps k.
 
-        As a function of r, γ r^k is monotone between 0, ±√(k/(k+1)) and ±1, so that its extrema are there or at an end.
+        As a function of r, γ r^k is monotone between the points 0, ±√(k/(k+1)) and ±1. Its extrema are therefore at
+        these points, or at an end of the interval of reachable r.
         """
         low, high = self._reachable(radii * (self.names[0] in perturbed))
         moduli = self.map(self.w)

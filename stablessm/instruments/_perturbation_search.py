@@ -15,11 +15,13 @@ FIRST_STEP, LAST_STEP = 2.0, 0.1
 def largest_distances(
     stack: Stack, starts: Weights, ball: WeightBall, radii: Tensor, *, steps: int, progress: bool
 ) -> Tensor:
-    """Search for the largest distance over a ball of weights, for each model and radius; return the distances (M, R).
+    """Search for the largest distance over a ball of weights, for each of M models and R radii; return the distances
+    (M, R).
 
-    The search is an ascent from random starts (M, samples, …) on the boundary of the ball, the same for every radius;
-    with 0 steps only the starts are evaluated. A step follows the gradient of the logarithm and is projected back onto
-    the ball; its length decreases from ``FIRST_STEP`` to ``LAST_STEP``. The result is the largest value over all steps.
+    The search is a gradient ascent from random starts (M, samples, …) on the boundary of the ball. All radii use the
+    same starts. With 0 steps, only the starts are evaluated. A step follows the gradient of the logarithm of the
+    distance and is projected back onto the ball. The length of a step decreases from ``FIRST_STEP`` to ``LAST_STEP``.
+    The result is the largest value over all starts and steps.
     """
     from tqdm import tqdm
 

@@ -17,8 +17,10 @@ MOST_WEIGHTS = 2**26
 
 
 def in_double(system: System, run_by: Callable[[Any], System]) -> System:
-    """Return a system that runs a float64 copy of the model; return the given system if the copy fails or is not
-    precise.
+    """Return a system that runs a float64 copy of the model.
+
+    Returns the given system if the model cannot be copied, is too large, or does not compute in float64 throughout.
+    ``run_by`` creates the system from the copy.
 
     >>> from stablessm.instruments.systems import as_system
     >>> in_double(as_system(nn.GRU(2, 3)), as_system).dtype

@@ -42,8 +42,9 @@ def require_repeatable(run: Callable[[], Tensor], calls: int) -> None:
 
 
 def alike(a: Tensor, b: Tensor, scale: Tensor, least: float = 0.0) -> bool:
-    """Return True if two tensors agree relative to ``scale``, up to rounding errors or, if larger, the tolerance
-    ``least``.
+    """Return True if two tensors agree up to rounding errors or, if that is larger, the relative tolerance ``least``.
+
+    Errors are relative to the largest entry of ``scale``.
     """
     relative = max(100 * torch.finfo(scale.dtype).eps, least)
     tolerance = relative * (1e-30 + float(scale.nan_to_num().abs().max()))

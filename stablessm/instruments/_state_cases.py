@@ -27,8 +27,9 @@ Case: TypeAlias = Callable[[Check, str], StateCase]
 
 
 def _of(make: Make) -> Case:
-    """Create a test case that runs plans; if the plans fail for a batch, the case tries a single sequence and notes the
-    result.
+    """Create a test case that runs the plans that ``make`` returns.
+
+    If the plans fail for a batch, they run again for a single sequence. The note of the result says if that succeeds.
     """
 
     def case(check: Check, name: str) -> StateCase:
@@ -73,7 +74,10 @@ def _right_padding(check: Check, name: str) -> StateCase:
 
 
 def _batch(check: Check, name: str) -> StateCase:
-    """Test each sequence alone and the batch in another order, in one pass and with the state carried."""
+    """Test that each sequence gives the same outputs alone, and in a batch in another order.
+
+    Both are tested in one pass and with the state carried from call to call.
+    """
     case = _of(plans.single)(check, name)
     return _both(case, partial(_against(plans.alone, plans.together), check, name))
 
@@ -111,8 +115,11 @@ def _reuse(check: Check, name: str) -> StateCase:
 
 
 def _both(case: StateCase, other: Callable[[], StateCase]) -> StateCase:
-    """Return ``case`` if it failed; otherwise return the result of a second test, ``other``, with the larger error, if
-    the model supports that test.
+    """Combine the result ``case`` of a test with the result of a second test, ``other``.
+
+    - If ``case`` failed, the second test does not run, and ``case`` is returned.
+    - If the model does not support the second test, ``case`` is returned.
+    - Otherwise the result of the second test is returned, with the larger of the two errors.
     """
     if case.status == FAIL:
         return case
@@ -143,8 +150,8 @@ def _mutation(check: Check, name: str) -> StateCase:
 def _dtype(dtype: torch.dtype) -> Case:
     """Create a test case for another dtype, in which running step by step must be about as accurate as one pass.
 
-    The errors are relative to float64. Their median over the steps after a prompt is compared, because rounding can
-    change the choice of an expert at single steps.
+    Errors are differences from the outputs in float64. The test compares the medians of the errors over the steps after
+    a prompt, because in a mixture of experts rounding can change the choice of the expert at single steps.
     """
 
     def case(check: Check, name: str) -> StateCase:

@@ -38,11 +38,11 @@ class Check:
         self.tol, self.channel_tol = self._tolerances()
 
     def _tolerances(self) -> tuple[float, Tensor]:
-        """Return the tolerances of the check, from the coarsest dtype of the model and the model's sensitivity to
-        rounding.
+        """Return the tolerance for all outputs, and a tolerance for each output channel.
 
-        The first tolerance is for errors relative to the largest output, the others for errors in each channel relative
-        to its largest output.
+        The first applies to errors relative to the largest output, the others to errors in a channel relative to the
+        largest output of the channel. They follow from the coarsest dtype of the model and from the sensitivity of the
+        model to rounding.
         """
         dtypes = [dtype.to_real() for dtype in (self.whole.dtype, *self._state_dtypes())]
         coarse = max((dtype for dtype in dtypes if dtype.is_floating_point), key=_eps, default=torch.float32)
@@ -60,8 +60,9 @@ class Check:
         return [leaf.dtype for _, leaf in _states.leaves(state) if isinstance(leaf, Tensor)]
 
     def _shaken(self, eps: float) -> Tensor:
-        """Return the outputs of one pass after a random relative change of about ``eps`` of all weights, or inputs for
-        a function.
+        """Return the outputs of one pass after a random relative change of about ``eps`` of all weights.
+
+        If the model is a function without weights, the inputs are changed instead.
         """
         generator = torch.Generator().manual_seed(self.seed)
 
@@ -95,10 +96,11 @@ class Check:
             raise ArgumentError("model", "the same output for the same input", got)
 
     def run(self, name: str, ways: Sequence[plans.Plan], note: str = "", truth: Tensor | None = None) -> StateCase:
-        """Run plans, compare their outputs with ``truth`` (default: the outputs of one pass), and return the result.
+        """Run plans, compare their outputs with ``truth`` (default: the outputs of one pass), and return one result.
 
-        If plans fail, this is the plan with the fewest calls among those that fail first in time, with the largest
-        error of all plans.
+        If no plan fails, this is the result with the largest error. If a plan raises an error, it is the result of this
+        plan. Otherwise it is the result of the plan that fails at the earliest time step (with the fewest calls, if
+        there are several), but with the largest error of all plans.
         """
         found = []
         for plan in ways:
@@ -139,7 +141,10 @@ class Check:
         return StateCase(name, FAIL, found.error, self.tol, found.first, layer, found.note or _lengths(plan))
 
     def _worst_small_channel(self, errors: Tensor | None) -> tuple[float, float] | None:
-        """Return the error and the tolerance of the worst channel; None if all channels are right, or only noise."""
+        """Return the error and the tolerance of the worst channel; None if no channel is above its tolerance.
+
+        Channels that consist of rounding errors, with a tolerance above ``VAGUE``, are ignored.
+        """
         if errors is None or not errors.numel():
             return None
         excess = torch.where(self.channel_tol <= VAGUE, errors / self.channel_tol, 0).flatten()
@@ -177,7 +182,7 @@ def _whole(adapter: Stateful, x: Tensor) -> Tensor:
 
 
 def _lengths(plan: plans.Plan) -> str:
-    """Describe the lengths of the calls of a plan in words."""
+    """Return a text with the length of each call of a plan, such as "calls of 1, 15 steps"."""
     lengths = [sum(map(len, feed.rows[0])) for feed in plan]
     shown = list(map(str, lengths))
     return f"calls of {', '.join(shown if len(shown) <= 5 else [*shown[:3], '…', shown[-1]])} steps"

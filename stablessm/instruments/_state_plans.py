@@ -90,11 +90,12 @@ def step_by_step(shape: Shape) -> list[Plan]:
 
 
 def chunks(shape: Shape, own: int | None = None) -> list[Plan]:
-    """Return plans with a chunk of every length between others, because a state may be lost at one length only.
+    """Return plans that split the sequence into chunks, with chunks of every length: a state may be lost at one length
+    only.
 
-    The chunk of each length follows a short chunk and, in another plan, a long one, and the first and last chunks have
-    all lengths, too. Single steps from a state are a case of their own. If ``own`` is given, only chunks of about this
-    length.
+    There are two plans for each length of an inner chunk: it follows a short chunk in one and a long chunk in the
+    other. Across the plans, the first and the last chunk have every length, too. If ``own`` is given, all plans use
+    chunks of about this length instead. Sequences of single steps are tested by :func:`step_by_step`.
     """
     steps = shape.steps
     if own is None:
@@ -149,19 +150,19 @@ def padded_twice(shape: Shape) -> list[Plan]:
 
 
 def single(shape: Shape) -> list[Plan]:
-    """Return plans of each sequence alone, and of the batch in another order."""
+    """Return one plan for each sequence alone, and one plan for the batch with its sequences in another order."""
     alone = [(Feed(((Piece(row, 0, shape.steps),),)),) for row in range(shape.rows)]
     turned = Feed(tuple((Piece((row + 1) % shape.rows, 0, shape.steps),) for row in range(shape.rows)))
     return [*alone, (turned,)]
 
 
 def together(shape: Shape) -> list[Plan]:
-    """Return the plan of all sequences in a chunk, two single steps and another chunk."""
+    """Return a plan that feeds all sequences as one batch: a chunk, two single steps and another chunk."""
     return [tuple(shape.chunks(shape.half - 1, 1, 1, shape.steps - shape.half - 1))]
 
 
 def alone(shape: Shape) -> list[Plan]:
-    """Return the plan of :func:`together` for each sequence alone."""
+    """Return one plan for each sequence, with the calls of :func:`together` but a batch of this sequence only."""
     (plan,) = together(shape)
     return [tuple(replace(feed, rows=(feed.rows[row],)) for feed in plan) for row in range(shape.rows)]
 
@@ -175,9 +176,10 @@ def packing(shape: Shape) -> list[Plan]:
 
 
 def restarts(shape: Shape) -> list[Plan]:
-    """Return plans of chunks with the state carried, in which sequences begin at any step, without and with padding.
+    """Return two plans of chunks with the state carried, in which new sequences begin inside the chunks.
 
-    The beginnings differ from row to row; some are the first step of a chunk.
+    The steps at which sequences begin differ from row to row; some are the first step of a chunk. In the second plan,
+    the first two chunks have padding on the right.
     """
     own, calls = [5, 1, 9, 3, 7, 2], [shape.half, shape.half, 1, 4]
     plans = []
@@ -196,7 +198,11 @@ def restarts(shape: Shape) -> list[Plan]:
 
 
 def _beginnings(shape: Shape, row: int, lengths: list[int]) -> Iterator[tuple[int, int]]:
-    """Yield single steps (sequence, step) of beginnings of sequences, which follow each other in a row."""
+    """Yield the steps of a row as pairs (sequence, step).
+
+    The row consists of the first steps of one sequence, then the first steps of the next sequence, and so on.
+    ``lengths`` are the numbers of these steps, and repeat.
+    """
     for i in range(2 * shape.steps):
         for step in range(lengths[i % len(lengths)]):
             yield (row + i) % shape.rows, step
@@ -229,14 +235,20 @@ def rollback(shape: Shape) -> list[Plan]:
 
 
 def undo(shape: Shape, record: Change, crop: Change) -> list[Plan]:
-    """Return a plan that feeds one step of other inputs after a prompt, and then removes this step with ``crop``."""
+    """Return a plan that feeds one step of other inputs after a prompt, and then removes this step with ``crop``.
+
+    ``record`` prepares the state for the removal before the step.
+    """
     half = shape.half
     back = shape.chunk(half, half + 1, via=crop, how="step")
     return [(shape.chunk(0, half), _detour(shape, source="state", via=record), back, *shape.stepwise(half + 1))]
 
 
 def converted(shape: Shape, change: Change) -> list[Plan]:
-    """Return a plan that converts a copy of a state, continues from the copy, and then uses the original state too."""
+    """Return a plan that continues from ``change(state)``, a converted copy of the state after a prompt.
+
+    In between, the original state is used for other inputs, which must not affect the copy.
+    """
     half = shape.half
     first = shape.chunk(half, half + 1, source="prompt", via=change, how="step")
     detour = _detour(shape, source="prompt", into="prompt")

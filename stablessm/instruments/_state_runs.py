@@ -1,4 +1,4 @@
-"""Runs a model by a plan, and compares the outputs, also of inner modules, with the outputs of one pass."""
+"""Runs the calls of a plan, and compares the outputs of the model and of its inner modules with those of one pass."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Difference:
 
 
 def outputs(adapter: Stateful, x: Tensor, plan: Plan) -> Iterator[tuple[Feed, Tensor]]:
-    """Run a model by a plan and yield every call with its outputs."""
+    """Run the calls of a plan one after the other; yield each call with its outputs."""
     states: dict[str, Any] = {}
     for feed in plan:
         state = None if feed.source is None else states[feed.source]
@@ -56,8 +56,10 @@ def outputs(adapter: Stateful, x: Tensor, plan: Plan) -> Iterator[tuple[Feed, Te
 
 
 def compare(pairs: Iterator[tuple[Feed, Tensor]], whole: Tensor, tol: float) -> Difference:
-    """Run a plan's calls and return the difference between their outputs and the outputs ``whole`` (S, T, ...) of one
+    """Return the difference between the outputs of the calls of a plan and the outputs ``whole`` (S, T, ...) of one
     pass.
+
+    ``pairs`` are the calls with their outputs, from :func:`outputs`.
     """
     scale, channels = float(whole.abs().max()) or 1.0, _channel_scales(whole)
     worst, of_channel, first = 0.0, torch.zeros_like(channels, dtype=torch.float64), None
@@ -82,7 +84,9 @@ def compare(pairs: Iterator[tuple[Feed, Tensor]], whole: Tensor, tol: float) -> 
 
 
 def assembled(adapter: Stateful, x: Tensor, ways: Sequence[Plan], whole: Tensor) -> Tensor:
-    """Return the outputs ``whole`` of one pass, in which outputs of plans replace the outputs of the same steps."""
+    """Run plans and return their outputs, assembled to whole sequences; steps without outputs are taken from
+    ``whole``.
+    """
     result = whole.clone()
     for plan in ways:
         for feed, y in outputs(adapter, x, plan):
@@ -128,7 +132,7 @@ def largest_of_channels(y: Tensor, whole: Tensor) -> Tensor:
 
 
 def first_layer(adapter: Stateful, x: Tensor, plan: Plan, tol: float) -> str | None:
-    """Return the name of the first module of the model whose output differs in a plan, or None."""
+    """Return the name of the first module whose outputs in a plan differ from its outputs in one pass, or None."""
     model = adapter.model
     if not isinstance(model, nn.Module):
         return None
@@ -214,7 +218,7 @@ def _real(feed: Feed, given: Tensor) -> Tensor:
 
 
 def starts(feed: Feed, given: Tensor) -> Tensor:
-    """Return a mask (B, T) that is True at the first step of every sequence that begins in the rows of a call."""
+    """Return a mask (B, T) of the inputs of a call, which is True where a row contains the first step of a sequence."""
     first = torch.zeros(given.shape[:2], dtype=torch.bool, device=given.device)
     for row, at, piece in _pieces(feed):
         first[row, at] = piece.start == 0

@@ -1,4 +1,4 @@
-"""States of any structure: list the arrays in a state, and copy a state with other arrays."""
+"""Functions for states of any structure: list the arrays in a state, and copy a state with other arrays."""
 
 from __future__ import annotations
 

@@ -76,25 +76,27 @@ class Search:
 
     @property
     def value(self) -> np.ndarray:
-        """Largest value of the memory function found at each time, as a tensor (T,)."""
+        """Return the largest value of the memory function found at each time, as an array (T,)."""
         return self._value.numpy()
 
     @property
     def maximizer(self) -> np.ndarray:
-        """Input that gave the largest value at each time, as a tensor (T, d_input)."""
+        """Return the input that gave the largest value at each time, as an array (T, d_input)."""
         return self.best.numpy()
 
     @property
     def searched(self) -> int:
-        """Return the number of first steps for which the search looks for the best inputs: 1.25 times the duration of
-        the response.
+        """Return the number of steps, from the first, that the search covers.
+
+        These are 1.25 times the steps until the memory function falls to its rounding error, plus ``SHORTEST``, and at
+        most ``SEARCHED``.
         """
         alive = (self._value[: self.limit] > 8 * self.rounding).nonzero()
         return min(self.limit, int(alive[-1] * 1.25) + SHORTEST) if len(alive) else self.limit
 
     @property
     def rounding(self) -> float:
-        """Rounding error of the measured memory function, which is estimated as eps times the largest output."""
+        """Return the rounding error of the measured memory function, estimated from the largest output times eps."""
         return self._eps * self._largest_output / self.dt / (self.bound if self.norm == "ball" else 1.0)
 
     def run(self, samples: int, ascent: int, seed: int) -> None:
@@ -125,8 +127,8 @@ class Search:
         """Measure the memory function for very small inputs by linearizing the model, and update the largest value at
         each time.
 
-        The input has the size ``SMALLEST`` times the bound. The response is used up to the time at which it is not
-        linear, as near an unstable fixed point.
+        The inputs have the size ``SMALLEST`` times the bound. The model also runs on such inputs: from the time at
+        which its response differs from the linear response, as near an unstable fixed point, nothing is updated.
         """
         at, size = 0, SMALLEST * self.bound
         channels = torch.eye(system.d_input, device=system.device, dtype=system.dtype)
@@ -153,16 +155,19 @@ class Search:
         return inputs[times.topk(min(LEADERS, len(inputs))).indices]
 
     def evaluate(self, points: Tensor, horizon: int) -> None:
-        """Measure the memory function for inputs up to a horizon, and update the largest value found at each time."""
+        """Measure the memory function of given inputs over ``horizon`` steps, and update the largest value at each
+        time.
+        """
         for some in points.split(self._together(horizon)) if len(points) else ():
             for _ in self._evaluated(some, horizon):
                 pass
 
     def _search(self, points: Tensor) -> None:
-        """Measure the memory function of given inputs up to step ``searched``, and of the best input so far at later
-        steps.
+        """Measure the memory function of given inputs up to step ``searched``, and update the largest value at each
+        time.
 
-        Without the latter, the curve would fall to zero where the search ends.
+        Later steps are measured with only one input, the best one at the last of these steps. Otherwise the curve would
+        fall to zero where the search ends.
         """
         until = self.searched
         self.evaluate(points, until)
@@ -329,8 +334,9 @@ class Search:
         return zip(x.split(size), times.split(size), strict=True)
 
     def _slope(self, x: Tensor, times: Tensor) -> Tensor:
-        """Return unit vectors (n, d_input), the direction in which to change each input to increase the memory function
-        fastest.
+        """Return the direction in which to change each input x so that the memory function at its time grows fastest.
+
+        The directions are unit vectors (n, d_input). ``times`` (n,) holds one time for each input.
         """
         with torch.enable_grad():
             x = x.detach().requires_grad_()

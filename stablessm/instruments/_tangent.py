@@ -33,10 +33,10 @@ def _without_onednn() -> Iterator[None]:
 
 
 def linearized(system: System) -> System | None:
-    """Return the linearization of a system at zero input: a system from small inputs to the resulting change of the
-    outputs.
+    """Return the linearization of a system at zero input, as a system.
 
-    The result is None if the model does not support forward-mode differentiation.
+    For an input x, the linearization returns the derivative of the outputs at zero input in the direction x. The result
+    is None if the model does not support forward-mode differentiation, or if the derivative is zero.
     """
 
     def call(x: Tensor, state: Any) -> tuple[Tensor, Any]:

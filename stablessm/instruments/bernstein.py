@@ -88,10 +88,9 @@ class BernsteinCheck(Result):
 def bernstein_bound(
     times: Tensor | Sequence[float], *, rate: float, theta_max: float, d_input: Size = 1, lipschitz: float = 1.0
 ) -> BernsteinCheck:
-    """Return an upper bound of the memory of any target that can be approximated stably: (d+1) L₀ θ_max² e^(-βt) at
-    time t.
+    """Return an upper bound of the memory of any target that can be approximated stably.
 
-    This is StableSSM eq. 8 and 54.
+    The bound at time t is (d+1) L₀ θ_max² e^(-βt) (StableSSM eq. 8 and 54).
 
     Args:
         times: Times (T,) of the bound.
@@ -116,11 +115,11 @@ def bernstein_check(
     lipschitz: float = 1.0,
     sharp: bool = False,
 ) -> BernsteinCheck:
-    """Return the exponential bound on the memory of a layer dh/dt = Λh + Bx + b, y = Cσ(h), Λ diagonal, from its
-    weights.
+    """Compute an exponential bound on the memory of a diagonal layer from its weights.
 
-    θ_max = max(|Λ|₂, |B|₂, |b|₂, |C|₂), the weight norm of StableSSM (definition 2.4), with spectral norms
-    for matrices. Λ are the eigenvalues, whatever map they came through. β = min(-λ) (eq. 44).
+    The layer is dh/dt = Λh + Bx + b, y = Cσ(h), where Λ is the diagonal matrix of the eigenvalues λ. The bound is
+    (d+1) L₀ θ_max² e^(-βt) with d input channels, β = min(-λ) (StableSSM eq. 44), and the weight norm
+    θ_max = max(|Λ|₂, |B|₂, |b|₂, |C|₂) (definition 2.4), with spectral norms for matrices.
 
     Args:
         model: A real diagonal layer in continuous time with ``eigenvalues()``, ``B``, ``C`` and an optional ``bias``,

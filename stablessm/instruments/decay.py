@@ -32,17 +32,26 @@ class DecayFit(Result):
     """The kind of decay of a curve (IAT definition 4.2, StableSSM definition 2.2), the law of its tail, and the
     evidence.
 
-    M(t) = e^log_amplitude (t + shift)^(-power) e^(-rate t), or e^log_amplitude exp(-((t + shift)/timescale)^stretch)
+    The law of the tail is M(t) = e^log_amplitude (t + shift)^(-power) e^(-rate t). For the kind ``stretched`` it is
+    M(t) = e^log_amplitude exp(-((t + shift)/timescale)^stretch).
 
-    ``kind``: ``exponential`` with ``rate`` per unit of time; ``polynomial`` with ``exponent`` (= ``power``);
-    ``stretched`` with ``stretch`` and ``timescale`` (``rate`` is None); ``none``: the curve ends on a constant level;
-    ``finite``: the curve is zero after ``last_lag``; or ``undecided``. ``reason`` explains the kind.
+    ``kind`` is one of
+
+    - ``exponential``, with ``rate`` per unit of time,
+    - ``polynomial``, with ``exponent`` (equal to ``power``),
+    - ``stretched``, with ``stretch`` and ``timescale`` (``rate`` is None),
+    - ``none``: the curve ends on a constant level,
+    - ``finite``: the curve is zero after ``last_lag``,
+    - ``undecided``.
+
+    ``reason`` explains the kind. ``evidence`` is the log of the likelihood ratio (by BIC) to the best law of another
+    kind.
 
     ``interval`` is the 95 % interval of the rate, the exponent or the stretch, given the kind. It is the union of the
     intervals of all laws of that kind that fit about as well, in the last windows of the curve. It therefore includes
-    the systematic error of the laws, not only that of noise. ``evidence`` is the log of the likelihood ratio (by BIC)
-    to the best law of another kind. ``used`` is the time from the first sample that was fitted to the last sample clear
-    of ``floor``. An exponential with a ``power`` is the tail of a repeated mode, or of the last of many modes.
+    the systematic error of the laws, not only the error from noise. ``used`` holds two times: of the first sample that
+    was fitted, and of the last sample clear of ``floor``. An exponential with a ``power`` is the tail of a repeated
+    mode, or of the last of many modes.
     """
 
     kind: Literal["exponential", "polynomial", "stretched", "none", "finite", "undecided"]
@@ -61,15 +70,16 @@ class DecayFit(Result):
     timescale: float | None = None
 
     def __call__(self, times: ArrayLike) -> np.ndarray:
-        """Return the fitted law of decay at the given times: NaN if ``undecided``, and 0 after ``last_lag`` if
-        ``finite``.
+        """Return the values of the fitted law at the given times.
+
+        They are NaN if the kind is ``undecided``, and 0 after ``last_lag`` if it is ``finite``.
         """
         t = np.asarray(times, dtype=float)
         value = np.exp(self.log(t))
         return value if self.last_lag is None else np.where(t <= self.last_lag, value, 0.0)
 
     def log(self, times: ArrayLike) -> np.ndarray:
-        """Evaluate the logarithm of the fitted law of decay at times, also where the law itself underflows."""
+        """Return the logarithm of the fitted law at the given times; it is finite even where the law underflows."""
         t = np.asarray(times, dtype=float)
         line = self.log_amplitude - (self.rate or 0.0) * t
         with np.errstate(invalid="ignore", divide="ignore"):  # these laws are not defined (NaN) before their beginning
@@ -82,26 +92,38 @@ class DecayFit(Result):
 def fit_decay(time: ArrayLike, value: ArrayLike, *, floor: float | None = None, margin: float = 2.0) -> DecayFit:
     """Decide how a measured curve decays, and fit a law to its tail.
 
-    Five laws are fitted to log M, for a wave at its crests: c e^(-βt), a sum or difference of two of these,
-    c (t + t0)^(-p), the same times e^(-βt), and c exp(-(t/τ)^s); the first, third and fifth also above a constant. They
-    are fitted in four windows, which begin at the top of the curve and a sixteenth, a quarter and a half of the time
-    later, and end where the curve reaches its floor. The first sample is in no window: it may belong to a skip
-    connection.
+    These laws are fitted to the logarithm of the curve M (if M oscillates, to its crests only):
 
-    The first window in which a law fits within the noise decides, by the BIC. The verdict is ``undecided`` if the best
-    law beats those of other kinds by less than ``margin``, if a later window contradicts it, if it falls less than
-    threefold (a stretched exponential fivefold), or if a power law is seen for less than 2.5 t0. If no law fits, as for
-    a sum of many modes or of interfering waves, the curve is exponential if every window but the first, which may
-    contain a transient, clearly favors an exponential, or if its envelope falls evenly and, in its last half, further
-    than t^-5 would; it is polynomial if a power law is clearly best in these windows, with nearly equal exponents. A
-    flat tail below 10⁻⁵ of the top is a floor; above that it is memory that does not decay. Scatter above 10 % is a
-    wave if its spectrum has a line, and noise if not. The verdict does not depend on the units of time and value.
+    - an exponential c e^(-βt), and a sum or difference of two exponentials,
+    - a power law c (t + t0)^(-p), and a power law times an exponential,
+    - a stretched exponential c exp(-(t/τ)^s),
+    - an exponential, a power law and a stretched exponential above a constant,
+    - a constant.
+
+    They are fitted in four windows. The windows begin at the top of the curve and a sixteenth, a quarter and a half of
+    the time later, and all end where the curve reaches its floor. The first sample is in no window: it may belong to a
+    skip connection.
+
+    The first window in which a law fits within the noise decides, by the BIC. The verdict is ``undecided`` if
+
+    - the best law beats the laws of other kinds by less than ``margin``,
+    - a later window contradicts it,
+    - it falls less than threefold (a stretched exponential: fivefold) in the window,
+    - or the last time is less than 2.5 t0, for a power law.
+
+    It may be that no law fits, for example if M is a sum of many modes or of interfering waves. The curve is then
+    exponential if every window but the first, which may contain a transient, clearly favors an exponential, or if its
+    envelope falls evenly and, in its last half, further than t^-5 would. It is polynomial if a power law is clearly
+    best in these windows, with nearly equal exponents.
+
+    A flat tail below 10⁻⁵ of the top is a floor; above that it is memory that does not decay. Scatter above 10 % is a
+    wave if its spectrum has a line, and otherwise noise. The verdict does not depend on the units of time and value.
 
     Args:
         time: Times of the samples, in increasing order.
         value: Values of the curve, not negative.
-        floor: Values up to it carry no information (default: found from the tail).
-        margin: Least evidence, a log likelihood ratio; laws with many parameters need more.
+        floor: Noise floor; values up to it carry no information (default: found from the tail).
+        margin: Smallest evidence for a verdict, as a log likelihood ratio; laws with many parameters require more.
 
     >>> t = np.arange(200) * 0.1
     >>> fit = fit_decay(t, 3 * np.exp(-0.7 * t))
@@ -275,9 +297,10 @@ def _stop(value: np.ndarray, floor: float) -> int:
 def _abruptness(time: np.ndarray, value: np.ndarray, floor: float) -> float:
     """Return a positive number if a curve drops abruptly to its floor, and a negative number for a gradual decay.
 
-    It is log(last value / (100 floor)) minus six times the fall per sample before the last value. A curve that decays
-    comes close to the floor before it reaches the floor, so that the number is negative. ``time`` also contains the
-    time of the first sample in the floor: the fall per sample is the fall in the time up to that sample.
+    The number is log(last value / (100 floor)) minus six times the fall of the logarithm between the last two samples,
+    estimated from the samples before. A curve that decays gradually comes close to the floor before it reaches the
+    floor, so that the number is negative. ``time`` has one more entry than ``value``, the time of the first sample in
+    the floor; the fall is scaled to the distance of this sample from the last.
     """
     n = len(value)
     if n == 0 or len(time) == n:
@@ -295,7 +318,7 @@ def _longest_gap(value: np.ndarray, floor: float) -> int:
 
 
 def _clear(t: np.ndarray, v: np.ndarray, fit: DecayFit | None) -> tuple[np.ndarray, np.ndarray]:
-    """Return the samples of a curve up to its noise floor, over which the integral of the curve is computed."""
+    """Return the times and values of a curve up to its noise floor; without a ``fit``, of the whole curve."""
     stop = len(t) if fit is None else max(int(np.searchsorted(t, fit.used[1], side="right")), 1)
     if fit is not None and fit.kind in ("finite", "undecided") and stop < len(t):
         return t[: stop + 1], np.append(v[:stop], v[stop] if fit.kind == "undecided" else 0.0)

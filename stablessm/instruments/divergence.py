@@ -33,7 +33,7 @@ __all__ = ["Divergence", "DivergenceError", "DivergenceTrace", "trace_divergence
 def trace_divergence(
     model: nn.Module, *, when: Literal["raise", "record"] = "raise", limit: float | None = None
 ) -> DivergenceTrace:
-    """Return a context that watches a model and reports the first value or gradient that is not finite.
+    """Return a context manager that watches a model and reports the first value or gradient that is not finite.
 
     The outputs of all modules are checked in the forward pass, gradients in the backward pass, parameters and buffers
     at the start of the block and again when an output is bad. An input of a module is bad if it contains NaN, +∞ or -∞.
@@ -176,15 +176,17 @@ class DivergenceTrace:
         self._found(self._explained(report, self._again(self._outermost, gradient=True)))
 
     def _bad_input(self) -> Divergence | None:
-        """Return a report if an input of the model contains a NaN, infinity or exploding value; otherwise None."""
+        """Return a report if an input of the model is NaN, infinite or above the limit; otherwise None."""
         if (call := self._outermost) is None:
             return None
         found = ((place, value, order) for place, value, order in call.inputs() if is_spoilt(value, self._limit))
         return next((self._divergence("input", call.name, *bad) for bad in found), None)
 
     def _forward(self, path: str, tensor: Tensor, order: Order, states: list[Tensor]) -> Divergence:
-        """Return a report on a bad output, with its origin: a parameter, an input, the module, or code
-        between modules.
+        """Return a report on an output of the running module that is NaN, infinite or above the limit.
+
+        The report names the origin of the value: a parameter, an input of the model, the module itself, or the code of
+        an outer module.
         """
         call = self._running[-1]
         bad = self._bad_parameter(call.name)
@@ -243,8 +245,10 @@ class DivergenceTrace:
         return replay
 
     def _explained(self, report: Divergence, replay: Replay | None, call: Call | None = None) -> Divergence:
-        """Add to a report the cause of the divergence: the first bad operation, or an unstable recurrence that ran
-        before.
+        """Return a report with the cause of the divergence added.
+
+        The cause is the first operation with a bad result or, if this operation overflowed, an unstable recurrence that
+        ran before.
         """
         if report.phase == "input":
             return report
@@ -323,11 +327,11 @@ class DivergenceTrace:
         return Divergence(phase, name, type(module).__name__, label, value, index, batch, time, channel, mode)
 
     def _blame(self, name: str, states: Sequence[Tensor], index: tuple[int, ...] | None, forward: bool) -> Mode | None:
-        """Return the mode that most likely caused a divergence: the mode at ``index``, or the largest or fastest
-        growing mode.
+        """Return the mode that most likely caused a divergence, or None.
 
-        If the module has no modes, the fastest growing unstable mode of the model is returned; in the forward pass, one
-        of a module that has already run, if there is one.
+        This is the mode of the module ``name`` at ``index`` or, without an index, the mode of this module with the
+        largest state (if no states are known, with the fastest growth). If the module has no modes, it is the fastest
+        growing unstable mode of the model; in the forward pass, modules that have already run come first.
         """
         try:
             modes = report_modes(self._model)

@@ -97,11 +97,11 @@ def _model_type(family: str) -> str | None:
 
 @checked
 def random_model(family: str, *, seed: Seed = 0, dtype: Any = torch.float32) -> nn.Module:
-    """Return a small model of a family with random weights, which are so large that errors of the state change the
-    outputs.
+    """Return a small model of a family with random weights.
 
-    The initial weights of ``transformers`` are so small that a model forgets within a few steps. Here the entries of
-    every matrix have the standard deviation 1 / √columns, and embeddings the standard deviation 1.
+    The weights are so large that an error in the state changes the outputs: the entries of every matrix have the
+    standard deviation 1 / √columns, and embeddings have the standard deviation 1. With the initial weights of
+    ``transformers``, which are smaller, a model forgets within a few steps.
 
     Args:
         family: Name of a family, such as ``mamba`` or ``falcon-mamba``: the ``model_type`` of its config.

@@ -31,7 +31,10 @@ STEEP = 4.0
 @final
 @dataclass(frozen=True, repr=False)
 class Crossing(Result):
-    """The radii at which the error of a wider model becomes larger than the error of a narrower model."""
+    """The perturbation radii β at which the perturbation error of a wider model overtakes that of a narrower model.
+
+    ``narrow`` and ``wide`` are the widths of the two models.
+    """
 
     narrow: int
     wide: int
@@ -147,12 +150,14 @@ class PerturbationFamily(Result):
     def verdict(self) -> StabilityVerdict:
         """Decide whether the family approximates its target stably (StableSSM definition 2.5, IAT figure 1).
 
-        Stable: E_m(0) decreases with m, and there is a β₀ > 0 up to which no wider model is worse than all narrower
-            models
-        and E does not jump in β. Unstable: E_m(0) decreases, but the radius from which a wider model is worse than all
-        narrower models decreases with every width, and does not settle. A wider model that is worse than only the
-        previous model proves nothing: where E_m(0) decreases fast, errors at β > 0 may dip before they reach their
-        limit. A verdict requires at least three widths; finite widths can only suggest.
+        - Stable: E_m(0) decreases with m, and there is a β₀ > 0 up to which no wider model is worse than all narrower
+          models and E does not jump in β.
+        - Unstable: E_m(0) decreases, but the radius from which a wider model is worse than all narrower models
+          decreases with every width, and does not settle.
+
+        A wider model that is worse than only the previous model proves nothing: if E_m(0) decreases fast, errors at
+        β > 0 may dip before they reach their limit. A verdict requires at least three widths. It is not a proof, since
+        only finite widths are measured.
         """
         radius, errors = self.radius, self.errors
         if len(errors) < 3 or radius[0] > 0:
@@ -201,7 +206,10 @@ def _overtakes(radius: np.ndarray, low: np.ndarray, high: np.ndarray, margin: fl
 
 
 def _worse(first: np.ndarray) -> str:
-    """Return a sentence that states from which radius on each wider model is worse than all narrower models."""
+    """Return a sentence for the evidence of a verdict.
+
+    ``first`` holds, for each width, the radius from which the model is worse than all narrower models.
+    """
     if np.isinf(first).all():
         return "no wider model is worse than all narrower ones at any β"
     radii = ", ".join(f"{r:.3g}" if r < np.inf else "no β" for r in first)
@@ -209,7 +217,10 @@ def _worse(first: np.ndarray) -> str:
 
 
 def _before_jump(radius: np.ndarray, error: np.ndarray) -> float:
-    """Return the last positive β before the error grows faster than β^STEEP between two consecutive radii."""
+    """Return the largest radius before a jump of the error, or the largest radius of all if there is no jump.
+
+    A jump is a growth faster than β^STEEP between two consecutive positive radii.
+    """
     for (r0, e0), (r1, e1) in pairwise(zip(radius, error, strict=True)):
         if r0 > 0 and not e1 <= e0 * (r1 / r0) ** STEEP:
             return float(r0)

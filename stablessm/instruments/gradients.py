@@ -78,12 +78,14 @@ def gradient_over_weight(model: nn.Module, *, recurrent_only: bool = False) -> G
 
     Training is stable while these ratios stay bounded.
 
-    Theorem 3.4 of StableSSM (eq. 12; in discrete time with 1 - |f|, see ``Reparameterization.gradient_scale``)::
+    Let λ = f(w) be the eigenvalue of a mode with the weight w and the map f. Theorem 3.4 of StableSSM (eq. 12) states,
+    for stable λ::
 
         |∂loss/∂w| ≤ C G(w),   G(w) = |f'(w)| / f(w)²
 
-    with a C that does not depend on the map f. G(w)/|w|, which is reported with the measured ratio, shows how a map
-    distributes the ratio over modes; it is constant for the map "best". The theorem holds for stable λ only.
+    with a C that does not depend on f. In discrete time 1 - |f| replaces f, see ``Reparameterization.gradient_scale``.
+    The predicted ratio G(w)/|w| is reported with the measured ratio. It shows how a map distributes the ratio over
+    modes; it is constant for the map "best".
 
     A weight of 0 has ratio ∞, or 0 if its gradient is 0 too. Parameters without a gradient are left out.
 

@@ -40,7 +40,7 @@ def neutral_embedding(model: Any, neutral: Sequence[int] | None) -> Tensor:
 
 
 def token_system(model: Any, output: Output | None) -> System:
-    """Return a system that runs a Hugging Face model, or any callable on token ids, on tokens (B, T, 1)."""
+    """Return a system whose inputs are token ids (B, T, 1), for a Hugging Face model or any callable on token ids."""
     if not is_transformer(model):
         return _token_callable(model, output)
     return _system(model, output, lambda x: {"input_ids": x[..., 0]}, 1, torch.long, "token")

@@ -61,26 +61,29 @@ def memory_function(
 ) -> MemoryCurve:
     """Measure the memory function: how fast the output still changes a time t after a constant input is switched on.
 
-    With the Heaviside input u^x, 0 before time 0 and the vector x after it, and H the model less its response to no
-    input (StableSSM section 2.2)::
+    u^x is the Heaviside input, which is 0 before time 0 and the vector x from then on. H is the model, from whose
+    outputs its outputs for zero input are subtracted (StableSSM section 2.2). B is ``bound``. The option ``norm``
+    chooses one of::
 
         ball       M(t) = sup over |x|₂ ≤ B of |d/dt H_t(u^x)| / B          IAT eq. 6
         plus_one   M(t) = sup over x ≠ 0 of |d/dt H_t(u^x)| / (|x|_∞ + 1)   StableSSM eq. 5
         unit       M(t) = max over i of |d/dt H_t(u^x)| with x = e_i        SSM-UA eq. 9
 
     For a linear model, M(t) = |ρ(t)| is the norm of its kernel (IAT eq. 5). It is measured as the response to an
-    impulse, which avoids the cancellation of a difference, and the curve is ``exact``. For any other model the supremum
-    is found by a search and is a lower bound. The search tries inputs of every size from 1e-6 B to B in many
-    directions, the model linearized at rest (by forward differentiation, if the model supports it and has at most
-    ``samples`` input channels), and ascent from the best inputs. It covers the first 16384 steps; later steps are
-    measured with the few inputs that were best in the second half of these. A search runs on a copy of the model in
-    float64 if the model has at most 2²⁶ weights and can compute in float64.
+    impulse, which avoids the cancellation of a difference, and the curve is ``exact``.
+
+    For any other model the supremum is found by a search and is a lower bound. The search tries inputs of every size
+    from 1e-6 B to B in many directions. It also tries the best inputs of the model linearized at rest (by forward
+    differentiation, if the model supports it and has at most ``samples`` input channels), and improves the best inputs
+    by ascent. The search covers the first 16384 steps; later steps are measured with the few inputs that were best in
+    the second half of these. A search runs on a copy of the model in float64 if the model has at most 2²⁶ weights and
+    can compute in float64.
 
     A model that carries its state runs in chunks, so that the memory in use does not grow with the horizon, except for
     the curve itself. A callable without a state runs over the whole horizon at once.
 
-    The derivative is that of the sampled output, (y[k] - y[k-1]) / dt. For a linear layer in continuous time with
-    ``layer.step(x, state, dt=…)`` it is exact, and the direct term D x, an impulse, is left out.
+    The derivative d/dt is the difference quotient of the sampled output, (y[k] - y[k-1]) / dt. For a linear layer in
+    continuous time with ``layer.step(x, state, dt=…)`` it is exact, and the direct term D x, an impulse, is left out.
 
     Args:
         model: One of our layers or models, ``torch.nn.RNN``, ``GRU`` or ``LSTM``, a Hugging Face model, or any callable
@@ -90,21 +93,25 @@ def memory_function(
         horizon: Number of steps to look back.
         d_input: Number of input channels (default: the model's).
         dt: Time between samples (default: the model's, or 1).
-        norm, bound: The norm above and its B; for ``plus_one``, amplitudes up to a hundred times ``bound`` are tried.
-        directions: Inputs (n, d_input) to measure instead of searching; ``by_input`` has the curve of each.
-        amplitudes: Lengths of the directions (default: ``bound``).
-        tokens: Token ids for a Hugging Face model, or for any callable from ids (batch, time) to outputs. Each is
-            repeated after the prefix (IAT appendix B), and M is |y[k] - y[k-1]|. Without tokens, the input of a
-            Hugging Face model is a vector that is added to the embedding of the last token of the prefix.
+        norm: Normalization of M, one of the three above.
+        bound: Largest size B of the inputs; for ``plus_one``, sizes up to a hundred times ``bound`` are tried.
+        directions: Directions (n, d_input) of the inputs to measure instead of searching; ``by_input`` of the result
+            has the curve of each.
+        amplitudes: Sizes of the inputs in these directions (default: ``bound``).
+        tokens: Token ids to measure, for a Hugging Face model, or for any callable from ids (batch, time) to outputs.
+            The input is a single token, repeated after the prefix (IAT appendix B), and M is |y[k] - y[k-1]|. Without
+            tokens, the input of a Hugging Face model is a vector that is added to the embedding of the last token of
+            the prefix.
         prefix: Token ids before the tokens (default: the begin token of a Hugging Face model).
         suffix: Token ids after every beginning of the input, such as BERT's [SEP], for a model with one output per
             sequence.
         output: Output of a Hugging Face model: ``logits``, ``hidden``, or a function of the model's output.
         warm_up: Number of steps without input before time 0 (default: 0; 1 if the model looks ahead, since its output
             then moves before time 0; 16 in embedding space).
-        around: Inputs (time, d_input) around which the memory is measured, instead of around rest. They start
+        around: Inputs (time, d_input) around which the memory is measured, instead of around zero input. They start
             ``warm_up`` steps before time 0. The input x is then added at time 0 only, and M(t) dt is the change of the
-            output: for a linear model the same as above, for any other the effect of one input on the outputs after it.
+            output. For a linear model this is the same as above; for any other model it is the effect of the input of
+            one step on later outputs.
         linear: Whether the model is linear and time-invariant (default: found by a test).
         samples: Number of random inputs that the search tries over all steps. Four times as many run until the
             response has decayed, and eight times as many for 16 steps. With several input channels the negative of
@@ -186,8 +193,8 @@ def _confirm(search: _supremum.Search) -> None:
 
 
 def _around(system: System, inputs: Tensor | np.ndarray, steps: int) -> System:
-    """Return a system that adds its input to the given fixed inputs, so that the memory around these inputs is
-    measured.
+    """Return a system that runs the model on its input plus the given fixed inputs (T, d_input), to measure the memory
+    around these inputs.
     """
     base = torch.as_tensor(inputs).detach().to(system.device, system.dtype)
     base = base[:, None] if base.dim() == 1 else base
@@ -210,7 +217,10 @@ def _refuse(unused: dict[str, Any]) -> None:
 
 
 def _from_rest(system: System, horizon: int, warm_up: int | None) -> tuple[System, int]:
-    """Return a system that knows how far the model looks ahead, and the number of warm-up steps before time 0."""
+    """Return the system with its attribute ``ahead`` set (see :func:`seeing_ahead`), and the number of warm-up steps.
+
+    The warm-up steps are steps without input before time 0: the given number, or the default of the model.
+    """
     if warm_up is not None:
         warm_up = whole_number("warm_up", warm_up, 0)
         return seeing_ahead(system, horizon + warm_up), warm_up

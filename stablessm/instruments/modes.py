@@ -28,7 +28,7 @@ DRAWS = 32
 
 
 def recurrent_modules(model: nn.Module) -> Iterator[tuple[str, Any]]:
-    """Yield the name and the module of every recurrence in a model, that is, of modules with ``recurrent_parameters``.
+    """Yield (name, module) for every module of a model that lists ``recurrent_parameters``.
 
     A compiled module is skipped, because it forwards the attributes of the module inside it, which would count twice.
     """
@@ -138,8 +138,9 @@ class ModeReport(Result):
 
         Re λ, Im λ, |λ| and 1/time scale are compared, each sorted. The expected values come from
         ``reset_parameters()`` of a copy of each module, under several seeds. If all seeds agree, the initialization is
-        deterministic and must be met up to rounding. Otherwise only the range (enlarged by a tenth) and the spread (at
-        least a third of the smallest spread drawn) are compared, so that a wrong start in the right range passes.
+        deterministic, and the values must agree up to rounding. Otherwise two things are checked: the values must lie
+        in the range of the values drawn (enlarged by a tenth), and their spread must be at least a third of the
+        smallest spread drawn. Wrong values in the right range therefore pass.
 
         Args:
             expected: Eigenvalues to compare with instead: a tensor for a single module, or a mapping from module names.
@@ -231,9 +232,9 @@ class ModeReport(Result):
 def report_modes(model: nn.Module, dt: float | None = None) -> ModeReport:
     """Return a report on every mode of a layer, or of all layers in a model.
 
-    A recurrent module lists ``recurrent_parameters`` and has ``eigenvalues()``; G(w) also requires a scalar ``map``.
-    For a recurrence with an activation, the eigenvalues are those of the linear part W. If the input sets the decay,
-    the time scale is that for a zero input.
+    Modules count if they list ``recurrent_parameters`` and have ``eigenvalues()``; the gradient scale G(w) also
+    requires a scalar ``map``. For a recurrence with an activation, the report is on the eigenvalues of the linear part
+    W. If the input sets the decay, the report is on the time scales for a zero input.
 
     Args:
         model: Any module.
@@ -262,8 +263,9 @@ def report_modes(model: nn.Module, dt: float | None = None) -> ModeReport:
 
 
 def _columns(module: Any, dt: float | None) -> tuple[np.ndarray, ...]:
-    """Return arrays of λ, time scale, gradient scale G, G/|w|, distance to instability and growth of a
-    module's modes.
+    """Return six arrays with an entry for each mode of a module, as in :class:`ModeReport`.
+
+    These are ``eigenvalue``, ``time_scale``, ``gradient_scale``, ``gradient_over_weight``, ``distance`` and ``growth``.
     """
     lam = module.eigenvalues().detach().cpu().to(torch.complex128)
     map = getattr(module, "map", None)
@@ -297,7 +299,10 @@ def _of_eigenvalues(lam: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def _drawn(name: str, module: Any, dt: float | None) -> list[dict[str, np.ndarray]]:
-    """Return the distributions of eigenvalues and time scales after ``reset_parameters``, for several seeds."""
+    """Return the eigenvalues and time scales of a module after ``reset_parameters``, one dictionary for each seed.
+
+    A dictionary has sorted arrays of Re λ, Im λ, |λ| and 1/time scale.
+    """
     if not hasattr(module, "reset_parameters"):
         got = f"none, and {type(module).__name__} has no reset_parameters()"
         raise ArgumentError("expected", f"the eigenvalues of {name!r}", got)
@@ -318,8 +323,9 @@ def _same(a: np.ndarray, b: np.ndarray, tolerance: float) -> bool:
 
 
 def _compare(now: np.ndarray, draws: list[np.ndarray], tolerance: float) -> str:
-    """Describe how sorted numbers differ from several random draws of the initial numbers; return "" without a
-    difference.
+    """Return a text that describes how numbers differ from their initial values; "" if they do not differ.
+
+    ``draws`` holds the initial values for several seeds. All arrays are sorted.
     """
     found = f"is {now[0]:.4g} to {now[-1]:.4g}"
     low, high = min(draw[0] for draw in draws), max(draw[-1] for draw in draws)

@@ -43,31 +43,31 @@ def stability_radius(x: nn.Module | Tensor | np.ndarray, *, time: Time | None = 
     The radius of a model is the smallest radius of its recurrences (``nearest_boundary`` names the recurrence). A
     recurrence is a module with a ``map`` in continuous or discrete time:
 
-    * diagonal, a ``Reparameterization`` of a weight ``w`` or ``M``: exact, from the map's
-      ``boundary_distance``. min |Re λ| or min (1 - |λ|) for ``direct``, infinite for a stable map. Weights
+    * A diagonal recurrence has a ``Reparameterization`` of a weight ``w`` or ``M``. Its radius is exact and comes from
+      ``boundary_distance`` of the map: min |Re λ| or min (1 - |λ|) for ``direct``, infinite for a stable map. Weights
       that only rotate an eigenvalue (the phase of an LRU, the frequency of S4D) do not count.
-    * dense, a ``MatrixMap``: the radius of W = ``recurrent_matrix()``, or infinite if the map is stable
-      (``project`` with a margin > 0 is) and W is farther from instability than rounding moves it,
-      n eps ‖W‖. In floating point a stable map loses the sign of eigenvalues smaller than that: the radius
-      is then that of the W that the map returned, 0 if an eigenvalue of W is not stable. For ``direct`` the
-      radius is that of the weight itself. For ``project`` with margin 0 it is a lower bound: projecting onto
-      a convex set moves no two matrices apart, so an error in M of Frobenius norm β is one of at most β in W.
+    * A dense recurrence has a ``MatrixMap``. Its radius is the radius of W = ``recurrent_matrix()``. It is infinite if
+      the map is stable (as ``project`` with a margin > 0) and W is farther from instability than rounding moves it,
+      n eps ‖W‖. Below that, rounding may have made W unstable: the radius is then the radius of the W that the map
+      returned, 0 if an eigenvalue of W is not stable. For ``direct`` the radius is exact. For ``project`` with margin 0
+      it is a lower bound, because a projection onto a convex set does not increase the distance of two matrices: a
+      change of M of Frobenius norm β changes W by at most β.
 
-    A map of your own that does not state ``is_stable`` has no infinite radius: the radius ends where the
-    search ended (:meth:`Reparameterization.boundary_distance`, weights of up to 1e6). An unstable stretch of weights
-    to which the map jumps is found if it is wider than a tenth of its distance from the weight.
+    A map of your own that does not state ``is_stable`` never has an infinite radius. Its radius is found by a search
+    over weights of up to 1e6 (:meth:`Reparameterization.boundary_distance`) and is at most the end of this search. If
+    the map jumps, an interval of unstable weights is found if it is wider than a tenth of its distance from the weight.
 
     The radius concerns λ, not the discretized e^(λ dt). Eigenvalues that are on the boundary in
     the precision of the weight count as unstable, and the radius of an unstable recurrence is 0.
 
-    For a square matrix W, real or complex, it is the distance to instability, the 2-norm of the smallest
-    complex error that makes W unstable; a real error may have to be larger::
+    The radius of a square matrix W, real or complex, is the distance to instability: the 2-norm of the smallest complex
+    matrix that makes W unstable if it is added to W. (A real matrix may have to be larger.) It is::
 
         continuous   min over ω of σ_min(iωI - W)        discrete   min over θ of σ_min(e^(iθ)I - W)
 
-    The value returned is attained, and no value is smaller by more than 1e-10 of it or the rounding of a
-    singular value, n eps (1 + ‖W‖); in continuous time W is first scaled to entries below 2. Eigenvalues of
-    a Hamiltonian matrix give that bound (Byers 1988), not samples of ω.
+    The returned value is attained at some ω or θ. No value is smaller by more than a fraction of 1e-10, or by more than
+    the rounding error of a singular value, n eps (1 + ‖W‖); in continuous time W is first scaled to entries below 2.
+    This is guaranteed by the eigenvalues of a Hamiltonian matrix (Byers 1988) and does not rely on samples of ω.
 
     Args:
         x: A model, or a matrix (tensor or array), which is converted to float64.

@@ -73,8 +73,9 @@ def readback(
     """Measure how much of the input k steps ago a linear probe recovers from the state, on held-out data.
 
     For every lag k, a ridge regression predicts the input x[t-k] from the whole state (all layers, real and imaginary
-    parts). It is fitted on the first 60 % of the sequences, its ridge is chosen on the next 20 %, and it is scored on
-    the rest. With fewer than 5 sequences the time is split instead, with gaps as long as the lags.
+    parts). It is fitted on the first 60 % of the sequences, its ridge parameter is chosen on the next 20 %, and its
+    predictions are compared with the inputs of the rest. With fewer than 5 sequences the time steps are split instead,
+    with gaps as long as the largest lag.
 
     Args:
         model: One of our layers, anything called as ``model(x, state) -> (y, state)``, a ``torch.nn`` recurrence, or a
@@ -137,8 +138,9 @@ def _collected(model: Any, x: Tensor) -> Tensor:
 
 
 def _runner(model: Any, x: Tensor) -> tuple[Callable[[Tensor, Any], Any], Place, Tensor]:
-    """Return a function that runs one step, the batch axis of the state, and the inputs converted to the
-    model's dtype.
+    """Return a function that runs the model from a state, the batch axis of the state, and the converted inputs.
+
+    The inputs are converted to the dtype and device of the model.
     """
     if has_adapter(model):
         adapter = as_stateful(model, d_input=x.shape[-1])

@@ -34,15 +34,17 @@ def check_state(
 ) -> StateReport:
     """Test whether a model with a state gives the same outputs in every way of carrying its state; return a report.
 
-    Random sequences run in one pass, whose outputs are the truth for all cases. Then the model runs on the same
-    sequences step by step, in chunks, with padding, alone, packed into rows, from copied, saved and moved states, and
-    so on, and must return the same outputs. ``StateReport.cases`` states for each case whether it does; if not, how
-    large the error is, at which step it starts and which layer differs first.
+    The model runs on random sequences in one pass. Then it runs on the same sequences in other ways: step by step, in
+    chunks, with padding, each sequence alone, several sequences packed into a row, from copied, saved and moved states,
+    and so on. Each way is a case, in which the model must return the outputs of the one pass. ``StateReport.cases``
+    states for each case whether it does; if not, how large the error is, at which step it starts and which layer
+    differs first.
 
-    The model is a layer or model of this library, ``nn.RNN``, ``nn.GRU``, ``nn.LSTM`` or one of their cells, any
-    ``(x, state) -> (y, state)`` of tensors or NumPy arrays with x (B, T, d_input) and None as the initial state, a
-    causal Hugging Face model, a reservoirpy node, or a :class:`stablessm.instruments.Stateful` of your own. Modules run
-    in evaluation mode; a model in half precision, and a Hugging Face model in float64, as a copy in float32.
+    The model is a layer or model of this library, ``nn.RNN``, ``nn.GRU``, ``nn.LSTM`` or one of their cells, a causal
+    Hugging Face model, a reservoirpy node, or a :class:`stablessm.instruments.Stateful` of your own. It may also be a
+    function ``(x, state) -> (y, state)`` of tensors or NumPy arrays, with x (B, T, d_input) and None as the initial
+    state. Modules run in evaluation mode. A model in half precision, and a Hugging Face model in float64, runs as a
+    copy in float32.
 
     Args:
         model: The model.

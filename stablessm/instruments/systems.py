@@ -78,11 +78,11 @@ class System:
     def outputs(
         self, drive: Drive, start: int, stop: int, *, state: Any = None, steady: int | None = None
     ) -> Iterator[Tensor]:
-        """Run the model from step ``start`` to ``stop`` in pieces, carrying the state; yield the outputs (B, ·,
-        d_output).
+        """Run the model from step ``start`` to ``stop``; yield the outputs in pieces (B, ·, d_output).
 
-        A model that carries its state runs in chunks of bounded length, so that its use of memory is bounded. From step
-        ``steady`` on the input is constant: once a chunk does not change the state, its outputs are repeated.
+        ``drive`` returns the inputs of given steps. A model that carries its state runs in chunks of bounded length, so
+        that its use of memory is bounded. The input must be constant from step ``steady`` on, if that is given: once a
+        chunk does not change the state, its outputs are repeated without running the model.
         """
         beyond = self.ahead  # a model that looks ahead must not see the end of the input
         if self.longest is not None and stop - start + beyond > self.longest:
@@ -117,11 +117,13 @@ class System:
 def as_system(model: Any, *, d_input: int | None = None, output: Any = None) -> System:
     """Return a model as a system that the instruments can run, or raise an ArgumentError that states why not.
 
-    These models can be run: our layers (and anything with an ``initial_state`` that is called as
-    ``model(x, state) -> (y, state)``), our models (and anything that has ``sequence(x, state) -> (y, state)``, too),
-    ``torch.nn`` recurrences, Hugging Face models (in embedding space), reservoirpy nodes, adapters of your own
-    (:class:`stablessm.instruments.Stateful`), any ``(x, state) -> (y, state)``, and any callable from (B, T, d_input)
-    to (B, T, d_output), or to (B, d_output) for a model with one output per sequence.
+    These models can be run:
+
+    - our layers and models, and modules with the same methods,
+    - ``torch.nn`` recurrences, Hugging Face models (with embeddings as inputs), and reservoirpy nodes,
+    - adapters of your own (:class:`stablessm.instruments.Stateful`),
+    - any function ``(x, state) -> (y, state)``,
+    - any callable from (B, T, d_input) to (B, T, d_output), or to (B, d_output) for one output per sequence.
 
     >>> as_system(torch.nn.GRU(3, 8)).streams, as_system(lambda x: x.cumsum(1), d_input=2).streams
     (True, False)
@@ -174,7 +176,11 @@ def _takes_state(model: Any) -> bool:
 
 
 def completed(system: System) -> System:
-    """Run a model briefly to determine its output size, and whether it pools outputs or carries its state."""
+    """Return the system with the attributes that a short run of the model shows.
+
+    These are the output size, whether the model returns one output per sequence, whether it carries its state, and the
+    size of the state. Raises an error if the outputs are random or if the sequences of a batch mix.
+    """
     with evaluating(system.model), torch.no_grad():
         short, long = (tuple(_try(system, torch.zeros(2, steps, system.d_input)).shape) for steps in (5, 7))
         if (short, long) in (
@@ -239,12 +245,12 @@ def _try(system: System, x: Tensor) -> Tensor:
 
 
 def seeing_ahead(system: System, steps: int) -> System:
-    """Find out how far a model looks ahead; return the system with ``ahead``, the number of inputs needed after the
-    last step.
+    """Test whether a model looks ahead; return the system with ``ahead``, the number of further inputs that it gets.
 
-    A model looks ahead, at whatever distance, if an output changes when all the input after these steps changes.
-    It gets ``steps`` steps, or three times as many if it looks further ahead than that and these are enough.
-    A model that carries its state is tested over at most ``PROBED`` steps; if it looks ahead, it runs in one pass.
+    A model looks ahead if one of its first ``steps`` outputs changes when the inputs after these steps change. Such a
+    model gets ``steps`` further inputs, or three times as many if it looks further ahead than that and these are
+    enough. A model that carries its state is tested over at most ``PROBED`` steps; if it looks ahead, it runs in one
+    pass.
 
     >>> shifted = as_system(lambda x: torch.cat([x[:, 20:], 0 * x[:, :20]], 1), d_input=1)
     >>> seeing_ahead(shifted, 100).ahead, seeing_ahead(as_system(lambda x: x.cumsum(1), d_input=1), 100).ahead
@@ -279,8 +285,9 @@ def _sees(system: System, outputs: int, start: int, stop: int) -> bool:
 def require_causal(name: str, run: Callable[[Tensor], Tensor], x: Tensor, y: Tensor, tol: float) -> None:
     """Raise an ArgumentError if a model reads the future or is random; ``y`` is the result of ``run(x)``.
 
-    The future of x (B, T, d) is scaled, and replaced by large noise, from the middle and from one step later: a model
-    of blocks may be causal at the edges of its blocks.
+    The test changes the second half of x (B, T, d), by scaling it and by replacing it by large noise. The outputs
+    before must not change. This is repeated one step later, because a model that works in blocks may be causal at the
+    edges of its blocks only.
 
     >>> x = torch.randn(1, 8, 1)
     >>> require_causal("cumsum", lambda x: x.cumsum(1), x, x.cumsum(1), 1e-4)
@@ -305,7 +312,7 @@ def _require_repeatable(system: System, steps: int, calls: int = 8) -> None:
 
 
 def _rows_are_apart(system: System) -> bool:
-    """Return True if the outputs for one sequence of a batch are the same without the rest of the batch."""
+    """Return True if the model gives the same outputs for a sequence alone and for the same sequence in a batch."""
     x = _probe(system, 6)
     both, one = _try(system, x), _try(system, x[:1])
     # a GPU sums in another order for another batch size, and a deep model can amplify the difference
@@ -360,7 +367,7 @@ def _without_state(model: Any) -> Call:
 
 
 def _on_arrays(call: Call) -> Call:
-    """Convert a function of NumPy arrays to a function of tensors."""
+    """Return a function that converts its input tensor to a NumPy array and then calls ``call``."""
     return lambda x, state: call(x.numpy(force=True), state)  # type: ignore[arg-type]
 
 

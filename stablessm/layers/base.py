@@ -57,8 +57,10 @@ class SequenceLayer(nn.Module, ABC):
 
     @abstractmethod
     def kernel(self, times: Times) -> Tensor:
-        """Return the impulse response at the given times: the output after an impulse at time 0, without the direct
-        term D x.
+        """Return the impulse response: the outputs at the given times after an impulse at time 0.
+
+        The direct term D x is left out. The shape is (len(times), d_output, d_input), or (len(times), channels) for
+        layers whose channels do not mix.
         """
 
     @abstractmethod
@@ -134,8 +136,9 @@ class SequenceLayer(nn.Module, ABC):
         return _in_dtype_of(x_t, self._readout(new, x_t)), new
 
     def _step_at_once(self, x_t: Tensor, state: Tensor) -> tuple[Tensor, Tensor] | None:
-        """Compute one step with a few Triton kernels, or return None if the kernels do not support the layer or its
-        tensors.
+        """Compute one step with a few Triton kernels; return the output and the next state, as :meth:`step`.
+
+        Returns None if the kernels do not support the layer or its tensors.
         """
         return None
 
@@ -201,7 +204,7 @@ class SequenceLayer(nn.Module, ABC):
 
 
 def _in_dtype_of(x: Tensor, y: Tensor) -> Tensor:
-    """Convert an output y to the dtype of the input x; under autocast, to autocast's dtype unless y is float64."""
+    """Return an output y in the dtype of the input x; under autocast, in the dtype of autocast unless y is float64."""
     if not autocast_enabled(y.device.type):
         return y.to(x.dtype)
     return y if y.dtype == torch.float64 else y.to(torch.get_autocast_dtype(y.device.type))

@@ -63,9 +63,9 @@ class Bidirectional(nn.Module):
     ) -> tuple[Sequence, tuple[State, State]]:
         """Compute the merged outputs (B, T, …) and the pair of last states, forward and backward.
 
-        The arguments are those of :meth:`SequenceLayer.forward`. ``state`` is a pair: the state of ``ahead`` before the
-        first step and the state of ``back`` after the last step. ``dt`` of a step belongs to its sample, in both
-        directions.
+        The arguments are as in :meth:`SequenceLayer.forward`, with these differences: ``state`` is a pair, the state of
+        ``ahead`` before the first step and the state from which ``back`` starts at the last step. ``dt`` is a time step
+        for each sample, which both layers use for this sample.
         """
         if isinstance(x, PackedSequence):
             return packed(self.forward, x, state, lengths=lengths, reset=reset, dt=dt)

@@ -38,14 +38,15 @@ class ContinuousRNN(SequenceLayer):
         recurrence: ``dense`` (W a matrix) or ``diagonal`` (W a vector).
         map: a matrix map (dense) or a continuous-time scalar map (diagonal), a name or an instance.
         dt: the time between samples.
-        solver: ``euler``, h + dt σ(z), which needs dt |λ| < 2 to be stable; or ``exponential``, h + dt φ(dt J) σ(z)
-            with J = σ'(z) W and φ(z) = (e^z - 1)/z, exact for a linear activation and stable at any dt. The dense
-            exponential step needs a matrix exponential per step.
+        solver: how a step of length dt changes the state h, with z = W h + U x + b. ``euler``: h + dt σ(z), which is
+            stable only if dt |λ| < 2 (for real λ). ``exponential``: h + dt φ(dt J) σ(z) with J = σ'(z) W and
+            φ(z) = (e^z - 1)/z, which is exact for a linear activation and stable at any dt. With a dense W, it computes
+            a matrix exponential in every step.
         bias: whether the layer has the bias b.
         eigenvalues: (d_state,) initial eigenvalues of W, in a random orthogonal basis if W is dense. Complex
             eigenvalues must come in conjugate pairs.
 
-    ``torch.compile`` compiles everything except the loop over time, because 100 unrolled steps took minutes to compile.
+    ``torch.compile`` compiles everything except the loop over time, because compiling 100 unrolled steps takes minutes.
     Therefore ``torch.compile(..., fullgraph=True)`` refuses this layer.
 
     >>> layer = ContinuousRNN(1, 16, 1, activation="tanh", map="skew_minus_psd", dt=0.1)
@@ -95,7 +96,7 @@ class ContinuousRNN(SequenceLayer):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Draw U and C from a Gaussian and W with the initial eigenvalues, and set b to zero.
+        """Draw U and C from a Gaussian distribution, set b to zero, and set M so that W has the initial eigenvalues.
 
         By default, the eigenvalues have time scales that span a factor of 1000.
         """
@@ -194,10 +195,10 @@ class ContinuousRNN(SequenceLayer):
         return state + increment.squeeze(-1)
 
     def _phi(self, J: Tensor, v: Tensor, dt: Tensor) -> Tensor:
-        """Compute dt φ(dt J) v for a Jacobian J and a vector or matrix v, where φ(z) = (e^z - 1) / z.
+        """Return dt φ(dt J) v for a Jacobian J and a vector or matrix v, where φ(z) = (e^z - 1) / z.
 
-        A vector J means an elementwise product. For a matrix J, the result is the upper right block of exp [[dt J, dt
-        v], [0, 0]].
+        If the recurrence is diagonal, J is a vector and the product is elementwise. Otherwise the result is computed as
+        the upper right block of the matrix exponential of [[dt J, dt v], [0, 0]].
         """
         if self.recurrence == "diagonal":
             return dt * v * phi(J * dt)

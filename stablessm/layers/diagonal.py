@@ -23,8 +23,8 @@ Mode: TypeAlias = Literal["scan", "conv", "auto"]
 class DiagonalLayer(MappedLayer):
     """The base class of layers with a linear diagonal recurrence h[t] = a ⊙ h[t-1] + u[t].
 
-    ``mode`` is ``scan`` (which allows resets and a ``dt`` that varies in time), ``conv`` (convolution by FFT, without
-    either) or ``auto`` (whichever is faster). All modes give the same numbers.
+    ``mode`` is ``scan``, ``conv`` (convolution by FFT) or ``auto`` (whichever is faster). All modes give the same
+    numbers. Resets and a ``dt`` that varies in time are possible with ``scan`` and ``auto``, but not with ``conv``.
     """
 
     _held: tuple[Tensor, Tensor] | None = None
@@ -52,7 +52,7 @@ class DiagonalLayer(MappedLayer):
         """
 
     def _weights_of_factors(self) -> Weights | None:
-        """Return the parameters that a GPU kernel needs to compute the factors a and g; None if there is no such
+        """Return the parameters from which a GPU kernel computes the factors a and g; None if there is no such
         kernel.
         """
         return None
@@ -73,8 +73,9 @@ class DiagonalLayer(MappedLayer):
         return computed_at_once(self._weights_of_factors()) or self._discretize(None)
 
     def _step_factors(self) -> tuple[Tensor, Tensor] | Weights:
-        """Return the factors a and g for one inference step, or the parameters from which a GPU kernel will compute a
-        and g.
+        """Return the factors a and g for one step without gradients.
+
+        If a GPU kernel can compute them together with the step, the parameters for this kernel are returned instead.
         """
         if self._held is not None:
             return self._held

@@ -1,4 +1,4 @@
-"""Three discretizations, which turn dh/dt = λ h + u into h[k] = a h[k-1] + g u[k] for time steps dt."""
+"""Three discretizations of dh/dt = λ h + u, as h[k] = a h[k-1] + g u[k] with time steps dt."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from stablessm.layers.zero_order_hold import zero_order_hold
 
 
 def bilinear(eigenvalues: Tensor, dt: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute a = (1 + λ dt/2) / (1 - λ dt/2) and g = dt / (1 - λ dt/2) by the trapezoidal rule, stable if Re λ < 0."""
+    """Compute the factors of the trapezoidal rule: a = (1 + λ dt/2) / (1 - λ dt/2) and g = dt / (1 - λ dt/2).
+
+    If Re λ < 0, then |a| < 1 for every dt.
+    """
     half = eigenvalues * dt / 2
     return (1 + half) / (1 - half), dt / (1 - half)
 
@@ -23,10 +26,10 @@ def exponential(eigenvalues: Tensor, dt: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def forgotten(name: str, z: Tensor) -> Tensor:
-    """Compute 1 - a² for the decay factor a of a discretization at z = λ dt ≤ 0, accurately even if a is close to 1.
+    """Compute 1 - a² for the factor a of the discretization ``name`` at z = λ dt ≤ 0, accurately even if a is close
+    to 1.
 
-    ``name`` is the name of the discretization. The stationary variance of a state that is driven by white noise is g² /
-    (1 - a²) times the variance of the noise.
+    The stationary variance of a state that is driven by white noise is g² / (1 - a²) times the variance of the noise.
     """
     return -2 * z / (1 - z / 2) ** 2 if name == "bilinear" else -(2 * z).expm1()
 

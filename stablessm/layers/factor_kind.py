@@ -1,4 +1,4 @@
-"""The map and the options that determine, together with the weights, the factors a and g of a recurrence."""
+"""The map and the options with which the factors a and g of h[t] = a h[t-1] + g u[t] are computed from the weights."""
 
 from __future__ import annotations
 

@@ -45,8 +45,9 @@ class Weights(NamedTuple):
 
 
 def computed_at_once(weights: Weights | None) -> tuple[Tensor, Tensor] | None:
-    """Compute a recurrence's factors a and g with one GPU kernel; return None if the kernel does not support the
-    recurrence.
+    """Compute the factors a and g of a recurrence with one GPU kernel.
+
+    Returns None if the kernel does not support the recurrence or its tensors.
     """
     if weights is None:
         return None
@@ -67,7 +68,7 @@ def computed_at_once(weights: Weights | None) -> tuple[Tensor, Tensor] | None:
 def plainly(
     kind: Kind, map: Reparameterization, w: Tensor, imag: Tensor | None, log_dt: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """Compute a recurrence's factors a and g with PyTorch operations in float32, differentiable to any order."""
+    """Compute the factors a and g of a recurrence with PyTorch operations in float32, differentiable to any order."""
     size, angle = map(w.float()), None if imag is None else imag.float()
     if kind.continuous:
         step = size.new_full((1,), kind.dt) if log_dt is None else log_dt.float().exp()[..., None]
@@ -83,7 +84,7 @@ def plainly(
 
 
 class _Factors(torch.autograd.Function):
-    """The autograd function of the GPU kernels that compute a recurrence's factors a and g."""
+    """The autograd function of the GPU kernels that compute the factors a and g of a recurrence."""
 
     @staticmethod
     def forward(

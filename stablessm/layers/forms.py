@@ -1,6 +1,4 @@
-"""Supports the other forms of input that ``torch.nn.GRU`` accepts: packed sequences, and inputs without a batch
-dimension.
-"""
+"""Support for packed sequences and for inputs without a batch dimension, which ``torch.nn.GRU`` accepts, too."""
 
 from __future__ import annotations
 
@@ -18,10 +16,10 @@ Input: TypeAlias = Sequence | PackedSequence
 
 
 def packed(run: Callable[..., Any], x: PackedSequence, state: Any, *, lengths: Any, **options: Any) -> tuple[Any, Any]:
-    """Call ``run``, the ``forward`` of a layer, with a PackedSequence; return the outputs as a PackedSequence, and the
-    state.
+    """Call ``run``, the ``forward`` of a layer, with a PackedSequence.
 
-    States and options have the sequences in their order before packing.
+    Returns the outputs as a PackedSequence, and the state. In states and options, the sequences have their order before
+    packing.
     """
     if lengths is not None:
         raise ArgumentError("lengths", "None, since a PackedSequence contains its lengths", type(lengths).__name__)
@@ -36,8 +34,9 @@ def packed(run: Callable[..., Any], x: PackedSequence, state: Any, *, lengths: A
 
 
 def unbatched(run: Callable[..., Any], x: Tensor, state: Any, **options: Any) -> tuple[Any, Any]:
-    """Call ``run``, the ``forward`` or ``step`` of a layer, with an unbatched input; return an unbatched output and
-    state.
+    """Call ``run``, the ``forward`` or ``step`` of a layer, with an input and a state without a batch dimension.
+
+    The output and the state that are returned have no batch dimension either.
     """
     if options.get("lengths") is not None:
         raise ArgumentError("lengths", "None with one sequence (time, d_input)", type(options["lengths"]).__name__)

@@ -30,10 +30,10 @@ FASTEST = -1e4
 class GatedLayer(MappedLayer):
     """The base class of recurrences h[t] = a[t] ⊙ h[t-1] + u[t] in which the decay a[t] depends on the input.
 
-    log a[t] = λ Δ(x[t]) dt, where λ = f(w) < 0 comes from any continuous-time map and Δ(x) > 0 from a gate. A stable
-    map therefore gives 0 ≤ a[t] < 1 for all weights and inputs. Rounding cannot change this: a[t] is at most the
-    largest number below 1 in the precision of the recurrence, which is float32 or better. The ``dt`` of a call is in
-    steps.
+    log a[t] = λ Δ(x[t]) dt, where λ = f(w) < 0 comes from any continuous-time map f and Δ(x) > 0 from a gate. dt is the
+    number of steps between two samples, 1 by default. A stable map therefore gives 0 ≤ a[t] < 1 for all weights and
+    inputs. Rounding cannot change this: a[t] is at most the largest number below 1 in the precision of the recurrence,
+    which is float32 or better.
     """
 
     activation: ClassVar[str] = "gated"
@@ -46,8 +46,9 @@ class GatedLayer(MappedLayer):
 
     @abstractmethod
     def _gates(self, x: Tensor, dt: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Compute the decays a and drives u for inputs x (…, d_input): two tensors (…, *state_shape) in float32 or
-        better.
+        """Compute the decays a and the terms u of the recurrence for inputs x (…, d_input).
+
+        Both are tensors (…, *state_shape) in float32 or better.
         """
 
     def eigenvalues(self) -> Tensor:
@@ -75,11 +76,11 @@ class GatedLayer(MappedLayer):
     @checked
     @torch.no_grad()
     def slowest_decays(self, bound: float) -> Tensor:
-        """Compute the largest decay that each state can have for any input with |x| ≤ ``bound`` in every channel.
+        """Compute the largest decay a[t] that each state can have for any input with |x| ≤ ``bound`` in every channel.
 
-        Decays are monotone in gates that are affine in the input, so that the largest one is at an end of the range of
-        its gate. The result is attained, except for a ``MinLSTM``, whose two gates need not reach their ends together:
-        its result is an upper bound.
+        A decay is a monotone function of a number that is affine in the input. The largest decay is therefore at an end
+        of the range of this number, and some input attains it. For a ``MinLSTM``, whose decays depend on two such
+        numbers, the result is an upper bound.
 
         >>> import stablessm as ssm
         >>> layer = ssm.MinGRU(3, 8)
@@ -94,7 +95,7 @@ class GatedLayer(MappedLayer):
 
     @abstractmethod
     def _logits(self, x: Tensor) -> Tensor:
-        """Compute affine functions z(x) of inputs x (B, d_input) such that each decay is monotone in one z."""
+        """Compute affine functions z(x) of inputs x (B, d_input), of which the decays are monotone functions."""
 
     @abstractmethod
     def _decays_at(self, logits: Tensor) -> Tensor:
@@ -110,9 +111,9 @@ class GatedLayer(MappedLayer):
         return project(x, weight).to(self._parameter_dtype()) + bias
 
     def _rates(self) -> Tensor:
-        """Compute λ, but at least -10,000 per step, because an infinite rate times zero would be NaN.
+        """Compute λ, clamped to at least -10,000 per step, because an infinite rate times zero would be NaN.
 
-        At larger rates, the decay is 0 anyway.
+        The clamping changes no decay, because e^(-10,000) is 0 in every precision.
         """
         return self.eigenvalues().clamp(min=FASTEST)
 
@@ -139,11 +140,14 @@ class UnitLayer(GatedLayer):
 
     @abstractmethod
     def _gate_inputs(self, x: Tensor) -> Tensor:
-        """Compute the affine functions of x to which the gates apply their nonlinearities: (…, gates · states)."""
+        """Compute the affine functions of x to which the gates apply their nonlinearities, (…, number · states).
+
+        They include the affine functions for the input of the recurrence, if there are any.
+        """
 
     @abstractmethod
     def _rate(self) -> Tensor:
-        """Compute the rates of the gated recurrence, one per state, from the eigenvalues λ."""
+        """Compute the number per state that the formulas of the gated recurrence use, from the eigenvalues λ."""
 
     def _direct(self, x: Tensor) -> Tensor | None:
         """Return the input that enters the recurrence directly, not through a gate; None if the layer has none."""
@@ -175,7 +179,7 @@ def softplus(z: Tensor) -> Tensor:
 
 
 def below_zero(change: Tensor) -> Tensor:
-    """Clamp ``change`` to numbers so far below 0 that 1 + change is below 1 after rounding.
+    """Return ``change``, clamped such that 1 + change is below 1 even after rounding.
 
     >>> (1 + below_zero(torch.zeros(1))).item() < 1
     True
@@ -184,7 +188,9 @@ def below_zero(change: Tensor) -> Tensor:
 
 
 def gate_bias(count: int, timescales: Sequence[float], unit: Tensor) -> Tensor:
-    """Return biases b such that the rates ``unit`` · softplus(b) are 1/τ, for time scales τ evenly spaced in logarithm.
+    """Return ``count`` biases b such that the rates ``unit`` · softplus(b) are 1/τ.
+
+    The time scales τ are evenly spaced in their logarithm, between the two ``timescales``.
 
     >>> b = gate_bias(3, (1.0, 100.0), torch.tensor(1.0))
     >>> (1 / torch.nn.functional.softplus(b)).round(decimals=4).tolist()

@@ -18,11 +18,12 @@ from stablessm.scan.projection import project
 
 @final
 class HGRN(UnitLayer):
-    """Hierarchically gated recurrent unit (HGRN, arXiv 2311.04823); any reparameterization (map) gives the lower gate
-    bounds.
+    """Hierarchically gated recurrent unit (HGRN, arXiv 2311.04823).
 
     h[t] = a[t] ⊙ h[t-1] + (1 - a[t]) ⊙ silu(B x[t] + b),  a[t] = γ + (1 - γ) ⊙ sigmoid(G x[t] + g),  γ = exp(λ),
     y[t] = C (h[t] ⊙ silu(O x[t])).
+
+    γ is the lower bound of the forget gate a[t]. Any reparameterization (map) can give λ = f(w).
 
     Args:
         d_model: number of inputs, states and outputs.

@@ -22,7 +22,8 @@ def timescales(count: int, shortest: float, longest: float) -> Tensor:
 def spread_rates(count: int, dt: float, fastest: float) -> Tensor:
     """Return rates -1/τ for time scales τ that span a factor of 1000, evenly spaced in their logarithm.
 
-    The shortest time scale is ``dt``, or slightly above -1/fastest if the map cannot represent faster rates.
+    The shortest time scale is ``dt`` or, if that is longer, slightly above -1/fastest, where ``fastest`` is the fastest
+    rate that the map can represent.
 
     >>> spread_rates(4, 0.1, -torch.inf).round(decimals=4).tolist()
     [-10.0, -1.0, -0.1, -0.01]
@@ -34,7 +35,8 @@ def spread_rates(count: int, dt: float, fastest: float) -> Tensor:
 def ring(count: int, r_min: float, r_max: float, max_phase: float) -> Tensor:
     """Draw complex eigenvalues, uniformly in area, from the ring r_min ≤ |λ| ≤ r_max with phases 0 ≤ arg λ ≤ max_phase.
 
-    This is the initialization of the LRU and of LRU-UA (section 3.1, appendix E): |λ|² is uniform between the squares.
+    This is the initialization of the LRU and of LRU-UA (section 3.1, appendix E): |λ|² is uniformly distributed between
+    r_min² and r_max².
     """
     if not 0 <= r_min <= r_max <= 1:
         raise ArgumentError("r_min, r_max", "0 <= r_min <= r_max <= 1", f"{r_min}, {r_max}")
@@ -54,9 +56,10 @@ def s4d_inv(count: int) -> Tensor:
 
 
 def s4d_legs(count: int) -> Tensor:
-    """Return the S4D-LegS eigenvalues: the eigenvalues of the normal part of HiPPO-LegS with positive imaginary parts.
+    """Return the ``count`` S4D-LegS eigenvalues.
 
-    The LegS matrix of size 2 count is a normal matrix -1/2 + S with skew-symmetric S, plus a matrix of rank one.
+    The HiPPO-LegS matrix of size 2 count is the sum of a normal matrix -1/2 + S, with a skew-symmetric S, and a matrix
+    of rank one. The result are the eigenvalues of the normal matrix with positive imaginary parts.
     """
     p = (2 * torch.arange(2 * count, dtype=torch.float64) + 1).sqrt()
     lower = torch.tril(torch.outer(p, p), -1)

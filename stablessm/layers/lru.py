@@ -33,7 +33,8 @@ class LRU(DiagonalLayer):
         map: discrete-time reparameterization of the modulus, a name or an instance.
         r_min, r_max, max_phase: initial eigenvalues are drawn uniformly in area from the ring r_min ≤ |λ| ≤ r_max with
             phases from 0 to max_phase.
-        normalize: if True, γ = √(1 - |λ|²), so that white noise gives states of variance one for every λ; else γ = 1.
+        normalize: whether γ = √(1 - |λ|²), so that white noise gives states of variance one for every λ; otherwise
+            γ = 1.
         skip: whether the layer has the direct term D x.
         eigenvalues: (d_state,) complex: initial eigenvalues (default: drawn from the ring).
         mode: ``scan``, ``conv`` or ``auto``.
@@ -76,7 +77,10 @@ class LRU(DiagonalLayer):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Draw eigenvalues from the ring, unless they were given, and B, C and D from Gaussians (B and C complex)."""
+        """Draw the eigenvalues from the ring, unless they were given, and B, C and D from Gaussian distributions.
+
+        B and C are complex.
+        """
         ring = (self.r_min, self.r_max, self.max_phase)
         start = initialize.ring(len(self.w), *ring) if self._start is None else self._start
         self.w.copy_(self.map.weights(start.abs()))

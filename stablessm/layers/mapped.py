@@ -44,8 +44,9 @@ class MappedLayer(SequenceLayer):
 
     @abstractmethod
     def _decays(self, x: Tensor, dt: Tensor | None) -> Tensor:
-        """Compute the decay factors a: (B, T, *state_shape) for inputs x (B, T, …), or state_shape if all steps are
-        equal.
+        """Compute the decays a[t] for inputs x (B, T, …), as a tensor (B, T, *state_shape).
+
+        If all decays are equal, or equal for all sequences, a tensor with fewer leading dimensions is returned.
         """
 
     @checked
@@ -67,11 +68,11 @@ class MappedLayer(SequenceLayer):
     def transition(
         self, x: Tensor, *, lengths: Lengths = None, reset: Reset = None, dt: Dt = None
     ) -> tuple[Tensor, Tensor]:
-        """Return ``factor`` and ``offset`` (B, …) such that a sequence takes any initial state to factor ⊙ state +
-        offset.
+        """Return two tensors (B, …), ``factor`` and ``offset``, which describe how a sequence changes the state.
 
-        The arguments are those of ``forward``. ``stablessm.parallel`` uses the result to join parts of a sequence that
-        were computed on several devices.
+        From any initial state, the state after the sequence is factor ⊙ state + offset. The arguments are as in
+        ``forward``. ``stablessm.parallel`` uses the result to join parts of a sequence that were computed on several
+        devices.
 
         >>> import stablessm as ssm
         >>> layer, x, state = ssm.LRU(3, 8, 2), torch.randn(4, 100, 3), torch.randn(4, 8) + 0j
@@ -90,7 +91,9 @@ class MappedLayer(SequenceLayer):
         return self.w  # called often, and next(self.parameters()) is slow
 
     def _given(self, eigenvalues: Tensor | None) -> Tensor | None:
-        """Check the initial eigenvalues that a user passed, and expand them to the shape of the state."""
+        """Check the initial eigenvalues that a user passed, and return them in the shape of the state; None stays
+        None.
+        """
         if eigenvalues is None:
             return None
         wide = eigenvalues.detach().cpu().to(torch.complex128)

@@ -48,8 +48,9 @@ class _MinimalUnit(UnitLayer):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Set λ, set the biases such that a zero input gives the initial time scales, and draw all other weights at
-        random.
+        """Set the initial λ and biases, and draw all other weights at random.
+
+        The biases are such that the states have the initial time scales for a zero input.
         """
         start = torch.full_like(self.w, START, dtype=torch.float64) if self._start is None else self._start
         self.w.copy_(self.map.weights(start))
@@ -78,10 +79,9 @@ class _MinimalUnit(UnitLayer):
 class MinGRU(_MinimalUnit):
     """Minimal gated recurrent unit (minGRU, arXiv 2410.01201), whose decays come from any reparameterization (map).
 
-    h[t] = a[t] ⊙ h[t-1] + (1 - a[t]) ⊙ (B x[t] + b),  a[t] = exp(2 λ softplus(z[t])),  z = G x + g.
-
-    With the initial λ = -1/2 the decay is sigmoid(-z[t]), the published gate. The output is h, or C h if ``d_output``
-    is given.
+    h[t] = a[t] ⊙ h[t-1] + (1 - a[t]) ⊙ (B x[t] + b),  a[t] = exp(2 λ softplus(z[t])),  z = G x + g,
+    with λ = f(w) for the map f. With the initial λ = -1/2 the decay is sigmoid(-z[t]), the published gate. The output
+    is h, or C h if ``d_output`` is given.
 
     Args:
         d_input, d_state: sizes.
@@ -105,13 +105,12 @@ class MinGRU(_MinimalUnit):
 
 @final
 class MinLSTM(_MinimalUnit):
-    """Minimal LSTM with normalized gates (minLSTM, arXiv 2410.01201), whose decays come from any reparameterization
-    (map).
+    """Minimal LSTM with normalized gates (minLSTM, arXiv 2410.01201).
 
     h[t] = a[t] ⊙ h[t-1] + (1 - a[t]) ⊙ (B x[t] + b),  a[t] = exp(2 λ softplus(z[t])),  z = log i - log f,
-    with the forget gate f = sigmoid(G x + g) and the input gate i = sigmoid(G' x + g').
-
-    With the initial λ = -1/2 the decay is f / (f + i), as published. The arguments are those of :class:`MinGRU`.
+    with the forget gate f = sigmoid(G x + g), the input gate i = sigmoid(G' x + g'), and λ from any reparameterization
+    (map) of the weights w. With the initial λ = -1/2 the decay is f / (f + i), as published. The arguments are as in
+    :class:`MinGRU`.
 
     >>> layer = MinLSTM(3, 16, 2)
     >>> y, state = layer(torch.randn(4, 100, 3))

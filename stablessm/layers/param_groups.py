@@ -1,4 +1,4 @@
-"""Divides parameters into groups for optimizers: recurrent parameters and all others."""
+"""Division of parameters into groups for optimizers: recurrent parameters and all others."""
 
 from __future__ import annotations
 

@@ -39,9 +39,9 @@ class RealSSM(DiagonalLayer):
         activation: name of σ, which is applied to the states before the readout.
         bias: whether the layer has the bias b.
         skip: whether the layer has the direct term D x.
-        eigenvalues: (d_state,) initial eigenvalues (default: time scales evenly spaced in their logarithm, over a
-            factor of 1000 from one step or, if longer, from the shortest that the map allows). With the same seed and
-            the same eigenvalues, layers with different maps start as the same function.
+        eigenvalues: (d_state,) initial eigenvalues. By default their time scales are evenly spaced in their logarithm
+            and span a factor of 1000; the shortest is one step, or longer if the map does not allow that. With the same
+            seed and the same eigenvalues, layers with different maps start as the same function.
         average: whether each state is a moving average of its input B x + b, whose weights sum to one, so that slow
             states do not add up the mean of the inputs.
         mode: ``scan``, ``conv`` or ``auto``.
@@ -90,16 +90,19 @@ class RealSSM(DiagonalLayer):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Set the initial eigenvalues, and draw B such that white noise as input gives states of variance one.
+        """Set the initial eigenvalues, draw B and C, and set the bias and D to zero.
 
-        The stationary state has variance one on average over the draws of B, for every eigenvalue inside the stable
-        region. An eigenvalue on the boundary or outside has no stationary state; B is then scaled such that the
-        variance would be one after a million steps on the boundary. A recurrence in float32 rounds its decay: for
-        |λ| dt below 1e-6, states can be up to twice as large or half as large as in exact arithmetic, and below 3e-8
-        the decay is rounded to 1 and states grow without limit. In float64 (``layer.double()``) this begins at 1e-15.
+        B is drawn such that white noise as input gives a stationary state of variance one, on average over the draws,
+        for every eigenvalue inside the stable region. An eigenvalue on the boundary or outside has no stationary state;
+        B is then scaled such that the variance would be one after a million steps on the boundary.
 
-        With ``average``, B is drawn such that a constant input of independent channels of variance one gives states of
-        variance one. White noise then gives the variance (1 - a)/(1 + a) for a decay a, which is small for slow states.
+        With ``average``, B is drawn such that a constant input, whose channels are independent with variance one, gives
+        states of variance one. White noise then gives the variance (1 - a)/(1 + a) for a decay a, which is small for
+        slow states.
+
+        A recurrence in float32 rounds its decay. For |λ| dt below 1e-6, states can therefore be up to twice as large or
+        half as large as in exact arithmetic. Below 3e-8 the decay is rounded to 1 and states grow without limit. In
+        float64 (``layer.double()``) this begins at 1e-15.
         """
         start = self._default_eigenvalues() if self._start is None else self._start
         self.w.copy_(self.map.weights(start))
@@ -113,9 +116,7 @@ class RealSSM(DiagonalLayer):
                 nn.init.zeros_(zero)
 
     def _forgotten(self, decay: Tensor) -> Tensor:
-        """Compute 1 - a² for the decay factors a of all states without cancellation, or 1e-6 for states that never
-        decay.
-        """
+        """Compute 1 - a² for the decays a of all states, without cancellation; 1e-6 for states that do not decay."""
         rough, w = 1 - decay**2, self.w.double()
         if self.time == "continuous":
             exact = discretize.forgotten(self.discretization, self.map(w) * self.dt)

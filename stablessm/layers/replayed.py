@@ -1,4 +1,4 @@
-"""Captures a function as a CUDA graph, which a GPU replays without waiting for the host."""
+"""Capture of a function as a CUDA graph, which a GPU replays without waiting for the host."""
 
 from __future__ import annotations
 

@@ -19,11 +19,11 @@ SHARPNESS = 8.0
 
 @final
 class RGLRU(UnitLayer):
-    """Real-gated linear recurrent unit (RG-LRU of Griffin, arXiv 2402.19427), with any reparameterization (map) of its
-    decays.
+    """Real-gated linear recurrent unit (RG-LRU of Griffin, arXiv 2402.19427).
 
     h[t] = a[t] ⊙ h[t-1] + √(1 - a[t]²) ⊙ i[t] ⊙ x[t],  a[t] = exp(8 λ r[t]),  y = h,
-    with the gates r = sigmoid(R x + b) and i = sigmoid(I x + c). The published map is ``softplus``.
+    with the gates r = sigmoid(R x + b) and i = sigmoid(I x + c). λ comes from any reparameterization (map) of the
+    weights w; the published map is ``softplus``.
 
     Args:
         d_model: number of inputs, states and outputs.

@@ -82,7 +82,7 @@ class S4D(DiagonalLayer):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Set the initial eigenvalues, and draw C and D from Gaussians of variance 1 (C complex)."""
+        """Set the initial eigenvalues, draw the time steps, and draw C (complex) and D from Gaussians of variance 1."""
         start = initialize.S4D[self.init](self.state_shape[1]) if self._start is None else self._start
         start = start.expand(self.state_shape)
         self.w.copy_(self.map.weights(start.real))
@@ -98,8 +98,9 @@ class S4D(DiagonalLayer):
 
     @checked
     def kernel(self, times: Times) -> Tensor:
-        """Return the kernel of each channel, 2 Re Σ_n C_n e^{λ_n Δ t} Δ with the time step Δ, as (len(times), H); t is
-        in samples.
+        """Return the kernel of each channel at the given times, (len(times), H).
+
+        It is 2 Re Σ_n C_n e^{λ_n Δ t} Δ, where Δ is the time step of the channel and t is in samples.
         """
         dtype = self._parameter_dtype()
         step, times = self.log_dt.to(dtype).exp(), times.to(dtype)
@@ -172,7 +173,7 @@ class S4D(DiagonalLayer):
 
 
 def _moved_to_the_end(signal: Tensor, lengths: Tensor) -> Tensor:
-    """Move the real steps of right-padded sequences to the end, so that zeros come first."""
+    """Return padded sequences with the padding on the left, as zeros, instead of on the right."""
     steps = signal.shape[1]
     index = torch.arange(steps, device=signal.device) - (steps - lengths)[:, None]
     moved = signal.gather(1, index.clamp(min=0)[..., None].expand_as(signal))

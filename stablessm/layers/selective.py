@@ -21,8 +21,9 @@ class SelectiveSSM(GatedLayer):
     """Selective state-space layer (S6 of Mamba, arXiv 2312.00752), with any reparameterization (map) of its decay
     rates.
 
-    For each channel: h_n[t] = exp(δ[t] λ_n) h_n[t-1] + δ[t] B_n[t] x[t],  y[t] = Σ_n C_n[t] h_n[t] + D x[t], where
-    δ = softplus(G P x + g), and B[t] and C[t] are linear in the input of all channels. The published map is ``exp``.
+    For each channel: h_n[t] = exp(δ[t] λ_n) h_n[t-1] + δ[t] B_n[t] x[t],  y[t] = Σ_n C_n[t] h_n[t] + D x[t]. The time
+    step is δ = softplus(G P x + g) with trained matrices G and P. B[t] and C[t] are linear in the input of all
+    channels. The published map is ``exp``.
 
     Args:
         d_model: number of input and output channels.
@@ -69,7 +70,7 @@ class SelectiveSSM(GatedLayer):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Set the initial rates, draw the time steps, set D to one, and draw other weights as ``nn.Linear`` does."""
+        """Set the initial λ, draw the time steps, set D to one, and draw all other weights as ``nn.Linear`` does."""
         channels, states = self.state_shape
         scale = min(1.0, -0.9 * self.map.range[0] / states)
         start = -scale * torch.arange(1.0, states + 1, dtype=torch.float64, device=self.w.device)
@@ -83,7 +84,10 @@ class SelectiveSSM(GatedLayer):
         nn.init.ones_(self.D)
 
     def _inputs(self, x: Tensor, dt: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-        """Compute the time steps (…, d_model) and B and C (…, d_state) from the input, in float32 or better."""
+        """Compute the time steps δ (…, d_model), B (…, d_state) and C (…, d_state) from the input.
+
+        They are in float32 or better.
+        """
         sizes = (self.dt_rank, self.state_shape[1], self.state_shape[1])
         low, B, C = project(x, self.projection).split(sizes, -1)
         delta = softplus(self._projected(low, self.gate, self.gate_bias))

@@ -140,8 +140,9 @@ def _require_whole(weights: Path, known: Sequence[str | None], expected: str) ->
 
 
 def _weights_of(folder: Path) -> list[str | None]:
-    """Return a list with the checksum of the weights that a folder's config records; [None] if the config has no
-    checksum.
+    """Return a list with the checksum of the weights that the config of a folder records.
+
+    The list is [None] if the config records no checksum, and empty if there is no readable config.
     """
     try:
         return list(record.read_json(folder / "config.json").get("weights", [None])[:1])

@@ -33,7 +33,8 @@ def step_kernel(
 ):  # fmt: skip
     """Compute the next states and the output for ROWS channels of one sequence.
 
-    With HELD, ``decay`` and ``gain`` point to a and g. Otherwise they point to w and the frequencies.
+    If HELD, the pointers ``decay`` and ``gain`` are those of a and g; otherwise those of w and the frequencies, from
+    which a and g are computed.
     """
     tiles: tl.constexpr = (H + ROWS - 1) // ROWS
     channel = tl.program_id(0) % tiles * ROWS + tl.arange(0, ROWS)[:, None]
@@ -65,14 +66,14 @@ def step_kernel(
 def step(
     x: Tensor, factors: tuple[Tensor, Tensor] | Weights, C: Tensor, D: Tensor, state: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Compute the output (B, H) in the dtype of x and the next states (B, H, N) in complex64.
+    """Compute the output y (B, H) in the dtype of x, and the next states h' (B, H, N) in complex64.
 
     Args:
-        x: (B, H).
-        factors: a and g, (H, N) complex64, or the weights that determine them.
-        C: (H, N, 2).
-        D: (H,).
-        state: h, (B, H, N) complex64.
+        x: inputs (B, H).
+        factors: a and g, (H, N) complex64 each, or the weights from which they are computed.
+        C: readout (H, N, 2), as real and imaginary parts.
+        D: direct term (H,).
+        state: present states h (B, H, N), complex64.
     """
     y, new = torch.empty_like(x), torch.empty(state.shape, dtype=state.dtype, device=x.device)
     if isinstance(factors, Weights):

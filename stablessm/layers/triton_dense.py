@@ -67,16 +67,16 @@ def step(
     D: Tensor | None,
     state: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """Compute the output (B, d_output) in the dtype of C and the next states (B, N) in float32 or complex64.
+    """Compute the output y (B, d_output) in the dtype of C, and the next states h' (B, N) in float32 or complex64.
 
     Args:
-        x: (B, d_input).
-        B: (N, d_input), or for complex states (N, 2, d_input).
-        bias: (N,), for real states.
-        factors: a and g, (N,), where g is real, or the weights that determine them.
-        C: (d_output, N), or for complex states (d_output, N, 2).
-        D: (d_output, d_input).
-        state: (B, N).
+        x: inputs (B, d_input).
+        B: input weights (N, d_input), or for complex states (N, 2, d_input).
+        bias: bias (N,), for real states only.
+        factors: a and g, (N,) each, where g is real, or the weights from which they are computed.
+        C: readout (d_output, N), or for complex states (d_output, N, 2).
+        D: direct term (d_output, d_input).
+        state: present states h (B, N).
     """
     (rows, terms), states, outputs = x.shape, B.numel() // x.shape[1], C.shape[0]
     if max(terms * states, states * outputs, terms * outputs) > ENTRIES // 2:

@@ -1,9 +1,9 @@
-"""Triton kernels that compute the factors a and g of h[t] = a h[t-1] + g u[t] from a layer's weights.
+"""Triton kernels that compute the factors a and g of h[t] = a h[t-1] + g u[t] from the weights w of a layer.
 
-The kernel evaluates the map f(w), then the zero-order hold in continuous time, a = e^z and g = φ(z) dt with z = λ dt
-and λ = f(w) + iω, or in discrete time a = f(w) e^{iθ} and g = √(1 - |a|²) or 1. Without ω or θ the factors are real,
-and g can also be 1 - a, which gives moving averages. It
-computes in float64, so that no formula loses digits of float32. The backward pass evaluates everything again.
+In continuous time they evaluate the map f and then the zero-order hold: a = e^z and g = φ(z) dt with z = λ dt,
+λ = f(w) + iω and φ(z) = (e^z - 1)/z. In discrete time a = f(w) e^{iθ}, and g is √(1 - |a|²) or 1. Without ω or θ the
+factors are real, and g can also be 1 - a, which gives moving averages. The kernels compute in float64, so that no
+formula loses digits of float32. The backward pass evaluates everything again.
 """
 
 # mypy: allow-untyped-defs, allow-incomplete-defs
@@ -84,9 +84,7 @@ def _discrete_map(w, p, q, MAP: tl.constexpr):
 
 @triton.jit
 def _place(rows, N: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr):
-    """Return the rows and memory offsets of this program's entries, a mask of existing rows, and a mask of existing
-    entries.
-    """
+    """Return the rows and the memory offsets of the entries of this program, and masks of existing rows and entries."""
     row = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None]).to(tl.int64)
     column = tl.arange(0, BLOCK)[None, :]
     return row, row * N + column, row < rows, (row < rows) & (column < N)
@@ -116,7 +114,7 @@ def computed(
     w, imag, log_dt, row, place, exists, inside, dt, p, q,
     MAP: tl.constexpr, CONTINUOUS: tl.constexpr, COMPLEX: tl.constexpr, LOG: tl.constexpr, GAIN: tl.constexpr,
 ):  # fmt: skip
-    """Compute the real and imaginary parts of the factors a and g; in discrete time, g is real."""
+    """Compute Re a, Im a, Re g and Im g for the factors a and g; in discrete time, g is real."""
     weight = _wide(w, place, inside)
     y = _wide(imag, place, inside) if COMPLEX else tl.zeros_like(weight)
     if CONTINUOUS:
@@ -143,7 +141,7 @@ def forward_kernel(
     N: tl.constexpr, MAP: tl.constexpr, CONTINUOUS: tl.constexpr, COMPLEX: tl.constexpr, LOG: tl.constexpr,
     GAIN: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Compute a recurrence's factors a and g for one tile of weights."""
+    """Compute the factors a and g of a recurrence for one tile of weights."""
     row, place, exists, inside = _place(rows, N, ROWS, BLOCK)
     a, b, g, h = computed(w, imag, log_dt, row, place, exists, inside, dt, p, q, MAP, CONTINUOUS, COMPLEX, LOG, GAIN)
     _store(decay, place, inside, a, b, COMPLEX)
@@ -192,9 +190,9 @@ def backward_kernel(
 def forward(
     kind: Kind, w: Tensor, imag: Tensor | None, log_dt: Tensor | None, *, differentiated: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """Compute a recurrence's factors a and g, in the shape of w: (N,), or (H, N) with log_dt (H,).
+    """Compute the factors a and g of a recurrence, in the shape of w: (N,), or (H, N) with log_dt (H,).
 
-    With ``differentiated``, the first call also starts to compile the backward pass.
+    If ``differentiated`` is True, the first call also starts to compile the backward pass.
     """
     if differentiated:
         ahead.running(functools.partial(_both_ways, kind, w, imag, log_dt))

@@ -1,9 +1,9 @@
 """Triton kernels of the zero-order hold: one for the forward pass and one for the backward pass.
 
 λ is (K, N) and dt is (K, 1), where K stands for any number of dimensions. A program processes a tile of ROWS × BLOCK
-eigenvalues. It computes with pairs of float64, so that no formula loses digits of float32; there are few numbers. The
-backward pass computes a and g again. It sums the gradient of dt over the columns of a tile, and over tiles in a fixed
-order.
+eigenvalues. It computes in float64, with real and imaginary parts as two numbers, so that no formula loses digits of
+float32. The backward pass computes a and g again. It sums the gradient of dt over the columns of a tile, and then over
+tiles in a fixed order.
 """
 
 # mypy: allow-untyped-defs, allow-incomplete-defs
@@ -26,9 +26,7 @@ BLOCK, TILE, WARPS = 128, 256, 4
 
 @triton.jit
 def _place(rows, N: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr):
-    """Return the row, column and memory offset of each entry of this program's tile, and a mask of the existing
-    entries.
-    """
+    """Return the rows of this program's tile, the memory offsets of its entries, and a mask of existing entries."""
     columns: tl.constexpr = (N + BLOCK - 1) // BLOCK
     row = ((tl.program_id(0) // columns) * ROWS + tl.arange(0, ROWS)[:, None]).to(tl.int64)
     column = (tl.program_id(0) % columns) * BLOCK + tl.arange(0, BLOCK)[None, :]
@@ -125,7 +123,7 @@ def backward_kernel(
 
 
 def forward(eigenvalues: Tensor, dt: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute the zero-order hold's factors a and g for eigenvalues (…, N) and time steps dt (…, 1)."""
+    """Compute the factors a and g of the zero-order hold for eigenvalues (…, N) and time steps dt (…, 1)."""
     lam = _whole(eigenvalues)
     decay, gain = torch.empty_like(lam), torch.empty_like(lam)
     launch, _ = _launches(dt.numel(), lam.shape[-1], lam.dtype)

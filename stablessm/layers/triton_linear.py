@@ -1,9 +1,9 @@
 """Triton kernels for the linear maps of one step on a small batch, fused with the operations before and after them.
 
-y = f(LN(x) ⊙ times) Wᵀ + bias, where the norm, the factor ``times``, the activation f after the bias, a second linear
-map V of another input and a sum with ``onto`` are optional. For a few rows, reading W takes most of the time, so a
-program computes COLUMNS outputs of one row by a plain sum. For more rows, a program computes a tile of ROWS × COLUMNS
-outputs on tensor cores. Sums are in float32.
+``linear_kernel`` computes y = onto + f((LN(x) ⊙ times) Wᵀ + second Vᵀ + bias). The layer norm LN, the factor ``times``,
+the second input with its weight V, the bias, the activation f and the summand ``onto`` are optional. For a few rows,
+reading W takes most of the time, so a program computes COLUMNS outputs of one row by a plain sum. For more rows, a
+program computes a tile of ROWS × COLUMNS outputs on tensor cores. Sums are in float32.
 
 ``advance_kernel`` computes the next states h' = a h + g (x Bᵀ + bias) of a diagonal recurrence in the same way. Complex
 states are pairs of real numbers: the rows of B alternate between real and imaginary parts.
@@ -81,7 +81,7 @@ def _added(
 ):  # fmt: skip
     """Add the product of the input tile and the transposed weight to ``total`` (ROWS, COLUMNS), and return the sum.
 
-    For a single row, the result is the transposed array of products, which ``_summed`` adds up.
+    If ROWS is 1, ``total`` is (COLUMNS, TERMS) instead: single products, which ``_summed`` adds up at the end.
     """
     if ROWS == 1:
         for first in tl.static_range(0, K, TERMS):
@@ -158,8 +158,8 @@ def advanced(
 ):  # fmt: skip
     """Compute the next states a h + g total, where h are the present states at the memory offsets ``place``.
 
-    ``column`` counts real numbers. With HELD, ``decay`` and ``gain`` point to a and g. Otherwise they point to w and
-    the phases.
+    ``column`` counts real numbers, two for a complex state. If HELD, the pointers ``decay`` and ``gain`` are those of a
+    and g; otherwise those of w and the phases, from which a and g are computed.
     """
     entry = column // 2 if COMPLEX else column
     if HELD:
@@ -185,8 +185,9 @@ def advance_kernel(
     CONTINUOUS: tl.constexpr, COMPLEX: tl.constexpr, LOG: tl.constexpr, GAIN: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, TERMS: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """Compute one tile of the next states (rows, N) of a diagonal recurrence from inputs x (rows, K); N counts real
-    numbers.
+    """Compute one tile of the next states (rows, N) of a diagonal recurrence from inputs x (rows, K).
+
+    N counts real numbers, two for a complex state.
     """
     row, column, inside = _tile(rows, N, ROWS, COLUMNS)
     total = _added(
@@ -220,15 +221,15 @@ def linear(
     """Compute onto + f((LN(x) ⊙ times) Wᵀ + second Vᵀ + bias), (B, N), where everything except x and W is optional.
 
     Args:
-        x: (B, K), or complex (B, K / 2).
-        weight: (N, K), in any shape.
-        bias: (N,).
-        norm: weight and bias (K,) of a layer norm of x, and its epsilon.
-        times: (B, K) factor of the input.
+        x: inputs (B, K), or complex (B, K / 2).
+        weight: W (N, K), in any shape with N · K entries.
+        bias: bias (N,).
+        norm: weight and bias (K,) of the layer norm LN of x, and its epsilon.
+        times: factor of the normalized input (B, K).
         conjugate: whether every second number of x changes its sign.
         gelu: whether f is the GELU; otherwise f is the identity.
-        second: an input (B, M) and its weight V (N, M).
-        onto: (B, N).
+        second: a second input (B, M) and its weight V (N, M).
+        onto: summand (B, N).
     """
     rows, terms = x.shape
     if x.is_complex():
@@ -251,14 +252,14 @@ def linear(
 def advance(
     x: Tensor, weight: Tensor, bias: Tensor | None, factors: tuple[Tensor, Tensor] | Weights, state: Tensor
 ) -> Tensor:
-    """Compute the next states a h + g (x Bᵀ + bias) of a diagonal recurrence: (B, N), in float32 or complex64.
+    """Compute the next states a h + g (x Wᵀ + bias) of a diagonal recurrence: (B, N), in float32 or complex64.
 
     Args:
-        x: (B, K).
-        weight: B, (N, K), or for complex states (2 N, K), in any shape.
-        bias: (N,), for real states.
-        factors: a and g, (N,), where g is real, or the weights that determine them.
-        state: h, (B, N).
+        x: inputs (B, K).
+        weight: input weights W (N, K), or for complex states (2 N, K), in any shape with as many entries.
+        bias: bias (N,), for real states only.
+        factors: a and g, (N,) each, where g is real, or the weights from which they are computed.
+        state: present states h (B, N).
     """
     new = torch.empty(state.shape, dtype=state.dtype, device=x.device)
     if isinstance(factors, Weights):

@@ -1,6 +1,6 @@
-"""The zero-order hold, with derivatives in closed form; on a GPU, one kernel per pass.
+"""The zero-order hold, with derivatives in closed form. On a GPU, each pass (forward or backward) is one kernel.
 
-With z = λ dt, a = e^z and g = φ(z) dt, where φ(z) = (e^z - 1) / z:
+The factors are a = e^z and g = φ(z) dt, where z = λ dt and φ(z) = (e^z - 1) / z. Their derivatives are
 
     ∂a/∂λ = dt a,   ∂a/∂dt = λ a,   ∂g/∂λ = dt² φ'(z),   ∂g/∂dt = a,   φ'(z) = (e^z - φ(z)) / z.
 """
@@ -31,7 +31,9 @@ def phi(z: Tensor) -> Tensor:
 
 
 def zero_order_hold(eigenvalues: Tensor, dt: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute a = e^{λ dt} and g = (e^{λ dt} - 1) / λ, exact for an input that is constant between samples.
+    """Compute the factors a = e^{λ dt} and g = (e^{λ dt} - 1) / λ of the zero-order hold.
+
+    The discretization is exact for an input that is constant between samples.
 
     >>> decay, gain = zero_order_hold(torch.tensor([-1.0, 0.0]), torch.tensor(0.5))
     >>> decay, gain
@@ -85,12 +87,11 @@ class _Hold(torch.autograd.Function):
 
 
 def _factors(eigenvalues: Tensor, dt: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Compute the factors a and g of the hold, and for the gradients: dt in the dtype of λ, and a mask of small z = λ
-    dt.
+    """Return the factors a and g of the hold, dt in the dtype of λ, and a mask of small z = λ dt.
 
-    No gradient flows here, so the unused branch of a ``where`` may divide by 0. For the gradients, the difference
-    e^z - φ cancels for small z, while φ'/φ = 1/2 + z/12 - z³/720 + … (Bernoulli numbers) does not. Both have the same
-    error at |z|⁴ = 720 ε.
+    The last two are for the gradients. There, the difference e^z - φ cancels for small z, whereas the series
+    φ'/φ = 1/2 + z/12 - z³/720 + … (Bernoulli numbers) does not; both have the same error at |z|⁴ = 720 ε. No gradient
+    flows through this function, so that the unused branch of a ``where`` may divide by 0.
     """
     step = dt.to(eigenvalues.dtype)  # once, because each product of real and complex would convert it again
     z = eigenvalues * step
@@ -147,7 +148,7 @@ def _check_raw(eigenvalues: Tensor, dt: Tensor) -> None:
 
 @torch.library.custom_op("stablessm::hold", mutates_args=())
 def hold_op(eigenvalues: Tensor, dt: Tensor) -> tuple[Tensor, Tensor]:
-    """The operator ``stablessm::hold``: compute the zero-order hold's a and g with the Triton kernel.
+    """The operator ``stablessm::hold``: compute the factors a and g of the zero-order hold with the Triton kernel.
 
     It is an operator because ``torch.compile`` does not compile complex numbers.
     """

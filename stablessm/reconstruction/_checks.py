@@ -1,4 +1,4 @@
-"""Checks of the arguments of the reconstruction functions, most of which return the argument in double precision."""
+"""Checks of the arguments of the reconstruction functions. Most checks return the argument in double precision."""
 
 from __future__ import annotations
 
@@ -74,7 +74,10 @@ def resolution(eigenvalues: Array) -> float:
 
 
 def start(argument: str, initial: Array, state: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """Check the initial states and return them, broadcast to the shape of ``state``."""
+    """Check initial states and return them, broadcast to the shape of the states ``state``.
+
+    ``argument`` is the name of the argument in error messages, and ``shape`` the shape of a single state.
+    """
     before = states(argument, initial, shape).to(state.device)
     try:
         return before.expand(state.shape)

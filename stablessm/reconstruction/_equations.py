@@ -21,14 +21,14 @@ _ELEMENTS = 2**22
 @final
 @dataclass(frozen=True, eq=False)
 class Equations:
-    """The linear equations E u = c between inputs u and the state that they produce; the rows of E have norm 1.
+    """The linear equations E u = c between L inputs u and the state that they produce.
 
-    Row n of E is row n of the Vandermonde matrix V[n, j] = λ_n^(L-1-j) (LRU-UA eq. 4), divided by its norm.
+    Row n of E is row n of the Vandermonde matrix V[n, j] = λ_n^(L-1-j) (LRU-UA eq. 4), divided by its norm. For
+    |λ_n| > 1 the row is divided by λ_n^(L-1) first, which leaves powers of 1/λ_n. c is the state, multiplied by the
+    same factors. For real inputs, the equations are the real and the imaginary parts of these, without duplicates.
 
-    For |λ| > 1 the row is divided by λ^(L-1) first, which leaves powers of 1/λ. V is not stored: the exponent
-    p = L-1-j is written as p = a S + b with b < S, and the entry of E is ``coarse``[n, a] · ``fine``[n, b]; the entries
-    with the largest exponents are in ``tail``. For real inputs the equations are the real and the imaginary parts,
-    without duplicates.
+    V is not stored. The exponent p = L-1-j is written as p = a S + b with b < S, and the entry of E is the product of
+    ``coarse``[n, a] and ``fine``[n, b]. The entries with the largest exponents are stored in ``tail``.
     """
 
     length: int
@@ -50,16 +50,19 @@ class Equations:
 
     @property
     def count(self) -> int:
-        """Number of equations, which are real for a real input and complex otherwise."""
+        """Return the number of equations, which are real for real inputs and complex otherwise."""
         return len(self.fine) if self.rows is None else len(self.rows)
 
     @property
     def dtype(self) -> torch.dtype:
-        """Dtype of the equations and the unknowns: float64 for real inputs, otherwise complex128."""
+        """Return the dtype of the equations and the unknowns: float64 for real inputs, otherwise complex128."""
         return torch.float64 if self.real else torch.complex128
 
     def right_side(self, state: Tensor, initial: Tensor | None = None) -> Tensor:
-        """Return the right side c (…, count) of the equations for states (…, N)."""
+        """Return the right side c (…, count) of the equations for states (…, N).
+
+        ``initial`` is the state before the first input (default: zero).
+        """
         c = state * self.factor
         return self._kept(c if initial is None else c - initial * self.last)
 
@@ -177,8 +180,9 @@ def _square(part: Tensor) -> Tensor:
 
 
 def _distinct(eigenvalues: Tensor, tolerance: float) -> Tensor:
-    """Return the indices of the independent equations: two for each complex eigenvalue or conjugate pair, one for a
-    real one.
+    """Return the indices of the independent real equations.
+
+    There are two for each complex eigenvalue or pair of conjugate eigenvalues, and one for each real eigenvalue.
     """
     kept = torch.ones(len(eigenvalues), dtype=torch.bool, device=eigenvalues.device)
     order = torch.arange(len(eigenvalues), device=eigenvalues.device)

@@ -1,8 +1,8 @@
 """Powers of complex numbers, accurate to the last digit for any exponent.
 
-Squaring doubles a relative error: λ^16384 by repeated squaring in double precision has lost four digits, and solving an
-ill-conditioned system magnifies this error. Here the squares are stored as sums of two doubles, so that each power is
-rounded only once per bit of its exponent.
+A squaring doubles the relative error of a number. Repeated squaring in double precision would lose four digits of
+λ^16384, and the solution of an ill-conditioned system would magnify this error. Here the squares are stored as sums of
+two doubles, so that each power is rounded only once per bit of its exponent.
 """
 
 from __future__ import annotations
@@ -17,11 +17,10 @@ Pair = tuple[Tensor, Tensor]
 
 
 def powers(base: Tensor, inner: int, outer: int) -> tuple[Tensor, Tensor]:
-    """Return two arrays of powers: base^b for b < 2^inner, (N, 2^inner), and base^(a 2^inner) for a < outer, (N,
-    outer).
+    """Return two arrays of powers of N numbers: base^b for all b < 2^inner, and base^(a 2^inner) for all a < outer.
 
-    The base is (N,), complex128, with |base| ≤ 1. For |base| > 1 call it with :func:`reciprocal` and count the
-    exponents from the other end.
+    Their shapes are (N, 2^inner) and (N, outer). ``base`` is (N,), complex128, with |base| ≤ 1. For |base| > 1, pass
+    the :func:`reciprocal` to :func:`powers_of_pair` and count the exponents from the other end.
 
     >>> fine, coarse = powers(torch.tensor([0.5 + 0j]).to(torch.complex128), 2, 3)
     >>> fine.real.tolist(), coarse.real.tolist()
@@ -31,14 +30,14 @@ def powers(base: Tensor, inner: int, outer: int) -> tuple[Tensor, Tensor]:
 
 
 def powers_of_pair(base: Pair, inner: int, outer: int) -> tuple[Tensor, Tensor]:
-    """Compute :func:`powers` for a base that is given in twice double precision, as a sum of two doubles."""
+    """Return the results of :func:`powers` for a base that is given as a sum of two doubles."""
     fine, square = _doubled(base, inner)
     coarse, _ = _doubled(square, max(outer - 1, 0).bit_length())
     return fine, coarse[:, :outer]
 
 
 def reciprocal(base: Tensor) -> Pair:
-    """Return 1/base in twice double precision, as two doubles to add, computed by one Newton step."""
+    """Return 1/base in twice double precision, as a pair of doubles whose sum is the result."""
     first = base.reciprocal()
     product = _multiply((base, torch.zeros_like(base)), (first, torch.zeros_like(first)))
     return first, first * ((1 - product[0]) - product[1])

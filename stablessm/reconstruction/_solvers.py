@@ -1,4 +1,7 @@
-"""Least-squares solvers that ignore small singular values; they use a singular value decomposition or a Gram matrix."""
+"""Least-squares solvers that ignore small singular values.
+
+They use a singular value decomposition or, for large problems, a Gram matrix.
+"""
 
 from __future__ import annotations
 
@@ -25,18 +28,21 @@ class Solver(Protocol):
 
     @property
     def singular_values(self) -> Tensor:
-        """Singular values of the equations, largest first."""
+        """Return the singular values of the equations, largest first."""
 
     @property
     def rank(self) -> int:
-        """Number of singular values of the equations above the cutoff."""
+        """Return the number of singular values of the equations above the cutoff."""
 
     def __call__(self, right_side: Tensor) -> Tensor:
         """Return the least-squares solution of least norm for each right-hand side."""
 
 
 def options(cutoff: float | None, tikhonov: float, shape: tuple[int, int], precision: torch.dtype) -> float:
-    """Check the options of a solver and return the relative cutoff (default: machine epsilon · larger dimension)."""
+    """Check the options of a solver; return the cutoff for singular values, relative to the largest.
+
+    The default is the machine epsilon of ``precision`` times the larger dimension of the matrix.
+    """
     if precision not in (torch.float32, torch.float64):
         raise ArgumentError("precision", "torch.float32 or torch.float64", precision)
     for name, value in (("cutoff", cutoff), ("tikhonov", tikhonov)):
@@ -78,14 +84,15 @@ def dense_solver(A: Tensor, cutoff: float, tikhonov: float) -> DenseSolver:
 class GramSolver:
     """A least-squares solver that combines a Cholesky factor of the smaller Gram matrix with iterative refinement.
 
-    The Gram matrix is shifted by δ, just enough to have a Cholesky factor. It squares singular values, so singular
-    values below about 1e-7 of the largest are lost. For the others, each round of x += Eᴴ (E Eᴴ + δ)⁻¹ (c - E x)
-    multiplies the error by δ / (σ² + δ). Residuals are computed with E itself, so the final error is the rounding error
-    of E and not of its square.
+    The equations are E x = c. A multiple δ of the identity is added to the Gram matrix E Eᴴ (or Eᴴ E), just enough that
+    a Cholesky factor exists. The eigenvalues of the Gram matrix are squares of the singular values σ of E, so that
+    singular values below about 1e-7 of the largest are lost. For the others, each round of
+    x += Eᴴ (E Eᴴ + δ)⁻¹ (c - E x) multiplies the error by δ / (σ² + δ). Residuals are computed with E itself, so that
+    the final error is the rounding error of E and not of its square.
 
-    The shift is also the cutoff, and the cutoff is smooth: rounds end when they no longer converge, so components with
-    singular values near the cutoff are damped, and some components below the cutoff remain. ``rank`` counts as if the
-    cutoff were sharp.
+    The shift δ is also the cutoff, and the cutoff is smooth: rounds end when they no longer converge. Components with
+    singular values near the cutoff are therefore damped, and some components below the cutoff remain. ``rank`` counts
+    as if the cutoff were sharp.
     """
 
     equations: Equations

@@ -1,4 +1,4 @@
-"""Condition numbers of decoding past inputs from a state, and the state size that a given tolerance requires."""
+"""The accuracy with which past inputs can be decoded from a state, and the state size that a tolerance requires."""
 
 from __future__ import annotations
 
@@ -30,12 +30,13 @@ _DOUBT = 0.01
 def condition_number(eigenvalues: Array, length: Size, *, basis: Array | None = None, real: bool = False) -> float:
     """Return the condition number κ = σ_max / σ_min of decoding ``length`` inputs from a state.
 
-    κ is that of the matrix V[n, j] = λ_n^(L-1-j) (LRU-UA eq. 4), or of Ω = V Ψ if a basis Ψ is given (eq. 6).
+    This is the condition number of the matrix V[n, j] = λ_n^(L-1-j) (LRU-UA eq. 4) or, if a basis Ψ is given, of
+    Ω = V Ψ (eq. 6). The paper plots κ², the condition number of VᵀV.
 
-    It is computed from singular values, not from a Gram matrix: it is accurate up to about 1e15, and a lower bound
-    beyond. V is scaled by one common factor to avoid overflow; κ is inf if σ_min underflows. The paper plots κ² (of
-    VᵀV). Without a basis and with N < L, σ_min is the smallest of the N singular values. With a basis, κ is inf if
-    there are fewer equations than functions, because the coefficients are then not determined.
+    κ is computed from singular values, not from a Gram matrix. It is accurate up to about 1e15, and larger values are
+    lower bounds. V is scaled by one common factor to avoid overflow; κ is inf if σ_min underflows. Without a basis and
+    with N < L, σ_min is the smallest of the N singular values. With a basis, κ is inf if there are fewer equations than
+    functions, because the coefficients are then not determined.
 
     Args:
         eigenvalues: eigenvalues λ (N,), complex.
@@ -123,12 +124,12 @@ def required_state_size(
 ) -> int:
     """Return how many random eigenvalues suffice to decode a real input with a relative error of at most ``tol``.
 
-    The eigenvalues are drawn from the ring r_min ≤ |λ| ≤ r_max. The error of one draw (a ring) is
-    ``Diagnosis.expected_error``: the root mean square error over white inputs (white
-    coefficients with a basis), including the rounding errors of recurrence and decoder. The function returns the
-    smallest N for which the error of each of ``draws`` random rings is at most ``tol``. With the default number of
-    draws, at least the share ``quantile`` of all rings then meets ``tol``, with a confidence of 99 % (Wilks' tolerance
-    limit, draws = log 0.01 / log quantile; it holds for every distribution of errors).
+    The eigenvalues are drawn at random from the ring r_min ≤ |λ| ≤ r_max, several times. The error of one draw is its
+    ``Diagnosis.expected_error``: the root mean square error over white inputs (with a basis, over inputs with white
+    coefficients), including the rounding errors of recurrence and decoder. The function returns the smallest N for
+    which the error of each of ``draws`` draws is at most ``tol``. With the default number of draws, at least the
+    fraction ``quantile`` of all possible draws then has an error of at most ``tol``, with a confidence of 99 %. (This
+    is Wilks' tolerance limit, draws = log 0.01 / log quantile, which holds for every distribution of errors.)
 
     Args:
         length: number of inputs L.
@@ -136,9 +137,9 @@ def required_state_size(
         tol: relative error, between 0 and 1.
         basis: functions (L, P) of which the inputs are linear combinations (default: any input).
         precision: dtype of the state and the eigenvalues, float32 or float64.
-        quantile: share of all rings whose error is at most ``tol``, between 0 and 1.
-        draws: number of rings, with seeds 0, 1, … (default: 90 for the default ``quantile``). Fewer draws are faster,
-            but say nothing about other rings.
+        quantile: fraction of all possible draws whose error shall be at most ``tol``, between 0 and 1.
+        draws: number of draws, with seeds 0, 1, … (default: 90 for the default ``quantile``). Fewer draws are faster,
+            but say nothing about other draws.
         largest: largest N to try (default: 4 L). If it does not suffice, a :class:`~stablessm.NumericalError` says why.
         progress: show a progress bar in a terminal.
 
@@ -171,8 +172,9 @@ def required_state_size(
 
 
 def _least_size(ring: Tensor, size: int, tol: float, decoder: Callable[[Tensor], Decoder | SparseDecoder]) -> int:
-    """Return the smallest number of eigenvalues, at least ``size``, whose decoder meets the tolerance; len(ring) + 1 if
-    none does.
+    """Return the smallest number of eigenvalues, at least ``size``, with which the decoder meets the tolerance.
+
+    The eigenvalues are the first entries of ``ring``. If all of them do not suffice, len(ring) + 1 is returned.
     """
 
     def meets(count: int) -> bool:

@@ -1,4 +1,4 @@
-"""The report on how well a state determines its past inputs: singular values, the measured error, and advice."""
+"""The report on how well a state determines its past inputs: rank, condition number, measured error, and advice."""
 
 from __future__ import annotations
 
@@ -48,17 +48,18 @@ class Diagnosis(Result):
 
     @cached_property
     def expected_error(self) -> float:
-        """Relative root mean square error of decoding white inputs or, with a basis, inputs with white coefficients.
+        """Return the relative root mean square error of decoding random inputs from a state.
 
-        It is measured at the first access: a recurrence that rounds to ``precision`` at every step processes at least
-        32 inputs, and the solver decodes them. The root mean square error of 30 other inputs lies between a third of
-        this number and three times this number. The error is inf if a state overflows.
+        The inputs are white or, with a basis, have white coefficients. The error is measured at the first access: a
+        recurrence that rounds to ``precision`` at every step processes at least 32 inputs, and the solver decodes them.
+        The root mean square error of 30 other inputs lies between a third of this number and three times this number.
+        The error is inf if a state overflows.
         """
         return self._rehearse()
 
     @property
     def determined(self) -> bool:
-        """Whether the state determines all unknown inputs (or all coefficients in a basis)."""
+        """Return True if the state determines all unknowns: all inputs or, with a basis, all coefficients."""
         return self.rank == self.unknowns
 
     def __str__(self) -> str:
@@ -80,8 +81,9 @@ def diagnosis(
     precision: torch.dtype,
     rehearse: Callable[[], float],
 ) -> Diagnosis:
-    """Create the report on a decoding problem from the singular values and the rank of its equations, whose rows have
-    norm 1.
+    """Create the report on a decoding problem from the singular values and the rank of its equations.
+
+    The rows of the equations must have norm 1. ``rehearse`` measures the expected error; it is called at most once.
     """
     full = len(singular_values) == unknowns and float(singular_values[-1]) > 0
     return Diagnosis(
@@ -128,10 +130,10 @@ def rehearsed_error(
     *,
     real: bool = True,
 ) -> float:
-    """Run a recurrence on white inputs, decode them from the final state, and return the relative error; inf on
-    overflow.
+    """Run a recurrence on white inputs, decode them from the final state, and return the relative error.
 
-    The error includes the rounding of recurrence and solver, and the part that the state does not determine.
+    The error includes the rounding errors of recurrence and solver, and the part of the inputs that the state does not
+    determine. It is inf if the state overflows.
 
     Args:
         decode: function from states (K, …) to inputs (K, L), or (K, L, M) for M channels.
@@ -153,10 +155,11 @@ def rehearsed_error(
 
 
 def white(unknowns: int, *, real: bool = True) -> Tensor:
-    """Return a fixed set of white test inputs (K, unknowns), float64, in blocks with orthogonal rows.
+    """Return K fixed test inputs (K, unknowns), float64 or complex128, that stand for random white inputs.
 
-    The mean of |A u|² over a full block equals the expectation over white inputs, for any matrix A. Blocks are scaled
-    by random factors between 1 and 2, so that rounding differs between blocks.
+    They form blocks with orthogonal rows. If a block has as many rows as unknowns, the mean of |A u|² over its rows u
+    is proportional to the expectation over white inputs, for any matrix A. Each input is scaled by a random factor
+    between 1 and 2 for its block, so that rounding differs between blocks.
 
     >>> u = white(3)
     >>> torch.allclose(u.mT @ u, u.square().sum() / 3 * torch.eye(3, dtype=torch.float64))

@@ -22,8 +22,8 @@ def optimized(count: Size, length: Size, *, r_max: float = 1.0, basis: Array | N
     The result has the shape (N,) and dtype complex128.
 
     The criterion is the condition number κ of the equations for a real input (``condition_number(…, real=True)``), in
-    which λ and its conjugate count as one. Every radius is r_max, because smaller radii reduce the smallest singular
-    value of V. The angles are chosen as follows:
+    which λ and its conjugate count as one eigenvalue. All eigenvalues have the modulus r_max, because a smaller modulus
+    reduces the smallest singular value of the matrix V of the equations. The angles are chosen as follows:
 
     - Without a basis, 2N ≥ L: θ_n = π(n + ½)/N. With their conjugates these are 2N evenly spaced points on the
       circle, so the columns of V are orthogonal: κ = 1 for r_max = 1. (The roots of unity would require N = L.)
@@ -69,10 +69,10 @@ def _sort_key(lam: Tensor, psi: Tensor) -> tuple[int, float]:
 
 
 def _greedy(count: int, psi: Tensor, r_max: float, half: float) -> Tensor:
-    """Choose ``count`` eigenvalues r_max e^(2πi(k + half)/L) greedily: each adds as much information on the inputs as
-    possible.
+    """Choose ``count`` eigenvalues among r_max e^(2πi(k + half)/L), one after the other.
 
-    When the chosen rows span the basis, the choice starts again with the remaining angles.
+    Each choice determines as much as possible of what the previous eigenvalues leave undetermined. When the chosen
+    eigenvalues determine all coefficients in the basis, the choice starts again with the remaining angles.
     """
     length = len(psi)
     k = torch.arange((length + 1) // 2 if half else length // 2 + 1, dtype=torch.float64)

@@ -24,7 +24,8 @@ from stablessm.reconstruction.diagnosis import Diagnosis, IllConditionedWarning,
 class SparseDecoder:
     """The linear map α = Ω_k⁺ x from the state x after k steps to the coefficients α of the inputs in a basis Ψ.
 
-    Ω_k = V_k Ψ_k (LRU-UA eq. 21, 22). The pseudoinverse is computed once, when the decoder is created.
+    Ω_k = V_k Ψ_k (LRU-UA eq. 21, 22), where V_k[n, j] = λ_n^(k-1-j) maps k inputs to the state, and Ψ_k are the first k
+    rows of Ψ. The pseudoinverse of Ω_k is computed once, when the decoder is created.
 
     Args:
         eigenvalues: eigenvalues (N,), or (M, R) for M input channels.
@@ -69,8 +70,9 @@ class SparseDecoder:
 
     @property
     def basis_rank(self) -> int:
-        """Rank of Ψ_k, the first k rows of the basis; basis functions that are zero during these k steps do not add to
-        the rank.
+        """Return the rank of Ψ_k, the first k rows of the basis.
+
+        Basis functions that are zero during these k steps do not add to the rank.
         """
         values = torch.linalg.svdvals(self._basis.flatten(0, -2))
         eps = torch.finfo(self.diagnosis.precision).eps
@@ -105,7 +107,9 @@ def decode_sparse(
 ) -> Tensor:
     """Decode inputs that are combinations of the functions of a basis Ψ from a state (LRU-UA eq. 6, 21 and 22).
 
-    For inputs u = Ψ_k α the state is x = V_k Ψ_k α = Ω_k α, so α = Ω_k⁺ x. Returns u.
+    The inputs of k = ``length`` steps are u = Ψ_k α with unknown coefficients α, where Ψ_k are the first k rows of the
+    basis. Then the state is x = V_k Ψ_k α = Ω_k α with the matrix V_k of :func:`decode`, so that α = Ω_k⁺ x. The
+    function returns u.
 
     N = P/2 complex eigenvalues can suffice for an input of any length, if Ω_k is well conditioned
     (:func:`condition_number`). If the rank of Ω_k is below the rank of Ψ_k, an :class:`IllConditionedWarning` states
@@ -134,10 +138,11 @@ def decode_sparse(
 
 
 def mixed(lam: Tensor, psi: Tensor, eps: float) -> tuple[list[Equations], Tensor]:
-    """Return the decoding equations of each channel, and the product Ω (equations, P) of the equations' matrices and
-    the basis.
+    """Return the equations of each channel, and the matrix Ω (equations, P) of the equations for all coefficients.
 
-    Each row of Ω is divided by the norm of the corresponding row of V.
+    The equations E_m u_m = c_m of channel m relate its inputs u_m to its states (:class:`Equations`). The inputs are
+    u_m = Ψ_m α, where Ψ_m = ``psi[:, m]`` is the basis of the channel and α are P coefficients that all channels share.
+    Ω has the rows of E_m Ψ_m of all channels, so that Ω α = c.
     """
     if lam.dim() == 1:
         lam, psi = lam[None], psi[:, None]

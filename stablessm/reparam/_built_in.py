@@ -14,7 +14,7 @@ from stablessm.reparam.modulus import quadratic_modulus
 
 
 class BuiltIn(Reparameterization):
-    """Base class of the built-in maps: methods have closed forms, and the inverse checks the range of eigenvalues."""
+    """Base class of the built-in maps, whose methods use closed forms and whose inverse checks the eigenvalues."""
 
     @property
     def modulus_tolerance(self) -> float:

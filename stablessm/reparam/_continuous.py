@@ -162,11 +162,10 @@ class Softplus(_StrictlyNegative):
 @final
 @dataclass(frozen=True, repr=False)
 class Best(Quadratic):
-    """The map λ = -1/(aw² + b) with a, b > 0, whose gradient scale G = 2a|w| is proportional to |w| (StableSSM, app.
-    G).
+    """The map λ = -1/(aw² + b) with a, b > 0 (StableSSM, appendix G).
 
-    The stability modulus is ``quadratic_modulus`` with c = b/a. Of the two weights with the same λ, the inverse returns
-    the non-negative one.
+    Its gradient scale G = 2a|w| is proportional to |w|. The stability modulus is ``quadratic_modulus`` with c = b/a. Of
+    the two weights with the same λ, the inverse returns the non-negative one.
 
     >>> f = Best(a=1.0, b=0.5)
     >>> f.inverse(torch.tensor([-2.0, -0.4])), f.gradient_scale(torch.tensor(3.0))
@@ -197,7 +196,7 @@ class Best(Quadratic):
     def stability_modulus_published(self, beta: float, w: Tensor) -> Tensor:
         """Return a(β² + 2β|w|)/b, the expression that StableSSM eq. 75 gives for the stability modulus.
 
-        It depends on w, so it is not a g(β) as in definition 3.2.
+        It depends on w, whereas the stability modulus g(β) of definition 3.2 is a function of β alone.
         """
         return self.a * (beta * beta + 2 * beta * w.abs()) / self.b
 

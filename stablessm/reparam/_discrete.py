@@ -34,8 +34,8 @@ class Direct(Identity):
 class Clip(Clipped):
     """The map λ = w clamped to |λ| ≤ 1 - margin, with gradient scale G = 1/(1 - |w|)² where w is not clamped, else 0.
 
-    It is stable only for a margin > 0. The stability modulus is β/margin up to β = 1 - margin, where λ changes from 0
-    to 1 - margin. For larger β, a change that starts from a λ of the other sign is larger if margin > 1/2.
+    It is stable only for a margin > 0. The stability modulus is β/margin for β up to 1 - margin, which is the change of
+    λ from 0 to 1 - margin. For a larger β and margin > 1/2, changes in which λ changes its sign determine the modulus.
 
     >>> Clip(margin=0.1).stability_modulus(0.5)
     5.0
@@ -109,8 +109,9 @@ class Relu(_Discrete):
 
 
 class _Stable(_Discrete):
-    """Base class of stable maps for which log(1 - |λ|) is ``rate``-Lipschitz in w; their stability modulus is e^(rate
-    β) - 1.
+    """Base class of stable maps for which log(1 - |λ|) has the Lipschitz constant ``rate`` as a function of w.
+
+    Their stability modulus is e^(rate β) - 1.
     """
 
     rate: ClassVar[float] = 1.0
@@ -216,13 +217,15 @@ class Tanh(_Stable):
 @final
 @dataclass(frozen=True, repr=False)
 class Best(Quadratic):
-    """The map λ = 1 - 1/(aw² + b) with a > 0 and b ≥ 1/2, whose gradient scale is G = 2a|w| where λ ≥ 0 (StableSSM,
-    sec. 3.3).
+    """The map λ = 1 - 1/(aw² + b) with a > 0 and b ≥ 1/2 (StableSSM, section 3.3).
 
-    With b ≥ 1, λ is in [0, 1) and the stability modulus is ``quadratic_modulus`` with c = b/a. With b < 1 (the paper
-    has 1/2), λ can be negative. Where it is, q = aw² + b < 1, the distance to the stability boundary is (2q - 1)/q, G =
-    2a|w|/(2q - 1)², and the modulus is found by a search. Of the two weights with the same λ, the inverse returns the
-    non-negative one.
+    With b ≥ 1, λ is in [0, 1), the gradient scale is G = 2a|w|, and the stability modulus is ``quadratic_modulus`` with
+    c = b/a.
+
+    With b < 1 (the paper uses 1/2), λ is negative where q = aw² + b < 1. There the distance to the stability boundary
+    is (2q - 1)/q, and G = 2a|w|/(2q - 1)². The stability modulus is found by a search.
+
+    Of the two weights with the same λ, the inverse returns the non-negative one.
 
     >>> Best().inverse(torch.tensor([0.0, 0.9]))
     tensor([0.0000, 3.0000])

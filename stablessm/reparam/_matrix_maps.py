@@ -45,7 +45,7 @@ class MatrixMap(ABC):
     @property
     @abstractmethod
     def is_stable(self) -> bool:
-        """Whether all eigenvalues of g(M) have negative real parts, for every M."""
+        """Return True if all eigenvalues of g(M) have negative real parts, for every M."""
 
     @abstractmethod
     def __call__(self, M: Tensor) -> Tensor:
@@ -128,7 +128,7 @@ class NegSoftplus(MatrixMap):
 
 
 def _softplus_difference(x: Tensor, y: Tensor) -> Tensor:
-    """Compute divided differences of -log(1 + e^s) between x and y, without cancellation between close numbers."""
+    """Return the divided difference (φ(x) - φ(y))/(x - y) of φ(s) = -log(1 + e^s), without cancellation if x ≈ y."""
     h = x - y
     close = torch.log1p(y.sigmoid() * torch.expm1(h.clamp(-1, 1))) / h
     far = (Softplus()(y) - Softplus()(x)) / h

@@ -78,14 +78,12 @@ class Reparameterization(ABC):
 
     @property
     def range(self) -> Interval:
-        """The range of f, as an interval of eigenvalues (default: all real numbers)."""
+        """Return the range of f, as an interval of eigenvalues (default: all real numbers)."""
         return Interval(-math.inf, math.inf)
 
     @property
     def note(self) -> str:
-        """A note for users, for example that the stability was determined by a numerical search; empty if there is
-        none.
-        """
+        """Return a note for users, for example that a numerical search determined the stability; it may be empty."""
         return "" if self._states_stability else _SEARCHED
 
     @property
@@ -109,17 +107,18 @@ class Reparameterization(ABC):
     def gradient_scale(self, w: Tensor) -> Tensor:
         """Return the gradient scale G(w) = |f'(w)| / distance(w)², and 0 where f' = 0.
 
-        The gradient of a loss with respect to w is at most G(w) times a constant that does not depend on the map, where
-        λ is stable. Continuous time: |f'| / f² (StableSSM eq. 12). Discrete time: |f'| / (1 - |f|)², because the sum in
-        StableSSM eq. 91 is over k|λ|^(k-1).
+        Where λ is stable, the gradient of a loss with respect to w is at most G(w) times a constant that does not
+        depend on the map. In continuous time G is |f'| / f² (StableSSM eq. 12). In discrete time it is
+        |f'| / (1 - |f|)², because the sum in StableSSM eq. 91 is over k|λ|^(k-1).
         """
         slope = self.derivative(w).abs()
         return torch.where(slope == 0, 0.0, slope / self.distance(w) ** 2)
 
     @takes_tensor
     def gradient_scale_published(self, w: Tensor) -> Tensor:
-        """Return the gradient scale as printed in StableSSM: |f'| / (1 - f)² in discrete time (eq. 93), too small for λ
-        < 0.
+        """Return the gradient scale as printed in StableSSM, which is |f'| / (1 - f)² in discrete time (eq. 93).
+
+        This is too small for λ < 0; :meth:`gradient_scale` is correct. In continuous time both are equal.
         """
         ours = self.gradient_scale(w)
         if self.time == "continuous":
@@ -129,12 +128,16 @@ class Reparameterization(ABC):
 
     @property
     def is_stable(self) -> bool:
-        """Whether the map is stable, that is, whether its stability modulus is finite (StableSSM, definition 3.2).
+        """Return True if the map is stable, that is, if its stability modulus is finite (StableSSM, definition 3.2).
 
-        The default is a search, not a proof. A map counts as stable if λ is stable at about 400 weights of
-        ``search_interval``, does not touch the boundary between them, is not unstable at 800 weights at logarithmic
-        distances from there to ±1e6, and if the modulus at β = 1 does not increase up to the ends of
-        ``search_interval``. A map whose stability is proven states it: ``is_stable: ClassVar[bool] = True``.
+        The default is a search, not a proof. A map counts as stable if
+
+        - λ is stable at about 400 weights in ``search_interval``, and does not touch the stability boundary between
+          them,
+        - λ is not unstable at 800 weights from the ends of this interval to ±1e6, at logarithmic distances,
+        - and the modulus at β = 1 does not increase up to the ends of the interval.
+
+        A map whose stability is proven states it: ``is_stable: ClassVar[bool] = True``.
         """
         low, high = self.search_interval
         if bool((self.distance(modulus.grid(low, high)) <= 0).any()):
@@ -148,9 +151,9 @@ class Reparameterization(ABC):
 
     @property
     def modulus_tolerance(self) -> float:
-        """Relative tolerance of ``stability_modulus``; 0 for a closed form.
+        """Return the relative tolerance of ``stability_modulus``; 0 for a closed form.
 
-        A search has this tolerance for β ≥ 1e-8, among the weights in ``search_interval``.
+        The modulus that a search finds has this tolerance for β ≥ 1e-8, among the weights in ``search_interval``.
         """
         return modulus.TOLERANCE
 
@@ -160,16 +163,16 @@ class Reparameterization(ABC):
     def stability_modulus(self, beta: Tensor) -> Tensor: ...
     @checked
     def stability_modulus(self, beta: float | Tensor) -> float | Tensor:
-        """Return the stability modulus g(β): how much a change of w by at most β can change the memory of a mode.
+        """Return the stability modulus g(β): the largest relative change of the memory of a mode if its weight changes
+        by at most β.
 
-        This is the smallest g(β) of StableSSM, definition 3.2.
-
-        Continuous time (StableSSM eq. 9), where the integral is |1/f(w̃) - 1/f(w)|::
+        This is the smallest function g(β) that satisfies StableSSM, definition 3.2. In continuous time (StableSSM
+        eq. 9; the integral is |1/f(w̃) - 1/f(w)|)::
 
             g(β) = sup_w |f(w)| sup_{|w̃-w| ≤ β} ∫ |e^(f(w̃)t) - e^(f(w)t)| dt
                  = sup_w sup_{|w̃-w| ≤ β} |f(w)/f(w̃) - 1|
 
-        Discrete time (by analogy, as the paper has continuous time only)::
+        In discrete time (by analogy, since the paper defines it for continuous time only)::
 
             g(β) = sup_w (1 - |f(w)|) sup_{|w̃-w| ≤ β} Σ_k |f(w̃)^k - f(w)^k|
 
@@ -194,10 +197,11 @@ class Reparameterization(ABC):
     def boundary_distance(self, w: Tensor) -> Tensor:
         """Return the distance from a weight w to the nearest weight whose eigenvalue is unstable.
 
-        See StableSSM, remark B.1. It is 0 where f(w) itself is not strictly stable, and infinite where all weights are
-        stable. ``distance`` is a distance of eigenvalues; ``boundary_distance`` is a distance of weights, which
-        training and rounding change. It is infinite only for a map that defines ``is_stable`` itself; otherwise it is
-        found by a search, which ends at weights of ±1e6.
+        See StableSSM, remark B.1. ``distance`` is a distance of eigenvalues; ``boundary_distance`` is a distance of
+        weights, which training and rounding change.
+
+        The result is 0 if f(w) itself is not strictly stable, and infinite if the map defines ``is_stable`` as True
+        itself. Otherwise it is computed in closed form or found by a search, which ends at weights of ±1e6.
         """
         proven = self._states_stability and self.is_stable
         return torch.full_like(w, math.inf) if proven else self._boundary_distance(w)
@@ -206,10 +210,11 @@ class Reparameterization(ABC):
     def _boundary_distance(self, w: Tensor) -> Tensor:
         """Compute ``boundary_distance`` for an unstable map; the default searches weights between -1e6 and 1e6.
 
-        A grid of about 1200 points, and points around each weight, find the unstable stretches, and bisection finds
-        their ends; minima of the distance between the points are followed to the boundary. A stretch at which the
-        distance jumps is found if it is wider than a tenth of its distance from the weight. Nothing is known beyond the
-        grid, so the result is at most the distance to its ends.
+        The map is evaluated at about 1200 points, and at points around each weight. Bisection finds the ends of the
+        intervals of unstable weights between them. Local minima of the distance to the boundary are followed, to find
+        points at which λ only touches the boundary. If the map jumps, an interval of unstable weights is found if it is
+        wider than a tenth of its distance from the weight. Nothing is known beyond ±1e6, so that the result is at most
+        the distance to there.
         """
         interval = self.search_interval
         points = torch.cat([modulus.grid(*interval), modulus.far_grid(*interval)])

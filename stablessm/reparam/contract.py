@@ -30,11 +30,18 @@ def check(map: Reparameterization, *, dtype: torch.dtype = torch.float64) -> Non
     The check uses about 500 weights in ``map.search_interval`` and, for stability, 800 more up to ±1e6. If no error is
     raised, no violation was found among these weights.
 
-    In order: ``range`` (f(w) lies in it, and is stable if the map says so), ``round trip``
-    (f(inverse(λ)) = λ), ``distance`` (-λ or 1 - |λ|), ``derivative`` (equals autograd's), ``gradient``
-    (never NaN, however large the weight), ``gradient scale`` (|f'|/distance²), ``modulus at zero``,
-    ``modulus finite`` (exactly when stable), ``modulus monotone`` and ``modulus dominates`` (no sampled
-    perturbation exceeds it).
+    These properties are checked, in this order:
+
+    - ``range``: f(w) lies in ``map.range``, and is stable if the map says so.
+    - ``round trip``: f(inverse(λ)) = λ.
+    - ``distance`` is -λ, or 1 - |λ| in discrete time.
+    - ``derivative`` equals the derivative by autograd.
+    - ``gradient``: the gradient is never NaN, however large the weight.
+    - ``gradient scale`` is |f'|/distance².
+    - ``modulus at zero``: the stability modulus g(0) is 0.
+    - ``modulus finite``: it is finite exactly if the map is stable.
+    - ``modulus monotone``: it does not decrease in β.
+    - ``modulus dominates``: no sampled change of a weight changes the memory by more than it states.
 
     >>> from stablessm.reparam import get
     >>> check(get("softplus"), dtype=torch.float32)

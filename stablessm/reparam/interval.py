@@ -12,7 +12,9 @@ from stablessm._errors import ArgumentError
 
 @final
 class Interval(tuple[float, float]):
-    """An interval of real numbers: the pair (low, high), with ``closed`` stating which ends belong to the interval.
+    """An interval of real numbers, as the pair (low, high).
+
+    ``closed`` is a pair of flags that state whether the low end and the high end belong to the interval.
 
     >>> low, high = Interval(-2.0, 0.0, closed=(True, False))
     >>> print(Interval(-2.0, 0.0, closed=(True, False)))

@@ -30,8 +30,9 @@ class Fit:
 
 
 def fit(values: np.ndarray, tol: float, max_order: int, finite: bool, dtype: str = "float64") -> Fit:
-    """Fit a filter by a sum ρ of exponentials: the lowest order with Σ |values - ρ| ≤ tol, otherwise the smallest error
-    found.
+    """Fit a filter by a sum ρ of exponentials.
+
+    Returns the fit of the lowest order with Σ |values - ρ| ≤ tol or, if there is none, the fit with the smallest error.
 
     Args:
         values: the filter (L,).
@@ -64,8 +65,9 @@ def fit(values: np.ndarray, tol: float, max_order: int, finite: bool, dtype: str
 
 
 def _faded(values: np.ndarray) -> np.ndarray:
-    """Extend a filter beyond its last tap by its mirror image, which fades out, because a sudden end requires extra
-    modes.
+    """Return a filter extended beyond its last tap by its mirror image, which fades to zero.
+
+    Without the extension the filter ends suddenly, which requires additional modes.
     """
     size = len(values) // 2
     fade = np.cos(np.pi / 2 * np.arange(1, size + 1) / (size + 1)) ** 2
@@ -73,7 +75,10 @@ def _faded(values: np.ndarray) -> np.ndarray:
 
 
 def _lowest(goal: np.ndarray, space: Hankel, low: int, most: int, tol: float, finite: bool, dtype: str) -> Fit:
-    """Return the fit of lowest order that meets ``tol``, found by steps of 20 % of the order and then by bisection."""
+    """Return the fit of the lowest order above ``low`` and up to ``most`` that meets ``tol``, or the best fit found.
+
+    The order increases by steps of 20 % until a fit meets ``tol``; bisection then finds the lowest order.
+    """
     tried: list[Fit] = []
     while low < most:
         high = min(low + max(1, low // 5), most)
@@ -93,7 +98,7 @@ def _lowest(goal: np.ndarray, space: Hankel, low: int, most: int, tol: float, fi
 
 
 def _least_squares(goal: np.ndarray, eigenvalues: np.ndarray, finite: bool, dtype: str = "float64") -> Fit:
-    """Fit a filter by exponentials with given eigenvalues; compute the weights by least squares, then the error."""
+    """Fit a filter by a sum of exponentials with given eigenvalues, whose weights are found by least squares."""
     rates = stable_rates(eigenvalues, dtype=dtype)
     columns = _STEPS.matrix(rates, np.arange(len(goal)))
     coefficients = solve(columns, goal[:, None])

@@ -217,12 +217,12 @@ class StreamingModel(nn.Module):
 
     @property
     def state_size(self) -> int:
-        """Number of real numbers in the states of all converted filters, for one sequence of any length."""
+        """Return the number of real numbers in the states of all converted filters, for one sequence of any length."""
         return sum(module.state_size for module in self.converted)
 
     @property
     def failed(self) -> tuple[tuple[str, int], ...]:
-        """Module and index of each filter that keeps a buffer because no recurrence met the tolerance."""
+        """Return (module name, index) of each filter that keeps a buffer because no recurrence met the tolerance."""
         every = ((module.name, i, fit) for module in self.converted for i, fit in enumerate(module.fits))
         return tuple((name, i) for name, i, fit in every if fit.failed)
 
@@ -246,12 +246,15 @@ def convert(
 ) -> StreamingModel:
     """Return a copy of a model in which recurrences replace long filters, so that generation needs constant memory.
 
-    Two kinds of modules are replaced: modules with a method ``filters(length) -> (channels, length)`` that are called
-    on (batch, time, channel), and causal ``nn.Conv1d`` with stride 1, depthwise or with one group, padded by dilation ·
-    (kernel - 1), whose output the caller cuts to the length of the input. ``find`` describes other modules. The state
-    of recurrent layers (of this library, and ``nn.RNN``, ``nn.GRU``, ``nn.LSTM`` with ``batch_first``) is carried. All
-    other modules must act on each step separately, which an ``example`` checks. Every module keeps its training or
-    evaluation mode.
+    Two kinds of modules are replaced:
+
+    - modules with a method ``filters(length) -> (channels, length)`` that are called on (batch, time, channel),
+    - causal ``nn.Conv1d`` with stride 1, depthwise or with one group, and padded by dilation · (kernel - 1). The model
+      must cut the output of this convolution to the length of its input.
+
+    ``find`` describes other modules. The state of recurrent layers (of this library, and ``nn.RNN``, ``nn.GRU``,
+    ``nn.LSTM`` with ``batch_first``) is carried. All other modules must act on each step separately; this is checked
+    if an ``example`` is given. Every module keeps its training or evaluation mode.
 
     Args:
         model: a module from (batch, time, …) to (batch, time, …), for example from tokens to logits. It is not changed.
@@ -259,9 +262,9 @@ def convert(
             ``max_order`` states keeps a buffer of its length and is exact; ``report()`` states how many and why.
         length: number of steps of ``filters(length)`` that are fitted; afterwards the fitted exponentials continue.
         find: function from the name and the module to a :class:`LongFilter`, or to None to apply the rules above.
-        example: an input for two checks with dropout off: the converted model must give the same output step by step
-            as in one pass, and the output of the original up to 100 ``tol`` or 1e-3 of the largest value.
-            ``difference`` is the measured difference.
+        example: an input for two checks with dropout off. First, the converted model must give the same output step by
+            step as in one pass. Second, its output must agree with the output of the original up to 100 ``tol`` or
+            1e-3 (the larger of the two) of the largest value. ``difference`` of the result is this relative difference.
         max_order, head, dtype: as in :func:`from_convolution`.
 
     Raises:
@@ -291,7 +294,10 @@ class _Conversion:
         self._replaced: dict[int, nn.Module] = {}
 
     def walk(self, name: str, module: nn.Module) -> nn.Module:
-        """Return the module that replaces a given module; a module that is used twice gets one replacement."""
+        """Return the module that takes the place of a given module; a module that is used twice gets one replacement.
+
+        Modules that contain others are returned themselves, with the modules inside them replaced.
+        """
         if id(module) not in self._replaced:
             self._replaced[id(module)] = self._replacement(name, module)
         return self._replaced[id(module)]
@@ -350,7 +356,10 @@ def _taps(name: str, module: nn.Module, length: int) -> Tensor:
 
 
 def _check(model: nn.Module, streaming: StreamingModel, example: Tensor, allowed: float) -> float:
-    """Check that one pass, single steps and the original model agree without dropout; return the relative error."""
+    """Check the converted model on an example; return the relative difference between it and the original model.
+
+    Its outputs in one pass must agree with its outputs step by step, and with the outputs of the original model.
+    """
     if example.dim() < 2 or not example.numel():
         raise ArgumentError("example", "an input (batch, time, …), not empty", f"shape {tuple(example.shape)}")
     with evaluating(model), evaluating(streaming):

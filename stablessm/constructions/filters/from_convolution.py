@@ -1,4 +1,4 @@
-"""Construction of recurrent layers that replace long convolution filters, with measured errors."""
+"""Construction of recurrent layers that replace long convolution filters, and measurement of their errors."""
 
 from __future__ import annotations
 
@@ -24,8 +24,9 @@ SHORT = 32
 @final
 @dataclass(frozen=True, eq=False)
 class _Plan:
-    """The representation of one filter: exact first taps and, for the later taps, exponential modes (None if not
-    needed).
+    """The representation of one filter: exact first taps, and exponential modes for the later taps.
+
+    ``modes`` is None if all taps are exact; ``reason`` says why, if the tolerance was not met.
     """
 
     taps: np.ndarray
@@ -55,16 +56,16 @@ def from_convolution(
         filters: (channels, length), or (d_out, d_in, length) for y[o] = Σ_i filters[o, i] ∗ x[i]; array or tensor.
         tol: largest allowed Σ |filter - kernel| / Σ |filter| of each filter.
         max_order: highest order of the recurrence of a filter; a real mode counts one, a conjugate pair two. A filter
-            that needs more modes, or whose modes would need as many numbers, keeps a buffer of its length and is
-            exact. Each mode is stored as one complex number; filters of similar size run together, padded to the
-            largest of them.
+            that requires more keeps a buffer of its length and is exact, and so does a filter whose buffer takes no
+            more numbers than its modes. Each mode is stored as one complex number; filters of similar size run
+            together, padded to the largest of them.
         head: number of first taps that are exact, for direct terms and irregular first taps. Each adds one number to
             the state.
-        finite: the filter is zero after its last tap, and later values of the kernel count as error. By default the
-            filter is unknown after its last tap, and the exponentials continue it.
+        finite: whether the filter is zero after its last tap, so that later values of the kernel count as error. By
+            default the filter is unknown after its last tap, and the exponentials continue it.
         dtype: dtype of the parameters and the state of the layer, for every dtype of the input. Errors are measured
             with parameters rounded to this dtype. In float32, running the layer adds rounding errors of at least 1e-5
-            of the norm of the filter where large modes cancel.
+            of the norm of the filter if large modes cancel.
 
     Returns:
         A module with ``error``, ``orders``, ``failed`` and ``fits`` for each filter.
@@ -120,7 +121,10 @@ def _plan(row: np.ndarray, tol: float, max_order: int, head: int, finite: bool, 
 
 
 def _cheapest(plans: list[_Plan], flat: np.ndarray, d_input: int) -> list[_Plan]:
-    """Replace the modes of all filters of an input channel by one buffer of past inputs if the state does not grow."""
+    """Return plans with the smallest state: where a buffer is not larger than the modes, the buffer replaces the modes.
+
+    This is decided for all filters of an input channel together, because they can share one buffer of past inputs.
+    """
     plans = list(plans)
     for source in range(d_input):
         rows = range(source, len(plans), d_input)
@@ -136,8 +140,9 @@ def _cheapest(plans: list[_Plan], flat: np.ndarray, d_input: int) -> list[_Plan]
 def _build(
     plans: list[_Plan], shape: tuple[int, ...], flat: np.ndarray, finite: bool, dtype: torch.dtype
 ) -> RecurrentConvolution:
-    """Build the recurrent layer from the plans of all filters; filters with states of similar size are computed
-    together.
+    """Build the recurrent layer from the plans of all filters, and measure its errors.
+
+    Filters with states of similar size form a group, which is computed together.
     """
     members: dict[tuple[int, int], list[int]] = defaultdict(list)
     for i, plan in enumerate(plans):

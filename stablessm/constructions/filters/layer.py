@@ -1,4 +1,7 @@
-"""A convolution layer that streams: the first taps use a short buffer, the rest of the filter uses a recurrence."""
+"""A convolution layer that can run step by step.
+
+The first taps of a filter use a short buffer of past inputs, and the rest of the filter uses a recurrence.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +44,7 @@ class FilterFit(Result):
 
     @property
     def failed(self) -> bool:
-        """Whether the filter keeps a buffer because no recurrence met the tolerance."""
+        """Return True if the filter keeps a buffer because no recurrence met the tolerance."""
         return bool(self.reason)
 
 
@@ -118,7 +121,8 @@ class ChannelGroup(nn.Module):
     def tail(self, start: int) -> Tensor:
         """Return an upper bound (H,) on the sum Σ |kernel| of each filter from step ``start`` on.
 
-        The bound is Σ_n 2 |C_n| |λ_n|^(start-K) / (1 - |λ_n|).
+        The bound is Σ_n 2 |C_n| |λ_n|^(start-K) / (1 - |λ_n|), where λ_n are the eigenvalues of the modes per step and
+        C_n their weights.
         """
         if self.modes is None:
             return self.taps.double()[:, start:].abs().sum(1)
@@ -135,11 +139,11 @@ class ChannelGroup(nn.Module):
 
 @final
 class RecurrentConvolution(nn.Module):
-    """A layer that applies long filters by recurrences: y[b, t, c] = Σ_k filters[c, k] x[b, t-k, c], in constant
-    memory.
+    """A layer that applies long filters in constant memory, by recurrences.
 
-    :func:`from_convolution` builds this layer. With dense filters (d_out, d_in, length), y[b, t, o] is the sum over the
-    inputs. Channels of similar order share one ``S4D``; channels without a short sum keep a buffer of their length.
+    The output is y[b, t, c] = Σ_k filters[c, k] x[b, t-k, c] or, for dense filters (d_out, d_in, length), the sum of
+    such terms over the input channels. :func:`from_convolution` builds this layer. Channels of similar order share one
+    ``S4D``; channels without a short sum of exponentials keep a buffer of their length.
 
     >>> from stablessm.constructions.filters.from_convolution import from_convolution
     >>> layer = from_convolution(0.9 ** torch.arange(200.0)[None], tol=1e-6)
@@ -160,23 +164,25 @@ class RecurrentConvolution(nn.Module):
 
     @property
     def error(self) -> np.ndarray:
-        """Relative ℓ1 error of each filter, as an array (channels,) or (d_out, d_in)."""
+        """Return the relative ℓ1 error of each filter, as an array (channels,) or (d_out, d_in)."""
         return np.array([fit.relative_error for fit in self.fits]).reshape(self.shape)
 
     @property
     def orders(self) -> np.ndarray:
-        """Order of the exponential sum of each filter, as an array (channels,) or (d_out, d_in)."""
+        """Return the order of the exponential sum of each filter, as an array (channels,) or (d_out, d_in)."""
         return np.array([fit.order for fit in self.fits]).reshape(self.shape)
 
     @property
     def failed(self) -> tuple[tuple[int, ...], ...]:
-        """Indices of the filters that are buffered because no recurrence met the tolerance: (channel,) or (out, in)."""
+        """Return the indices, (channel,) or (output, input), of the filters for which no recurrence met the
+        tolerance.
+        """
         places = np.ndindex(self.shape)
         return tuple(place for place, fit in zip(places, self.fits, strict=True) if fit.failed)
 
     @property
     def state_size(self) -> int:
-        """Number of real numbers in the state of one sequence; a complex number counts twice."""
+        """Return the number of real numbers in the state of one sequence; a complex number counts twice."""
         leaves = (leaf for group in self._groups() for leaf in group.initial_state(1) if leaf is not None)
         return sum(leaf.numel() * (2 if leaf.is_complex() else 1) for leaf in leaves)
 
@@ -189,7 +195,7 @@ class RecurrentConvolution(nn.Module):
         """Apply the filters to a sequence (B, T, d_input); return outputs (B, T, d_output) and the state after the last
         step.
 
-        The outputs are the same as those of ``step``.
+        Calls of ``step`` give the same outputs.
         """
         return self._run(x, state, 3)
 

@@ -46,7 +46,10 @@ class Pointwise:
         return y
 
     def lipschitz(self, given: float | None) -> float:
-        """Return a Lipschitz constant of f: ``given`` after a check on a grid, or an estimate if ``given`` is None."""
+        """Return a Lipschitz constant of f: ``given`` or, if that is None, an estimate from slopes on a grid.
+
+        Raises an ArgumentError if a slope on the grid is steeper than ``given``.
+        """
         given = None if given is None else real_number("lipschitz", given, 0)
         steepest = self._steepest()
         if given is None:
@@ -56,7 +59,10 @@ class Pointwise:
         return given
 
     def _steepest(self) -> float:
-        """Return the largest slope of any component of f between neighboring grid points, along axes and diagonals."""
+        """Return the largest slope of f between neighbors on a grid, over all components of f.
+
+        Points are neighbors along axes and along diagonals.
+        """
         d = len(self.low)
         per_axis = max(3, round(_GRID ** (1 / d)))
         axes = [np.linspace(a, b, per_axis) for a, b in zip(self.low, self.high, strict=True)]

@@ -57,11 +57,10 @@ class Ridge:
         return 4 * eps * (np.abs(self.C) @ (len(self.b) + inputs) + np.abs(self.c))
 
     def jet(self, x: np.ndarray, half: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return the values of the network at the centers x, and bounds on their changes within the cells x ± half.
+        """Return the values of the network at the centers of cells, and two numbers that bound its change in each cell.
 
-        x and half are (n, d). The three results are (n, k): g, Σ_i |∂_i g| half_i, and an upper bound of
-        sup |δ·∇²g δ| over the cell and over |δ_i| ≤ half_i. The argument of a unit changes by at most ``reach`` within
-        a cell; units far from the cell are flat there.
+        The cells are x ± half, where x and half are (n, d). The three results are (n, k): g(x), Σ_i |∂_i g(x)| half_i,
+        and an upper bound of sup |δ·∇²g δ| over the cell and over all δ with |δ_i| ≤ half_i.
         """
         z = x @ self.A.T + self.b
         reach = half @ np.abs(self.A).T
@@ -87,9 +86,10 @@ def fit(A: np.ndarray, b: np.ndarray, x: np.ndarray, y: np.ndarray) -> Ridge:
 
 
 def on_an_interval(f: Pointwise, tol: float, max_width: int) -> Iterator[tuple[Ridge, float]]:
-    """Yield networks that fit f on an interval, on finer and finer meshes, each with its error.
+    """Yield pairs of a network that fits f on an interval and its error, with more and more hidden units.
 
-    Cells with a large error are halved. The mesh has one additional unit beyond each end of the interval.
+    There is one hidden unit for each cell of a mesh, and one beyond each end of the interval. After each network, the
+    cells with a large error are halved.
     """
     edges = np.linspace(f.low[0], f.high[0], 5)
     while len(edges) + 1 <= max_width:
@@ -125,7 +125,10 @@ def _mesh(edges: np.ndarray, steepness: float) -> tuple[np.ndarray, np.ndarray]:
 
 
 def in_a_box(f: Pointwise, max_width: int) -> Iterator[tuple[Ridge, float]]:
-    """Yield networks that fit f on a box, with more and more hidden units in random directions, each with its error."""
+    """Yield pairs of a network that fits f on a box and its error, with more and more hidden units.
+
+    The hidden units are ridges in random directions.
+    """
     d, middle, half = len(f.low), (f.low + f.high) / 2, (f.high - f.low) / 2
     width = 8
     while width <= max_width:

@@ -1,4 +1,4 @@
-"""A model that applies layers in sequence, and a function that builds two layers without memory."""
+"""A model that applies layers in sequence, and a function that builds two layers that use only the current input."""
 
 from __future__ import annotations
 
@@ -74,9 +74,9 @@ class LayerStack(nn.Module):
 
 
 def two_layers(A: np.ndarray, b: np.ndarray, C: np.ndarray, c: np.ndarray, activation: str) -> tuple[RealSSM, RealSSM]:
-    """Build two layers without memory that compute h1 = A x + b and then y = C σ(h1) + c, in float64.
+    """Build two layers that compute h1 = A x + b and y = C σ(h1) + c at each step, in float64.
 
-    This is SSM-UA eq. 12–13 with W1 = W2 = 0.
+    They have no memory: they are SSM-UA eq. 12–13 with W1 = W2 = 0.
 
     Args:
         A, b: weights (m, d_in) and (m,), which are U1 and b1 in the paper.

@@ -20,7 +20,7 @@ def sup_bound(
 ) -> tuple[float, float]:
     """Return a lower and an upper bound of sup |f - g| over the box [low, high] and over all components.
 
-    In a cell with half sides s and half diagonal ρ around its center x::
+    Let L be the Lipschitz constant of f. In a cell with half sides s and half diagonal ρ around its center x::
 
         |f - g| ≤ |f(x) - g(x)| + L ρ + Σ_i |∂_i g(x)| s_i + ½ sup |δ·∇²g δ|,    |δ_i| ≤ s_i
 

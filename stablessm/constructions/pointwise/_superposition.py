@@ -47,28 +47,28 @@ class Sprecher:
 
     @property
     def shift(self) -> float:
-        """The shift a between the arguments ψ(s x_p + q a) of consecutive families q."""
+        """Return the shift a between the arguments s x_p + q a of ψ for consecutive families q."""
         return 1 / (self.base * (self.base - 1))
 
     @property
     def scale(self) -> float:
-        """The factor s of the variables x_p in the argument of Sprecher's inner function ψ(s x_p + q a)."""
+        """Return the factor s of the variables x_p in the arguments s x_p + q a of Sprecher's function ψ."""
         return 1 - self.families * self.shift
 
     @property
     def flat(self) -> float:
-        """Fraction of each cell of length γ^(-k) on which Sprecher's inner function ψ is constant."""
+        """Return the fraction of each cell of length γ^(-k) on which Sprecher's function ψ is constant."""
         return (self.base - 2) / (self.base - 1)
 
     @cached_property
     def weights(self) -> np.ndarray:
-        """The weights λ_1 … λ_n of the inner sums Σ_p λ_p ψ(s x_p + q a)."""
+        """Return the weights λ_1 … λ_n of the inner sums Σ_p λ_p ψ(s x_p + q a)."""
         r = np.arange(1, _TERMS + 1)
         return np.array([1.0, *(np.sum(float(self.base) ** (-p * self._beta(r))) for p in range(1, self.dimension))])
 
     @cached_property
     def psi(self) -> np.ndarray:
-        """The values of Sprecher's inner function ψ at the grid points i γ^(-k), i = 0 … γ^k."""
+        """Return the values of Sprecher's function ψ at the grid points i γ^(-k), i = 0 … γ^k."""
         values = np.arange(self.base + 1) / self.base
         for digit in range(2, self.digits + 1):
             step = float(self.base) ** -float(self._beta(np.array(digit)))
@@ -91,8 +91,8 @@ class Sprecher:
     def cells(self, family: int, digits: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return the cubes in [0, 1]^n on which the inner sum ξ_q of one family is nearly constant, sorted by ξ_q.
 
-        The results are the first and the last value of ξ_q on the flat part of each cube, (cubes,) each, and the center
-        of the flat part, (cubes, n).
+        The results are arrays with an entry for each cube: the smallest value of ξ_q on its flat part, (cubes,); the
+        largest value, (cubes,); and the center of its flat part, (cubes, n).
         """
         finer, per_axis = self.base ** (self.digits - digits), self.base**digits
         start = family * self.shift * per_axis
@@ -134,7 +134,10 @@ class Steps(NamedTuple):
         return self.values[left] * (1 - rise) + self.values[left + 1] * rise
 
     def ramps(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, float]:
-        """Return slopes s, offsets b, weights w and a constant c such that f(x) = c + Σ w hardtanh(s x + b) exactly."""
+        """Return slopes s, offsets b, weights w and a constant c that represent this function with hardtanh units.
+
+        The function equals c + Σ_i w_i hardtanh(s_i x + b_i) exactly.
+        """
         rises = np.diff(self.values)
         slopes = 4 / np.diff(self.knots)
         return slopes, -slopes * (self.knots[:-1] + self.knots[1:]) / 2, rises / 2, self.values[0] + rises.sum() / 2
@@ -152,14 +155,12 @@ class Superposition(NamedTuple):
 
 
 def iterate(f: Pointwise, inner: Sprecher, iterations: int) -> Superposition:
-    """Fit the outer functions Φ_q of a superposition to f iteratively; iteration r adds a function Φ_q^r that fits the
-    residual.
+    """Return a superposition whose outer functions Φ_q are fitted to f iteratively.
 
-    Iteration r fits the residual at the centers of cubes of min(r, digits) digits.
-
-    Φ_q^r is (1/families) (f - F_(r-1)) on the image of each cube and linear in between. (Algorithm 2.1 of Braun and
-    Griebel 2009 has a bump on each image and zero in between. Interpolation needs half as many units, and images that
-    are neighbors mostly belong to neighboring cubes.)
+    Let F_r be the superposition after r iterations. Iteration r adds a function Φ_q^r to each Φ_q. Its value on the
+    image of a cube of min(r, digits) digits is (1/families) (f - F_(r-1)) at the center of the cube; between the images
+    it is linear. (Algorithm 2.1 of Braun and Griebel 2009 has a bump on each image and zero in between. Interpolation
+    requires half as many units, and images that are neighbors mostly belong to neighboring cubes.)
     """
     finest = [inner.cells(q, inner.digits)[0] for q in range(inner.families)]
     outer = [Steps(knots, np.zeros(len(knots))) for knots in finest]

@@ -48,8 +48,9 @@ class Elementwise(Result):
     """Seconds that the construction took."""
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
-        """Run the model on points (n, d_in), or (n,) on an interval, as one sequence of n steps; return values (n,
-        d_out).
+        """Run the model on points (n, d_in), as one sequence of n steps; return the values (n, d_out).
+
+        If the domain is an interval, the points may have shape (n,).
         """
         points, d = real_array("x", x), self.model.d_input
         points = points[:, None] if points.ndim == d == 1 else points
@@ -80,10 +81,10 @@ def elementwise(
 
         h1[k] = W1 h1[k-1] + U1 x[k] + b1,    y[k] = h2[k] = W2 h2[k-1] + U2 tanh(h1[k]) + b2,    W1 = W2 = 0
 
-    Nothing is trained. On an interval, each cell of a mesh has one hidden unit, whose slope is inversely proportional
-    to the length of the cell. U2 and b2 come from least squares. Cells with large errors are halved until ``tol`` is
-    met, so that kinks and steep parts have many short cells. On a box the hidden units are ridges in fixed random
-    directions, and their number is doubled until ``tol`` is met.
+    Nothing is trained. U2 and b2 come from least squares. If the domain is an interval, each cell of a mesh has one
+    hidden unit, whose slope is inversely proportional to the length of the cell. Cells with large errors are halved
+    until ``tol`` is met, so that kinks and steep parts have many short cells. If the domain is a box, the hidden units
+    are ridges in fixed random directions, and their number is doubled until ``tol`` is met.
 
     Args:
         f: a vectorized function of points, (n,) on an interval and (n, d) on a box, to (n,) or (n, d_out).
@@ -94,9 +95,10 @@ def elementwise(
             has ``certified=False`` and ``bound=inf``. An L below a measured slope raises an error.
         max_width: largest number of hidden units.
 
-    The proof divides the domain into cells of half diagonal ρ. In each cell the sum of |f(x) - y| at the center, L ρ,
-    the change of y along the sides and a bound on its second derivative is at most ``tol``. At most 3e6 cells are used,
-    enough for tol = L · size / 1e6 on an interval, about L · size / 500 on a square and L · size / 40 on a cube.
+    The proof divides the domain into cells. For each cell, four numbers are added: |f(x) - y| at the center, L times
+    the half diagonal, the change of y along the sides, and a bound on the second-order change of y. The sum must be at
+    most ``tol``. At most 3e6 cells are used, enough for tol = L · size / 1e6 on an interval, about L · size / 500 on a
+    square and L · size / 40 on a cube.
 
     >>> sine = elementwise(lambda x: np.sin(8 * x), (-1, 1), tol=1e-3, lipschitz=8)
     >>> sine.certified, sine.error <= sine.bound <= 1e-3, sine.width < 40
@@ -118,8 +120,9 @@ def elementwise(
 
 
 def _proven(f: Pointwise, tol: float, max_width: int, lipschitz: float) -> tuple[Ridge, float, float]:
-    """Fit f by larger and larger networks; return the first with a proven error ≤ tol, its measured error, and the
-    bound.
+    """Fit f by larger and larger networks until an error of at most ``tol`` is proven.
+
+    Returns this network, its measured error, and the proven upper bound of its error.
     """
     one = len(f.low) == 1
     if np.prod(lipschitz * (f.high - f.low) / tol) > BUDGET:

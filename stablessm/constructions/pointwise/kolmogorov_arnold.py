@@ -64,12 +64,12 @@ class KolmogorovArnold(Result):
 
     @property
     def width(self) -> int:
-        """Width of the model: the number of states of its widest layer."""
+        """Return the width of the model, which is the number of states of its widest layer."""
         return max(self.widths)
 
     @property
     def parameters(self) -> int:
-        """Number of weights of the five-layer SSM."""
+        """Return the number of weights of the five-layer SSM."""
         return sum(parameter.numel() for parameter in self.model.parameters())
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
@@ -103,9 +103,10 @@ def kolmogorov_arnold(
         f(x_1 … x_d) ≈ Σ_q Φ_q(Σ_p λ_p ψ(s x_p + q a)),    q = 0 … γ - 2
 
     (SSM-UA eq. 15–17, 48–50, figure 3). Layers 1 and 2 have no memory and apply ψ with every shift. Layer 3, an LRU
-    with d modes per channel on a circle, has the kernel λ_d, …, λ_1 and sums over time. Layers 4 and 5 apply the outer
-    functions Φ_q. Layers with hardtanh, a sigmoidal function, represent the piecewise linear ψ and Φ_q exactly, so that
-    ``realization`` consists of rounding errors. ψ does not depend on f.
+    with d modes per channel on a circle, has the kernel λ_d, …, λ_1 and computes the sum over p, which is a sum over
+    time steps. Layers 4 and 5 apply the outer functions Φ_q. ψ does not depend on f. Layers with hardtanh, a sigmoidal
+    function, represent the piecewise linear functions ψ and Φ_q exactly, so that ``realization`` consists of rounding
+    errors.
 
     Args:
         f: a continuous, vectorized function from (n, length) to (n,).
@@ -115,10 +116,11 @@ def kolmogorov_arnold(
         iterations: number of times that the residual is added to the outer functions (default: max(2, ``digits``)).
         max_width: largest allowed number of units of a layer.
 
-    The fourth layer has about γ · γ^(d · digits) units. Where an x_p, p < d, crosses a gap of ψ, ξ_q passes through the
-    images of other cubes, and one of the γ - 1 terms is wrong. The largest error therefore decreases about as 1/γ,
-    which for d = 2 is the inverse cube root of the width. More digits do not reduce the largest error, but make the
-    regions where it occurs narrower, which reduces the mean square error.
+    The fourth layer has about γ · γ^(d · digits) units. ψ is constant except in short gaps, in which it rises. If an
+    x_p with p < d is in a gap, the inner sum ξ_q = Σ_p λ_p ψ(s x_p + q a) takes values that belong to other places, and
+    one of the γ - 1 terms is wrong. The largest error therefore decreases about as 1/γ, which for d = 2 is the inverse
+    cube root of the width. More digits do not reduce the largest error, but make the regions where it occurs narrower,
+    which reduces the mean square error.
 
     Only the output at step ``length`` equals f. Before that step, future inputs count as ψ = 0; after it, the kernel of
     layer 3 repeats, reduced by a factor of 2^(-length).
@@ -218,8 +220,10 @@ def _measured(f: Pointwise, found: Superposition, model: LayerStack, seconds: fl
 
 
 def _worst(f: Pointwise, found: Superposition, x: np.ndarray, errors: np.ndarray, draw: np.random.Generator) -> float:
-    """Return the largest error found by searching around the hundred worst sample points, at smaller and smaller
-    distances.
+    """Return the largest error |f - F| of the superposition F = ``found`` that a search finds.
+
+    The search starts from the points x with their errors. It tries random points around the hundred worst points, at
+    smaller and smaller distances.
     """
     for distance in _NEAR:
         worst = x[np.argsort(errors)[-100:]]

@@ -27,14 +27,16 @@ _SHARES = {"span": 0.2, "states": 0.5, "terms": 0.6}
 @final
 @dataclass(frozen=True, eq=False)
 class Factors:
-    """The factors φ_r of a Volterra model as one exponential sum of shape (R, 1), with the power and the weight of each
-    factor.
-    """
+    """The factors φ_r of a Volterra model Σ_r c_r (φ_r * x)^{n_r}, with their powers n_r and weights c_r."""
 
     sum: ExponentialSum
+    """The factors φ_r, as one exponential sum of shape (R, 1)."""
     orders: np.ndarray
+    """Powers n_r (R,)."""
     weights: np.ndarray
+    """Weights c_r (R,)."""
     condition: float
+    """Condition number of the exponentials."""
 
     @classmethod
     def none(cls, horizon: int, dt: float) -> Factors:
@@ -69,7 +71,7 @@ class Modes:
 
     @property
     def condition(self) -> float:
-        """Condition number of the matrix of the exponential modes, each scaled to norm one."""
+        """Return the condition number of the matrix of the exponential modes, each scaled to norm one."""
         return float(np.linalg.cond(self.triangle))
 
     def weights(self, coefficients: np.ndarray) -> np.ndarray:
@@ -80,8 +82,10 @@ class Modes:
         return self.domain.weights(np.asarray(real), self.rates)
 
     def factors(self, terms: Sequence[tuple[int, np.ndarray, np.ndarray]], horizon: int, dt: float) -> Factors:
-        """Return the factors of a Volterra model whose terms are given as directions (R, m) in the basis and weights
-        (R,).
+        """Return the factors of a Volterra model from its terms.
+
+        ``terms`` holds a triple for each order: the order, the factors as R rows of coefficients (R, m) of the basis,
+        and the weights (R,).
         """
         orders, directions, weights = zip(*terms, strict=True)
         values = self.weights(np.concatenate(directions).T)[:, :, None]
@@ -91,7 +95,10 @@ class Modes:
 
 
 def fit(kernels: Sequence[SampledKernel], tol: float) -> Factors:
-    """Fit all kernels by products of sums of the same exponentials, to a relative Frobenius error of about ``tol``."""
+    """Fit all kernels by sums of products of exponential sums, which all have the same exponentials.
+
+    The relative error of each kernel in the Frobenius norm is about ``tol``.
+    """
     spans = [kernel.span(_SHARES["span"] * tol) for kernel in kernels]
     present = [(kernel, norm) for kernel, (_, norm) in zip(kernels, spans, strict=True) if norm]
     samples = np.concatenate([functions for functions, _ in spans], 1)
@@ -135,9 +142,10 @@ def shared_modes(samples: np.ndarray, tol: float, dt: float) -> Modes:
 
 
 def _spread(eigenvalues: np.ndarray, tol: float) -> np.ndarray:
-    """Replace eigenvalues close to zero, whose exact values are rounding errors, by points on a small ring around zero.
+    """Return eigenvalues in which those close to zero are replaced by points on a small ring around zero.
 
-    The places of such eigenvalues in a realization are rounding errors and would be extremely ill conditioned.
+    In a realization, the exact values of such eigenvalues are rounding errors, and would make it extremely ill
+    conditioned.
     """
     near = np.abs(eigenvalues) < _NEAR_ZERO
     count = int(near.sum())
@@ -148,8 +156,9 @@ def _spread(eigenvalues: np.ndarray, tol: float) -> np.ndarray:
 def realizations(samples: np.ndarray, least: int) -> Iterator[np.ndarray]:
     """Yield eigenvalues of recurrences whose responses approximate samples (T + 1, R), for orders from ``least`` up.
 
-    This is the Ho-Kalman algorithm (ERA) on the Hankel matrix H[i, (j, r)] = samples[i + j, r], of which only some rows
-    and columns are computed (densely for small, sparsely for large i and j), weighted by the steps that they stand for.
+    This is the Ho-Kalman algorithm (ERA) on the Hankel matrix H[i, (j, r)] = samples[i + j, r]. Only some of its rows
+    and columns are used: all for small i and j, and fewer and fewer for larger ones. Each is weighted by the number of
+    rows or columns that it represents.
     """
     half = len(samples) // 2
     rows, row_weights = strata(half - 1, _ROWS, seed=2)

@@ -29,7 +29,10 @@ _TERMS = 1e-6  # relative error that the decomposition of the estimated kernels 
 @final
 @dataclass(frozen=True, eq=False)
 class Records:
-    """Recorded inputs and outputs (B, T) of a system; the first ``memory`` steps are not fitted (unknown past)."""
+    """Recorded inputs and outputs (B, T) of a system.
+
+    The first ``memory`` steps are not fitted, because their outputs depend on inputs before the record.
+    """
 
     x: np.ndarray
     y: np.ndarray
@@ -52,7 +55,10 @@ class Records:
 
 
 def identify(records: Records, states: int | None, dt: float) -> tuple[Factors, float]:
-    """Estimate the factors of all kernels and the constant h_0 from recorded inputs and outputs in any units."""
+    """Estimate the factors of all kernels and the constant h_0 from recorded inputs and outputs.
+
+    The records are scaled before the estimation, so that their units do not matter.
+    """
     seen = records.y[:, : records.fitted]
     offset, size = _scale(seen)
     if not size:
@@ -93,8 +99,9 @@ def _identified(records: Records, states: int | None, dt: float) -> tuple[Factor
 
 
 def _chosen(records: Records, states: int | None) -> tuple[Modes, float]:
-    """Choose the exponential modes and the ridge parameter by cross-validation; more states must clearly reduce the
-    error.
+    """Return the exponential modes and the ridge parameter with the smallest error in a cross-validation.
+
+    Modes with more states are chosen only if they reduce the error by at least 1 %.
     """
     exact = _EXACT**2 * float(records.outputs().var())
     least, found, idle = math.inf, None, 0
@@ -172,9 +179,7 @@ def _refined(records: Records, rates: np.ndarray) -> Modes:
 
 
 def _validated(regressors: np.ndarray, y: np.ndarray) -> tuple[float, float]:
-    """Return the lowest cross-validation error (mean square) of all ridge parameters, and the parameter with this
-    error.
-    """
+    """Return the smallest mean square error of a cross-validation, and the ridge parameter that gives this error."""
     folds = np.array_split(np.arange(len(y)), _FOLDS)
     parts = [_grams(regressors[fold], y[fold]) for fold in folds]
     total = [sum(part[i] for part in parts) for i in range(2)]

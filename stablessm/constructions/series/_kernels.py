@@ -38,8 +38,9 @@ class SampledKernel:
 
     @cached_property
     def whole(self) -> np.ndarray | None:
-        """The symmetric part of the kernel at all (horizon + 1)^n points; None for a function if there are too many
-        points.
+        """Return the symmetric part of the kernel at all (horizon + 1)^n points.
+
+        Returns None if the kernel is a function and there are too many points.
         """
         large = self.order > 1 and (self.horizon + 1) ** self.order > _ALL
         if large and not isinstance(self.source, np.ndarray):
@@ -73,12 +74,12 @@ class SampledKernel:
         return symmetric_part(self._given(*(one.reshape(-1) for one in mesh)).reshape(mesh[0].shape))
 
     def span(self, tol: float) -> tuple[np.ndarray, float]:
-        """Return functions of one time, (horizon + 1, R), whose products approximate the kernel, and the norm of the
-        kernel.
+        """Return two results: R functions of one variable, whose products approximate the kernel, and the norm ‖h_n‖.
 
-        The functions are left singular vectors of the fibers h_n(·, p, …), times the singular values divided by ‖h_n‖.
-        A fiber is a whole column of the grid. On a large grid, only the fibers at a few p are used, weighted by the
-        size of the cell that p stands for, and the norm is an estimate.
+        A fiber of the kernel is the function h_n(·, p, …) of its first time, with all other times fixed. The R
+        functions (horizon + 1, R) are left singular vectors of the matrix of the fibers, times the singular values
+        divided by ‖h_n‖. On a large grid, only the fibers at a few p are used, weighted by the number of grid points
+        that p represents, and the norm is an estimate.
         """
         time = np.arange(self.horizon + 1)
         if self.whole is not None:
@@ -103,12 +104,11 @@ class SampledKernel:
         return vectors[:, :kept] * (values[:kept] / norm), norm
 
     def core(self, basis: np.ndarray) -> np.ndarray:
-        """Return the coefficients (m, …, m) of the kernel in products of basis functions (horizon + 1, m) of one time
-        each.
+        """Return coefficients c (m, …, m) such that the kernel is about Σ c_ij… b_i(t_1) b_j(t_2) ….
 
-        If the whole grid is evaluated, the coefficients are a projection. Otherwise they come from least squares on
-        nodes that are drawn according to their leverage, weighted so that the mean square over the nodes equals the
-        mean square over the grid.
+        ``basis`` (horizon + 1, m) holds the orthonormal functions b_i of one time. If the whole grid is evaluated, the
+        coefficients are a projection. Otherwise they come from least squares on nodes that are drawn according to their
+        leverage, weighted so that the mean square over the nodes equals the mean square over the grid.
         """
         steps, m = basis.shape
         count = max(int(_ALL ** (1 / self.order)), 4 * m)
@@ -131,8 +131,9 @@ class SampledKernel:
         return strata(self.horizon, _TESTED[self.order], seed=1)
 
     def scattered(self) -> tuple[tuple[np.ndarray, float], ...]:
-        """Return two further sets of test points for a fit, with weights: random points, and the diagonal of a large
-        grid.
+        """Return two further sets of points at which a fit is tested: random points, and the diagonal of the grid.
+
+        Each is a pair of the points (P, n) and their weight.
         """
         draw = np.random.default_rng(2).integers(self.horizon + 1, size=(_UNIFORM, self.order))
         diagonal = np.repeat(np.arange(self.horizon + 1)[:, None], self.order, 1)
@@ -144,7 +145,7 @@ class SampledKernel:
 
 
 def _leading(fibers: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
-    """Return the leading left singular vectors and singular values of a matrix, and the norm of the truncated rest.
+    """Return leading left singular vectors, their singular values, and the norm of what they leave out of the matrix.
 
     For a large matrix they come from a randomized decomposition with fixed random vectors.
     """

@@ -44,8 +44,9 @@ def ratio(error: float, size: float) -> float:
 
 
 def _whole(model: VolterraSSM, kernel: SampledKernel) -> list[float]:
-    """Compare a model's kernel with the given kernel at all steps: return [squared error, squared size, largest error,
-    largest size].
+    """Compare the kernel of a model with the given kernel at all points of the grid.
+
+    Returns [sum of squared errors, sum of squared values, largest error, largest value], as :func:`_part`.
     """
     import torch
 
@@ -59,10 +60,10 @@ def _whole(model: VolterraSSM, kernel: SampledKernel) -> list[float]:
 
 
 def _sampled(model: VolterraSSM, kernel: SampledKernel) -> list[float]:
-    """Compare a model's kernel with the given kernel at sampled points: return [squared error, squared size, largest
-    error, largest size].
+    """Compare the kernel of a model with the given kernel at three sets of points, each as in :func:`_part`.
 
-    The result is the error on the test nodes, or the error at random points or on the diagonal if that is larger.
+    The sets are the test nodes, random points and the diagonal of the grid. Of the three results, the largest errors
+    and the largest value are returned, and the sum of squared values at the test nodes.
     """
     import torch
 
@@ -76,16 +77,19 @@ def _sampled(model: VolterraSSM, kernel: SampledKernel) -> list[float]:
 
 
 def _part(found: np.ndarray, truth: np.ndarray, weight: np.ndarray | float = 1.0) -> list[float]:
-    """Compare a kernel with the true kernel: return [squared error, squared size, largest error, largest size].
+    """Return [Σ weight (found - truth)², Σ weight truth², max |found - truth|, max |truth|] for values of two kernels.
 
-    The first two are the weighted sums Σ weight off² and Σ weight truth².
+    ``found`` is the kernel of a model, and ``truth`` the given kernel.
     """
     both = found - truth, truth
     return [*(float((weight * each**2).sum()) for each in both), *(float(np.abs(each).max()) for each in both)]
 
 
 def _output_error(model: VolterraSSM, kernels: Sequence[SampledKernel]) -> float:
-    """Return the relative error of the last output for random inputs that are nonzero only at the test steps."""
+    """Return the relative root mean square error of the last output of a model, over random inputs.
+
+    The inputs are nonzero only at the test steps of the kernels.
+    """
     nodes, weights = max(kernels, key=lambda kernel: kernel.order).tested()
     amplitudes = np.random.default_rng(0).standard_normal((_INPUTS, len(nodes))) * np.sqrt(weights)
     wanted = np.full(_INPUTS, float(model.constant.detach()))

@@ -27,7 +27,7 @@ def symmetric_part(tensor: np.ndarray) -> np.ndarray:
 
 
 def powers(core: np.ndarray, tol: float, scale: float | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """Decompose a symmetric tensor into powers: return directions a (R, m) and weights c (R,).
+    """Decompose a symmetric tensor into powers of vectors: return vectors a (R, m) and weights c (R,).
 
     They satisfy ‖core - Σ_r c_r a_r ⊗ … ⊗ a_r‖ ≤ tol · scale.
 
@@ -61,9 +61,11 @@ def _squares(core: np.ndarray, allowed: float) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _cubes(core: np.ndarray, allowed: float) -> tuple[np.ndarray, np.ndarray]:
-    """Decompose a symmetric tensor of order 3 into cubes; every weight c_r is one, because a cube can have any sign.
+    """Decompose a symmetric tensor of order 3 into Σ_r a_r ⊗ a_r ⊗ a_r; return the vectors a_r (R, m) and R ones.
 
-    The tensor is scaled to norm one and expressed in its principal axes, without axes on which it vanishes.
+    The ones are the weights of the terms, as in :func:`powers`. No other weights are needed, because a ⊗ a ⊗ a changes
+    its sign with a. Before the decomposition the tensor is scaled to norm one and expressed in its principal axes,
+    without axes on which it vanishes.
     """
     size = float(np.linalg.norm(core))
     core, allowed = core / size, allowed / size

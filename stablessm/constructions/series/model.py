@@ -24,9 +24,10 @@ if TYPE_CHECKING:
 class VolterraSSM(nn.Module):
     """A model of a Volterra series: y = h_0 + Σ_r c_r (φ_r * x)^{n_r}, SSM-UA figure 4 with powers as nonlinearity.
 
-    :data:`stablessm.constructions.volterra` builds this model. ``layer`` computes all φ_r * x by one recurrence; each
-    channel is then raised to its power, and ``readout`` sums the powers. The kernel of order n is Σ_{r: n_r = n} c_r
-    Π_j φ_r(τ_j).
+    :data:`stablessm.constructions.volterra` builds this model. ``layer`` computes the convolutions φ_r * x of all terms
+    r by one recurrence, one channel for each term. Each channel is then raised to its power n_r, and ``readout`` sums
+    the powers with the weights c_r. The Volterra kernel of order n is the sum of c_r Π_j φ_r(τ_j) over the terms with
+    n_r = n.
     """
 
     orders: Tensor
@@ -58,28 +59,28 @@ class VolterraSSM(nn.Module):
 
     @property
     def order(self) -> int:
-        """Order N of the series: the highest power."""
+        """Return the order of the series, which is the highest power n_r."""
         return int(self.orders.max()) if len(self.orders) else 0
 
     @property
     def rank(self) -> dict[int, int]:
-        """Number of terms c_r (φ_r * x)^n of the series for each order n."""
+        """Return the number of terms c_r (φ_r * x)^n of the series for each order n."""
         found, counts = self.orders.unique(return_counts=True)
         return dict(zip(found.tolist(), counts.tolist(), strict=True))
 
     @property
     def states(self) -> int:
-        """Number of real numbers in the state of one sequence; a complex number counts twice."""
+        """Return the number of real numbers in the state of one sequence; a complex number counts twice."""
         return int(self.layer.state_shape[0]) * (2 if self.layer.complex_state else 1)
 
     @property
     def width(self) -> int:
-        """Number of hidden units: states plus channels."""
+        """Return the number of hidden units: states plus channels."""
         return self.states + len(self.orders)
 
     @property
     def error(self) -> float:
-        """Largest measured relative error of the Volterra kernels and of the outputs."""
+        """Return the largest measured relative error of the Volterra kernels and of the outputs."""
         return max([self.output_error, *self.kernel_errors.values()])
 
     def initial_state(self, batch: int) -> State:
@@ -100,7 +101,7 @@ class VolterraSSM(nn.Module):
 
     @checked
     def kernel(self, *times: Tensor | np.ndarray) -> Tensor:
-        """Return the kernel ĥ_n of the model on the grid times_1 × … × times_n, given the whole steps along each axis.
+        """Return the kernel ĥ_n of the model on a grid; each argument holds the whole steps along one of the n axes.
 
         >>> from stablessm.constructions.series.volterra import volterra
         >>> model = volterra({2: lambda a, b: 1 / (1 + a + b) ** 2}, horizon=100, tol=1e-3)

@@ -49,11 +49,11 @@ class _Construction:
         The series is y_k = h_0 + Σ_n dt^n Σ_{τ_1..τ_n = 0..k} h_n(τ_1 dt, …, τ_n dt) Π_j x_{k - τ_j}, as in
         :class:`stablessm.targets.Volterra`. Only the symmetric part of h_n matters. It is approximated by
 
-            ĥ_n(t_1, …, t_n) = Σ_r c_r Π_j φ_r(t_j),   φ_r(t) = Re Σ_i w_ri e^{r_i t},
+            ĥ_n(t_1, …, t_n) = Σ_r c_r Π_j φ_r(t_j),   φ_r(t) = Re Σ_i w_ri e^{s_i t},
 
-        a kernel of finite rank (eq. 57) with one φ for all factors of a term, so that a term is the n-th power of a
-        convolution. All φ share the rates r_i and are the channels of one recurrence. The numbers of states and terms
-        do not depend on the horizon once the kernels have decayed.
+        which is a kernel of finite rank (SSM-UA eq. 57). All factors of term r are the same function φ_r, so that the
+        term is the n-th power of a convolution. All φ_r have the same rates s_i and are the channels of one recurrence.
+        The numbers of states and terms do not depend on the horizon once the kernels have decayed.
 
         Args:
             kernels: the kernel of each order from 1 to 3: a function of n = order arrays of times of the same shape, or
@@ -65,14 +65,14 @@ class _Construction:
             dt: time between samples, in any unit.
             map: reparameterization of the eigenvalues.
 
-        A kernel with a kink on its diagonal, such as e^{-|a-b|}, needs many terms, because its singular values decrease
-        slowly. A kernel that needs more than 200 states raises a NumericalError. After the horizon the exponentials
-        continue.
+        A kernel with a kink on its diagonal, such as e^{-|a-b|}, requires many terms, because its singular values
+        decrease slowly. A kernel that requires more than 200 states raises a NumericalError. After the horizon the
+        exponentials continue.
 
-        Arrays, and functions on grids of up to 3e6 values, are fitted and compared completely. A function on a larger
-        grid is fitted on graded steps and compared on other steps, on 1e5 random points and on the diagonal.
-        ``kernel_errors`` are then estimates, and a feature narrower than a cell, whose width grows with the lag, can be
-        missed.
+        Arrays, and functions on grids of up to 3e6 values, are fitted and compared at all grid points. A function on a
+        larger grid is fitted at some steps, whose distances grow with the lag, and compared at other steps, at 1e5
+        random points and on the diagonal. ``kernel_errors`` are then estimates, and a feature of the kernel that is
+        narrower than the distance of the steps can be missed.
 
         >>> import torch
         >>> model = volterra({1: lambda t: 0.9**t, 2: lambda a, b: 0.8 ** (a + b)}, horizon=100)
@@ -109,9 +109,9 @@ class _Construction:
     ) -> VolterraSSM:
         """Estimate the Volterra kernels of an unknown system from records of its input and output.
 
-        Kernels are sums of products of a few exponentials. Their rates are found by variable projection from several
-        starts; given the rates, h_0 and all coefficients follow by ridge regression. The number of states, the start
-        and the ridge parameter are chosen by four-fold cross-validation.
+        Kernels are sums of products of a few exponentials. The rates of the exponentials are found by variable
+        projection from several initial values; given the rates, h_0 and all coefficients follow by ridge regression.
+        The number of states, the initial values and the ridge parameter are chosen by four-fold cross-validation.
 
         Args:
             x, y: one record (T,), or several of equal length, (B, T) or (B, T, 1).

@@ -1,4 +1,4 @@
-"""Facts about a kernel before a search: decompositions of its samples, initial rates, noise, bounds of the order."""
+"""Analysis of the samples of a kernel before a search: Hankel matrices, initial rates, noise, and bounds of orders."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _NOISE_TO_HANKEL = 0.47  # third quartile of the singular values of an N x N Han
 
 @final
 class Analysis:
-    """The facts about a kernel on which a search for exponential sums relies."""
+    """The results of an analysis of the samples of a kernel, on which a search for exponential sums relies."""
 
     def __init__(self, samples: Samples, domain: Domain, request: Request, close: float, grows: bool) -> None:
-        """Decompose the samples; the arguments are those of :class:`~stablessm.constructions.sums._search.Search`."""
+        """Decompose the samples; the arguments are as in :class:`~stablessm.constructions.sums._search.Search`."""
         self.samples, self.domain, self.request, self.close = samples, domain, request, close
         self.scale = float((np.abs(samples.values).max(axis=1) * samples.weight).max())
         self.problem = self._problem(_POINTS_MONOTONE, monotone=True)
@@ -48,8 +48,9 @@ class Analysis:
 
     @property
     def jump(self) -> float:
-        """Size of the largest jump of the kernel; sums are continuous, so every sum has an error of at least half the
-        jump.
+        """Return the size of the largest jump of the kernel.
+
+        Exponential sums are continuous, so that the error of every sum is at least half of the jump.
         """
         panels = self.samples.panels
         return 0.0 if panels is None or self.samples.step is not None or self.samples.relative else panels.jump()[0]
@@ -61,9 +62,7 @@ class Analysis:
         return self.jump > 2 * tol or tol < RESOLVED * self.scale
 
     def rises(self, tol: float) -> bool:
-        """Return True if the kernel increases at the end of the horizon, which decaying modes can hardly
-        approximate.
-        """
+        """Return True if the kernel is largest at the end of the horizon, which decaying modes hardly approximate."""
         size = np.abs(self.samples.values).max(axis=1)
         cut = max(1, 9 * len(size) // 10)
         last = float(size[-1] * self.samples.weight[-1])
@@ -71,13 +70,15 @@ class Analysis:
 
     @property
     def dense(self) -> bool:
-        """Whether the samples are evenly spaced and few enough to store the whole Hankel matrix."""
+        """Return True if the samples are evenly spaced and few enough to store the whole Hankel matrix."""
         return self.samples.even is not None and len(self.samples.even[0]) <= _hankel.DENSE + 1
 
     @property
     def most(self) -> int:
-        """Highest order that the search tries: the minimum of half the number of samples, a fixed limit and
-        ``max_order``.
+        """Return the highest order that the search tries.
+
+        It is at most half the number of samples and at most ``max_order``. If the Hankel matrix is too large to be
+        stored, it is also at most a fixed limit.
         """
         half = (len(self.samples.times) + 1) // 2
         half = half if self.dense and self.samples.uniform else min(_MOST_LONG, half)
@@ -85,7 +86,10 @@ class Analysis:
 
     @property
     def noise(self) -> float:
-        """Estimated standard deviation of noise in the samples, from Hankel singular values; 0 if unknown."""
+        """Return an estimate of the standard deviation of noise in the samples, from Hankel singular values.
+
+        Returns 0 if the noise cannot be estimated.
+        """
         if not self.samples.uniform or len(self.samples.times) < _FEW:
             return 0.0
         if self.dense and self.hankel is not None:
@@ -99,8 +103,9 @@ class Analysis:
         return self.noise * np.sqrt(2 * np.log(len(self.samples.times))) > tol
 
     def above(self, noise: float) -> int:
-        """Return the number of Hankel singular values that exceed the singular values of white noise of deviation
-        ``noise``.
+        """Return the number of Hankel singular values that stand out of white noise.
+
+        ``noise`` is the standard deviation of the noise.
         """
         if self.hankel is None:
             return self.guess(noise)
@@ -108,11 +113,12 @@ class Analysis:
         return max(1, int((self.hankel[0].singular_values > 3 * noise * np.sqrt(rows)).sum()))
 
     def least_order(self, tol: float) -> tuple[int, int]:
-        """Return a lower bound of the order that meets the tolerance, and the number of Hankel singular values
-        computed.
+        """Return a lower bound of the order that meets the tolerance, and the number of Hankel singular values on which
+        it is based.
 
-        The Hankel matrix of every sum of order m differs from that of the kernel by at least σ_{m+1}, and the ℓ1 norm
-        of the error (of Frobenius norms) is at least as large.
+        The Hankel matrix of every sum of order m differs from the Hankel matrix of the kernel by at least the singular
+        value σ_{m+1} of the kernel. The ℓ1 norm of the error is at least as large as this difference. (For a matrix
+        kernel, it is the ℓ1 norm of the Frobenius norms.)
         """
         if self.samples.even is None or self.hankel is None:
             return 1, len(self.samples.times)
@@ -137,7 +143,7 @@ class Analysis:
 
     @property
     def bound(self) -> bool:
-        """Whether the decay of every allowed rate is visible within the horizon."""
+        """Return True if the slowest allowed rate decays by more than a factor of e within the horizon."""
         return self.domain.slowest * float(self.samples.times[-1]) > 1
 
     def starts(self, order: int) -> list[tuple[str, np.ndarray]]:
@@ -169,13 +175,17 @@ class Analysis:
         return self.domain.clip(rates.astype(np.complex128))
 
     def near(self, part: float) -> bool:
-        """Return True if a sum of many positively weighted decays has a relative error of at most ``part``."""
+        """Return True if the kernel is close to a sum of many decays with positive weights (:class:`Mixture`).
+
+        The relative error of this sum must be below ``part``.
+        """
         scalar = self.samples.values.shape[1] == 1
         return scalar and self.mixture is not None and self.mixture.error < part * self.scale
 
     def _decompose(self) -> tuple[_hankel.Hankel, float] | None:
-        """Return a decomposed Hankel matrix of the samples, which yields initial rates, and its time step; None if not
-        needed.
+        """Return the decomposed Hankel matrix of the samples, from which initial rates are computed, and its time step.
+
+        Returns None if the mixture alone gives good initial rates.
         """
         samples = self.samples
         if self.near(self.close) and not (self.dense and samples.uniform):
@@ -195,8 +205,9 @@ class Analysis:
         return decomposition, step
 
     def _decompose_graded(self) -> GradedHankel | None:
-        """Return a decomposed Hankel matrix of a function of continuous time, which yields initial rates; None if not
-        needed.
+        """Return the decomposed Hankel matrix of a function of continuous time, from which initial rates are computed.
+
+        Returns None for other kernels, and if the mixture alone gives good initial rates.
         """
         panels = self.samples.panels
         if panels is None or self.samples.step is not None or self.near(self.close):

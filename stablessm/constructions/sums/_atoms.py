@@ -1,4 +1,4 @@
-"""Candidates for the next mode of a sum: the real decays and damped waves that reduce the residual most."""
+"""Search for the next mode of an exponential sum: the real decays and damped waves that reduce the residual most."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def next_modes(
     Args:
         domain: the allowed rates.
         times: sample times (n,).
-        left: residual of the modes so far, times ``graded`` (n, q).
+        left: residual of the fit with the modes so far, times ``graded`` (n, q).
         basis: orthonormal columns that span the modes so far, times ``graded`` (n, k).
         graded: square roots of the weights of the samples (n,), for example 1 / standard deviation of the noise.
         gap: shortest time over which the kernel may change.
@@ -68,9 +68,9 @@ def _best_decay(decays: np.ndarray, columns: np.ndarray, left: np.ndarray, basis
 def _best_waves(
     domain: Domain, since: np.ndarray, left: np.ndarray, weight: np.ndarray, decays: np.ndarray, lattice: float
 ) -> list[complex]:
-    """Return the rates of the damped waves that reduce the residual most, by FFT on a grid of decays and frequencies.
+    """Return the rates of the damped waves that reduce the residual most.
 
-    Irregular times are rounded to a grid.
+    All waves on a grid of decays and frequencies are tried, by FFT; irregular times are rounded to a time grid.
     """
     best: list[tuple[float, complex]] = []
     for decay in decays:
@@ -98,7 +98,11 @@ def _best_waves(
 def _gains(
     index: np.ndarray, step: float, left: np.ndarray, weight: np.ndarray, decay: np.ndarray, is_complex: bool
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return how much a damped wave reduces the sum of squared residuals at each frequency, and the frequencies."""
+    """Return the gains of damped waves of all frequencies on a grid, and the frequencies, as two arrays.
+
+    The gain of a wave is the reduction of the sum of squared residuals if the wave is added. All waves have the same
+    ``decay``, which holds its values at the times ``index * step``.
+    """
     from scipy import fft
 
     size = fft.next_fast_len(2 * int(index[-1]) + 2)

@@ -56,8 +56,8 @@ class Path:
         return self.models[order].size / np.sqrt(self.count)
 
     def level(self, order: int) -> float:
-        """Return the standard deviation of the noise: the given value, or an estimate from the fit with ``order``
-        states.
+        """Return the standard deviation of the noise: the known value or, without one, an estimate from the fit with
+        ``order`` states.
         """
         free = max(1, self.count - self.parameters(self.models[order].rates))
         return self.models[order].size / np.sqrt(free) if self._noise is None else self._noise
@@ -68,15 +68,15 @@ class Path:
         return self._target - basis @ (basis.conj().T @ self._target)
 
     def parameters(self, rates: np.ndarray) -> int:
-        """Return the number of real parameters, rates and weights, of an exponential sum with these rates."""
+        """Return the number of real parameters of an exponential sum with the given rates; weights count, too."""
         states = self.domain.order(rates) * (2 if self.domain.is_complex else 1)
         return len(rates) + int(self.domain.turns(rates).sum()) + states * self.problem.values.shape[1]
 
     def criterion(self, order: int) -> float:
         """Return the information criterion (BIC) of the fit with ``order`` states; lower is better.
 
-        It is -2 log(likelihood) plus log n per parameter, or 2 log n per frequency, because n samples determine a
-        frequency with an error proportional to 1/n, and noise offers about n frequencies.
+        It is -2 log(likelihood) plus log n for each parameter. A frequency counts 2 log n, because n samples determine
+        a frequency with an error proportional to 1/n, so that noise can be fitted by the best of about n frequencies.
         """
         model = self.models[order]
         rates, n = model.rates, self.count
@@ -107,9 +107,10 @@ class Path:
         return best
 
     def at_most(self, order: int) -> int:
-        """Fit sums with up to ``order`` states, each to convergence; return the number of states with the best fit.
+        """Fit sums with 1 to ``order`` states, each to convergence; return the number of states with the best fit.
 
-        Every start of a lower order is also used for the higher ones, so the residual never increases with the order.
+        The fit of each order is also an initial value for higher orders, so that the residual never increases with the
+        order.
         """
         for last in range(1, order + 1):
             self.grow(min(last + _AHEAD, self._limit))
@@ -137,7 +138,10 @@ class Path:
         self._offer([start for start in starts if self.domain.order(start) == order])
 
     def _add(self, order: int) -> None:
-        """Add a mode to the best fit with ``order`` states, which adds one or two states, and optimize the result."""
+        """Add a mode to the best fit with ``order`` states, optimize the result, and store it if it is better.
+
+        A mode adds one or two states.
+        """
         problem, rates = self.problem, self.models[order].rates
         left, basis = self.left(order), self._basis(order)
         found = next_modes(problem.domain, problem.times, left, basis, problem.graded, self._gap)
@@ -163,7 +167,10 @@ class Path:
         return Model(rates, size)
 
     def _offer(self, starts: list[np.ndarray]) -> None:
-        """Optimize sums from all initial rates briefly, and then the best sum of each order until convergence."""
+        """Optimize sums from all given initial rates, and store the results that are better than the stored fits.
+
+        All sums are optimized briefly, and then the best sum of each order until convergence.
+        """
         best = dict[int, Model]()
         for start in starts:
             self._keep(best, self._descend(start, _ROUGHLY))
@@ -177,7 +184,9 @@ class Path:
             models[order] = model
 
     def _decompose(self) -> list[_hankel.Hankel]:
-        """Return a list with the decomposed Hankel matrix of the samples, empty if times are not evenly spaced."""
+        """Return a list with the decomposed Hankel matrix of the samples; an empty list if the times are not evenly
+        spaced.
+        """
         gaps = np.diff(self.problem.times)
         if gaps.max() - gaps.min() > _UNEVEN * gaps.min():
             return []

@@ -1,4 +1,7 @@
-"""Hankel matrices of samples. Their singular values bound the error of every sum; subspaces give initial rates."""
+"""Decomposition of the Hankel matrix of samples.
+
+Its singular values bound the error of every exponential sum, and its singular vectors give initial rates for a fit.
+"""
 
 from __future__ import annotations
 
@@ -31,9 +34,9 @@ class Hankel:
     def eigenvalues(self, order: int) -> np.ndarray:
         """Return ``order`` eigenvalues of a recurrence that fits the samples, from the singular vectors (ERA, ESPRIT).
 
-        They are the eigenvalues of A with U[1:] = U[:-1] A. U has orthonormal columns, so the Gram matrix of U[:-1] is
-        I minus the outer product of the last row. If ρ is padded, the next row of U is 0, and A = Uᴴ U[1:] is a
-        contraction: all |λ| ≤ 1.
+        Let U be the first ``order`` singular vectors. The result are the eigenvalues of the matrix A that solves
+        U[1:] = U[:-1] A by least squares. (U has orthonormal columns, so the Gram matrix of U[:-1] is I minus the outer
+        product of the last row.) If ρ is padded, A is a contraction: all |λ| ≤ 1.
         """
         order = min(order, self.left.shape[2], len(self.left) - 1)
         if not order:
@@ -59,8 +62,9 @@ def hankel(values: np.ndarray, *, padded: bool = False) -> Hankel:
 
 
 def long_hankel(values: np.ndarray, width: int, *, padded: bool = False, rounds: int = 1) -> Hankel:
-    """Return the ``width`` largest singular values and their vectors for samples (n, q), by a randomized method (Halko
-    2011).
+    """Return the ``width`` largest singular values of the Hankel matrix of samples (n, q), with their vectors.
+
+    They are computed by a randomized method (Halko 2011), and the matrix is not stored.
     """
     values, rows = _prepared(values, padded)
     columns = len(values) - rows + 1
@@ -99,8 +103,9 @@ def _transposed_product(values: np.ndarray, block: np.ndarray, columns: int) -> 
 
 
 def _prepared(values: np.ndarray, padded: bool) -> tuple[np.ndarray, int]:
-    """Reduce the number of columns of samples without changing the singular values; also return the number of Hankel
-    rows.
+    """Return samples with as few columns as possible, padded with zeros if requested, and the number of Hankel rows.
+
+    The singular values of the Hankel matrix do not change.
     """
     if values.shape[1] > 1:
         u, s, _ = np.linalg.svd(values, full_matrices=False)

@@ -74,10 +74,10 @@ def _real(
 
 
 def _expand(weights: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Decompose the weight matrices (m, d_out, d_in) into matrices of rank one, each of which requires one state.
+    """Decompose the weight matrices (m, d_out, d_in) of m rates into matrices of rank one, each of which is one state.
 
-    Returns the index of the rate of each state (n,), the readout (d_out, n) and the input weights (n, d_in). A rate
-    whose weight has rank r needs r states; with a single input (or output) it needs one state.
+    A rate whose weight matrix has rank r requires r states. Returns the index of the rate of each state (n,), the
+    readout (d_out, n) and the input weights (n, d_in).
     """
     m, d_output, d_input = weights.shape
     if d_input == 1:

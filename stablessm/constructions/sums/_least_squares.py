@@ -67,8 +67,10 @@ def noise_model(samples: Samples, noise: Any, weights: Any) -> Noise:
 
 
 def fit(samples: Samples, domain: Domain, request: Request, noise: Any, weights: Any) -> ExponentialSum:
-    """Fit a sum by least squares: of the given order, of the lowest order that meets ``tol``, or of the order with the
-    best BIC.
+    """Fit an exponential sum by least squares.
+
+    The order is ``request.order``, or the lowest order whose residual is at most ``request.tol``, or, if neither is
+    given, the order with the best BIC.
     """
     model = noise_model(samples, noise, weights)
     whole, (unit, samples) = samples, samples.scaled()

@@ -25,7 +25,11 @@ INTERRUPTED = "exponential_sum was interrupted; it returns the best sum found so
 def measured(
     samples: Samples, domain: Domain, fit: Fit, request: Request, unit: float = 1.0, limit: float = math.nan
 ) -> ExponentialSum:
-    """Return an :class:`ExponentialSum` with its measured errors, from a fit to samples divided by ``unit``."""
+    """Return the :class:`ExponentialSum` of a fit, with its measured errors.
+
+    The fit was made to the samples divided by ``unit``. The returned sum and its errors are for the samples themselves.
+    ``limit`` is a lower bound of the error of any sum of this order, also divided by ``unit``.
+    """
     es, error = compare(samples, domain, fit, unit)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         ratio = np.where(error.size > 0, error.size / error.kernel, 0.0)
@@ -47,7 +51,10 @@ def measured(
 
 
 def _l1(es: ExponentialSum, samples: Samples, error: Error, discrete: bool) -> float:
-    """Return the ℓ1 error |ρ - ρ̂| of a sum, summed or integrated over time; for matrix kernels, the largest row sum."""
+    """Return the ℓ1 error of an exponential sum: |ρ - ρ̂|, summed or integrated over time.
+
+    For matrix kernels, the errors of the entries in each row are added, and the largest of these sums is returned.
+    """
 
     def rows(values: np.ndarray, times: np.ndarray) -> np.ndarray:
         left = np.abs(es(times).reshape(values.shape) - values)
@@ -109,8 +116,9 @@ def reason(search: Search, best: Fit, goal: float, unit: float) -> tuple[str, st
 
 
 def ambiguous(domain: Domain, free: Fit) -> tuple[str, str]:
-    """Return why samples do not determine a kernel in continuous time, and a remedy; ``free`` is a fit without a limit
-    on frequencies.
+    """Return the reason why samples do not determine a kernel in continuous time, and a remedy.
+
+    ``free`` is a fit of the samples without a limit on frequencies.
     """
     cycles = float(np.abs(free.rates.imag).max()) * domain.dt / (2 * np.pi)
     what = (

@@ -17,8 +17,9 @@ def mittag_leffler(alpha: Any, z: Any) -> np.ndarray:
 
     It is NaN for other arguments, and for 0 < |α - 1| < 0.01.
 
-    With x = -z: E_α = sin(απ)/(απ) ∫ exp(-(xu)^(1/α)) / (u² + 2u cos(απ) + 1) du over u > 0, by the trapezoidal rule in
-    log u, and for α > 1 also 2/α exp(x^(1/α) cos(π/α)) cos(x^(1/α) sin(π/α)).
+    It is computed as an integral by the trapezoidal rule in log u. With x = -z, the integral is
+    sin(απ)/(απ) ∫ exp(-(xu)^(1/α)) / (u² + 2u cos(απ) + 1) du over u > 0. For α > 1, the term
+    2/α exp(x^(1/α) cos(π/α)) cos(x^(1/α) sin(π/α)) is added.
     """
     a, x = float(np.asarray(alpha).reshape(-1)[0]), -np.asarray(z, dtype=np.float64)
     if a in (1.0, 2.0):

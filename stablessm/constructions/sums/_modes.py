@@ -56,10 +56,10 @@ class Domain:
         return int(np.where(self.single(rates), 1, 2).sum())
 
     def admit(self, eigenvalues: np.ndarray) -> np.ndarray:
-        """Convert eigenvalues λ to initial rates in the allowed range; unless the sum is complex, λ come in conjugate
-        pairs.
+        """Convert eigenvalues λ of a recurrence to initial rates in the allowed range.
 
-        A negative λ, which is an artifact of sampling, is dropped in continuous time.
+        ``eigenvalues`` contains both λ of each conjugate pair; the result contains one rate for each pair. (For a
+        complex sum there are no pairs.) A negative λ, which is an artifact of sampling, is dropped in continuous time.
         """
         values = np.asarray(eigenvalues, dtype=np.complex128)
         values = values[np.abs(values) > np.finfo(np.float64).tiny]
@@ -71,11 +71,12 @@ class Domain:
         return self.admit_rates(np.log(values) / self.dt)
 
     def admit_rates(self, rates: np.ndarray) -> np.ndarray:
-        """Move given rates into the allowed range of initial rates; unless the sum is complex, rates come in conjugate
-        pairs.
+        """Convert given rates to initial rates in the allowed range.
 
-        Growing rates are reflected. If oscillation is not allowed, a pair becomes two real rates. The number of states
-        stays the same, unless a frequency is too high.
+        ``rates`` contains both rates of each conjugate pair; the result contains one for each pair. (For a complex sum
+        there are no pairs.) The real part of growing rates changes its sign. If oscillation is not allowed, a pair
+        becomes two real rates. Rates whose frequency is too high are dropped; otherwise the number of states stays the
+        same.
         """
         rates = -np.abs(rates.real) + 1j * rates.imag
         if not self.is_complex:
@@ -128,7 +129,11 @@ class Domain:
         return columns
 
     def derivative(self, rates: np.ndarray, times: np.ndarray, coefficients: np.ndarray) -> np.ndarray:
-        """Return the derivative (n, q, steps) of a sum of modes with given coefficients with respect to the rates."""
+        """Return the derivative of a sum of modes with respect to the coordinates (u, v) in which the rates change.
+
+        The sum has the given coefficients (order, q). The derivative has shape (n, q, number of coordinates), for n
+        times.
+        """
         turns = self.turns(rates)
         weights = self.weights(coefficients, rates)
         a = -rates.real - self.slowest
@@ -161,14 +166,20 @@ class Domain:
 
 
 def stable_rates(eigenvalues: np.ndarray, dt: float = 1.0, dtype: str = "float32") -> np.ndarray:
-    """Return rates log λ / dt, one per conjugate pair; |λ| is first moved away from 0 and 1 as the dtype requires."""
+    """Return the rates log λ / dt of eigenvalues λ, one for each conjugate pair.
+
+    |λ| is first limited to a range that ends below 1, so that it does not round to 1 in the dtype.
+    """
     values = eigenvalues[np.imag(eigenvalues) >= 0].astype(np.complex128)
     modulus = np.clip(np.abs(values), _FASTEST, 1 - GAPS[dtype])
     return (np.log(modulus) + 1j * np.angle(values)) / dt
 
 
 def unit_columns(columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Scale columns to norm one; return them and their norms. A column of zeros is unchanged and counts as norm one."""
+    """Scale the columns of a matrix to norm one; return the scaled matrix and the norms.
+
+    A column of zeros is not changed, and its norm is returned as one.
+    """
     scale = np.linalg.norm(columns, axis=0)
     scale = np.where(scale > 0, scale, 1.0)
     return columns / scale, scale

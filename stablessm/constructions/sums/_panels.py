@@ -47,8 +47,9 @@ class Panels:
         return Panels(self.left, self.right, self.times, values)
 
     def misfit(self) -> np.ndarray:
-        """Return the largest interpolation error of any entry of the function at each check point, as an array (p,
-        checks).
+        """Return the interpolation error at each check point, as an array (p, checks).
+
+        This is the largest error of all entries of the function.
         """
         nodes = 2 * (self.times[:, :_NODES] - self.left[:, None]) / (self.right - self.left)[:, None] - 1
         checks = 2 * (self.times[:, _NODES:] - self.left[:, None]) / (self.right - self.left)[:, None] - 1
@@ -64,7 +65,7 @@ class Panels:
         return times, values
 
     def interpolated(self, times: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Interpolate the function at any times within the panels; return values (n, q) and slopes."""
+        """Interpolate the function at times (n,) within the panels; return its values (n, q) and its slopes (n, q)."""
         width = self.right - self.left
         nodes = self.values[:, :_NODES]
         slopes = np.einsum("dn,pnq->pdq", _slope_matrix(), nodes) * (2 / width)[:, None, None]
@@ -78,8 +79,9 @@ class Panels:
         return values, slope
 
     def jump(self) -> tuple[float, float]:
-        """Return the size and the time of the largest jump, a change within a panel of the smallest width; (0, 0) if
-        none.
+        """Return the size and the time of the largest jump of the function; (0, 0) if it does not jump.
+
+        A jump is a change within a panel of the smallest possible width.
         """
         short = np.flatnonzero(
             self.right - self.left <= 2 * np.maximum(_SHORTEST * self.right, _FIRST * self.right.max())
@@ -100,7 +102,10 @@ Function = Callable[[np.ndarray], np.ndarray]
 
 
 def build(function: Function, left: np.ndarray, right: np.ndarray, step: float | None = None) -> Panels:
-    """Sample a function on subintervals (panels) with the given ends, at multiples of a step if a step is given."""
+    """Sample a function on subintervals (panels) from ``left`` to ``right``; return the panels.
+
+    If a step is given, all times are multiples of it.
+    """
     within = np.random.default_rng(len(left)).uniform(*_MIDDLE, (len(left), _NODES - 1))
     checks = -np.cos(np.pi * (np.arange(_NODES - 1) + within) / (_NODES - 1))
     offsets = np.concatenate([np.broadcast_to(_reference, (len(left), _NODES)), checks], axis=1)

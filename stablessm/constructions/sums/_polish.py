@@ -1,4 +1,4 @@
-"""Local optimization of the rates of a sum: least squares by variable projection, then minimax."""
+"""Local optimization of the rates of an exponential sum: least squares by variable projection, then minimax."""
 
 from __future__ import annotations
 
@@ -54,7 +54,10 @@ class Fit:
 
 
 def fit_weights(problem: Problem, rates: np.ndarray, method: str) -> Fit:
-    """Fit the weights of an exponential sum with given rates by least squares (non-negative if required)."""
+    """Fit the weights of an exponential sum with given rates by least squares.
+
+    If only non-negative weights are allowed, rates whose weight is 0 are left out of the result.
+    """
     columns = problem.domain.matrix(rates, problem.times)
     graded = problem.graded[:, None]
     if problem.domain.positive:
@@ -122,10 +125,11 @@ def descend(
 
 
 def minimax(problem: Problem, fit: Fit) -> Fit:
-    """Minimize the largest error by Gauss–Newton steps in a trust region, where each step is a linear program (Madsen).
+    """Minimize the largest error, starting from a fit; return the best fit found.
 
-    The second-order part of a step is mostly a change of weights. A linear fit of the weights corrects it, so that
-    convergence becomes quadratic early.
+    The method is a Gauss–Newton method with a trust region, in which each step is a linear program (Madsen). The
+    second-order part of a step can mostly be compensated by a change of the weights. A linear fit of the weights after
+    each step therefore makes the convergence quadratic early.
     """
     domain, weight = problem.domain, problem.weight[:, None]
     graded = problem.graded[:, None]
@@ -169,12 +173,11 @@ def minimax(problem: Problem, fit: Fit) -> Fit:
 def _program(
     problem: Problem, fit: Fit, columns: np.ndarray, slope: np.ndarray, residual: np.ndarray, radius: float
 ) -> tuple[np.ndarray, np.ndarray] | None:
-    """Solve a linear program: return the changes of rates and coefficients that minimize the linearized largest error.
+    """Return the changes of rates and of coefficients that minimize the largest error to first order.
 
-    Returns None if the program has no solution.
-
-    The unknowns of the program are coordinates of the change in an orthonormal basis of the modes, unless coefficients
-    have bounds: nearly dependent modes have huge coefficients, with which the simplex method fails.
+    They are the solution of a linear program; None is returned if it has no solution. Nearly dependent modes have huge
+    coefficients, with which a linear program fails. The unknowns of the program are therefore coordinates of the change
+    in an orthonormal basis of the modes, unless the coefficients have bounds.
     """
     at = _points(residual)
     entries, order = residual.shape[1], columns.shape[1]
@@ -224,8 +227,9 @@ def _program(
 
 
 def _points(residual: np.ndarray) -> np.ndarray:
-    """Select sample points for a linear program: the largest extrema of the residual, and points spread over
-    all times.
+    """Return the indices of sample points for a linear program: the largest extrema of the residual, and other points.
+
+    The other points are spread over all times.
     """
     size = np.abs(residual)
     inside = (size[1:-1] >= size[:-2]) & (size[1:-1] >= size[2:])

@@ -69,7 +69,7 @@ class Samples:
 
     @property
     def horizon(self) -> int:
-        """Number of steps of length dt between time 0 and the last sample."""
+        """Return the number of steps of length dt between time 0 and the last sample."""
         return math.ceil(self.times[-1] / self.dt - 1e-9)
 
     @property
@@ -78,14 +78,14 @@ class Samples:
 
     @property
     def gap(self) -> float:
-        """Shortest time that the samples resolve, which limits how fast the initial rates decay."""
+        """Return the shortest time that the samples resolve, which limits how fast the initial rates decay."""
         if self.panels is not None and self.panels.left[0] == 0:
             return float(self.panels.right[0])
         return self.dt if self.uniform else float(self.times[0] if self.times[0] > 0 else np.diff(self.times).min())
 
     @cached_property
     def weight(self) -> np.ndarray:
-        """Weight of the error at each time (n,): 1, or 1 / |ρ| for relative errors."""
+        """Return the weight of the error at each time, (n,): 1, or 1 / |ρ| for relative errors."""
         return self.weigh(self.values)
 
     def weigh(self, values: np.ndarray) -> np.ndarray:
@@ -94,8 +94,9 @@ class Samples:
         return 1 / np.maximum(size, np.finfo(np.float64).tiny) if self.relative else np.ones(size.shape)
 
     def scaled(self) -> tuple[float, Samples]:
-        """Divide the samples by a power of two, without rounding, so that their size is about one; return the power and
-        the result.
+        """Divide the samples by a power of two so that their size is about one; return the power and the new samples.
+
+        A division by a power of two does not round.
         """
         unit = float(2.0 ** np.frexp(np.abs(self.values).max())[1])
         if unit == 1.0:
@@ -120,8 +121,9 @@ def is_number(value: Any, low: float, *, whole: bool = False) -> bool:
 def gather(
     kernel: Any, horizon: Any, dt: Any, continuous: bool, times: Any, relative: bool, request: Request
 ) -> Samples:
-    """Check the arguments of ``exponential_sum`` and sample the kernel; a function is sampled as finely as ``tol``
-    requires.
+    """Check the arguments of ``exponential_sum`` that describe the kernel, and return its samples.
+
+    A function of continuous time is sampled as finely as ``tol`` requires.
     """
     dt = real_number("dt", dt, 0)
     if isinstance(kernel, str):
@@ -157,7 +159,10 @@ def _function_samples(
     relative: bool,
     tol: float | None,
 ) -> Samples:
-    """Sample a kernel adaptively: a function of continuous time, or of too many discrete steps to sample them all."""
+    """Sample a kernel function adaptively.
+
+    The time is continuous, or there are too many discrete steps to sample the function at every step.
+    """
     head = _divided(grid, _BETWEEN) if continuous and len(grid) <= _MOST_BETWEEN else grid
     values, shape = sample(head)
     largest = _largest(values)

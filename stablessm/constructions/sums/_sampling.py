@@ -22,8 +22,8 @@ def resolve(
 ) -> Panels:
     """Sample a function on subintervals (panels) that are halved until the interpolation error is at most ``goal``.
 
-    The panels cover the time from the first point of ``grid``, which determines the first panels, to ``end``. If a
-    ``step`` is given, all times are its multiples.
+    The panels cover the time from the first point of ``grid`` to ``end``; the points of ``grid`` determine the initial
+    panels. If a ``step`` is given, all times are its multiples.
     """
     edges = np.append(grid[:-1:_POINTS_A_PANEL], grid[-1])
     edges = edges[np.unique(np.linspace(0, len(edges) - 1, _FIRST_PANELS).astype(np.int64))]

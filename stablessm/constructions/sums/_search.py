@@ -61,14 +61,18 @@ class Search:
         self._pursued = _LEAST_SQUARES if self.grows else _PURSUED if self.facts.uneven else 0
 
     def best(self, order: int) -> Fit:
-        """Return the best fit of the given order after minimax optimization, with the largest error at all times."""
+        """Return the best fit of the given order after minimax optimization.
+
+        Its ``error`` is the supremum over all times, not only over the sample times of the optimization.
+        """
         if order not in self._whole:
             self._whole[order] = self._repaired(self._polish(order, 0.0), order)
         return self._whole[order]
 
     def _repaired(self, fit: Fit, order: int) -> Fit:
-        """Refit with extra sample times where the error between the samples is large; return the best of all these
-        fits.
+        """Return the best of the given fit and further fits, with errors measured at all times.
+
+        The further fits use additional sample times, at which the error of the fit before was large.
         """
         problem, best = self.problem, fit
         if fit.method == "ring" or (self.samples.panels is None and len(problem.times) == len(self.samples.times)):
@@ -91,9 +95,10 @@ class Search:
         return compare(self.samples, self.domain, fit)[1]
 
     def at_most(self, order: int) -> Fit:
-        """Return the best fit with ``order`` states or fewer, so that the error never grows with the order.
+        """Return the best fit with ``order`` states or fewer.
 
-        Orders that the Hankel matrix excludes are skipped.
+        Fewer states are tried because a search may fail at the highest order. Orders are skipped for which the Hankel
+        matrix shows that no sum can be better than the best fit.
         """
         best = self.best(order)
         for lower in range(order - 1, 0, -1):
@@ -126,8 +131,9 @@ class Search:
         return self._search(tol, min(least, most), most) or ring
 
     def _upward(self, tol: float, least: int) -> Fit | None:
-        """Try increasing orders, starting from previous fits; return None if the error hardly decreases over several
-        orders.
+        """Try increasing orders, from ``least`` up, until the fit of an order meets the tolerance; return this fit.
+
+        Returns None if the error hardly decreases over several orders.
         """
         levels: list[float] = []
         for order in range(least, self.facts.most + 1):
@@ -139,7 +145,10 @@ class Search:
         return None
 
     def _search(self, tol: float, least: int, most: int) -> Fit | None:
-        """Search for the smallest order between ``least`` and ``most``: double the step from a guess, then bisect."""
+        """Return the fit of the smallest order between ``least`` and ``most`` that meets the tolerance, or None.
+
+        The search starts from a guess of the order, moves by steps that double, and then bisects.
+        """
         # the singular values of a kernel that ends, such as a lag, are all alike, like those of noise
         ends = self.samples.uniform and not (np.abs(self.samples.values[most:]) > tol).any()
         if not ends and self.facts.noise_exceeds(tol):  # no short sum follows noise, and the search for one takes long
@@ -172,7 +181,7 @@ class Search:
     def _lowest(self, fit: Fit, tol: float, least: int) -> Fit:
         """Return the given fit, or a fit with fewer states if one meets the tolerance after further optimization.
 
-        Nothing is tried for kernels that are nearly completely monotone, whose starts are good at every order.
+        Nothing is tried for kernels that are nearly completely monotone, whose initial rates are good at every order.
         """
         for order in (
             range(self.domain.order(fit.rates) - 1, least - 1, -1) if not self.facts.near(self.facts.close) else ()
@@ -202,7 +211,7 @@ class Search:
 
     @property
     def tried(self) -> dict[int, Fit]:
-        """The best fit so far for each order that was tried."""
+        """Return the best fit so far for each order that was tried."""
         return {**self._fits, **self._polished, **self._whole}
 
     def so_far(self) -> Fit:
@@ -210,7 +219,7 @@ class Search:
         return min(self.tried.values(), key=lambda fit: fit.error)
 
     def least(self) -> Fit:
-        """Return the fit with the fewest states of all fits that are about as good as the best fit so far."""
+        """Return the fit with the fewest states whose error is at most 1.2 times the smallest error so far."""
         while True:
             error = min(fit.error for fit in self.tried.values())
             order = min(order for order, fit in self.tried.items() if fit.error <= _ENOUGH * error)
@@ -222,8 +231,9 @@ class Search:
         return self._polish(order, tol).error <= tol
 
     def _polish(self, order: int, goal: float) -> Fit:
-        """Return the best fit with ``order`` states, after minimax optimization unless the least-squares fit is far
-        from the goal.
+        """Return the best fit with ``order`` states that was found by least squares and minimax optimization.
+
+        The minimax optimization is left out if the least-squares fit meets the goal or is far from it.
         """
         if order in self._polished:
             return self._polished[order]

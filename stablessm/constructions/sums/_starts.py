@@ -40,11 +40,12 @@ class Mixture:
     _shift: bool
 
     def rates(self, order: int) -> np.ndarray:
-        """Reduce the many decays of the mixture to ``order`` decay rates by balanced truncation.
+        """Return ``order`` rates that approximate the many decays of the mixture, by balanced truncation.
 
-        The Hankel matrix in a measure ω is L Lᵀ with L = √ω e^{-decay t} √weight. The reduced shift is
-        Vᵀ diag(e^{-decay dt}) V, where V are the first right singular vectors of L. It is symmetric, so its eigenvalues
-        lie between the eigenvalues of the mixture. For times that are not evenly spaced, log(decay) replaces the shift.
+        The Hankel matrix of the mixture, weighted by ω over time, is L Lᵀ with L = √ω e^{-decay t} √weight. Let V be
+        the first right singular vectors of L. The matrix Vᵀ diag(e^{-decay dt}) V describes a step of length dt in
+        fewer states. Its eigenvalues are e^{rate dt}; it is symmetric, so that they lie between the eigenvalues of the
+        mixture. For times that are not evenly spaced, log(decay) replaces e^{-decay dt}.
         """
         v = self._vectors[:, :order]
         if not self._shift:
@@ -53,8 +54,9 @@ class Mixture:
         return (np.log(reduced[reduced > 0]) / self.dt).astype(np.complex128)
 
     def hankel_singular_values(self, rows: int, step: float) -> np.ndarray:
-        """Return the singular values of the Hankel matrix of this sum of decays, whose Hankel matrix is known in closed
-        form.
+        """Return the singular values of the Hankel matrix H[i, j] = ρ((i + j) step) of this sum ρ, with ``rows`` rows.
+
+        They are computed in closed form, without the matrix.
         """
         total = (self.decays[:, None] + self.decays) * step
         root = np.sqrt(self.weights)
@@ -108,12 +110,14 @@ def mixture(problem: Problem, gap: float, *, uniform: bool) -> Mixture | None:
 
 
 def ring(domain: Domain, values: np.ndarray, order: int, echo: float = ECHO) -> Fit | None:
-    """Return a sum that equals the first ``order`` samples and then repeats these samples as weak echoes.
+    """Return a fit that equals the first ``order`` samples and then repeats these samples as weak echoes.
 
-    The eigenvalues are on a ring: λ_j = r e^{2πij/order}, r^order = echo. Such sums are useful for lags: a shift by L
-    steps has L + 1 equal Hankel singular values, so that no sum of lower order is close, and the exact realization of
-    order L + 1 has no distinct eigenvalues. The weights are a discrete Fourier transform of the samples, and grow as
-    1 / echo.
+    The eigenvalues are on a ring: λ_j = r e^{2πij/order}, r^order = echo. The weights are a discrete Fourier transform
+    of the samples, and grow as 1 / echo. Returns None if waves or discrete time are not allowed.
+
+    Such a sum is used for kernels that end, such as a delay by L steps. The Hankel matrix of a delay has L + 1 equal
+    singular values, so that no sum of lower order is close; and its exact recurrence of order L + 1 has no distinct
+    eigenvalues, so that it is not a sum of exponentials.
     """
     if domain.real or not domain.discrete:
         return None

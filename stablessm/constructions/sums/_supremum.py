@@ -45,10 +45,11 @@ class Error:
 
 
 def compare(samples: Samples, domain: Domain, fit: Fit, unit: float = 1.0) -> tuple[ExponentialSum, Error]:
-    """Return the exponential sum of a fit and its measured error, from a fit to samples that were divided by ``unit``.
+    """Return the exponential sum of a fit, and its measured error.
 
-    For a function the error includes a bound on the rounding error of the sum. A unit that is a power of two changes
-    no digit, so that the reported error equals the error in the search.
+    The fit was made to the samples divided by ``unit``; the sum and the error are for the samples themselves. For a
+    function, the error includes a bound on the rounding error of the sum. If ``unit`` is a power of two, the error
+    equals the error in the search exactly.
     """
     weights = unit * domain.weights(fit.coefficients, fit.rates).reshape(len(fit.rates), *samples.shape)
     kind: TimeKind = "discrete" if domain.discrete else "continuous"
@@ -62,7 +63,7 @@ def compare(samples: Samples, domain: Domain, fit: Fit, unit: float = 1.0) -> tu
 
 
 def _rounding(es: ExponentialSum, end: float) -> float:
-    """Return an upper bound of the rounding error of the sum at any time up to ``end``, including errors of phases."""
+    """Return an upper bound of the rounding error of a sum at any time up to ``end``; rounded phases count, too."""
     weights, phase = es.weights.reshape(len(es.rates), -1), np.abs(es.rates.imag) * np.minimum(end, -1 / es.rates.real)
     along, across = np.abs(weights.real).max(axis=1), np.abs(weights.imag).max(axis=1)
     if es.is_complex:

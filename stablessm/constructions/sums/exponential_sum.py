@@ -54,8 +54,8 @@ def exponential_sum(
     dt.
 
     SSM-UA (section 3.2) builds convolutions from such sums, and IAT (theorem A.3) bounds their errors. This function
-    computes the rates and the weights. The supremum of the error is a local minimum for the order, at which the error
-    alternates, and all errors are measured.
+    computes the rates and the weights. They are a local minimum of the supremum of the error among the sums of their
+    order. All errors of the result are measured.
 
     Args:
         kernel: ρ, as a function of an array of times, as a formula in t (``"1/(1+t)**1.1"``), or as samples: (T+1,)
@@ -69,7 +69,7 @@ def exponential_sum(
         time: ``discrete``: only the times k dt matter. ``continuous``: a function is also fitted between the samples.
         times: increasing times that replace the uniform grid, for irregular samples or a kernel that is singular at 0.
         real: allow real rates only, so that no mode oscillates.
-        positive: allow real rates and non-negative weights only, which suffice for a completely monotone kernel.
+        positive: allow real rates and non-negative weights only; these suffice for a completely monotone kernel.
         stable_margin: lower bound of -Re r_i. In addition, |e^{r dt}| always rounds to less than 1 in ``dtype``.
         relative: ``tol`` limits the relative error |ρ - ρ̂| / |ρ|.
         norm: ``sup``: minimize the supremum of the error, for kernels that are known exactly. ``l2``: weighted least
@@ -83,13 +83,15 @@ def exponential_sum(
         dtype: dtype in which the sum will run. With ``float32`` every decay is at least 2.4e-7 per step.
 
     Returns:
-        An ``ExponentialSum``. Its ``lower_bound`` is a lower bound of the ``l1_error`` of every sum of this order: the
-        singular value σ_{order+1} of the Hankel matrix H[i, j] = ρ((i + j) dt), 0 ≤ i, j ≤ T/2, divided by √d_out and
-        in continuous time multiplied by dt. (The 2-norm of a Hankel matrix is at most the ℓ1 norm of its sequence.)
-        It is no bound of the supremum, which is usually far smaller. Beyond 2000 steps H is not formed; σ then comes
-        from a mixture of many exponentials that represents a completely monotone kernel, or is a Ritz value, which is
-        never too large. With ``norm="l2"`` there is no such bound, ``error`` is the largest residual including noise,
-        and ``residual``, ``noise``, ``rate_errors`` and ``weight_errors`` are set.
+        An ``ExponentialSum``. Its ``lower_bound`` is a lower bound of the ``l1_error`` of every sum of this order, but
+        not of the supremum, which is usually far smaller. It is the singular value σ_{order+1} of the Hankel matrix
+        H[i, j] = ρ((i + j) dt), 0 ≤ i, j ≤ T/2, divided by √d_out, and in continuous time multiplied by dt. (The 2-norm
+        of a Hankel matrix is at most the ℓ1 norm of its sequence.) For more than 2000 steps, H is too large to be
+        stored. For a completely monotone kernel, σ is then computed from a sum of many exponentials that represents the
+        kernel; for other kernels it is a Ritz value, which is never too large.
+
+        With ``norm="l2"`` there is no such bound, ``error`` is the largest residual including noise, and ``residual``,
+        ``noise``, ``rate_errors`` and ``weight_errors`` are set.
 
     Raises:
         FitError: no sum was found within the tolerance. The message gives the reason; the attribute ``best`` is the
@@ -188,8 +190,9 @@ def _supremum_sum(samples: Samples, domain: Domain, request: Request) -> Exponen
 
 
 def _band(samples: Samples) -> float:
-    """Return the highest frequency |Im r| that samples in continuous time can determine; infinite if the kernel is a
-    function.
+    """Return the highest frequency |Im r| that samples of a kernel in continuous time can determine.
+
+    It is infinite if the kernel is a function, which can be sampled at any time.
     """
     if samples.function is not None:
         return math.inf
@@ -213,8 +216,9 @@ class _Attempt:
     free: Fit = field(init=False)
 
     def run(self) -> Fit:
-        """Search for a fit of the requested order, or of the lowest order within the tolerance; return the best fit
-        found.
+        """Search for a fit of the requested order or, with a tolerance, for the fit of the lowest order that meets it.
+
+        If no fit meets the tolerance, the best fit found is returned.
         """
         with np.errstate(all=None if self.samples.values.any() else "ignore"):
             self.search = self._new()
@@ -237,7 +241,10 @@ class _Attempt:
         return fit or self.search.least()
 
     def measured(self, samples: Samples, unit: float, fit: Fit) -> ExponentialSum:
-        """Return the exponential sum of a fit, with errors measured on samples in the units of the caller."""
+        """Return the exponential sum of a fit, with its measured errors.
+
+        ``samples`` are the original samples of the caller. The fit was made to these samples divided by ``unit``.
+        """
         limit = self.search.facts.lower_bound(self.domain.order(fit.rates))
         return _measure.measured(samples, self.domain, fit, self.request, unit, limit)
 

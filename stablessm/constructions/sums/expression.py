@@ -109,10 +109,12 @@ def parse(text: str, name: str = "expression") -> Expression:
 
     A formula may contain numbers, pi, e, ``+ - * / **``, parentheses, comparisons (1 or 0) and :data:`FUNCTIONS`.
     Imaginary numbers are written as in Python, ``1j``; they make the values complex. The Bessel functions have SciPy's
-    names, ``j0(t)``, ``jv(2, t)``, ``kv(0.5, t)`` and so on; ``mittag_leffler(alpha, x)`` is E_α of x ≤ 0. ``airy`` is
-    Ai, ``heaviside(x)`` is 1 from x = 0 on, ``erfcx(x)`` is e^(x²) erfc(x), ``where(condition, yes, no)`` chooses.
+    names, ``j0(t)``, ``jv(2, t)``, ``kv(0.5, t)`` and so on. ``mittag_leffler(alpha, x)`` is E_α(x) for x ≤ 0,
+    ``airy`` is the Airy function Ai, ``heaviside(x)`` is 1 for x ≥ 0 and 0 otherwise, ``erfcx(x)`` is e^(x²) erfc(x),
+    and ``where(condition, yes, no)`` is ``yes`` where the condition is not 0 and ``no`` elsewhere.
+
     Python's parser reads the text, and a table lists what is allowed; nothing is executed as code. A part without t
-    must have a finite value. Errors call the formula ``name``.
+    must have a finite value. Error messages call the formula ``name``.
 
     >>> parse("1/(1+t)**2")([0.0, 1.0, 3.0])
     array([1.    , 0.25  , 0.0625])
@@ -255,7 +257,7 @@ def _always(number: _Number) -> _Value:
 
 
 def _compare(tests: Sequence[Callable[..., _Values]], values: Sequence[_Values]) -> _Values:
-    """Evaluate a chain of comparisons such as a < b < c to 1.0 (true) or 0.0 (false)."""
+    """Return the value of a chain of comparisons such as a < b < c: 1.0 if all are true, otherwise 0.0."""
     _require_real(values)
     pairs = zip(tests, pairwise(values), strict=True)
     return reduce(np.multiply, (np.asarray(test(*pair), np.float64) for test, pair in pairs))

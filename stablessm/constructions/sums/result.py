@@ -138,14 +138,15 @@ class ExponentialSum(Result):
 
     @property
     def order(self) -> int:
-        """Number of real states per input: one per real eigenvalue and two per pair; for a complex sum, the number of
-        modes.
+        """Return the number of real states per input: one for each real eigenvalue and two for each conjugate pair.
+
+        For a complex sum it is the number of (complex) modes.
         """
         return self._domain.order(self.rates)
 
     @property
     def eigenvalues(self) -> np.ndarray:
-        """Eigenvalues e^{rates dt} of the recurrence in discrete time, as an array (m,); float64 if all are real."""
+        """Return the eigenvalues e^{rates dt} of the recurrence per step, as an array (m,); float64 if all are real."""
         values = np.exp(self.rates * self.dt)
         if not self.is_complex:
             values = np.where(self._domain.single(self.rates), values.real, values)
@@ -153,12 +154,12 @@ class ExponentialSum(Result):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape of the kernel: () for a scalar kernel, otherwise (d_out, d_in)."""
+        """Return the shape of the kernel: () for a scalar kernel, otherwise (d_out, d_in)."""
         return self.weights.shape[1:]
 
     @property
     def tail(self) -> float:
-        """Upper bound of the sum (in continuous time, the integral) of |ρ̂| after the horizon.
+        """Return an upper bound of the sum (in continuous time, the integral) of |ρ̂| after the horizon.
 
         If ρ is zero after the horizon, outputs differ by at most (l1_error + tail + rounding) sup |x| at all times.
         """
@@ -171,10 +172,11 @@ class ExponentialSum(Result):
 
     @property
     def rounding(self) -> float:
-        """Approximate rounding error of the outputs in float64 if the inputs have a size of at most 1.
+        """Return an estimate of the rounding error of the outputs in float64, for inputs of a size of at most 1.
 
-        A state is at most g / (1 - |λ|), with g as in :meth:`step`. Each step rounds the state and λ is rounded too;
-        the effect lasts 1 / (1 - |λ|) steps. It is large if large weights cancel.
+        A state is at most g / (1 - |λ|), with g as in :meth:`step`. Each step rounds the state, λ itself is rounded,
+        and the effect of a rounding error lasts for about 1 / (1 - |λ|) steps. The estimate is large if large weights
+        cancel.
         """
         decay = -np.expm1(self.rates.real * self.dt)
         return float(2 * np.finfo(np.float64).eps * (np.abs(self._gain) / decay**2) @ self._sizes)
@@ -191,11 +193,12 @@ class ExponentialSum(Result):
         return (sums if self.is_complex else sums.real).reshape((*t.shape, *self.shape))
 
     def step(self, x_t: ArrayLike, state: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
-        """Advance the recurrence by one step in NumPy: h = λ h + g x_t and y_t = Re Σ_i w_i h_i, with g = 1 in discrete
-        time.
+        """Advance the recurrence by one step in NumPy; return the output and the new state.
 
-        Therefore y_k = Σ_j ρ̂((k - j) dt) x_j in discrete time. In continuous time g = (λ - 1) / rate: the input is
-        constant during a step, and y_k is ∫ ρ̂(s) x(t - s) ds exactly. For a complex sum, the real part is not taken.
+        The state h becomes λ h + g x_t, with the eigenvalues λ = e^{rates dt}, and the output is y_t = Re Σ_i w_i h_i.
+        (For a complex sum, the real part is not taken.) In discrete time g = 1, so that y_k = Σ_j ρ̂((k - j) dt) x_j.
+        In continuous time g = (λ - 1) / rate, so that y_k is exactly ∫ ρ̂(s) x(t - s) ds for an input that is constant
+        during each step.
 
         Args:
             x_t: input of any shape (…), one stream per entry; (…, d_in) for a matrix-valued sum.
@@ -225,11 +228,13 @@ class ExponentialSum(Result):
     def to_layer(self, map: str | Reparameterization = "best", *, dtype: torch.dtype | None = None) -> RealSSM | LRU:
         """Build a layer without bias whose kernel is this sum, with any reparameterization of the eigenvalues.
 
-        In discrete time y_k = Σ_j ρ̂((k - j) dt) x_j: a ``RealSSM`` if all eigenvalues are positive, else an ``LRU``.
-        In continuous time, a ``RealSSM`` with this dt and zero-order hold if all rates are real, otherwise an ``LRU``
-        with the same steps; the parameter b of ``map="best"`` is chosen so that it reaches the fastest rate. A complex
-        sum gives an ``LRU`` with 2 d_out outputs: all real parts, then all imaginary parts. ``dtype`` is torch's
-        default; an error below 1e-6 requires ``torch.float64``.
+        In discrete time the layer is a ``RealSSM`` if all eigenvalues are positive, otherwise an ``LRU``; its output is
+        y_k = Σ_j ρ̂((k - j) dt) x_j. In continuous time it is a ``RealSSM`` with this dt and zero-order hold if all
+        rates are real, otherwise an ``LRU`` that computes the same outputs. A complex sum gives an ``LRU`` with 2 d_out
+        outputs: all real parts, then all imaginary parts.
+
+        If ``map`` is ``"best"``, its parameter b is chosen so that the map reaches the fastest rate. The default of
+        ``dtype`` is the default dtype of PyTorch; an error below 1e-6 requires ``torch.float64``.
 
         >>> es = ExponentialSum(np.array([-0.5, -0.1]), np.array([2.0, 1.0]), dt=1.0, horizon=10)
         >>> es.to_layer(map="softplus")
@@ -284,9 +289,7 @@ class ExponentialSum(Result):
 
     @property
     def _gain(self) -> np.ndarray:
-        """Factor g that multiplies the input of each state in :meth:`step`: 1 in discrete time, (λ - 1) / rate
-        otherwise.
-        """
+        """Return the factor g of the input of each state in :meth:`step`: 1, or (λ - 1) / rate in continuous time."""
         if self.time == "discrete":
             return np.ones_like(self.eigenvalues)
         gain: np.ndarray = np.expm1(self.rates * self.dt) / self.rates
@@ -294,7 +297,7 @@ class ExponentialSum(Result):
 
     @property
     def _sizes(self) -> np.ndarray:
-        """Size of each mode, (m,): |weight| or, for weight matrices, the largest row sum of |weights|."""
+        """Return the size of each mode, (m,): |weight| or, for weight matrices, the largest row sum of |weights|."""
         sizes = np.abs(self.weights)
         return sizes if not self.shape else sizes.sum(-1).max(-1)
 
@@ -306,7 +309,7 @@ class ExponentialSum(Result):
 
     @property
     def _modes(self) -> str:
-        """A text for ``print`` with one line per mode (at most 8): its rate and weight with standard errors."""
+        """Return a text for ``print`` with one line per mode (at most 8): its rate and weight with standard errors."""
         if self.rate_errors is None or self.weight_errors is None:
             return ""
         lines = [f"\n  rate {_with_error(*pair)}" for pair in zip(self.rates, self.rate_errors, strict=True)]

@@ -47,9 +47,11 @@ class Function(Module):
 
 
 def _found_call(function: Function) -> tuple[Call, torch.dtype]:
-    """Try the ways to call a function; return the first that gives one output per step, and the dtype of the outputs.
+    """Try several ways to call a function; return the first that gives one output per step, and the dtype of the
+    outputs.
 
-    If no way works, the error of the first way is raised.
+    The function is called with tensors or arrays, and with whole sequences or single steps. If no way works, the error
+    of the first is raised.
     """
     model, x = function.model, function.inputs(2, 3, torch.Generator().manual_seed(0))
 
@@ -104,7 +106,7 @@ class Reservoir(Stateful):
     """An adapter for a node or model of reservoirpy 0.4, which stores its own state; the sequences of a batch run one
     by one.
 
-    The state has a dictionary for each node, of arrays (B, …).
+    The state is a list with one dictionary of arrays (B, …) for each node.
     """
 
     def __init__(self, model: Any, d_input: int) -> None:

@@ -35,10 +35,9 @@ class Memory:
 
 @final
 class HuggingFace(Stateful):
-    """An adapter for a causal model of ``transformers``, with tokens or with real inputs that are added to an
-    embedding.
+    """An adapter for a causal model of ``transformers``. Its state is a :class:`Memory`.
 
-    Its state is a :class:`Memory`. Real inputs (B, T, d_input) are added to the embedding of a neutral token.
+    Inputs are tokens (B, T), or real inputs (B, T, d_input), which are added to the embedding of a neutral token.
     """
 
     in_place = True

@@ -78,7 +78,7 @@ def like(model: Any, x: Tensor, default: torch.dtype | None = None) -> Tensor:
 
 @contextmanager
 def evaluating(model: Any) -> Iterator[None]:
-    """Return a context in which a model is in evaluation mode; at its end the mode of every module is restored."""
+    """Return a context manager in which a model is in evaluation mode; on exit, the mode of each module is restored."""
     modules = {module: module.training for module in model.modules()} if isinstance(model, nn.Module) else {}
     with ExitStack() as stack:
         # cuDNN cannot differentiate a recurrence in evaluation mode

@@ -55,7 +55,10 @@ class Stateful(ABC):
         return self.run(x, state)
 
     def padded(self, x: Tensor, real: Tensor, state: Any = None) -> Result:
-        """Run a batch with padding; ``real`` (B, T) is False at padding, where outputs have no meaning."""
+        """Run a batch with padding from a state; return the outputs and the final state.
+
+        ``real`` (B, T) is False at padding. The outputs at padding have no meaning.
+        """
         raise NotSupportedError("how the model takes padding is not known; a Stateful of your own can define padded")
 
     def packed(self, x: Tensor, starts: Tensor) -> Tensor:
@@ -65,14 +68,15 @@ class Stateful(ABC):
         return self.restarted(x, starts)[0]
 
     def restarted(self, x: Tensor, starts: Tensor, state: Any = None, real: Tensor | None = None) -> Result:
-        """Run rows in which a new sequence starts, without the past, where ``starts`` (B, T) is True.
+        """Run rows that contain several sequences from a state; return the outputs and the final state.
 
-        ``real`` (B, T), if given, is False at padding.
+        ``starts`` (B, T) is True at the first step of a sequence. The outputs of a sequence must not depend on the
+        steps before its first step. ``real`` (B, T), if given, is False at padding.
         """
         raise NotSupportedError("the model takes no resets")
 
     def unseparated(self, x: Tensor, starts: Tensor) -> Tensor | None:
-        """Return the outputs of packed rows if the model ignored ``starts``; None if these outputs are not known."""
+        """Return the outputs that packed rows would have if the model ignored ``starts``; None if they are unknown."""
         return None
 
     def reset(self, state: Any) -> Any:

@@ -1,5 +1,7 @@
-"""Instruments from dynamical systems: chaos (Lyapunov exponents), information in the state, and length of the past
-used.
+"""Instruments from dynamical systems.
+
+They measure Lyapunov exponents, the information about past inputs that a state holds, and the past inputs on which
+outputs and losses depend.
 """
 
 from stablessm.instruments.dynamics.capacity import InformationCapacity, information_processing_capacity

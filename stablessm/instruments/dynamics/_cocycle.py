@@ -14,7 +14,10 @@ MOST_CHUNKS = 64
 
 
 def closure(pattern: Tensor) -> Tensor:
-    """Return a pattern (n, n) that is True on the diagonal and where a variable influences another, even indirectly."""
+    """Return the pattern (n, n) of all influences between variables, from the pattern (n, n) of direct influences.
+
+    An entry is True if a variable influences another, directly or through other variables, and on the diagonal.
+    """
     reach = pattern | torch.eye(len(pattern), dtype=torch.bool)
     while True:
         further = (reach.float() @ reach.float()) > 0
@@ -24,11 +27,11 @@ def closure(pattern: Tensor) -> Tensor:
 
 
 def blocks(pattern: Tensor) -> list[Tensor]:
-    """Return the groups of variables that influence each other, as lists of indices, from a pattern (n, n) of direct
-    influences.
+    """Return the groups of variables that influence each other, as tensors of indices.
 
-    Sorted suitably, the matrix is block triangular with these blocks on its diagonal, and its eigenvalues are the
-    eigenvalues of the blocks.
+    ``pattern`` (n, n) is True where a variable influences another directly. If the variables are sorted suitably, a
+    matrix with this pattern is block triangular with these groups as the blocks on its diagonal, and its eigenvalues
+    are the eigenvalues of the blocks.
 
     >>> [block.tolist() for block in blocks(torch.tensor([[1, 0, 0], [1, 0, 1], [0, 1, 0]]) != 0)]
     [[0], [1, 2]]
@@ -39,8 +42,9 @@ def blocks(pattern: Tensor) -> list[Tensor]:
 
 
 def orthonormal(count: int, size: int, k: int, parts: list[Tensor] | None, generator: torch.Generator) -> Tensor:
-    """Return random orthonormal directions (count, size, k), each nonzero only in one of the groups of variables
-    ``parts``.
+    """Return ``count`` times k random orthonormal directions of ``size`` variables, as a tensor (count, size, k).
+
+    If groups of variables ``parts`` are given, each direction is zero outside one of these groups.
     """
     noise = torch.randn(count, size, k, generator=generator, dtype=torch.float64)
     if parts is None:
@@ -61,7 +65,7 @@ def eigenvalue_logs(matrix: Tensor) -> Tensor:
 @final
 @dataclass
 class Cocycle:
-    """Accumulates the growth of k orthogonal directions along R trajectories of n variables."""
+    """Accumulates the growth of k orthogonal directions along each of R trajectories of n variables."""
 
     directions: Tensor
     """Orthonormal directions (R, n, k)."""
@@ -106,8 +110,9 @@ class Cocycle:
         self.counts.clear()
 
     def is_exact(self) -> bool:
-        """Return True if all growth rates are exact, because no set of coupled variables is larger than one complex
-        number.
+        """Return True if the growth rates are exact averages over the steps.
+
+        This is the case if each set of coupled variables consists of one real or one complex number.
         """
         if self.parts is None or max(map(len, self.parts)) > 2:
             return False
@@ -125,7 +130,10 @@ class Cocycle:
 @final
 @dataclass
 class Growth:
-    """Computes the largest factor by which any small change of the initial state grows in t steps of a trajectory."""
+    """Computes the largest factor by which any small change of the initial state grows in t steps of a trajectory.
+
+    ``times`` are numbers of steps t, and ``logs`` the logarithms of the factors at these times.
+    """
 
     product: Tensor
     log_scale: float = 0.0

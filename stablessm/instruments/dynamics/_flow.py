@@ -1,4 +1,4 @@
-"""Runs of any causal model on whole sequences, with derivatives with respect to inputs and states."""
+"""Runs any causal model on whole sequences, and differentiates its outputs with respect to inputs and states."""
 
 from __future__ import annotations
 
@@ -56,8 +56,11 @@ class Flow:
     layout: Layout | None = None
 
     def push(self, x: Tensor, dx: Tensor, state: Tensor | None, dstate: Tensor | None, frame: Any) -> Pushed:
-        """Run R sequences x (R, T, d) from states (R, n); also return the first-order effects of the changes dx and
-        dstate.
+        """Run R sequences x (R, T, d) from states (R, n); return outputs and final states with their derivatives.
+
+        The derivatives dy and dstate of the result are the first-order changes of the outputs and final states if x
+        changes by ``dx`` and the first states by ``dstate``. ``frame`` is a state object as the model returns it, which
+        provides the structure of the states.
         """
         if self.differences:
             return self._difference(x, dx, state, dstate, frame)
@@ -99,7 +102,7 @@ def _parts(dual: Tensor) -> tuple[Tensor, Tensor]:
 
 @contextmanager
 def flow(model: Any, inputs: Any, *, precise: bool) -> Iterator[Flow]:
-    """Return a context manager that yields a :class:`Flow`, which runs a model on given inputs with derivatives.
+    """Return a context manager that yields a :class:`Flow` for a model and its inputs.
 
     Inputs are (time,), (time, d_input), (batch, time, d_input), or tokens. With ``precise``, a copy of a module runs in
     float64 if that is possible.
@@ -157,7 +160,10 @@ def _of_values(model: Any, x: Tensor) -> Flow:
 
 
 def _of_tokens(model: Any, tokens: Tensor) -> tuple[Flow, Any]:
-    """Return the flow of a model on embeddings of tokens; a hook replaces the output of its first embedding layer."""
+    """Return a flow whose inputs are embeddings of tokens, and a hook for the first embedding layer of the model.
+
+    The hook replaces the output of the embedding layer by the inputs of the flow, and must be removed afterwards.
+    """
     parts = model.modules() if isinstance(model, nn.Module) else ()
     tables = [part for part in parts if isinstance(part, nn.Embedding)]
     if is_transformer(model):
@@ -182,8 +188,9 @@ def _of_tokens(model: Any, tokens: Tensor) -> tuple[Flow, Any]:
 
 
 def _tested(found: Flow) -> Flow:
-    """Check the shape of a model's outputs, record in the flow whether the model can carry its state, and return the
-    flow.
+    """Return the given flow, after two checks: of the shape of the outputs, and whether the model can carry its state.
+
+    The result of the second check is stored as ``carries``.
     """
     with torch.no_grad():
         y, state = found.run(found.x[:1, :3], None)

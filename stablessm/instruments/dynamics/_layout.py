@@ -59,7 +59,7 @@ class Layout:
         return all(leaf.kind == "tensor" for leaf in self.leaves)
 
     def complex_parts(self) -> Tensor:
-        """Return the positions in a row of the real parts of complex numbers; imaginary parts follow directly."""
+        """Return the indices, in a row, of the real parts of complex numbers; each imaginary part is the next entry."""
         starts = np.cumsum([0, *(leaf.size for leaf in self.leaves)])
         found = [
             range(a, a + leaf.size, 2) for a, leaf in zip(starts, self.leaves, strict=False) if leaf.dtype.is_complex
@@ -85,8 +85,9 @@ class Layout:
         return torch.cat(rows, 1)
 
     def unpack(self, rows: Tensor, frame: Any, place: Place) -> Any:
-        """Convert rows (R, n) of real numbers to a state; structure and non-floating-point contents are copied from
-        ``frame``.
+        """Convert rows (R, n) of real numbers to a state of R rows.
+
+        The structure of the state, and everything in it that is not a floating-point number, is copied from ``frame``.
         """
         parts = iter(rows.split([leaf.size for leaf in self.leaves], 1))
         leaves = iter(self.leaves)
@@ -186,7 +187,7 @@ def rebuilt(value: Any, made: Callable[[Any], Any], other: Callable[[Tensor], An
     """Return a copy of a nested structure in which ``made`` was applied to every floating-point number, tensor and
     array.
 
-    ``other`` replaces the other tensors.
+    ``other``, if given, is applied to all other tensors.
 
     >>> rebuilt({"h": (1.0, 2.0), "steps": 3}, lambda number: -number)
     {'h': (-1.0, -2.0), 'steps': 3}
@@ -217,7 +218,7 @@ def _copied(value: Any, entries: dict[Any, Any]) -> Any:
 
 
 def repeated(state: Any, rows: int, axis: int) -> Any:
-    """Repeat a state with one row along an axis, to a state with ``rows`` equal rows."""
+    """Return a state with ``rows`` equal rows, from a state with one row; ``axis`` is the axis of the rows."""
 
     def wide(value: Any) -> Any:
         tensor = torch.as_tensor(value)

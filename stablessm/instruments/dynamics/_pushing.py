@@ -36,8 +36,10 @@ class Pusher:
         return eps ** (2 / 3) if self.mode == "finite differences" else eps
 
     def matrices(self, rows: Tensor, x: Tensor | None, frame: Any, scale: float) -> Any:
-        """Advance states by one step; return states (R, n), Jacobian matrices (R, n, n), and a template of the state's
-        structure.
+        """Advance states (R, n) by one step; return the next states, the Jacobian matrices and a template.
+
+        The Jacobian matrices (R, n, n) are the derivatives of the next states with respect to the states. The template
+        is the ``frame`` of the next step.
         """
         count, size = rows.shape
         if self.mode == "backward derivatives":
@@ -58,8 +60,10 @@ class Pusher:
         return after.detach(), torch.stack(lines, 1).double(), self.stepper.frame
 
     def push(self, rows: Tensor, directions: Tensor, x: Tensor | None, frame: Any, scale: float) -> Any:
-        """Advance states by one step; return states (R, n), products J v (R, n), float64, and a template of the state's
-        structure.
+        """Advance states (R, n) by one step; return the next states, the products J v and a template.
+
+        The products (R, n), in float64, are the Jacobian matrix J of each state times its direction v. The template is
+        the ``frame`` of the next step.
         """
         if self.mode == "finite differences":
             return self._difference(rows, directions, x, frame, scale * (self.eps**0.5))
@@ -85,9 +89,7 @@ class Pusher:
 
 
 def plain(stepper: Stepper, rows: Tensor, frame: Any) -> Any:
-    """Return a template for the next step: the states in ``rows`` in the form that the model accepts, without
-    derivatives.
-    """
+    """Return a template for the next step: a state object without derivatives, in the form that the model accepts."""
     return frame if stepper.place in ("single", "first", "last") else stepper.layout.unpack(rows, frame, stepper.place)
 
 

@@ -53,14 +53,13 @@ class Stepper:
         return self.layout.size
 
     def framed(self, rows: int) -> Any:
-        """Return a template state with the given number of rows, which provides the structure for converting rows to a
-        state.
-        """
+        """Return a template: a state object with the given number of rows, whose structure other states copy."""
         return repeated(self.frame, rows, int(self.place[-1])) if self.place.startswith("axis") else self.frame
 
     def advance(self, rows: Tensor, x: Tensor | None, frame: Any) -> tuple[Tensor, Any]:
-        """Advance states (R, n) by one step; return the next states twice, as rows (R, n) and as the model returned
-        them.
+        """Advance states (R, n) by one step; return the next states as rows (R, n), and as a state object.
+
+        The state object is the ``frame`` of the next step.
         """
         if self.place == "single" and not self.vectorized:
             parts = [self._single(rows[i : i + 1], None if x is None else x[i], frame) for i in range(len(rows))]
@@ -83,7 +82,9 @@ class Stepper:
         return x.reshape(len(x), *(self.shape[1:] if self.place.startswith("axis") else self.shape))
 
     def at(self, t: int, rows: int) -> Tensor | None:
-        """Return the inputs of step t for the given number of rows, which are divided equally among the sequences."""
+        """Return the inputs of step t, one for each of ``rows`` rows; each sequence gives its input to equally many
+        rows.
+        """
         if self.inputs is None:
             return None
         now = self.inputs[:, 0 if self.alone else t + self.taken]
@@ -235,8 +236,9 @@ def _of_form(model: Any, step: Step, x: Tensor | None, shape: tuple[int, ...], f
 
 
 def _for_many_rows(single: Stepper) -> Stepper:
-    """Return a stepper that runs many rows in one call, in the first way found that gives the results of
-    single calls.
+    """Return a stepper that runs many rows in one call, if the function allows that; otherwise the given stepper.
+
+    Several ways to pass many rows are tried; the first that gives the same results as single calls is used.
     """
     rows = _probes(single)
     x = single.at(0, len(rows) * (1 if single.inputs is None else len(single.inputs)))
@@ -263,8 +265,9 @@ def _for_many_rows(single: Stepper) -> Stepper:
 
 
 def _probes(single: Stepper) -> Tensor:
-    """Return test states (count, n) near the first state; ``count`` differs from all axis lengths to reveal the batch
-    axis.
+    """Return test states (count, n) near the first state.
+
+    ``count`` differs from the lengths of all axes of the state, so that no other axis can be taken for the batch axis.
     """
     sizes = {size for leaf in single.layout.leaves for size in leaf.shape}
     count = next(n for n in range(3, 99) if n not in sizes)

@@ -45,9 +45,7 @@ ENOUGH = 0.995
 @checked
 @dataclass(frozen=True, eq=False, repr=False)
 class InformationCapacity(Result):
-    """The result of :func:`information_processing_capacity`: the capacity of every function of past inputs that was
-    found.
-    """
+    """The result of :func:`information_processing_capacity`: functions of past inputs with their capacities."""
 
     total: float
     """Sum of all capacities; at most ``rank``."""
@@ -243,7 +241,10 @@ class _Search:
         return np.concatenate(found)
 
     def _threshold(self, degree: int) -> float:
-        """Return the capacity above which a function of this degree is significant, from functions shifted in time."""
+        """Return the capacity above which a function of this degree is significant.
+
+        It is estimated from the capacities of functions that are shifted in time, on which the states do not depend.
+        """
         steps, low = len(self.basis), min(self.delay + 1, len(self.basis) // 3)
         near = list(itertools.islice(itertools.chain.from_iterable(_terms(degree, k) for k in itertools.count()), 2000))
         chosen = [near[i] for i in self.rng.integers(0, len(near), SURROGATES)]
@@ -258,7 +259,7 @@ class _Search:
         return CAUTION * max(_gamma_quantile(float(sample.mean()), float(sample.var())), float(sample.max()))
 
     def capacities(self) -> np.ndarray:
-        """Return the capacity of each function that was found, after orthogonalization to the previous functions."""
+        """Return the capacities of the functions that were found, each made orthogonal to the functions before it."""
         if not self.kept:
             return np.zeros(0)
         blocks = [self.kept[start : start + BLOCK] for start in range(0, len(self.kept), BLOCK)]

@@ -115,13 +115,17 @@ class Remembrance(Result):
     """Number of predictions."""
 
     def reach(self, level: float = 0.05) -> int | None:
-        """Return the smallest context from which on the distance stays below ``level``, or None."""
+        """Return the smallest context such that the distance is below ``level`` for it and all larger contexts, or
+        None.
+        """
         below = self.distance < level
         start = len(below) - int(np.argmin(below[::-1])) if not below.all() else 0
         return int(self.context[start]) if start < len(below) else None
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Plot the distance against the context."""
+        """Plot how far predictions from the latest inputs are from predictions from all inputs, against the number of
+        latest inputs.
+        """
         ax = _axes.on(ax)
         ax.loglog(self.context, self.distance, "o-", markersize=3)
         ax.set(xlabel="number of latest inputs", ylabel="total variation from the whole past")
@@ -144,11 +148,11 @@ def length_curve(
     loss: Loss | None = None,
     progress: bool = True,
 ) -> LengthCurve:
-    """Measure the loss of a causal model as a function of the position, with and without a carried state.
+    """Measure the loss of a causal model as a function of the position in the sequence.
 
-    A model that was trained on short sequences may fail on longer ones. With the state carried, the curve of a model
-    that extends to longer inputs does not rise after the training length. With ``window``, the loss of the same
-    positions is also measured from a fresh state every ``window`` steps.
+    A model that was trained on short sequences may fail on longer ones. The loss of a model that extends to longer
+    inputs does not rise after the training length. With ``window``, the loss at the same positions is also measured for
+    a model that starts again from its initial state every ``window`` steps.
 
     Args:
         model: One of our models or layers, a ``torch.nn`` recurrence, a Hugging Face model, or
@@ -195,8 +199,9 @@ def effective_remembrance(
     """Measure how much the predictions of a model change if the model sees only the latest inputs (effective
     remembrance).
 
-    At random positions of the inputs, the distance is the total variation ½ Σ |p - q| between the probabilities of the
-    next token given all inputs so far (p) and given the last c inputs from a fresh state (q).
+    At random positions of the inputs, the model predicts the probabilities of the next token twice: from all inputs so
+    far (p), and from only the last c inputs, starting in its initial state (q). The distance between the predictions is
+    their total variation ½ Σ |p - q|.
 
     Args:
         model: A causal model from tokens to logits, as for :func:`stablessm.length_curve`.
@@ -360,8 +365,9 @@ def _losses(
 
 
 def _at(run: Run, carries: bool, x: Tensor, rows: Tensor, ends: Tensor, tell: Callable[[], object]) -> Tensor:
-    """Return the outputs (float64) of sequence ``rows[i]`` at position ``ends[i]``, for every i, with the whole past as
-    input.
+    """Return, for every i, the output of the model for sequence ``rows[i]`` at position ``ends[i]``, in float64.
+
+    The model sees all inputs up to that position.
     """
     found: dict[int, Tensor] = {}
     state, size = None, CHUNK if carries else x.shape[1]

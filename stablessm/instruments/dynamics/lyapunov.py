@@ -73,7 +73,7 @@ OTHERS = 4
 @checked
 @dataclass(frozen=True, eq=False, repr=False)
 class LyapunovSpectrum(Result):
-    """The result of :func:`lyapunov_spectrum`: the Lyapunov exponents of a model, with errors."""
+    """The result of :func:`lyapunov_spectrum`: the Lyapunov exponents of a model, with error estimates."""
 
     exponents: np.ndarray
     """Exponents (k,) in descending order, per unit of time; -inf for directions that vanish in finitely many steps."""
@@ -156,10 +156,14 @@ def lyapunov_spectrum(
 
     J_t is the Jacobian matrix of the state after step t with respect to the state before it. The exponents are
     the logarithms of the growth rates of J_t ⋯ J_1. They are computed by multiplying k directions by J_t and
-    orthogonalizing them at every step (QR, in float64). Three cases are exact up to rounding: if all J_t are equal, the
-    exponents are log |λ| of the eigenvalues; state variables that do not influence each other in both directions are
-    treated separately (a diagonal recurrence has the averages of log |a_t|); at a fixed point the exponents are log |λ|
-    of the eigenvalues there. A state that becomes infinite is an error, unless it grows and all J_t before are equal.
+    orthogonalizing them at every step (QR, in float64). The result is exact up to rounding in three cases:
+
+    - All J_t are equal. The exponents are log |λ| of their eigenvalues λ.
+    - State variables do not influence each other in both directions. They are treated separately: the exponents of a
+      diagonal recurrence are the averages of log |a_t|.
+    - The trajectory ends at a fixed point. The exponents are log |λ| of the eigenvalues λ of its Jacobian matrix.
+
+    A state that becomes infinite is an error, unless it grows and all J_t before are equal.
 
     Without inputs the first tenth of the steps is left out, and up to 512 shorter trajectories that start at points of
     the first trajectory run in parallel, if the model can run them in one call. With inputs the first tenth of the
@@ -224,9 +228,11 @@ class _Measurement:
             self.length, self.start = steps - self.skip, run.start
 
     def _on_the_attractor(self, steps: int, count: int) -> Tensor:
-        """Return ``count`` states that are close to, but not on, the second half of a trajectory of ``steps`` steps.
+        """Return ``count`` states near the attractor of a trajectory.
 
-        A trajectory that grows without bounds has no attractor: the first state is returned.
+        The trajectory runs for ``steps`` steps. The states are points of its second half, moved by a small random
+        change (a single state is the last point, not moved). If the trajectory grows without bounds, it has no
+        attractor, and the first state is returned.
         """
         rows, frame = self.run.start, self.run.framed(1)
         found = []
@@ -253,8 +259,9 @@ class _Measurement:
         return torch.where(self._stays(moved, min(steps, self.skip)), moved, chosen)
 
     def _stays(self, rows: Tensor, steps: int) -> Tensor:
-        """Return a mask (R, 1) of the states from which trajectories stay finite, because some states near an attractor
-        diverge.
+        """Return a mask (R, 1) of the states in ``rows`` whose trajectories stay finite for the given number of steps.
+
+        From some states near an attractor, trajectories diverge.
         """
         after, frame = rows, self.run.framed(len(rows))
         for t in range(steps):
@@ -306,7 +313,11 @@ class _Measurement:
         return max(slow, math.log1p(self.length / max(self.skip, 1)) / self.length)
 
     def _trajectories(self) -> tuple[Cocycle, Growth, Tensor | None]:
-        """Run the trajectories; return the growth of small changes, and the Jacobian matrix if it never changes."""
+        """Run the trajectories and return three results.
+
+        These are the growth of k directions, the transient growth of small changes, and the Jacobian matrix if it is
+        the same at all steps (otherwise None).
+        """
         size = self.run.size
         matrix = self._matrix() if size <= MOST_EXPONENTS else None
         if not self.full or matrix is None:
@@ -321,8 +332,8 @@ class _Measurement:
             pattern = pattern | walked
 
     def _matrix(self) -> Tensor:
-        """Return the Jacobian matrices of the first step, (R, n, n), or (1, n, n) if not all exponents are
-        measured.
+        """Return the Jacobian matrices of the first step, (R, n, n); only of the first trajectory, (1, n, n), if not
+        all exponents are measured.
         """
         count = len(self.start)
         rows, x = self.start, self.run.at(0, count)
@@ -331,8 +342,10 @@ class _Measurement:
         return self.way.matrices(rows, x, self.run.framed(len(rows) * self.run.size), self.scale)[1]
 
     def _pushed(self, rows: Tensor, directions: Tensor, t: int, frame: Any) -> tuple[Tensor, Tensor, Any]:
-        """Advance states by step t; return the next states, the Jacobian times the directions, and the state object of
-        the model.
+        """Advance states by step t; return the next states, the Jacobian matrices times the directions, and a state
+        object.
+
+        The state object is the ``frame`` of the next step.
         """
         count, size, k = directions.shape
         wide, x = rows.repeat_interleave(k, 0), self.run.at(t, count * k)
@@ -340,9 +353,10 @@ class _Measurement:
         return after[::k], moved.reshape(count, k, size).mT, frame
 
     def _walk(self, first: Tensor | None, pattern: Tensor | None) -> Any:
-        """Run the trajectories and return the growth of small changes along them.
+        """Run the trajectories and return the results of :meth:`_trajectories`.
 
-        If variables influence each other in a way that ``pattern`` lacks, the new influences are returned instead.
+        ``first`` is the Jacobian matrix of the first step. ``pattern`` says which variables influence each other. If
+        others do, a mask of these influences is returned instead.
         """
         size, count, k = self.run.size, len(self.start), self.tangents
         parts = None if pattern is None else blocks(pattern)
@@ -382,7 +396,9 @@ class _Measurement:
         return cocycle, growth, first[0] if constant and first is not None else None
 
     def _merged(self) -> float | None:
-        """Return the final distance between trajectories with the same inputs, relative to their initial distance."""
+        """Return the final distance between trajectories from different states under the same inputs, relative to their
+        initial distance; None without inputs.
+        """
         run = self.run
         if run.alone or run.inputs is None:
             return None
@@ -412,7 +428,9 @@ def _is_huge(rows: Tensor) -> bool:
 
 
 def _spread(rows: Tensor, others: int) -> Tensor:
-    """Return the largest distance of a state from the first state of its group, for each group of states."""
+    """Return, for each group of ``others`` consecutive states, the largest distance from the first state of the
+    group.
+    """
     groups = rows.double().reshape(-1, others, rows.shape[1])
     return torch.linalg.vector_norm(groups[:, 1:] - groups[:, :1], dim=-1).amax(1)
 
@@ -428,9 +446,10 @@ def _averages(means: Tensor, counts: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _standard_error(means: Tensor, weights: Tensor) -> Tensor:
-    """Return the standard error of the mean: the larger of two estimates, from trajectories and from chunks of time.
+    """Return the standard error of the mean: the larger of two estimates.
 
-    Trajectories are not independent if they start near each other, pieces of time are not if they are short.
+    One is computed from the averages of the trajectories, which are not independent if they start near each other. The
+    other is computed from the averages of pieces of time, which are not independent if they are short.
     """
     pairs = list(zip(means.tensor_split(PIECES), weights.tensor_split(PIECES), strict=True))
     pieces = torch.stack([(w[:, None, None] * part).sum(0) / w.sum() for part, w in pairs if len(part)])

@@ -53,8 +53,8 @@ class ReceptiveField(Result):
     """Number of outputs that were averaged for the first lag."""
 
     def reach(self, level: float = 0.01, by: Literal["gradient", "ablation"] = "ablation") -> int:
-        """Return the number of latest inputs whose influence exceeds ``level`` times the largest; all earlier inputs
-        are below.
+        """Return the number of latest inputs that matter: the influence of all earlier inputs is at most ``level``
+        times the largest influence.
 
         >>> ReceptiveField(np.arange(4), None, np.array([1.0, 0.5, 0.25, 0.0]), 1).reach()
         3
@@ -87,9 +87,10 @@ def receptive_field(
 ) -> ReceptiveField:
     """Measure on which past inputs the outputs of a causal model depend, along given inputs.
 
-    Two measures are returned. Gradients show the effect of small changes: the Jacobian matrix of y[t] with respect to
-    x[t - k], averaged over t. Ablation shows the effect of real changes: x[t - k] is replaced by the input of another
-    step, which also works for models without gradients. A saturated gate has no gradient but a large effect.
+    Two measures are returned. Gradients show the effect of small changes: the size of the Jacobian matrix of y[t] with
+    respect to x[t - k], averaged over t. Ablation shows the effect of real changes: x[t - k] is replaced by the input
+    of another step, which also works for models without gradients. The two differ for a saturated gate, which has no
+    gradient but a large effect.
 
     Args:
         model, inputs: as for :func:`stablessm.effective_state_size`.
@@ -135,7 +136,10 @@ def _ablation(found: Flow, count: int, generator: torch.Generator, tell: Callabl
 
 
 def _gradient(found: Flow, count: int, generator: torch.Generator, tell: Callable[[], object]) -> np.ndarray | None:
-    """Return the size of the outputs' derivative with respect to inputs at each lag; None for functions of arrays."""
+    """Return the size of the derivative of the outputs with respect to the input at each lag.
+
+    Returns None if the model cannot be differentiated, such as a function of arrays.
+    """
     length = found.x.shape[1]
     positions = torch.linspace(min(count, length) - 1, length - 1, POSITIONS).long().unique()
     squares = np.zeros(count)
@@ -162,7 +166,10 @@ def _gradient(found: Flow, count: int, generator: torch.Generator, tell: Callabl
 
 
 def _probes(width: int, generator: torch.Generator) -> Tensor:
-    """Return a matrix that selects all outputs or, if there are many, random combinations of the outputs."""
+    """Return the combinations of outputs that are differentiated, as a matrix (number, width).
+
+    These are all single outputs or, if there are many, some random combinations.
+    """
     if width <= PROBES:
         return torch.eye(width)
     return torch.randn(PROBES, width, generator=generator) / PROBES**0.5

@@ -30,8 +30,8 @@ CHANNELS = 8
 @checked
 @dataclass(frozen=True, eq=False, repr=False)
 class EffectiveStateSize(Result):
-    """The result of :func:`effective_state_size`: how many values carry the influence of the past on the future of a
-    model.
+    """The result of :func:`effective_state_size`: the number of values that carry the influence of the past of a model
+    on its future.
     """
 
     size: int
@@ -81,12 +81,14 @@ def effective_state_size(
 ) -> EffectiveStateSize:
     """Measure the effective state size: the number of values through which the past of a model affects its future.
 
-    At a step t the operator is the derivative of the outputs y[t], y[t+1], … with respect to the inputs x[t], x[t-1],
-    …. Its rank is the number of independent values that a state must hold at t (effective state size). For a linear
-    model it is the Hankel matrix of the kernel: a model with N modes has rank N, and a window over W inputs rank W. The
-    effect of x[t] on y[t] is not memory; it is replaced by the value that gives the smallest rank. If y[t] does not
+    At a step t, the past-to-future operator is the derivative of the outputs y[t], y[t+1], … with respect to the inputs
+    x[t], x[t-1], …. Its rank is the number of independent values that a state must hold at t (effective state size).
+    For a linear model the operator is the Hankel matrix of the kernel: a model with N modes has rank N, and a window
+    over W inputs has rank W.
+
+    The effect of x[t] on y[t] is not memory; it is replaced by the value that gives the smallest rank. If y[t] does not
     depend on x[t] at all, the future starts at y[t+1]: a delay of D steps has rank D. If the state has complex numbers,
-    the operator is taken over complex numbers, from x[t] to y[t+1] on: N complex modes have rank N.
+    the operator has complex entries and the future starts at y[t+1]: N complex modes have rank N.
 
     Args:
         model: One of our layers or models, a ``torch.nn`` recurrence, ``(x, state) -> (y, state)``, a Hugging Face
@@ -122,8 +124,10 @@ def effective_state_size(
 @final
 @dataclass(frozen=True)
 class _Spectrum:
-    """The singular values of the past-to-future operator at one step, and its rank through each single part of the
-    state.
+    """The singular values of the past-to-future operator at one step.
+
+    ``noise`` is their relative rounding error. ``parts`` are the ranks of the operator through each part of the state
+    alone.
     """
 
     values: Tensor
@@ -156,8 +160,9 @@ def _result(found: Flow, chosen: list[int], rows: list[_Spectrum], tol: float) -
 
 
 def _at(found: Flow, row: int, t: int, tol: float, generator: torch.Generator) -> _Spectrum:
-    """Return the singular values of the operator from past inputs x[: t + 1] to outputs y[t:], for one sequence and
-    step t.
+    """Return the singular values of the past-to-future operator of sequence ``row`` at step t.
+
+    The operator is the derivative of the outputs y[t:] with respect to the inputs x[: t + 1].
     """
     x = found.x[row]
     into = _directions(x.shape[1], generator).to(x)
@@ -203,7 +208,10 @@ def _corner(dy: Tensor, into: Tensor) -> tuple[int, int]:
 
 
 def _over_complex(found: Flow, change: Tensor, future: Any) -> Tensor:
-    """Return the response of the future to changes of a complex state, from responses to real and imaginary changes."""
+    """Return the response of future outputs to ``change``, changes of the state.
+
+    If the state has complex numbers, the response is complex: it combines the responses to real and imaginary changes.
+    """
     assert found.layout is not None
     real = found.layout.complex_parts()
     along = future(change)
@@ -231,8 +239,9 @@ def _operator(dy: Tensor, generator: torch.Generator) -> Tensor:
 def _spectrum(operator: Tensor, weights: Tensor, tol: float, corner: tuple[int, int] | None = None) -> _Spectrum:
     """Return the singular values of the past-to-future operator, and its rounding error.
 
-    The last column is a sum of the others, which shows the rounding error. ``corner`` is the size of the direct effect
-    of x[t] on y[t], which does not count.
+    The last column of ``operator`` was computed as a sum of the others, with the given weights; its difference from the
+    sum shows the rounding error. ``corner`` is the shape of the block for the direct effect of x[t] on y[t], which does
+    not count.
     """
     matrix, combined = operator[:, :-1], operator[:, -1]
     expected = matrix @ weights.to(matrix.dtype)
