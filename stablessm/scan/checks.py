@@ -97,7 +97,7 @@ def check_pair(state: Any) -> tuple[Any, Any]:
 
 
 def check_device(name: str, value: Tensor, like: Tensor) -> None:
-    """Raise an error unless a tensor is on the same device as the weights."""
+    """Raise an error unless a tensor is on the device of ``like``, a weight of the layer."""
     if value.device != like.device:
         raise ArgumentError(name, f"a tensor on {like.device} (as the weights)", value.device)
 
@@ -172,9 +172,10 @@ def check_raw_layer(layer: DiagonalSSM) -> None:
 
 
 def check_layer(layer: DiagonalSSM) -> bool:
-    """Raise an error unless a layer's tensors fit together; return True if B and C are matrices shared by all states.
+    """Raise an error unless the tensors of a layer fit together; return True for a layer with N states in total.
 
-    Resets and lengths are checked elsewhere.
+    In such a layer (LRU), every state reads all inputs, and B and C are matrices. The result is False for a layer with
+    N states per channel (S4D). Resets and lengths are checked elsewhere.
     """
     x, decay, C, tensors = layer.x, layer.decay, layer.C, layer._asdict()
     check_tensor("x", x, 3)
@@ -266,7 +267,9 @@ def as_lengths(lengths: Lengths, device: torch.device) -> Tensor | None:
 
 
 def checked_lengths(lengths: Lengths, x: Tensor) -> Tensor | None:
-    """Return the lengths of B sequences x as int64; raise an error unless all are whole numbers from 0 to T."""
+    """Return the lengths of the B sequences in x as int64; raise an error unless all lengths are whole numbers from 0
+    to T.
+    """
     if lengths is None:
         return None
     lengths = as_lengths(lengths, x.device)
@@ -284,7 +287,7 @@ def checked_lengths(lengths: Lengths, x: Tensor) -> Tensor | None:
 
 
 def extremes(values: Tensor) -> tuple[int, int] | None:
-    """Return the smallest and the largest entry of an integer tensor; None if it is empty or its values are unknown.
+    """Return the smallest and the largest entry of an integer tensor, or None.
 
     The result is None if there are no entries, or if their values are unknown, as inside ``torch.compile`` and
     ``torch.vmap``.

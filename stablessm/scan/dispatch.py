@@ -1,9 +1,9 @@
 """Chooses how a scan is called: directly, through an autograd function, or as a PyTorch operator.
 
 The dispatch of an operator costs more than a small scan, so calls outside ``torch.compile``, ``torch.func`` transforms
-and dispatch modes call a backend directly. PyTorch has no public function that detects the last two. Only this module
-uses PyTorch's private functions, and only in releases with which they have been tested. In other releases, every call
-uses the operator or the autograd function: the results are the same, and small scans are slower.
+and dispatch modes call a backend directly. PyTorch has no public function that detects transforms and dispatch modes.
+Only this module uses PyTorch's private functions, and only in releases with which they have been tested. In other
+releases, every call uses the operator or the autograd function: the results are the same, and small scans are slower.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Gated recurrences: on a CPU, one kernel computes gates and states; otherwise PyTorch computes gates,
-and a scan states.
+"""Gated recurrences: on a CPU, one kernel computes gates and states; otherwise PyTorch computes the gates and a scan
+computes the states.
 """
 
 from __future__ import annotations
@@ -50,6 +50,7 @@ def decay_and_drive(
     ``rg-lru``     exp(rate sigmoid(z))                   √(1 - a²) sigmoid(i) x
     =============  =====================================  ==============================
 
+    z, c, f and i are the k gate inputs, in the order z, c; f, i, c (``min-lstm``); z, c (``hgrn``); z, i (``rg-lru``).
     The decay of a step of length ``dt`` is a^dt. With ``below_one``, a stays below 1 where it would be rounded to 1.
     """
     if form == "hgrn":
@@ -75,7 +76,7 @@ def _softplus(z: Tensor) -> Tensor:
 
 
 def _decayed(change: Tensor, candidate: Tensor | None, below_one: bool, dt: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Return the decay a = 1 + change and the drive (1 - a) · candidate, with a < 1 where dt > 0 if ``below_one``."""
+    """Return the decay a = 1 + change and the drive (1 - a) · candidate; if ``below_one``, a < 1 where dt > 0."""
     if below_one:
         limited = change.clamp(max=-torch.finfo(change.dtype).eps / 2)
         change = limited if dt is None else torch.where(dt > 0, limited, change)

@@ -38,8 +38,9 @@ def linear_scan(
             the choice without a run.
         check_finite: raise an error if an argument contains NaN or infinity (costs a pass over the data).
 
-    float16 and bfloat16 are accumulated in float32; under autocast the scan runs in float32, as ``cumsum`` does. The
-    result is differentiable in decay, drive and initial. The same input gives bitwise identical results.
+    float16 and bfloat16 are computed in float32 and rounded once. Under autocast the scan runs in float32, as
+    ``cumsum`` does. The result is differentiable in decay, drive and initial. The same input gives bitwise identical
+    results.
 
     >>> linear_scan(torch.tensor([0.5]), torch.ones(1, 4, 1)).flatten().tolist()
     [1.0, 1.5, 1.75, 1.875]

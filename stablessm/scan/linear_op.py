@@ -146,7 +146,8 @@ def scan(
     """Compute all states of the linear scan by the operator, an autograd function or the backend, as
     derivatives require.
 
-    The decay may have fewer than three dimensions, which saves a view and its derivative in small calls.
+    The decay may have fewer than three dimensions: in small calls, a view with three dimensions and the derivative of
+    this view would take a noticeable part of the time.
     """
     at_once = quick(drive)
     if not at_once:

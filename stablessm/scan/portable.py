@@ -4,6 +4,9 @@ The length may be unknown when a program is exported, so there is no loop over s
 are computed by doubling: after the round with reach s, h[t] includes the drives of the steps t-2s+1 … t. Rounds with a
 reach below ``BLOCK`` work inside blocks of time, on all steps; later rounds join the blocks, with one step per block.
 Complex numbers are pairs of real tensors.
+
+In the functions below, ``h`` are states, ``a`` products of decays, ``place`` positions in time, and ``start`` is the
+first position of the episode to which each position belongs.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ class LinearBackend(Protocol):
     def backward(self, recurrence: Recurrence, states: Tensor, grad: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
         """Return the gradients with respect to decay (in its own shape), drive and initial.
 
-        The last may be None if there is no initial state. ``grad`` is the gradient of ``states``.
+        The gradient of initial may be None if there is no initial state. ``grad`` is the gradient of ``states``.
         """
 
 
@@ -90,9 +90,10 @@ class SSMBackend(Protocol):
 
 
 class Selective(NamedTuple):
-    """A selective state-space layer (S6 of Mamba) and its input, all tensors of one real dtype, float32 or better.
+    """A selective state-space layer (S6 of Mamba) and its input.
 
-    y[t] = Σ_n C_n[t] h_n[t] with h_n[t] = exp(delta[t] A_n) h_n[t-1] + delta[t] B_n[t] x[t], for every channel.
+    y[t] = Σ_n C_n[t] h_n[t] with h_n[t] = exp(delta[t] A_n) h_n[t-1] + delta[t] B_n[t] x[t], for every channel. All
+    tensors have one real dtype, float32 or better.
     """
 
     x: Tensor
@@ -120,9 +121,10 @@ class Selective(NamedTuple):
 
 
 class Gated(NamedTuple):
-    """A gated recurrence h[t] = a[t] h[t-1] + u[t] and its input, all tensors of one real dtype, float32 or better.
+    """A gated recurrence h[t] = a[t] h[t-1] + u[t] and its input.
 
-    The ``form`` computes a and u from the inputs of the gates (:func:`stablessm.scan.gated.decay_and_drive`).
+    The ``form`` computes a and u from the inputs of the gates (:func:`stablessm.scan.gated.decay_and_drive`). All
+    tensors have one real dtype, float32 or better.
     """
 
     form: str
@@ -150,7 +152,8 @@ class SelectiveBackend(Protocol):
     def backward(
         self, layer: Selective, checkpoints: Tensor, d_y: Tensor, d_final: Tensor | None
     ) -> tuple[Tensor | None, ...]:
-        """Return the gradients with respect to x, delta, A, B, C and initial (which may be None without a state).
+        """Return the gradients with respect to x, delta, A, B, C and initial (may be None if there is no initial
+        state).
 
         ``d_y`` and ``d_final`` are the gradients of the output and of the final state; ``d_final=None`` means zeros.
         """

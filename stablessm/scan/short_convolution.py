@@ -33,7 +33,7 @@ def short_convolution(
             is zero, and the returned state holds the last real inputs.
 
     Returns:
-        The output (B, T, H), and the last K - 1 inputs (B, K - 1, H) of the last episode, zero before its start.
+        The output (B, T, H), and the last K - 1 inputs (B, K - 1, H); inputs before the last episode are zeros.
 
     >>> y, state = short_convolution(torch.ones(1, 4, 1), torch.ones(1, 3))
     >>> y.flatten().tolist(), state.shape

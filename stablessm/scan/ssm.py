@@ -39,8 +39,8 @@ def ssm_scan(
     - H channels with N states each (S4D): decay, B and C are (H, N), D is (H,), initial is (B, H, N), and
       y[t] = Re Σ_n C_n h_n[t] + D x[t] for every channel. Only one state in 64 is stored, from which the backward pass
       recomputes the others.
-    - N states that share inputs and outputs (LRU): decay is (N,), B (N, d_in), C (d_out, N), D (d_out, d_in), initial
-      (B, N). This form consists of matrix products and :func:`linear_scan`.
+    - N states that all read all inputs and add to all outputs (LRU): decay is (N,), B (N, d_in), C (d_out, N), D
+      (d_out, d_in), initial (B, N). This form consists of matrix products and :func:`linear_scan`.
 
     Args:
         x: (B, T, H) or (B, T, d_in), real.

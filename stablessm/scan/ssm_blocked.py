@@ -53,6 +53,8 @@ def backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Compute the gradients with respect to x, decay, B, C, D and initial, from the last block of time to the first.
 
+    With the decay a, the states h, their gradients λ and the gradient g of the output:
+
     λ[t] = conj(C) g[t] + conj(a) λ[t+1];  dx = Re Σ conj(B) λ;  da = Σ λ[t] conj(h[t-1]);  dB = Σ λ x;
     dC = Σ g conj(h).
     """

@@ -1,6 +1,6 @@
 """Powers of a decay for a range of times, and sums with these powers, without the error of repeated multiplication.
 
-Repeated products in float32 have an error of T·1e-7; these powers are computed in double precision and rounded once.
+T repeated products in float32 have an error of T·1e-7; these powers are computed in double precision and rounded once.
 Sums over states use two levels (t = j L + s), so that no array (T, states) is needed.
 """
 

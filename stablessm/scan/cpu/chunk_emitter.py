@@ -61,7 +61,11 @@ def types(spec: Spec) -> Types:
 
 
 class ChunkEmitter:
-    """Emits the vector instructions from which the CPU kernels of the fused layer are composed."""
+    """Emits the vector instructions from which the CPU kernels of the fused layer are composed.
+
+    Every vector holds one number for each of several neighboring channels. A *state* is a row of PARTS such vectors:
+    two complex numbers (re, im, re, im) or four real numbers per channel.
+    """
 
     def __init__(self, builder: ir.IRBuilder, spec: Spec, fields: dict[str, ir.Value]) -> None:
         self.builder, self.spec, self.fields = builder, spec, fields

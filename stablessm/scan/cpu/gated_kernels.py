@@ -1,7 +1,8 @@
 """CPU kernels of gated recurrences: gates and states in one pass over the inputs, with channels in SIMD vectors.
 
-h[t] = h[t-1] + f (h[t-1] - c[t]), which is a h[t-1] + (1 - a) c[t] for a = 1 + f, or h[t] = h[t-1] + f h[t-1] + u[t]. A
-*form* (:data:`FORMS`) computes f, and c or u, from the inputs of the gates.
+The recurrence with the decay a = 1 + f is h[t] = a h[t-1] + (1 - a) c[t], computed as h[t-1] + f (h[t-1] - c[t]), or
+h[t] = a h[t-1] + u[t], computed as h[t-1] + f h[t-1] + u[t]. A *form* (:data:`FORMS`) computes f, and the candidate c
+or the drive u, from the inputs of the gates.
 
 A *unit* is one sequence and one group of tiles (vectors of channels); its time steps are the outer loop, so that memory
 is read in order. The last tile ends at the last channel and may overlap the tile before it, with the same results. The
@@ -111,7 +112,7 @@ class Form(NamedTuple):
 
 
 def _min_gru(code: _Code, rate: ir.Value, inputs: list[ir.Value]) -> _Change:
-    """Emit code for the gate of a minGRU, the decay minus one: f = exp(rate softplus(z)) - 1."""
+    """Emit code for the gate of a minGRU: f = a - 1 = exp(rate softplus(z)) - 1, where a is the decay."""
     b, (z, candidate) = code.b, inputs
     opened = code.math.softplus(z)
     exponent = b.fmul(rate, opened)
@@ -191,7 +192,10 @@ FORMS = {
 
 
 def _changed(code: _Code, t: ir.Value, tile: ir.Value) -> tuple[_Change, ir.Value]:
-    """Emit code for the gate of a tile at step t; return its values, and a - 1 (with ``below_one``, always below 0)."""
+    """Emit code for the gate of a tile at step t; return its values, and f = a - 1 for the decay a.
+
+    With the option ``below_one``, the returned f is always below 0.
+    """
     rate = code.load(code.emit.at(code.fields["rate"], code.channel(tile)))
     found = FORMS[code.spec.form].change(code, rate, code.inputs(t, tile))
     return found, code.math.negative(found.change) if code.spec.below_one else found.change

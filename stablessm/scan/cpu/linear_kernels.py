@@ -144,7 +144,10 @@ def _forward(tile: _Tile) -> None:
 
 
 def _backward(tile: _Tile) -> None:
-    """Emit code for the backward loop λ = g + carry; dx = λ; da += λ conj(h[t-1]); carry = conj(a) λ."""
+    """Emit code for the backward loop λ = g + carry; dx = λ; da += λ conj(h[t-1]); carry = conj(a) λ.
+
+    g is the gradient of the loss with respect to h[t] as an output; λ is its whole gradient with respect to h[t].
+    """
     emit, builder, rows = tile.emit, tile.emit.builder, len(tile.widths)
     constant = None if emit.spec.per_step else tile.load("decay")
 

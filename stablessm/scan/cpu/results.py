@@ -38,8 +38,9 @@ LARGE_BYTES = 4 << 20
 class Pool:
     """A pool of memory mappings that no tensor uses at the moment, kept so that later results can reuse the memory.
 
-    No method waits for the lock: where it is taken, memory is mapped and freed without the pool. So neither a garbage
-    collection or a signal handler inside a locked section nor a process forked during one can hang.
+    No method waits for the lock. If another call holds the lock, memory is mapped and freed without the pool. Therefore
+    a call from a signal handler, from a garbage collection or in a forked process cannot hang, even if a locked section
+    was interrupted.
 
     >>> pool = Pool(limit=8192)
     >>> pool.give_back(pool.take(4096))
@@ -79,10 +80,10 @@ class Pool:
         return mapping
 
     def _released(self, size: int) -> mmap.mmap | None:
-        """Take the idle mapping whose size is closest to ``size`` out of the pool and return it; None if there is none.
+        """Remove the mapping whose size is closest to ``size`` from the pool and return it; None if the pool is empty.
 
-        Of several such mappings, take the latest. If its size differs, free the oldest other mappings, so that a
-        mapping of ``size`` bytes in use does not raise the total.
+        Of several such mappings, the latest is returned. If its size differs, the oldest other mappings are freed, so
+        that a mapping of ``size`` bytes in use does not raise the total.
         """
         if not self._idle:
             return None

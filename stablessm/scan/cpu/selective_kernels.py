@@ -98,7 +98,7 @@ class _Unit(UnitEmitter):
     def step(self, t: ir.Value, kept: Callable[[ir.Value, ir.Value, ir.Value], None] | None) -> ir.Value:
         """Emit code for h = exp(delta A) h + delta B x for the states in the buffer ``h``, and return Σ_n C h.
 
-        ``kept(n, before, decay)`` is called with the state before the step and its decay.
+        ``kept(n, before, decay)`` is called for every state n, with the state before the step and its decay.
         """
         emit, b = self.emit, self.b
         A = self.vector(self.fields["A"], emit.times(self.tile, self.fields["states"]))
@@ -216,8 +216,8 @@ def _adjoint(unit: _Unit, first: ir.Value, i: ir.Value) -> None:
 def _summed(b: ir.IRBuilder, vectors: list[ir.Value]) -> ir.Value:
     """Return a vector whose element i is the sum of all elements of ``vectors[i]``.
 
-    There are as many vectors as elements. A round joins two neighboring vectors: the sums of pairs of the first vector
-    are followed by the sums of pairs of the second.
+    There must be as many vectors as elements of a vector. Each round replaces every two neighboring vectors by one
+    vector, which contains the sums of neighboring pairs of the first vector and then of the second vector.
     """
     lanes = len(vectors)
     masks = [ir.Constant(ir.VectorType(ir.IntType(32), lanes), list(range(side, 2 * lanes, 2))) for side in (0, 1)]

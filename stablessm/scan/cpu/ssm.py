@@ -198,8 +198,8 @@ def _carry(state: Tensor | None, x: Tensor, layout: Layout) -> Tensor:
 def _blocks(batch: int, steps: int, size: int, reset: Tensor | None, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
     """Divide all sequences into blocks of at most ``size`` steps; return the blocks and each sequence's first block.
 
-    A block is described by its first step, its number of steps, and 1 if the scan restarts at its first step. A block
-    begins at every multiple of ``size`` and at every reset.
+    A block is described by three numbers: its first step, its number of steps, and 1 if the scan restarts at its first
+    step (otherwise 0). A block begins at every multiple of ``size`` and at every reset.
     """
     if reset is None and lengths is None:
         return _even_blocks(batch, steps, size)

@@ -86,7 +86,10 @@ def _gradients(code: ChunkEmitter, tile: ir.Value) -> None:
     none = code.widen(code.zeros(PARTS))
 
     def summed(place: Callable[[ir.Value], ir.Value], width: int = PARTS) -> Row:
-        """Emit code that sums an array of gradients over all groups of sequences, always in the same order."""
+        """Emit code that sums an array of gradients over all groups of sequences, always in the same order.
+
+        ``place(unit)`` returns the address of a unit's gradients; ``width`` is their number of vectors.
+        """
 
         def one_group(group: ir.Value, total: Row) -> Row:
             unit = code.sum(code.times(group, fields["units"]), tile)

@@ -43,7 +43,9 @@ def gradients(
     """Compute the gradients with respect to decay, drive and initial, by operations that can be differentiated again.
 
     ``scan`` computes a recurrence from its arguments and its drive. The adjoint of a scan is a scan in the other
-    direction: λ[t] = g[t] + conj(a[t+1]) λ[t+1];  dx = λ; da[t] = λ[t] conj(h[t-1]);  dh[-1] = conj(a[0]) λ[0].
+    direction. With the decay a, the drive x, the states h and their gradient g (``grad``):
+
+    λ[t] = g[t] + conj(a[t+1]) λ[t+1];  dx = λ; da[t] = λ[t] conj(h[t-1]);  dh[-1] = conj(a[0]) λ[0].
     """
     decay, initial, reset, reverse = recurrence
     wide = torch.promote_types(states.dtype, torch.float32)

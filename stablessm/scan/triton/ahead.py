@@ -65,7 +65,7 @@ def compiled(signature: Any, compile: Callable[[], Any], device: torch.device) -
 
 
 def _begin(operation: Callable[[], object], device: torch.device) -> None:
-    """Start threads that compile all kernels of an operation, which the call ``operation()`` runs on meta tensors.
+    """Start threads that compile all kernels of an operation.
 
     The call ``operation()`` runs the operation on meta tensors, which records its kernels. If the operation fails with
     meta tensors, only the kernels before the failure are compiled here; the others are compiled when they are launched,

@@ -167,7 +167,8 @@ def _group(
     """Compose the affine maps of all earlier tiles in this tile's group, as soon as they are published; return (a, x,
     cut).
 
-    ``at`` is the address at which the first of these tiles publishes, and ``step`` the distance to the next tile's.
+    ``at`` is the address at which the first of these tiles publishes, and ``step`` the distance from the address of
+    each tile to the address of the next tile.
     """
     ROWS: tl.constexpr = max(WINDOW, LANES // BLOCK)
     row = tl.arange(0, ROWS)[:, None]
@@ -311,8 +312,8 @@ def backward_chain_kernel(
 ):  # fmt: skip
     """Compute one tile of λ[t] = g[t] + conj(a[t+1]) λ[t+1], and the gradients that depend on λ.
 
-    Rows and results are those of ``linear_kernels.backward_kernel``. The gradient of a decay per channel is summed over
-    each tile; ``reduce_kernel`` sums it over tiles and sequences.
+    Rows and results are defined as in ``linear_kernels.backward_kernel``. The gradient of a decay per channel is summed
+    over each tile; ``reduce_kernel`` sums it over tiles and sequences.
     """
     WIDE: tl.constexpr = tl.float64 if DOUBLE else tl.float32
     ticket, launch = _ticket(board)

@@ -78,8 +78,8 @@ def fetch_tile(
 ):  # fmt: skip
     """Load a tile of decays (a) and of drives (x) in the dtype of their arrays; return both, and a mask of valid rows.
 
-    The mask is True at rows that have an a. SHIFT is 0 in a forward pass and 1 in a backward pass, in which a row uses
-    the a and the cut of the row before it. ``begins`` is True at the first row, which then has no a.
+    The mask is True at rows that have a decay a. SHIFT is 0 in a forward pass and 1 in a backward pass, in which a row
+    uses the a and the cut of the row before it. ``begins`` is True at the first row, which then has no a.
     """
     mask = within < count
     there = mask
@@ -170,7 +170,8 @@ def store_gradients(
 ):  # fmt: skip
     """Store the gradients of a tile: dx = λ and, if the decay varies in time, da[t] = λ[t] conj(h[t-1]); return da.
 
-    Rows run from the last step to the first. ``ends`` is True at the last row, whose h[t-1] is the initial state.
+    y is λ. Rows run from the last step to the first. ``ends`` is True at the last row, whose h[t-1] is the initial
+    state.
     """
     mask = within < count
     store(y_re, y_im, d_drive, rows_at(d_drive_at, within, d_drive_t, LANE), mask, not EVEN, IS_COMPLEX, LANE)

@@ -60,8 +60,8 @@ def product_kernel(
 ):  # fmt: skip
     """Compute c = a b, or c += a b with ADD, for a (rows, K) and b (K, N) of every channel.
 
-    ALIGNED divides the strides between channels. A program computes TILES tiles of rows, one after the other; TILES > 1
-    requires TERMS ≥ K.
+    ALIGNED is a number that divides the strides between channels. A program computes TILES tiles of rows, one after the
+    other; TILES > 1 requires TERMS ≥ K.
     """
     columns: tl.constexpr = (N + COLUMNS - 1) // COLUMNS
     groups = tl.cdiv(rows, ROWS * TILES) * columns
@@ -153,7 +153,7 @@ def sum_of_products(a: Tensor, b: Tensor) -> Tensor:
 
 
 def _precision(tensor: Tensor) -> str | None:
-    """Return the ``input_precision`` for Triton's ``tl.dot``, or None to use cuBLAS, if PyTorch allows TF32."""
+    """Return the ``input_precision`` for Triton's ``tl.dot``; None, which means cuBLAS, if PyTorch allows TF32."""
     if torch.backends.cuda.matmul.fp32_precision == "tf32":
         return None
     return "ieee" if tensor.device.type == "cpu" else "bf16x6"  # Triton's interpreter (CPU) supports no bf16x6.

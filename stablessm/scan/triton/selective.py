@@ -73,7 +73,7 @@ def _tile(layer: Selective) -> tuple[int, int]:
 def _tensors(layer: Selective) -> tuple[list[Tensor], Tensor, Tensor]:
     """Return the layer's tensors made contiguous, its resets as bytes, and the number of unpadded steps per sequence.
 
-    Without resets, any tensor takes their place.
+    Without resets, another tensor takes their place, which the kernels do not read.
     """
     tensors = [tensor.contiguous() for tensor in layer[:5]]
     reset = tensors[0] if layer.reset is None else layer.reset.contiguous().view(torch.uint8)

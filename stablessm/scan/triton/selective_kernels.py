@@ -3,7 +3,7 @@
 A program computes BLOCK channels of one sequence, step after step; the many programs of a layer hide the latency of a
 step. The forward pass writes the state before every cell of CELL steps. The backward pass visits the cells from the
 last to the first: it recomputes the states of a cell from its checkpoint into scratch memory, and then runs the adjoint
-through the cell. Gradients of B and C are sums over the channels of a program; the caller adds those of all programs.
+through the cell. A program sums the gradients of B and C over its channels; the caller adds the sums of all programs.
 """
 
 # mypy: allow-untyped-defs
@@ -21,10 +21,9 @@ NUMBERS = ("batch", "steps", "channels", "states", "cells", "limit")
 @triton.jit
 def _load_and_step(h, x, delta, rates, B, C, reset, row, channel, state, inside, has_state, channels, states, limit,
            RESET: tl.constexpr):  # fmt: skip
-    """Load the inputs of one step and compute the step for a block of channels; return states before and after, and
-    inputs.
+    """Load the inputs of one step and compute the step for a block of channels.
 
-    ``row`` is the index of the step.
+    Return the states before and after the step, and the inputs. ``row`` is the index of the step.
     """
     step = tl.load(delta + row * channels + channel, inside, 0.0)
     signal = tl.load(x + row * channels + channel, inside, 0.0)

@@ -12,7 +12,8 @@ in one matrix M.
   products (:mod:`.matmul`) require.
 - ``generate_kernel`` and ``toeplitz_kernel`` compute T, V and W, with powers in float64.
 - ``enter_kernel`` computes the state at the start of every chunk; ``leave_kernel`` is its backward pass.
-- ``diagonals_kernel`` and ``collect_kernel`` compute the gradients of decay, B, C and D from those of T, V and W.
+- ``diagonals_kernel`` and ``collect_kernel`` compute the gradients of decay, B, C and D from the gradients of T, V and
+  W.
 
 The last chunk may be short: its ``rest`` steps are followed by zeros. The state after it is the final state,
 decay^rest s + Σ_j V[LENGTH - rest + j] x[j].
@@ -40,9 +41,9 @@ def transpose_kernel(
     x, flat, x_b, x_t, x_c, batch, steps, channels, chunks, width,
     BACK: tl.constexpr, UNIT: tl.constexpr, LENGTH: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Copy x (batch, time, channel) to rows, one per channel, sequence and chunk, or (BACK) copy the rows to x.
+    """Copy x (batch, time, channel) to rows, one per channel, sequence and chunk; with BACK, copy the rows to x.
 
-    Steps after the end become zeros. BACK copies from the rows to x. UNIT states that the channels of x have stride 1.
+    Steps after the end become zeros. UNIT states that the channels of x have stride 1.
     """
     blocks = tl.cdiv(channels, BLOCK)
     tile = tl.program_id(0) // batch

@@ -116,8 +116,9 @@ def last(value):
 def compose(a_re, a_im, x_re, x_im, cut, SPREAD: tl.constexpr, CUTS: tl.constexpr, IS_COMPLEX: tl.constexpr):
     """Compose the maps y ↦ a y + x of the steps of a tile, first within each segment, then from segment to segment.
 
-    The first five results, (step of a segment, segment, BLOCK), start at the beginning of each segment and end at each
-    step. The other five, (segment, BLOCK), start at the beginning of the tile and end at the end of each segment.
+    Each composed map is five numbers: a (re, im), x (re, im) and the cut. The first five results, (step of a segment,
+    segment, BLOCK), are the maps from the beginning of a segment to each of its steps. The other five, (segment,
+    BLOCK), are the maps from the beginning of the tile to the end of each segment.
     """
     a_re, x_re = segments(a_re, SPREAD), segments(x_re, SPREAD)
     a_im, x_im = segments(a_im, SPREAD), segments(x_im, SPREAD)
