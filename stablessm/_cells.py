@@ -116,8 +116,8 @@ def _has_preamble(text: str, separator: str) -> bool:
 def preamble(rows: Sequence[Sequence[str]]) -> int:
     """Return the number of rows above the row of column names, such as rows with a title.
 
-    These rows have other numbers of cells or are padded. The row of column names has a word in every column, and
-    numbers or dates follow within two rows.
+    These rows have another number of cells, or are padded with empty cells. The row of column names has a word in every
+    column, and numbers or dates follow within two rows.
 
     >>> preamble([["Export of station 7"], ["load", "price"], ["1", "2"]])
     1
@@ -154,8 +154,10 @@ def below_preamble(rows: list[tuple[int, list[str]]]) -> tuple[list[tuple[int, l
 def above_notes(rows: list[tuple[int, list[str]]]) -> tuple[list[tuple[int, list[str]]], list[str]]:
     """Return the rows without notes below the table and repeated column names, and sentences that say what was removed.
 
-    A row below the table is a note if its first cell that is not empty is a word, in a column of dates, or in a column
-    of numbers and nothing else is in the row.
+    A row below the table is a note if its first cell that is not empty is a word, and one of these is true:
+
+    - the column of this cell contains dates;
+    - the column of this cell contains numbers, and all other cells of the row are empty.
 
     >>> table = [(1, ["day", "load"]), (2, ["2024-01-31", "1"]), (3, ["2024-02-01", "2"]), (4, ["Total", "3"])]
     >>> above_notes(table)[1]
@@ -297,9 +299,9 @@ def number(cell: str, decimal_commas: bool = False) -> float | None:
 
 
 def dates(cells: Sequence[str]) -> list[datetime | None]:
-    """Return the dates in the cells of a column (None for a missing date); an empty list if they are not dates.
+    """Return the dates in the cells of a column, with None for a missing date.
 
-    Return an empty list if a cell is neither a date nor missing. The dates are in ISO 8601, or all in the first of
+    The list is empty if a cell is neither a date nor missing. The dates are in ISO 8601, or all in the first of
     these forms that fits every cell: day.month.year, month/day/year, day/month/year, year/month/day, day-month-year. A
     time of day may follow. If day and month can be exchanged, the order with the more even steps is used, or else with
     the shorter time between the ends. A time with an offset is converted to UTC, so that daylight saving time does not
@@ -329,8 +331,8 @@ def dates(cells: Sequence[str]) -> list[datetime | None]:
 def _oddness(found: list[datetime | None]) -> tuple[bool, float, float]:
     """Return a sort key for one way to read a column's dates; the key is lower the more regular the dates are.
 
-    The tuple states whether a step leads back, the ratio of the longest step to the mean step, and the time between the
-    first and the last date.
+    The tuple states whether a date is before the previous date, the ratio of the longest step to the mean step, and the
+    time between the first and the last date.
     """
     first = next(filter(None, found))
     times = [(date - first).total_seconds() for date in found if date is not None]

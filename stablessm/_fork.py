@@ -5,8 +5,8 @@ does not notice a fork: the child inherits a list of threads that it does not ha
 waits for them forever. From ``import stablessm`` on, the threads of the forking thread are therefore ended before each
 fork. Parent and child then start new threads when they need them, for our kernels and for PyTorch's operations alike.
 
-A process that was forked after PyTorch had been loaded and imports stablessm only then may already have such a list.
-It is set to one thread, as PyTorch does in DataLoader workers, and our kernels keep out of OpenMP there.
+A process that was forked after PyTorch had been loaded and imports stablessm only then may already have such a list. It
+is set to one thread, as PyTorch does in DataLoader workers, and our kernels do not use OpenMP there.
 """
 
 from __future__ import annotations

@@ -29,9 +29,9 @@ def evaluate(
     The model is scored on a split of the task it was trained on, or of the same task with other data. Other data are
     standardized and their labels numbered as in training.
 
-    A forecast is also scored in the units of the data: root mean square and mean absolute error of each target. The
-    row "chance" scores the best constant prediction, "naive" scores a repetition of the last row. A remark is printed
-    for each of them that the model does not beat on the test split.
+    A forecast is also scored in the units of the data: root mean square and mean absolute error of each target. The row
+    "chance" scores the best constant prediction, "naive" scores a repetition of the last row. A remark is printed if
+    the model is not better than both on the test split.
 
     A language model has two columns of perplexities per token, per word (between white space) and per byte. For
     "carried", the state is carried from the start to the end of every document; for "windows", every window starts
@@ -99,7 +99,8 @@ def _lines(scores: dict[str, Any]) -> Iterator[str]:
 def _options_for_another_text(folder: Path, options: dict[str, str], changes: Mapping[str, str]) -> dict[str, str]:
     """Return the task options of the training, changed to score another text with the tokenizer of the model.
 
-    The vocabulary is left out, because the tokenizer decides it, and for a text by name also the separator.
+    The vocabulary is left out, because the tokenizer determines it. For a text that is given by name, the separator is
+    left out, too.
     """
     from stablessm.tasks.text_sources import NAMED
 

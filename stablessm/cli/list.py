@@ -25,8 +25,8 @@ def list_experiments(out: Runs = Path("runs")) -> list[dict[str, Any]]:
     """List the experiments, grouped by paper.
 
     Each line shows the id, the title, the duration of the size that gives verdicts (paper, or else reduced) and the
-    verdicts on the paper's claims. The verdicts come from your own runs in --out. Where there is none, they come from
-    the records that belong to this version of stablessm.
+    verdicts on the paper's claims. The verdicts come from your own runs in --out. For experiments that you have not
+    run, they come from the records that belong to this version of stablessm.
 
     Examples:
 

@@ -67,7 +67,7 @@ def measure(
     """Measure how long a model remembers.
 
     The memory function M(t) is the largest response to any input; random inputs and then gradient ascent search for it.
-    The result is its kind of decay, its time scales, and the distance to instability (the stability radius). Several
+    The result states how M(t) decays, its time scales, and the distance to instability (the stability radius). Several
     models, or the checkpoints of a training, are measured with the same options and drawn on one page.
 
     Examples:

@@ -63,7 +63,8 @@ def _is_model(folder: Path) -> bool:
 def _is_path(folder: Path) -> bool:
     """Return True if the user meant a name as a path and not as a model on the Hugging Face hub.
 
-    Names on the hub are NAME or OWNER/NAME. ``runs`` is where this command line writes.
+    Names on the hub are NAME or OWNER/NAME. A name ``runs/NAME`` is a path, because commands write to the folder
+    ``runs``.
     """
     parts = folder.parts
     return len(parts) > 2 or (len(parts) == 2 and (parts[0] == "runs" or folder.parent.is_dir()))

@@ -43,7 +43,8 @@ def predict(
     model's errors on the validation split, taken separately for each step, to the forecast. A horizon longer than that
     of the training feeds forecasts back as inputs.
 
-    A classifier gives the most likely class and the probability of each class; without data, of the test split.
+    A classifier gives the most likely class and the probability of each class. Without data, it classifies the test
+    split.
 
     Examples:
 

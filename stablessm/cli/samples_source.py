@@ -57,22 +57,23 @@ class SampleFile:
 
 
 def read_samples(path: Path, rows: int | None = None, dt: float | None = None, *, average: bool = False) -> SampleFile:
-    """Read the samples in ``path``. One column: values at evenly spaced times; two: time and value; more: time and one
-    value per output.
+    """Read the samples in the file ``path``.
 
-    Columns are separated by semicolons, tabs, bars, commas or spaces; a comma that is no separator is a decimal comma,
-    unless other numbers in the file have decimal points: it then divides thousands.
-    Complex values are written as ``(0.5+0.25j)``, ``0.5+0.25i``, or in two columns named ``re`` and ``im`` (or
-    ``x_re`` and ``x_im``). A column named ``noise``, ``sigma``, ``std`` or ``error`` holds standard deviations, and
-    one named ``weights`` weights. Lines without a number before the data, notes below the data, empty lines and
-    comments (``#``, ``%``, ``//``) are skipped. Lines with a missing value are left out, and times may be in any order.
-    Dates are read as seconds since the first date.
+    A file with one column contains values at evenly spaced times. Otherwise the first column is the time, and each
+    other column contains the values of one output.
+
+    Columns are separated by semicolons, tabs, bars, commas or spaces; a comma that is no separator is a decimal comma.
+    If other numbers in the file have decimal points, it divides thousands instead. Complex values are written as
+    ``(0.5+0.25j)``, ``0.5+0.25i``, or in two columns named ``re`` and ``im`` (or ``x_re`` and ``x_im``). A column named
+    ``noise``, ``sigma``, ``std`` or ``error`` contains standard deviations, and a column named ``weights`` contains
+    weights. Lines without a number before the data, notes below the data, empty lines and comments (``#``, ``%``,
+    ``//``) are skipped. Lines with a missing value are left out, and times may be in any order. Dates are read as
+    seconds since the first date.
 
     Args:
-        path: the file.
-        rows: number of samples, or of steps on a grid with gaps (default: all).
-        dt: time between the lines of a file without times (default: 1). A file with times refuses it.
-        average: average the values of a time that occurs more than once. Otherwise different values raise an error.
+        path: the file. rows: number of samples, or of steps on a grid with gaps (default: all). dt: time between the
+        lines of a file without times (default: 1). For a file with times, it raises an error. average: average the
+        values of a time that occurs more than once. Otherwise different values raise an error.
     """
     names, numbers, table, notes = _table(path)
     present = np.isfinite(table).all(axis=1)

@@ -179,9 +179,9 @@ def train(*, source: DataOptions, wanted: ModelOptions, training: TrainingOption
     """Train a model on a task or on your own data.
 
     The same command resumes an interrupted run. The output folder gets model/ (for stablessm.load and stablessm
-    measure), record.json, metrics.jsonl, checkpoints and TensorBoard events; with --replicas 8, it gets one such folder
-    for each model, replica-0 to replica-7, and the mean scores. A run that diverges stops at once, says which mode
-    diverged, and exits with code 1.
+    measure), record.json, metrics.jsonl, checkpoints and TensorBoard events; with --replicas 8, it gets a folder with
+    these files for each model, replica-0 to replica-7, and the mean scores. A run that diverges stops at once, says
+    which mode diverged, and exits with code 1.
 
     Examples:
 

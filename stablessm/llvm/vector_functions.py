@@ -154,7 +154,8 @@ class VectorMath:
     def _nearest(self, z: ir.Value) -> ir.Value:
         """Emit code for the whole number nearest to a small z.
 
-        The C library's function would be needed on old processors, and is not used.
+        Adding and subtracting a large number rounds z. A rounding instruction is not used, because on old processors
+        LLVM would replace it by a call of the C library.
         """
         b, large = self._emit.builder, self._all(1.5 * 2.0 ** (52 if self._double else 23))  # too large for a fraction
         return b.fsub(b.fadd(z, large), large)

@@ -28,8 +28,9 @@ def accelerate(model: Model) -> Model:
 
     Supported are Mamba, FalconMamba, Mamba2, Jamba and RecurrentGemma, and every model that contains their mixers. The
     weights stay where they are; only the computation of recurrent mixers and of linear layers is replaced. Nothing has
-    to be compiled. Prompts are computed in one pass, and may come in chunks: a call with a cache continues from its
-    state. Padding on either side changes no real token and no state. Generation, caches and training work as before.
+    to be compiled. Prompts are computed in one pass, and may come in chunks: a call with a cache continues from the
+    state in the cache. Padding on either side changes no real token and no state. Generation, caches and training work
+    as before.
 
     Args:
         model: a model of ``transformers``, or any module that contains such mixers.
@@ -169,7 +170,7 @@ def _head_mixer(
 ) -> Tensor:
     """Compute the forward pass of a Mamba2 mixer, in which all channels of a head have the same decay.
 
-    Each channel is computed as a channel with rates of its own.
+    The operator :func:`selective_scan` takes a rate for each channel and state, so the rate of a head is repeated.
     """
     if _recording(self, cache_params):
         return type(self).forward(self, hidden_states, cache_params, attention_mask, **kwargs)

@@ -48,7 +48,7 @@ class TiedDropout(nn.Module):
         self.p = p
 
     def forward(self, x: Tensor, onto: Tensor | None = None) -> Tensor:
-        """Drop random channels of each sequence in h (B, T, C) during training; if ``onto`` is given, add it to the
+        """Drop random channels of each sequence in x (B, T, C) during training; if ``onto`` is given, add it to the
         result.
         """
         if not self.training or not self.p:

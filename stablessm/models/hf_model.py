@@ -42,7 +42,7 @@ class StableSSMForCausalLM(PreTrainedModel, GenerationMixin):
 
     ``generate`` carries a state whose size does not grow with the text. Padding on the left or right does not change
     the outputs at real tokens, so each prompt of a batch generates what it would generate alone. The logits at padding
-    repeat the logits of the token before.
+    are the logits of the last real token before it.
 
     Importing this class registers it with the Auto classes. If ``AutoModelForCausalLM.from_pretrained`` reports that
     Transformers does not recognize the architecture ``stablessm``, run

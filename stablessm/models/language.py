@@ -69,8 +69,7 @@ class LanguageModel(SequenceModel):
         self._adjust(module)
 
     def _adjust(self, module: nn.Module) -> None:
-        """Replace PyTorch's default initial weights of one module by small embeddings, zero biases and scaled outputs,
-        as in GPT-2.
+        """Replace PyTorch's default initial weights of one module.
 
         Embeddings are small, biases are zero, and the weights of the outputs that blocks add to the residual stream are
         scaled down with the number of blocks, as in GPT-2.

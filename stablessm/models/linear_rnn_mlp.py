@@ -230,7 +230,8 @@ class LinearRNNMLP(SavedModel):
         d_output).
 
         Whitening speeds up training: without it, states near the frequencies of the input dominate and are nearly
-        redundant. Whitening is linear, so it is part of C in LRU-UA, section 2. Samples must be finite and not empty.
+        redundant. Whitening is linear, so it can be counted as a part of the matrix C in LRU-UA, section 2. Samples
+        must be finite and not empty.
         """
         if u.dim() != 3 or not u.numel() or not bool(u.isfinite().all()):
             raise ArgumentError("u", "finite numbers (B, T, d_input), at least one", _what(u))

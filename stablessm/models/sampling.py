@@ -61,7 +61,7 @@ def sample_tokens(
 def drawn(model: Any, prompt: Tensor, count: int, draw: Draw) -> Iterator[Tensor]:
     """Yield ``count`` tensors of tokens (B,), one after the other, which continue the prompts (B, T).
 
-    On a GPU, the next token overwrites a token.
+    On a GPU, all tensors share one memory, so each tensor is overwritten when the next is drawn.
     """
     with hold(model):
         logits, state = prompt, None

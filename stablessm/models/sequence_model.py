@@ -25,8 +25,9 @@ States: TypeAlias = tuple[Any, Any] | None
 class SequenceModel(SavedModel, ABC):
     """The base class of models: a :class:`~stablessm.models.SequenceStack`, pooling and a linear readout.
 
-    ``forward`` returns what is trained: one output per sequence, or one per step. ``sequence`` and ``step`` stream:
-    they return at every step the output of ``forward`` for the sequence up to that step, and the state.
+    ``forward`` returns the outputs on which the model is trained: one per sequence, or one per step. ``sequence`` and
+    ``step`` stream: they return at every step the output of ``forward`` for the sequence up to that step, and the
+    state.
     """
 
     config: ModelConfig | LanguageConfig
@@ -66,8 +67,8 @@ class SequenceModel(SavedModel, ABC):
     def predict(self, x: Tensor, *, lengths: Lengths = None, reset: Reset = None, dt: Dt = None) -> Tensor:
         """Compute the outputs in evaluation mode, without gradients; for a classifier, probabilities instead of logits.
 
-        The arguments are those of ``forward``, scaled as in training. ``stablessm.training.TrainedModel`` predicts from
-        data in their original units.
+        The arguments are those of ``forward``; inputs must be scaled as in training.
+        ``stablessm.training.TrainedModel`` predicts from data in their original units.
         """
         before = self.training
         try:

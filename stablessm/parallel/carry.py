@@ -62,8 +62,7 @@ class Affine:
     requires.
 
     Args:
-        factor: the shape of ``offset``, or (B, K, K) with ``matrix``, for states (B, K, W).
-        offset: (B, …).
+        factor: a tensor of the shape of ``offset``; with ``matrix``, (B, K, K) for states (B, K, W). offset: (B, …).
         matrix: whether factor · state is a matrix product instead of an elementwise product.
 
     >>> halve, add = Affine(torch.tensor(0.5), torch.tensor(0.0)), Affine(torch.tensor(1.0), torch.tensor(3.0))

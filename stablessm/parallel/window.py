@@ -23,8 +23,8 @@ def last_inputs(
 ) -> Affine:
     """Return how the steps x change the last K inputs of a filter, (B, K, W), as an affine map.
 
-    If x has K steps or more, the tail after x does not depend on the tail before; a shorter x shifts it. A reset at a
-    real step removes everything before it.
+    The last K inputs are called the *tail*. If x has K steps or more, the tail after x does not depend on the tail
+    before x; a shorter x shifts the earlier inputs. A reset at a real step removes everything before it.
 
     Args:
         function: from steps of x to inputs of the filter (…, W).

@@ -41,8 +41,8 @@ def export_step(
     The program has constant weights and uses only real numbers. x_t is (batch, d_input), or tokens (batch,) in int64;
     y_t is (batch, d_output). There is one state per layer, in the shape of the layer's state. A complex state is a pair
     of real numbers in a last dimension of 2, as ``torch.view_as_real`` returns it (ONNX has no complex arithmetic).
-    Pooling by the mean has two states: sum and count. A stream starts from states of zeros. The time step is the
-    layer's own; a dt for each sample is not exported.
+    Pooling by the mean has two states: sum and count. A stream starts from states of zeros. The program uses the
+    layer's own time step; a dt for each sample is not supported.
 
     Args:
         model: any model that :class:`Streamer` accepts. Its present weights are copied.

@@ -26,7 +26,7 @@ def constants(operation: ops.Operation) -> dict[str, np.ndarray]:
     """Return the constant arrays of an operation by name, such as its weights.
 
     A complex array is split in two; the arrays of a list are numbered. Taps come in the order of the delay line, oldest
-    first. ``first`` has, for each input, a filter that takes it.
+    first. ``first`` contains, for each input, the index of one filter that reads this input.
     """
     fields = operation._asdict()
     if isinstance(operation, ops.Taps):

@@ -59,8 +59,8 @@ class Rotate(NamedTuple):
 class Channels(NamedTuple):
     """A diagonal recurrence with N states for each of H channels, as in S4D, with its readout.
 
-    h = decay ⊙ h + gain ⊙ source, out = Re Σ_n weights_n h_n + skip ⊙ source. The values ``real`` and ``imag`` are h,
-    (H, N) flattened.
+    h = decay ⊙ h + gain ⊙ source, out = Re Σ_n weights_n h_n + skip ⊙ source. The values ``real`` and ``imag`` are the
+    two parts of h, with the H × N numbers in one dimension.
     """
 
     out: int

@@ -44,7 +44,7 @@ class Streamer:
     from the same state.
 
     Args:
-                model: one of the models below, with parameters in float32 or float64.
+        model: one of the models below, with parameters in float32 or float64.
         batch: number of streams that run together.
         backend: ``compiled``, ``numpy`` or ``auto`` (``compiled`` if llvmlite is installed).
 
@@ -182,7 +182,7 @@ class Streamer:
         return state.reshape(self.batch, *slot.shape)
 
     def _pairs(self, structure: Any, state: Any) -> list[tuple[Slot, Any]]:
-        """Yield pairs of a state of the program and the tensor that the caller gave for this state."""
+        """Return pairs of a state of the program and the tensor that the caller gave for this state."""
         if isinstance(structure, int):
             return [(self._program.slots[structure], state)]
         if structure is None:

@@ -17,15 +17,14 @@ _ENDING = "/ema"
 
 @final
 class Average:
-    """An exponential moving average of a model's parameters, with which the model can be evaluated instead of its own.
+    """An exponential moving average of a model's parameters, which can replace the parameters in an evaluation.
 
     After update t = 1, 2, … the average becomes d' · average + (1 - d') · parameters with d' = min(decay, t / (t + 9)),
     so that the initial weights are soon forgotten. Buffers are not averaged.
 
     Args:
-        trainee: The model. If its weights are in shards, the average is in shards too.
-        decay: The factor d.
-        prefix: Prefix of the names in a checkpoint that holds several averages.
+        trainee: The model. If its weights are in shards, the average is in shards too. decay: The largest value of d',
+        for example 0.999. prefix: Prefix of the names in a checkpoint that holds several averages.
 
     >>> from torch import nn
     >>> from stablessm.training.ranks import Ranks

@@ -62,8 +62,9 @@ class Carry:
         return output
 
     def settle(self, bad: Tensor) -> None:
-        """Keep the state after this step for the next step, or, if ``bad`` is 1, the state before it; never waits for
-        the GPU.
+        """Keep the state after this step for the next step; if ``bad`` is 1, keep the state before this step instead.
+
+        The host does not wait for the GPU.
         """
         if self.state is None:
             self.state = nested.mapped(Tensor.clone, self._after)

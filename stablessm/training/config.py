@@ -131,8 +131,9 @@ class TrainingConfig:
         return self.epochs * self.steps_per_epoch(batches) if self.steps is None else self.steps
 
     def steps_per_epoch(self, batches: int) -> int:
-        """Return the number of updates per epoch, given the number of batches; batches too few for an update are
-        dropped.
+        """Return the number of updates per epoch, given the number of batches.
+
+        With ``accumulate``, an update takes several batches; the last batches are dropped if they are too few.
         """
         if batches < self.accumulate:
             raise ArgumentError("accumulate", f"at most the {batches} batches of an epoch", self.accumulate)

@@ -86,14 +86,15 @@ class Watch:
     """Records losses and gradient norms on the device, without waiting for it, and detects steps at which training
     diverges.
 
-    A step is bad if its loss or gradient norm is not finite, or if the running mean of the loss is above the limit. The
-    weights of this mean fall by a tenth per step, so that a single spike may be ten times as high. From a bad step on,
-    ``bad`` is 1, which makes a fused optimizer skip its updates: the weights stay as they were at the bad step.
+    A step is bad if its loss or gradient norm is not finite, or if the running mean of the loss is above the limit. In
+    this mean, the weight of a loss falls by a tenth per step, so that a single loss may be about ten times the limit.
+    From a bad step on, ``bad`` is 1, which makes a fused optimizer skip its updates: the weights stay as they were at
+    the bad step.
 
     Args:
         replicas: Number of models that are trained as one computation. Losses, norms and ``bad`` then have the shape
             (replicas,).
-        forgiving: Skip the update of a model only at steps whose gradient is not finite; nothing else is bad.
+        forgiving: Only a step whose gradient is not finite is bad, and only the update of that step is skipped.
 
     >>> watch = Watch(torch.device("cpu"))
     >>> watch.start(torch.tensor(1.0), explode=10.0)

@@ -46,7 +46,7 @@ class Request:
 def requests() -> Iterator[Request]:
     """Return a context in which SIGINT and SIGTERM are recorded in a :class:`Request` instead of ending the process.
 
-    Outside the main thread it has no effect.
+    Outside the main thread, the context has no effect.
 
     >>> with requests() as request:
     ...     signal.raise_signal(signal.SIGTERM)

@@ -69,10 +69,10 @@ def train(
     ``config.seed + i``, in the folder ``replica-i``. If one replica diverges, the others continue.
 
     Args:
-        model: A module from inputs to outputs or to ``(outputs, state)``; for a task that carries the state, with a
-            method ``sequence(x, state, reset=…) -> (outputs, state)``. Or a function without arguments that returns
-            such a module; it is called for each replica after ``torch.manual_seed`` with its seed. From a given module,
-            all replicas start with its weights, and replica 0 is the module itself. Afterwards the module is on
+        model: A module that maps inputs to outputs or to ``(outputs, state)``, or a function without arguments that
+            returns such a module. A task that carries the state requires a method ``sequence(x, state, reset=…) ->
+            (outputs, state)``. A function is called for each replica after ``torch.manual_seed`` with its seed; a
+            module is replica 0, and all replicas start with its weights. After training, the module is on
             ``config.device`` (on the CPU if it was sharded) with the weights that ``config.select`` names.
         resume: ``True`` resumes from the last checkpoint, ``"last-good"`` from the previous one if the last is damaged;
             ``False`` starts again and removes the files of an earlier run.

@@ -77,7 +77,7 @@ class Hooks:
 
 @final
 class Cadence:
-    """Decides when a checkpoint is due: every ``steps`` steps, or by default after ``seconds``.
+    """Decides when a checkpoint is due: after every ``steps`` steps or, by default, when ``seconds`` have passed.
 
     The time between checkpoints is at least 20 times the time that writing a checkpoint takes.
     """
