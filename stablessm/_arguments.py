@@ -8,7 +8,7 @@ from collections.abc import Collection
 from numbers import Real
 from typing import Any
 
-from stablessm._errors import ArgumentError, unknown_name
+from stablessm._errors import ArgumentError, quoted, unknown_name
 
 
 def one_of(name: str, value: Any, allowed: Collection[str]) -> str:
@@ -38,9 +38,9 @@ def whole_number(name: str, value: Any, least: int = 1, most: int = MOST) -> int
     try:
         number = operator.index(value)
     except (TypeError, RuntimeError) as error:  # tensors raise a RuntimeError
-        raise ArgumentError(name, expected, repr(value)) from error
+        raise ArgumentError(name, expected, quoted(value)) from error
     if isinstance(value, bool) or not least <= number < most:
-        raise ArgumentError(name, expected if number < most else f"{expected} and below {most}", repr(value))
+        raise ArgumentError(name, expected if number < most else f"{expected} and below {most}", quoted(value))
     return number
 
 
@@ -59,5 +59,5 @@ def real_number(name: str, value: Any, low: float, high: float = math.inf, *, in
         above = "" if low == -math.inf else f" not below {low:g}" if include_low else f" above {low:g}"
         between = f"from {low:g} to below {high:g}" if include_low else f"between {low:g} and {high:g}"
         expected = f"a number {between}" if high < math.inf else f"a finite number{above}"
-        raise ArgumentError(name, expected, repr(value))
+        raise ArgumentError(name, expected, quoted(value))
     return float(value)

@@ -98,7 +98,7 @@ def unknown_name(argument: str, names: Iterable[str], got: object, expected: str
     """
     known = [str(name) for name in names]
     near = difflib.get_close_matches(str(got), known, 1) if isinstance(got, str) else []
-    error = ArgumentError(argument, expected or f"one of {', '.join(known)}", repr(got))
+    error = ArgumentError(argument, expected or f"one of {', '.join(known)}", quoted(got))
     if near:
         error.args = (f"{error} (did you mean {near[0]!r}?)",)
     return error

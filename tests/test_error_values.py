@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+import stablessm as ssm
 from stablessm import ArgumentError
 from stablessm import _checked as checked
 from stablessm._arguments import MOST as LARGEST
@@ -105,3 +106,22 @@ def test_what_numpy_makes_real_numbers_of(value, numeric):
 def test_whole_and_real_numbers_of_any_type(value, whole, number):
     assert checked._whole(value) is whole
     assert checked._number(value) is number
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda array: whole_number("horizon", array),
+        lambda array: real_number("tol", array, 0),
+        lambda array: ssm.memory_function(torch.nn.GRU(1, 2), 20, norm=array),
+        lambda array: ssm.constructions.exponential_sum("1/(1+t)", horizon=array, tol=1e-3),
+        lambda array: ssm.constructions.exponential_sum("1/(1+t)", 9, order=array),
+        lambda array: ssm.reparam.get("best", a=array),
+        lambda array: ssm.reconstruction.timestamp(torch.ones(1), array),
+        lambda array: ssm.linear_scan(torch.ones(1), torch.ones(1, 1, 1), backend=array),
+    ],
+)
+@pytest.mark.parametrize("make", [np.ones, torch.ones])
+def test_messages_describe_arrays_instead_of_printing_them(call, make):
+    with pytest.raises(ArgumentError, match=r"float(32|64) array of shape \(500, 40\), from 1 to 1$"):
+        call(make((500, 40)))

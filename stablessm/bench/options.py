@@ -10,7 +10,7 @@ from typing import Any, Self, TypeAlias, final
 import torch
 
 from stablessm._arguments import real_number, whole_number
-from stablessm._errors import ArgumentError
+from stablessm._errors import ArgumentError, quoted
 
 Sizes: TypeAlias = tuple[tuple[int, ...], ...]
 
@@ -38,7 +38,7 @@ class Options:
 
     def __post_init__(self) -> None:
         if self.device not in ("cpu", "cuda"):
-            raise ArgumentError("device", "cpu or cuda", repr(self.device))
+            raise ArgumentError("device", "cpu or cuda", quoted(self.device))
         if self.device == "cuda" and not torch.cuda.is_available():
             raise ArgumentError("device", "cpu, because PyTorch finds no CUDA device here", "'cuda'")
         real_number("seconds", self.seconds, 0)
@@ -73,7 +73,7 @@ class Options:
         """
         for name in self.dtypes or ():
             if name not in known:
-                raise ArgumentError("dtype", f"one of {', '.join(known)}", repr(name))
+                raise ArgumentError("dtype", f"one of {', '.join(known)}", quoted(name))
         return list(self.dtypes or default)
 
 

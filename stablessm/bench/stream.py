@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from stablessm._errors import ArgumentError
+from stablessm._errors import ArgumentError, quoted
 from stablessm._optional import require
 from stablessm.bench import machine, table
 from stablessm.bench.contest import failure
@@ -54,7 +54,7 @@ TAIL = {"median_us": 50.0, "p99_us": 99.0, "p99_9_us": 99.9, "max_us": 100.0}
 def run(options: Options) -> None:
     """Measure the latencies of all layers, print a table for each case, and update the record after each."""
     if options.device != "cpu":
-        raise ArgumentError("device", "cpu, because a streamer runs on the CPU", repr(options.device))
+        raise ArgumentError("device", "cpu, because a streamer runs on the CPU", quoted(options.device))
     widths = [size[0] for size in options.pick_sizes(SMOKE if options.smoke else WIDTHS, "WIDTH")]
     options.pick_dtypes(["float32"], ["float32"])
     steps = 400 if options.smoke else STEPS

@@ -7,7 +7,7 @@ from typing import Annotated, Any, final
 
 import typer
 
-from stablessm._errors import ArgumentError
+from stablessm._errors import ArgumentError, quoted
 from stablessm.cli.options import choices, pairs
 
 
@@ -53,7 +53,7 @@ class EngineOptions:
 
         slurm = pairs("--slurm", self.slurm)
         if self.on not in ("processes", "ray", "slurm"):
-            raise ArgumentError("--on", "processes, ray or slurm", repr(self.on))
+            raise ArgumentError("--on", "processes, ray or slurm", quoted(self.on))
         for option, where in {"address": "ray", "executor": "slurm", "minutes": "slurm", "slurm": "slurm"}.items():
             if getattr(self, option) is not None and self.on != where:
                 raise ArgumentError(f"--{option}", f"--on {where}", f"--on {self.on}")

@@ -9,7 +9,7 @@ from typing import Annotated, Any, final
 
 import typer
 
-from stablessm._errors import ArgumentError, NumericalError
+from stablessm._errors import ArgumentError, NumericalError, quoted
 from stablessm.cli import comparison, model_source, tables
 from stablessm.cli.options import TrustRemoteCode, grouped, refusing, slug
 from stablessm.cli.output import note
@@ -160,7 +160,7 @@ def _tokens(tokenizer: Any, words: str) -> dict[str, str]:
     for word in (word.strip() for word in words.split(",")):
         ids = tokenizer.encode(word, add_special_tokens=False)
         if not ids:
-            raise ArgumentError("--words", "words that the tokenizer knows, separated by commas", repr(word))
+            raise ArgumentError("--words", "words that the tokenizer knows, separated by commas", quoted(word))
         said = f"“{word}”" if len(ids) == 1 else f"the last of {len(ids)} tokens of “{word}”"
         token = str(ids[-1])
         names[token] = f"{names[token]}, {said}" if token in names else said

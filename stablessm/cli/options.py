@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from stablessm._errors import ArgumentError, printable
+from stablessm._errors import ArgumentError, printable, quoted
 
 
 def choices(*names: str) -> Callable[[str], list[str]]:
@@ -87,7 +87,7 @@ def pairs(flag: str, texts: Sequence[str] | None) -> dict[str, str]:
     for text in texts or ():
         key, equals, value = text.partition("=")
         if not equals or not key:
-            raise ArgumentError(flag, "KEY=VALUE", repr(text))
+            raise ArgumentError(flag, "KEY=VALUE", quoted(text))
         found[key.strip().replace("-", "_")] = value.strip()
     return found
 

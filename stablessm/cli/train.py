@@ -11,7 +11,7 @@ from typing import Annotated, Any, final
 import typer
 
 from stablessm._arguments import real_number
-from stablessm._errors import ArgumentError, printable, unknown_name
+from stablessm._errors import ArgumentError, printable, quoted, unknown_name
 from stablessm.cli.model_source import from_factory
 from stablessm.cli.options import Device, grouped, in_options, of_command, pairs
 from stablessm.cli.output import Unsuccessful
@@ -332,7 +332,7 @@ def _chosen_task(source: DataOptions) -> tuple[str, dict[str, str]]:
     else:
         kind, given = "series", {"file": str(data)} | ({} if target is None else {"target": target})
     if name not in (None, kind):
-        raise ArgumentError("TASK", f"no TASK, or {kind}, for this --data", repr(name))
+        raise ArgumentError("TASK", f"no TASK, or {kind}, for this --data", quoted(name))
     return kind, {**given, **options}
 
 

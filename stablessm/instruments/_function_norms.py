@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from stablessm._errors import ArgumentError
+from stablessm._errors import ArgumentError, quoted
 from stablessm.instruments._impulse_response import ImpulseResponse, is_linear, only_output
 from stablessm.instruments._weight_balls import Weights
 
@@ -71,7 +71,7 @@ def kernel_distance(model: nn.Module, target: Any, horizon: int, dt: float, like
     """Create the :class:`KernelDistance` between a model and a target over ``horizon`` time steps of length ``dt``."""
     for name, owner in (("model", model), ("target", target)):
         if not callable(getattr(owner, "kernel", None)):
-            raise ArgumentError(name, "a kernel(times) method (norm 'kernel_l1' is for linear maps)", repr(owner))
+            raise ArgumentError(name, "a kernel(times) method (norm 'kernel_l1' is for linear maps)", quoted(owner))
     discrete = counts_steps(model)
     steps = torch.arange(horizon if discrete else horizon + 1, dtype=torch.float64, device=like.device)
     weights = torch.full_like(steps, 1.0 if discrete else float(dt))

@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias, final
 import torch
 from torch import Tensor, nn
 
-from stablessm._errors import ArgumentError
+from stablessm._errors import ArgumentError, quoted
 
 Weights: TypeAlias = dict[str, Tensor]
 """Values of parameters by name; the values of P stacked models have a leading dimension P."""
@@ -39,7 +39,7 @@ def select(model: nn.Module, parameters: Sequence[str] | str | None) -> Weights:
         matches = {pattern: {name for name in trainable if fnmatchcase(name, pattern)} for pattern in patterns}
         for pattern, names in matches.items():
             if not names:
-                raise ArgumentError("parameters", f"names or patterns of {', '.join(trainable)}", repr(pattern))
+                raise ArgumentError("parameters", f"names or patterns of {', '.join(trainable)}", quoted(pattern))
         chosen = set().union(*matches.values())
     if not chosen:
         what = "a model that lists recurrent_parameters" if parameters == "recurrent" else "trainable parameters"

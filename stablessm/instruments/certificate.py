@@ -11,7 +11,7 @@ from torch import Tensor
 
 from stablessm._checked import checked
 from stablessm._display import Result
-from stablessm._errors import ArgumentError, NumericalError
+from stablessm._errors import ArgumentError, NumericalError, quoted
 from stablessm._typing import Time
 from stablessm.instruments._dense import spectral_bound, square_matrix
 
@@ -81,7 +81,7 @@ def lyapunov_certificate(W: Tensor | np.ndarray, *, time: Time = "continuous") -
     True
     """
     if time not in get_args(Time):
-        raise ArgumentError("time", "'continuous' or 'discrete'", repr(time))
+        raise ArgumentError("time", "'continuous' or 'discrete'", quoted(time))
     A = square_matrix("W", W)
     if not len(A):
         raise ArgumentError("W", "at least one state", "shape (0, 0)")

@@ -17,7 +17,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from stablessm._arguments import real_number
 from stablessm._checked import checked
-from stablessm._errors import ArgumentError
+from stablessm._errors import ArgumentError, quoted
 from stablessm.instruments._bad_values import Order, bad_entries, first_bad, is_bad, is_mask, is_spoilt
 from stablessm.instruments._divergence_calls import Call, Seen, first_bad_step, grows, sequence_first, within
 from stablessm.instruments._divergence_report import Divergence, DivergenceError, Phase
@@ -69,7 +69,7 @@ class DivergenceTrace:
         if not isinstance(model, nn.Module):
             raise ArgumentError("model", "an nn.Module, whose submodules can be watched", type(model).__name__)
         if when not in ("raise", "record"):
-            raise ArgumentError("when", "'raise' or 'record'", repr(when))
+            raise ArgumentError("when", "'raise' or 'record'", quoted(when))
         if limit is not None:
             real_number("limit", limit, 0)
         self.report: Divergence | None = None

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from stablessm._errors import ArgumentError
+from stablessm._errors import ArgumentError, quoted
 from stablessm.instruments.adapters.facts import by_step, is_transformer, state_name
 from stablessm.instruments.systems import Call, System, completed
 
@@ -145,4 +145,4 @@ def _picker(output: Output | None) -> Callable[[Any], Tensor]:
         return lambda out: out.logits
     if output is None:
         return lambda out: out.logits if "logits" in out else out.last_hidden_state
-    raise ArgumentError("output", "'logits', 'hidden' or a function of the model's output", repr(output))
+    raise ArgumentError("output", "'logits', 'hidden' or a function of the model's output", quoted(output))

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from stablessm._arguments import real_number, whole_number
 from stablessm._checked import Seed, Size, checked
-from stablessm._errors import ArgumentError, NumericalError
+from stablessm._errors import ArgumentError, NumericalError, quoted
 from stablessm._progress import working
 from stablessm.instruments import _linear, _supremum, huggingface
 from stablessm.instruments._precision import in_double
@@ -310,7 +310,7 @@ def default_unit(system: System, step: float) -> str:
 
 def _check(norm: str, bound: float, samples: int, ascent: int) -> None:
     if norm not in get_args(Norm):
-        raise ArgumentError("norm", f"one of {', '.join(get_args(Norm))}", repr(norm))
+        raise ArgumentError("norm", f"one of {', '.join(get_args(Norm))}", quoted(norm))
     real_number("bound", bound, 0)
     whole_number("samples", samples)
     whole_number("ascent", ascent, 0)

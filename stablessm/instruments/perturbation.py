@@ -16,7 +16,7 @@ from stablessm import record
 from stablessm._arguments import real_number, whole_number
 from stablessm._checked import Seed, Size, checked
 from stablessm._display import Result
-from stablessm._errors import ArgumentError
+from stablessm._errors import ArgumentError, quoted
 from stablessm.instruments import _axes
 from stablessm.instruments._function_norms import (
     Distance,
@@ -202,7 +202,7 @@ class Sweep:
     def __post_init__(self) -> None:
         for name, allowed in (("norm", Norm), ("weight_norm", WeightNorm), ("search", Search)):
             if (value := getattr(self, name)) not in get_args(allowed):
-                raise ArgumentError(name, f"one of {', '.join(get_args(allowed))}", repr(value))
+                raise ArgumentError(name, f"one of {', '.join(get_args(allowed))}", quoted(value))
         for name, least in (("samples", 1), ("steps", 1), ("horizon", 2)):
             whole_number(name, getattr(self, name), least)
         if self.dt is not None:

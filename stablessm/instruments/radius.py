@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from stablessm._checked import checked
 from stablessm._display import Result
-from stablessm._errors import ArgumentError
+from stablessm._errors import ArgumentError, quoted
 from stablessm._typing import Time
 from stablessm.instruments._dense import distance_to_instability, square_matrix
 from stablessm.instruments.modes import mapped_weight
@@ -83,10 +83,10 @@ def stability_radius(x: nn.Module | Tensor | np.ndarray, *, time: Time | None = 
     """
     if isinstance(x, nn.Module):
         if time is not None:
-            raise ArgumentError("time", "None with a model, whose maps know their time", repr(time))
+            raise ArgumentError("time", "None with a model, whose maps know their time", quoted(time))
         return nearest_boundary(x).distance
     if time not in (None, *get_args(Time)):
-        raise ArgumentError("time", "'continuous' or 'discrete'", repr(time))
+        raise ArgumentError("time", "'continuous' or 'discrete'", quoted(time))
     return distance_to_instability(square_matrix("x", x), time or "continuous")
 
 

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from stablessm._arguments import one_of
 from stablessm._checked import Size, checked
-from stablessm._errors import ArgumentError
+from stablessm._errors import ArgumentError, quoted
 from stablessm._typing import Time, Times
 from stablessm.layers import activations, initialize
 from stablessm.layers.base import SequenceLayer
@@ -130,7 +130,9 @@ class ContinuousRNN(SequenceLayer):
     def kernel(self, times: Times) -> Tensor:
         """Return the kernel C e^{W t} U of a linear RNN: (len(times), d_output, d_input)."""
         if self.activation != "linear":
-            raise ArgumentError("activation", "'linear', since only a linear layer has a kernel", repr(self.activation))
+            raise ArgumentError(
+                "activation", "'linear', since only a linear layer has a kernel", quoted(self.activation)
+            )
         W = self.recurrent_matrix()
         C, U, times = self.C.to(W.dtype), self.U.to(W.dtype), times.to(W.dtype)
         if self.recurrence == "dense":

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from stablessm._checked import Size, checked
-from stablessm._errors import ArgumentError
+from stablessm._errors import ArgumentError, quoted
 from stablessm._renamed import renamed
 from stablessm._typing import Time, Times
 from stablessm.layers import activations, discretize, initialize
@@ -74,7 +74,7 @@ class RealSSM(DiagonalLayer):
         super().__init__(d_input, d_output, (d_state,), complex_state=False, map=map, time=time, mode=mode)
         for name, value in (("dt", dt), ("discretization", discretization)):
             if time == "discrete" and value is not None:
-                raise ArgumentError(name, "None in discrete time", repr(value))
+                raise ArgumentError(name, "None in discrete time", quoted(value))
         self.dt, self.discretization = 1.0 if dt is None else float(dt), discretization or "zoh"
         self.activation, self.average = activation, average
         if not 0 < self.dt < math.inf:
@@ -136,7 +136,9 @@ class RealSSM(DiagonalLayer):
         With ``average``, it is C e^{λ t} |Λ| B, or C λ^k (1 - Λ) B.
         """
         if self.activation != "linear":
-            raise ArgumentError("activation", "'linear', since only a linear layer has a kernel", repr(self.activation))
+            raise ArgumentError(
+                "activation", "'linear', since only a linear layer has a kernel", quoted(self.activation)
+            )
         if self.time == "continuous":
             modes = torch.exp(self.eigenvalues() * times[:, None].to(self._parameter_dtype()))
         else:

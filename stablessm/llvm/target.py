@@ -12,7 +12,7 @@ import platform
 
 from llvmlite import binding as llvm
 
-from stablessm._errors import ArgumentError
+from stablessm._errors import ArgumentError, quoted
 
 VARIABLE = "STABLESSM_CPU"
 HOST = "host"
@@ -39,7 +39,7 @@ def cpu_name() -> str:
     machine = {"amd64": "x86_64", "arm64": "aarch64"}.get(platform.machine().lower(), platform.machine().lower())
     known = _NEEDED.get(machine, {})
     if name not in known:
-        raise ArgumentError(VARIABLE, f"one of {', '.join(map(repr, (HOST, *known)))}", repr(name))
+        raise ArgumentError(VARIABLE, f"one of {', '.join(map(repr, (HOST, *known)))}", quoted(name))
     features = llvm.get_host_cpu_features()
     missing = [feature for feature in known[name] if not features.get(feature)]
     if missing:

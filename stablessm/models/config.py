@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal, Self, TypeAlias, get_args
 from stablessm import _renamed
 from stablessm._arguments import one_of, whole_number
 from stablessm._checked import checked
-from stablessm._errors import ArgumentError, unknown_name
+from stablessm._errors import ArgumentError, quoted, unknown_name
 from stablessm.models import mixers
 from stablessm.models.norms import Norm
 from stablessm.reparam import Reparameterization
@@ -79,7 +79,7 @@ class StackConfig:
         if isinstance(self.map, Reparameterization):
             time = mixers.map_time(self.mixer, self.mixer_options)
             if time not in (None, self.map.time):
-                raise ArgumentError("map", f"a {time}-time map, for the mixer {self.mixer!r}", repr(self.map))
+                raise ArgumentError("map", f"a {time}-time map, for the mixer {self.mixer!r}", quoted(self.map))
             if self.map_options:
                 raise ArgumentError("map_options", "none, since map is an instance", self.map_options)
             self._set("map_options", dict(vars(self.map)))

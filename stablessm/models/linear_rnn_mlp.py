@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from stablessm._arguments import whole_number
 from stablessm._checked import Size, checked
-from stablessm._errors import ArgumentError
+from stablessm._errors import ArgumentError, quoted
 from stablessm._typing import Dt, Lengths, Reset, State
 from stablessm.layers import LRU
 from stablessm.layers.storage import SavedModel, saved
@@ -128,7 +128,7 @@ class PointwiseMLP(nn.Module):
     def __init__(self, d_input: int, hidden: Sequence[int], d_output: int) -> None:
         super().__init__()
         if not isinstance(hidden, Sequence) or not hidden:
-            raise ArgumentError("hidden", "one width or more", repr(hidden))
+            raise ArgumentError("hidden", "one width or more", quoted(hidden))
         d_output = whole_number("d_output", d_output)
         widths = (whole_number("d_input", d_input), *(whole_number("hidden", width) for width in hidden))
         self.inputs, self.outputs = Whitening(d_input), Units(d_output)

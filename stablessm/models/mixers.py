@@ -11,7 +11,7 @@ from torch import nn
 
 from stablessm import _renamed
 from stablessm._checked import checked
-from stablessm._errors import ArgumentError, unknown_name
+from stablessm._errors import ArgumentError, quoted, unknown_name
 from stablessm._typing import Time
 from stablessm.layers import HGRN, LRU, RGLRU, S4D, MinGRU, MinLSTM, RealSSM, SelectiveSSM, initialize
 from stablessm.layers.rg_lru import SHARPNESS
@@ -135,7 +135,7 @@ def register_mixer(name: str, factory: Factory, *, overwrite: bool = False) -> N
     >>> del _factories["rnn"]
     """
     if (name in _factories and not overwrite) or name.startswith(GATED):
-        raise ArgumentError("name", f"a new name (or overwrite=True), not starting with {GATED!r}", repr(name))
+        raise ArgumentError("name", f"a new name (or overwrite=True), not starting with {GATED!r}", quoted(name))
     _factories[name] = factory
 
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from stablessm._arguments import MOST
 from stablessm._checked import checked
-from stablessm._errors import ArgumentError
+from stablessm._errors import ArgumentError, quoted
 from stablessm.instruments.adapters.facts import evaluating
 from stablessm.models.states import tensors
 
@@ -54,7 +54,7 @@ def _each(shapes: Sequence[Any]) -> Iterator[tuple[int, ...]]:
     """Yield every shape, whether ``shapes`` is a single shape or a sequence of shapes."""
     expected = "a shape such as (8, 1024, 64), of positive whole numbers, or several shapes"
     if not isinstance(shapes, Sequence) or isinstance(shapes, str) or not shapes:
-        raise ArgumentError("shapes", expected, repr(shapes))
+        raise ArgumentError("shapes", expected, quoted(shapes))
     single = all(isinstance(size, int) and not isinstance(size, bool) for size in shapes)
     for shape in [shapes] if single else shapes:
         if (
@@ -62,7 +62,7 @@ def _each(shapes: Sequence[Any]) -> Iterator[tuple[int, ...]]:
             or not shape
             or not all(isinstance(size, int) and 0 < size < MOST for size in shape)
         ):
-            raise ArgumentError("shapes", expected, repr(shape))
+            raise ArgumentError("shapes", expected, quoted(shape))
         yield tuple(shape)
 
 

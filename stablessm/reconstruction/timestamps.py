@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from stablessm._checked import checked
-from stablessm._errors import ArgumentError, NumericalError
+from stablessm._errors import ArgumentError, NumericalError, quoted
 from stablessm.reconstruction import _checks
 from stablessm.reconstruction._checks import Array
 
@@ -37,7 +37,7 @@ def timestamp(state0: Array, lam0: float) -> Tensor:
     """
     x = _checks.finite("state0", state0)
     if isinstance(lam0, bool) or not isinstance(lam0, float) or not 0 < lam0 < 1:
-        raise ArgumentError("lam0", "a real number between 0 and 1", repr(lam0))
+        raise ArgumentError("lam0", "a real number between 0 and 1", quoted(lam0))
     if x.is_complex():
         if bool(x.imag.any()):
             raise ArgumentError("state0", "real numbers, since λ₀ and its input are", "an imaginary part")

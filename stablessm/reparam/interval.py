@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from numbers import Real
 from typing import Any, final
 
 import torch
@@ -53,5 +54,5 @@ class Interval(tuple[float, float]):
 
 def require(argument: str, value: float, allowed: Interval) -> None:
     """Raise an ArgumentError that names the argument, unless the value lies in the allowed interval."""
-    if not allowed._inside(value, 0.0):
+    if not isinstance(value, Real) or not allowed._inside(value, 0.0):
         raise ArgumentError(argument, f"a number in {allowed}", value)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import TypeVar, get_args
 
 from stablessm._checked import checked
-from stablessm._errors import ArgumentError, unknown_name
+from stablessm._errors import ArgumentError, quoted, unknown_name
 from stablessm._typing import Time
 from stablessm.reparam import _continuous, _discrete
 from stablessm.reparam.base import Reparameterization
@@ -53,7 +53,7 @@ def names(time: Time = "continuous") -> tuple[str, ...]:
     ('direct', 'clip', 'relu', 'exp', 'softplus', 'tanh', 'best')
     """
     if not isinstance(time, str) or time not in get_args(Time):
-        raise ArgumentError("time", " or ".join(map(repr, get_args(Time))), repr(time))
+        raise ArgumentError("time", " or ".join(map(repr, get_args(Time))), quoted(time))
     return tuple(name for kind, name in _factories if kind == time)
 
 
@@ -61,9 +61,9 @@ def names(time: Time = "continuous") -> tuple[str, ...]:
 def register(name: str, factory: Callable[..., Reparameterization], *, time: Time, overwrite: bool = False) -> None:
     """Add a map to the table, so that ``get(name, time, **options)`` returns ``factory(**options)``."""
     if not isinstance(name, str) or (name in names(time) and not overwrite):
-        raise ArgumentError("name", f"a new {time} name (or overwrite=True)", repr(name))
+        raise ArgumentError("name", f"a new {time} name (or overwrite=True)", quoted(name))
     if not callable(factory) or getattr(factory, "time", time) != time:
-        raise ArgumentError("factory", f"a class or function that returns a {time}-time map", repr(factory))
+        raise ArgumentError("factory", f"a class or function that returns a {time}-time map", quoted(factory))
     _factories[time, name] = factory
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, final, get_args
 import numpy as np
 
 from stablessm import record
-from stablessm._errors import ArgumentError
+from stablessm._errors import ArgumentError, quoted
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -52,7 +52,7 @@ class Series:
         if len(self.x) != len(self.y):
             raise ArgumentError("y", f"{len(self.x)} numbers (as x)", len(self.y))
         if self.style not in get_args(Style):
-            raise ArgumentError("style", f"one of {', '.join(get_args(Style))}", repr(self.style))
+            raise ArgumentError("style", f"one of {', '.join(get_args(Style))}", quoted(self.style))
 
 
 @final

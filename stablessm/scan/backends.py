@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 
 from stablessm import _fork, _renamed
-from stablessm._errors import ArgumentError, BackendUnavailableError, unknown_name
+from stablessm._errors import ArgumentError, BackendUnavailableError, quoted, unknown_name
 from stablessm._optional import why_missing
 from stablessm.scan.dispatch import constant_result
 from stablessm.scan.protocol import Backend
@@ -114,9 +114,9 @@ def resolve(backend: str, device: torch.device) -> str:
     'reference'
     """
     if not isinstance(backend, str):
-        raise ArgumentError("backend", f"'auto' or one of {', '.join(map(repr, NAMES))}", repr(backend))
+        raise ArgumentError("backend", f"'auto' or one of {', '.join(map(repr, NAMES))}", quoted(backend))
     if not isinstance(device, torch.device):
-        raise ArgumentError("device", "a torch.device", repr(device))
+        raise ArgumentError("device", "a torch.device", quoted(device))
     if backend == "auto":
         fast = next((name for name, row in _TABLE.items() if row.device == device.type), "reference")
         return fast if _why_not(fast) is None else "reference"

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from stablessm._arguments import whole_number
-from stablessm._errors import ArgumentError
+from stablessm._errors import ArgumentError, quoted
 from stablessm._typing import Lengths
 from stablessm.scan.protocol import DiagonalSSM, Recurrence
 
@@ -249,7 +249,7 @@ def check_flags(**flags: bool) -> None:
     """Raise an error unless every flag is the bool True or False, because even the text "False" is true in Python."""
     for name, flag in flags.items():
         if flag is not True and flag is not False:
-            raise ArgumentError(name, "True or False", repr(flag))
+            raise ArgumentError(name, "True or False", quoted(flag))
 
 
 def as_lengths(lengths: Lengths, device: torch.device) -> Tensor | None:

@@ -7,7 +7,7 @@ from functools import partial, singledispatch
 import torch
 from torch import Tensor, nn
 
-from stablessm._errors import ArgumentError
+from stablessm._errors import ArgumentError, quoted
 from stablessm.constructions.filters.layer import ChannelGroup, RecurrentConvolution
 from stablessm.constructions.pointwise._stack import LayerStack
 from stablessm.constructions.series.model import VolterraSSM
@@ -234,7 +234,7 @@ def _(module: nn.Linear, program: Program, x: int) -> int:
 @_add.register
 def _(module: nn.GELU, program: Program, x: int) -> int:
     if module.approximate != "none":
-        raise ArgumentError("model", "GELU without approximation", repr(module.approximate))
+        raise ArgumentError("model", "GELU without approximation", quoted(module.approximate))
     return program.pointwise(x, "gelu")
 
 

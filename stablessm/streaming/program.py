@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from stablessm._errors import ArgumentError
+from stablessm._errors import ArgumentError, quoted
 
 
 class Affine(NamedTuple):
@@ -265,7 +265,7 @@ class Program:
         if function == "linear":
             return source
         if function not in FUNCTIONS:
-            raise ArgumentError("model", f"activations among {', '.join(FUNCTIONS[:6])}", repr(function))
+            raise ArgumentError("model", f"activations among {', '.join(FUNCTIONS[:6])}", quoted(function))
         out = self.value(self.sizes[source])
         self.operations.append(Pointwise(out, source, function))
         return out

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias, final
 
 from stablessm._arguments import whole_number
-from stablessm._errors import ArgumentError
+from stablessm._errors import ArgumentError, quoted
 from stablessm.sweeps.job import Job
 from stablessm.sweeps.worker import Outcome
 
@@ -105,5 +105,5 @@ def memory(text: str) -> int:
     """
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]B)?", text.strip(), re.IGNORECASE)
     if match is None:
-        raise ArgumentError("--memory", "a number with KB, MB, GB or TB", repr(text))
+        raise ArgumentError("--memory", "a number with KB, MB, GB or TB", quoted(text))
     return round(float(match[1]) * _UNITS[(match[2] or "").upper()])

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias, final
 
-from stablessm._errors import ArgumentError
+from stablessm._errors import ArgumentError, quoted
 from stablessm.experiments import catalog
 from stablessm.experiments.frame.base import Plan, Size
 
@@ -57,5 +57,5 @@ def expand(experiment: str, size: Size, out: Path, changes: Changes, sweep: str 
     names = list(Plan.of(catalog.get(experiment), size, out, dict(changes)).jobs())
     for name in names:
         if not _NAME.fullmatch(name):
-            raise ArgumentError("jobs", "names of letters, digits and . _ = + -", repr(name))
+            raise ArgumentError("jobs", "names of letters, digits and . _ = + -", quoted(name))
     return [Job(experiment, size, str(out.resolve()), changes, name, sweep) for name in names]

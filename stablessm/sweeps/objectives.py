@@ -14,7 +14,7 @@ from typing import Any, Literal, Protocol, TypeAlias, final
 import numpy as np
 
 from stablessm import record
-from stablessm._errors import ArgumentError
+from stablessm._errors import ArgumentError, quoted
 from stablessm.experiments import catalog
 from stablessm.experiments.frame.base import Size, execute
 from stablessm.experiments.frame.settings import changed
@@ -71,7 +71,9 @@ class OfExperiment:
     def __post_init__(self) -> None:
         stage, array, how = self._parts()
         if not stage or not array or how not in _REDUCE:
-            raise ArgumentError("--objective", f"STAGE/ARRAY:HOW, with HOW one of {', '.join(_REDUCE)}", repr(self.of))
+            raise ArgumentError(
+                "--objective", f"STAGE/ARRAY:HOW, with HOW one of {', '.join(_REDUCE)}", quoted(self.of)
+            )
 
     def _parts(self) -> tuple[str, str, str]:
         place, _, how = self.of.partition(":")

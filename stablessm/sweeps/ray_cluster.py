@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, final
 
 from stablessm import _telemetry
-from stablessm._errors import ArgumentError
+from stablessm._errors import ArgumentError, quoted
 from stablessm._optional import require
 from stablessm.sweeps import worker
 from stablessm.sweeps.engine import Resources, Retrying, Workers
@@ -35,7 +35,7 @@ class RayCluster(Retrying):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.address is not None and not _answers(self.address):
-            raise ArgumentError("--address", "auto, or the address of a Ray cluster that answers", repr(self.address))
+            raise ArgumentError("--address", "auto, or the address of a Ray cluster that answers", quoted(self.address))
         require("ray", "--on ray")
 
     @contextmanager
@@ -88,7 +88,7 @@ class RayCluster(Retrying):
             ray.init(address=self.address or "auto", **options)
         except ConnectionError as error:
             if self.address is not None:
-                raise ArgumentError("--address", "the address of a Ray cluster", repr(self.address)) from error
+                raise ArgumentError("--address", "the address of a Ray cluster", quoted(self.address)) from error
             room = {} if self.jobs is None else {"num_cpus": self.jobs * self.resources.cpus}
             with worker.environment(_telemetry.ray()):
                 ray.init(include_dashboard=False, **options, **room)

@@ -15,7 +15,7 @@ from stablessm import _locks as locks
 from stablessm import record
 from stablessm._arguments import whole_number
 from stablessm._display import Result
-from stablessm._errors import ArgumentError
+from stablessm._errors import ArgumentError, quoted
 from stablessm._optional import require
 from stablessm.sweeps.objectives import Objective
 
@@ -48,7 +48,7 @@ class Range:
         """Return the range that a text describes, such as ``lr=log:1e-4:1e-1``."""
         match = re.fullmatch(r"\s*([^=\s]+)\s*=\s*(\w+):(.+)", text)
         if match is None or match[2] not in get_args(Kind):
-            raise ArgumentError(option, _EXPECTED, repr(text))
+            raise ArgumentError(option, _EXPECTED, quoted(text))
         name, kind, rest = match[1], match[2], match[3]
         if kind == "choice":
             return Range(name, "choice", choices=tuple(part.strip() for part in rest.split(",") if part.strip()))
@@ -56,9 +56,9 @@ class Range:
         try:
             low, high = (number(part) for part in rest.split(":"))
         except ValueError as error:
-            raise ArgumentError(option, _EXPECTED, repr(text)) from error
+            raise ArgumentError(option, _EXPECTED, quoted(text)) from error
         if not low < high or (kind == "log" and low <= 0):
-            raise ArgumentError(option, "LOW below HIGH" + (", both above 0" if kind == "log" else ""), repr(text))
+            raise ArgumentError(option, "LOW below HIGH" + (", both above 0" if kind == "log" else ""), quoted(text))
         return Range(name, kind, low, high)  # type: ignore[arg-type]
 
     def suggest(self, trial: Any) -> str:

@@ -11,7 +11,7 @@ from typing import Any, Literal, final
 
 from stablessm import record
 from stablessm._arguments import whole_number
-from stablessm._errors import ArgumentError
+from stablessm._errors import ArgumentError, quoted
 from stablessm._optional import require
 from stablessm.experiments.frame.stages import JOBS
 from stablessm.sweeps import notes, worker
@@ -44,7 +44,7 @@ class Slurm(Retrying):
         super().__post_init__()
         whole_number("--minutes", self.minutes)
         if self.executor not in _POLL:
-            raise ArgumentError("--executor", "slurm or local", repr(self.executor))
+            raise ArgumentError("--executor", "slurm or local", quoted(self.executor))
         require("submitit", "--on slurm")
 
     @contextmanager

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from stablessm._arguments import real_number
-from stablessm._errors import ArgumentError, unknown_name
+from stablessm._errors import ArgumentError, quoted, unknown_name
 from stablessm._typing import takes_tensor
 
 Rho: TypeAlias = Callable[[Tensor], Tensor]
@@ -235,7 +235,7 @@ def get(kernel: str | Rho, dt: float, options: dict[str, float]) -> Rho:
     elif callable(kernel):
         found, name = kernel, "a kernel given as a function"
     else:
-        raise ArgumentError("kernel", "a name or a function", repr(kernel))
+        raise ArgumentError("kernel", "a name or a function", quoted(kernel))
     known = [field.name for field in fields(found)] if isinstance(found, type) else []
     for option, value in options.items():
         if option not in known:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from stablessm._arguments import real_number
 from stablessm._checked import checked
-from stablessm._errors import ArgumentError
+from stablessm._errors import ArgumentError, quoted
 from stablessm.targets.base import Target
 
 Solver: TypeAlias = Literal["euler", "rk4"]
@@ -55,7 +55,7 @@ class LotkaVolterra(Target):
         for name in ("a", "b", "c", "d", "dt"):
             object.__setattr__(self, name, real_number(name, getattr(self, name), 0))
         if self.solver not in get_args(Solver):
-            raise ArgumentError("solver", " or ".join(map(repr, get_args(Solver))), repr(self.solver))
+            raise ArgumentError("solver", " or ".join(map(repr, get_args(Solver))), quoted(self.solver))
         if len(self.start) != 2:
             raise ArgumentError("start", "two numbers", self.start)
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from stablessm._checked import checked
-from stablessm._errors import ArgumentError
+from stablessm._errors import ArgumentError, quoted
 from stablessm.layers import activations
 from stablessm.targets.base import Target
 from stablessm.targets.kernels import Polynomial, Rho
@@ -63,7 +63,7 @@ class NonlinearFunctional(Target):
         object.__setattr__(self, "dt", self.linear.dt)
         sigma = activations.get(nonlinearity).value if isinstance(nonlinearity, str) else nonlinearity
         if float(sigma(torch.zeros(1, dtype=torch.float64))) != 0:
-            raise ArgumentError("nonlinearity", "a function with σ(0) = 0", repr(nonlinearity))
+            raise ArgumentError("nonlinearity", "a function with σ(0) = 0", quoted(nonlinearity))
         object.__setattr__(self, "sigma", sigma)
 
     def _respond(self, x: Tensor) -> Tensor:

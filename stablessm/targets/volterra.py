@@ -12,7 +12,7 @@ from torch import Tensor
 
 from stablessm._arguments import real_number
 from stablessm._checked import checked
-from stablessm._errors import ArgumentError
+from stablessm._errors import ArgumentError, quoted
 from stablessm.scan import causal_convolution
 from stablessm.targets import kernels
 from stablessm.targets.base import Target
@@ -55,7 +55,7 @@ class Volterra(Target):
     def __init__(self, terms: Sequence[Sequence[str | Rho]], *, dt: float = 1.0) -> None:
         object.__setattr__(self, "dt", real_number("dt", dt, 0))
         if isinstance(terms, str) or not terms or any(isinstance(term, str) or not term for term in terms):
-            raise ArgumentError("terms", "a list of lists of kernels, none of them empty", repr(terms))
+            raise ArgumentError("terms", "a list of lists of kernels, none of them empty", quoted(terms))
         found = tuple(tuple(kernels.get(kernel, self.dt, {}) for kernel in term) for term in terms)
         object.__setattr__(self, "terms", found)
 

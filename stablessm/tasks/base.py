@@ -14,7 +14,7 @@ from torch import Tensor
 
 from stablessm._arguments import whole_number
 from stablessm._checked import Seed, Size, checked
-from stablessm._errors import ArgumentError
+from stablessm._errors import ArgumentError, quoted
 from stablessm._parts import nth_part
 from stablessm._typing import Device
 from stablessm.scan.checks import check_tensor
@@ -300,7 +300,7 @@ class Task(ABC):
 
     def _size(self, split: Split) -> int:
         if not isinstance(split, str) or split not in SPLITS:
-            raise ArgumentError("split", f"one of {', '.join(SPLITS)}", repr(split))
+            raise ArgumentError("split", f"one of {', '.join(SPLITS)}", quoted(split))
         return self.sizes.get(split, 0)
 
 

@@ -11,7 +11,7 @@ from typing import Any, Self, TypeAlias, final
 
 import numpy as np
 
-from stablessm._errors import ArgumentError
+from stablessm._errors import ArgumentError, quoted
 from stablessm.tasks.base import SPLITS
 
 Labeled: TypeAlias = list[tuple[str, int]]
@@ -121,7 +121,7 @@ class Corpus:
             if word not in known:
                 near = difflib.get_close_matches(word, self.vocabulary) or self.vocabulary[len(SPECIAL) :][:3]
                 expected = f"words that the model knows, such as {', '.join(map(repr, near))}"
-                raise ArgumentError("words", expected, repr(word))
+                raise ArgumentError("words", expected, quoted(word))
         return [known[word] for word in words]
 
 

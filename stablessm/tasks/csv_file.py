@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeAlias, final
 import numpy as np
 
 from stablessm import _cells
-from stablessm._errors import ArgumentError, MissingPackageError
+from stablessm._errors import ArgumentError, MissingPackageError, quoted
 from stablessm._optional import require
 from stablessm.tasks import sources
 
@@ -48,7 +48,7 @@ class Table:
     def column(self, name: str, option: str) -> int:
         """Return the index of a column by its name; an error names ``option``, the option that selected the column."""
         if name not in self.header:
-            raise ArgumentError(option, f"a column of {self.file}: {', '.join(self.header)}", repr(name))
+            raise ArgumentError(option, f"a column of {self.file}: {', '.join(self.header)}", quoted(name))
         return self.header.index(name)
 
     def numeric(self) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from stablessm._arguments import whole_number
-from stablessm._errors import ArgumentError
+from stablessm._errors import ArgumentError, quoted
 from stablessm.targets import TARGETS, Target
 from stablessm.tasks import counter
 from stablessm.tasks.base import Batch, Inputs, Outputs, Split
@@ -64,7 +64,7 @@ class Functional(SyntheticTask):
         target = options.target
         if isinstance(target, str):
             if target not in TARGETS:
-                raise ArgumentError("target", f"one of {', '.join(TARGETS)}, or a target", repr(target))
+                raise ArgumentError("target", f"one of {', '.join(TARGETS)}, or a target", quoted(target))
             target = TARGETS[target](dt=options.dt, **(options.settings or {}))
         elif options.settings:
             raise ArgumentError("settings", "no value for a target that is not given by name", options.settings)

@@ -8,7 +8,7 @@ from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from stablessm._checked import checked, require, rule_of
-from stablessm._errors import ArgumentError
+from stablessm._errors import ArgumentError, quoted
 
 _WORDS = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
 _BOOLS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
@@ -118,4 +118,4 @@ def parsed(name: str, text: str, kind: Any) -> Any:
                 return {key.strip(): float(value) for key, value in (pair.split("=") for pair in text.split(","))}
         except (ValueError, KeyError, StopIteration):
             continue
-    raise ArgumentError(name, _named(kind), repr(text))
+    raise ArgumentError(name, _named(kind), quoted(text))

@@ -10,7 +10,7 @@ from typing import Any, Literal, Self, final
 
 import numpy as np
 
-from stablessm._errors import ArgumentError
+from stablessm._errors import ArgumentError, quoted
 from stablessm.tasks import csv_file, sources
 from stablessm.tasks.csv_file import Missing, Table
 from stablessm.tasks.options import Options, option
@@ -190,7 +190,7 @@ def _labels(table: Table, rows: Mapping[str, list[int]], label: int) -> list[str
             if (got := table.rows[i][label]) != (first := table.rows[mine[0]][label]):
                 where = f"{table.file}, line {table.lines[i]}, column {table.header[label]}"
                 expected = f"{first!r}, as in line {table.lines[mine[0]]} of sequence {name!r}"
-                raise ArgumentError(where, expected, repr(got))
+                raise ArgumentError(where, expected, quoted(got))
     return [table.rows[mine[0]][label] for mine in rows.values()]
 
 

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, final
 
 from stablessm._checked import checked
-from stablessm._errors import ArgumentError, unknown_name
+from stablessm._errors import ArgumentError, quoted, unknown_name
 from stablessm._renamed import current_options
 from stablessm.tasks import options as options_
 from stablessm.tasks.base import Task
@@ -94,7 +94,7 @@ def register(name: str, build: Callable[..., Task], options: type[Options], summ
         summary: Description of the task in one line.
     """
     if not isinstance(name, str) or name in TASKS:
-        raise ArgumentError("name", "a new name", repr(name))
+        raise ArgumentError("name", "a new name", quoted(name))
     if not callable(build) or not isinstance(options, type):
         raise ArgumentError("build, options", "a function and a class", f"{build!r}, {options!r}")
     TASKS[name] = Entry(build, options, summary)

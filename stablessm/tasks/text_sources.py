@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, final
 
-from stablessm._errors import ArgumentError
+from stablessm._errors import ArgumentError, quoted
 from stablessm.tasks import sources
 from stablessm.tasks.base import SPLITS, Split
 from stablessm.tasks.stored import split_sizes
@@ -96,7 +96,7 @@ def source(text: str, separator: str | None, valid: float, test: float) -> Sourc
     """
     if text in NAMED:
         if separator is not None:
-            raise ArgumentError("separator", f"no separator for {text}, whose documents are known", repr(separator))
+            raise ArgumentError("separator", f"no separator for {text}, whose documents are known", quoted(separator))
         named = NAMED[text]
         key = _known_key(text, [named.file.format(split) for split in SPLITS])
         from_hub = named.hub is not None and not os.environ.get(sources.VARIABLE)

@@ -12,7 +12,7 @@ import torch
 
 from stablessm._arguments import one_of, real_number, whole_number
 from stablessm._checked import checked
-from stablessm._errors import ArgumentError
+from stablessm._errors import ArgumentError, quoted
 from stablessm.training import schedules
 
 FREE = ("device", "graph", "checkpoint_every", "parallel")
@@ -149,10 +149,10 @@ class TrainingConfig:
         """Return the device to train on, as ``device`` requests; raise an error if there is no such device."""
         name = ("cuda" if torch.cuda.is_available() else "cpu") if self.device == "auto" else self.device
         if not re.fullmatch(r"(cpu|cuda)(:\d+)?", name):
-            raise ArgumentError("device", "auto, cpu or cuda", repr(self.device))
+            raise ArgumentError("device", "auto, cpu or cuda", quoted(self.device))
         device = torch.device(name)
         if device.type == "cuda" and not torch.cuda.is_available():
-            raise ArgumentError("device", "cpu: PyTorch finds no GPU here", repr(self.device))
+            raise ArgumentError("device", "cpu: PyTorch finds no GPU here", quoted(self.device))
         if self.graph and device.type != "cuda":
             raise ArgumentError("graph", "a GPU", device.type)
         if self.graph and device.index is not None and device.index != torch.cuda.current_device():

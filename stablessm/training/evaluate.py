@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from stablessm._checked import Size, checked
-from stablessm._errors import ArgumentError
+from stablessm._errors import ArgumentError, quoted
 from stablessm.tasks.base import Batch, Split, Task
 from stablessm.training.nested import State
 from stablessm.training.ranks import Ranks
@@ -128,7 +128,7 @@ def outputs(
     ranks, state, before = ranks or Ranks(), None, model.training
     steps = task.steps(split, batch_size)
     if not steps:
-        raise ArgumentError("split", f"a split that task {task.name} has", repr(split))
+        raise ArgumentError("split", f"a split that task {task.name} has", quoted(split))
     model.eval()
     try:
         for batch in task.lanes(split, batch_size) if carry else ():

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from stablessm._arguments import real_number, whole_number
 from stablessm._display import Result
-from stablessm._errors import ArgumentError
+from stablessm._errors import ArgumentError, quoted
 from stablessm.tasks.base import Batch, Split
 from stablessm.tasks.new_data import Data, SeriesReader
 from stablessm.tasks.windows import WindowTask
@@ -136,7 +136,7 @@ def forecast_errors(
         off = after.double() - _ahead(model, reader, x, horizon, autocast).double()
         parts.append(off.cpu().numpy() * deviation)
     if not parts:
-        raise ArgumentError("split", f"a split with windows and {horizon} rows after them", repr(split))
+        raise ArgumentError("split", f"a split with windows and {horizon} rows after them", quoted(split))
     return np.concatenate(parts)
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from stablessm._checked import checked
-from stablessm._errors import ArgumentError
+from stablessm._errors import ArgumentError, quoted
 from stablessm._locks import alone
 from stablessm.tasks.base import Task
 from stablessm.training import folder as run_folder
@@ -109,7 +109,7 @@ def _require_possible(task: Task, config: TrainingConfig, ranks: Ranks, resume: 
     ``resume=False``.
     """
     if resume not in (True, False, "last-good"):
-        raise ArgumentError("resume", "True, False or 'last-good'", repr(resume))
+        raise ArgumentError("resume", "True, False or 'last-good'", quoted(resume))
     if extend and resume is False:
         raise ArgumentError("extend", "False with resume=False", extend)
     if config.replicas > 1 and (ranks.size > 1 or task.carries):

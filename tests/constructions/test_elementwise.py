@@ -230,3 +230,12 @@ def test_a_jump_is_not_met():
 def test_a_function_that_does_not_take_arrays_is_named(f):
     with pytest.raises(ArgumentError, match="f: expected a function of NumPy arrays, got one that raises"):
         elementwise(f, (-1.0, 1.0), 0.1)
+
+
+@pytest.mark.parametrize("tol", [1e-3, 1e-9])
+def test_an_estimated_constant_proves_nothing_in_messages_either(tol: float) -> None:
+    with pytest.raises(NumericalError) as caught:
+        elementwise(lambda x: np.sin(40 * x), (-1, 1), tol, max_width=8)
+    assert "prove" not in str(caught.value)
+    with pytest.raises(NumericalError, match="prove"):
+        elementwise(lambda x: np.sin(40 * x), (-1, 1), tol, max_width=8, lipschitz=40)

@@ -13,7 +13,7 @@ import torch
 from stablessm._arguments import real_number, whole_number
 from stablessm._checked import Size, checked
 from stablessm._display import Result
-from stablessm._errors import ArgumentError, NumericalError
+from stablessm._errors import ArgumentError, NumericalError, quoted
 from stablessm.constructions._checks import real_array
 from stablessm.constructions.pointwise._function import Pointwise
 from stablessm.constructions.pointwise._ridge import Ridge, in_a_box, on_an_interval
@@ -112,21 +112,24 @@ def elementwise(
     tol, max_width = real_number("tol", tol, 0), whole_number("max_width", max_width, 8)
     target = Pointwise(f, low, high, interval=np.ndim(domain) == 1)
     L = target.lipschitz(lipschitz)
-    ridge, error, bound = _proven(target, tol, max_width, L)
+    ridge, error, bound = _proven(target, tol, max_width, L, estimated=lipschitz is None)
     model = LayerStack(*two_layers(ridge.A, ridge.b, ridge.C, ridge.c, "tanh"))
     certified, seconds = lipschitz is not None, round(time.perf_counter() - started, 3)
     bound = bound if certified else np.inf
     return Elementwise(model, error, bound, certified, L, len(ridge.b), ridge.condition, seconds)
 
 
-def _proven(f: Pointwise, tol: float, max_width: int, lipschitz: float) -> tuple[Ridge, float, float]:
+def _proven(
+    f: Pointwise, tol: float, max_width: int, lipschitz: float, *, estimated: bool
+) -> tuple[Ridge, float, float]:
     """Fit f by larger and larger networks until an error of at most ``tol`` is proven.
 
     Returns this network, its measured error, and the proven upper bound of its error.
     """
     one = len(f.low) == 1
     if np.prod(lipschitz * (f.high - f.low) / tol) > BUDGET:
-        what = f"tol = {tol:g} cannot be proven with the Lipschitz constant {lipschitz:.3g}: too many cells"
+        constant = f"{'estimated ' if estimated else ''}Lipschitz constant {lipschitz:.3g}"
+        what = f"tol = {tol:g} cannot be {'tested' if estimated else 'proven'} with the {constant}: too many cells"
         raise NumericalError(what, "a larger tol")
     share = 0.9 if one else 0.5  # fraction of tol for the error at the points; the rest is for the error between them
     proven, smallest = np.inf, np.inf
@@ -140,8 +143,9 @@ def _proven(f: Pointwise, tol: float, max_width: int, lipschitz: float) -> tuple
             return ridge, max(lower, error), upper
         if error < tol / 8:  # a better fit would not help
             break
+    bound = "" if estimated else f", the smallest proven {proven:.3g}"
     raise NumericalError(
-        f"tol = {tol:g} is not met: the smallest error seen is {smallest:.3g}, the smallest proven {proven:.3g}",
+        f"tol = {tol:g} is not met: the smallest error seen is {smallest:.3g}{bound}",
         "a larger tol or max_width, or a smaller lipschitz where f allows it; f must be continuous",
     )
 
@@ -149,7 +153,7 @@ def _proven(f: Pointwise, tol: float, max_width: int, lipschitz: float) -> tuple
 def _box(domain: Any) -> tuple[np.ndarray, np.ndarray]:
     ends = np.atleast_2d(real_array("domain", domain))
     if ends.ndim != 2 or ends.shape[1:] != (2,) or not 0 < len(ends) <= _AXES:
-        raise ArgumentError("domain", f"(low, high), or one such pair for each of up to {_AXES} axes", repr(domain))
+        raise ArgumentError("domain", f"(low, high), or one such pair for each of up to {_AXES} axes", quoted(domain))
     if not (np.isfinite(ends).all() and (ends[:, 0] < ends[:, 1]).all()):
-        raise ArgumentError("domain", "finite low < high", repr(domain))
+        raise ArgumentError("domain", "finite low < high", quoted(domain))
     return ends[:, 0], ends[:, 1]

@@ -11,7 +11,7 @@ import numpy as np
 
 from stablessm._arguments import real_number, whole_number
 from stablessm._checked import Size, checked
-from stablessm._errors import ArgumentError, NumericalError
+from stablessm._errors import ArgumentError, NumericalError, quoted
 from stablessm.constructions._checks import real_array
 from stablessm.constructions.series import _identify
 from stablessm.constructions.series._fit import Factors, fit
@@ -205,12 +205,12 @@ def _records(x: Any, y: Any, memory: int, order: int, held_out: float) -> _ident
     if arrays[0].shape != arrays[1].shape:
         raise ArgumentError("y", f"shape {arrays[0].shape} (as x)", f"shape {arrays[1].shape}")
     if order not in (1, 2, 3):
-        raise ArgumentError("order", "1, 2 or 3", repr(order))
+        raise ArgumentError("order", "1, 2 or 3", quoted(order))
     held_out = real_number("held_out", held_out, 0, 1)
     steps = arrays[0].shape[1]
     fitted = steps - max(1, round(held_out * steps))
     memory = whole_number("memory", memory, 1)
     if memory >= fitted:
         expected = f"a whole number of steps from 1 to {fitted - 1} (of {steps} steps, {fitted} are fitted)"
-        raise ArgumentError("memory", expected, repr(memory))
+        raise ArgumentError("memory", expected, quoted(memory))
     return _identify.Records(arrays[0], arrays[1], memory, int(order), fitted)

@@ -12,7 +12,7 @@ from typing import Any, final
 import numpy as np
 
 from stablessm._arguments import real_number
-from stablessm._errors import ArgumentError
+from stablessm._errors import ArgumentError, quoted
 from stablessm.constructions._checks import array
 from stablessm.constructions.sums import _sampling
 from stablessm.constructions.sums._panels import Function, Panels
@@ -246,14 +246,14 @@ def _grid(given: np.ndarray | None, horizon: int | None, dt: float, times: Any, 
         raise ArgumentError("kernel", expected, f"shape {given.shape}, dtype {given.dtype}")
     if times is not None:
         if horizon is not None:
-            raise ArgumentError("horizon", "None, because times= already has an end", repr(horizon))
+            raise ArgumentError("horizon", "None, because times= already has an end", quoted(horizon))
         return _times(array("times", times), dt, continuous)
     if horizon is None:
         if given is None:
             raise ArgumentError("horizon", "a number of steps", "None")
         horizon = len(given) - 1
     if not is_number(horizon, 1, whole=True):
-        raise ArgumentError("horizon", "a whole number of steps, at least 1", repr(horizon))
+        raise ArgumentError("horizon", "a whole number of steps, at least 1", quoted(horizon))
     last = HEAD if given is None and horizon > LONGEST else int(horizon)
     return dt * np.arange(last + 1)
 

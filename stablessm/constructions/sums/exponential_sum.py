@@ -13,7 +13,7 @@ import numpy as np
 
 from stablessm._arguments import real_number
 from stablessm._checked import Size, checked
-from stablessm._errors import ArgumentError
+from stablessm._errors import ArgumentError, quoted
 from stablessm._progress import working
 from stablessm.constructions.sums import _least_squares, _measure, _modes, _samples
 from stablessm.constructions.sums._modes import Domain
@@ -124,10 +124,10 @@ def exponential_sum(
 def _slowest(margin: Any, dtype: Any) -> Callable[[float], float]:
     """Return a function that maps dt to the slowest decay rate that ``stable_margin`` and the dtype allow."""
     if not is_number(margin, 0):
-        raise ArgumentError("stable_margin", "a number from 0 up", repr(margin))
+        raise ArgumentError("stable_margin", "a number from 0 up", quoted(margin))
     name = str(dtype).removeprefix("torch.")
     if name not in _modes.GAPS:
-        raise ArgumentError("dtype", "'float64' or 'float32'", repr(dtype))
+        raise ArgumentError("dtype", "'float64' or 'float32'", quoted(dtype))
     return lambda dt: max(float(margin), _modes.slowest(name, dt))
 
 
@@ -149,7 +149,7 @@ def _request(
     """Check that the options of ``exponential_sum`` are compatible, and return them as a :class:`Request`."""
     for name, value, known in (("time", time, TimeKind), ("norm", norm, Norm)):
         if value not in get_args(known):
-            raise ArgumentError(name, " or ".join(map(repr, get_args(known))), repr(value))
+            raise ArgumentError(name, " or ".join(map(repr, get_args(known))), quoted(value))
     for name, value in (("noise", noise), ("weights", weights)) if norm == "sup" else ():
         if value is not None:
             raise ArgumentError(name, "None, or norm='l2', which fits noisy samples", f"norm={norm!r}")
@@ -160,7 +160,7 @@ def _request(
     tol = None if tol is None else real_number("tol", tol, 0)
     for name, value in (("order", order), ("max_order", max_order)):
         if value is not None and not is_number(value, 1, whole=True):
-            raise ArgumentError(name, "a whole number from 1 up", repr(value))
+            raise ArgumentError(name, "a whole number from 1 up", quoted(value))
     order, max_order = (None if value is None else int(value) for value in (order, max_order))
     return Request(tol, order, max_order, perf_counter())
 

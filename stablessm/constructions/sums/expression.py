@@ -13,7 +13,7 @@ from typing import Any, TypeAlias, final
 
 import numpy as np
 
-from stablessm._errors import ArgumentError
+from stablessm._errors import ArgumentError, quoted
 from stablessm.constructions.sums._mittag_leffler import mittag_leffler
 
 LONGEST, DEEPEST = 2000, 100
@@ -135,7 +135,7 @@ def parse(text: str, name: str = "expression") -> Expression:
     if len(text) > LONGEST:
         raise ArgumentError(name, f"at most {LONGEST} characters", len(text))
     if not text.isprintable():
-        raise ArgumentError(name, "one line of plain characters", repr(text))
+        raise ArgumentError(name, "one line of plain characters", quoted(text))
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # '1if t' and similar text is refused below with a better message

@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike
 from stablessm import record
 from stablessm._checked import checked
 from stablessm._display import Result
-from stablessm._errors import ArgumentError, NumericalError
+from stablessm._errors import ArgumentError, NumericalError, quoted
 from stablessm.constructions.sums._modes import Domain
 
 if TYPE_CHECKING:
@@ -105,9 +105,9 @@ class ExponentialSum(Result):
         for field in fields(self):
             value = getattr(self, field.name)
             if field.type == "float" and not (isinstance(value, Real) and not isinstance(value, bool)):
-                raise ArgumentError(field.name, "a number", repr(value))
+                raise ArgumentError(field.name, "a number", quoted(value))
             if field.name in ("rates", "weights") and np.asarray(value).dtype.kind not in "fciu":
-                raise ArgumentError(field.name, "numbers", repr(value))
+                raise ArgumentError(field.name, "numbers", quoted(value))
         rates = np.asarray(self.rates)
         rates = rates.astype(np.complex128) if self.is_complex or rates.imag.any() else rates.real.astype(np.float64)
         weights = np.array(self.weights)
@@ -116,7 +116,7 @@ class ExponentialSum(Result):
         if not 0 <= self.horizon < math.inf:
             raise ArgumentError("horizon", "a number of steps, from 0 up", self.horizon)
         if self.time not in get_args(TimeKind):
-            raise ArgumentError("time", "'discrete' or 'continuous'", repr(self.time))
+            raise ArgumentError("time", "'discrete' or 'continuous'", quoted(self.time))
         if rates.ndim != 1:
             raise ArgumentError("rates", "shape (m,)", f"shape {rates.shape}")
         if weights.ndim not in (1, 3) or len(weights) != len(rates):

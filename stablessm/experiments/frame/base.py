@@ -19,7 +19,7 @@ from typing import Any, Generic, Literal, TypeAlias, TypeVar, final
 
 from stablessm import _locks as locks
 from stablessm import record
-from stablessm._errors import ArgumentError
+from stablessm._errors import ArgumentError, quoted
 from stablessm.experiments.frame.run import Run, settings
 from stablessm.experiments.frame.settings import changed
 from stablessm.experiments.frame.stages import PACK, Stages
@@ -60,7 +60,7 @@ class Experiment(Generic[C]):
         the sizes ``paper`` and ``reduced``.
         """
         if size not in self.configs:
-            raise ArgumentError("size", " or ".join(self.configs), repr(size))
+            raise ArgumentError("size", " or ".join(self.configs), quoted(size))
         return self.configs[size]
 
 

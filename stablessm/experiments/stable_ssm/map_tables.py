@@ -13,7 +13,7 @@ from typing import Any, final
 import numpy as np
 import torch
 
-from stablessm._errors import ArgumentError
+from stablessm._errors import ArgumentError, quoted
 from stablessm.experiments.frame import Claim, Panel, Run, Series, Stages, rules
 from stablessm.experiments.frame.lines import lines
 from stablessm.experiments.stable_ssm import stacked_training
@@ -57,7 +57,7 @@ class Grid:
     def __post_init__(self) -> None:
         for name in self.schemes:
             if name not in SCHEMES:
-                raise ArgumentError("schemes", f"some of {', '.join(SCHEMES)}", repr(name))
+                raise ArgumentError("schemes", f"some of {', '.join(SCHEMES)}", quoted(name))
 
     @property
     def parts(self) -> int:

@@ -14,7 +14,7 @@ from torch import Tensor
 from stablessm._arguments import one_of, real_number, whole_number
 from stablessm._checked import Seed, Size, checked
 from stablessm._display import Result
-from stablessm._errors import ArgumentError
+from stablessm._errors import ArgumentError, quoted
 from stablessm._progress import working
 from stablessm.instruments import _axes
 from stablessm.instruments.dynamics._flow import Flow, flow
@@ -62,7 +62,7 @@ class ReceptiveField(Result):
         real_number("level", level, 0, 1, include_low=True)
         values = getattr(self, one_of("by", by, ("gradient", "ablation")))
         if values is None:
-            raise ArgumentError("by", "'ablation', since the model has no gradient", repr(by))
+            raise ArgumentError("by", "'ablation', since the model has no gradient", quoted(by))
         above = np.flatnonzero(values > level * values.max())
         return int(above[-1]) + 1 if len(above) else 0
 

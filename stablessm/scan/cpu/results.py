@@ -26,7 +26,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from stablessm._errors import ArgumentError
+from stablessm._errors import ArgumentError, quoted
 
 VARIABLE = "STABLESSM_POOL"
 DEFAULT_MEGABYTES = "1024"
@@ -108,7 +108,7 @@ class Pool:
 def _limit() -> int:
     text = os.environ.get(VARIABLE) or DEFAULT_MEGABYTES
     if not text.isdecimal():
-        raise ArgumentError(VARIABLE, "a number of megabytes (0: off)", repr(text))
+        raise ArgumentError(VARIABLE, "a number of megabytes (0: off)", quoted(text))
     return int(text) << 20 if hasattr(mmap, "MAP_ANONYMOUS") else 0  # Windows has no private mappings
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from stablessm._errors import ArgumentError
+from stablessm._errors import ArgumentError, quoted
 from stablessm.experiments.frame import Claim, Claims, Figures, Run, Stages, described, rules, stage
 from stablessm.experiments.frame.training import device_called
 from stablessm.experiments.stable_ssm.language_study import SCHEMES, memories, remembered, start, thinned
@@ -67,7 +67,7 @@ class Config:
     def __post_init__(self) -> None:
         for name in self.maps:
             if name not in SCHEMES:
-                raise ArgumentError("maps", f"some of {', '.join(SCHEMES)}", repr(name))
+                raise ArgumentError("maps", f"some of {', '.join(SCHEMES)}", quoted(name))
         if len(set(self.warmups)) < len(self.warmups):
             raise ArgumentError("warmups", "different ones", self.warmups)
         if self.training.warmup:
