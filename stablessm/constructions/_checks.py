@@ -22,7 +22,10 @@ def array(name: str, value: Any) -> np.ndarray:
 
 
 def _numbers(found: np.ndarray) -> np.ndarray:
-    """Convert an array of numbers that NumPy does not know, such as fractions; return other arrays unchanged."""
+    """Convert an array of Python objects that are numbers, such as fractions, to float64 or complex128.
+
+    Other arrays are returned unchanged.
+    """
     for kind, method in ((np.float64, "__float__"), (np.complex128, "__complex__")):
         if all(hasattr(entry, method) for entry in found.flat):
             return np.array([kind(entry) for entry in found.flat]).reshape(found.shape)

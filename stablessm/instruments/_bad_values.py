@@ -37,7 +37,10 @@ def is_spoilt(tensor: Tensor, limit: float | None) -> bool:
 
 
 def is_mask(path: str, tensor: Tensor) -> bool:
-    """Return True if a tensor with -∞ is an attention mask, with "mask" in its name or only 0 as finite entries."""
+    """Return True if a tensor that contains -∞ looks like an attention mask.
+
+    Its name contains "mask", or all its finite entries are 0.
+    """
     return "mask" in path or not bool(tensor[tensor.isfinite()].any())
 
 

@@ -188,8 +188,9 @@ def _residual(theta: np.ndarray, sign: np.ndarray, s: np.ndarray, y: np.ndarray)
 
 
 def _starts(free: tuple[int, ...], window: Points) -> Iterator[np.ndarray]:
-    """Yield starting values for the fit of a law of decay: the parameters, and the sign (±1) of the second term of the
-    law.
+    """Yield starting values for the fit of a law of decay, as arrays of eight numbers.
+
+    These are the seven parameters, and the sign (±1) of the second term of the law.
     """
     s, y, weight = window.s, window.y, window.weight
     main = tuple(parameter for parameter in free if parameter < C)

@@ -86,10 +86,11 @@ def _smallest(W: Tensor, z: Tensor) -> float:
 
 
 def _crossings(W: Tensor, level: float, time: Time) -> tuple[Tensor, Tensor]:
-    """Return all complex numbers z for which ``level`` may be a singular value of zI - W, as fractions z = α/β.
+    """Return tensors α and β such that the numbers z = α/β include all z for which ``level`` is a singular value of
+    zI - W.
 
-    They are the eigenvalues of a problem that follows from (zI - W) v = level u and (zI - W)* u = level v, with
-    z* = -z on the axis and 1/z on the circle.
+    Only z on the stability boundary count. The numbers are the eigenvalues of a problem that follows from
+    (zI - W) v = level u and (zI - W)* u = level v, with z* = -z on the imaginary axis and z* = 1/z on the unit circle.
     """
     one, none = torch.eye(len(W), dtype=W.dtype), torch.zeros_like(W)
     shift = level * one

@@ -1,4 +1,4 @@
-"""Memory of linear time-invariant models, in closed form from the impulse response; a test detects linear models."""
+"""The memory function of linear time-invariant models, from their impulse response, and a test of linearity."""
 
 from __future__ import annotations
 

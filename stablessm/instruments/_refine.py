@@ -70,7 +70,7 @@ def _mutate(search: Search, rounds: int, samples: int, generator: torch.Generato
 
 
 def _refine_lines(search: Search, rounds: int, samples: int) -> None:
-    """Measure the responses to inputs on lines, and resolve them where the largest responses change."""
+    """Measure the responses to inputs on lines through 0, with more and more sizes where large responses change."""
     times = search.times(REFINED)
     if not len(times):
         return
@@ -93,7 +93,10 @@ def _refine_lines(search: Search, rounds: int, samples: int) -> None:
 
 
 def _directions(search: Search, times: Tensor) -> Tensor:
-    """Return the directions that lead at most of the given times, up to sign, (n, d_input)."""
+    """Return the directions (n, d_input) that the best inputs have at the largest numbers of the given times.
+
+    Opposite directions count as one.
+    """
     unit = torch.nn.functional.normalize(search.best[times], dim=1, eps=0).round(decimals=6)
     unit = unit * torch.where(unit.gather(1, unit.abs().argmax(1, keepdim=True)) < 0, -1.0, 1.0)
     found, led = unit.unique(dim=0, return_counts=True)
@@ -101,26 +104,28 @@ def _directions(search: Search, times: Tensor) -> Tensor:
 
 
 class Line:
-    """Sizes of inputs in one direction, in increasing order, and the response to each at increasing times."""
+    """The known inputs in one direction: their sizes in increasing order, and the responses to them at some times."""
 
     def __init__(self) -> None:
         self.sizes = self.responses = torch.zeros(0, dtype=torch.float64)
 
     def add(self, sizes: Tensor, responses: Tensor) -> None:
-        """Add the responses (n, number of times) to n inputs."""
+        """Add n inputs with the given sizes (n,), and their responses (n, number of times)."""
         responses = responses.nan_to_num(0, 0, 0)
         known = self.responses if len(self.responses) else responses[:0]
         self.sizes, order = torch.cat([self.sizes, sizes]).sort()
         self.responses = torch.cat([known, responses])[order]
 
     def proposed(self, count: int) -> Tensor:
-        """Return about ``count`` sizes between known sizes that may have larger responses than these."""
+        """Return about ``count`` new sizes between the known sizes, at which the response may be larger."""
         largest, best = self.responses.max(0)
         sizes = torch.cat([self._beside(largest, count), self._from_time_to_time(largest, best)])
         return sizes[~torch.isin(sizes, self.sizes)].unique()
 
     def _beside(self, largest: Tensor, count: int) -> Tensor:
-        """Return sizes between sizes with locally largest responses and their neighbors."""
+        """Return new sizes next to the sizes at which the response has a local maximum: between these sizes and their
+        neighbors.
+        """
         responses = self.responses
         change = (responses[1:] - responses[:-1]) / largest
         peak = torch.ones_like(responses, dtype=torch.bool)
@@ -140,7 +145,10 @@ class Line:
         return (self.sizes[chosen, None] + width[chosen, None] * part).flatten()
 
     def _from_time_to_time(self, largest: Tensor, best: Tensor) -> Tensor:
-        """Return sizes between the best sizes before and after times at which the largest response has a dip."""
+        """Return a new size for each time at which the largest response has a dip.
+
+        It is the mean of the best sizes at the time before and at the time after.
+        """
         value, size = largest.log(), self.sizes[best]
         dips = value[1:-1] < (value[:-2] + value[2:]) / 2 - FLAT / 2
         between = size[:-2] * size[2:] > 0

@@ -113,7 +113,7 @@ def apart_of_channels(u: Tensor, v: Tensor, scales: Tensor) -> Tensor:
 
 
 def _channel_scales(whole: Tensor) -> Tensor:
-    """Return the largest |output| of each channel (of all channels, for a channel that is 0), float64."""
+    """Return the largest |output| of each channel, float64; for a channel of zeros, the largest of all channels."""
     size = _apart(whole, torch.zeros_like(whole)).flatten(0, 1).amax(0)
     if not size.numel():
         return size
@@ -170,7 +170,10 @@ def _fits(feed: Feed, y: Tensor) -> bool:
 
 @contextmanager
 def _recording(model: nn.Module) -> Iterator[dict[tuple[str, int], Tensor]]:
-    """Return a context that records the outputs of all modules, in the order in which the calls of modules end."""
+    """Return a context manager that records the outputs of all modules inside it, as a dictionary.
+
+    The keys are (name of the module, number of the call), in the order in which the calls end.
+    """
     seen: dict[tuple[str, int], Tensor] = {}
     calls: dict[str, int] = {}
 

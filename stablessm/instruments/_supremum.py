@@ -174,7 +174,10 @@ class Search:
         self.follow(until)
 
     def follow(self, until: int) -> None:
-        """Measure the memory function beyond ``until`` for the best input there if its response has not decayed."""
+        """Measure the memory function after step ``until`` with the best input at this step.
+
+        Nothing is measured if the memory function has already decayed.
+        """
         if until < self.limit and float(self._value[until - 1]) > 8 * self.rounding:
             self.evaluate(self.own(self.best[until - 1 : until]), self.limit)
 

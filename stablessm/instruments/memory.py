@@ -174,9 +174,10 @@ def memory_function(
 
 
 def _confirm(search: _supremum.Search) -> None:
-    """Raise a NoisyError if the largest values that were found are not found again, as rare noise would cause.
+    """Measure the inputs with the largest values again, and raise a NoisyError if the values have changed.
 
-    Differences are no noise if the model amplifies rounding: then a tiny change of the inputs has the same effect.
+    The cause is then random noise that is rare. But if a tiny change of the inputs changes the values as much, the
+    cause is that the model amplifies rounding errors, and no error is raised.
     """
     value, best = torch.from_numpy(search.value.copy()), torch.from_numpy(search.maximizer.copy())
     late = torch.unique(best[value > 8 * search.rounding], dim=0, return_counts=True)

@@ -1,4 +1,4 @@
-"""Decides whether a module computes one step with one Triton kernel or with several PyTorch operations."""
+"""The decision whether a module computes one step with one Triton kernel or with several PyTorch operations."""
 
 from __future__ import annotations
 

@@ -174,7 +174,11 @@ class ContinuousRNN(SequenceLayer):
         return F.linear(x, self.U, self.bias).to(self._parameter_dtype())
 
     def _linear_step(self, W: Tensor, dt: Tensor | None) -> Tensor | None:
-        """Return dt φ(dt W), φ(z) = (e^z - 1)/z, if σ is linear and all steps have the same length; otherwise None."""
+        """Return the matrix dt φ(dt W) with φ(z) = (e^z - 1)/z, by which the exponential solver multiplies σ(z).
+
+        Returns None with the Euler solver, and if the matrix is not the same in all steps, because σ is not linear or
+        because the length of the steps varies.
+        """
         if self.activation != "linear" or self.solver == "euler" or (dt is not None and dt.dim()):
             return None
         step = W.new_tensor(self.dt) if dt is None else dt

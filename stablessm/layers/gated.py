@@ -134,7 +134,10 @@ class GatedLayer(MappedLayer):
 
 
 class UnitLayer(GatedLayer):
-    """The base class of gated layers that run as a fused scan; ``form`` names the formulas of decay and drive."""
+    """The base class of gated layers that run as a fused scan.
+
+    ``form`` is the name of the formulas with which the scan computes the decays a[t] and the terms u[t].
+    """
 
     form: ClassVar[str]
 

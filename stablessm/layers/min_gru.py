@@ -63,7 +63,7 @@ class _MinimalUnit(UnitLayer):
 
     @abstractmethod
     def _biases(self, z: Tensor) -> Tensor:
-        """Return biases for which the logits of all gates equal z when the input is zero."""
+        """Return the biases of the gates for which z[t] equals the given z if the input is zero."""
 
     def _gate_inputs(self, x: Tensor) -> Tensor:
         return self._projected(x, torch.cat([self.gate, self.B]), torch.cat([self.gate_bias, self.bias]))

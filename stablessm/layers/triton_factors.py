@@ -92,7 +92,10 @@ def _place(rows, N: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr):
 
 @triton.jit
 def _gain(size, GAIN: tl.constexpr):
-    """Compute g in discrete time, 1, √(1 - |a|²) or 1 - a, and its derivative with respect to |a| or a."""
+    """Return the factor g of a recurrence in discrete time, and its derivative with respect to ``size``.
+
+    ``size`` is the real factor a, or the modulus of a complex a. By GAIN, g is √(1 - |a|²), 1 - a or 1.
+    """
     if GAIN == "variance":
         square = (1.0 - tl.abs(size)) * (1.0 + tl.abs(size))
         g = tl.sqrt(tl.where(square < TINY, TINY, square))

@@ -24,10 +24,11 @@ def skew_part(M: Tensor) -> Tensor:
 def apply(S: Tensor, value: Callable[[Tensor], Tensor], difference: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
     """Compute the matrix function V φ(s) Vᵀ for symmetric matrices S = V s Vᵀ of shape (..., m, m).
 
-    ``value`` is φ, and ``difference(x, y)`` its divided difference (φ(x) - φ(y))/(x - y), or φ'(x) at
-    x = y. The gradient is the Daleckii-Krein formula V (D ∘ (Vᵀ G V)) Vᵀ with D the divided differences of
-    the eigenvalues. It has no 1/(s_i - s_j), which makes the gradient of ``torch.linalg.eigh`` NaN at
-    repeated eigenvalues.
+    ``value`` is φ, and ``difference(x, y)`` its divided difference (φ(x) - φ(y))/(x - y), or φ'(x) at x = y.
+
+    Let G be the gradient with respect to the result, and D the matrix of the divided differences of all pairs of
+    eigenvalues. The gradient with respect to S is V (D ∘ (Vᵀ G V)) Vᵀ (Daleckii-Krein formula). It contains no
+    1/(s_i - s_j), which makes the gradient of ``torch.linalg.eigh`` NaN at repeated eigenvalues.
 
     >>> S = torch.zeros(2, 2, requires_grad=True)
     >>> apply(S, torch.square, torch.add).sum().backward()

@@ -157,9 +157,10 @@ class Superposition(NamedTuple):
 def iterate(f: Pointwise, inner: Sprecher, iterations: int) -> Superposition:
     """Return a superposition whose outer functions Φ_q are fitted to f iteratively.
 
-    Let F_r be the superposition after r iterations. Iteration r adds a function Φ_q^r to each Φ_q. Its value on the
-    image of a cube of min(r, digits) digits is (1/families) (f - F_(r-1)) at the center of the cube; between the images
-    it is linear. (Algorithm 2.1 of Braun and Griebel 2009 has a bump on each image and zero in between. Interpolation
+    Let F_r be the superposition after r iterations. The image of a cube is the interval of the values of the inner sum
+    ξ_q on the cube (see :meth:`Sprecher.cells`). Iteration r adds a function Φ_q^r to each Φ_q. Its value on the image
+    of a cube of min(r, digits) digits is (1/families) (f - F_(r-1)) at the center of the cube; between the images it is
+    linear. (Algorithm 2.1 of Braun and Griebel 2009 has a bump on each image and zero in between. Interpolation
     requires half as many units, and images that are neighbors mostly belong to neighboring cubes.)
     """
     finest = [inner.cells(q, inner.digits)[0] for q in range(inner.families)]

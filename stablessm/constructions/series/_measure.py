@@ -19,8 +19,9 @@ _BLOCK = 1_000_000  # number of kernel values that are evaluated together
 
 
 def measure(model: VolterraSSM, kernels: Sequence[SampledKernel]) -> None:
-    """Measure the errors of the kernels and outputs of a model compared with given kernels; store the errors in the
-    model.
+    """Measure the errors of the kernels and outputs of a model, and store them in the model.
+
+    ``kernels`` are the true kernels.
     """
     model.kernel_errors, model.sup_errors = kernel_errors, sup_errors = {}, {}
     for kernel in kernels:

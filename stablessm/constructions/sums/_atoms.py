@@ -48,9 +48,7 @@ def next_modes(
 
 
 def _lattice(since: np.ndarray) -> float:
-    """Return the largest step of which all sample times are multiples, up to rounding; 0 if the times have no such
-    step.
-    """
+    """Return the shortest distance between sample times if all times are multiples of it (up to rounding), else 0."""
     step = float(np.diff(since).min())
     steps = np.rint(since / step)
     if len(since) > 1 and steps[-1] > 0:

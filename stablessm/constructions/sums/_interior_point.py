@@ -61,11 +61,10 @@ class _Rows:
 
 
 def minimax_program(along: np.ndarray, left: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray | None:
-    """Return the x in [low, high] that minimizes the largest entry of left - along x, or None if the minimum is at
-    least 1.
+    """Return the x in [low, high] that minimizes the largest entry of left - along x.
 
-    Mehrotra's predictor-corrector method (Nocedal and Wright, Numerical Optimization, chapter 14), with the slacks
-    s = G z - h and the multipliers y.
+    Returns None if the minimum is at least 1. The method is Mehrotra's predictor-corrector method (Nocedal and Wright,
+    Numerical Optimization, chapter 14), with the slacks s = G z - h and the multipliers y.
 
     >>> minimax_program(np.array([[1.0], [-1.0]]), np.array([0.9, -0.5]), np.array([-1.0]), np.array([1.0])).round(4)
     array([0.7])

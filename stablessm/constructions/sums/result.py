@@ -41,9 +41,9 @@ _CHUNK = 1 << 17  # number of values that are computed together, so that they st
 class ExponentialSum(Result):
     """A sum of decaying exponentials, ρ̂(t) = Re Σ_i weights_i e^{rates_i t}, Re rates_i < 0, with its measured errors.
 
-    One entry stands for a conjugate pair of modes. If ``is_complex``, ρ̂ is the sum without the real part, and each
-    entry is one complex mode. In discrete time only t = 0, dt, 2dt, … matter, and Im rates_i dt = π is a negative real
-    eigenvalue.
+    An entry of ``rates`` and ``weights`` is a real mode or, if the rate is complex, a conjugate pair of modes. If
+    ``is_complex``, ρ̂ is the sum without the real part, and each entry is one complex mode. In discrete time only
+    t = 0, dt, 2dt, … matter, and a rate with Im rate · dt = π is a negative real eigenvalue.
 
     >>> es = ExponentialSum(rates=np.array([-0.5]), weights=np.array([2.0]), dt=1.0, horizon=10)
     >>> es(np.array([0.0, 1.0])).round(4).tolist(), es.order

@@ -90,7 +90,11 @@ def _found_call(function: Function) -> tuple[Call, torch.dtype]:
 
 
 def _keeps_all_steps(whole: Call, stepwise: Call, x: Tensor) -> bool:
-    """Return True for a function of single steps that takes a whole sequence for one step: its state has all steps."""
+    """Return True if a function is meant for single steps, although it also runs on whole sequences.
+
+    Such a function takes a whole sequence for a single step. The shape of its state then depends on the length of the
+    sequence, which it does not if the function is called once per step (``stepwise``).
+    """
 
     def shapes(run: Call, steps: int) -> list[tuple[int, ...]]:
         return [tuple(leaf.shape) for _, leaf in leaves(run(x[:, :steps], None)[1])]

@@ -100,11 +100,12 @@ def information_processing_capacity(
     The functions are products of Legendre polynomials of inputs at different delays, which are orthogonal if the inputs
     are independent and uniform. The capacity of a function z is the share of its variance that a linear combination of
     the states explains, from 0 to 1. The sum over all functions is at most the number of linearly independent state
-    variables, and equals it if the inputs determine the states and the states fade.
+    variables. It equals this number if the inputs alone determine the states, and if old inputs are forgotten.
 
-    A function counts if its capacity is above a threshold that functions of shifted inputs, which the states cannot
-    know, exceed with probability 1e-4. Inputs of all delays up to the last significant delay count. Each function is
-    made orthogonal to the previous functions, so that the total is at most the rank for inputs of any distribution.
+    A function counts if its capacity is above a threshold. The states cannot depend on inputs that are shifted in time;
+    the capacity of a function of such inputs exceeds the threshold with probability 1e-4. Of degree 1, all delays up to
+    the last significant delay count. Each function is made orthogonal to the previous functions, so that the total is
+    at most the rank for inputs of any distribution.
 
     Args:
         states: (time, state) states after each input, real or complex.

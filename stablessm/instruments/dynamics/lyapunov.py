@@ -306,8 +306,10 @@ class _Measurement:
         )  # fmt: skip
 
     def _missing(self) -> float:
-        """Return how much may be missing if growth approaches its limit slowly, or if changes grow in proportion to
-        time, as between periodic trajectories of different frequencies.
+        """Return the largest error of the exponents, per step, because the trajectories are finite.
+
+        Growth may approach its limit slowly, or changes may grow in proportion to time, as between periodic
+        trajectories of different frequencies. Return the larger of the two errors.
         """
         slow = SLOWEST / (self.settled + self.skip + self.length)
         return max(slow, math.log1p(self.length / max(self.skip, 1)) / self.length)
