@@ -85,9 +85,9 @@ class Fit:
 
 
 def fit_laws(windows: list[Points]) -> list[dict[LawName, Fit]]:
-    """Fit all laws of decay to several windows of a curve; return the best fit of each law, for each window.
+    """Fit all laws of decay to several windows of a curve; return, for each window, the best fit of each law.
 
-    A window is not fitted by laws that have as many parameters as the window has points, or more.
+    For a window with few points, laws with as many parameters or more are left out.
     """
     rows: list[tuple[int, LawName]] = []
     starts: list[np.ndarray] = []

@@ -64,7 +64,7 @@ class Judgment:
 
     @property
     def followed(self) -> bool:
-        """Return whether the best law fits within the noise."""
+        """Return True if the best law fits within the noise."""
         return self.best.misfit <= FOLLOWS or self.best.rms <= CLOSELY
 
     def close(self, kind: Kind) -> list[Fit]:

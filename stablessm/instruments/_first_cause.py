@@ -99,10 +99,11 @@ def first_cause(
 def unstable_weight(
     module: nn.Module, *, often: frozenset[int] = frozenset(), repeated: bool = False
 ) -> tuple[str, float] | None:
-    """Return the name and the spectral radius of the recurrent matrix of a module with the largest spectral radius.
+    """Return the name and the spectral radius of an unstable recurrent matrix of a module.
 
-    Returns None if no spectral radius is above 1. A square matrix counts as recurrent if its name begins with
-    ``weight_hh``, if its address is in ``often``, or if the module ran repeatedly in one pass (``repeated``).
+    This is the recurrent matrix with the largest spectral radius; None if all spectral radii are at most 1. A square
+    matrix counts as recurrent if its name begins with ``weight_hh``, if its address is in ``often``, or if the module
+    ran repeatedly in one pass (``repeated``).
     """
     found = {}
     for name, weight in module.named_parameters(recurse=False):

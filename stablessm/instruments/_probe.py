@@ -67,8 +67,9 @@ def explained(targets: Tensor, predicted: Tensor, groups: int) -> Tensor:
 def new_explained(targets: Tensor, predicted: Tensor) -> Tensor:
     """Return the explained variance (K,) of the part of each target that the previous targets do not determine.
 
-    For orthonormal targets q_i and predictions in the span of F centered features (and constants), each value is at
-    most |P q_i|², where P is the projection onto this span, so that the sum of all values is at most F.
+    The sum of all values is at most the number F of features, if the predictions are linear in the features. (Let q_i
+    be the orthonormalized targets, and P the projection onto the span of the centered features. The value of target i
+    is at most |P q_i|².)
     """
     centered, middle = targets - targets.mean(0), targets.mean(0)
     size = torch.linalg.qr(centered)[1].diagonal().abs()

@@ -262,8 +262,9 @@ class Search:
         self._cross[at : at + seen.shape[1]] += torch.einsum("nd,nto->tdo", inputs, seen)
 
     def _linear_model_fits(self) -> bool:
-        """Return True if the system has several input channels and its linear model, a matrix for each time, fits in
-        memory.
+        """Return True if a linear model of the responses can be computed.
+
+        The system must have several input channels, and the model, which is a matrix for each time, must fit in memory.
         """
         elements = self.limit * self.system.d_input * self.system.d_output
         return self.system.d_input > 1 and elements <= 8 * CHUNK_ELEMENTS

@@ -133,7 +133,12 @@ def _boundary(name: str, module: Any) -> NearestBoundary | None:
 
 
 def _dense_radius(W: Tensor, eps: float) -> float:
-    """Return the distance of W to instability, or inf if rounding in a precision of ``eps`` cannot make W unstable."""
+    """Return the stability radius of a recurrence with the matrix W.
+
+    It is infinite if W is farther from instability than rounding errors of the relative size ``eps`` move it: the map
+    of the recurrence is then known to be stable. Otherwise it is the distance of W to instability. ``eps`` is infinite
+    for a map that is not stable.
+    """
     if not len(W):
         return math.inf
     rounding = len(W) * eps * float(torch.linalg.matrix_norm(W))

@@ -143,14 +143,18 @@ class UnitLayer(GatedLayer):
 
     @abstractmethod
     def _gate_inputs(self, x: Tensor) -> Tensor:
-        """Compute the affine functions of x to which the gates apply their nonlinearities, (…, number · states).
+        """Compute the arguments of the gates, which are affine functions of x, as one tensor.
 
-        They include the affine functions for the input of the recurrence, if there are any.
+        For each gate it has one entry per state in the last dimension. If the input of the recurrence is also an affine
+        function of x, its entries follow those of the gates.
         """
 
     @abstractmethod
     def _rate(self) -> Tensor:
-        """Compute the number per state that the formulas of the gated recurrence use, from the eigenvalues λ."""
+        """Compute the coefficients, one per state, with which the formulas ``form`` compute the decays from the gates.
+
+        They follow from the eigenvalues λ.
+        """
 
     def _direct(self, x: Tensor) -> Tensor | None:
         """Return the input that enters the recurrence directly, not through a gate; None if the layer has none."""

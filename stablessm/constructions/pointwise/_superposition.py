@@ -24,7 +24,8 @@ class Sprecher:
 
     The construction follows Braun and Griebel 2009, section 2.
 
-    ψ is defined by recursion on numbers with k ``digits`` i_1 … i_k in base γ, with β(r) = (n^r - 1)/(n - 1)::
+    ψ is defined for numbers 0.i_1 … i_k with k ``digits`` i_1 … i_k in base γ, by a recursion over k. Let n be the
+    dimension and β(r) = (n^r - 1)/(n - 1)::
 
         ψ(0.i_1)       = i_1 / γ
         ψ(0.i_1 … i_k) = ψ(0.i_1 … i_(k-1)) + i_k γ^(-β(k))                              i_k < γ - 1
@@ -32,9 +33,11 @@ class Sprecher:
 
     The last case is Köppen's correction, which makes ψ continuous and monotone; Sprecher's original function was not.
     The function of k digits used here is constant on the first (γ-2)/(γ-1) of each cell of length γ^(-k) and linear on
-    the rest of the cell, which is called the gap; it converges to ψ uniformly. λ_p = Σ_r γ^(-(p-1)β(r)) and
-    a = 1/(γ(γ-1)). With s = 1 - families · a, the shifted variable stays below the last gap before 1. With at most γ -
-    1 families, every x_p is in the gap of at most one family.
+    the rest of the cell, which is called the gap. For increasing k it converges to ψ uniformly.
+
+    The constants are λ_p = Σ_r γ^(-(p-1)β(r)), a = 1/(γ(γ-1)) and s = 1 - families · a, so that the shifted variable
+    s x_p + q a stays below the last gap before 1. With at most γ - 1 families, every x_p is in the gap of at most one
+    family.
 
     >>> Sprecher(dimension=2, base=10, digits=2, families=5).psi[[8, 9, 10]].round(4).tolist()
     [0.008, 0.054, 0.1]

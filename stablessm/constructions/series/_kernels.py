@@ -1,4 +1,7 @@
-"""Volterra kernels of order n at T^n points; a kernel with too many points is sampled. Does not import torch."""
+"""Values of Volterra kernels of order n on a grid of T^n points, or at some of the points if there are too many.
+
+This module does not import torch.
+"""
 
 from __future__ import annotations
 

@@ -208,9 +208,10 @@ def _corner(dy: Tensor, into: Tensor) -> tuple[int, int]:
 
 
 def _over_complex(found: Flow, change: Tensor, future: Any) -> Tensor:
-    """Return the response of future outputs to ``change``, changes of the state.
+    """Return the changes of later outputs that follow from ``change``, changes of the state.
 
-    If the state has complex numbers, the response is complex: it combines the responses to real and imaginary changes.
+    ``future`` computes them for a state of real numbers. If the state has complex numbers, the result is complex and
+    combines the results for real and for imaginary changes.
     """
     assert found.layout is not None
     real = found.layout.complex_parts()
