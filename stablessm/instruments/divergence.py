@@ -37,9 +37,10 @@ def trace_divergence(
 
     The outputs of all modules are checked in the forward pass, gradients in the backward pass, parameters and buffers
     at the start of the block and again when an output is bad. An input of a module is bad if it contains NaN, +∞ or -∞.
-    An attention mask may contain -∞: a tensor that is passed under a name with "mask" or whose other entries are 0. A
-    bad input that does not affect an output, such as padding, is not reported, unless a gradient turns bad afterwards.
-    An index outside the table of an ``nn.Embedding`` is reported too.
+    An attention mask may contain -∞: a tensor that is passed under a name with "mask", whose other entries are 0, or
+    that a module returns without a gradient and without an input of floating-point numbers. A bad input that does not
+    affect an output, such as padding, is not reported, unless a gradient turns bad afterwards. An index outside the
+    table of an ``nn.Embedding`` is reported too.
 
     When an output is bad, its module runs again, operation by operation, to find the ``cause``; when a gradient is bad,
     the whole model does. The random state and the buffers are restored. Results do not change. The cost is one sum over
@@ -131,8 +132,10 @@ class DivergenceTrace:
         if self._off() or not self._running or self._running[-1].module is not module:
             return  # the last two conditions: the module was running when the block began
         outputs = list(sequence_first(tensors_in(output, "output"), module))
+        mask = next(self._running[-1].inputs(), None) is None  # a module without inputs of numbers may make a mask
         for path, tensor, order in outputs:
-            if is_bad(tensor, self._limit):
+            bad = is_spoilt if mask and not tensor.requires_grad else is_bad
+            if bad(tensor, self._limit):
                 self._found(self._forward(path, tensor, order, [state for _, state, _ in outputs[1:]]))
                 return
             if tensor.requires_grad:

@@ -263,3 +263,47 @@ def test_a_learning_rate_that_is_too_large_is_named(optimizer: type[torch.optim.
                 break
             adapt.step()
     assert "learning rate" in trace.report.remedy
+
+
+class Masks(nn.Module):
+    """A module that makes a causal mask, with or without a bias by distance."""
+
+    def __init__(self, bias: float) -> None:
+        super().__init__()
+        self.bias = bias
+
+    def forward(self, ids: Tensor) -> Tensor:
+        distance = torch.arange(ids.shape[1])[:, None] - torch.arange(ids.shape[1])
+        return torch.where(distance >= 0, -self.bias * distance, -math.inf)
+
+
+class Tokens(nn.Module):
+    def __init__(self, bias: float) -> None:
+        super().__init__()
+        self.masks, self.table = Masks(bias), nn.Embedding(9, 4)
+        self.attention = nn.MultiheadAttention(4, 1, batch_first=True)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        h = self.table(ids)
+        return self.attention(h, h, h, attn_mask=self.masks(ids), need_weights=False)[0]
+
+
+@pytest.mark.parametrize("bias", [0.0, 0.5])
+def test_a_module_may_make_a_mask(bias: float) -> None:
+    model = Tokens(bias)
+    with trace_divergence(model, when="record") as trace:
+        model(torch.randint(0, 9, (2, 7))).sum().backward()
+    assert trace.report is None
+
+
+@settings(max_examples=15)
+@given(seed=st.integers(0, 2**31))
+def test_innocent_models_are_not_reported(seed: int) -> None:
+    draw = np.random.default_rng(seed)
+    torch.manual_seed(seed)
+    width = int(draw.integers(2, 6))
+    parts = [innocent(width, draw) for _ in range(draw.integers(1, 5))]
+    model = nn.Sequential(nn.Linear(width, width), Branches(innocent(width, draw), nn.Sequential(*parts)))
+    with trace_divergence(model, when="record") as trace:
+        model(torch.randn(2, 12, width)).square().mean().backward()
+    assert trace.report is None
