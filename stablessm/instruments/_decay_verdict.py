@@ -275,7 +275,7 @@ def _evenness(window: Points) -> float:
 
 
 def _rests(last: Judgment, noisy: bool) -> bool:
-    """Return True if the second half of the last window is flat, or if the window ends about at its largest value.
+    """Return True if the second half of the last window is flat, or if its last value is almost its largest value.
 
     If the curve is noisy, return True if the trend over the last window is flat or rises.
     """

@@ -40,12 +40,15 @@ def distance_to_instability(W: Tensor, time: Time) -> float:
     """Return the distance of W to the nearest unstable matrix in the 2-norm; 0 if W is not stable.
 
     The distance is the minimum of σ_min(zI - W) over z on the imaginary axis, or on the unit circle in discrete time.
+    Every value of σ_min is an upper bound. The method (Boyd and Balakrishnan 1990) repeats these steps:
 
-    Every value of σ_min is an upper bound; the first ones are computed next to the eigenvalues. Then a level just below
-    the smallest value is tested: σ_min equals the level at z exactly if z is an eigenvalue of a Hamiltonian matrix
-    (Byers 1988), in discrete time of a symplectic pencil. σ_min is evaluated at these eigenvalues and midway between
-    them (Boyd and Balakrishnan 1990), which converges quadratically. If no value lies below the level, the level is a
-    lower bound.
+    - Choose a level just below the smallest value so far. (The first values are computed next to the eigenvalues.)
+    - Find all z at which a singular value of zI - W equals the level. They are eigenvalues of a Hamiltonian matrix
+      (Byers 1988), or of a symplectic pencil in discrete time.
+    - Evaluate σ_min at these z and midway between them. If no value lies below the level, the level is a lower bound,
+      and the iteration ends.
+
+    The convergence is quadratic.
 
     >>> distance_to_instability(torch.tensor([[-3.0]]).double(), "continuous")
     3.0

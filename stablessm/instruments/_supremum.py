@@ -57,8 +57,8 @@ LEADERS = 4
 class Search:
     """The search for the input that gives the largest value of the memory function at each time.
 
-    Inputs are constant from time 0 on. With ``brief`` they last one step, and the response itself is measured instead
-    of its derivative, which is the same for a linear model.
+    Inputs are constant from time 0 on, and the derivative of the response is measured. With ``brief``, inputs last one
+    step, and the response itself is measured. For a linear model both give the same values.
     """
 
     def __init__(

@@ -297,10 +297,10 @@ def _stop(value: np.ndarray, floor: float) -> int:
 def _abruptness(time: np.ndarray, value: np.ndarray, floor: float) -> float:
     """Return a positive number if a curve drops abruptly to its floor, and a negative number for a gradual decay.
 
-    The number is log(last value / (100 floor)) minus six times the fall of the logarithm between the last two samples,
-    estimated from the samples before. A curve that decays gradually comes close to the floor before it reaches the
-    floor, so that the number is negative. ``time`` has one more entry than ``value``, the time of the first sample in
-    the floor; the fall is scaled to the distance of this sample from the last.
+    The number is log(last value / (100 floor)) minus six times the expected fall of the logarithm to the next sample,
+    which is the first sample in the floor. The fall is estimated from the samples before. A curve that decays gradually
+    comes close to the floor before it reaches the floor, so that the number is negative. ``time`` has one more entry
+    than ``value``: the time of the first sample in the floor.
     """
     n = len(value)
     if n == 0 or len(time) == n:

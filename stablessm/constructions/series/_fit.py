@@ -144,7 +144,7 @@ def shared_modes(samples: np.ndarray, tol: float, dt: float) -> Modes:
 def _spread(eigenvalues: np.ndarray, tol: float) -> np.ndarray:
     """Return eigenvalues in which those close to zero are replaced by points on a small ring around zero.
 
-    In a realization, the exact values of such eigenvalues are rounding errors, and would make it extremely ill
+    The exact values of such eigenvalues are rounding errors. Left as they are, they would make the modes extremely ill
     conditioned.
     """
     near = np.abs(eigenvalues) < _NEAR_ZERO

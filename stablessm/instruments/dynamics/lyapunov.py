@@ -357,8 +357,9 @@ class _Measurement:
     def _walk(self, first: Tensor | None, pattern: Tensor | None) -> Any:
         """Run the trajectories and return the results of :meth:`_trajectories`.
 
-        ``first`` is the Jacobian matrix of the first step. ``pattern`` says which variables influence each other. If
-        others do, a mask of these influences is returned instead.
+        ``first`` is the Jacobian matrix of the first step. ``pattern`` is the assumed pattern of influences between
+        variables. If an influence appears that the pattern does not have, the run ends, and the mask of the influences
+        of this step is returned instead.
         """
         size, count, k = self.run.size, len(self.start), self.tangents
         parts = None if pattern is None else blocks(pattern)
