@@ -318,7 +318,10 @@ def _longest_gap(value: np.ndarray, floor: float) -> int:
 
 
 def _clear(t: np.ndarray, v: np.ndarray, fit: DecayFit | None) -> tuple[np.ndarray, np.ndarray]:
-    """Return the times and values of a curve up to its noise floor; without a ``fit``, of the whole curve."""
+    """Return the times and values of a curve up to its noise floor; without a ``fit``, of the whole curve.
+
+    For the kinds ``finite`` and ``undecided``, the next sample is included, too; for ``finite``, its value is 0.
+    """
     stop = len(t) if fit is None else max(int(np.searchsorted(t, fit.used[1], side="right")), 1)
     if fit is not None and fit.kind in ("finite", "undecided") and stop < len(t):
         return t[: stop + 1], np.append(v[:stop], v[stop] if fit.kind == "undecided" else 0.0)
