@@ -71,9 +71,10 @@ def read_samples(path: Path, rows: int | None = None, dt: float | None = None, *
     seconds since the first date.
 
     Args:
-        path: the file. rows: number of samples, or of steps on a grid with gaps (default: all). dt: time between the
-        lines of a file without times (default: 1). For a file with times, it raises an error. average: average the
-        values of a time that occurs more than once. Otherwise different values raise an error.
+        path: the file.
+        rows: number of samples, or of steps on a grid with gaps (default: all).
+        dt: time between the lines of a file without times (default: 1). For a file with times, it raises an error.
+        average: average the values of a time that occurs more than once. Otherwise different values raise an error.
     """
     names, numbers, table, notes = _table(path)
     present = np.isfinite(table).all(axis=1)

@@ -77,7 +77,8 @@ class Emitter(Generic[Options]):
     def at(self, pointer: ir.Value, *terms: ir.Value | int) -> ir.Value:
         """Emit code for the address of the array element with the index Σ ``terms``, and return the address.
 
-        Terms that are constant inside a loop come first, because LLVM keeps their order.
+        Give terms that are constant inside a loop first: LLVM adds the terms in this order, and then computes the sum
+        of the constant terms outside of the loop.
         """
         for term in terms:
             pointer = self.builder.gep(pointer, [I64(term) if isinstance(term, int) else term])

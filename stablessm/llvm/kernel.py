@@ -1,8 +1,9 @@
 """Compiled CPU kernels: a call processes a range of work units (such as vectors of channels) on several threads.
 
 A kernel is ``void kernel(const int64 *fields, int64 first, int64 last)``, compiled at its first use. It processes the
-tiles first … last-1 out of ``fields[0]`` tiles of channels, and reads its other arguments from ``fields``. Compilation
-takes a fraction of a second, so nothing is cached on disk, and every process gives bitwise identical results.
+work units first … last-1; ``fields[0]`` is the number of all units, and the other ``fields`` are the kernel's
+arguments. Compilation takes a fraction of a second, so nothing is cached on disk, and every process gives bitwise
+identical results.
 """
 
 from __future__ import annotations

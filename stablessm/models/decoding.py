@@ -27,10 +27,11 @@ class CapturedStep:
     generated token.
 
     Args:
-        step: the function. Shapes and dtypes must not depend on values. x: the input of the first step, from which
-        shape, dtype and device are read. state: the state before the first step: tensors in nested tuples. generator:
-        random generator that ``step`` draws from. Its state determines the random numbers, as without a graph.
-        Capturing the graph also draws numbers from it.
+        step: the function. Shapes and dtypes must not depend on values.
+        x: the input of the first step, from which shape, dtype and device are read.
+        state: the state before the first step: tensors in nested tuples.
+        generator: random generator that ``step`` draws from. Its state determines the random numbers, as without a
+            graph. Capturing the graph also draws numbers from it.
     """
 
     def __init__(self, step: Step, x: Tensor, state: Any, generator: torch.Generator | None = None) -> None:
@@ -69,8 +70,8 @@ class CapturedStep:
 class Repeated:
     """A function ``step(x, state) -> (y, state)`` that is captured as a CUDA graph after a few calls, if possible.
 
-    On a CPU, and where a step cannot be captured, the function is called. The results are the same. Tensors that the
-    function reads, such as weights, must stay at the same place in memory, and must not change.
+    On a CPU, and if the step cannot be captured, the function itself is called; the results are the same. Tensors that
+    the function reads, such as weights, must stay at the same place in memory, and must not change.
 
     Args:
         step: the function.

@@ -240,7 +240,7 @@ class StableSSMForCausalLM(PreTrainedModel, GenerationMixin):
     def _init_weights(self, module: nn.Module) -> None:
         """Initialize those weights of a module that are missing in the loaded checkpoint.
 
-        The network initializes all weights when it is built.
+        ``transformers`` calls this method while it loads a model. Weights that were loaded keep their values.
         """
         kept = {name: p.clone() for name, p in module.named_parameters(recurse=False) if _is_loaded(p)}
         self.network.draw(module)

@@ -43,7 +43,11 @@ def plainly(z: Tensor, tail: Tensor | None, weight: Tensor, reset: Tensor | None
 
 
 def of_joined(joined: Tensor, weight: Tensor, episode: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Compute q and k ⊙ v like :func:`filtered`, from one array (B, 2 + T, 3 C) that holds the tail and z."""
+    """Compute q and k ⊙ v like :func:`filtered`, from one array (B, 2 + T, 3 C) that contains the tail and z.
+
+    ``episode`` (B, 2 + T) is a number for each step, which is the same for all steps of an episode (default: all steps
+    are in one episode).
+    """
     steps = joined.shape[1] - TAPS + 1
     y = joined[:, TAPS - 1 :] * weight[0]
     for j in range(1, TAPS):

@@ -140,9 +140,7 @@ def register_mixer(name: str, factory: Factory, *, overwrite: bool = False) -> N
 
 
 def map_time(name: str, options: Mapping[str, Any]) -> Time | None:
-    """Return "continuous" or "discrete", the time of the maps that a mixer uses; None for a mixer that a user
-    registered.
-    """
+    """Return whether a mixer uses maps for "continuous" or "discrete" time; None for a mixer that a user registered."""
     times: dict[str, Time] = dict.fromkeys(("s4d", *_GATED), "continuous")
     times |= {"lru": "discrete", "real": options.get("time", "continuous")}
     return times.get(name.removeprefix(GATED))

@@ -122,8 +122,9 @@ def for_task(inputs: Any, outputs: Any, preset: str = "small", **changes: Any) -
             tokens) and ``length``. The initial time scales of a language model are at most ``length``, unless the
             preset or ``mixer_options`` set them, so that its state can be carried beyond the training windows.
         outputs: the attribute ``outputs`` of a task: ``kind`` (``classes`` or ``values``), ``size``, ``per_step``.
-        preset: one of ``PRESETS``. **changes: settings that replace settings of the preset. If ``map`` is replaced, the
-        preset's ``map_options`` are dropped.
+        preset: one of ``PRESETS``.
+        **changes: settings that replace settings of the preset. If ``map`` is replaced, the preset's ``map_options``
+            are dropped.
 
     >>> from types import SimpleNamespace as Like
     >>> digits = Like(kind="values", size=1), Like(kind="classes", size=10, per_step=False)

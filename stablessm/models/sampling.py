@@ -86,9 +86,10 @@ def drawn(model: Any, prompt: Tensor, count: int, draw: Draw) -> Iterator[Tensor
 
 @final
 class Draw:
-    """Draws one token per row of logits (B, V) by exponential random numbers, without cumulative sums of probabilities.
+    """Draws one token per row of logits (B, V).
 
-    The arguments are those of :func:`sample_tokens`.
+    The drawn token has the largest quotient of its probability and an exponential random number. This needs no
+    cumulative sums of probabilities. The arguments are those of :func:`sample_tokens`.
     """
 
     def __init__(

@@ -62,7 +62,8 @@ class Affine:
     requires.
 
     Args:
-        factor: a tensor of the shape of ``offset``; with ``matrix``, (B, K, K) for states (B, K, W). offset: (B, …).
+        factor: a tensor of the shape of ``offset``; with ``matrix``, (B, K, K) for states (B, K, W).
+        offset: (B, …).
         matrix: whether factor · state is a matrix product instead of an elementwise product.
 
     >>> halve, add = Affine(torch.tensor(0.5), torch.tensor(0.0)), Affine(torch.tensor(1.0), torch.tensor(3.0))

@@ -18,8 +18,10 @@ def decay_product(
     The product is over the real (not padded) steps. It is zero if one of these steps is a reset.
 
     Args:
-        decay: (…) if it is the same at every step, otherwise (T, …) or (B, T, …). batch, steps: B and T. dims: number
-        of dimensions that … stands for: 1 for states (B, C), 2 for states (B, H, N). reset: (T,) or (B, T) bool.
+        decay: (…) if it is the same at every step, otherwise (T, …) or (B, T, …).
+        batch, steps: B and T.
+        dims: number of dimensions that … stands for: 1 for states (B, C), 2 for states (B, H, N).
+        reset: (T,) or (B, T) bool.
         lengths: (B,) whole numbers: the number of real steps of each sequence.
 
     >>> decay_product(torch.tensor([0.5]), 2, 3, lengths=torch.tensor([0, 2])).flatten().tolist()

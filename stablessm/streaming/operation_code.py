@@ -312,8 +312,8 @@ class OperationCode:
     ) -> list[ir.Value]:
         """Emit code that adds Σ_j weights_j x_j to ``totals``, for ``width`` vectors of outputs; return the sums.
 
-        A width below a full tile takes two or four inputs at once. Padding after the last input is not read, because it
-        may be infinite, and infinity times zero is NaN.
+        If ``width`` is less than a full tile, two or four inputs are processed at once. Padding after the last input is
+        not read, because it may be infinite, and infinity times zero is NaN.
         """
         b, emit, unroll = self.builder, self.emit, TILE_VECTORS // width
 

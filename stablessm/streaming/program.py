@@ -29,7 +29,7 @@ class Affine(NamedTuple):
 class Scale(NamedTuple):
     """The elementwise operation out = factor ⊙ source + plus, where ``plus`` is a constant or another value.
 
-    With out = source, it is a real recurrence.
+    If ``out`` and ``source`` are the same state, the operation is a real recurrence.
     """
 
     out: int

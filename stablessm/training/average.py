@@ -23,8 +23,9 @@ class Average:
     so that the initial weights are soon forgotten. Buffers are not averaged.
 
     Args:
-        trainee: The model. If its weights are in shards, the average is in shards too. decay: The largest value of d',
-        for example 0.999. prefix: Prefix of the names in a checkpoint that holds several averages.
+        trainee: The model. If its weights are in shards, the average is in shards too.
+        decay: The largest value of d', for example 0.999.
+        prefix: Prefix of the names in a checkpoint that holds several averages.
 
     >>> from torch import nn
     >>> from stablessm.training.ranks import Ranks

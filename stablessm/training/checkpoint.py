@@ -57,9 +57,9 @@ class Checkpoints:
     """Writes, reads and removes the checkpoints of one run, which are in one folder.
 
     Args:
-        settings: Plain values that are written into every checkpoint, and compared when the run is resumed. ranks: The
-        processes that train together (default: one). agree: Function that returns the changes between the settings of a
-        checkpoint and of this run, and raises an
+        settings: Plain values that are written into every checkpoint, and compared when the run is resumed.
+        ranks: The processes that train together (default: one).
+        agree: Function that returns the changes between the settings of a checkpoint and of this run, and raises an
             error if the run cannot be resumed with these changes (default: every change raises an error).
 
     >>> import tempfile

@@ -97,10 +97,11 @@ class StackedOptimizer(Optimizer):
     otherwise elementwise.
 
     Args:
-        stack: The models to optimize. config: Learning rates, weight decay and clipping. schedule: Factor of the
-        learning rate at each step. rates: Learning rate of each model (default: ``config.lr``). ``config.recurrent_lr``
-        is scaled in proportion. scales: Factors (models, …) of the learning rate of single weights, by parameter name
-        (default: 1).
+        stack: The models to optimize.
+        config: Learning rates, weight decay and clipping.
+        schedule: Factor of the learning rate at each step.
+        rates: Learning rate of each model (default: ``config.lr``). ``config.recurrent_lr`` is scaled in proportion.
+        scales: Factors (models, …) of the learning rate of single weights, by parameter name (default: 1).
     """
 
     def __init__(

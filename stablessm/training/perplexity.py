@@ -84,11 +84,14 @@ def perplexity(
     Apart from rounding, the result does not depend on ``batch_size`` or on the length of windows.
 
     Args:
-        model: The language model. task: The text. split: ``train``, ``valid`` or ``test``. batch_size: Number of
-        windows that are in memory at once. carry: With ``False``, every window starts without a state (as in training,
-        unless the task carries the state). A model without a method ``sequence(x, state, reset=…) -> (logits, state)``
-        is always evaluated this way. autocast: Compute matrix products in bfloat16. progress: Show a progress bar in a
-        terminal.
+        model: The language model.
+        task: The text.
+        split: ``train``, ``valid`` or ``test``.
+        batch_size: Number of windows that are in memory at once.
+        carry: With ``False``, every window starts without a state (as in training, unless the task carries the state).
+            A model without a method ``sequence(x, state, reset=…) -> (logits, state)`` is always evaluated this way.
+        autocast: Compute matrix products in bfloat16.
+        progress: Show a progress bar in a terminal.
 
     >>> import tempfile, stablessm as ssm
     >>> from pathlib import Path

@@ -143,7 +143,7 @@ def converted(array: Tensor, dtype: torch.dtype) -> Tensor:
 def rows(array: Tensor, dtype: torch.dtype) -> Tensor:
     """Return the array in a kernel's dtype, with the numbers of each row adjacent in memory.
 
-    An expanded dimension is copied once.
+    A dimension that is expanded (with stride 0) stays expanded, so that its numbers are copied only once.
     """
     adjacent = array.stride(-1) == 1 or array.shape[-1] <= 1
     if adjacent and array.dtype == dtype and not array.is_conj() and not array.is_neg():

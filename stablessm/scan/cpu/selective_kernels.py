@@ -4,8 +4,8 @@ A *unit* is one sequence and one *tile*, a vector of channels. Its N states are 
 forward pass writes the state before every *cell* of K steps. The backward pass visits the cells from the last to the
 first: it recomputes the states and decays of a cell from its checkpoint, and then runs the adjoint through it.
 
-The gradients of B and C are sums over channels. A tile sums its channels, for ``lanes`` states at once, by a tree that
-transposes as it adds; the sums over tiles are left to the caller, so that no two units write to the same number.
+The gradients of B and C are sums over channels. A tile sums over its channels, for ``lanes`` states at once
+(:func:`_summed`). The caller adds the sums of the tiles, so that no two units write to the same number.
 """
 
 from __future__ import annotations

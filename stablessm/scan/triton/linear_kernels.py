@@ -79,7 +79,7 @@ def fetch_tile(
     """Load a tile of decays (a) and of drives (x) in the dtype of their arrays; return both, and a mask of valid rows.
 
     The mask is True at rows that have a decay a. SHIFT is 0 in a forward pass and 1 in a backward pass, in which a row
-    uses the a and the cut of the row before it. ``begins`` is True at the first row, which then has no a.
+    uses the decay and the cut of the row before it. ``begins`` is True at the first row, which then has no decay.
     """
     mask = within < count
     there = mask

@@ -269,8 +269,8 @@ class _Layer:
     ) -> Tensor:
         """Compute the backward pass of :meth:`enter`; return the gradient of ``jumps``, and write the other gradients.
 
-        The gradient of the initial state is written to ``d_initial``, and the gradient of the contribution of each
-        chunk to the state after it to the last R columns of ``both``.
+        The gradient of the initial state is written to ``d_initial``. The gradients of the contributions of the chunks
+        to the states after them are written to the last R columns of ``both``.
         """
         d_jumps = torch.empty((2, self.channels, self.batch, self._states), dtype=jumps.dtype, device=jumps.device)
         given = d_initial if d_final is None else d_final
