@@ -29,8 +29,7 @@ class MemoryOptions:
     norm: Annotated[
         str,
         typer.Option(
-            help="Normalization of M(t): ball (inputs of norm up to --bound), plus_one (response / (norm + 1)) or unit "
-            "(inputs of norm 1)."
+            help="Normalization of M(t): ball (norms up to --bound), plus_one (response / (norm + 1)) or unit (norm 1)."
         ),
     ] = "ball"
     bound: Annotated[float, typer.Option(help="Largest norm of the inputs that are tried.")] = 1.0
