@@ -14,6 +14,7 @@ from random_kernels import draw, draw_long, draw_matrix
 from stablessm import ArgumentError
 from stablessm.constructions import ExponentialSum, FitError, exponential_sum
 from stablessm.constructions.sums._modes import Domain
+from stablessm.constructions.sums._search import Search
 
 KERNEL = (1 + np.arange(50.0)) ** -0.5 * np.cos(np.arange(50) / 4)
 FLOOR = 1e-13
@@ -175,6 +176,21 @@ def test_an_interruption_returns_the_best_found(monkeypatch: pytest.MonkeyPatch,
     assert told[0].filename == __file__
     assert isinstance(found, ExponentialSum)
     assert 1 <= found.order <= whole.order
+
+
+def test_an_interruption_of_a_second_search_returns_the_best_of_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain, searches = Search.smallest, itertools.count()
+
+    def smallest(*arguments: object) -> object:
+        if next(searches):
+            raise KeyboardInterrupt
+        return plain(*arguments)
+
+    monkeypatch.setattr(Search, "smallest", smallest)
+    with pytest.warns(UserWarning, match="interrupted"):
+        found = exponential_sum("exp(-t)+exp(-(t-20)**2)", 30, tol=1e-6, time="continuous", max_order=3)
+    assert next(searches) == 2
+    assert 1 <= found.order <= 3
 
 
 @pytest.mark.parametrize("kernel", ["exp(t/3)", "t**6"])

@@ -182,8 +182,10 @@ def _supremum_sum(samples: Samples, domain: Domain, request: Request) -> Exponen
             what, remedy = _measure.reason(attempt.search, fit, goal, unit)
             what = f"no sum was found within tol = {tol:g}: {what}"
     except KeyboardInterrupt:
-        if not (hasattr(attempt, "search") and attempt.search.tried):
+        found = [search for search in attempt.searches if search.tried]
+        if not found:
             raise
+        attempt.search = min(found, key=lambda search: search.so_far().error)
         warnings.warn(_measure.INTERRUPTED, stacklevel=4)
         return attempt.measured(samples, unit, attempt.search.so_far())
     raise FitError(f"{what}. The best found has order {best.order} and error {reached:.3g}", remedy, best)
@@ -213,6 +215,7 @@ class _Attempt:
     goal: float | None
     request: Request
     search: Search = field(init=False)
+    searches: list[Search] = field(init=False, default_factory=list)
     free: Fit = field(init=False)
 
     def run(self) -> Fit:
@@ -266,4 +269,5 @@ class _Attempt:
         return bool((np.abs(found.rates.imag) > domain.band).any())
 
     def _new(self, **options: Any) -> Search:
-        return Search(self.samples, self.domain, self.request, **options)
+        self.searches.append(Search(self.samples, self.domain, self.request, **options))
+        return self.searches[-1]
