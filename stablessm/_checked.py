@@ -101,8 +101,8 @@ def checked(thing: T) -> T:
 
 
 def _as_number(value: Any, rule: Rule, name: str, *, only: bool) -> Any:
-    """Convert a value to ``int`` or ``float`` if ``only`` numbers are allowed; raise an error for bools and disallowed
-    text.
+    """Raise an error for a bool or a text that the rule does not allow; return any other value, converted to
+    ``int`` or ``float`` if ``only`` a number is allowed.
     """
     if isinstance(value, bool | str | bytes):
         require(name, value, rule)

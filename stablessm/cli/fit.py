@@ -183,10 +183,10 @@ def fit(
 ) -> dict[str, Any]:
     """Replace a kernel by a sum of exponentials.
 
-    The error is measured on the whole grid. The kernel is a formula in t, or samples in a file (--from) with one line
-    per sample: a value (spaced by --dt), or t and a value, or t and one value for each of several outputs, which then
-    share their rates. Columns named re and im are one complex value. With --norm l2, a column named noise holds
-    standard deviations, and a column named weights holds weights.
+    The error is measured on the whole grid. The kernel is a formula in t, or samples in a file (--from). Each line of
+    the file has a value (spaced by --dt), or t and a value, or t and one value per output; the outputs share their
+    rates. Columns named re and im contain one complex value. With --norm l2, a column named noise holds standard
+    deviations, and a column named weights holds weights.
 
     Examples:
 

@@ -86,8 +86,8 @@ def sequence_parallel(model: nn.Module, group: Group = None) -> SequenceParallel
         model: any module made of ``RealSSM``, ``LRU``, ``S4D``, ``Hyena`` and layers that treat steps separately.
         group: the ranks that share a sequence, in the order of their parts (default: all).
 
-    All ranks call the model with the same batch size and their own steps (0 and 1 steps are allowed), together with
-    their parts of ``reset``, of a ``dt`` per step, and of ``lengths`` (clamped to their steps). Only the first rank's
+    All ranks call the model with the same batch size. Each rank passes its own steps (0 and 1 steps are allowed), and
+    its parts of ``reset``, of a ``dt`` per step, and of ``lengths`` (clamped to its steps). Only the first rank's
     ``state`` is used, and the last rank returns the final state of the sequence. Dropout draws one mask per sequence,
     so all ranks need the same seed. The gradient of the whole sequence is the sum of the ranks' gradients.
 

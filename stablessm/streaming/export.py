@@ -93,7 +93,8 @@ def export_sequence(
 
     Args:
         model: any model that :func:`export_step` accepts, or :class:`Bidirectional`. The second state of a
-            ``Bidirectional`` comes from the steps after the sequence, so it cannot run in chunks.
+            ``Bidirectional`` comes from the steps after the sequence, so an exported ``Bidirectional`` cannot run in
+            chunks.
         path: the file to write, ``.pt2`` or ``.onnx``; None writes nothing.
         format: ``torch`` or ``onnx``, as in :func:`export_step`.
         metadata: texts to store in the file, as in :func:`export_step`.

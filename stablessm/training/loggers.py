@@ -33,7 +33,7 @@ class Logger(Protocol):
             step: Number of steps made.
             values: A row of ``metrics.jsonl`` without its ``step``: ``loss``, ``lr``, … of training, or ``split`` and
                 the scores of a validation. With ``TrainingConfig(replicas=)`` it also has ``replica``, the number of
-                the model. Infinite numbers are floats.
+                the model. Numbers that are not finite are floats.
         """
 
     def end(self, result: TrainingResult | None) -> None:

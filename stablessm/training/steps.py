@@ -106,8 +106,8 @@ class StepLoop:
         optimizer: Updates the parameters.
         watch: Detects divergence.
         total: Number of steps.
-        hooks: Callbacks between the parts of a step. look: Function of the number of steps so far that returns True if
-        the host reads results from the device now.
+        hooks: Callbacks between the parts of a step.
+        look: Function of the number of steps so far that returns True if the host reads results from the device now.
         checkpoints: Writer of checkpoints; with None, no checkpoints are written.
         cadence: Decides when checkpoints are written.
         sharded: Whether every rank has a part of ``trained``.
