@@ -212,6 +212,33 @@ def test_the_error_covers_slow_convergence_to_zero(step, start):
     assert found.verdict == "marginal"
 
 
+def standard_map(kick):
+    def step(x, s):
+        momentum = s[1] + kick * torch.sin(s[0])
+        return s, torch.stack([(s[0] + momentum) % (2 * math.pi), momentum])
+
+    return step
+
+
+def pendulum(x, s):
+    h, slope = 0.05, lambda s: torch.stack([s[1], -torch.sin(s[0])])
+    a = slope(s)
+    b = slope(s + h / 2 * a)
+    c = slope(s + h / 2 * b)
+    s = s + h / 6 * (a + 2 * b + 2 * c + slope(s + h * c))
+    return s, s
+
+
+@pytest.mark.parametrize(
+    ("step", "start"), [(standard_map(0.5), [3.0, 0.1]), (standard_map(0.9), [3.0, 0.3]), (pendulum, [2.0, 0.0])]
+)
+def test_regular_motion_whose_changes_grow_with_time_is_marginal(step, start):
+    """Trajectories of different frequencies separate in proportion to time, so that exponents fall as log(t)/t."""
+    found = lyapunov_spectrum(step, state=torch.tensor(start, dtype=torch.float64))
+    assert found.verdict == "marginal"
+    assert (abs(found.exponents) <= found.error).all()
+
+
 def test_strong_contraction_does_not_underflow():
     rates = torch.tensor([-50.0, -1.0, -300.0], dtype=torch.float64)
     found = lyapunov_spectrum(lambda x, s: (s, rates.exp() * s), state=torch.ones(3), steps=50)

@@ -311,3 +311,41 @@ def test_inputs_that_are_not_finite_numbers_are_refused(measure, inputs, expecte
 def test_outputs_that_are_not_finite_are_refused(measure):
     with pytest.raises(NumericalError, match="outputs of the model on these inputs are not finite"):
         measure(lambda x: (1000 * x).exp().cumsum(1), torch.ones(20))
+
+
+@pytest.mark.parametrize(
+    ("delay", "steps", "complete"), [(30, 48, False), (30, 128, True), (3, 24, True), (20, 40, False)]
+)
+def test_a_size_that_grows_with_the_number_of_steps_says_so(delay, steps, complete):
+    late = lambda x: torch.cat([0 * x[:, :delay], x[:, :-delay]], 1)  # noqa: E731
+    found = effective_state_size(late, torch.randn(steps, 1, dtype=torch.float64))
+    assert found.complete == complete
+    assert (found.size == delay) == complete
+    assert ("give longer inputs" in str(found)) != complete
+
+
+def test_a_delay_beyond_the_lags_of_a_receptive_field_is_at_least_as_long():
+    late = lambda x: torch.cat([0 * x[:, :60], x[:, :-60]], 1)  # noqa: E731
+    inputs = torch.randn(100, 1)
+    found = receptive_field(late, inputs)
+    assert found.reach() == len(found.lag) == 50
+    assert str(found).startswith("at least the latest 50 inputs")
+    assert receptive_field(late, inputs, lags=100).reach() == 61
+    assert receptive_field(lambda x: 0 * x + 1, inputs).reach() == 0
+    with pytest.raises(ArgumentError, match="inputs that vary"):
+        receptive_field(late, torch.ones(100, 1))
+
+
+@pytest.mark.parametrize("kind", ["heavy", "skewed", "normal", "uniform"])
+def test_noise_in_a_state_is_not_explained_by_functions_of_outliers(kind):
+    rng = np.random.default_rng(5)
+    draw = {
+        "heavy": lambda: rng.standard_t(2, 3000),
+        "skewed": lambda: rng.exponential(size=3000),
+        "normal": lambda: rng.standard_normal(3000),
+        "uniform": lambda: rng.uniform(-1, 1, 3000),
+    }
+    u = draw[kind]()
+    state = u + 0.5 * u.std() * rng.standard_normal(3000)
+    found = information_processing_capacity(state[:, None], u, max_degree=4, most=2000)
+    np.testing.assert_allclose([found.total, found.by_degree[1]], 0.8, atol=0.04)

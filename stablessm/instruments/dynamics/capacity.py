@@ -218,7 +218,8 @@ class _Search:
                 self.complete = False
                 break
             capacity = self._capacities(terms)
-            least = limit if degree > 1 else limit / CAUTION  # all delays up to the last significant one count
+            near = degree == 1 and delay - alive <= DEAD  # a weak function counts if its neighbors do
+            least = limit / CAUTION if near else limit
             counted = [term for term, value in zip(terms, capacity, strict=True) if value > least]
             shells.append(counted if degree > 1 else terms)
             if counted:
@@ -277,6 +278,8 @@ class _Search:
         """Return the capacities of all functions that were found, as an :class:`InformationCapacity`."""
         values = np.minimum(self.capacities(), 1.0)
         degrees = np.array([sum(degree for _, degree in term) for term in self.kept], dtype=int)
+        limits = np.array([self.threshold[degree] if degree > 1 else 0.0 for degree in degrees])
+        values = np.where(values > limits, values, 0.0)  # functions of outliers share their values
         rank = self.basis.shape[1]
         by_degree = {degree: float(values[degrees == degree].sum()) for degree in range(1, max_degree + 1)}
         total = min(sum(by_degree.values()), float(rank))

@@ -79,7 +79,7 @@ class LyapunovSpectrum(Result):
     """Exponents (k,) in descending order, per unit of time; -inf for directions that vanish in finitely many steps."""
     error: np.ndarray
     """(k,) half the width of a band of about 95 %: two standard errors, and what may be missing if the growth per step
-    approaches its limit as slowly as 1/t; 0 if the exponents are exact."""
+    approaches its limit as slowly as 1/t, or if changes grow in proportion to t; 0 if the exponents are exact."""
     verdict: str
     """``contracting``, ``marginal`` or ``expanding``, by the sign of the largest exponent."""
     evidence: str

@@ -51,10 +51,12 @@ class ReceptiveField(Result):
     standard deviation of the outputs."""
     positions: int
     """Number of outputs that were averaged for the first lag."""
+    beyond: float = 0.0
+    """Largest influence of an input at a lag of K or more, by ablation."""
 
     def reach(self, level: float = 0.01, by: Literal["gradient", "ablation"] = "ablation") -> int:
         """Return the number of latest inputs that matter: the influence of all earlier inputs is at most ``level``
-        times the largest influence.
+        times the largest influence. If the influence at lags beyond ``lag`` is larger, the number is K, a lower bound.
 
         >>> ReceptiveField(np.arange(4), None, np.array([1.0, 0.5, 0.25, 0.0]), 1).reach()
         3
@@ -63,8 +65,13 @@ class ReceptiveField(Result):
         values = getattr(self, one_of("by", by, ("gradient", "ablation")))
         if values is None:
             raise ArgumentError("by", "'ablation', since the model has no gradient", quoted(by))
+        if self._goes_on(level):
+            return len(values)
         above = np.flatnonzero(values > level * values.max())
         return int(above[-1]) + 1 if len(above) else 0
+
+    def _goes_on(self, level: float) -> bool:
+        return self.beyond > level * max(self.beyond, self.ablation.max())
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """Plot both measures of influence against the lag, relative to their largest values."""
@@ -78,7 +85,8 @@ class ReceptiveField(Result):
 
     def __str__(self) -> str:
         by = "" if self.gradient is None else f", {self.reach(by='gradient')} by gradients"
-        return f"the latest {self.reach()} inputs by ablation{by} (influence above 1 % of the largest)"
+        least = "at least the latest" if self._goes_on(0.01) else "the latest"
+        return f"{least} {self.reach()} inputs by ablation{by} (influence above 1 % of the largest)"
 
 
 @checked
@@ -107,10 +115,13 @@ def receptive_field(
     with flow(model, inputs, precise=False) as found, working("receptive_field", progress) as tell:
         length = found.x.shape[1]
         count = max(1, length // 2) if lags is None else whole_number("lags", lags, 1, length + 1)
+        if bool((found.x == found.x[:, :1]).all()):
+            raise ArgumentError("inputs", "inputs that vary, since each is replaced by another one", "a constant")
         with torch.no_grad():
-            ablation = _ablation(found, count, generator, tell)
+            ablation = _ablation(found, length, generator, tell)
         gradient = _gradient(found, count, generator, tell)
-    return ReceptiveField(np.arange(count), gradient, ablation, len(found.x) * min(length, REPLACED))
+    beyond = float(ablation[count:].max(initial=0.0))
+    return ReceptiveField(np.arange(count), gradient, ablation[:count], len(found.x) * min(length, REPLACED), beyond)
 
 
 def _ablation(found: Flow, count: int, generator: torch.Generator, tell: Callable[[], object]) -> np.ndarray:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 CHANNELS = 8
 """Largest number of channels of an input or output; wider inputs and outputs are projected at random."""
+
+WITHIN = 0.75
+"""Share of the past and of the future that must give the same size, unless the size still grows with their length."""
 
 
 @final
@@ -52,6 +55,8 @@ class EffectiveStateSize(Result):
     """Singular values up to this fraction of the largest do not count; at least the rounding error of the model."""
     state_size: int | None
     """Number of values in the state; complex values count once, as in ``size``. None without a state."""
+    complete: bool = True
+    """False if the size still grows with the number of steps; longer inputs may then give a larger size."""
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """Plot the singular values and the tolerance."""
@@ -66,6 +71,7 @@ class EffectiveStateSize(Result):
         return (
             f"{self.size}{held} (singular values above {self.tol:.1g} of the largest); "
             f"entropy {self.entropy.max():.4g}, {len(self.step)} steps"
+            + ("" if self.complete else "; it still grows with the number of steps: give longer inputs")
         )
 
 
@@ -132,6 +138,8 @@ class _Spectrum:
 
     values: Tensor
     noise: float
+    shorter: int = 0
+    """Rank of the operator from three quarters of the past to three quarters of the future."""
     parts: tuple[int, ...] = ()
 
     def rank(self, tol: float) -> int:
@@ -156,6 +164,7 @@ def _result(found: Flow, chosen: list[int], rows: list[_Spectrum], tol: float) -
         layers=tuple(f"part {i}, shape {leaf.shape}" for i, leaf in enumerate(leaves)), singular_values=values,
         tol=max(tol, *(row.noise for row in rows)),
         state_size=sum(math.prod(leaf.shape) for leaf in leaves) if leaves else None,
+        complete=best.shorter >= best.rank(tol),
     )  # fmt: skip
 
 
@@ -197,7 +206,7 @@ def _at(found: Flow, row: int, t: int, tol: float, generator: torch.Generator) -
     else:
         dy = torch.cat([past.dy[:, -1:], future(past.dstate)], 1)
         whole = _spectrum(_operator(dy, generator), weights, tol, _corner(dy, into))
-    return _Spectrum(whole.values, whole.noise, tuple(parts) or (whole.rank(tol),))
+    return replace(whole, parts=tuple(parts) or (whole.rank(tol),))
 
 
 def _corner(dy: Tensor, into: Tensor) -> tuple[int, int]:
@@ -250,7 +259,10 @@ def _spectrum(operator: Tensor, weights: Tensor, tol: float, corner: tuple[int, 
     noise = 30 * float(torch.linalg.vector_norm(combined - expected)) / size if size else 0.0
     if corner is not None:
         matrix = _without_direct_effect(matrix, *corner, max(tol, noise))
-    return _Spectrum(torch.linalg.svdvals(matrix), noise)
+    near, late = math.ceil(WITHIN * len(matrix)), math.ceil(WITHIN * matrix.shape[1])
+    values = torch.linalg.svdvals(matrix)
+    shorter = torch.linalg.svdvals(matrix[:near, -late:]) > max(tol, noise) * values.max()
+    return _Spectrum(values, noise, int(shorter.sum()))
 
 
 def _without_direct_effect(matrix: Tensor, outputs: int, width: int, tol: float) -> Tensor:
