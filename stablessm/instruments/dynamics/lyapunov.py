@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
 
@@ -12,61 +11,22 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from stablessm._arguments import real_number, whole_number
+from stablessm._arguments import real_number
 from stablessm._checked import Seed, Size, checked
 from stablessm._display import Result
-from stablessm._errors import ArgumentError, NumericalError
 from stablessm._progress import working
 from stablessm.instruments import _axes
 from stablessm.instruments.adapters.facts import evaluating
-from stablessm.instruments.dynamics._cocycle import Cocycle, Growth, blocks, closure, eigenvalue_logs, orthonormal
-from stablessm.instruments.dynamics._pushing import SMALL, Pusher, pusher
+from stablessm.instruments.dynamics._cocycle import Growth, eigenvalue_logs
+from stablessm.instruments.dynamics._pushing import pusher
 from stablessm.instruments.dynamics._stepping import stepper
+from stablessm.instruments.dynamics._trajectories import Trajectories
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-MOST_EXPONENTS = 512
-"""Largest size of a state of which all exponents are computed by default, and of a Jacobian matrix."""
-
-FEW_EXPONENTS = 16
-"""Default number of exponents of a larger state."""
-
-TOGETHER = 2**14
-"""Largest number of values (of all directions) at which parallel trajectories cost little extra time."""
-
-MOST_TRAJECTORIES = 512
-"""Largest number of parallel trajectories."""
-
-MORE = 4
-"""Number of steps of all parallel trajectories together, as a multiple of the requested steps."""
-
-LONG_ENOUGH = 4000
-"""A parallel trajectory has at least this number of steps, or a quarter of the requested steps if that is less."""
-
-SETTLING = 5000
-"""Smallest number of steps before the first state of a trajectory (if larger: a tenth of the steps)."""
-
-APART = 1e-3
-"""Initial distance of parallel trajectories from the first trajectory, relative to its standard deviation."""
-
-SAME = 1000
-"""Largest difference between Jacobian matrices that count as equal, in units of their rounding errors."""
-
-COMPARED = 2
-"""Number of steps whose Jacobian matrices must be equal if the state becomes infinite after them."""
-
-TRANSIENT = 1000
-"""Number of steps in which transient growth is measured."""
-
 PIECES = 8
 """Number of pieces of time whose averages give the standard error."""
-
-SLOWEST = 3
-"""Largest c if the growth after t steps is λ + c/t per step: z/(z - 1) near 0 if x becomes x - x**z, z from 1.5."""
-
-OTHERS = 4
-"""Number of initial states whose trajectories under the same inputs are compared."""
 
 
 @final
@@ -191,251 +151,36 @@ def lyapunov_spectrum(
     """
     dt = real_number("dt", dt, 0)
     with evaluating(model), torch.no_grad(), working("lyapunov_spectrum", progress) as tell:
-        run = stepper(model, inputs, state)
-        return _Measurement(pusher(run), k, steps, dt, seed, tell).result()
+        way = pusher(stepper(model, inputs, state))
+        return _measured(Trajectories(way, k, steps, seed, tell), dt)
 
 
-class _Measurement:
-    """A measurement of Lyapunov exponents: runs trajectories with directions, and computes the result."""
-
-    def __init__(
-        self, way: Pusher, k: int | None, steps: int | None, dt: float, seed: int, tell: Callable[[], object]
-    ) -> None:
-        self.way, self.dt, self.tell = way, dt, tell
-        run = self.run = way.stepper
-        self.k = _number_of_exponents(k, run.size)
-        self.full = run.size <= MOST_EXPONENTS and (2 * self.k >= run.size or run.size <= SMALL)
-        self.tangents = run.size if self.full else self.k
-        self.generator = torch.Generator().manual_seed(seed)
-        self.scale = float(run.start.abs().max()) or 1.0
-        self.settled, self.escaped = 0, 0  # steps from the first state to ``start``, and until it is not finite
-        steps = None if steps is None else whole_number("steps", steps)
-        if run.alone:
-            steps = steps or (1000 if isinstance(run.module, torch.nn.Module) else 10_000)
-            many = not (run.place == "single" and not run.vectorized)
-            count = min(max(1, TOGETHER // (self.tangents * run.size)), MOST_TRAJECTORIES) if many else 1
-            shorter = max(MORE * steps // count, min(steps // 4, LONG_ENOUGH), 1)
-            self.length = min(steps, shorter) if count > 1 else steps
-            self.skip = min(1000, self.length // 5)
-            self.start = self._on_the_attractor(min(steps, max(steps // 10, SETTLING)), count)
-        else:
-            assert run.inputs is not None
-            here = run.inputs.shape[1] - run.taken
-            steps = here if steps is None else steps
-            if steps > here:
-                raise ArgumentError("steps", f"at most {here} (the inputs)", steps)
-            self.skip = steps // 10
-            self.length, self.start = steps - self.skip, run.start
-
-    def _on_the_attractor(self, steps: int, count: int) -> Tensor:
-        """Return ``count`` states near the attractor of a trajectory.
-
-        The trajectory runs for ``steps`` steps. The states are points of its second half, moved by a small random
-        change (a single state is the last point, not moved). If the trajectory grows without bounds, it has no
-        attractor, and the first state is returned.
-        """
-        rows, frame = self.run.start, self.run.framed(1)
-        found = []
-        for t in range(steps):
-            rows, frame = self.run.advance(rows, self.run.at(t, 1), frame)
-            if not bool(rows.isfinite().all()):
-                self.escaped = t + 1
-                break
-            self._rescale(rows)
-            if t >= steps // 2:
-                found.append(rows)
-            self.tell()
-        if self.escaped or _is_huge(rows):
-            self.scale = float(self.run.start.abs().max()) or 1.0
-            return self.run.start
-        self.settled = steps
-        if count == 1:
-            return rows
-        visited = torch.cat(found)
-        chosen = visited[torch.linspace(0, len(visited) - 1, count).long()]
-        noise = torch.randn(chosen.shape, generator=self.generator, dtype=chosen.dtype)
-        moved = chosen + APART * (visited.std(0) if len(visited) > 1 else 0.0) * noise
-        moved = moved.clamp(visited.amin(0), visited.amax(0))
-        return torch.where(self._stays(moved, min(steps, self.skip)), moved, chosen)
-
-    def _stays(self, rows: Tensor, steps: int) -> Tensor:
-        """Return a mask (R, 1) of the states in ``rows`` whose trajectories stay finite for the given number of steps.
-
-        From some states near an attractor, trajectories diverge.
-        """
-        after, frame = rows, self.run.framed(len(rows))
-        for t in range(steps):
-            after, frame = self.run.advance(after, self.run.at(t, len(rows)), frame)
-        return after.isfinite().all(1, keepdim=True)
-
-    def _rescale(self, rows: Tensor) -> None:
-        self.scale = max(float(rows.abs().max()), 0.999 * self.scale)
-
-    def _not_finite(self, step: int) -> NumericalError:
-        """Create the error for a state that is not finite after step ``step``, with advice on what to change."""
-        most = (step - 1) * 5 // 11 if self.run.alone else step - 1  # trajectories are up to 2.2 times as long
-        fewer = f"give at most {most} steps, " if most else ""
-        remedy = f"{fewer}start from another state or give smaller inputs"
-        return NumericalError(f"the state or its derivative is not finite after step {step}", remedy)
-
-    def result(self) -> LyapunovSpectrum:
-        """Run the trajectories and return their Lyapunov exponents."""
-        cocycle, growth, constant = self._trajectories()
-        if constant is not None:
-            exponents = eigenvalue_logs(constant)[: self.k]
-            error, history = torch.zeros_like(exponents), exponents[None]
-            how = "eigenvalues of the Jacobian matrix, which is the same at all steps"
-        else:
-            means = cocycle.means()[..., : self.k]
-            exponents, error, history = _averages(means, torch.tensor(cocycle.counts, dtype=torch.float64))
-            how = "QR at every step"
-            # of exact parts, averages along given inputs or of a constant growth are exact
-            if not cocycle.is_exact() or (self.run.alone and bool(error.any())):
-                error = error + self._missing()
-        rates = exponents.numpy() / self.dt
-        slack = max(float(error[0]), 1e-9 if self.way.eps < 1e-12 else 1e-5) / self.dt  # rounding
-        verdict = "expanding" if rates[0] > slack else "contracting" if rates[0] < -slack else "marginal"
-        merged = self._merged()
-        largest, when = _largest_growth(growth, self.dt, verdict)
-        return LyapunovSpectrum(
-            exponents=rates, error=error.numpy() / self.dt, verdict=verdict,
-            evidence=_evidence(rates[0], slack, merged), dimension=_dimension(rates, self.run.size),
-            growth=largest, growth_time=when, merged=merged, history=history.numpy() / self.dt,
-            state_size=self.run.size, steps=sum(cocycle.counts) * len(self.start), trajectories=len(self.start),
-            dt=self.dt, method=f"{how}; {self.way.mode}",
-        )  # fmt: skip
-
-    def _missing(self) -> float:
-        """Return the largest error of the exponents, per step, because the trajectories are finite.
-
-        Growth may approach its limit slowly, or changes may grow in proportion to time, as between periodic
-        trajectories of different frequencies. Return the larger of the two errors.
-        """
-        slow = SLOWEST / (self.settled + self.skip + self.length)
-        return max(slow, math.log1p(self.length / max(self.skip, 1)) / self.length)
-
-    def _trajectories(self) -> tuple[Cocycle, Growth, Tensor | None]:
-        """Run the trajectories and return three results.
-
-        These are the growth of k directions, the transient growth of small changes, and the Jacobian matrix if it is
-        the same at all steps (otherwise None).
-        """
-        size = self.run.size
-        matrix = self._matrix() if size <= MOST_EXPONENTS else None
-        if not self.full or matrix is None:
-            found = self._walk(matrix, None)
-            assert not isinstance(found, Tensor)
-            return found
-        pattern = (matrix != 0).any(0)
-        while True:  # until no variable influences another one that the pattern does not have
-            walked = self._walk(matrix, pattern)
-            if not isinstance(walked, Tensor):
-                return walked
-            pattern = pattern | walked
-
-    def _matrix(self) -> Tensor:
-        """Return the Jacobian matrices of the first step, (R, n, n); only of the first trajectory, (1, n, n), if not
-        all exponents are measured.
-        """
-        count = len(self.start)
-        rows, x = self.start, self.run.at(0, count)
-        if not self.full:
-            rows, x = rows[:1], None if x is None else x[:1]
-        return self.way.matrices(rows, x, self.run.framed(len(rows) * self.run.size), self.scale)[1]
-
-    def _pushed(self, rows: Tensor, directions: Tensor, t: int, frame: Any) -> tuple[Tensor, Tensor, Any]:
-        """Advance states by step t; return the next states, the Jacobian matrices times the directions, and a state
-        object.
-
-        The state object is the ``frame`` of the next step.
-        """
-        count, size, k = directions.shape
-        wide, x = rows.repeat_interleave(k, 0), self.run.at(t, count * k)
-        after, moved, frame = self.way.push(wide, directions.mT.reshape(count * k, size), x, frame, self.scale)
-        return after[::k], moved.reshape(count, k, size).mT, frame
-
-    def _walk(self, first: Tensor | None, pattern: Tensor | None) -> Any:
-        """Run the trajectories and return the results of :meth:`_trajectories`.
-
-        ``first`` is the Jacobian matrix of the first step. ``pattern`` is the assumed pattern of influences between
-        variables. If an influence appears that the pattern does not have, the run ends, and the mask of the influences
-        of this step is returned instead.
-        """
-        size, count, k = self.run.size, len(self.start), self.tangents
-        parts = None if pattern is None else blocks(pattern)
-        covered = None if pattern is None else closure(pattern)
-        cocycle = Cocycle(orthonormal(count, size, k, parts, self.generator), self.length, parts)
-        growth = Growth(torch.eye(k, dtype=torch.float64))
-        rows, frame, same = self.start, self.run.framed(count * k), first is not None
-        escaped = self.escaped
-        for t in range(self.skip + self.length):
-            if t == self.skip:
-                cocycle.forget()
-            held, before = cocycle.directions, rows
-            if parts is None:
-                rows, moved, frame = self._pushed(rows, held, t, frame)
-            else:
-                rows, moved, frame = self.way.matrices(rows, self.run.at(t, count), frame, self.scale)
-            if not bool(rows.isfinite().all() & moved.isfinite().all()):
-                escaped, same = escaped or self.settled + t + 1, same and t >= COMPARED and _is_huge(before)
-                break
-            self._rescale(rows)
-            if parts is not None:
-                assert covered is not None
-                if len(parts) > 1 and bool(((moved != 0).any(0) & ~covered).any()):
-                    return (moved != 0).any(0)
-                cocycle.add_matrix(moved)
-            else:
-                cocycle.add(moved)
-            if same and first is not None:
-                expected = first if parts is not None else first[:1] @ held
-                same = bool((moved - expected).abs().max() <= SAME * self.way.eps * expected.abs().max())
-            if t < TRANSIENT:
-                growth.add(moved[0] if parts is not None else cocycle.directions[0].mT @ moved[0])
-            self.tell()
-        constant = first is not None and same and bool(((first - first[:1]).abs() <= SAME * self.way.eps).all())
-        if escaped and not constant:
-            raise self._not_finite(escaped)
-        return cocycle, growth, first[0] if constant and first is not None else None
-
-    def _merged(self) -> float | None:
-        """Return the final distance between trajectories from different states under the same inputs, relative to their
-        initial distance; None without inputs.
-        """
-        run = self.run
-        if run.alone or run.inputs is None:
-            return None
-        noise = torch.randn(OTHERS * len(run.start), run.size, generator=self.generator, dtype=torch.float64)
-        rows = run.start.repeat_interleave(OTHERS, 0)
-        noise[::OTHERS] = 0.0
-        rows, frame = (rows + self.scale * noise).to(rows.dtype), run.framed(len(rows))
-        before = _spread(rows, OTHERS)
-        for t in range(self.skip + self.length):
-            rows, frame = run.advance(rows, run.at(t, len(rows)), frame)
-        after = _spread(rows, OTHERS)
-        return float((after / before.clamp(min=1e-300)).max()) if bool(after.isfinite().all()) else None
-
-
-def _number_of_exponents(k: int | None, size: int) -> int:
-    if k is None:
-        return size if size <= MOST_EXPONENTS else FEW_EXPONENTS
-    k = whole_number("k", k)
-    if k > size:
-        raise ArgumentError("k", f"at most {size} (the size of the state)", k)
-    return k
-
-
-def _is_huge(rows: Tensor) -> bool:
-    """Return True if a number is so large that its square would overflow."""
-    return bool((rows.abs() > torch.finfo(rows.dtype).max ** 0.5).any())
-
-
-def _spread(rows: Tensor, others: int) -> Tensor:
-    """Return, for each group of ``others`` consecutive states, the largest distance from the first state of the
-    group.
-    """
-    groups = rows.double().reshape(-1, others, rows.shape[1])
-    return torch.linalg.vector_norm(groups[:, 1:] - groups[:, :1], dim=-1).amax(1)
+def _measured(run: Trajectories, dt: float) -> LyapunovSpectrum:
+    """Run the trajectories and return their Lyapunov exponents."""
+    cocycle, growth, constant = run.grown()
+    if constant is not None:
+        exponents = eigenvalue_logs(constant)[: run.k]
+        error, history = torch.zeros_like(exponents), exponents[None]
+        how = "eigenvalues of the Jacobian matrix, which is the same at all steps"
+    else:
+        means = cocycle.means()[..., : run.k]
+        exponents, error, history = _averages(means, torch.tensor(cocycle.counts, dtype=torch.float64))
+        how = "QR at every step"
+        # of exact parts, averages along given inputs or of a constant growth are exact
+        if not cocycle.is_exact() or (run.stepper.alone and bool(error.any())):
+            error = error + run.missing()
+    rates = exponents.numpy() / dt
+    slack = max(float(error[0]), 1e-9 if run.way.eps < 1e-12 else 1e-5) / dt  # rounding
+    verdict = "expanding" if rates[0] > slack else "contracting" if rates[0] < -slack else "marginal"
+    merged = run.merged()
+    largest, when = _largest_growth(growth, dt, verdict)
+    return LyapunovSpectrum(
+        exponents=rates, error=error.numpy() / dt, verdict=verdict,
+        evidence=_evidence(rates[0], slack, merged), dimension=_dimension(rates, run.stepper.size),
+        growth=largest, growth_time=when, merged=merged, history=history.numpy() / dt,
+        state_size=run.stepper.size, steps=sum(cocycle.counts) * len(run.start), trajectories=len(run.start),
+        dt=dt, method=f"{how}; {run.way.mode}",
+    )  # fmt: skip
 
 
 def _averages(means: Tensor, counts: Tensor) -> tuple[Tensor, Tensor, Tensor]:
