@@ -134,7 +134,7 @@ def _wait_for_operations() -> None:
     sys.setswitchinterval(_SETTLES)
 
     def runs(thread: int | None) -> bool:
-        file = libc.open(b"/proc/self/task/%d/stat" % (thread or 0), os.O_RDONLY)
+        file = libc["open"](b"/proc/self/task/%d/stat" % (thread or 0), os.O_RDONLY)
         if file < 0:  # the thread has ended
             return False
         count = libc.read(file, stat, len(stat))

@@ -442,7 +442,7 @@ def test_the_answer_is_the_closed_form(name, form, dtype, device):
         lambda model: ssm.check_streaming(model, length=8),
         lambda model: ssm.lyapunov_spectrum(model, torch.ones(9, 2)),
         lambda model: ssm.effective_state_size(model, torch.ones(9, 2)),
-        lambda model: ssm.receptive_field(model, torch.ones(9, 2)),
+        lambda model: ssm.receptive_field(model, torch.arange(18.0).sin().view(9, 2)),
         lambda model: ssm.perturbation_error(model, model, [0.1], horizon=8, samples=2, norm="mse", progress=False),
         ssm.stability_radius,
         ssm.report_modes,

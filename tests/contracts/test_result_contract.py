@@ -80,6 +80,11 @@ def returned_by(module: Any) -> Iterator[type]:
 
 
 @cache
+def _logits(tokens: torch.Tensor) -> torch.Tensor:
+    """Logits of nine tokens, which depend on the sum of all earlier tokens."""
+    return (tokens.cumsum(-1)[..., None] * torch.arange(9.0)).sin()
+
+
 def examples() -> list[Result]:
     return [*instruments(), *constructions(), *trainings()]
 
@@ -104,8 +109,8 @@ def instruments() -> Iterator[Any]:
     yield ssm.lyapunov_certificate(-torch.eye(40))
     yield ssm.lyapunov_spectrum(layer, torch.randn(30, 2))
     yield ssm.effective_state_size(layer, torch.randn(30, 2))
-    yield ssm.length_curve(lambda tokens: torch.randn(*tokens.shape, 9), torch.arange(99) % 9, window=7)
-    yield ssm.effective_remembrance(lambda tokens: torch.randn(*tokens.shape, 9), torch.arange(99) % 9)
+    yield ssm.length_curve(_logits, torch.arange(99) % 9, window=7)
+    yield ssm.effective_remembrance(_logits, torch.arange(99) % 9)
     yield ssm.receptive_field(layer, torch.randn(90, 2, dtype=torch.float64))
     yield ssm.information_processing_capacity(np.random.default_rng(0).normal(size=(300, 2)), np.arange(300) % 7)
     yield ssm.bernstein_check(small, np.arange(500) * 0.1)

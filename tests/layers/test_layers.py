@@ -168,7 +168,7 @@ def test_defaults() -> None:
     assert defaults == [
         {
             "map": "best", "time": "continuous", "dt": None, "discretization": None, "activation": "linear",
-            "bias": True, "skip": False, **diagonal,
+            "bias": True, "skip": False, "average": False, **diagonal,
         },
         {
             "map": "best", "r_min": 0.5, "r_max": 0.99, "max_phase": 2 * math.pi, "normalize": True, "skip": True,

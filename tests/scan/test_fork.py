@@ -38,7 +38,7 @@ def finish(*plans: list) -> None:
 
 def run(script: str, *arguments: object) -> None:
     root = Path(__file__).parents[2]
-    environment = os.environ | {"OMP_NUM_THREADS": "2", "PYTHONPATH": str(root)}
+    environment = os.environ | {"OMP_NUM_THREADS": "2", "PYTHONPATH": os.pathsep.join(map(str, (root, root / "tests")))}
     command = [sys.executable, script, *map(str, arguments)]
     process = subprocess.Popen(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
