@@ -175,7 +175,7 @@ def _facts(model: Any, curve: Any, names: dict[str, str]) -> dict[str, Any]:
     facts: dict[str, Any] = {"model": type(model).__name__}
     if isinstance(model, nn.Module):
         facts["parameters"] = sum(parameter.numel() for parameter in model.parameters())
-    facts |= {"last lag": f"{curve.time[-1]:g} {curve.unit}", **_decay(curve)}
+    facts |= {"measured up to": f"{curve.time[-1]:g} {curve.unit}", **_decay(curve)}
     facts["the supremum is"] = "exact" if curve.exact else "a lower bound"
     facts["measured by"] = curve.note
     for token, word in names.items():
@@ -193,7 +193,7 @@ def _facts(model: Any, curve: Any, names: dict[str, str]) -> dict[str, Any]:
 
 def _decay(curve: Any) -> dict[str, Any]:
     fit = curve.decay()
-    facts: dict[str, Any] = {"decay": fit.kind, "because": fit.reason}
+    facts: dict[str, Any] = {"decay": fit.kind, "reason": fit.reason}
     if fit.interval is not None:
         values = {"rate": fit.rate, "exponent": fit.exponent, "stretch": fit.stretch}
         name, value = next((name, value) for name, value in values.items() if value is not None)

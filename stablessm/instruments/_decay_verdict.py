@@ -28,7 +28,8 @@ from stablessm.instruments._decay_votes import (
     parameter,
 )
 
-_MORE = "a longer horizon, less noise or float64 may decide"
+_MORE = "try a longer horizon, less noise or float64"
+_CONTRADICT = "parts of the curve contradict each other"
 _PARAMETERS = {"exponential": "rate", "polynomial": "exponent", "stretched": "stretch"}
 _NOISY = 0.1  # if the logarithm scatters by more than this, only an exponential is claimed,
 _SCATTER = 0.02  # unless the scatter is at most this part of the fall
@@ -85,7 +86,7 @@ def decide(seen: Windows, margin: float, log_negligible: float) -> Verdict:
     judged = [judge(*pair, log_negligible) for pair in zip(fit_laws(seen.points), seen.points, strict=True)]
     first = next((i for i, each in enumerate(judged) if each.followed), None) if seen.smooth else None
     if first is None:
-        return _unfollowed(judged, Verdict("undecided", "no law follows the points"), seen)
+        return _unfollowed(judged, Verdict("undecided", "no law fits within the noise"), seen)
     verdict = _followed(judged, first, margin, seen)
     return _unfollowed(judged, verdict, seen) if verdict.kind == "undecided" else verdict
 
@@ -98,43 +99,47 @@ def _followed(judged: list[Judgment], first: int, margin: float, seen: Windows) 
     chosen, later = judged[first], judged[first + 1 :]
     kind, evidence = chosen.vote, chosen.evidence
     name = chosen.name
-    rival = f"{NAMES[chosen.rival.law]} is e^{evidence:.1f} times less likely" if chosen.rival else ""
-    beaten = rival or "every law agrees"
+    rival, ratio = f"{NAMES[chosen.rival.law]} is" if chosen.rival else "", f"e^{evidence:.1f} times less likely"
+    comparison = f"{rival} {ratio}" if rival else "all fitted laws agree"
     if kind == "undecided":
         return Verdict(kind, _barely(chosen))
     if evidence < max(margin, _REQUIRED[chosen.best.law], 0.0 if chosen.best.misfit <= FOLLOWS else _CLEARLY):
-        return Verdict("undecided", f"{name} fits best, but {beaten} only; {_MORE}", evidence)
+        return Verdict("undecided", f"{name} fits best, but {rival} only {ratio}; {_MORE}", evidence)
     if (
         kind != "exponential"
         and not seen.noisy
         and chosen.best.rms > max(_NOISY, _SCATTER * float(np.ptp(chosen.window.y)))
     ):
-        return Verdict("undecided", f"{name} fits best, but the points scatter by {chosen.best.rms:.0%}", evidence)
+        return Verdict(
+            "undecided", f"{name} fits best, but the curve scatters around it by {chosen.best.rms:.0%}", evidence
+        )
     if not all(each.agrees(kind, _CLEARLY) for each in later):
         other = next(each for each in later if not each.agrees(kind, _CLEARLY))
-        reason = f"windows contradict each other: {name} from {_at(chosen, seen):.4g} on, "
-        return Verdict("undecided", f"{reason}{other.name} from {_at(other, seen):.4g} on", evidence)
+        reason = f"{_CONTRADICT}: {name} fits best from t = {_at(chosen, seen):.4g} on, "
+        return Verdict("undecided", f"{reason}and {other.name} from t = {_at(other, seen):.4g} on", evidence)
     if kind == "exponential" and _fall(judged[-1].window) < _STEEP and _evenness(judged[-1].window) < _EVEN:
-        return Verdict("undecided", f"{name} fits best, but the last half of the time is not straight", evidence)
+        reason = f"{name} fits best, but the decay rate changes in the last half of the curve"
+        return Verdict("undecided", reason, evidence)
     value, half = parameter(kind, chosen.best)
     if kind == "stretched" and chosen.best.rms > CLOSELY and abs(math.log(value)) < _SAME:
-        return Verdict("undecided", f"{name} fits best, but its stretch of {value:.3g} is close to 1", evidence)
+        reason = f"{name} fits best, but its stretch of {value:.3g} is close to 1, the stretch of an exponential"
+        return Verdict("undecided", reason, evidence)
     for other in later if kind in ("polynomial", "stretched") else ():
         found = [parameter(kind, fit) for _, vote, fit in other.laws if vote == kind and fit.law == chosen.best.law]
         if found and abs(found[0][0] - value) > 2 * (found[0][1] + half) + _CONSISTENT * value:
-            reason = f"windows contradict each other: the power is {value:.3g} from {_at(chosen, seen):.4g} on, "
-            return Verdict("undecided", f"{reason}{found[0][0]:.3g} from {_at(other, seen):.4g} on", evidence)
+            reason = f"{_CONTRADICT}: the {_PARAMETERS[kind]} is {value:.3g} from t = {_at(chosen, seen):.4g} on, "
+            return Verdict("undecided", f"{reason}and {found[0][0]:.3g} from t = {_at(other, seen):.4g} on", evidence)
     if first > (kind != "stretched") and not any(each.vote == kind for each in later):
-        reason = f"{name} fits only from {_at(chosen, seen):.4g} on, and no later window confirms it"
+        reason = f"{name} fits only from t = {_at(chosen, seen):.4g} on, and no later part of the curve confirms it"
         return Verdict("undecided", reason, evidence)
     if kind == "none" and not _rests(judged[-1], seen.noisy):
-        return Verdict("undecided", f"{name} fits best, but the last quarter of the time is not flat", evidence)
+        return Verdict("undecided", f"{name} fits best, but the last quarter of the curve is not flat", evidence)
     if kind == "none":
-        return Verdict(kind, f"what is left at the end does not decay; {beaten}", evidence, chosen.best)
-    return _claim(kind, chosen.best, judged[first:], beaten, evidence, seen)
+        return Verdict(kind, f"the curve ends on a constant level; {comparison}", evidence, chosen.best)
+    return _claim(kind, chosen.best, judged[first:], comparison, evidence, seen)
 
 
-def _claim(kind: Kind, best: Fit, judged: list[Judgment], beaten: str, evidence: float, seen: Windows) -> Verdict:
+def _claim(kind: Kind, best: Fit, judged: list[Judgment], comparison: str, evidence: float, seen: Windows) -> Verdict:
     """Return a verdict with the given kind of decay and an interval, or ``undecided`` if the last windows disagree.
 
     The interval is widened on both sides, because the rate may still change after the end of the curve.
@@ -147,7 +152,8 @@ def _claim(kind: Kind, best: Fit, judged: list[Judgment], beaten: str, evidence:
     low, high = min(low for low, _ in spans), max(high for _, high in spans)
     if high - low > value:
         low, high = (end / seen.unit if kind == "exponential" else end for end in (low, high))
-        reason = f"windows contradict each other: the {_PARAMETERS[kind]} is anywhere between {low:.3g} and {high:.3g}"
+        values = f"values from {low:.3g} to {high:.3g}"
+        reason = f"the {_PARAMETERS[kind]} is uncertain: laws that fit about as well give {values}"
         return Verdict("undecided", reason, evidence)
     if kind != "exponential":
         least = _INEXACT
@@ -155,11 +161,11 @@ def _claim(kind: Kind, best: Fit, judged: list[Judgment], beaten: str, evidence:
         least = _UNKNOWN if not judged[-1].followed else 0.0 if best.law == "mode" else _HIDDEN
     room = max((high - low) / 4, least * value)
     claim = {
-        "exponential": f"it falls at the rate {value / seen.unit:.4g}",
-        "polynomial": f"it falls as the power {value:.4g} of time",
-        "stretched": f"its logarithm falls as the power {value:.4g} of time",
+        "exponential": f"the curve decays exponentially at the rate {value / seen.unit:.4g}",
+        "polynomial": f"the curve decays as a power law with exponent {value:.4g}",
+        "stretched": f"the curve decays as a stretched exponential with stretch {value:.4g}",
     }[kind]
-    return Verdict(kind, f"{claim}; {beaten}", evidence, best, value, (max(low - room, 0.0), high + room))
+    return Verdict(kind, f"{claim}; {comparison}", evidence, best, value, (max(low - room, 0.0), high + room))
 
 
 def _unfollowed(judged: list[Judgment], undecided: Verdict, seen: Windows) -> Verdict:
@@ -193,9 +199,9 @@ def _unfollowed(judged: list[Judgment], undecided: Verdict, seen: Windows) -> Ve
         return by_powers
     if not agreed and (not (steep or straight) or stretched or modes[0].n < _FEWEST_ALONE):
         return undecided
-    beaten = f"{undecided.reason.split(';')[0]}, but it falls e^{fall:.1f} times in the last half, evenly"
+    comparison = f"its last half falls by a factor of e^{fall:.1f} at a nearly constant rate; {_indecision(undecided)}"
     best = next(iter(judged[-1].close("exponential")), modes[-1])
-    return _claim("exponential", best, judged, beaten, fall, seen)
+    return _claim("exponential", best, judged, comparison, fall, seen)
 
 
 def _by_envelope(seen: Windows, undecided: Verdict, least: float) -> Verdict:
@@ -218,7 +224,8 @@ def _by_envelope(seen: Windows, undecided: Verdict, least: float) -> Verdict:
     rate, part = (line, late[0]) if seen.waves else (last, late[2])
     log_c = float(y[part].mean() + rate * s[part].mean())
     room = max(_WAVES * rate, off / span)
-    reason = f"{undecided.reason.split(';')[0]}, but its envelope falls e^{rate * span:.1f} times, evenly"
+    falls = f"the envelope of the curve falls by a factor of e^{rate * span:.1f} at a nearly constant rate"
+    reason = f"{falls}; {_indecision(undecided)}"
     fit = Fit("mode", np.array([log_c, 0, 0, rate, 0, ABSENT, 0]), np.zeros(7), len(s), math.inf, off)
     trend = last + (last - line)
     spread = max(min(*rates, trend) - room, 0.0), max(*rates, trend) + room
@@ -247,7 +254,7 @@ def _by_powers(judged: list[Judgment], undecided: Verdict, seen: Windows) -> Ver
         return undecided
     if max(powers) - min(powers) > _CONSISTENT * powers[-1] or high - low > 2 * _CONSISTENT * powers[-1]:
         return undecided
-    reason = f"it approaches the power {powers[-1]:.4g} of time; {undecided.reason.split(';')[0]}"
+    reason = f"the curve approaches a power law with exponent {powers[-1]:.4g}; {_indecision(undecided)}"
     room = _INEXACT * powers[-1]
     return Verdict("polynomial", reason, later[0].evidence, later[-1].best, powers[-1], (low - room, high + room))
 
@@ -299,10 +306,18 @@ def _barely(chosen: Judgment) -> str:
     window, best = chosen.window, chosen.best
     if best.law == "power" and float(window.s[-1]) < REACH * math.exp(best.theta[G]):
         seen = float(window.s[-1]) / math.exp(best.theta[G])
-        return f"a power of t + t0 fits best, but only {seen:.2g} times t0 is seen; {_MORE}"
+        return (
+            f"a power law (t + t0)^-p fits best, but the curve ends at t = {seen:.2g} t0, too early to show it; {_MORE}"
+        )
     if best.law.endswith("level"):
-        return f"it may come to rest, but the level is not seen; {_MORE}"
+        return f"the curve may approach a constant level, but ends too early to show it; {_MORE}"
     if best.law == "two modes":
-        return f"the slower of two exponentials has hardly begun to show; {_MORE}"
+        return f"a sum of two exponentials fits best, but the curve ends too early to show the slower one; {_MORE}"
     fall = float(window.y[0] - window.y[-1])
-    return f"the tail falls only by a factor of {math.exp(fall):.3g}, too little to tell how; {_MORE}"
+    if fall <= 0:
+        return f"the curve rises by a factor of {math.exp(-fall):.3g} instead of decaying; {_MORE}"
+    return f"the curve falls by a factor of only {math.exp(fall):.3g}, too little to show how it decays; {_MORE}"
+
+
+def _indecision(undecided: Verdict) -> str:
+    return f"the fitted laws alone do not decide: {undecided.reason.split(';')[0]}"

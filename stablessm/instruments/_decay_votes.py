@@ -21,7 +21,7 @@ NAMES: dict[LawName, str] = {
     "cut power": "a power times an exponential",
     "power": "a power law",
     "stretched": "a stretched exponential",
-    "level": "no decay",
+    "level": "a constant",
     "mode on a level": "an exponential above a constant",
     "power on a level": "a power law above a constant",
     "stretched on a level": "a stretched exponential above a constant",

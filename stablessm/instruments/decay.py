@@ -41,7 +41,7 @@ class DecayFit(Result):
     - ``polynomial``, with ``exponent`` (equal to ``power``),
     - ``stretched``, with ``stretch`` and ``timescale`` (``rate`` is None),
     - ``none``: the curve ends on a constant level,
-    - ``finite``: the curve is zero after ``last_lag``,
+    - ``finite``: the curve is zero (or in its noise floor) after the time ``last_lag``,
     - ``undecided``.
 
     ``reason`` explains the kind. ``evidence`` is the log of the likelihood ratio (by BIC) to the best law of another
@@ -142,12 +142,15 @@ def fit_decay(time: ArrayLike, value: ArrayLike, *, floor: float | None = None, 
             raise ArgumentError(name, "a finite number, not negative", number)
     whole, top = (float(t[0]), float(t[-1])), float(v.max())
     if len(v) < FEWEST:
-        return DecayFit("undecided", f"{len(v)} samples are too few; {FEWEST} are the least", 0.0, whole, floor)
+        return DecayFit(
+            "undecided", f"the curve has too few samples: {len(v)} instead of at least {FEWEST}", 0.0, whole, floor
+        )
     if top == 0:
-        reason = "nothing is above zero"
+        reason = "the curve is zero everywhere"
         return DecayFit("finite", reason, math.inf, whole, floor, last_lag=whole[0], log_amplitude=-math.inf)
     if top <= floor:
-        return DecayFit("undecided", "nothing is above the floor; larger inputs or float64 may be", 0.0, whole, floor)
+        reason = "no sample is above the noise floor; try larger inputs or float64"
+        return DecayFit("undecided", reason, 0.0, whole, floor)
     v = _rounded(v / top)
     negligible = max(NEGLIGIBLE * float(v[1:].max()), _OF_ALL)
     level, offset = noise_floor(t, v, negligible)
@@ -161,7 +164,7 @@ def fit_decay(time: ArrayLike, value: ArrayLike, *, floor: float | None = None, 
     seen = windows(t[:stop], v[:stop], offset, level) if stop else None
     if seen is None:
         used = (whole[0], float(t[max(after_last(v > level) - 1, 0)]))
-        return DecayFit("undecided", "too few samples are clear of the floor", 0.0, used, level * top)
+        return DecayFit("undecided", "too few samples are clearly above the noise floor", 0.0, used, level * top)
     used = (seen.origin + seen.unit * float(seen.points[0].s[0]), float(t[stop - 1]))
     verdict = decide(seen, margin, math.log(max(negligible, 2 * level)))
     fit = _described(verdict, seen, used, level * top, math.log(top))
@@ -170,7 +173,7 @@ def fit_decay(time: ArrayLike, value: ArrayLike, *, floor: float | None = None, 
         if verdict.fit is None or len(v[part]) < some:
             continue
         if fit(t[part]).min() > 3 * math.exp(verdict.fit.rms) * top * max(v[part].max(), level):
-            reason = f"it falls below its law at {float(t[part][0]):.4g}: it may end there"
+            reason = f"the curve falls below the best law at t = {float(t[part][0]):.4g}, where the memory may end"
             return DecayFit("undecided", reason, 0.0, used, level * top)
     return fit
 
@@ -183,9 +186,9 @@ def _end(t: np.ndarray, v: np.ndarray, stop: int, level: float, top: float) -> D
         return None
     used = float(t[0]), float(t[stop - 1])
     if missing < max(4, 1.5 * gap) or abrupt < _ABRUPT:
-        reason = f"it falls to the floor at {used[1]:.4g}: it may end there, which a longer horizon may decide"
+        reason = f"the curve drops to its floor after t = {used[1]:.4g}, where the memory may end; try a longer horizon"
         return DecayFit("undecided", reason, 0.0, used, level * top)
-    reason = f"it ends at {used[1]:.4g}, where it falls e^{abrupt:.1f} times further than a decay would"
+    reason = f"the curve ends after t = {used[1]:.4g}: it drops e^{abrupt:.1f} times further than a gradual decay would"
     height = math.log(v[:stop].mean()) + math.log(top)
     return DecayFit("finite", reason, abrupt, used, level * top, last_lag=used[1], log_amplitude=height)
 

@@ -366,17 +366,17 @@ def test_a_known_floor_is_not_memory():
     assert fit_decay(T, np.where(T < 20, 1.0, rounding), floor=1e-3).last_lag == pytest.approx(19.9)
     below = fit_decay(T, rounding, floor=1e-3)
     assert below.kind == "undecided"
-    assert "nothing is above the floor" in below.reason
+    assert "no sample is above the noise floor" in below.reason
 
 
 @pytest.mark.parametrize(
     ("value", "why"),
     [
-        (np.exp(-0.105 * T / T[-1]), "factor of 1.11"),
-        ((1 + T / 50) ** -0.5, "times t0 is seen"),
-        (np.exp(-T)[:7], "7 samples"),
-        (np.ones(1), "1 samples"),
-        (np.exp(-np.arange(1000) * 15.0) + 1e-12, "clear of the floor"),
+        (np.exp(-0.105 * T / T[-1]), "factor of only 1.11"),
+        ((1 + T / 50) ** -0.5, "too early to show it"),
+        (np.exp(-T)[:7], "samples: 7 instead"),
+        (np.ones(1), "samples: 1 instead"),
+        (np.exp(-np.arange(1000) * 15.0) + 1e-12, "clearly above the noise floor"),
     ],
 )
 def test_undecided_says_why(value, why):
