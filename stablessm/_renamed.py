@@ -38,7 +38,7 @@ _silent = ContextVar("_silent", default=False)
 @contextmanager
 def reading_a_file() -> Iterator[None]:
     """Return a context for reading a file, which an older release may have written: old names give no warnings, and
-    settings that the file does not have keep the values that they had before they existed.
+    settings that the file does not have yet get the values that correspond to the older release.
     """
     before = _silent.set(True)
     try:

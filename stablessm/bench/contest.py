@@ -180,8 +180,10 @@ def measure(
 
 
 def timed(timing: Timing | None, floor: float, best: float | None) -> Row:
-    """Return the columns of a result row that describe a measured time: the time itself, its ratio to ``floor``, the
-    shortest time that the machine allows, and the ratio of the time ``best`` of the best peer to it.
+    """Return the columns of a result row that describe a measured time.
+
+    They are the time itself, its ratio to the shortest time that the machine allows (``floor``), and by what factor it
+    is shorter than the time of the best peer (``best``).
     """
     if timing is None:
         return dict.fromkeys(("ms", "quartiles_ms", "turns", "times_floor", "best_peer_over_this"))

@@ -100,7 +100,7 @@ def _options_for_another_text(folder: Path, options: dict[str, str], changes: Ma
     """Return the task options of the training, changed to score another text with the tokenizer of the model.
 
     The vocabulary is left out, because the tokenizer determines it. For a text that is given by name, the separator is
-    left out, too.
+    also left out.
     """
     from stablessm.tasks.text_sources import NAMED
 

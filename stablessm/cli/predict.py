@@ -40,8 +40,8 @@ def predict(
     """Forecast a series, or classify sequences, with a trained model.
 
     A forecast continues the last row of the file and is in the units of the data. Its intervals add quantiles of the
-    model's errors on the validation split, taken separately for each step, to the forecast. A horizon longer than that
-    of the training feeds forecasts back as inputs.
+    model's errors on the validation split, taken separately for each step, to the forecast. With a horizon longer
+    than in training, forecasts are fed back as inputs.
 
     A classifier gives the most likely class and the probability of each class. Without data, it classifies the test
     split.

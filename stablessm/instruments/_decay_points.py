@@ -150,8 +150,8 @@ def _dip(time: np.ndarray, y: np.ndarray, level: float) -> float:
 
 
 def _is_white(y: np.ndarray) -> bool:
-    """Return True if fast changes of a curve's logarithm are white noise, by Fisher's test of the largest spectral
-    line.
+    """Return True if the fast changes of a curve's logarithm are white noise, by Fisher's test of the largest
+    spectral line.
 
     The spectrum is the spectrum of second differences, divided by the spectrum of second differences of white noise.
     Its lowest quarter is left out, because the decay itself contributes to it.

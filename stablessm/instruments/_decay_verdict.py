@@ -2,8 +2,8 @@
 
 Every law votes for a kind of decay in every window. The first window in which a law fits within the noise decides, by
 the Bayesian information criterion (BIC); later windows must not contradict it. If no law fits, the curve is exponential
-if every window clearly votes for that, or if it falls evenly and further than a power of time could, and polynomial if
-it approaches a power of time.
+if every window clearly votes for an exponential, or if the curve falls at a nearly constant rate and by more than any
+power of time could. It is polynomial if it approaches a power of time.
 """
 
 from __future__ import annotations
@@ -173,13 +173,14 @@ def _unfollowed(judged: list[Judgment], undecided: Verdict, seen: Windows) -> Ve
 
     The curve is exponential in three cases:
 
-    - Its envelope, or the curve after its last dip, falls evenly and further than a power of time could.
-    - It falls less far, but at the same rate everywhere.
+    - Its envelope, or the curve after its last dip, falls at a nearly constant rate, and by more than any power of time
+      could.
+    - It falls by less, but at the same rate everywhere.
     - Every window votes for an exponential. All windows but the first, which may contain a transient, have clear
       evidence.
 
-    The curve is polynomial if it approaches a power of time. A stretched exponential can fall evenly, too. A curve to
-    which the same stretch fits in all windows but the last is therefore undecided.
+    The curve is polynomial if it approaches a power of time. A stretched exponential can also fall at a nearly constant
+    rate. A curve to which the same stretch fits in all windows but the last is therefore undecided.
     """
     modes = [each.fits["mode"] for each in judged]
     fall = _fall(judged[-1].window)
@@ -205,7 +206,8 @@ def _unfollowed(judged: list[Judgment], undecided: Verdict, seen: Windows) -> Ve
 
 
 def _by_envelope(seen: Windows, undecided: Verdict, least: float) -> Verdict:
-    """Return the verdict exponential if the envelope of a curve falls far and evenly, otherwise ``undecided``.
+    """Return the verdict exponential if the envelope of a curve falls far, at a nearly constant rate; else
+    ``undecided``.
 
     Straight lines are fitted to the logarithm of the whole envelope, of its last three quarters and of its last half.
     The rate is the slope of the first line if the curve has waves, otherwise of the last. The interval of the rate

@@ -92,7 +92,7 @@ def _crossings(W: Tensor, level: float, time: Time) -> tuple[Tensor, Tensor]:
     """Return tensors α and β such that the numbers z = α/β include all z for which ``level`` is a singular value of
     zI - W.
 
-    Only z on the stability boundary count. The numbers are the eigenvalues of a problem that follows from
+    Only points z on the stability boundary are meant. The numbers are the eigenvalues of a problem that follows from
     (zI - W) v = level u and (zI - W)* u = level v, with z* = -z on the imaginary axis and z* = 1/z on the unit circle.
     """
     one, none = torch.eye(len(W), dtype=W.dtype), torch.zeros_like(W)
@@ -111,9 +111,9 @@ def _points(alpha: Tensor, beta: Tensor, time: Time, *, real: bool) -> Tensor:
     """Return the points of the stability boundary that are closest to the fractions α/β, and the midpoints between
     these points.
 
-    Only the 64 fractions nearest to the boundary (more if more lie on it) are used. They are used whatever their
-    distance, because rounding moves a double eigenvalue off the boundary by √eps or more: a false point costs only one
-    evaluation, but a missing point would invalidate the guarantee.
+    Only the 64 fractions nearest to the boundary are used, or all fractions on the boundary if there are more. They are
+    used at any distance from the boundary, because rounding moves a double eigenvalue off the boundary by √eps or more:
+    a false point costs only one evaluation, but a missing point would invalidate the guarantee.
     """
     if time == "continuous":
         off, along = alpha.real.abs(), alpha.imag

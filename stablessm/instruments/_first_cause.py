@@ -78,7 +78,7 @@ def first_cause(
 ) -> Replay:
     """Run a module again with the same arguments, and return what the operations show about the first bad value.
 
-    ``steep`` searches for the cause of a bad gradient. Then only operations that depend on a trainable tensor count. If
+    ``steep`` searches for the cause of a bad gradient, among the operations that depend on a trainable tensor. If
     all their values are finite, the cause is ``slope`` if a function has an infinite slope, or ``overflow`` if values
     are so large that products with them overflow. ``place`` returns the name of the module that is running.
     """

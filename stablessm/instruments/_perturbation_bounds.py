@@ -211,7 +211,7 @@ class TurningModes(Modes):
         return gain * moduli**k
 
     def _mode_change(self, radii: Tensor, perturbed: AbstractSet[str]) -> Tensor:
-        """Return an upper bound of the change of each mode γ r^k e^{ikθ} if r and θ change, summed over all steps k.
+        """Return an upper bound of the change of each mode γ r^k e^{ikθ}, summed over all steps k, when r and θ change.
 
         As a function of r, γ r^k is monotone between the points 0, ±√(k/(k+1)) and ±1. Its extrema are therefore at
         these points, or at an end of the interval of reachable r.

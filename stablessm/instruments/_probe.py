@@ -24,8 +24,9 @@ class Samples:
 def predictions(train: Samples, validation: Samples, test: Samples, groups: int) -> Tensor:
     """Fit a probe on ``train`` and return its predictions (n, K) for ``test``.
 
-    Every group of targets (K in equal parts, in order) has its own ridge parameter, which is the best on
-    ``validation``. One of the ridge parameters is infinite, which predicts the mean.
+    The K targets are divided, in order, into ``groups`` groups of equal size. Each group has its own ridge parameter,
+    the one with the best predictions for ``validation``. The candidates include an infinite parameter, which predicts
+    the mean.
     """
     mean, middle = train.features.mean(0), train.targets.mean(0)
     scale = train.features.std(0)

@@ -93,9 +93,9 @@ def chunks(shape: Shape, own: int | None = None) -> list[Plan]:
     """Return plans that split the sequence into chunks, with chunks of every length: a state may be lost at one length
     only.
 
-    There are two plans for each length of an inner chunk: it follows a short chunk in one and a long chunk in the
-    other. Across the plans, the first and the last chunk have every length, too. If ``own`` is given, all plans use
-    chunks of about this length instead. Sequences of single steps are tested by :func:`step_by_step`.
+    There are two plans for each length of an inner chunk. In one plan a short chunk comes before the inner chunk, in
+    the other a long chunk. Across the plans, the first and the last chunk also have every length. If ``own`` is given,
+    all plans use chunks of about this length instead. Sequences of single steps are tested by :func:`step_by_step`.
     """
     steps = shape.steps
     if own is None:

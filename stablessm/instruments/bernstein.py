@@ -123,7 +123,7 @@ def bernstein_check(
 
     Args:
         model: A real diagonal layer in continuous time with ``eigenvalues()``, ``B``, ``C`` and an optional ``bias``,
-            such as ``RealSSM``. A skip term D x is constant under a Heaviside input and does not count.
+            such as ``RealSSM``. A skip term D x is ignored, because it is constant under a Heaviside input.
         times: Times (T,) of the bound, in the unit of the model's time.
         rate: β (default: min(-λ)).
         lipschitz: L₀, the largest slope of σ: 1 for linear, tanh, hardtanh and relu, 1/4 for sigmoid.

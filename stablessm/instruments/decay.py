@@ -49,9 +49,9 @@ class DecayFit(Result):
 
     ``interval`` is the 95 % interval of the rate, the exponent or the stretch, given the kind. It is the union of the
     intervals of all laws of that kind that fit about as well, in the last windows of the curve. It therefore includes
-    the systematic error of the laws, not only the error from noise. ``used`` holds two times: of the first sample that
-    was fitted, and of the last sample clear of ``floor``. An exponential with a ``power`` is the tail of a repeated
-    mode, or of the last of many modes.
+    the systematic error of the laws, not only the error from noise. ``used`` holds the times of the first sample that
+    was fitted and of the last sample that is clearly above ``floor``. An exponential with a ``power`` is the tail of a
+    repeated mode, or of the last of many modes.
     """
 
     kind: Literal["exponential", "polynomial", "stretched", "none", "finite", "undecided"]
@@ -100,24 +100,25 @@ def fit_decay(time: ArrayLike, value: ArrayLike, *, floor: float | None = None, 
     - an exponential, a power law and a stretched exponential above a constant,
     - a constant.
 
-    They are fitted in four windows. The windows begin at the top of the curve and a sixteenth, a quarter and a half of
-    the time later, and all end where the curve reaches its floor. The first sample is in no window: it may belong to a
-    skip connection.
+    They are fitted in four windows. The first window is the time from the maximum of the curve to the time at which the
+    curve reaches its floor; the other windows are the last 15/16, 3/4 and 1/2 of this time. The first sample is in no
+    window, because it may belong to a skip connection.
 
     The first window in which a law fits within the noise decides, by the BIC. The verdict is ``undecided`` if
 
-    - the best law beats the laws of other kinds by less than ``margin``,
-    - a later window contradicts it,
-    - it falls less than threefold (a stretched exponential: fivefold) in the window,
-    - or the last time is less than 2.5 t0, for a power law.
+    - the evidence for the best law, against the laws of other kinds, is less than ``margin``,
+    - a later window contradicts the best law,
+    - the best law falls less than threefold (a stretched exponential: fivefold) in the window,
+    - or the best law is a power law, and the last time is less than 2.5 t0.
 
-    It may be that no law fits, for example if M is a sum of many modes or of interfering waves. The curve is then
-    exponential if every window but the first, which may contain a transient, clearly favors an exponential, or if its
-    envelope falls evenly and, in its last half, further than t^-5 would. It is polynomial if a power law is clearly
-    best in these windows, with nearly equal exponents.
+    If no law fits, for example because M is a sum of many modes or of interfering waves, the curve is exponential in
+    two cases: every window but the first, which may contain a transient, clearly favors an exponential; or the envelope
+    of M falls at a nearly constant rate and, in its last half, by more than t^-5 would. The curve is polynomial if a
+    power law is clearly best in these windows, with nearly equal exponents.
 
-    A flat tail below 10⁻⁵ of the top is a floor; above that it is memory that does not decay. Scatter above 10 % is a
-    wave if its spectrum has a line, and otherwise noise. The verdict does not depend on the units of time and value.
+    A flat tail below 10⁻⁵ of the maximum is a floor; a flat tail above that is memory that does not decay. Scatter
+    above 10 % is a wave if its spectrum has a line, and otherwise noise. The verdict does not depend on the units of
+    time and value.
 
     Args:
         time: Times of the samples, in increasing order.
@@ -197,7 +198,7 @@ def memory_time(time: ArrayLike, value: ArrayLike, eps: float, fit: DecayFit | N
     """Return the memory time of a curve M: the last time at which M > eps max M.
 
     If the last sample is above eps max M, the result is infinite, or, with a ``fit``, the time at which its law reaches
-    eps max M (infinite for the kinds ``none`` and ``undecided``). Samples in the floor of the fit do not count.
+    eps max M (infinite for the kinds ``none`` and ``undecided``). Samples in the floor of the fit are ignored.
 
     >>> t = np.arange(50) * 0.1
     >>> curve = np.exp(-t)
@@ -224,8 +225,8 @@ def effective_length(time: ArrayLike, value: ArrayLike, fit: DecayFit | None = N
     For e^(-βt) it is 1/β.
 
     Without a ``fit`` the integral ends with the samples. With a ``fit``, its law continues the curve after the last
-    sample clear of the floor: the result is infinite for ``none`` and for exponents up to 1, and nothing is added for
-    ``finite`` and ``undecided``.
+    sample clearly above the floor: the result is infinite for ``none`` and for exponents up to 1, and nothing is added
+    for ``finite`` and ``undecided``.
 
     >>> t = np.arange(500) * 0.01
     >>> round(effective_length(t, np.exp(-t)), 3), round(effective_length(t, np.exp(-t), fit_decay(t, np.exp(-t))), 3)
@@ -323,7 +324,7 @@ def _longest_gap(value: np.ndarray, floor: float) -> int:
 def _clear(t: np.ndarray, v: np.ndarray, fit: DecayFit | None) -> tuple[np.ndarray, np.ndarray]:
     """Return the times and values of a curve up to its noise floor; without a ``fit``, of the whole curve.
 
-    For the kinds ``finite`` and ``undecided``, the next sample is included, too; for ``finite``, its value is 0.
+    For the kinds ``finite`` and ``undecided``, the next sample is also included; for ``finite``, its value is 0.
     """
     stop = len(t) if fit is None else max(int(np.searchsorted(t, fit.used[1], side="right")), 1)
     if fit is not None and fit.kind in ("finite", "undecided") and stop < len(t):

@@ -37,20 +37,20 @@ def trace_divergence(
 
     The outputs of all modules are checked in the forward pass, gradients in the backward pass, parameters and buffers
     at the start of the block and again when an output is bad. An input of a module is bad if it contains NaN, +∞ or -∞.
-    An attention mask may contain -∞: a tensor that is passed under a name with "mask", whose other entries are 0, or
-    that a module returns without a gradient and without an input of floating-point numbers. A bad input that does not
-    affect an output, such as padding, is not reported, unless a gradient turns bad afterwards. An index outside the
-    table of an ``nn.Embedding`` is reported too.
+    An attention mask may contain -∞. A tensor is taken for a mask if the name of its argument contains "mask", if all
+    its other entries are 0, or if a module without floating-point inputs returned it without a gradient. A bad input
+    that does not affect an output, such as padding, is not reported, unless a gradient becomes bad afterwards. An index
+    outside the table of an ``nn.Embedding`` is reported too.
 
     When an output is bad, its module runs again, operation by operation, to find the ``cause``; when a gradient is bad,
-    the whole model does. The random state and the buffers are restored. Results do not change. The cost is one sum over
-    every output and gradient, each of which waits for a GPU. The inside of a compiled module is not watched, its
-    outputs are.
+    the whole model runs again. The random state and the buffers are restored. Results do not change. The cost is one
+    sum over every output and gradient, and each sum waits for a GPU. Of a compiled module, only the outputs are
+    watched.
 
     Args:
         model: Any module.
         when: ``raise`` a ``DivergenceError`` at the first divergence, or ``record`` it as ``trace.report``.
-        limit: Values and gradients with a larger modulus count as diverged, too (default: none do).
+        limit: Values and gradients with a larger modulus also count as diverged (default: no limit).
 
     >>> import stablessm as ssm
     >>> layer = ssm.RealSSM(1, 2, 1, map="direct", eigenvalues=torch.tensor([-1.0, 0.5]))

@@ -31,7 +31,7 @@ STEEP = 4.0
 @final
 @dataclass(frozen=True, repr=False)
 class Crossing(Result):
-    """The perturbation radii β at which the perturbation error of a wider model overtakes that of a narrower model.
+    """The perturbation radii β at which a wider model starts to have a larger perturbation error than a narrower model.
 
     ``narrow`` and ``wide`` are the widths of the two models.
     """
@@ -206,7 +206,7 @@ def _overtakes(radius: np.ndarray, low: np.ndarray, high: np.ndarray, margin: fl
 
 
 def _worse(first: np.ndarray) -> str:
-    """Return a sentence for the evidence of a verdict.
+    """Return a sentence that says from which β on wider models are worse than all narrower models.
 
     ``first`` holds, for each width, the radius from which the model is worse than all narrower models.
     """

@@ -76,8 +76,8 @@ def memory_function(
     from 1e-6 B to B in many directions. It also tries the best inputs of the model linearized at rest (by forward
     differentiation, if the model supports it and has at most ``samples`` input channels), and improves the best inputs
     by ascent. The search covers the first 16384 steps; later steps are measured with the few inputs that were best in
-    the second half of these. A search runs on a copy of the model in float64 if the model has at most 2²⁶ weights and
-    can compute in float64.
+    the second half of these steps. A search runs on a copy of the model in float64 if the model has at most 2²⁶ weights
+    and can compute in float64.
 
     A model that carries its state runs in chunks, so that the memory in use does not grow with the horizon, except for
     the curve itself. A callable without a state runs over the whole horizon at once.
@@ -116,7 +116,7 @@ def memory_function(
         samples: Number of random inputs that the search tries over all steps. Four times as many run until the
             response has decayed, and eight times as many for 16 steps. With several input channels the negative of
             each input is tried as well.
-        ascent: Largest number of steps of ascent; 0 for none.
+        ascent: Largest number of ascent steps (0: no ascent).
         unit: Name of the unit of time.
         seed: Seed of the search.
         progress: Whether a long search shows a progress bar.

@@ -30,7 +30,8 @@ DRAWS = 32
 def recurrent_modules(model: nn.Module) -> Iterator[tuple[str, Any]]:
     """Yield (name, module) for every module of a model that lists ``recurrent_parameters``.
 
-    A compiled module is skipped, because it forwards the attributes of the module inside it, which would count twice.
+    A compiled module is skipped, because it forwards the attributes of the module inside it, which would be reported
+    twice.
     """
     for name, module in model.named_modules():
         if getattr(module, "recurrent_parameters", ()) and "_orig_mod" not in module._modules:
@@ -232,9 +233,9 @@ class ModeReport(Result):
 def report_modes(model: nn.Module, dt: float | None = None) -> ModeReport:
     """Return a report on every mode of a layer, or of all layers in a model.
 
-    Modules count if they list ``recurrent_parameters`` and have ``eigenvalues()``; the gradient scale G(w) also
-    requires a scalar ``map``. For a recurrence with an activation, the report is on the eigenvalues of the linear part
-    W. If the input sets the decay, the report is on the time scales for a zero input.
+    The report includes every module that lists ``recurrent_parameters`` and has ``eigenvalues()``; the gradient scale
+    G(w) also requires a scalar ``map``. For a recurrence with an activation, the eigenvalues are those of its matrix W.
+    If the decay depends on the input, the time scales are those for a zero input.
 
     Args:
         model: Any module.

@@ -53,8 +53,8 @@ def check_state(
         length, batch: Length and number of the sequences, at least 12 and 2.
         seed: Seed of the inputs.
         tol: Largest error relative to the largest output, and for each channel relative to the largest output of that
-            channel. The default is 1e-9 in float64 and 2e-5 in float32, or 20 times the change of the outputs if the
-            weights change by rounding errors, if that is larger.
+            channel. The default is 1e-9 in float64 and 2e-5 in float32 or, if larger, 20 times the change of the
+            outputs when the weights change by rounding errors.
         progress: Whether to show a progress bar.
 
     Raises:

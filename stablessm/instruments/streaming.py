@@ -88,7 +88,7 @@ def check_streaming(
     The input is white noise. The model is one of our layers, ``nn.RNN``, ``nn.GRU``, ``nn.LSTM`` (``batch_first`` or
     not), or anything that is called as ``model(x, state) -> (y, state)``, where the initial state is None. If the model
     has a method ``sequence(x, state)``, as our models do, this method is called instead. If it has
-    ``step(x_t, state)``, this method is compared, too. Modules run in evaluation mode. :func:`stablessm.check_state`
+    ``step(x_t, state)``, this method is also compared. Modules run in evaluation mode. :func:`stablessm.check_state`
     does this and more: padding, copies of the state, other dtypes, Hugging Face models.
 
     Args:

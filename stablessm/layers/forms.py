@@ -1,4 +1,4 @@
-"""Support for packed sequences and for inputs without a batch dimension, which ``torch.nn.GRU`` accepts, too."""
+"""Support for packed sequences and for inputs without a batch dimension, which ``torch.nn.GRU`` also accepts."""
 
 from __future__ import annotations
 

@@ -146,7 +146,7 @@ class UnitLayer(GatedLayer):
         """Compute the arguments of the gates, which are affine functions of x, as one tensor.
 
         For each gate it has one entry per state in the last dimension. If the input of the recurrence is also an affine
-        function of x, its entries follow those of the gates.
+        function of x, its entries follow the entries of the gates.
         """
 
     @abstractmethod

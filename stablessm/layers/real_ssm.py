@@ -148,7 +148,10 @@ class RealSSM(DiagonalLayer):
         )
 
     def _shares(self, eigenvalues: Tensor) -> Tensor:
-        """Return the factor of the input B x + b of each state: 1, or with ``average`` -λ (1 - λ in discrete time)."""
+        """Return the factor of the input B x + b of each state.
+
+        It is 1 by default. With ``average``, it is -λ in continuous time and 1 - λ in discrete time.
+        """
         if not self.average:
             return torch.ones_like(eigenvalues)
         if self.time == "continuous":

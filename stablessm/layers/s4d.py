@@ -36,7 +36,7 @@ class S4D(DiagonalLayer):
         d_state: N, the number of complex states per channel.
         map: continuous-time reparameterization of Re λ, a name or an instance.
         init: initial eigenvalues: ``lin``, ``inv`` or ``legs``.
-        dt_min, dt_max: the time step of each channel is initially drawn log-uniformly between these.
+        dt_min, dt_max: the time step of each channel is initially drawn log-uniformly between these two values.
         discretization: ``zoh``, ``bilinear`` or ``exponential``.
         eigenvalues: (N,) or (H, N) complex: initial eigenvalues (default: ``init``).
         mode: ``scan`` (fused: no state is written to memory), ``conv`` or ``auto``, which is the scan.

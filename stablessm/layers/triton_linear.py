@@ -158,8 +158,8 @@ def advanced(
 ):  # fmt: skip
     """Compute the next states a h + g total, where h are the present states at the memory offsets ``place``.
 
-    ``column`` counts real numbers, two for a complex state. If HELD, the pointers ``decay`` and ``gain`` are those of a
-    and g; otherwise those of w and the phases, from which a and g are computed.
+    ``column`` counts real numbers, two for a complex state. If HELD, ``decay`` and ``gain`` point to a and g;
+    otherwise they point to w and the phases, from which a and g are computed.
     """
     entry = column // 2 if COMPLEX else column
     if HELD:

@@ -1,4 +1,4 @@
-"""The processor for which kernels are compiled: this machine's, or the processor that the user names.
+"""The processor for which kernels are compiled: the processor of this machine, or one that the user names.
 
 Kernels are compiled for all instructions of the processor that they run on, unless the environment variable
 ``STABLESSM_CPU`` names another processor.

@@ -41,7 +41,7 @@ def check(map: Reparameterization, *, dtype: torch.dtype = torch.float64) -> Non
     - ``modulus at zero``: the stability modulus g(0) is 0.
     - ``modulus finite``: it is finite exactly if the map is stable.
     - ``modulus monotone``: it does not decrease in β.
-    - ``modulus dominates``: no sampled change of a weight changes the memory by more than it states.
+    - ``modulus dominates``: no sampled change of a weight changes the memory by more than the modulus.
 
     >>> from stablessm.reparam import get
     >>> check(get("softplus"), dtype=torch.float32)

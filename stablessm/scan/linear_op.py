@@ -111,7 +111,7 @@ class Scan(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Tensor, int]:
-        """Run all scans of a ``vmap`` as one scan with a larger batch; if only a decay (C,) is mapped, with more
+        """Run all scans of a ``vmap`` as one scan, with a larger batch or, if only a decay (C,) is mapped, with more
         channels.
         """
         decay, drive, initial, reset, *rest = args

@@ -1,4 +1,4 @@
-"""Converts a model to a program: a list of operations in which everything that depends only on weights is computed."""
+"""Converts a model to a program: a list of operations, with all that depends only on weights precomputed."""
 
 from __future__ import annotations
 

@@ -276,8 +276,8 @@ class OperationCode:
             self._tiles(op, whole * TILE_VECTORS, 1, rest)
 
     def _tiles(self, op: Affine, first: int, tiles: int, width: int) -> None:
-        """Emit code for the part of a matrix product that gives ``tiles`` · ``width`` vectors of the output from
-        ``first`` on.
+        """Emit code for the part of a matrix product that computes ``tiles`` · ``width`` vectors of the output,
+        beginning with vector ``first``.
         """
         if not tiles:
             return

@@ -63,7 +63,7 @@ def _function(module: ir.Module, name: str, arguments: list[ir.Type]) -> Iterato
 
 def _flush_x86(builder: ir.IRBuilder) -> Callable[[], Any]:
     """Emit code that makes an x86 processor treat denormal numbers as zero; return a function that emits
-    code to end this.
+    code to restore the earlier setting.
 
     The setting is in the control register MXCSR.
     """
@@ -78,7 +78,7 @@ def _flush_x86(builder: ir.IRBuilder) -> Callable[[], Any]:
 
 def _flush_arm(builder: ir.IRBuilder) -> Callable[[], Any]:
     """Emit code that makes an Arm processor treat denormal numbers as zero; return a function that emits
-    code to end this.
+    code to restore the earlier setting.
 
     The setting is in the control register FPCR.
     """

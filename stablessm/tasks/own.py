@@ -112,7 +112,7 @@ class Arrays(ArrayTask):
     Floating-point inputs (n, T, d) or (n, T) are values; integer inputs (n, T) are tokens. Integer targets (n,) are
     classes, and integer targets (n, T) are classes at each step. Floating-point targets (n,) or (n, k) are values, and
     (n, T, k) are values at each step. ``lengths`` (n,) are the lengths of padded sequences; with a target at each step,
-    padding does not count. An ``.npz`` file holds ``inputs``, ``targets`` and optionally ``lengths``.
+    padding is not scored. An ``.npz`` file holds ``inputs``, ``targets`` and optionally ``lengths``.
 
     >>> import torch
     >>> from stablessm import tasks

@@ -133,7 +133,7 @@ class TrainingConfig:
     def steps_per_epoch(self, batches: int) -> int:
         """Return the number of updates per epoch, given the number of batches.
 
-        With ``accumulate``, an update takes several batches; the last batches are dropped if they are too few.
+        With ``accumulate``, an update takes several batches; last batches that are too few for an update are dropped.
         """
         if batches < self.accumulate:
             raise ArgumentError("accumulate", f"at most the {batches} batches of an epoch", self.accumulate)
@@ -167,8 +167,9 @@ class TrainingConfig:
         return {field.name: field.default for field in fields(TrainingConfig) if field.name in _LATER} | {**binding}
 
     def binding(self) -> dict[str, Any]:
-        """Return the settings that must not change when a run is resumed; settings of later versions are left out at
-        their default.
+        """Return the settings that must not change when a run is resumed.
+
+        Settings that later versions of this package added are left out if they have their default value.
         """
         default = self.filled({})
         return {name: value for name, value in asdict(self).items()

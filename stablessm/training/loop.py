@@ -232,8 +232,8 @@ class _Run:
             logger.end(self.result)
 
     def _agree(self, before: Mapping[str, Any], now: Mapping[str, Any]) -> Mapping[str, tuple[Any, Any]]:
-        """Return the old and new values of settings that changed since a checkpoint; raise an error if this prevents
-        resuming.
+        """Return the old and new values of settings that changed since a checkpoint; raise an error if the run cannot
+        be resumed with a changed setting.
         """
         was, is_ = ({**each, "config": self.config.filled(each["config"])} for each in (before, now))
         return require_resumable(was, is_, changeable=[f"config.{name}" for name in EXTENDS], extend=self.extend)

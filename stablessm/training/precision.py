@@ -1,4 +1,4 @@
-"""The precision of float32 matrix products on a GPU."""
+"""A context manager that allows TF32 in the float32 matrix products of a GPU."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ class Analysis:
         return self.noise * np.sqrt(2 * np.log(len(self.samples.times))) > tol
 
     def above(self, noise: float) -> int:
-        """Return the number of Hankel singular values that stand out of white noise.
+        """Return the number of Hankel singular values that are too large to come from white noise.
 
         ``noise`` is the standard deviation of the noise.
         """
@@ -143,7 +143,7 @@ class Analysis:
 
     @property
     def bound(self) -> bool:
-        """Return True if the slowest allowed rate decays by more than a factor of e within the horizon."""
+        """Return True if even the slowest allowed mode decays by more than a factor of e within the horizon."""
         return self.domain.slowest * float(self.samples.times[-1]) > 1
 
     def starts(self, order: int) -> list[tuple[str, np.ndarray]]:

@@ -68,7 +68,7 @@ class Path:
         return self._target - basis @ (basis.conj().T @ self._target)
 
     def parameters(self, rates: np.ndarray) -> int:
-        """Return the number of real parameters of an exponential sum with the given rates; weights count, too."""
+        """Return the number of real parameters of an exponential sum with the given rates, including its weights."""
         states = self.domain.order(rates) * (2 if self.domain.is_complex else 1)
         return len(rates) + int(self.domain.turns(rates).sum()) + states * self.problem.values.shape[1]
 

@@ -31,9 +31,9 @@ class Panels:
     left: np.ndarray
     right: np.ndarray
     times: np.ndarray
-    """Times (p, points) of each panel: first the nodes, then the checks."""
+    """Times (panels, points) of each panel: first the nodes, then the checks."""
     values: np.ndarray
-    """Values of the function at these times (p, points, q)."""
+    """Values of the function at these times (panels, points, q), with q entries each."""
 
     def __len__(self) -> int:
         return len(self.left)
@@ -47,9 +47,9 @@ class Panels:
         return Panels(self.left, self.right, self.times, values)
 
     def misfit(self) -> np.ndarray:
-        """Return the interpolation error at each check point, as an array (p, checks).
+        """Return the interpolation error at each check point, as an array (panels, checks).
 
-        This is the largest error of all entries of the function.
+        If the function has several entries, it is the largest error of an entry.
         """
         nodes = 2 * (self.times[:, :_NODES] - self.left[:, None]) / (self.right - self.left)[:, None] - 1
         checks = 2 * (self.times[:, _NODES:] - self.left[:, None]) / (self.right - self.left)[:, None] - 1
@@ -58,7 +58,10 @@ class Panels:
         return size
 
     def dense(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return times (p, d) and interpolated values (p, d, q) at dense points of each panel, ends included."""
+        """Return many closely spaced times in each panel, ends included, and the interpolated values at these times.
+
+        The shapes are (panels, times) and (panels, times, q), where q is the number of entries of the function.
+        """
         points = -np.cos(np.linspace(0, np.pi, _PER_GAP * (_NODES - 1) + 1))
         times = self.left[:, None] + (self.right - self.left)[:, None] * (points + 1) / 2
         values = np.einsum("dn,pnq->pdq", _barycentric(_reference[None], points[None])[0], self.values[:, :_NODES])

@@ -72,7 +72,7 @@ class Search:
     def _repaired(self, fit: Fit, order: int) -> Fit:
         """Return the best of the given fit and further fits, with errors measured at all times.
 
-        The further fits use additional sample times, at which the error of the fit before was large.
+        The further fits use additional sample times, at which the error of the previous fit was large.
         """
         problem, best = self.problem, fit
         if fit.method == "ring" or (self.samples.panels is None and len(problem.times) == len(self.samples.times)):

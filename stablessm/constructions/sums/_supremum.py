@@ -63,7 +63,7 @@ def compare(samples: Samples, domain: Domain, fit: Fit, unit: float = 1.0) -> tu
 
 
 def _rounding(es: ExponentialSum, end: float) -> float:
-    """Return an upper bound of the rounding error of a sum at any time up to ``end``; rounded phases count, too."""
+    """Return an upper bound of the rounding error (also of phases) of a sum at any time up to ``end``."""
     weights, phase = es.weights.reshape(len(es.rates), -1), np.abs(es.rates.imag) * np.minimum(end, -1 / es.rates.real)
     along, across = np.abs(weights.real).max(axis=1), np.abs(weights.imag).max(axis=1)
     if es.is_complex:

@@ -68,7 +68,7 @@ class ExponentialSum(Result):
     l1_error: float = math.nan
     """Sum Σ |ρ - ρ̂| on the grid (for a matrix, the largest row sum): outputs differ by at most l1_error sup |x| up to
     the horizon. In continuous time it is ∫ |ρ - ρ̂|, measured by the trapezoidal rule and not certified, and at least
-    dt Σ |ρ - ρ̂|. For given times it begins at ``start``: [0, start) does not count, and in discrete time the steps
+    dt Σ |ρ - ρ̂|. For given times it begins at ``start``: [0, start) is left out, and in discrete time the steps
     between the given times are interpolated."""
     relative_error: float = math.nan
     """Supremum of |ρ - ρ̂| / |ρ| (for a matrix, of its largest entries); infinite if ρ = 0 where ρ̂ is not."""

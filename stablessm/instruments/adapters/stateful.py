@@ -62,8 +62,9 @@ class Stateful(ABC):
         raise NotSupportedError("how the model takes padding is not known; a Stateful of your own can define padded")
 
     def packed(self, x: Tensor, starts: Tensor) -> Tensor:
-        """Return the outputs for packed rows of several sequences; ``starts`` (B, T) is True at the first step of a
-        sequence.
+        """Return the outputs for rows into which several sequences are packed.
+
+        ``starts`` (B, T) is True at the first step of a sequence.
         """
         return self.restarted(x, starts)[0]
 

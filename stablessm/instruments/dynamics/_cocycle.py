@@ -42,7 +42,7 @@ def blocks(pattern: Tensor) -> list[Tensor]:
 
 
 def orthonormal(count: int, size: int, k: int, parts: list[Tensor] | None, generator: torch.Generator) -> Tensor:
-    """Return ``count`` times k random orthonormal directions of ``size`` variables, as a tensor (count, size, k).
+    """Return ``count`` sets of k random orthonormal directions of ``size`` variables, as a tensor (count, size, k).
 
     If groups of variables ``parts`` are given, each direction is zero outside one of these groups.
     """
@@ -78,13 +78,14 @@ class Cocycle:
     counts: list[int] = field(default_factory=list)
 
     def add(self, moved: Tensor) -> None:
-        """Record the growth in one step; ``moved`` (R, n, k) is the Jacobian times the directions."""
+        """Record the growth of the directions in one step; ``moved`` (R, n, k) is the Jacobian times the directions."""
         self.directions, upper = torch.linalg.qr(moved)
         self._count(upper.diagonal(dim1=-2, dim2=-1).abs().log())
 
     def add_matrix(self, matrix: Tensor) -> None:
-        """Record the growth in one step with Jacobian matrices (R, n, n), separately for each set of connected
-        variables.
+        """Record the growth of the directions in one step, given its Jacobian matrices (R, n, n).
+
+        The growth is computed separately for each set of coupled variables.
         """
         if self.parts is None or len(self.parts) == 1:
             self.add(matrix @ self.directions)

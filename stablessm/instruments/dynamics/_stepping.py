@@ -82,9 +82,7 @@ class Stepper:
         return x.reshape(len(x), *(self.shape[1:] if self.place.startswith("axis") else self.shape))
 
     def at(self, t: int, rows: int) -> Tensor | None:
-        """Return the inputs of step t, one for each of ``rows`` rows; each sequence gives its input to equally many
-        rows.
-        """
+        """Return the inputs of step t for ``rows`` rows; each sequence supplies the inputs of equally many rows."""
         if self.inputs is None:
             return None
         now = self.inputs[:, 0 if self.alone else t + self.taken]

@@ -1,4 +1,4 @@
-"""Trajectories of a model without or along inputs, and the growth of small changes of the state along them."""
+"""Trajectories of a model, with or without inputs, and the growth of small changes of the state along them."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ OTHERS = 4
 
 @final
 class Trajectories:
-    """The trajectories of a measurement of Lyapunov exponents, which run with directions of small changes."""
+    """The trajectories of a measurement of Lyapunov exponents, and directions of small changes along them."""
 
     def __init__(self, way: Pusher, k: int | None, steps: int | None, seed: int, tell: Callable[[], object]) -> None:
         self.way, self.tell = way, tell
@@ -137,10 +137,10 @@ class Trajectories:
         return NumericalError(f"the state or its derivative is not finite after step {step}", remedy)
 
     def missing(self) -> float:
-        """Return the largest error of the exponents, per step, because the trajectories are finite.
+        """Return the largest error, per step, that the finite length of the trajectories can cause in the exponents.
 
-        Growth may approach its limit slowly, or changes may grow in proportion to time, as between periodic
-        trajectories of different frequencies. Return the larger of the two errors.
+        There are two such errors, of which the larger is returned: growth may approach its limit slowly, or changes may
+        grow in proportion to time, as between periodic trajectories of different frequencies.
         """
         slow = SLOWEST / (self.settled + self.skip + self.length)
         return max(slow, math.log1p(self.length / max(self.skip, 1)) / self.length)

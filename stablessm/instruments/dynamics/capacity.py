@@ -102,16 +102,16 @@ def information_processing_capacity(
     the states explains, from 0 to 1. The sum over all functions is at most the number of linearly independent state
     variables. It equals this number if the inputs alone determine the states, and if old inputs are forgotten.
 
-    A function counts if its capacity is above a threshold. The states cannot depend on inputs that are shifted in time;
-    the capacity of a function of such inputs exceeds the threshold with probability 1e-4. Of degree 1, all delays up to
-    the last significant delay count. Each function is made orthogonal to the previous functions, so that the total is
-    at most the rank for inputs of any distribution.
+    A function is included if its capacity is above a threshold. The states cannot depend on inputs that are shifted in
+    time; the capacity of a function of such inputs exceeds the threshold with probability 1e-4. For degree 1, all
+    delays up to the largest significant delay are included. Each function is made orthogonal to the previous functions,
+    so that the total is at most the rank for inputs of any distribution.
 
     Args:
         states: (time, state) states after each input, real or complex.
         inputs: (time,) inputs; independent uniform inputs have the clearest meaning. They are scaled to [-1, 1].
         max_degree: Largest degree of a product.
-        max_delay: Largest delay (default: a tenth of the time, at most 1000). So many first steps are left out.
+        max_delay: Largest delay (default: a tenth of the time, at most 1000). This number of first steps is left out.
         washout: Number of further first steps to leave out.
         most: Largest number of functions of each degree.
         seed: Seed of the shifts.
@@ -203,7 +203,7 @@ class _Search:
     kept: list[Term] = field(default_factory=list)
     threshold: dict[int, float] = field(default_factory=dict)
     reached: int = 0
-    """Largest delay of a function that counts."""
+    """Largest delay of an included function."""
     complete: bool = True
 
     def degree(self, degree: int) -> None:

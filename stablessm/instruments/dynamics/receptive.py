@@ -56,7 +56,9 @@ class ReceptiveField(Result):
 
     def reach(self, level: float = 0.01, by: Literal["gradient", "ablation"] = "ablation") -> int:
         """Return the number of latest inputs that matter: the influence of all earlier inputs is at most ``level``
-        times the largest influence. If the influence at lags beyond ``lag`` is larger, the number is K, a lower bound.
+        times the largest influence.
+
+        If an input at a lag beyond the K measured lags has a larger influence, the result is K, a lower bound.
 
         >>> ReceptiveField(np.arange(4), None, np.array([1.0, 0.5, 0.25, 0.0]), 1).reach()
         3

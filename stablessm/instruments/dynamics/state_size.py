@@ -52,7 +52,7 @@ class EffectiveStateSize(Result):
     singular_values: np.ndarray
     """Singular values at the step with the largest rank, relative to the largest singular value."""
     tol: float
-    """Singular values up to this fraction of the largest do not count; at least the rounding error of the model."""
+    """Singular values up to this fraction of the largest are treated as zero; at least the model's rounding error."""
     state_size: int | None
     """Number of values in the state; complex values count once, as in ``size``. None without a state."""
     complete: bool = True
@@ -102,7 +102,7 @@ def effective_state_size(
             runs in float64 if that is possible.
         inputs: (time,), (time, d_input), (batch, time, d_input), or tokens (time,) or (batch, time). The rank cannot be
             larger than the number of steps before or after t: give at least twice the expected size.
-        tol: Singular values up to this fraction of the largest do not count.
+        tol: Singular values up to this fraction of the largest are treated as zero.
         steps: Number of steps at which past and future are separated, around the middle.
         seed: Seed of random projections of inputs and outputs with more than 8 channels.
         progress: Whether a long computation shows a progress bar.
@@ -250,8 +250,8 @@ def _spectrum(operator: Tensor, weights: Tensor, tol: float, corner: tuple[int, 
     """Return the singular values of the past-to-future operator, and its rounding error.
 
     The last column of ``operator`` was computed as a sum of the others, with the given weights; its difference from the
-    sum shows the rounding error. ``corner`` is the shape of the block for the direct effect of x[t] on y[t], which does
-    not count.
+    sum shows the rounding error. ``corner`` is the shape of the block for the direct effect of x[t] on y[t], which is
+    not memory.
     """
     matrix, combined = operator[:, :-1], operator[:, -1]
     expected = matrix @ weights.to(matrix.dtype)

@@ -223,9 +223,7 @@ def _backward(block: _Block, rows: _Buffers) -> None:
 
 
 def _inside_back(block: _Block, rows: _Buffers) -> None:
-    """Emit code for the part of the gradients of x and of the kernel k that involves an input and an output in one
-    chunk.
-    """
+    """Emit code for the gradients of x and of the kernel k that come from outputs in the same chunk as the inputs."""
     code, builder, length = block.code, block.code.builder, block.code.spec.length
 
     def inside(c: ir.Value, sums: Row) -> Row:

@@ -1,6 +1,6 @@
-"""CPU kernels that compute the tables for :mod:`.ssm_kernels`, and the gradients of a layer from the tables' gradients.
+"""CPU kernels that compute tables for :mod:`.ssm_kernels` from a layer's decay, B, C and D, and their backward pass.
 
-The tables of a state with decay a and weights B and C, computed in float64 and rounded once, are
+A chunk has L steps. The tables of a state with decay a and weights B and C, computed in float64 and rounded once, are
 
     power[j] = a^j    into[s] = B a^(L-1-s)    out[t] = C a^(t+1)    kernel[j] = Re Σ C a^j B, plus D at j = 0
 
@@ -81,7 +81,7 @@ def _make(code: ChunkEmitter, tile: ir.Value, wide_kernel: ir.Value) -> None:
 
 
 def _gradients(code: ChunkEmitter, tile: ir.Value) -> None:
-    """Emit code for da = Σ_j j conj(a^(j-1)) d(a^j), dB = Σ_j conj(a^j) d(B a^j), and dC, where d means gradient."""
+    """Emit code for the gradients da = Σ_j j conj(a^(j-1)) d(a^j) and dB = Σ_j conj(a^j) d(B a^j), and likewise dC."""
     fields, length = code.fields, code.spec.length
     none = code.widen(code.zeros(PARTS))
 
