@@ -54,9 +54,9 @@ def bench(
       accuracy  errors over a million steps; whether two runs agree to the bit
       stream    microseconds per step of a Streamer
 
-    Every result is first compared with the float64 reference; a wrong result gets no time. Times are medians, with
-    quartiles in brackets. "× floor" is the time divided by the time in which a plain copy moves the same bytes. "vs
-    peer" is the time of the fastest other package divided by this time: above 1, stablessm is faster.
+    Every result is first compared with the float64 reference; contenders with wrong results are not timed. Times are
+    medians, with quartiles in brackets. "× floor" is the time divided by the time in which a plain copy moves the same
+    bytes. "vs peer" is the time of the fastest other package divided by this time: above 1, stablessm is faster.
 
     Examples:
 

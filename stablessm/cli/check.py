@@ -41,7 +41,7 @@ def check(
     tol: Annotated[
         float | None, typer.Option(help="Error tolerance, relative to the largest output (default: depends on dtype).")
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the sequences, and of random weights.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the sequences, and of the weights of --family.")] = 0,
     trust_remote_code: TrustRemoteCode = False,
 ) -> dict[str, Any]:
     """Check that carrying the state does not change the outputs.

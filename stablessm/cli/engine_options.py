@@ -36,7 +36,7 @@ class EngineOptions:
     retries: Annotated[int, typer.Option(help="Number of times that a job is repeated after its worker was lost.")] = 2
     address: Annotated[str | None, typer.Option(help="Address of a Ray cluster; requires --on ray.")] = None
     executor: Annotated[
-        str | None, typer.Option(help="Executor of --on slurm: slurm, or local for a test (default: slurm).")
+        str | None, typer.Option(help="How --on slurm runs jobs: slurm (default), or local (processes, for a test).")
     ] = None
     minutes: Annotated[
         int | None, typer.Option(help="Time limit per job in minutes; requires --on slurm (default: 1440).")

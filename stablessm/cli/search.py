@@ -32,7 +32,7 @@ def search(
     size: Annotated[str, typer.Option(help="Size of the experiment, such as smoke; ignored for a task.")] = "smoke",
     objective: Annotated[
         str | None,
-        typer.Option(help="Result of an experiment to optimize: STAGE/ARRAY:HOW, where HOW is mean, min, max or last."),
+        typer.Option(help="Number to optimize for an experiment, STAGE/ARRAY:HOW; HOW is mean, min, max or last."),
     ] = None,
     maximize: Annotated[
         bool, typer.Option("--maximize", help="Maximize the --objective instead of minimizing it.")

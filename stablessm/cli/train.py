@@ -88,7 +88,7 @@ class TrainingOptions:
     select: Annotated[str, typer.Option(help="Weights to keep: best (by validation) or last.")] = "best"
     ema: Annotated[
         float | None,
-        typer.Option(help="Decay of a moving average of the weights, such as 0.999; the average is scored and kept."),
+        typer.Option(help="Decay of a moving average of the weights, such as 0.999; the average is scored and saved."),
     ] = None
     patience: Annotated[
         int | None, typer.Option(min=1, help="Stop after this number of evaluations without a better validation score.")
