@@ -33,12 +33,14 @@ Row = dict[str, Any]
 def one_case(shape: tuple[int, int, int], peers: Mapping[str, str], bandwidth: float) -> list[Row]:
     """Return a row for each phase and contender.
 
-    The memory that captured calls keep is taken back, because their graphs are gone: a program has a few graphs, and
-    this one has hundreds.
+    The memory that captured calls keep is cleared and taken back, because their graphs are gone: a program has a few
+    graphs, and this one has hundreds.
     """
     linear_scan(*(torch.rand(1, 1000, 8, device="cuda") for _ in range(2)))
     left = dict(board._left)
     rows = _one_case(shape, peers, bandwidth)
+    for words in left.values():
+        words.zero_()
     torch.cuda.synchronize()
     board._left.update(left)
     return rows
