@@ -95,7 +95,7 @@ def _families(names: list[str] | None, options: dict[str, Any]) -> dict[str, Any
             except Exception as error:
                 if names is not None:
                     raise
-                reports[name] = f"cannot be checked: {error}"  # of all families, the others can be
+                reports[name] = f"cannot be checked: {error}"  # the other families are still checked
             tell()
     found = {name: report for name, report in reports.items() if not isinstance(report, str)}
     for name, report in reports.items():

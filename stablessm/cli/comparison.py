@@ -30,7 +30,9 @@ def save(curves: dict[str, Any], folder: Path) -> list[str]:
         curve.save(folder / file)
         curve.plot(ax, fit=False, label=name)
         drawn = curve.plotly(fit=False, label=name)
-        figure = drawn if figure is None else figure.add_traces(drawn.data[:1])  # the rounding level once
+        figure = (
+            drawn if figure is None else figure.add_traces(drawn.data[:1])
+        )  # without another line for the rounding level
     picture: Any = ax.figure
     for suffix in ("png", "svg"):
         with record.atomic(folder / f"memory.{suffix}") as path:

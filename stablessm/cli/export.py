@@ -91,7 +91,7 @@ def standardization(run: Path) -> dict[str, Any]:
     scale = described.get("scale")
     if scale is None and "task" in settings["origin"]:
         try:
-            scale = getattr(task_of(settings), "scale", None)  # of images, which are not described with it
+            scale = getattr(task_of(settings), "scale", None)  # the description of an image task has no scale
         except ArgumentError as error:
             note(f"the inputs may be standardized, but the training data cannot be read ({error})", err=True)
     return {"inputs": scale} if scale else {}

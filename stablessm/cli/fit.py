@@ -130,7 +130,11 @@ class KernelOptions:
         values = kernel(times)
         if not np.isfinite(values).all():
             first = int(np.argmax(~np.isfinite(values)))
-            rest = f"; if only 0 is singular, start later: --interval {times[1]:g} {times[-1]:g}" if first == 0 else ""
+            rest = (
+                f"; if the kernel is singular only at 0, start later: --interval {times[1]:g} {times[-1]:g}"
+                if first == 0
+                else ""
+            )
             raise ArgumentError("EXPRESSION", f"finite values{rest}", f"{values[first]} at t = {times[first]:g}")
         return times, values, {"kernel": kernel, **grid}
 

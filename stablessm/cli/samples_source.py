@@ -259,7 +259,7 @@ def _step(times: np.ndarray) -> float | None:
     steps = np.rint(times / step)
     if not 0 < _PRESENT * steps[-1] <= len(times):
         return None
-    step = float(times[-1] / steps[-1])  # less rounding
+    step = float(times[-1] / steps[-1])  # has a smaller rounding error
     return step if np.abs(times - step * steps).max() <= _UNEVEN * step else None
 
 

@@ -249,12 +249,12 @@ def _run(
     preset = wanted.model or ("lm-small" if name == "lm" else "small")
     if preset not in models.PRESETS:
         raise unknown_name("--model", models.PRESETS, preset)
-    device = config.chosen_device()  # an error now, not after the data was read
+    device = config.chosen_device()  # raises an error before the data are read
     changes = {key: _value(text) for key, text in pairs("--set", wanted.setting).items()}
     if wanted.map is not None and changes.setdefault("map", wanted.map) != wanted.map:
         raise ArgumentError("--map, --set map", "one of them", "both")
     task = tasks.get(name, **tasks.read_options(name, options))
-    config.steps_per_epoch(task.steps("train", config.batch_size))  # an error now, not after the model was built
+    config.steps_per_epoch(task.steps("train", config.batch_size))  # raises an error before the model is built
     loggers = run.loggers()
     folder, resume = run.out or Path("runs") / "train" / f"{name}-{preset}", run.again()
 

@@ -176,7 +176,7 @@ def _same(together: Stack, models: Sequence[nn.Module], stacks: Sequence[Stack])
     which = torch.arange(len(models), device=together.device)
     try:
         found, slopes = together.values_and_gradients(together.weights, which)
-    except ArgumentError:  # no gradient: run the models one by one, as a random search can
+    except ArgumentError:  # without a gradient, the models run one by one (for a random search)
         return False
     expected = found.new_tensor([stack.of_one() for stack in stacks])
     tolerance = max(100 * torch.finfo(w.dtype).eps ** 0.75 for w in together.weights.values())

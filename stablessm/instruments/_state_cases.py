@@ -35,7 +35,7 @@ def _of(make: Make) -> Case:
     def case(check: Check, name: str) -> StateCase:
         found = check.run(name, make(check.shape))
         if found.status == FAIL and check.run(name, make(replace(check.shape, rows=1))).passed:
-            return replace(found, note=f"{found.note}; a single sequence is right")
+            return replace(found, note=f"{found.note}; a single sequence gives correct outputs")
         return found
 
     return case
@@ -68,7 +68,9 @@ def _right_padding(check: Check, name: str) -> StateCase:
     truth = check.carried(plans.unpadded(check.shape))
     case = check.run(name, [plan], truth=truth)
     if case.status == FAIL and check.adapter.only_attends() and check.run(name, [plan[:1]], truth=truth).passed:
-        raise NotSupportedError("the padded pass is right; to continue from it, attention needs padding on the left")
+        raise NotSupportedError(
+            "the padded pass is correct; to continue from its cache, attention needs padding on the left"
+        )
     later = check.carried(plans.carried(check.shape))
     return _both(case, lambda: check.run(name, plans.padded_twice(check.shape), truth=later))
 

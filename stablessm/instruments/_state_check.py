@@ -55,7 +55,7 @@ class Check:
     def _state_dtypes(self) -> list[torch.dtype]:
         try:
             state = self.adapter.run(self.x)[1]
-        except Exception:  # every case will say so
+        except Exception:  # every case will report this error
             return []
         return [leaf.dtype for _, leaf in _states.leaves(state) if isinstance(leaf, Tensor)]
 
@@ -85,7 +85,7 @@ class Check:
     def _require_state(self) -> None:
         try:
             state = self.adapter.run(self.x)[1]
-        except Exception:  # every case will say so
+        except Exception:  # every case will report this error
             return
         if state is None:
             raise ArgumentError("model", "a model that returns a state", f"{name_of(self.adapter.model)}, with None")
@@ -118,7 +118,7 @@ class Check:
         """Return the outputs computed by running plans; if a plan fails, return the outputs of one pass."""
         try:
             return assembled(self.adapter, self.x, ways, self.whole)
-        except Exception:  # other cases say so
+        except Exception:  # other cases report this error
             return self.whole
 
     def _plan(self, name: str, plan: plans.Plan, note: str, truth: Tensor) -> StateCase:

@@ -295,7 +295,9 @@ class Search:
 
     def _leading(self, times: Tensor) -> Tensor:
         """Return the distinct directions (unit vectors) of the best inputs found for the given times."""
-        return _unit(torch.unique(_unit(self.best[times]).round(decimals=6), dim=0))  # equal up to rounding counts once
+        return _unit(
+            torch.unique(_unit(self.best[times]).round(decimals=6), dim=0)
+        )  # rounded, so that equal directions coincide
 
     def _ascend(self, steps: int, samples: int, generator: torch.Generator) -> bool:
         """Improve the best inputs by gradient ascent and random changes; return False if there is no gradient."""

@@ -93,7 +93,7 @@ def lyapunov_certificate(W: Tensor | np.ndarray, *, time: Time = "continuous") -
     low = float(spectrum[0]) - len(A) * torch.finfo(torch.float64).eps * norm  # less its rounding error
     proven = (1 - residual - rounding) / norm
     if not (low > 0 and proven > 0):
-        met = f"the equation is met to {residual + rounding:.3g} only, P has eigenvalues from {low:.3g} to {norm:.3g}"
+        met = f"the residual is {residual + rounding:.3g}, and P has eigenvalues from {low:.3g} to {norm:.3g}"
         raise _beyond_precision(met)
     dtype = torch.as_tensor(W).dtype
     eps = torch.finfo(dtype if dtype.is_floating_point or dtype.is_complex else torch.float64).eps

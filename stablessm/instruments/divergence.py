@@ -130,9 +130,11 @@ class DivergenceTrace:
         if self._paused and self._replayed:
             self._replayed.pop()
         if self._off() or not self._running or self._running[-1].module is not module:
-            return  # the last two conditions: the module was running when the block began
+            return  # the last two conditions hold if the module was running when the block began
         outputs = list(sequence_first(tensors_in(output, "output"), module))
-        mask = next(self._running[-1].inputs(), None) is None  # a module without inputs of numbers may make a mask
+        mask = (
+            next(self._running[-1].inputs(), None) is None
+        )  # the output of a module without floating-point inputs may be a mask
         for path, tensor, order in outputs:
             bad = is_spoilt if mask and not tensor.requires_grad else is_bad
             if bad(tensor, self._limit):

@@ -49,7 +49,9 @@ def token_system(model: Any, output: Output | None) -> System:
 def closed(system: System, suffix: Sequence[int]) -> System:
     """Return a system that runs the model on the input followed by the tokens ``suffix``."""
     if not system.pooled:
-        raise ArgumentError("suffix", "None, since the model answers at every token, before the suffix", list(suffix))
+        raise ArgumentError(
+            "suffix", "None, since the model has an output at every token, before the suffix", list(suffix)
+        )
     end = torch.tensor(checked_tokens(system.model, "suffix", suffix), device=system.device)[None, :, None]
     longest = None if system.longest is None else system.longest - len(suffix)
 
@@ -64,7 +66,9 @@ def neutral_prefix(model: Any, prefix: Sequence[int] | None) -> list[int]:
     if prefix is not None:
         return checked_tokens(model, "prefix", prefix)
     if not is_transformer(model):
-        raise ArgumentError("prefix", "token ids that come before, since the model has no begin token of its own", None)
+        raise ArgumentError(
+            "prefix", "token ids that precede the input, since the model has no begin token of its own", None
+        )
     size = model.get_input_embeddings().weight.shape[0]
     named = (getattr(model.config, name, None) for name in ("bos_token_id", "pad_token_id", "eos_token_id"))
     return [next((token for token in named if isinstance(token, int) and 0 <= token < size), 0)]

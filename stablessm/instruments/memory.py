@@ -28,7 +28,7 @@ _WHEN = {
     "prefix": "None without tokens, since the model is not one of Hugging Face's",
     "suffix": "None without tokens",
     "amplitudes": "None without directions",
-    **dict.fromkeys(("dt", "unit", "directions", "warm_up", "around"), "None with tokens, which are counted singly"),
+    **dict.fromkeys(("dt", "unit", "directions", "warm_up", "around"), "None with tokens, for which it has no meaning"),
 }
 
 ROUNDING = 8

@@ -333,7 +333,7 @@ def _compare(now: np.ndarray, draws: list[np.ndarray], tolerance: float) -> str:
     if all(_same(draw, draws[0], tolerance) for draw in draws):
         return "" if _same(now, draws[0], tolerance) else f"{found}, the start has {low:.4g} to {high:.4g}"
     margin = (high - low) / 10
-    if not (now[0] >= low - margin and now[-1] <= high + margin):  # NaN fails too
+    if not (now[0] >= low - margin and now[-1] <= high + margin):  # also for NaN
         return f"{found}, random starts lie in {low:.4g} to {high:.4g}"
     if now.std() < min(draw.std() for draw in draws) / 3:
         return f"{found}, random starts are spread over {low:.4g} to {high:.4g}"

@@ -105,7 +105,7 @@ def nearest_boundary(model: nn.Module) -> NearestBoundary:
     if not recurrent:
         expected = (
             "a model with a recurrence: a module whose `map` is a Reparameterization of the first of its "
-            "`recurrent_parameters`, or a MatrixMap beside `recurrent_matrix()`; or else pass a square matrix"
+            "`recurrent_parameters`, or a MatrixMap with a method `recurrent_matrix()`; or pass a square matrix"
         )
         raise ArgumentError("model", expected, type(model).__name__)
     return min(recurrent, key=lambda boundary: boundary.distance)

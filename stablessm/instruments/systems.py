@@ -237,8 +237,7 @@ def _try(system: System, x: Tensor) -> Tensor:
     if not isinstance(y, Tensor) or not y.is_floating_point():
         cure = "return the tensor alone"
         if isinstance(y, Tensor):
-            cure = "torch.view_as_real" if y.is_complex() else "y.double()"
-            cure += " makes one of it"
+            cure = f"convert it with {'torch.view_as_real(y)' if y.is_complex() else 'y.double()'}"
         expected = f"a real floating point tensor as output ({cure})"
         raise ArgumentError("model", expected, f"{getattr(y, 'dtype', type(y).__name__)}")
     return y
@@ -275,7 +274,7 @@ def _sees(system: System, outputs: int, start: int, stop: int) -> bool:
     """Return True if the first ``outputs`` outputs change when the inputs from ``start`` to ``stop`` change."""
     x = _probe(system, stop, rows=4)
     x[1:, :start] = x[0, :start]
-    if system.dtype.is_floating_point:  # larger, and none at all: the model may compare the future with the past
+    if system.dtype.is_floating_point:  # both larger and zero: the model may compare the future with the past
         x[1, start:] *= 10
         x[2, start:] = 0
     y = _try(system, x)[:, :outputs]
@@ -285,9 +284,9 @@ def _sees(system: System, outputs: int, start: int, stop: int) -> bool:
 def require_causal(name: str, run: Callable[[Tensor], Tensor], x: Tensor, y: Tensor, tol: float) -> None:
     """Raise an ArgumentError if a model reads the future or is random; ``y`` is the result of ``run(x)``.
 
-    The test changes the second half of x (B, T, d), by scaling it and by replacing it by large noise. The outputs
-    before must not change. This is repeated one step later, because a model that works in blocks may be causal at the
-    edges of its blocks only.
+    The test changes the second half of x (B, T, d), once by scaling and once by large noise; the first half of the
+    outputs must not change. The test is repeated with the change one step later, because a model that works in blocks
+    may be causal only at the edges of its blocks.
 
     >>> x = torch.randn(1, 8, 1)
     >>> require_causal("cumsum", lambda x: x.cumsum(1), x, x.cumsum(1), 1e-4)

@@ -79,7 +79,9 @@ def save(layer: SequenceLayer | Bidirectional | SavedModel, folder: str | os.Pat
         raise ArgumentError("layer", known, str(error)) from error
     before, tensors = _weights_of(folder), _tensors.packed(layer.state_dict())
     new = _tensors.digest("", tensors)
-    record.write_json(folder / "config.json", {**content, "weights": [new, *before]})  # files are valid at any time
+    record.write_json(
+        folder / "config.json", {**content, "weights": [new, *before]}
+    )  # lists the old and the new weights, so that the folder is valid at any time
     _tensors.save(folder / WEIGHTS, tensors)
     if before:
         record.write_json(folder / "config.json", {**content, "weights": [new]})
@@ -159,7 +161,7 @@ def _checkpoint_hint(folder: Path) -> str:
 
 def _require_shapes(content: dict[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> None:
     """Raise an error if the sizes in a config file differ from the sizes of the weights."""
-    _require_at_most(content, "n_layers", len(shapes))  # even without memory, each layer takes time
+    _require_at_most(content, "n_layers", len(shapes))  # building a layer takes time even on the meta device
     try:
         with torch.device("meta"):
             built = {name: tuple(tensor.shape) for name, tensor in _build(content).state_dict().items()}

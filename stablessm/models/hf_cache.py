@@ -104,5 +104,5 @@ class StableSSMCache(Cache):
         wrong = masked != (0 if self.padded is None else self.padded)
         if bool(wrong.any()):
             rows = ", ".join(map(str, wrong.nonzero()[:, 0].tolist()))
-            expected = "the padding that past_key_values has read as such (after its end a row is fed padding)"
+            expected = "the same padding as in the calls that filled past_key_values (a finished row is fed padding)"
             raise ArgumentError("attention_mask", expected, f"other padding in row {rows}; continue without the cache")

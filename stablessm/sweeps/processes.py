@@ -59,7 +59,7 @@ class Processes(Retrying):
             yield begin, ended
         finally:
             for slot in slots:
-                slot.connection.close()  # all end at the same time
+                slot.connection.close()  # so that all processes end at the same time
             for slot in slots:
                 slot.close(idle=slot not in placed)
 
@@ -91,7 +91,7 @@ class _Slot:
         theirs.close()  # so that the connection closes when the process ends
 
     def give(self, job: Job) -> None:
-        with suppress(OSError):  # it died while waiting: take() finds the closed connection
+        with suppress(OSError):  # the idle process has died: take() notices the closed connection
             self.connection.send(job)
 
     def take(self) -> Outcome | None:
@@ -106,8 +106,8 @@ class _Slot:
     def close(self, *, idle: bool) -> None:
         self.connection.close()
         if idle:
-            self.process.join(_PATIENCE)  # it finds the closed connection
-        self.process.kill()  # whatever it computes can resume
+            self.process.join(_PATIENCE)  # an idle process ends when its connection is closed
+        self.process.kill()  # an interrupted job can be resumed
         self.process.join()
 
 

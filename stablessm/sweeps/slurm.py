@@ -54,7 +54,7 @@ class Slurm(Retrying):
         def ended() -> list[tuple[Any, Outcome | str]]:
             time.sleep(_POLL[self.executor])
             done = [(handle, job) for handle, job in placed.items() if handle.done()]
-            return [(handle, self._outcome(job) or f"it ended {{}} times without a word: {_last(handle)}")
+            return [(handle, self._outcome(job) or f"it ended {{}} times without a result: {_last(handle)}")
                     for handle, job in done]  # fmt: skip
 
         try:

@@ -168,7 +168,7 @@ def rows_kept(rows: Mapping[str, list[int]], kept: np.ndarray) -> dict[str, list
     """
     found = {name: left for name, mine in rows.items() if (left := [i for i in mine if kept[i]])}
     if not found:
-        raise ArgumentError("missing", "a way that leaves a row, such as forward", "drop")
+        raise ArgumentError("missing", "a treatment that keeps at least one row, such as forward", "drop")
     return found
 
 

@@ -39,7 +39,7 @@ class Entry:
 
 
 TASKS: dict[str, Entry] = {
-    "functional": Entry(Functional, FunctionalOptions, "white noise in, a target functional out"),
+    "functional": Entry(Functional, FunctionalOptions, "learn a target functional from its response to white noise"),
     "recall": Entry(Recall, RecallOptions, "associative recall, the form of StableSSM"),
     "multi-query-recall": Entry(MultiQueryRecall, MultiQueryRecallOptions, "several keys to recall, among fillers"),
     "selective-copying": Entry(SelectiveCopying, CopyingOptions, "copy the tokens that stood among fillers"),

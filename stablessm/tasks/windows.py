@@ -102,7 +102,7 @@ class WindowTask(Task):
             raise ArgumentError("columns", f"{', '.join(scale)}, as in training", ", ".join(self.columns))
         task = copy.copy(self)
         for name in ("chance", "naive"):
-            task.__dict__.pop(name, None)  # its targets have another scale
+            task.__dict__.pop(name, None)  # these scores depend on the scale of the targets
         task.mean, task.deviation = (np.array([s[of] for s in scale.values()]) for of in ("mean", "deviation"))
         task._tensors = {**self._tensors, "series": task._standardized().to(self.device)}
         return task

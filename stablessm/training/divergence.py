@@ -73,7 +73,7 @@ class DivergenceReport(Result):
         if self.trace is not None:
             lines.append(str(self.trace))
         if self.pushed is not None:
-            lines.append(f"pushed hardest, |gradient|/|w| = {self.pushed:.3g}: {self.mode}")
+            lines.append(f"largest |gradient|/|w| of a mode, {self.pushed:.3g}: {self.mode}")
         return "\n".join([*lines, f"remedy: {self.remedy}"])
 
     def plain(self) -> dict[str, Any]:

@@ -82,7 +82,7 @@ def evaluate(
     """
     device, ranks = next(model.parameters()).device, ranks or Ranks()
     task = task.to(device)
-    total = torch.zeros(4, dtype=torch.float64, device=device)  # sums of metric and loss; their count; examples
+    total = torch.zeros(4, dtype=torch.float64, device=device)  # sums of metric and loss, scored positions, examples
     read = outputs(model, task, split, batch_size, carry=task.carries, autocast=autocast, ranks=ranks)
     with closing(read):
         for output, batch, counts in read:
@@ -93,8 +93,8 @@ def evaluate(
             loss = torch.where(count > 0, loss, 0)  # a part may contain only padding
             total += torch.stack([metric, loss, count, torch.full_like(count, len(batch))])
     found, loss, count, examples = ranks.sum(total).tolist()
-    score = math.nan if math.isnan(loss) else found / count  # classes can be counted even where outputs are NaN
-    examples = task.sizes[split] if task.carries else examples  # a lane has many
+    score = math.nan if math.isnan(loss) else found / count  # an accuracy is finite even where outputs are NaN
+    examples = task.sizes[split] if task.carries else examples  # a row (lane) reads many examples
     derived = {"perplexity": float(np.exp(score))} if task.metric == "nats" else {}
     return {task.metric: score, **derived, "loss": loss / count, "examples": int(examples)}
 

@@ -31,7 +31,9 @@ def check_folder(folder: str | Path) -> None:
         record.inside(folder / name, folder)
     taken = [name for name in (*_FOLDERS, *_FILES) if (folder / name).exists()]
     if taken and not (folder / MARKER).is_file():
-        raise ArgumentError("folder", "an empty folder, or that of an earlier training", f"{folder} (with {taken[0]})")
+        raise ArgumentError(
+            "folder", "an empty folder, or the folder of an earlier training", f"{folder} (with {taken[0]})"
+        )
 
 
 def claim(folder: Path, settings: Mapping[str, Any], companions: Mapping[str, str], *, fresh: bool) -> None:

@@ -94,7 +94,7 @@ def train(
     folder = Path(folder)
     with joined() as ranks, ExitStack() as until_the_end:
         _require_possible(task, config, ranks, resume, extend)
-        config.steps_per_epoch(task.steps("train", config.batch_size))  # an error before models are built
+        config.steps_per_epoch(task.steps("train", config.batch_size))  # raises an error before models are built
         ranks.first(lambda: run_folder.check_folder(folder))
         models, again = _models(model, config), bool(resume and Checkpoints(folder / _CHECKPOINTS, {}).paths())
         run = _Run(models, task, config, folder, ranks, loggers, extend=extend, again=again)

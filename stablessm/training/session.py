@@ -88,7 +88,7 @@ class Session(Hooks):
         """Open the metrics file and the loggers of this model, before the first step."""
         self.metrics = Metrics(self.folder, self.loop.step) if self.ranks.main else None
         if self.metrics is not None and self._said not in (None, self.metrics.digest):
-            what = "metrics.jsonl is damaged: this run did not write it as it is; its curves are incomplete or wrong"
+            what = "metrics.jsonl is damaged: it is not as this run wrote it; its curves are incomplete or wrong"
             warnings.warn(f"{self.folder / 'metrics.jsonl'}: {what}", stacklevel=2)
         if self.ranks.main:
             self._board.begin(self.folder, {}, self.loop.step)
@@ -219,7 +219,7 @@ class Session(Hooks):
         try:
             if self.selects:
                 self.ranks.first(lambda: run_folder.check_kept(self.folder))
-        except (ArgumentError, RuntimeError) as error:  # on rank 0, and on the others
+        except (ArgumentError, RuntimeError) as error:  # the first on rank 0, the second on the other ranks
             if not last_good:
                 raise
             warnings.warn(f"{error}. The score of these weights is dropped", stacklevel=2)

@@ -64,7 +64,7 @@ def task_of(settings: Mapping[str, Any]) -> tasks.Task:
         **now,
         **before,
         "options": {**now["options"], **before["options"]},
-    }  # some are new
+    }  # settings that did not exist when the run began have their present defaults
     if "file" in options and known.get("content") != now.get("content"):
         was, is_ = (f"content {str(each.get('content'))[:12]}…" for each in (known, now))
         changed = f"{options['file']} has changed since the training"

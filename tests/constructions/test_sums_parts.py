@@ -546,7 +546,9 @@ def test_a_kernel_of_zeros_has_one_rate_of_a_step(dt: float) -> None:
 
 @pytest.mark.filterwarnings("error")
 def test_least_squares_of_zeros_find_no_mode() -> None:
-    with pytest.raises(FitError, match="no mode stands out of the noise, whose standard deviation is about 0"):
+    with pytest.raises(
+        FitError, match="no mode can be distinguished from the noise, whose standard deviation is about 0"
+    ):
         exponential_sum(np.zeros(50), norm="l2")
 
 

@@ -140,7 +140,7 @@ def test_a_suffix_closes_every_beginning():
         ssm.memory_function(model, 5, tokens=[5], prefix=[2], suffix=[])
     with pytest.raises(ArgumentError, match="suffix: expected None without tokens"):
         ssm.memory_function(model, 5, suffix=[3])
-    with pytest.raises(ArgumentError, match="suffix: expected None, since the model answers at every token"):
+    with pytest.raises(ArgumentError, match="suffix: expected None, since the model has an output at every token"):
         ssm.memory_function(hf_models.model("llama"), 5, tokens=[5], suffix=[3])
 
 

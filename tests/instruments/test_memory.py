@@ -481,7 +481,7 @@ def test_a_model_that_grows_out_of_bounds_says_so():
         ({"directions": torch.ones(3)}, r"directions: expected shape \(n, 2\)"),
         ({"directions": torch.zeros(1, 2)}, "directions: expected no zero vector"),
         ({"directions": torch.eye(2), "amplitudes": [2.0]}, "amplitudes"),
-        ({"tokens": [1]}, "prefix: expected token ids that come before, since the model has no begin token"),
+        ({"tokens": [1]}, "prefix: expected token ids that precede the input, since the model has no begin token"),
         ({"tokens": [1], "prefix": [0]}, "model: expected a callable that takes"),
         ({"prefix": [1]}, "prefix: expected None without tokens"),
         ({"suffix": [1]}, "suffix: expected None without tokens"),

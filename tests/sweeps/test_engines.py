@@ -290,7 +290,7 @@ def test_jobs_of_slurm(submitit, tmp_path, executor):
     fake = submitit({"walk-1": 1, "walk-2": 9})
     engine = Slurm(2, Resources(2, 1, 3 * 10**9), executor=executor, minutes=7, options={"account": "me"}, retries=1)
     found = {job.name: outcome.error for job, outcome in engine.run(jobs(tmp_path, 3))}
-    assert found == {"walk-0": "", "walk-1": "", "walk-2": "it ended 2 times without a word: out of {time}"}
+    assert found == {"walk-0": "", "walk-1": "", "walk-2": "it ended 2 times without a result: out of {time}"}
     assert Counter(name for name, _ in fake.submitted) == {"walk-0": 1, "walk-1": 2, "walk-2": 2}
     assert {cluster for _, cluster in fake.submitted} == {executor}
     for given in fake.parameters:

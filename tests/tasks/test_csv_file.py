@@ -205,7 +205,7 @@ def test_sequences_with_gaps(tmp_path):
     assert sum(dropped.sizes.values()) == 19  # nothing is left of the first
     assert dropped.inputs.length == 2
     gone = str(write(tmp_path / "g.csv", "sequence,x,z,label", "0,1,,a", "1,,2,b", "2,3,,b", "3,,3,a"))
-    with pytest.raises(ArgumentError, match="missing: expected a way that leaves a row"):
+    with pytest.raises(ArgumentError, match="missing: expected a treatment that keeps at least one row"):
         tasks.get("sequences", file=gone, missing="drop")
     masked = tasks.get("sequences", file=file, missing="mask")
     assert masked.columns == ("x", "x missing")

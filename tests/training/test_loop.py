@@ -231,7 +231,9 @@ def test_bad_settings_are_named(tmp_path):
 def test_nobodys_files_are_overwritten(tmp_path):
     (tmp_path / "model").mkdir()
     for resume in (True, False):
-        with pytest.raises(ArgumentError, match="folder: expected an empty folder, or that of an earlier training"):
+        with pytest.raises(
+            ArgumentError, match="folder: expected an empty folder, or the folder of an earlier training"
+        ):
             run(tmp_path, resume=resume)
     (tmp_path / "file").write_text("", encoding="utf-8")
     with pytest.raises(ArgumentError, match="folder: expected a folder"):

@@ -48,7 +48,7 @@ def test_a_stable_map_that_explodes_names_the_mode_pushed_hardest(tmp_path):
     assert math.isfinite(report.loss)
     assert report.mode.module == "layer"
     if report.pushed is not None:
-        assert "pushed hardest" in str(report)
+        assert "largest |gradient|/|w| of a mode" in str(report)
     assert "learning rate" in report.remedy
 
 

@@ -372,7 +372,7 @@ def _check(model: nn.Module, streaming: StreamingModel, example: Tensor, allowed
     scale = original.abs().max().item()
     apart = (torch.cat(steps, 1) - whole).abs().max().item()
     if not apart <= 1e-3 * scale:
-        what = f"step by step the output differs by {apart:.1e} from that of one pass"
+        what = f"the output step by step differs by {apart:.1e} from the output of one pass"
         raise NumericalError(what, "describe every module that mixes time steps with find=")
     difference = (whole - original).abs().max().item()
     if not difference <= allowed * scale:

@@ -130,7 +130,7 @@ def _cheapest(plans: list[_Plan], flat: np.ndarray, d_input: int) -> list[_Plan]
         rows = range(source, len(plans), d_input)
         fitted = [i for i in rows if plans[i].modes is not None]
         modes = sum(2 * len(made.rates) for i in fitted if (made := plans[i].modes) is not None)
-        taps = max(len(plans[i].taps) for i in rows)  # there already
+        taps = max(len(plans[i].taps) for i in rows)  # the exact taps need this buffer anyway
         if fitted and max(len(_used(flat[i])) for i in fitted) <= taps + modes:
             for i in fitted:
                 plans[i] = _Plan(_used(flat[i]), None)
@@ -173,7 +173,7 @@ def _group(plans: list[_Plan], rows: list[int], d_input: int, dtype: torch.dtype
     with torch.random.fork_rng(devices=[]):  # the layer draws weights, which are then replaced
         modes = S4D(len(rows), size, discretization="exponential", eigenvalues=rates, dt_min=1.0, dt_max=1.0)
     modes = modes.to(dtype)
-    modes.w.copy_(modes.map.inverse(rates.real))  # again, with dtype's digits
+    modes.w.copy_(modes.map.inverse(rates.real))  # S4D has computed w in its default dtype
     modes.frequency.copy_(rates.imag)
     modes.C.copy_(torch.view_as_real(weights))
     modes.D.zero_()

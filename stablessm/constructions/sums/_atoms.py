@@ -52,7 +52,7 @@ def _lattice(since: np.ndarray) -> float:
     step = float(np.diff(since).min())
     steps = np.rint(since / step)
     if len(since) > 1 and steps[-1] > 0:
-        step = float(since[-1] / steps[-1])  # less rounding
+        step = float(since[-1] / steps[-1])  # has a smaller rounding error
     return step if np.abs(since - step * steps).max() <= _OFF_LATTICE * step else 0.0
 
 

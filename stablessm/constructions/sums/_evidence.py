@@ -15,7 +15,7 @@ _ROUGHLY, _CONVERGED = (1e-4, 1e-3), (1e-9, 1e-3)  # gain and damping of the las
 _PATIENCE = 4  # number of real states without gain after which the search ends
 _AHEAD = 3  # higher orders that are fitted first: without one of their modes they may be better starts
 _DENSE = 800  # largest number of samples whose Hankel matrix is formed
-_LONG = 24  # number of singular vectors of a longer one
+_LONG = 24  # number of singular vectors that are computed for more samples
 _UNEVEN = 1e-6
 _ROUNDING, _TINY = 1e-14, 1e-150  # smallest noise: of the largest sample, and of samples that are all zero
 

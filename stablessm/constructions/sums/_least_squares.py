@@ -88,7 +88,9 @@ def fit(samples: Samples, domain: Domain, request: Request, noise: Any, weights:
         warnings.warn(_measure.INTERRUPTED, stacklevel=4)
         return found
     if best == 0:
-        what = f"no mode stands out of the noise, whose standard deviation is about {unit * path.level(0):.3g}"
+        what = (
+            f"no mode can be distinguished from the noise, whose standard deviation is about {unit * path.level(0):.3g}"
+        )
         remedy = "more samples, or an order= if modes are known to be there"
     elif tol is None:
         return found
@@ -96,7 +98,7 @@ def fit(samples: Samples, domain: Domain, request: Request, noise: Any, weights:
         within = [k for k in range(1, best + 1) if unit * path.rms(k) <= tol]
         if within:
             return _result(path, within[0], whole, unit, model, request)
-        what = f"the evidence ends at order {best}, where the residual is noise of {found.noise:.3g}"
+        what = f"the samples support no order above {best}, at which the residual is noise of {found.noise:.3g}"
         if request.max_order is not None and best == request.max_order:
             what = f"max_order = {request.max_order} is too low"
         remedy = f"a tolerance above {unit * path.rms(best):.3g}, or no tol, which fits to the noise"

@@ -109,7 +109,7 @@ def reason(search: Search, best: Fit, goal: float, unit: float) -> tuple[str, st
         return "the kernel is not completely monotone", "leave out positive=True"
     if domain.real and not search.facts.monotone:
         return "the kernel oscillates, or changes too fast for real decays", "leave out real=True"
-    what = f"no sum of at most {max(search.tried)} states was found, and more hardly gain"
+    what = f"no sum of at most {max(search.tried)} states was found, and more states hardly help"
     if max(search.tried) >= search.facts.most:
         what = f"no sum of at most {search.facts.most} states was found"
     return what, "a larger tol, or a shorter horizon"

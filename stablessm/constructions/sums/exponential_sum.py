@@ -27,7 +27,10 @@ _LATTICE = 1e-6  # times this close to a multiple of a step, in steps, count as 
 _REST = 1e-4  # divided by the horizon: a decay too slow to matter, from which a fit can still move
 _EDGE = 0.97  # frequencies above this part of the band count as at the end of the band
 _FAR = 0.5  # the band is the cause if a wider sum has at most this part of the error
-_CLEAR, _EXPLAINED = 0.05, 0.01  # errors, relative to the kernel, that need a reason and that need none (given order)
+_CLEAR, _EXPLAINED = (
+    0.05,
+    0.01,
+)  # relative errors, with a given order: above the first, too large; up to the second, good
 
 
 @checked

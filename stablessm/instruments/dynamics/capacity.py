@@ -218,7 +218,9 @@ class _Search:
                 self.complete = False
                 break
             capacity = self._capacities(terms)
-            near = degree == 1 and delay - alive <= DEAD  # a weak function counts if its neighbors do
+            near = (
+                degree == 1 and delay - alive <= DEAD
+            )  # a weak function is included if functions at similar delays are
             least = limit / CAUTION if near else limit
             counted = [term for term, value in zip(terms, capacity, strict=True) if value > least]
             shells.append(counted if degree > 1 else terms)

@@ -166,7 +166,7 @@ def _measured(run: Trajectories, dt: float) -> LyapunovSpectrum:
         means = cocycle.means()[..., : run.k]
         exponents, error, history = _averages(means, torch.tensor(cocycle.counts, dtype=torch.float64))
         how = "QR at every step"
-        # of exact parts, averages along given inputs or of a constant growth are exact
+        # if all parts are exact, averages along given inputs, or of a constant growth, have no error
         if not cocycle.is_exact() or (run.stepper.alone and bool(error.any())):
             error = error + run.missing()
     rates = exponents.numpy() / dt
