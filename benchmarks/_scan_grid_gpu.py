@@ -42,7 +42,8 @@ def one_case(shape: tuple[int, int, int], peers: Mapping[str, str], bandwidth: f
     for words in left.values():
         words.zero_()
     torch.cuda.synchronize()
-    board._left.update(left)
+    for device, words in left.items():
+        board._left[device] = words.zero_()
     return rows
 
 
