@@ -42,8 +42,7 @@ def one_case(shape: tuple[int, int, int], peers: Mapping[str, str], bandwidth: f
     for words in left.values():
         words.zero_()
     torch.cuda.synchronize()
-    for device, words in left.items():
-        board._left[device] = words.zero_()
+    board._left.update(left)
     return rows
 
 
