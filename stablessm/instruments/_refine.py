@@ -111,7 +111,6 @@ class Line:
 
     def add(self, sizes: Tensor, responses: Tensor) -> None:
         """Add n inputs with the given sizes (n,), and their responses (n, number of times)."""
-        responses = responses.nan_to_num(0, 0, 0)
         known = self.responses if len(self.responses) else responses[:0]
         self.sizes, order = torch.cat([self.sizes, sizes]).sort()
         self.responses = torch.cat([known, responses])[order]

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from stablessm._errors import NumericalError
 from stablessm.instruments._linear import largest_gain, reach
 from stablessm.instruments._refine import refine
 from stablessm.instruments._tangent import linearized, tangents
@@ -204,10 +205,16 @@ class Search:
             yield speed
 
     def _keep(self, at: int, value: Tensor, inputs: Tensor) -> None:
-        """Update the largest value of the memory function at each time, and the inputs that gave these values."""
+        """Update the largest value of the memory function at each time, and the inputs that gave these values.
+
+        Raises an error if a value is not finite: no supremum exists, and the next inputs could not be chosen.
+        """
+        bad = (~value.isfinite()).nonzero()
+        if len(bad):
+            raise not_finite(at + int(bad[0]), size=float(torch.linalg.vector_norm(inputs[bad[0]])))
         now = slice(at, at + len(value))
         known = self._value[now]
-        better = (value > known) | (value.isnan() & ~known.isnan())  # a NaN is kept, to be reported
+        better = value > known
         self._value[now] = torch.where(better, value, known)
         self.best[now] = torch.where(better[:, None], inputs, self.best[now])
 
@@ -273,7 +280,7 @@ class Search:
         """Return the inputs that a linear model of the responses predicts to be best, for the times with the largest
         expected gain.
         """
-        cross = torch.as_tensor(self._cross)[: self.searched].nan_to_num(0, 0, 0)
+        cross = torch.as_tensor(self._cross)[: self.searched]
         slopes = torch.linalg.pinv(self._gram, hermitian=True) @ cross
         left, gain, _ = torch.linalg.svd(slopes, full_matrices=False)  # one matrix (d_input, d_output) per time
         known = self._value[: self.searched]
@@ -377,6 +384,17 @@ class Search:
 
     def own(self, points: Tensor) -> Tensor:
         return points.to(self.system.device, self.system.dtype)
+
+
+def not_finite(step: int, size: float | None = None) -> NumericalError:
+    """Return the error for an output that is not finite at the given step, after an input of the given size."""
+    remedies = ["run the model within `with stablessm.trace_divergence(model):`, which names the module and the cause"]
+    if size is not None:
+        remedies.insert(0, "measure smaller inputs (bound=)")
+    if step:
+        remedies.insert(0, "measure a shorter horizon")
+    what = "the input" if size is None else f"the input of size {size:.3g}"
+    return NumericalError(f"the model's output is not finite {step} steps after {what}", ", or ".join(remedies))
 
 
 def _unit(points: Tensor) -> Tensor:

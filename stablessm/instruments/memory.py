@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from stablessm._arguments import real_number, whole_number
 from stablessm._checked import Seed, Size, checked
-from stablessm._errors import ArgumentError, NumericalError, quoted
+from stablessm._errors import ArgumentError, quoted
 from stablessm._progress import working
 from stablessm.instruments import _linear, _supremum, huggingface
 from stablessm.instruments._precision import in_double
@@ -271,10 +271,7 @@ def finite_curve(time: np.ndarray, value: Any, maximizer: Any, floor: float, **f
     maximizer = None if maximizer is None else np.asarray(maximizer, dtype=np.float64)
     bad = np.flatnonzero(~np.isfinite(value))
     if len(bad):
-        remedy = "run the model within `with stablessm.trace_divergence(model):`, which names the module and the cause"
-        if bad[0]:
-            remedy = "measure a shorter horizon, or " + remedy
-        raise NumericalError(f"the model's output is not finite {bad[0]} steps after the input", remedy)
+        raise _supremum.not_finite(int(bad[0]))
     return MemoryCurve(time, value, maximizer=maximizer, floor=floor, **facts)
 
 

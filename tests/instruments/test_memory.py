@@ -365,6 +365,26 @@ def test_one_input_that_breaks_a_model_is_enough():
         ssm.memory_function(breaks, 5, d_input=3)
 
 
+@pytest.mark.parametrize("count", [12, pytest.param(100, marks=pytest.mark.slow)])
+def test_a_model_that_diverges_for_some_inputs_says_so(count: int) -> None:
+    """Which inputs diverge, when, and whether to infinity or to NaN."""
+    draw = np.random.default_rng(17)
+    for _ in range(count):
+        d, at, sign = int(draw.integers(1, 4)), int(draw.integers(0, 60)), float(draw.choice([-1, 1]))
+        least, share = draw.uniform(0.1, 0.9), draw.uniform(0.1, 0.5)
+        bad = float(draw.choice([math.nan, math.inf, 1e200]))
+
+        def breaks(
+            x: Tensor, at: int = at, sign: float = sign, least: float = least, share: float = share, bad: float = bad
+        ) -> Tensor:
+            total = sign * x[..., :1].cumsum(1) / (torch.arange(x.shape[1], dtype=x.dtype)[:, None] + 1)
+            late = torch.arange(x.shape[1])[:, None] >= at
+            return torch.where(late & (total > least) & (total < least + share), bad, total.tanh()).square()
+
+        with pytest.raises(NumericalError, match=r"not finite \d+ steps after the input of size .*\. Remedy: "):
+            ssm.memory_function(breaks, 60, d_input=d)
+
+
 @pytest.mark.parametrize("dt", [2, np.float32(0.5), np.int64(3)])
 def test_any_number_is_a_time_step(dt):
     layer = ssm.RealSSM(1, 2, 1, map="exp", dt=dt, eigenvalues=torch.tensor([-0.1, -0.3])).double()
