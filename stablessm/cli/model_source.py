@@ -162,7 +162,7 @@ def from_factory(argument: str, source: str, kind: str, *methods: str) -> Any:
     """Import the object named ``package.module:NAME``; if it is a class or a factory function, return what it creates.
 
     Args:
-        argument: Name of the command's argument, for errors.
+        argument: Name of the command's argument, for error messages.
         kind: Name of what is expected, such as ``logger``.
         methods: Methods that the object must have.
     """

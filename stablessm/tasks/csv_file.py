@@ -75,7 +75,7 @@ class Table:
 
         Args:
             names: Names of the columns.
-            option: Name of the option that selected the columns, for errors.
+            option: Name of the option that selected the columns, for error messages.
             missing: Treatment of missing cells.
             groups: Rows of each sequence; sequences are filled separately (default: one group of all rows).
         """

@@ -89,7 +89,7 @@ def text(path: Path, expected: str, decode: Callable[[bytes], str] = lambda c: c
 
     Args:
         path: The file.
-        expected: Description of the content, for errors.
+        expected: Description of the content, for error messages.
         decode: Function from bytes to text (default: UTF-8).
     """
     try:
@@ -104,7 +104,7 @@ def from_hub(data_set: str, split: str, name: str, *version: str) -> Any:
     Args:
         data_set: Name of the data set.
         split: Name of the split.
-        name: Local file that can replace it, for errors.
+        name: Name of a local file that can replace the download; error messages recommend this file.
         version: Version of the data set, if it has several.
     """
     return _asked("datasets", lambda hub: hub.load_dataset(data_set, *version, split=split), data_set, name)

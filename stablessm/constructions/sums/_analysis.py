@@ -62,7 +62,7 @@ class Analysis:
         return self.jump > 2 * tol or tol < RESOLVED * self.scale
 
     def rises(self, tol: float) -> bool:
-        """Return True if the kernel is largest at the end of the horizon, which decaying modes hardly approximate."""
+        """Return True if the kernel is largest at the end of the horizon, so that decaying modes hardly fit it."""
         size = np.abs(self.samples.values).max(axis=1)
         cut = max(1, 9 * len(size) // 10)
         last = float(size[-1] * self.samples.weight[-1])

@@ -98,8 +98,8 @@ def _gains(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the gains of damped waves of all frequencies on a grid, and the frequencies, as two arrays.
 
-    The gain of a wave is the reduction of the sum of squared residuals if the wave is added. All waves have the same
-    ``decay``, which holds its values at the times ``index * step``.
+    The gain of a wave is the reduction of the sum of squared residuals if the wave is added. All waves decay in the
+    same way; ``decay`` holds the values of this decay at the times ``index * step``.
     """
     from scipy import fft
 
