@@ -62,8 +62,8 @@ class Pusher:
     def push(self, rows: Tensor, directions: Tensor, x: Tensor | None, frame: Any, scale: float) -> Any:
         """Advance states (R, n) by one step; return the next states, the products J v and a template.
 
-        The products (R, n), in float64, are J v for each state, with its Jacobian matrix J and its direction v. The template is
-        the ``frame`` of the next step.
+        The products (R, n), in float64, are J v for each state, with its Jacobian matrix J and its direction v. The
+        template is the ``frame`` of the next step.
         """
         if self.mode == "finite differences":
             return self._difference(rows, directions, x, frame, scale * (self.eps**0.5))

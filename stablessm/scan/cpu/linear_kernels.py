@@ -146,8 +146,8 @@ def _forward(tile: _Tile) -> None:
 def _backward(tile: _Tile) -> None:
     """Emit code for the backward loop λ = g + carry; dx = λ; da += λ conj(h[t-1]); carry = conj(a) λ.
 
-    g is the gradient of the loss with respect to h[t] as an output of the scan. λ is the total gradient of the loss with
-    respect to h[t], which also affects all later states.
+    g is the gradient of the loss with respect to h[t] as an output of the scan. λ is the total gradient of the loss
+    with respect to h[t], which also affects all later states.
     """
     emit, builder, rows = tile.emit, tile.emit.builder, len(tile.widths)
     constant = None if emit.spec.per_step else tile.load("decay")
