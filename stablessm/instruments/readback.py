@@ -80,8 +80,8 @@ def readback(
     Args:
         model: One of our layers, anything called as ``model(x, state) -> (y, state)``, a ``torch.nn`` recurrence, or a
             recurrent Hugging Face model (Mamba; ``data`` is then added to the embedding of the neutral token).
-        data: Inputs (batch, time, d_input). White noise measures the memory of the model, the data of a task the memory
-            that the model has for that task.
+        data: Inputs (batch, time, d_input). With white noise, the result is the memory of the model; with the data
+            of a task, it is the memory that the model has for this task.
         lags: Number of lags, beginning with lag 0, the latest input (default: a quarter of the time, 1 to 100).
         states: Function from inputs (batch, time, d_input) to states (batch, time, size), for a model that does not
             return its state, or to probe another quantity.

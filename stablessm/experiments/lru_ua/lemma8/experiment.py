@@ -71,7 +71,7 @@ def family(config: LemmaConfig, seed: int) -> Callable[[np.ndarray, int], np.nda
 def mapped(config: LemmaConfig, run: Run, form: str) -> Mapping[str, np.ndarray]:
     """Measure the map that interpolates between the maps T_k.
 
-    Return three errors of this map: ``whole``, the relative error at whole positions t = k, where the map should equal
+    Return three arrays: ``whole``, the relative error at whole positions t = k, where the map should equal
     T_k; ``change``, the largest change when t increases by h, for each h in ``steps``; and ``causal``, the largest
     change when only inputs after t are replaced. For figures, also return the first output of the first seed on a grid
     of positions (``value`` and ``time``), and the outputs of the T_k (``target``).
