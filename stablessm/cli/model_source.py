@@ -4,13 +4,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import importlib
 import re
 from pathlib import Path
 from typing import Any
 
-from stablessm import _current_folder
+from stablessm import _current_folder, _hub
 from stablessm._errors import ArgumentError
 from stablessm._optional import require
 from stablessm.cli.output import note
@@ -40,7 +41,14 @@ def load_model(source: str, *, trust_remote_code: bool = False) -> tuple[Any, st
     if _is_path(folder) or source.startswith((".", "/", "~")):
         raise ArgumentError("MODEL", EXPECTED, f"{source} (no such folder{_similar(folder)})")
     note(f"there is no folder {source}; looking for a model of this name on the Hugging Face hub", err=True)
-    return _from_hugging_face(source, trust_remote_code), "Hugging Face hub"
+    with _hub.cache_without_network() as unreachable:
+        try:
+            return _from_hugging_face(source, trust_remote_code), "Hugging Face hub"
+        except ArgumentError as error:
+            if not unreachable:
+                raise
+            why = f"no such folder{_similar(folder)}, not downloaded before, and {unreachable}"
+            raise ArgumentError("MODEL", EXPECTED, f"{source} ({why})") from error
 
 
 def checkpoints(source: str) -> list[str]:
@@ -85,10 +93,11 @@ def load_tokenizer(source: str, argument: str, *, trust_remote_code: bool = Fals
     messages name.
     """
     transformers = require("transformers", argument)
-    try:
-        return transformers.AutoTokenizer.from_pretrained(source, trust_remote_code=trust_remote_code)
-    except Exception as error:
-        raise ArgumentError(argument, f"a tokenizer with {source}", _said(error)) from error
+    with contextlib.nullcontext("") if Path(source).is_dir() else _hub.cache_without_network() as unreachable:
+        try:
+            return transformers.AutoTokenizer.from_pretrained(source, trust_remote_code=trust_remote_code)
+        except Exception as error:
+            raise ArgumentError(argument, f"a tokenizer with {source}", unreachable or _said(error)) from error
 
 
 def _from_folder(folder: Path, trust_remote_code: bool) -> tuple[Any, str]:

@@ -16,7 +16,7 @@ from stablessm._typing import Dt, Lengths, Reset
 from stablessm.layers.at_once import linear_parameters, multiplies_at_once
 from stablessm.models.hyena import Hyena
 from stablessm.models.norms import LayerNorm, Norm, norm_of
-from stablessm.scan.checks import check_signal, checked_lengths
+from stablessm.scan.checks import check_dtype, check_signal, checked_lengths
 from stablessm.scan.padding import real_steps
 
 
@@ -53,7 +53,7 @@ class TiedDropout(nn.Module):
         """
         if not self.training or not self.p:
             return x if onto is None else onto + x
-        mask = F.dropout(x.new_ones(len(x), 1, x.shape[-1]), self.p)
+        mask = F.dropout(x.new_ones(x.shape[0], 1, x.shape[-1]), self.p)
         return x * mask if onto is None else torch.addcmul(onto, x, mask)
 
     def extra_repr(self) -> str:
@@ -123,7 +123,7 @@ class Block(nn.Module):
 
         The arguments are those of a layer. Outputs at padded steps are meaningless, but finite if the inputs are.
         """
-        check_signal("x", x, ("batch", "time", "d_model"), self.d_model, self._weight(x))
+        self._check("x", x, ("batch", "time", "d_model"))
         lengths = checked_lengths(lengths, x)
         real = None if lengths is None else real_steps(lengths, x.shape[1])
         y, state = self.mixer(self._before(self.norm, x, real), state, lengths=lengths, reset=reset, dt=dt)
@@ -131,7 +131,7 @@ class Block(nn.Module):
 
     def step(self, x_t: Tensor, state: Any = None, *, dt: Dt = None) -> tuple[Tensor, Any]:
         """Run one step of ``forward``: return the output (B, d_model) for x_t (B, d_model), and the next state."""
-        check_signal("x_t", x_t, ("batch", "d_model"), self.d_model, self._weight(x_t))
+        self._check("x_t", x_t, ("batch", "d_model"))
         if self._runs_at_once(x_t):
             return self._step_at_once(x_t, state, dt)
         x = x_t[:, None]
@@ -162,11 +162,12 @@ class Block(nn.Module):
         y = linear(x, wide.weight, wide.bias, norm=(norm.weight, norm.bias, norm.eps), gelu=True)
         return linear(y, narrow.weight, narrow.bias, onto=x), state
 
-    def _weight(self, x: Tensor) -> Tensor:
-        """Return any one parameter of the block, to read its device and dtype, or ``x`` if the block has
-        no parameters.
-        """
-        return next(self.parameters(), x)
+    def _check(self, name: str, x: Tensor, letters: tuple[str, ...]) -> None:
+        """Raise an error unless the block can compute with x. Norms in float32 also accept 16-bit inputs."""
+        check_signal(name, x, letters, self.d_model, next(self.parameters(), x))
+        scale = getattr(self.norm, "weight", None)
+        if scale is not None and (scale.dtype != torch.float32 or x.dtype.itemsize >= 4):
+            check_dtype(name, x, [scale])
 
     def _before(self, norm: nn.Module, x: Tensor, real: Tensor | None) -> Tensor:
         return norm(x, real) if self.prenorm else x

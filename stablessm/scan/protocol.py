@@ -68,7 +68,7 @@ class DiagonalSSM(NamedTuple):
 
     def zero_state(self) -> Tensor:
         """Return a state (B, H, N) of zeros, in the dtype of the decay."""
-        return self.decay.new_zeros(len(self.x), *self.decay.shape)
+        return self.decay.new_zeros(self.x.shape[0], *self.decay.shape)
 
 
 class SSMBackend(Protocol):
@@ -117,7 +117,7 @@ class Selective(NamedTuple):
 
     def zero_state(self) -> Tensor:
         """Return a state (B, H, N) of zeros, in the dtype of x."""
-        return self.A.new_zeros(len(self.x), *self.A.shape)
+        return self.A.new_zeros(self.x.shape[0], *self.A.shape)
 
 
 class Gated(NamedTuple):

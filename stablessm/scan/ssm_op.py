@@ -73,7 +73,7 @@ def ssm_backward_op(d_y: Tensor, d_final: Tensor | None, checkpoints: Tensor, *a
     check_like("checkpoints", checkpoints, *shape_and_dtype, x.device)
     check_like("d_y", d_y, tuple(x.shape), x.dtype, x.device)
     if d_final is not None:
-        check_like("d_final", d_final, (len(x), *layer.decay.shape), layer.decay.dtype, x.device)
+        check_like("d_final", d_final, (x.shape[0], *layer.decay.shape), layer.decay.dtype, x.device)
     *rest, d_initial = _run(backend, "backward", layer, checkpoints, d_y, d_final)
     return *rest, layer.decay.new_empty(0) if d_initial is None else d_initial
 
@@ -149,7 +149,7 @@ class SSM(torch.autograd.Function):
         )
         d_D, d_initial = tangents[4:6]
         signal, d_signal = (without_padding(tensor.to(decay.real.dtype), lengths) for tensor in (x, d_x))
-        before = decay.new_zeros(len(x), *decay.shape) if initial is None else initial
+        before = decay.new_zeros(x.shape[0], *decay.shape) if initial is None else initial
 
         def states(drive: Tensor, start: Tensor | None) -> Tensor:
             start = None if start is None else start.flatten(1)

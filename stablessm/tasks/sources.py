@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 
 import numpy as np
 
-from stablessm import record
+from stablessm import _hub, record
 from stablessm._errors import ArgumentError, MissingPackageError
 from stablessm._optional import require
 
@@ -127,10 +127,12 @@ def _asked(package: str, ask: Callable[[Any], _Found], what: str, name: str) -> 
         hub = require(package, what)
     except MissingPackageError as error:
         raise ArgumentError(VARIABLE, remedy, f"no such variable, and no package {package}") from error
-    try:
-        return ask(hub)
-    except Exception as error:  # libraries raise many kinds of errors when they are offline
-        raise ArgumentError(VARIABLE, remedy, f"no such variable, and {what} cannot be loaded") from error
+    with _hub.cache_without_network() as unreachable:
+        try:
+            return ask(hub)
+        except Exception as error:  # libraries raise many kinds of errors when they are offline
+            why = f" ({unreachable})" if unreachable else ""
+            raise ArgumentError(VARIABLE, remedy, f"no such variable, and {what} cannot be loaded{why}") from error
 
 
 def cache_folder() -> Path:

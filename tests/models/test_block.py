@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -199,3 +201,21 @@ def test_bad_mixers_are_named():
         mixer_of("s4d", D, 4, "tanh")
     with pytest.raises(ArgumentError, match="name: expected a new name"):
         ssm.models.register_mixer("s4d", MIXERS["s4d"])
+
+
+@pytest.mark.parametrize("norm", ["layer", "batch", "none"])
+@pytest.mark.parametrize("autocast", [False, True])
+def test_an_input_of_another_dtype_is_accepted_or_named(norm, autocast):
+    """PyTorch's own error, "mixed dtype", names no argument. Autocast is for modules in float32."""
+    dtypes = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+    for own, given in itertools.product(dtypes[:2] if autocast else dtypes, dtypes):
+        block = Block(4, ssm.LRU(4, 8, 4), norm=norm, mlp=2).to(own)
+        for call, x in ((block, torch.randn(2, 5, 4)), (block.step, torch.randn(2, 4))):
+            with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+                accepted = True
+                try:
+                    call(x.to(given))
+                except ssm.ArgumentError as error:
+                    accepted = False
+                    assert "expected dtype" in str(error)
+            assert accepted or own != given

@@ -154,6 +154,9 @@ DIRECT = {
     "s4d": lambda mode: ssm.S4D(3, 4, mode=mode),
     "rnn": lambda mode: ssm.ContinuousRNN(3, 5, 2, dt=0.1),
     "both ways": lambda mode: ssm.Bidirectional(ssm.LRU(3, 4, 2, mode=mode)),
+    **{kind: lambda mode, kind=kind: getattr(ssm, kind)(3, 4) for kind in ("MinGRU", "MinLSTM", "SelectiveSSM")},
+    **{kind: lambda mode, kind=kind: getattr(ssm, kind)(3) for kind in ("RGLRU", "HGRN")},
+    "selective model": lambda mode: ssm.SequenceRegressor(2, d_input=3, d_model=4, mixer="selective", n_layers=1),
     "classifier": lambda mode: ssm.models.SequenceClassifier(4, d_input=3, d_model=8, n_layers=1, d_state=4),
     "regressor": lambda mode: ssm.models.SequenceRegressor(2, d_input=3, d_model=8, mixer="hyena-lru", n_layers=1),
     "language model": lambda mode: ssm.models.LanguageModel(11, d_model=8, n_layers=1, d_state=4),
@@ -176,8 +179,14 @@ def check_exported_by_hand(name: str, mode: str) -> None:
         assert relative_error(ours, truth) <= 1e-5
 
 
-def test_torch_export_of_a_layer_itself():
-    check_exported_by_hand("real", "conv")
+@pytest.mark.parametrize("name", ["real", "SelectiveSSM"])
+def test_torch_export_of_a_layer_itself(name):
+    check_exported_by_hand(name, "conv")
+
+
+def test_every_layer_is_exported_itself():
+    tested = {type(make("scan")).__name__ for make in DIRECT.values()}
+    assert {name for name in ssm.layers.__all__ if name[0].isupper()} - {"SequenceLayer"} <= tested
 
 
 @pytest.mark.slow

