@@ -9,6 +9,7 @@ import codecs
 import contextlib
 import csv
 import functools
+import io
 import itertools
 import math
 import re
@@ -32,7 +33,23 @@ _SPACES: Final = " \u00a0\u2009\u202f'\u2019"
 _GROUPED: Final = re.compile(rf"[+-]?[1-9]\d{{0,2}}([{_SPACES}]\d{{3}})+([.,]\d*)?")
 _UNIT: Final = re.compile(rf"([$€£¥]\s?)?([+-]?[\d.,{_SPACES}]*\d)(\s?[%$€£¥])?")
 """A number with a percent or currency sign."""
-_DAYS: Final = ("%d.%m.%Y", "%m/%d/%Y", "%d/%m/%Y", "%Y/%m/%d", "%d-%m-%Y")
+_DAYS: Final = (
+    *("%d.%m.%Y", "%m/%d/%Y", "%d/%m/%Y", "%Y/%m/%d", "%d-%m-%Y", "%m-%d-%Y", "%Y-%m-%d", "%Y-%m", "%m/%Y"),
+    *("%d.%m.%y", "%m/%d/%y", "%d/%m/%y", "%y/%m/%d", "%d-%m-%y", "%m-%d-%y", "%y-%m-%d"),
+)
+_NAMED_DAYS: Final = tuple(
+    day.replace("%b", month).replace(" ", mark)
+    for day in ("%d %b %Y", "%d %b %y", "%b %d %Y", "%b %d, %Y", "%b %Y")
+    for month in ("%b", "%B")
+    for mark in (" ", "-")
+)
+_MONTHS: Final = frozenset(["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"])
+_OFFSETS: Final = {
+    **dict.fromkeys(("UTC", "GMT", "Z", "WET"), "+00:00"), **dict.fromkeys(("CET", "MEZ", "BST"), "+01:00"),
+    **dict.fromkeys(("CEST", "MESZ", "EET"), "+02:00"), "EEST": "+03:00", "EDT": "-04:00", "EST": "-05:00",
+    "CDT": "-05:00", "CST": "-06:00", "MDT": "-06:00", "MST": "-07:00", "PDT": "-07:00", "PST": "-08:00",
+}  # fmt: skip
+"""Offsets of time zones in Europe and North America from UTC."""
 _TIMES: Final = ("", " %H:%M", " %H:%M:%S", " %H:%M:%S.%f", " %I:%M %p", " %I:%M:%S %p")
 
 
@@ -44,6 +61,8 @@ def decoded(content: bytes) -> str:
     >>> decoded("é\\n".encode() + "ß".encode("cp1252"))
     'é\\nß'
     """
+    if content.startswith(b"PK\x03\x04"):
+        raise ValueError("the file is a ZIP archive or an Excel workbook; save the table as CSV")
     marked = next((name for mark, name in _MARKS.items() if content.startswith(mark)), None)
     if marked is not None:
         text = content.decode(marked)
@@ -58,7 +77,15 @@ def _decoded_line(line: bytes) -> str:
     try:
         return line.decode("utf-8")
     except UnicodeDecodeError:
-        return line.decode("cp1252")
+        try:
+            return line.decode("cp1252")
+        except UnicodeDecodeError as error:
+            raise ValueError("the file contains bytes that are no text in UTF-8 or Windows-1252") from error
+
+
+def _lines(text: str) -> list[str]:
+    """Divide a text into lines with their ends. ``str.splitlines`` also divides at rare characters such as U+2028."""
+    return list(io.StringIO(text, newline=""))
 
 
 def without_comments(text: str) -> str:
@@ -69,7 +96,7 @@ def without_comments(text: str) -> str:
     >>> without_comments("# station 7\\nx,y\\n1,2"), without_comments("# x,y\\n1,2")
     ('\\nx,y\\n1,2', '# x,y\\n1,2')
     """
-    lines = text.splitlines(keepends=True)
+    lines = _lines(text)
     comments = len(list(itertools.takewhile(lambda line: line.startswith(("#", "sep=")), lines)))
     if not 0 < comments < len(lines):
         return text
@@ -90,7 +117,7 @@ def separator_of(text: str) -> str | None:
     >>> separator_of("a;b\\n1")  # the second line is broken
     ';'
     """
-    lines = [line for line in _QUOTED.sub("cell", text).splitlines() if line.strip()][:_SAMPLE]
+    lines = [line for line in _lines(_QUOTED.sub("cell", text)) if line.strip()][:_SAMPLE]
     if not lines:
         return None
     for separator in _SEPARATORS:
@@ -207,7 +234,7 @@ def split(text: str, separator: str | None, most: int | None = None) -> list[tup
     Numbers start at 1. At most ``most`` lines are returned. A text that is not valid CSV raises csv.Error. Without a
     separator, a line is one cell. Lines at the end whose cells are all empty are left out.
     """
-    reader = csv.reader(text.splitlines(keepends=True), delimiter=separator or "\0", strict=True)
+    reader = csv.reader(_lines(text), delimiter=separator or "\0", strict=True, skipinitialspace=True)
     try:
         filled = itertools.islice(filter(None, reader), most)
         rows = [(reader.line_num, [_tidy(cell, separator) for cell in row]) for row in filled]
@@ -257,13 +284,45 @@ def decimal_mark(cells: Sequence[str], separator: str | None) -> tuple[bool, str
         return False, ""
     commas, points, either = 0, 0, ""
     for cell in cells:
-        comma = bool(_DECIMAL.fullmatch(cell) or _DOTTED.fullmatch(cell))
-        point = bool(_THOUSANDS.fullmatch(cell) or _POINT.fullmatch(cell))
+        comma, point = _marks(cell)
         commas, points = commas + (comma > point), points + (point > comma)
         either = either or (cell if comma and point and "," in cell else "")
     if commas != points:
         return commas > points, ""
     return separator != "," and bool(commas or either), "" if commas else either
+
+
+def _marks(cell: str) -> tuple[bool, bool]:
+    """Return whether a cell with a mark can be a number with decimal commas, and with decimal points."""
+    comma = bool(_DECIMAL.fullmatch(cell) or _DOTTED.fullmatch(cell))
+    return comma, bool(_THOUSANDS.fullmatch(cell) or _POINT.fullmatch(cell))
+
+
+def decides(cell: str) -> bool:
+    """Return True if a cell is a number with only one of the two decimal marks.
+
+    >>> decides("1,5"), decides("1.234"), decides("12")
+    (True, False, False)
+    """
+    comma, point = _marks(cell)
+    return comma != point
+
+
+def separates_thousands(column: Sequence[str]) -> str:
+    """Return the mark that separates thousands in a column of whole numbers in which no cell alone decides, or "".
+
+    The column has both cells such as 987 and several cells such as 2.730. A column of decimal numbers with three
+    decimals would have 987.000, and a column without zeros at the end would have 2.73.
+
+    >>> separates_thousands(["987", "2.730", "6.010"]), separates_thousands(["9.870", "2.730"])
+    ('.', '')
+    """
+    marked = [cell for cell in column if "," in cell or "." in cell]
+    mark = "," if marked and "," in marked[0] else "."
+    grouped = [cell for cell in marked if (_THOUSANDS if mark == "," else _DOTTED).fullmatch(cell)]
+    whole = any(re.fullmatch(r"[+-]?[1-9]\d{0,2}", cell) for cell in column)
+    alike = len(grouped) == len(marked) and not any(("." if mark == "," else ",") in cell for cell in marked)
+    return mark if alike and whole and sum(cell.endswith("0") for cell in marked) > 1 else ""
 
 
 def reading(cell: str, decimal_commas: bool) -> str:
@@ -301,11 +360,12 @@ def number(cell: str, decimal_commas: bool = False) -> float | None:
 def dates(cells: Sequence[str]) -> list[datetime | None]:
     """Return the dates in the cells of a column, with None for a missing date.
 
-    The list is empty if a cell is neither a date nor missing. The dates are in ISO 8601, or all in the first of
-    these forms that fits every cell: day.month.year, month/day/year, day/month/year, year/month/day, day-month-year. A
-    time of day may follow. If day and month can be exchanged, the order with the more even steps is used, or else with
-    the shorter time between the ends. A time with an offset is converted to UTC, so that daylight saving time does not
-    make the steps uneven.
+    The list is empty if a cell is neither a date nor missing. The dates are in ISO 8601, or all in one of these
+    forms: day.month.year, day and month and year in any order with slashes or hyphens, year-month, month/year, or with
+    the English name of the month, such as 31-Jan-2024 and Jan 31, 2024. Years have two or four digits. A time of
+    day may follow. If several forms fit every cell, the form with the more even steps is used, or else with the shorter
+    time between the ends. A time with an offset or a time zone is converted to UTC, so that daylight saving time does
+    not make the steps uneven.
 
     >>> dates(["2024-02-01T12:30:00+02:00", "", "2024-02-01"])
     [datetime.datetime(2024, 2, 1, 10, 30), None, datetime.datetime(2024, 2, 1, 0, 0)]
@@ -313,19 +373,33 @@ def dates(cells: Sequence[str]) -> list[datetime | None]:
     (1, 2, [])
     >>> dates(["1/2/2024 23:00", "2/2/2024 00:00", "2/2/2024 01:00"])[0].month
     2
+    >>> dates(["31-Jan-2024"]) == dates(["January 31, 2024"]) == dates(["31.01.24"])
+    True
     """
     there = {cell for cell in cells if cell.lower() not in MISSING}
-    if not there or any(not cell[:1].isdigit() or not any(mark in cell for mark in "-./") for cell in there):
+    if not there or not all(map(_may_be_date, there)):
         return []
-    readers: list[Callable[[str], datetime]] = [_iso, *(functools.partial(_formatted, day) for day in _DAYS)]
+    forms = _NAMED_DAYS if any(_month_in(cell) for cell in there) else _DAYS
+    readers: list[Callable[[str], datetime]] = [_iso, *(functools.partial(_formatted, day) for day in forms)]
     fitting = []
     for read in readers:
         with contextlib.suppress(ValueError):
             found = {cell: read(cell) for cell in there}
             fitting.append([found.get(cell) for cell in cells])
-            if "/" not in cells[0] or len(fitting) == 2:
+            if read is _iso:
                 break
     return min(fitting, key=_oddness, default=[])
+
+
+def _may_be_date(cell: str) -> bool:
+    """Return True unless a quick look shows that a cell is not a date."""
+    if not cell[:1].isdigit():
+        return cell[:3].lower() in _MONTHS and any(map(str.isdigit, cell))
+    return any(mark in cell for mark in "-./") or (" " in cell and _month_in(cell))
+
+
+def _month_in(cell: str) -> bool:
+    return any(word[:3].lower() in _MONTHS for word in re.findall(r"[A-Za-z]{3,}", cell))
 
 
 def _oddness(found: list[datetime | None]) -> tuple[bool, float, float]:
@@ -342,7 +416,8 @@ def _oddness(found: list[datetime | None]) -> tuple[bool, float, float]:
 
 
 def _iso(cell: str) -> datetime:
-    found = datetime.fromisoformat(re.sub(r" (UTC|GMT|Z)$", "+00:00", cell))
+    time, _, zone = cell.rpartition(" ")
+    found = datetime.fromisoformat(time + _OFFSETS[zone] if zone in _OFFSETS else cell)
     return found if found.tzinfo is None else found.astimezone(UTC).replace(tzinfo=None)
 
 

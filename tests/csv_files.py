@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 SPELLINGS = ("", "NA", "N/A", "nan", "NaN", "null", "None", "-", "?", "#N/A", "n/a", ".")
-WORDS = ("wet", "dry", "cold; windy", "a, b", 'say "ha"', "Straße", "été")
+WORDS = ("wet", "dry", "cold; windy", "a, b", 'say "ha"', "Straße", "été", "two\u2028lines", "two\x0bpages")
 NAMES = ("load", "Außenluft", "wind speed", "température", "x_1", "p (kW)", "y")
 ENCODINGS = ("utf-8", "utf-8-sig", "utf-16", "cp1252")
 
@@ -42,6 +42,7 @@ def random_file(seed: int) -> CsvFile:
     values[0] = np.round(values[0], 1)  # 1,234 alone may be either: a decimal comma, or thousands
     absent = (rng.random((rows, count)) < pick(0.0, 0.2)) & (np.arange(rows)[:, None] > 0)
     absent[:, absent.sum(0) > rows // 3] = False
+    absent[-1] = False  # a last line without any value would be left out
     grouping = pick("", "", " ", "\u00a0", "'", "’", "\u202f", ",."[decimal == ","])
     minus = pick("-", "-", "\N{MINUS SIGN}")
     unit = pick("", "", "", "%", " %", "€", " €", "$")
@@ -71,8 +72,11 @@ def random_file(seed: int) -> CsvFile:
         writer.writerow([*line, ""] if trailing else line)
         if blank and rng.random() < 0.2 and i:
             text.write(ends)
+    content = text.getvalue()
+    if quoting == csv.QUOTE_ALL and rng.random() < 0.3:  # spaces after the separators
+        content = content.replace(f'"{separator}"', f'"{separator} "')
     encoding = pick(*ENCODINGS)
-    if any(sign in text.getvalue() for sign in "’€\u202f\N{MINUS SIGN}"):
+    if any(sign in text.getvalue() for sign in "’€\u202f\u2028\N{MINUS SIGN}"):
         encoding = pick(*ENCODINGS[:3])
     found = names if header else [f"column {i + 1}" for i in range(len(columns))]
     if header and count > 1 and names[places[1]] == names[places[0]]:
@@ -83,11 +87,11 @@ def random_file(seed: int) -> CsvFile:
         "grouping": grouping, "unit": unit, "comment": comment,
     }  # fmt: skip
     values[absent] = np.nan
-    content = text.getvalue().encode(encoding)
+    file = content.encode(encoding)
     if encoding == "cp1252" and rng.random() < 0.5:  # a line that another program appended
-        lines = text.getvalue().splitlines(keepends=True)
-        content = "".join(lines[:-1]).encode(encoding) + lines[-1].encode("utf-8")
-    return CsvFile(content, [found[p] for p in places], values, features)
+        lines = content.splitlines(keepends=True)
+        file = "".join(lines[:-1]).encode(encoding) + lines[-1].encode("utf-8")
+    return CsvFile(file, [found[p] for p in places], values, features)
 
 
 TITLES = (
@@ -159,7 +163,19 @@ def _spelled(value: float, decimal: str, grouping: str, minus: str) -> str:
 
 
 def _dates(rng: np.random.Generator, rows: int, pick) -> list[str]:
-    style = pick("%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%d.%m.%Y", "%m/%d/%Y", "%d/%m/%Y", "%Y/%m/%d", "%d-%m-%Y")
+    style = pick(
+        "%Y-%m-%d",
+        "%Y-%m-%dT%H:%M:%S",
+        "%d.%m.%Y",
+        "%m/%d/%Y",
+        "%d/%m/%Y",
+        "%Y/%m/%d",
+        "%d-%m-%Y",
+        "%d-%b-%Y",
+        "%b %d, %Y",
+        "%d.%m.%y",
+        "%m/%d/%y",
+    )
     style += pick("", " %H:%M", " %H:%M:%S", " %I:%M %p") if "T" not in style else ""
     start = datetime(2024, 1, 1) + timedelta(days=int(rng.integers(0, 300)))
     return [(start + timedelta(days=i)).strftime(style) for i in range(rows)]

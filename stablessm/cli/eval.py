@@ -11,6 +11,7 @@ import typer
 
 from stablessm._errors import ArgumentError, printable
 from stablessm.cli.options import Device, pairs, refusing
+from stablessm.cli.output import note
 from stablessm.cli.text_scores import columns, text_scores
 
 
@@ -45,6 +46,8 @@ def evaluate(
     """
     with refusing(cannot=f"evaluate {folder}"):
         scores = _scores(folder, split, batch_size, device, pairs("--option", option))
+    for text in scores.get("notes", ()):
+        note(text, err=True)
     typer.echo("\n".join(_lines(scores)))
     return scores
 
@@ -81,7 +84,8 @@ def _scores(folder: Path, split: Any, batch_size: int | None, device: str, chang
     naive = {"naive": task.naive} if isinstance(task, WindowTask) else {}
     metric = scores[task.metric] if task.metric in scores else math.log(scores["carried"]["per_token"])
     remarks = {"remarks": task.remarks(metric)} if split == "test" else {}
-    return {**scores, "chance": task.chance, **naive, **remarks}
+    notes = {"notes": list(task.notes)} if changes and task.notes else {}
+    return {**scores, "chance": task.chance, **naive, **remarks, **notes}
 
 
 def _lines(scores: dict[str, Any]) -> Iterator[str]:

@@ -113,7 +113,8 @@ def _from_folder(folder: Path, trust_remote_code: bool) -> tuple[Any, str]:
         except Exception as error:
             raise ArgumentError("MODEL", "a complete folder", f"{folder} ({_said(error)})") from error
     if not (folder / "config.json").is_file():
-        raise ArgumentError("MODEL", EXPECTED, f"{folder} (it has no config.json)")
+        hint = storage.replica_hint(folder) or " (it has no config.json)"
+        raise ArgumentError("MODEL", EXPECTED, f"{folder}{hint}")
     if not list(folder.glob("*.safetensors")):
         raise ArgumentError("MODEL", "weights in a .safetensors file (pickled weights can run code)", str(folder))
     return _from_hugging_face(str(folder), trust_remote_code), "Hugging Face folder"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from stablessm._errors import ArgumentError, printable
+from stablessm._errors import ArgumentError, NumericalError, printable
 from stablessm.cli.options import Device, refusing
 from stablessm.cli.output import note
 
@@ -53,7 +53,7 @@ def predict(
       stablessm predict runs/load --out forecast.csv
       stablessm predict runs/walks new-walks.csv --json
     """
-    with refusing(cannot=f"predict with {folder}"):
+    with refusing(NumericalError, cannot=f"predict with {folder}"):
         if out is not None and out.suffix != ".csv":
             raise ArgumentError("--out", "a file whose name ends in .csv", str(out))
         from stablessm import training

@@ -97,7 +97,7 @@ def load(folder: str | os.PathLike[str]) -> Any:
     folder = Path(folder)
     config, weights = folder / "config.json", folder / WEIGHTS
     if not is_saved_layer(folder):
-        raise ArgumentError("folder", "a folder written by stablessm.save", str(folder))
+        raise ArgumentError("folder", "a folder written by stablessm.save", f"{folder}{replica_hint(folder.parent)}")
     expected = f"a file written by stablessm.save{_checkpoint_hint(folder)}"
     content = record.read_json(config, expected)
     if not weights.exists():
@@ -157,6 +157,12 @@ def _checkpoint_hint(folder: Path) -> str:
     if not any(folder.parent.glob("checkpoints/step-*")):
         return ""
     return f", or stablessm train with --last-good, which takes the weights of the last checkpoint of {folder.parent}"
+
+
+def replica_hint(folder: Path) -> str:
+    """Return a hint to choose a replica of a run with several replicas; "" for another folder."""
+    found = sorted(path.name for path in folder.glob("replica-*") if is_saved_layer(path / "model"))
+    return f" (each replica has a model: choose {found[0]} … {found[-1]} in {folder})" if found else ""
 
 
 def _require_shapes(content: dict[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,6 +23,8 @@ from stablessm.tasks import sources
 Missing: TypeAlias = Literal["forward", "interpolate", "drop", "mask", "refuse"]
 _EXPECTED = "a CSV file with a line of column names and at least one row"
 _MOST_CATEGORIES = 30
+_MARK = re.compile(r"-?9{2,}(\.9+|\.25)?")
+"""Numbers that often mark missing values."""
 _UNEVEN = 1.2
 """Dates are irregular if the longest step is more than this many times the shortest; monthly dates stay below."""
 
@@ -32,7 +35,7 @@ class Table:
     """A table read from a CSV or Parquet file: column names and the cells as text.
 
     Some further columns are computed from the columns of the file. ``dt`` is the time since the previous row, according
-    to the first column of dates, in units of the median of these times. ``NAME missing`` is 1 where the cell of column
+    to the first column of dates, in units of ``unit``. ``NAME missing`` is 1 where the cell of column
     NAME is missing, otherwise 0. ``NAME=TEXT`` is 1 where column NAME has this text, otherwise 0.
     """
 
@@ -44,11 +47,19 @@ class Table:
     decimal_commas: bool = False
     notes: tuple[str, ...] = ()
     """Sentences for the user about lines that were dropped and numbers that may be read in two ways."""
+    unit: float | None = None
+    """Unit of the column ``dt`` in seconds (default: the attribute ``seconds``)."""
+
+    def has(self, name: str) -> bool:
+        """Return True if a column is in the file or can be computed from the columns of the file."""
+        of, equals, _ = name.partition("=")
+        known = name in self.header or (bool(equals) and of in self.header)
+        return known or name.removesuffix(" missing") in self.header or (name == "dt" and self.seconds is not None)
 
     def column(self, name: str, option: str) -> int:
         """Return the index of a column by its name; an error names ``option``, the option that selected the column."""
         if name not in self.header:
-            raise ArgumentError(option, f"a column of {self.file}: {', '.join(self.header)}", quoted(name))
+            raise ArgumentError(option, f"one of the columns of {self.file} ({', '.join(self.header)})", quoted(name))
         return self.header.index(name)
 
     def numeric(self) -> tuple[str, ...]:
@@ -102,18 +113,49 @@ class Table:
         how = {"drop": "their rows are dropped", "interpolate": "they are interpolated"}
         done, used = how.get(missing, "the previous value is repeated"), [name for name in names if name in self.header]
         counts = np.isnan(self.numbers(used, "columns")).sum(0) if used else ()
-        return self.notes + tuple(
-            f"{self.file}: {count} of {len(self.rows)} cells of {name} are missing or not numbers; {done}"
-            for name, count in zip(used, counts, strict=True)
-            if count
+        return (
+            self.notes
+            + self._marks_of_gaps(used)
+            + tuple(
+                f"{self.file}: {count} of {len(self.rows)} cells of {name} are missing or not numbers; {done}"
+                for name, count in zip(used, counts, strict=True)
+                if count
+            )
         )
+
+    def _marks_of_gaps(self, names: Sequence[str]) -> tuple[str, ...]:
+        """Return notes for the user on numbers such as -9999 that are far from all other numbers of their column."""
+        found = []
+        for name in names:
+            values = np.unique(self._column(name, "columns"))
+            values = values[np.isfinite(values)]
+            for one, others in ((values[:1], values[1:]), (values[-1:], values[:-1])):
+                if len(others) > 1 and _MARK.fullmatch(f"{one[0]:.15g}") and abs(others - one).min() > np.ptp(others):
+                    found.append(f"{self.file}: {one[0]:.15g} in {name} is far from all other numbers; if it marks")
+                    found[-1] += " missing values, leave these cells empty"
+        return tuple(found)
+
+    def unknown(self, names: Sequence[str]) -> tuple[str, ...]:
+        """Return notes for the user on columns of words of which ``names`` has the indicator columns ``NAME=TEXT``:
+        words without such a column.
+        """
+        notes, of = [], dict.fromkeys(name.partition("=")[0] for name in names if name not in self.header)
+        for column in (name for name in of if name in self.header):
+            place = self.header.index(column)
+            words = [row[place] for row in self.rows if row[place].lower() not in _cells.MISSING]
+            others = [word for word in words if f"{column}={word}" not in names]
+            if others:
+                notes.append(f"{self.file}: {len(others)} cells of {column} have a word that the training did not have")
+                notes[-1] += f", such as {quoted(others[0])}; it counts as none of the known words"
+        return tuple(notes)
 
     def unused(self, names: Sequence[str]) -> tuple[str, ...]:
         """Return a note for the user that lists the columns not in ``names``, as a tuple with one sentence; empty if
         all columns are in ``names``.
         """
         others = [name for name in self.header if name not in {*names, *(each.partition("=")[0] for each in names)}]
-        dates = " (dates; their steps are the column dt)" if "dt" in names else " (dates)"
+        uneven = " (dates; their steps are uneven)" if self.irregular else " (dates)"
+        dates = " (dates; their steps are the column dt)" if "dt" in names else uneven
         found = {name: self._dates_at(name) for name in others}
         some = " (dates, some of them missing)"
         said = {name: some if None in found[name] else dates if found[name] else self._odd(name) for name in others}
@@ -143,6 +185,12 @@ class Table:
         steps = self._time_steps()
         return steps is not None and steps.max() > _UNEVEN * steps.min()
 
+    @cached_property
+    def seconds(self) -> float | None:
+        """The median time between different dates in seconds; None if there is no column of dates that increase."""
+        steps = self._time_steps()
+        return None if steps is None else float(np.median(steps[steps > 0]))
+
     def oldest_first(self) -> tuple[Table, tuple[str, ...]]:
         """Return the table with the oldest row first, and a sentence for the user if the file is in another order."""
         name, steps = self._date_steps
@@ -154,11 +202,11 @@ class Table:
         return ordered, (f"{self.file}: the newest row is first by {name}; rows are used in reverse order",)
 
     def _time_steps(self) -> np.ndarray | None:
-        """Return the seconds between consecutive rows, (rows - 1,); None if there is no column of dates that increase
-        from row to row.
+        """Return the seconds between consecutive rows, (rows - 1,); None if there is no column of dates that increase.
+        Some rows may have the same date, as in the hour that daylight saving time repeats.
         """
         _, steps = self._date_steps
-        return steps if len(steps) and (steps > 0).all() else None
+        return steps if (steps > 0).any() and (steps >= 0).all() else None
 
     @cached_property
     def _date_steps(self) -> tuple[str, np.ndarray]:
@@ -176,7 +224,14 @@ class Table:
         dates.
         """
         place = self.header.index(name)
-        return _cells.dates([row[place] for row in self.rows])
+        if name not in self._dates:
+            self._dates[name] = _cells.dates([row[place] for row in self.rows])
+        return self._dates[name]
+
+    @cached_property
+    def _dates(self) -> dict[str, list[Any]]:
+        """The dates of the columns that were looked at."""
+        return {}
 
     def _column(self, name: str, option: str) -> np.ndarray:
         of, equals, word = name.partition("=")
@@ -190,7 +245,7 @@ class Table:
             place = self.header.index(of)
             return np.array([float(row[place] == word) for row in self.rows])
         if name == "dt" and (steps := self._time_steps()) is not None:
-            return np.concatenate([[1.0], steps / np.median(steps)])
+            return np.concatenate([[1.0], steps / (self.unit or self.seconds)])
         self.column(name, option)
         raise AssertionError
 
@@ -228,6 +283,7 @@ def read(path: Path, expected: str = _EXPECTED) -> Table:
     kept = [place for place in range(width) if any(row[place] for row in rows)]
     body = [tuple(row[place] for place in kept) for row in rows]
     commas, either = _cells.decimal_mark([cell for row in body for cell in row], separator)
+    commas, either = _thousands(body, commas, either)
     named = not _alike(body, commas)
     names = _distinct(body[0] if named else [""] * len(kept))
     first = named + (named and _units(body[1:], commas))
@@ -238,6 +294,15 @@ def read(path: Path, expected: str = _EXPECTED) -> Table:
         column = next(name for place, name in enumerate(names) if any(row[place] == either for row in body))
         notes.append(f"{column}: {_cells.reading(either, commas)}")
     return Table(str(path), names, tuple(body[first:]), lines[first:], commas, tuple(f"{path}: {n}" for n in notes))
+
+
+def _thousands(rows: Sequence[tuple[str, ...]], commas: bool, either: str) -> tuple[bool, str]:
+    """Return the result of ``decimal_mark``, corrected if a column shows that the mark separates thousands."""
+    cells = [cell for row in rows[1:] for cell in row]
+    if not either and any(_cells.decides(cell) for cell in cells):
+        return commas, either
+    marks = {_cells.separates_thousands([row[place] for row in rows[1:]]) for place in range(len(rows[0]))} - {""}
+    return (marks == {"."}, "") if len(marks) == 1 else (commas, either)
 
 
 def _units(rows: Sequence[tuple[str, ...]], commas: bool) -> bool:

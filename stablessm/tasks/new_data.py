@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import dataclasses
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, TypeAlias, final
@@ -41,6 +42,8 @@ class SeriesReader:
     """Standard deviation of each column in the training data (columns,)."""
     missing: csv_file.Missing = "refuse"
     """Treatment of missing cells of a file."""
+    seconds: float | None = None
+    """Time between the rows of the training data in seconds, if they had dates."""
 
     @classmethod
     def of(cls, description: Mapping[str, Any]) -> Self:
@@ -49,7 +52,8 @@ class SeriesReader:
         mean, deviation = (np.array([column[part] for column in scale.values()]) for part in ("mean", "deviation"))
         targets = tuple(description.get("targets") or own_csv.names_in(options.get("target", ""), scale) or scale)
         missing = options.get("missing", "refuse")
-        return cls(tuple(scale), targets, options["window"], options["horizon"], mean, deviation, missing)
+        sizes = options["window"], options["horizon"]
+        return cls(tuple(scale), targets, *sizes, mean, deviation, missing, description.get("seconds"))
 
     def rows(self, data: Data) -> tuple[np.ndarray, tuple[str, ...]]:
         """Read the rows (n, columns) of a file or an array, in the units of the data; also return notes on cells that
@@ -58,8 +62,11 @@ class SeriesReader:
         notes: tuple[str, ...] = ()
         if isinstance(data, str | Path) and Path(data).suffix != ".npy":
             table, order = csv_file.read(Path(data)).oldest_first()
+            table = dataclasses.replace(table, unit=self.seconds)
+            _require_columns(table, self.columns)
             values, kept = table.complete(self.columns, "columns", self.missing)
-            rows, notes = values[kept], order + table.gaps(self.columns, self.missing)
+            rows, notes = values[kept], order + table.gaps(self.columns, self.missing) + table.unknown(self.columns)
+            notes += own_csv.other_steps(table, self.seconds, "dt" in self.columns)
         else:
             rows = np.asarray(own.array("data", data if not isinstance(data, Path) else str(data)), dtype=float)
             rows = rows[:, None] if rows.ndim == 1 else rows
@@ -81,22 +88,35 @@ class SeriesReader:
         return np.asarray(outputs.double().cpu().numpy() * self.deviation[places] + self.mean[places])
 
 
-def sequences(description: Mapping[str, Any], data: Data) -> tuple[tuple[str, ...], Tensor, Tensor | None]:
-    """Read new sequences for a classifier or regressor, and return their names, standardized inputs and lengths.
+def _require_columns(table: csv_file.Table, columns: Sequence[str]) -> None:
+    """Raise an error that names the columns of the training that a table lacks."""
+    if lacking := [name for name in columns if not table.has(name)]:
+        dates = " (dt requires dates in every row that do not decrease)" if "dt" in lacking else ""
+        expected = f"the columns of the training ({', '.join(columns)})"
+        raise ArgumentError("data", expected, f"{table.file} without {', '.join(lacking)}{dates}")
+
+
+def sequences(
+    description: Mapping[str, Any], data: Data
+) -> tuple[tuple[str, ...], Tensor, Tensor | None, tuple[str, ...]]:
+    """Read new sequences for a classifier or regressor, and return their names, standardized inputs and lengths, and
+    notes on cells that were filled.
 
     Args:
         description: ``describe()`` of the training task, ``sequences`` or ``arrays``.
         data: A CSV file for ``sequences``, which needs no column of labels; or, for ``arrays``, an array, an .npy file,
             or an .npz file with ``inputs`` and optionally ``lengths``.
     """
-    lengths = None
+    lengths, notes = None, tuple[str, ...]()
     if isinstance(data, str | Path) and Path(data).suffix not in (".npy", ".npz"):
         if description["task"] != "sequences":
             raise ArgumentError("data", f"an .npy or .npz file, as in training of task {description['task']}", data)
         table, sequence = csv_file.read(Path(data)), description["options"]["sequence"]
+        columns, missing = description["columns"], description["options"].get("missing", "refuse")
+        _require_columns(table, [sequence, *columns])
         rows = own_csv.rows_by_sequence(table, table.column(sequence, "sequence"))
-        missing = description["options"].get("missing", "refuse")
-        values, kept = table.complete(description["columns"], "columns", missing, list(rows.values()))
+        values, kept = table.complete(columns, "columns", missing, list(rows.values()))
+        notes = table.gaps(columns, missing) + table.unknown(columns)
         rows = own_csv.rows_kept(rows, kept)
         inputs, lengths = own_csv.padded(values, list(rows.values()))
         names = tuple(rows)
@@ -118,4 +138,4 @@ def sequences(description: Mapping[str, Any], data: Data) -> tuple[tuple[str, ..
         real = torch.arange(x.shape[1]) < n[:, None]
         x = torch.where(real if x.dim() == 2 else real[..., None], x, 0)
     own.require_finite("data", x)
-    return names, x, n
+    return names, x, n, notes

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 import csv
+import dataclasses
+import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
-from typing import Any, Literal, Self, final
+from typing import Any, Literal, Self, cast, final
 
 import numpy as np
 
@@ -50,20 +54,65 @@ class Series(WindowTask):
 
     def __init__(self, options: SeriesOptions, name: str = "series") -> None:
         self.name, self.options, self.metric = name, options, options.metric
+        self._read(options, None, None)
+
+    def _read(self, options: SeriesOptions, unit: float | None, with_dt: bool | None) -> None:
+        """Read the file. ``unit`` is the unit of the column dt (default: from the file), and ``with_dt`` says whether
+        there is such a column (default: for uneven time steps).
+        """
         table, order = csv_file.read(Path(options.file)).oldest_first()
+        table = dataclasses.replace(table, unit=unit)
         columns = _inputs(table, options.columns) or _numeric(table)
         targets = names_in(options.target, table.header) or tuple(name for name in columns if name in table.header)
         for target in targets:
             table.column(target, "target")
         columns = (*columns, *(target for target in targets if target not in columns))
         columns = (*columns, *(f"{name} missing" for name in columns if options.missing == "mask"))
-        columns = (*columns, *(["dt"] if table.irregular and not options.columns else []))
+        with_dt = table.irregular and not options.columns if with_dt is None else with_dt
+        columns = (*columns, *(["dt"] if with_dt and "dt" not in columns else []))
         values, kept = table.complete(columns, "columns", options.missing)
         if not targets:
             raise ArgumentError("target", f"a column of {options.file} to forecast", "none")
         self.notes, series = order + table.gaps(columns, options.missing) + table.unused(columns), values[kept]
+        self.notes += other_steps(table, unit, "dt" in columns)
+        self.seconds = table.seconds
         parts = split_sizes(len(series), options.valid, options.test)
         self._slide(series, columns, targets, parts, options.window, options.horizon)
+
+    def describe(self) -> dict[str, Any]:
+        """Return the description of the task, including the usual time between two rows, if the file has dates."""
+        return {**super().describe(), **({} if self.seconds is None else {"seconds": self.seconds})}
+
+    def as_trained(self, description: Mapping[str, Any]) -> Self:
+        """Return this task with the scale of the training task. Both tasks must have the same columns; time steps are
+        measured in the unit of the training.
+        """
+        seconds, trained = description.get("seconds"), tuple(description["scale"])
+        if self.seconds is None or {*self.columns} ^ {*trained} > {"dt"}:
+            return super().as_trained(description)
+        task = copy.copy(self)
+        task._read(cast(SeriesOptions, task.options), seconds, "dt" in trained)
+        return super(Series, task).as_trained(description)
+
+
+def other_steps(table: Table, seconds: float | None, with_dt: bool) -> tuple[str, ...]:
+    """Return a sentence for the user, in a tuple, if the rows of a table are not as far apart in time as those of the
+    training, ``seconds``, and the model does not read the time between rows.
+
+    >>> rows = (("2024-01-31 00:00",), ("2024-01-31 03:00",))
+    >>> other_steps(Table("new.csv", ("time",), rows, (2, 3)), 3600.0, False)
+    ('new.csv: rows are 3:00:00 apart, and in training 1:00:00; the model does not read the time between rows',)
+    """
+    if with_dt or table.seconds is None or seconds is None:
+        return ()
+    now, before = timedelta(seconds=round(table.seconds)), timedelta(seconds=round(seconds))
+    if table.irregular:
+        said = "rows are at uneven times"
+    elif not math.isclose(table.seconds, seconds, rel_tol=0.2):
+        said = f"rows are {now} apart, and in training {before}"
+    else:
+        return ()
+    return (f"{table.file}: {said}; the model does not read the time between rows",)
 
 
 @final

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from stablessm._arguments import real_number, whole_number
 from stablessm._display import Result
-from stablessm._errors import ArgumentError, quoted
+from stablessm._errors import ArgumentError, NumericalError, quoted
 from stablessm.tasks.base import Batch, Split
 from stablessm.tasks.new_data import Data, SeriesReader
 from stablessm.tasks.windows import WindowTask
@@ -87,6 +87,7 @@ def forecast(
     rows = rows[-reader.window :]
     x = reader.standardized(rows)[None].to(next(model.parameters()).device)
     values = reader.in_units(_ahead(model, reader, x, horizon, autocast))[0]
+    require_finite_outputs(values, "the forecast")
     lower = upper = None
     windows = 0 if task is None else task.windows("valid", horizon)
     if task is not None and windows:
@@ -138,6 +139,13 @@ def forecast_errors(
     if not parts:
         raise ArgumentError("split", f"a split with windows and {horizon} rows after them", quoted(split))
     return np.concatenate(parts)
+
+
+def require_finite_outputs(values: np.ndarray, what: str) -> None:
+    """Raise an error if predicted values are not all finite; ``what`` names them in the error."""
+    if not np.isfinite(values).all():
+        remedy = "predict data of the size of the training data, or train again with a lower learning rate"
+        raise NumericalError(f"{what} is not finite ({values[~np.isfinite(values)][0]})", remedy)
 
 
 def unit_scores(errors: np.ndarray, names: Sequence[str]) -> dict[str, dict[str, float]]:

@@ -24,7 +24,7 @@ from stablessm.tasks.windows import WindowTask
 from stablessm.training.config import TrainingConfig
 from stablessm.training.evaluate import apply
 from stablessm.training.folder import MODEL, settings_of
-from stablessm.training.forecast import Forecast, forecast
+from stablessm.training.forecast import Forecast, forecast, require_finite_outputs
 from stablessm.training.settings import task_of
 
 
@@ -126,7 +126,7 @@ class TrainedModel:
         return self._task, ""
 
     def _of_sequences(self, data: Data | None, how: dict[str, Any]) -> Predictions:
-        described = self.settings["task"]
+        described, notes = self.settings["task"], tuple[str, ...]()
         if data is None:
             task, missing = self._training_data()
             if task is None:
@@ -137,7 +137,7 @@ class TrainedModel:
             expected = "no data (the test split is predicted) for a task other than series, sequences and arrays"
             raise ArgumentError("data", expected, f"data for task {described['task']}")
         else:
-            sequences, x, lengths = new_data.sequences(described, data)
+            sequences, x, lengths, notes = new_data.sequences(described, data)
             batches, names = _batches(x, lengths, how["batch_size"]), tuple(described["names"])
         self.model.eval()
         with torch.no_grad():
@@ -145,12 +145,15 @@ class TrainedModel:
         outputs = torch.cat(found).double().cpu()
         if outputs.dim() != 2:
             raise ArgumentError("folder", "a model with one output per sequence", "a model with an output per step")
+        for name, values in zip(sequences, outputs.numpy(), strict=True):
+            require_finite_outputs(values, f"the output for sequence {name}")
         columns = names or tuple(map(str, range(outputs.shape[1])))
         if self.settings["model"]["class"] != "SequenceClassifier":
-            return Predictions(sequences, columns, outputs.numpy(), None, "Values in the units of the data.")
+            said = "\n".join([*notes, "Values in the units of the data."])
+            return Predictions(sequences, columns, outputs.numpy(), None, said)
         classes = tuple(columns[i] for i in outputs.argmax(-1).tolist())
         note = "Probabilities: the softmax of the model's outputs, not calibrated on the validation split."
-        return Predictions(sequences, columns, outputs.softmax(-1).numpy(), classes, note)
+        return Predictions(sequences, columns, outputs.softmax(-1).numpy(), classes, "\n".join([*notes, note]))
 
 
 def _test_split(task: Task, batch_size: int) -> Iterator[Batch]:

@@ -249,7 +249,7 @@ def test_wrong_arguments_are_named(load):
         ("train", "recall", "-o", "length=long"): "length: expected a whole number",
         ("train", "recall", "--target", "x"): "--target, --label: expected --data with a CSV file",
         ("train", "--data", "absent.csv"): "--data: expected a file, got absent.csv (no such file)",
-        ("train", "--data", "load.csv", "--target", "sun"): "target: expected a column of load.csv",
+        ("train", "--data", "load.csv", "--target", "sun"): "target: expected one of the columns of load.csv",
         ("train", "recall", "--model", "huge"): "--model: expected one of tiny",
         ("train", "recall", "--data", "load.csv"): "TASK: expected no TASK, or series, for this --data",
         (
@@ -357,7 +357,7 @@ def test_too_little_text_is_refused_before_a_model_is_built(tmp_path, monkeypatc
 @pytest.mark.parametrize("option", ["--target=nope", "-otarget=nope"])
 def test_an_option_of_the_command_needs_no_advice(load, option):
     told = call("train", "--data", "load.csv", option, code=2)
-    assert "--target: expected a column of load.csv" in told
+    assert "--target: expected one of the columns of load.csv" in told
     assert "=VALUE sets it" not in told
 
 

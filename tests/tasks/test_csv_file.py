@@ -128,12 +128,14 @@ def test_columns_that_are_made(tmp_path):
     assert made[:, 1].tolist() == [day % 2 for day in DAYS]
     assert made[:, 2].tolist() == [day == 5 for day in DAYS]
     assert not made[:, 3].any()
-    with pytest.raises(ArgumentError, match=r"columns: expected a column of .*: day, kind, x, got 'wind=c'"):
+    with pytest.raises(
+        ArgumentError, match=r"columns: expected one of the columns of .* \(day, kind, x\), got 'wind=c'"
+    ):
         table.numbers(["wind=c"], "columns")
-    with pytest.raises(ArgumentError, match=r"columns: expected a column of .*, got 'z missing'"):
+    with pytest.raises(ArgumentError, match=r"columns: expected one of the columns of .*, got 'z missing'"):
         table.numbers(["z missing"], "columns")
     assert table.gaps(["dt"], "drop") == ()
-    assert table.unused(["x", "kind"])[0].endswith("not used: day (dates)")
+    assert table.unused(["x", "kind"])[0].endswith("not used: day (dates; their steps are uneven)")
     notes = table.gaps(["x", "dt"], "interpolate") + table.unused(["x", "dt"])
     assert [note.partition("m.csv: ")[2] for note in notes] == [
         "1 of 6 cells of x are missing or not numbers; they are interpolated",
@@ -143,7 +145,13 @@ def test_columns_that_are_made(tmp_path):
 
 @pytest.mark.parametrize(
     ("seconds", "dt"),
-    [([0, 1, 2, 4], [1, 1, 1, 2]), ([0, 30, 60, 96], None), ([0, 5, 5, 9], None), ([0, 9, 5, 12], None)],
+    [
+        ([0, 1, 2, 4], [1, 1, 1, 2]),
+        ([0, 30, 60, 96], None),
+        ([0, 5, 5, 10], [1, 1, 0, 1]),
+        ([0, 0, 0], None),
+        ([0, 9, 5, 12], None),
+    ],
 )
 def test_which_times_are_uneven(seconds, dt, tmp_path):
     rows = [f"2024-01-01T00:{second // 60:02d}:{second % 60:02d},7" for second in seconds]
@@ -357,6 +365,80 @@ def test_days_and_months_are_told_apart_by_even_steps() -> None:
         cells = [date.strftime(form) for date in truth]
         wanted = [datetime.strptime(cell, form) for cell in cells]
         assert _steps(_cells.dates(cells)) == pytest.approx(_steps(wanted)), (form, cells)
+
+
+FORMS = (
+    *("%d.%m.%Y", "%d.%m.%y", "%m/%d/%Y", "%d/%m/%Y", "%Y/%m/%d", "%m/%d/%y", "%d/%m/%y", "%d-%m-%Y", "%m-%d-%Y"),
+    *("%d-%b-%Y", "%d %b %Y", "%d-%b-%y", "%d %B %Y", "%b %d, %Y", "%B %d, %Y", "%b %d %Y", "%Y-%m-%d"),
+)
+MONTHLY = ("%Y-%m", "%b %Y", "%B %Y", "%b-%Y", "%m/%Y", "%Y-%m-%d", "%d.%m.%y")
+TIMES = ("%H:%M", "%H:%M:%S", "%I:%M %p")
+ZONES = {"": 0, " UTC": 0, " CET": 1, " CEST": 2, " EST": -5, " PDT": -7}
+
+
+@given(seed=st.integers(0, 10**9))
+def test_dates_in_many_forms_have_the_right_steps(seed):
+    rng = np.random.default_rng(seed)
+    start = datetime(int(rng.integers(1990, 2030)), int(rng.integers(1, 13)), int(rng.integers(1, 29)))
+    count = int(rng.integers(30, 80))
+    if rng.random() < 0.3:
+        form = str(rng.choice(MONTHLY))
+        truth = [datetime(start.year + (start.month + i) // 12, (start.month + i) % 12 + 1, 1) for i in range(count)]
+    else:
+        step = timedelta(minutes=int(rng.choice([15, 60, 1440, 1440 * 7])))
+        form = str(rng.choice(FORMS)) + (f" {rng.choice(TIMES)}" if step.days < 1 or rng.random() < 0.3 else "")
+        truth = [start + i * step for i in range(count)]
+    if rng.random() < 0.3:
+        del truth[2:4]
+    zone = str(rng.choice(list(ZONES))) if form.startswith("%Y-%m-%d ") and "%p" not in form else ""
+    found = _cells.dates([date.strftime(form) + zone for date in truth])
+    assert _steps(found) == pytest.approx(_steps(truth)), (form, truth[:2])
+    assert not zone or found[0] == truth[0] - timedelta(hours=ZONES[zone])
+
+
+@pytest.mark.parametrize("cell", ["1.5", "12", "1-2", "May be 3 men", "x/1", "2024", "1.2.3.4", "12:30", "Marchand 7"])
+def test_what_is_no_date(cell):
+    assert _cells.dates([cell, cell]) == []
+
+
+@given(seed=st.integers(0, 10**9))
+def test_whole_numbers_with_thousands_are_not_read_as_small_numbers(seed, tmp_path_factory):
+    """A column of whole numbers with dots between thousands has no number with another number of decimals."""
+    rng = np.random.default_rng(seed)
+    values = (10 ** rng.uniform(1, 5.9, 80)).astype(int)
+    mark, separator = str(rng.choice([".", ","])), str(rng.choice([";", "\t"]))
+    rows = [f"{i}{separator}{value:,}".replace(",", mark) for i, value in enumerate(values)]
+    table = csv_file.read(write(tmp_path_factory.mktemp("t") / "t.csv", f"i{separator}load", *rows))
+    whole, tens = (values < 1000).any(), ((values >= 1000) & (values % 10 == 0)).sum() > 1
+    if whole and tens:
+        assert np.array_equal(table.numbers(["load"], "columns")[:, 0], values)
+    decimals = np.round(rng.uniform(1, 999, 80), 3)
+    for spelled in (map(repr, decimals.tolist()), [f"{value:.3f}" for value in decimals]):
+        rows = [f"{i}{separator}{text}".replace(".", mark) for i, text in enumerate(spelled)]
+        table = csv_file.read(write(tmp_path_factory.mktemp("t") / "t.csv", f"i{separator}load", *rows))
+        assert np.array_equal(table.numbers(["load"], "columns")[:, 0], decimals)
+
+
+@pytest.mark.parametrize(
+    ("mark", "noted"),
+    [("-9999", True), ("-999", True), ("99999.0", True), ("-999.25", True), ("9", False), ("-120", False)],
+)
+def test_a_number_that_marks_missing_values_is_noted(mark, noted, tmp_path):
+    rows = [f"{i},{mark if i in (3, 5) else i % 7}" for i in range(40)]
+    table = csv_file.read(write(tmp_path / "s.csv", "i,load", *rows))
+    said = [note for note in table.gaps(["load"], "forward") if f"{float(mark):.15g} in load is far" in note]
+    assert bool(said) == noted
+    rows = [f"{i},{-9999 + i}" for i in range(40)]
+    assert not csv_file.read(write(tmp_path / "s.csv", "i,load", *rows)).gaps(["load"], "forward")
+
+
+@pytest.mark.parametrize("name", ["book.xlsx", "book.zip", "book.csv", "picture.csv"])
+def test_what_is_no_text_is_named(name, tmp_path):
+    path = tmp_path / name
+    path.write_bytes(b"PK\x03\x04\x81\x8d" if "book" in name else b"a,b\n\x81\x8d\x8f,1\n")
+    expected = "Excel workbook; save the table as CSV" if "book" in name else "no text in UTF-8 or Windows-1252"
+    with pytest.raises(ArgumentError, match=rf"{name}: expected a CSV file.*{expected}"):
+        csv_file.read(path)
 
 
 def _steps(dates: list[Any]) -> list[float]:

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import csv
 import json
+from datetime import datetime, timedelta
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from stablessm import ArgumentError, models, tasks
+from stablessm import ArgumentError, NumericalError, models, tasks
 from stablessm.cli import app
+from stablessm.tasks.new_data import SeriesReader
 from stablessm.training import TrainedModel, TrainingConfig, forecast_errors, settings_of
 from stablessm.training.folder import claim, keep
 from stablessm.training.settings import signature
@@ -288,3 +293,103 @@ def test_eval_scores_in_the_units_of_the_data(run):
     (load,) = (line for line in lines if line.startswith("load: "))
     assert f"load: rmse {told['units']['load']['rmse']:.6g}, mae {told['units']['load']['mae']:.6g}" in load
     assert [line for line in lines if line.startswith("remark: ")] == told["remarks"]
+
+
+def series_run(folder: Path, times: list[datetime], **options: str) -> Path:
+    """Write the folder of a training on rows at some times, with words in the column sky; return it."""
+    folder.mkdir()
+    given = {"file": str(series_file(folder / "trained.csv", times)), "window": "5", "target": "load", **options}
+    task = tasks.get("series", **tasks.read_options("series", given))
+    save(folder, task, "series", given)
+    return folder
+
+
+def series_file(path: Path, times: list[datetime], words: str = "ab") -> Path:
+    rng = np.random.default_rng(len(times))
+    rows = [f"{time},{rng.normal()!r},{words[i % len(words)]}" for i, time in enumerate(times)]
+    path.write_text("\n".join(["when,load,sky", *rows]), encoding="utf-8")
+    return path
+
+
+def times_of(rng: np.random.Generator, step: timedelta, even: bool) -> list[datetime]:
+    steps = np.ones(60, dtype=int) if even else rng.choice([1, 1, 1, 2, 3], 60)
+    return [datetime(2024, 1, 31) + int(i) * step for i in steps.cumsum()]
+
+
+@given(seed=st.integers(0, 10**9))
+@settings(max_examples=20)
+def test_time_steps_of_new_data_are_those_of_the_training_or_noted(seed, tmp_path_factory):
+    """Whatever the steps of new data: they have the unit of the training, or a note says that they differ."""
+    rng, path = np.random.default_rng(seed), tmp_path_factory.mktemp("t")
+    unit, other = (timedelta(hours=int(hours)) for hours in rng.choice([1, 3, 24], 2))
+    trained_even, even = (bool(rng.random() < 0.5) for _ in range(2))
+    run = series_run(path / "run", times_of(rng, unit, trained_even))
+    times = times_of(rng, other, even)
+    reader = SeriesReader.of(settings_of(run)["task"])
+    rows, notes = reader.rows(series_file(path / "new.csv", times))
+    task = tasks.get("series", file=str(path / "new.csv"), window=5, target="load")
+    scored = task.as_trained(settings_of(run)["task"])
+    assert scored.columns == reader.columns
+    np.testing.assert_array_equal(scored.unscaled, rows)
+    if trained_even:
+        assert "dt" not in reader.columns
+        told = any("does not read the time between rows" in note for note in notes)
+        assert told == (not even or unit != other)
+        assert told == any("does not read the time between rows" in note for note in scored.notes)
+    else:
+        steps = [(b - a) / unit for a, b in pairwise(times)]
+        np.testing.assert_allclose(rows[1:, reader.columns.index("dt")], steps)
+
+
+def test_words_that_the_training_did_not_have_are_noted(tmp_path):
+    times = times_of(np.random.default_rng(0), timedelta(hours=1), True)
+    trained = TrainedModel(series_run(tmp_path / "run", times, columns="load,sky"), device="cpu")
+    assert "counts as none" not in trained.predict(series_file(tmp_path / "old.csv", times, "ba")).note
+    note = trained.predict(series_file(tmp_path / "new.csv", times, "abc")).note
+    assert "new.csv: 20 cells of sky have a word that the training did not have, such as 'c'; it counts as none" in note
+
+
+def test_columns_that_new_data_lack_are_named(run, tmp_path):
+    (tmp_path / "new.csv").write_text("\n".join(["day,load", *(f"{i},{i % 7}" for i in range(30))]))
+    message = r"data: expected the columns of the training \(load, wind\), got .*new\.csv without wind$"
+    with pytest.raises(ArgumentError, match=message):
+        TrainedModel(run[0], device="cpu").predict(tmp_path / "new.csv")
+    times = times_of(np.random.default_rng(0), timedelta(hours=1), False)
+    uneven = series_run(tmp_path / "uneven", times)
+    with pytest.raises(ArgumentError, match=r"without dt \(dt requires dates in every row"):
+        TrainedModel(uneven, device="cpu").predict(tmp_path / "new.csv")
+
+
+def test_gaps_of_new_sequences_are_noted(walks, tmp_path):
+    rows = [f"{'pq'[i // 6]},{'' if i == 3 else i},1" for i in range(12)]
+    (tmp_path / "new.csv").write_text("\n".join(["walk,x,y", *rows]))
+    found = TrainedModel(walks[0], device="cpu").predict(tmp_path / "new.csv")
+    assert "new.csv: 1 of 12 cells of x are missing or not numbers; the previous value is repeated" in found.note
+    (tmp_path / "new.csv").write_text("\n".join(["x,y", *(f"{i},1" for i in range(12))]))
+    with pytest.raises(ArgumentError, match=r"data: expected the columns of the training .* without walk$"):
+        TrainedModel(walks[0], device="cpu").predict(tmp_path / "new.csv")
+
+
+@pytest.mark.parametrize("made", ["run", "walks"])
+@pytest.mark.filterwarnings("ignore:.*NaN or infinite values")
+def test_predictions_that_are_not_finite_are_an_error(made, request):
+    folder, _, model = request.getfixturevalue(made)
+    with torch.no_grad():
+        model.readout.bias.fill_(torch.inf)
+    keep(model, folder)
+    message = "the forecast is not finite" if made == "run" else "the output for sequence 0 is not finite"
+    with pytest.raises(NumericalError, match=rf"{message} .*lower learning rate"):
+        TrainedModel(folder, device="cpu").predict()
+    done = CliRunner().invoke(app, ["predict", str(folder)])
+    assert (done.exit_code, type(done.exception)) == (2, SystemExit)
+
+
+def test_a_replica_has_to_be_chosen(run):
+    folder, _, model = run
+    for i in range(2):
+        keep(model, folder / f"replica-{i}")
+    (folder / "model").rename(folder / "gone")
+    for command in (["predict"], ["eval"], ["export"]):
+        done = CliRunner().invoke(app, [*command, str(folder), *(["x.onnx"] if command == ["export"] else [])])
+        assert done.exit_code == 2, command
+        assert "choose replica-0 … replica-1" in " ".join(done.output.split()), (command, done.output)
