@@ -26,6 +26,11 @@ def direct(monkeypatch):
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
 
 
+def silent(*_: object) -> None:
+    time.sleep(5)
+    raise TimeoutError
+
+
 @pytest.fixture(params=["no such host", "refused", "silent", "offline"])
 def network(request, monkeypatch):
     """An address that does not answer, in one of several ways."""
@@ -37,7 +42,7 @@ def network(request, monkeypatch):
             monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{listener.getsockname()[1]}")
     elif request.param == "silent":
         monkeypatch.setattr(_hub, "_LONGEST", 0.2)
-        monkeypatch.setattr(socket, "create_connection", lambda *_: time.sleep(5))
+        monkeypatch.setattr(socket, "create_connection", silent)
     else:
         monkeypatch.setenv("HF_HUB_OFFLINE", "1")
 

@@ -101,6 +101,12 @@ def hub(monkeypatch: pytest.MonkeyPatch, load_dataset: object) -> None:
     monkeypatch.setitem(sys.modules, "datasets", types.SimpleNamespace(load_dataset=load_dataset))
 
 
+def library(monkeypatch: pytest.MonkeyPatch, download: object) -> None:
+    constants = types.SimpleNamespace(HF_HUB_OFFLINE=False)
+    found = types.SimpleNamespace(hf_hub_download=download, constants=constants)
+    monkeypatch.setitem(sys.modules, "huggingface_hub", found)
+
+
 def test_color_images_from_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(0)
     rows = {
@@ -126,7 +132,7 @@ def test_offline_without_a_folder(monkeypatch: pytest.MonkeyPatch) -> None:
         raise ConnectionError
 
     hub(monkeypatch, offline)
-    monkeypatch.setitem(sys.modules, "huggingface_hub", types.SimpleNamespace(hf_hub_download=offline))
+    library(monkeypatch, offline)
     for name, file in {**FILES, "imdb": "imdb_train.jsonl.gz"}.items():
         with pytest.raises(
             ArgumentError, match=rf"STABLESSM_DATA: expected a folder with {file} \(or .*cannot be loaded"
@@ -143,8 +149,7 @@ def test_a_file_of_the_hub_is_checked(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.delenv("STABLESSM_DATA", raising=False)
     path = tmp_path / "ETTh1.csv"
     path.write_text(task_data.hours(np.random.default_rng(0)), encoding="utf-8")
-    download = types.SimpleNamespace(hf_hub_download=lambda *_, **__: str(path))
-    monkeypatch.setitem(sys.modules, "huggingface_hub", download)
+    library(monkeypatch, lambda *_, **__: str(path))
     with pytest.raises(ArgumentError, match=r"pkr7098/etth1/ETTh1\.csv: expected SHA-256 f18de3ad"):
         tasks.get("etth1")
     monkeypatch.setattr(forecasting, "_CONTENT", hashlib.sha256(path.read_bytes()).hexdigest())
