@@ -6,11 +6,13 @@ This module does not import torch.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import socket
 import threading
 import urllib.request
 from collections.abc import Iterator
+from typing import Any
 from urllib.parse import urlsplit
 
 from stablessm._errors import MissingPackageError
@@ -28,10 +30,11 @@ def cache_without_network() -> Iterator[str]:
     Yields the reason why the hub cannot be reached, or an empty text.
     """
     try:
-        constants = require("huggingface_hub", "the Hugging Face hub").constants
+        require("huggingface_hub", "the Hugging Face hub")
     except MissingPackageError:  # the library that needs this package reports the lack of it
         yield ""
         return
+    constants: Any = importlib.import_module("huggingface_hub.constants")
     why, before = unreachable(), constants.HF_HUB_OFFLINE
     constants.HF_HUB_OFFLINE = before or bool(why)  # the libraries read it at every request
     try:

@@ -102,9 +102,9 @@ def hub(monkeypatch: pytest.MonkeyPatch, load_dataset: object) -> None:
 
 
 def library(monkeypatch: pytest.MonkeyPatch, download: object) -> None:
+    monkeypatch.setitem(sys.modules, "huggingface_hub", types.SimpleNamespace(hf_hub_download=download))
     constants = types.SimpleNamespace(HF_HUB_OFFLINE=False)
-    found = types.SimpleNamespace(hf_hub_download=download, constants=constants)
-    monkeypatch.setitem(sys.modules, "huggingface_hub", found)
+    monkeypatch.setitem(sys.modules, "huggingface_hub.constants", constants)
 
 
 def test_color_images_from_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
