@@ -104,6 +104,11 @@ def windows(time: np.ndarray, value: np.ndarray, offset: float, level: float) ->
     noisy = _noise(time, y) > _LOUD and _is_white(y)
     dip = math.inf if noisy else _dip(time, y, level)
     crests, miss = _crests(y, dip)
+    while crests is not None:  # beats: if the crests are a wave themselves, its crests follow the decay more closely
+        beats, more = _crests(y[crests], dip)
+        if beats is None:
+            break
+        crests, miss = crests[beats], max(miss, more)
     # Modes of both signs cross zero a few times; only the samples after the last dip are used.
     begin = 0 if crests is not None else _after_dips(y, dip)
     waves = crests is not None or begin > 0
