@@ -45,6 +45,30 @@ def test_what_interpolation_misses_beside_an_end_is_seen() -> None:
     )  # a singularity beyond t = 0: six random checks of a panel all missed the first gap between its nodes
 
 
+PULSES = {
+    "bell": lambda z: np.exp(-(z**2)),
+    "box": lambda z: 1.0 * (np.abs(z) < 1),
+    "shock": lambda z: np.where(z >= 0, np.exp(-np.maximum(z, 0)), 0.0),
+    "wave packet": lambda z: np.exp(-(z**2)) * np.cos(5 * z),
+}
+
+
+@settings(max_examples=6, deadline=None)
+@given(st.sampled_from(sorted(PULSES)), st.floats(-3.0, -2.0), st.floats(0.02, 0.98))
+def test_a_narrow_pulse_between_the_points_is_seen(form: str, width: float, center: float) -> None:
+    """A thousandth of the horizon wide, on a decay that a few panels resolve."""
+    span = 60.0
+    center, width = center * span, 10**width * span
+
+    def kernel(t: np.ndarray) -> np.ndarray:
+        return np.exp(-t / 20) + 0.3 * PULSES[form]((t - center) / width)
+
+    found = exponential_sum(kernel, 60, dt=1.0, time="continuous", order=1)
+    times = center + width * np.linspace(-3, 3, 4001)
+    times = times[(times >= 0) & (times <= span)]
+    assert found.error >= 0.95 * np.abs(kernel(times) - found(times)).max()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(10))
 def test_two_hundred_reported_errors_are_errors(part: int) -> None:

@@ -15,6 +15,7 @@ _SINGULAR = 1e9  # times the largest value on the grid: larger values are a sing
 _A_PANEL = 8  # even samples per panel: at least 2.5 per resolved cycle
 _MINOR = 1e-4  # part of the energy that even samples need not resolve
 _EVEN = 64, 2**15  # smallest and largest number of even samples
+_WATCHED = 2**12, 2**11, 1e-6  # times that look for narrow features: evenly, in the logarithm; the first, relative
 
 
 def resolve(
@@ -48,6 +49,11 @@ def resolve(
     panels = _panels.build(function, edges[:-1], edges[1:], step)
     largest = float(np.abs(panels.values).max())
     panels, resolved = _panels.refined(panels, function, coarse, most=_MOST, step=step)
+    if step is None and resolved:
+        edges = np.union1d(np.append(panels.left, panels.right[-1]), _unseen(function, panels, goal, relative))
+        if len(edges) > len(panels) + 1:
+            panels = _panels.build(function, edges[:-1], edges[1:])
+            panels, resolved = _panels.refined(panels, function, coarse, most=_MOST)
     if step is not None:
         resolved = not coarse(panels).any()
     if not resolved:
@@ -59,6 +65,21 @@ def resolve(
         got = f"one that still changes within {shortest:.3g}: it oscillates too fast for this horizon, or is noisy"
         raise ArgumentError("kernel", expected, f"{got}; take a larger tol, a shorter horizon, or give samples")
     return panels
+
+
+def _unseen(function: Function, panels: Panels, goal: float, relative: bool) -> np.ndarray:
+    """Return the times, of several thousand, at which the function is not what the panels interpolate.
+
+    At these times the function has narrow features, such as a pulse between the points of a panel.
+    """
+    (even, late, first), start, end = _WATCHED, panels.left[0], panels.right[-1]
+    place = np.arange(even) + np.random.default_rng(even).random(even)
+    times = np.union1d(start + (end - start) * place / even, start + (end - start) * np.geomspace(first, 1, late)[:-1])
+    values = function(times).reshape(len(times), -1)
+    interpolated, _ = panels.interpolated(times)
+    bound = goal * np.abs(values).max(axis=1) if relative else goal
+    unseen: np.ndarray = times[np.abs(values - interpolated).max(axis=1) > 10 * bound]
+    return unseen
 
 
 def even(function: Function, panels: Panels, floor: float, relative: bool) -> tuple[np.ndarray, float]:
