@@ -32,6 +32,11 @@ LAYERS: dict[str, Callable[..., nn.Module]] = {
         3, 8, 3, dt=0.1, recurrence="diagonal", map="best", solver="exponential"
     ),
     "Bidirectional": lambda **o: ssm.Bidirectional(ssm.LRU(3, 8, 3, **o)),
+    "MinGRU": lambda **_: ssm.MinGRU(3, 8),
+    "MinLSTM": lambda **_: ssm.MinLSTM(3, 8),
+    "RGLRU": lambda **_: ssm.RGLRU(3),
+    "HGRN": lambda **_: ssm.HGRN(3),
+    "SelectiveSSM": lambda **_: ssm.SelectiveSSM(3),
 }
 TOLERANCE = 1e-9
 
