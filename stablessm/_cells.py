@@ -54,7 +54,8 @@ _TIMES: Final = ("", " %H:%M", " %H:%M:%S", " %H:%M:%S.%f", " %I:%M %p", " %I:%M
 
 
 def decoded(content: bytes) -> str:
-    """Decode the bytes of a text file: by the byte order mark or, without a mark, each line as UTF-8 or Windows-1252.
+    """Decode the bytes of a text file, whose encoding is given by its byte order mark. Without a mark, each line is
+    decoded as UTF-8 or, if it is not valid UTF-8, as Windows-1252.
 
     >>> decoded("Straße".encode("cp1252")), decoded("é".encode("utf-16"))
     ('Straße', 'é')
@@ -84,7 +85,9 @@ def _decoded_line(line: bytes) -> str:
 
 
 def _lines(text: str) -> list[str]:
-    """Divide a text into lines with their ends. ``str.splitlines`` also divides at rare characters such as U+2028."""
+    """Divide a text at its line ends, which are kept. Unlike ``str.splitlines``, do not divide it at rare characters
+    such as U+2028.
+    """
     return list(io.StringIO(text, newline=""))
 
 
@@ -143,8 +146,8 @@ def _has_preamble(text: str, separator: str) -> bool:
 def preamble(rows: Sequence[Sequence[str]]) -> int:
     """Return the number of rows above the row of column names, such as rows with a title.
 
-    These rows have another number of cells, or are padded with empty cells. The row of column names has a word in every
-    column, and numbers or dates follow within two rows.
+    These rows have another number of cells than the table, or are padded with empty cells. The row of column names has
+    a word in every column, and numbers or dates follow within two rows.
 
     >>> preamble([["Export of station 7"], ["load", "price"], ["1", "2"]])
     1
@@ -179,9 +182,10 @@ def below_preamble(rows: list[tuple[int, list[str]]]) -> tuple[list[tuple[int, l
 
 
 def above_notes(rows: list[tuple[int, list[str]]]) -> tuple[list[tuple[int, list[str]]], list[str]]:
-    """Return the rows without notes below the table and repeated column names, and sentences that say what was removed.
+    """Remove rows that repeat the column names, and notes below the table. Return the other rows, and sentences that
+    say what was removed.
 
-    A row below the table is a note if its first cell that is not empty is a word, and one of these is true:
+    A row at the end is a note if its first cell that is not empty is a word, and one of these is true:
 
     - the column of this cell contains dates;
     - the column of this cell contains numbers, and all other cells of the row are empty.
@@ -269,11 +273,12 @@ def _tidy(cell: str, separator: str | None) -> str:
 
 
 def decimal_mark(cells: Sequence[str], separator: str | None) -> tuple[bool, str]:
-    """Return whether commas are decimal marks in a file, and an ambiguous cell such as 1,040 ("" if
-    other cells decide).
+    """Return whether commas are decimal marks in a file. If this had to be guessed, also return an ambiguous cell such
+    as 1,040, and otherwise an empty text.
 
-    A cell decides if it is a number with only one of the two marks: 148.54, 1,234.5 and 1,234,567 have no decimal
-    commas. Most of these cells decide; without any, commas are decimal unless they separate cells.
+    A cell is unambiguous if it is a number under only one reading of its marks: 148.54, 1,234.5 and 1,234,567 are
+    numbers only if the decimal mark is a point. The majority of the unambiguous cells decides. Without a majority,
+    commas are decimal marks unless they separate cells.
 
     >>> decimal_mark(["1,5", "2"], ";"), decimal_mark(["1,040", "148.54"], ";"), decimal_mark(["1.040.000"], ";")
     ((True, ''), (False, ''), (True, ''))
@@ -293,13 +298,15 @@ def decimal_mark(cells: Sequence[str], separator: str | None) -> tuple[bool, str
 
 
 def _marks(cell: str) -> tuple[bool, bool]:
-    """Return whether a cell with a mark can be a number with decimal commas, and with decimal points."""
+    """Return whether a cell that contains a comma or a point is a number if the decimal mark is a comma, and whether it
+    is a number if the decimal mark is a point.
+    """
     comma = bool(_DECIMAL.fullmatch(cell) or _DOTTED.fullmatch(cell))
     return comma, bool(_THOUSANDS.fullmatch(cell) or _POINT.fullmatch(cell))
 
 
 def decides(cell: str) -> bool:
-    """Return True if a cell is a number with only one of the two decimal marks.
+    """Return True if a cell shows which decimal mark its file uses: with the other mark the cell would not be a number.
 
     >>> decides("1,5"), decides("1.234"), decides("12")
     (True, False, False)
@@ -309,10 +316,10 @@ def decides(cell: str) -> bool:
 
 
 def separates_thousands(column: Sequence[str]) -> str:
-    """Return the mark that separates thousands in a column of whole numbers in which no cell alone decides, or "".
+    """Return the mark (comma or point) that separates thousands in a column whose cells are all ambiguous, or "".
 
-    The column has both cells such as 987 and several cells such as 2.730. A column of decimal numbers with three
-    decimals would have 987.000, and a column without zeros at the end would have 2.73.
+    The evidence is a column with both cells such as 987 and several cells such as 2.730. If these were decimal numbers
+    with three decimals, 987 would be 987.000; if zeros at the end were left out, 2.730 would be 2.73.
 
     >>> separates_thousands(["987", "2.730", "6.010"]), separates_thousands(["9.870", "2.730"])
     ('.', '')
@@ -363,9 +370,9 @@ def dates(cells: Sequence[str]) -> list[datetime | None]:
     The list is empty if a cell is neither a date nor missing. The dates are in ISO 8601, or all in one of these
     forms: day.month.year, day and month and year in any order with slashes or hyphens, year-month, month/year, or with
     the English name of the month, such as 31-Jan-2024 and Jan 31, 2024. Years have two or four digits. A time of
-    day may follow. If several forms fit every cell, the form with the more even steps is used, or else with the shorter
-    time between the ends. A time with an offset or a time zone is converted to UTC, so that daylight saving time does
-    not make the steps uneven.
+    day may follow. If several forms fit every cell, the form that gives the most even steps is used; among equally even
+    forms, the form with the shortest time between the first and the last date. A time with an offset or a time zone is
+    converted to UTC, so that daylight saving time does not make the steps uneven.
 
     >>> dates(["2024-02-01T12:30:00+02:00", "", "2024-02-01"])
     [datetime.datetime(2024, 2, 1, 10, 30), None, datetime.datetime(2024, 2, 1, 0, 0)]

@@ -296,9 +296,8 @@ def _each(rules: Sequence[Rule], values: Sequence[Any]) -> bool:
 
 
 def _listed(value: Any) -> bool:
-    """Return True if a value is a sequence or a one-dimensional array, but not text.
-
-    Arrays of one dimension are sequences, except arrays of objects; text is not.
+    """Return True for a sequence that is not text, and for a one-dimensional array or tensor, but not for an array of
+    objects.
     """
     if isinstance(value, str | bytes | bytearray) or getattr(value, "is_meta", False):
         return False

@@ -5,8 +5,9 @@ does not notice a fork: the child inherits a list of threads that it does not ha
 waits for them forever. From ``import stablessm`` on, the threads of the forking thread are therefore ended before each
 fork. Parent and child then start new threads when they need them, for our kernels and for PyTorch's operations alike.
 
-A process that was forked after PyTorch had been loaded and imports stablessm only then may already have such a list. It
-is set to one thread, as PyTorch does in DataLoader workers, and our kernels do not use OpenMP there.
+A process that was forked after PyTorch had been loaded, and imports stablessm only after the fork, may already have
+such a list of missing threads. In this process, PyTorch is set to one thread, as in DataLoader workers, and our kernels
+do not use OpenMP.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ from typing import Any
 
 
 class _Loading:
-    """A lock that is held while a backend is imported and while LLVM compiles; it notes the threads that held it."""
+    """A lock that is held while a backend is imported and while LLVM compiles. ``threads`` are the threads that have
+    held the lock.
+    """
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
@@ -96,7 +99,9 @@ def _callers(frame: FrameType | None) -> Iterator[str]:
 
 
 def _loads(thread: int, frame: FrameType) -> bool:
-    """Return True if a thread imports something for this package, or is in an operator call that loaded something."""
+    """Return True if a thread is importing a module for this package, or is still in a call of one of our operators
+    that imported a backend or compiled code.
+    """
     files = list(_callers(frame))
     if thread in compiling.threads and any(file.startswith(_OPERATORS) for file in files):
         return True
@@ -105,7 +110,9 @@ def _loads(thread: int, frame: FrameType) -> bool:
 
 
 def _wait_for_loads() -> None:
-    """Acquire the lock of loads when no other thread loads anything."""
+    """Wait until no other thread is importing or compiling for this package (at most ``_LONGEST`` seconds), and acquire
+    the lock ``compiling``.
+    """
     end = time.monotonic() + _LONGEST
     compiling.lock.acquire()
     compiling.threads.discard(threading.get_ident())
@@ -121,11 +128,12 @@ def _wait_for_loads() -> None:
 
 
 def _wait_for_operations() -> None:
-    """Wait until other threads of Python are in no operation of PyTorch, or at most ``_SETTLES`` seconds.
+    """Wait, at most ``_SETTLES`` seconds, until no other thread of Python is in an operation of PyTorch.
 
-    PyTorch looks up an operation at its first call, under a lock of the C++ runtime. A child that is forked meanwhile
-    waits for that lock forever. A thread whose operation has ended waits for the GIL, which the forking thread keeps
-    from here on: no function that is called here releases it, and other threads request it only after a longer time.
+    PyTorch looks up an operation at its first call, under a lock of the C++ runtime. A child that is forked during this
+    lookup waits for that lock forever. A thread whose operation has ended waits for the GIL. From here on the forking
+    thread keeps the GIL: no function that is called here releases it, and the switch interval of Python, after which
+    another thread may request it, is set to ``_SETTLES``.
     """
     threads = [thread.native_id for thread in threading.enumerate() if thread.ident != threading.get_ident()]
     if not threads or sys.platform != "linux":
@@ -146,7 +154,7 @@ def _wait_for_operations() -> None:
 
 
 def _llvm_lock() -> Any:
-    """Return the lock of llvmlite, which a thread that frees machine code holds too; None without llvmlite."""
+    """Return the lock that llvmlite holds while it compiles or frees machine code; None if llvmlite is not loaded."""
     return getattr(getattr(sys.modules.get("llvmlite.binding.ffi"), "lib", None), "_lock", None)
 
 

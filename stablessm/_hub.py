@@ -63,7 +63,7 @@ def unreachable() -> str:
 
 
 def _connect(host: str, port: int, said: list[str]) -> None:
-    """Append to ``said`` the reason why there is no connection, or an empty text."""
+    """Try to connect to a host. Append to ``said`` the reason for a failure, or an empty text after success."""
     try:
         socket.create_connection((host, port), _LONGEST).close()
         said.append("")

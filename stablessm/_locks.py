@@ -42,7 +42,7 @@ def taken(folder: Path) -> bool:
 
 
 def job_lock(notes: Path) -> FileLock:
-    """Return the lock of a job, which the worker that computes the job holds.
+    """Return the lock of the job whose state is in the folder ``notes``. The worker that computes the job holds it.
 
     Other workers wait until that worker releases the lock or dies.
     """
@@ -51,7 +51,7 @@ def job_lock(notes: Path) -> FileLock:
 
 
 def running(notes: Path) -> bool:
-    """Return True if a worker, on this or another machine, is computing the job now."""
+    """Return True if a worker, on this or another machine, is computing the job whose state is in ``notes``."""
     return _held(notes / JOB)
 
 

@@ -71,11 +71,12 @@ def header(path: str | os.PathLike[str], expected: str = _EXPECTED) -> tuple[dic
 
 
 def require_sizes(folder: Path, *, fewest: int = 1) -> None:
-    """Raise an error if ``config.json`` in a model folder states larger sizes than the tensors in ``.safetensors``
+    """Raise an error if ``config.json`` in a model folder states larger sizes than the tensors in its ``.safetensors``
     files allow.
 
-    A folder from elsewhere could otherwise ask for any amount of memory. There are at most as many layers as tensors
-    (or ``fewest``), and no state or width is larger than the largest tensor.
+    Otherwise a folder from an unknown source could make this process allocate any amount of memory. The number of
+    layers may be at most the number of tensors, or ``fewest`` if that is larger; no state size or width may be larger
+    than the number of entries of the largest tensor.
     """
     config, files = folder / "config.json", sorted(folder.glob("*.safetensors"))
     if not config.is_file() or not files:

@@ -1,8 +1,8 @@
 """Reads and writes the files of a run: JSON, NPZ and safetensors, written atomically and checked when read.
 
-Every file reaches the disk before it replaces another. JSON and safetensors carry a SHA-256 of their content (NPZ has
-checksums of its own), so that a damaged file raises an error that names it. Files without a checksum, as earlier
-versions wrote them, are read as they are. Nothing is pickled.
+Every file reaches the disk before it replaces another. JSON and safetensors files contain a SHA-256 of their content,
+and NPZ files have checksums of their own, so that reading a damaged file raises an error that names the file. Files
+without a checksum, as earlier versions wrote them, are read without this check. Nothing is pickled.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ def atomic(path: Place) -> Iterator[Path]:
     """Yield the path of a temporary file, which replaces ``path`` if the ``with`` block succeeds and is
     otherwise deleted.
 
-    The block must close the file. The content is on the disk before the file gets its name. An ``OSError`` names
-    ``path``, whatever failed.
+    The block must close the temporary file. Its content is written to the disk before the file is renamed to ``path``.
+    An ``OSError`` names ``path``, whatever failed.
     """
     path = Path(path)
     with writing(path):
@@ -120,8 +120,8 @@ def _to_disk(path: Path) -> None:
 def reading(path: Place, expected: str, *, arguments: bool = True) -> Iterator[None]:
     """Return a context that converts errors about the content of the file ``path`` to a DamagedFileError.
 
-    The error names the file. An ``OSError`` keeps its type and names the file too. With ``arguments=False``, an
-    ArgumentError passes unchanged.
+    The error names the file and says what was ``expected``. An ``OSError`` keeps its type and names the file too. With
+    ``arguments=False``, an ArgumentError passes unchanged.
     """
     if b"\0" in os.fsencode(Path(path)):  # an error about the argument, not about the content of a file
         raise ValueError("embedded null byte")
@@ -152,7 +152,7 @@ def write_json(path: Place, content: Mapping[str, Any], *, indent: int | None = 
     """Write ``content`` to a file as JSON with a checksum.
 
     :func:`plain` describes how arrays and numbers that are not finite are written. With ``indent=None``, the file has
-    one line and no checksum, for numbers whose checksum is stored elsewhere.
+    only one line and no checksum; this is for content whose checksum is stored elsewhere.
     """
     given = plain(content)
     if indent is not None:
@@ -164,7 +164,7 @@ def write_json(path: Place, content: Mapping[str, Any], *, indent: int | None = 
 
 
 def read_json(path: Place, expected: str = "a whole JSON file") -> dict[str, Any]:
-    """Return the content of a JSON file; raise an error if its checksum is wrong."""
+    """Return the content of a JSON file; raise an error, which says what was ``expected``, if the file is damaged."""
     with reading(path, expected):
         return parsed(Path(path).read_bytes(), f"its {_SEAL} entry, if you edited the file yourself, can be removed")
 
@@ -172,7 +172,8 @@ def read_json(path: Place, expected: str = "a whole JSON file") -> dict[str, Any
 def read_side(path: Place, read: Callable[[dict[str, Any]], _Read], otherwise: _Read, lost: str) -> _Read:
     """Read a JSON file that is not essential: return ``read(content)``, or ``otherwise`` if the file cannot be read.
 
-    For a damaged file there is a warning that ends with ``lost``, the consequence.
+    If the file exists, a warning says why it cannot be read and ends with the text ``lost``, which states the
+    consequence.
     """
     try:
         with reading(path, "a whole JSON file"):
@@ -251,9 +252,10 @@ def write_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
 def read_lines(path: Path, **kinds: type) -> list[dict[str, Any]]:
     """Return the objects in a file of JSON lines, or an empty list if there is no file.
 
-    An object is damaged if its keys do not have values of the given ``kinds``. An incomplete last line, which a killed
-    process leaves, is left out. Other damaged lines are left out with a warning, and so is a file that cannot be read
-    or is a symbolic link to a file outside its folder.
+    ``kinds`` maps keys to types; a line is damaged if it is not an object whose keys have values of these types. An
+    incomplete last line, which a killed process leaves, is left out. Other damaged lines are left out with a warning.
+    For a file that cannot be read, or that is a symbolic link to a file outside its folder, there is a warning, and the
+    list is empty.
     """
     rows, damaged = [], 0
     try:
@@ -288,7 +290,9 @@ def _line(row: Mapping[str, Any]) -> str:
 
 
 def save_arrays(path: Place, kind: str, meta: Mapping[str, Any], arrays: Mapping[str, Any]) -> None:
-    """Write arrays and plain values (``meta``) to an ``.npz`` file without pickle; ``kind`` names the content."""
+    """Write arrays and plain JSON values (``meta``) to an ``.npz`` file without pickle. The text ``kind`` says what the
+    file contains, and is checked when the file is read.
+    """
     if Path(path).suffix != ".npz":
         raise ArgumentError("path", "a file name that ends in .npz", str(path))
     text = json.dumps({"kind": kind, **plain(meta)}, ensure_ascii=False)
@@ -300,8 +304,8 @@ def save_arrays(path: Place, kind: str, meta: Mapping[str, Any], arrays: Mapping
 def load_arrays(path: Place, kind: str | None = None) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Return the plain values and the arrays of a file that :func:`save_arrays` wrote.
 
-    The path ``FILE.npz/NAME`` means the part NAME of a file that :func:`save_parts` wrote. Without ``kind``, any kind
-    is accepted, and the returned values include the kind.
+    The path ``FILE.npz/NAME`` means the part NAME of a file that :func:`save_parts` wrote. A file of another ``kind``
+    raises an error; with ``kind=None``, any kind is accepted, and the returned values include the kind.
     """
     path, prefix = Path(path), ""
     if path.parent.suffix == ".npz":
@@ -318,7 +322,8 @@ def load_arrays(path: Place, kind: str | None = None) -> tuple[dict[str, Any], d
 def save_parts(path: Place, parts: Mapping[str, tuple[Mapping[str, Any], Mapping[str, np.ndarray]]]) -> None:
     """Write several named parts to one compressed ``.npz`` file; each part has plain values and arrays.
 
-    The plain values include the ``kind`` of :func:`save_arrays`. Equal parts give equal files.
+    The plain values of a part include the entry ``kind``, as described in :func:`save_arrays`. Equal parts give equal
+    files.
     """
     try:
         import lzma  # noqa: F401 - zipfile needs it, and some builds of Python lack it

@@ -53,7 +53,8 @@ def torch_contender(run: Callable[..., Tensor], sets: Sequence[Sequence[Tensor]]
     """Build a contender from a PyTorch function. The forward pass is timed without autograd; forward and backward
     together are timed with autograd.
 
-    Each entry of ``sets`` holds the inputs of the function and, last, the gradient of its result.
+    Each entry of ``sets`` holds the inputs of the function and, last, the gradient of its result. ``more`` are further
+    fields of :class:`Contender`.
     """
     leaves = [(*(tensor.detach().requires_grad_() for tensor in inputs), g) for *inputs, g in sets]
     calls = {phase: [partial(call, *inputs) for inputs in leaves] for phase, call in _phases(run).items()}
@@ -117,9 +118,11 @@ class Gate:
 
 
 def contest(makers: Makers, gate: Gate, floors: Mapping[str, float], options: Options) -> list[Row]:
-    """Check and time all contenders. Return one row for each contender and phase, with its time, its relative error,
-    and the ratio of its time to the floor. ``floors`` maps each phase to its floor, the milliseconds in which the
-    machine could at best move the data.
+    """Check and time all contenders. Return one row for each contender and phase, with the time, the relative error,
+    and the ratio of the time to the floor of the phase.
+
+    ``makers`` maps the name of each contender to a function that builds it. ``floors`` maps each phase to its floor:
+    the number of milliseconds that the machine needs at least to move the data.
     """
     made, failed = make(makers)
     rows = []
@@ -208,7 +211,7 @@ def peak_memory(call: Call) -> int:
 def show(title: str, rows: Sequence[Row]) -> str:
     """Format the results of one case as a table.
 
-    Names in braces in the title are replaced by entries of the rows.
+    Names in braces in ``title``, such as ``{dtype}``, are replaced by the entries of the first row.
     """
     lines = []
     for name in dict.fromkeys(row["contender"] for row in rows):

@@ -155,8 +155,8 @@ def _kernel(decay: Tensor, B: Tensor, C: Tensor, steps: int) -> Tensor:
 
 
 def summarize(rows: Sequence[Row]) -> dict[str, float]:
-    """Return, for each other contender and each pass, the smallest and the geometric mean over all cases of the factor
-    by which the fused layer is faster. On a GPU, times without launch overhead are compared.
+    """Return two speed-ups of the fused layer over each other contender, for each pass: the smallest of all cases, and
+    the geometric mean over all cases. On a GPU, times without launch overhead are compared.
     """
     found = {}
     key = "queued_ms" if any("queued_ms" in row for row in rows) else "ms"

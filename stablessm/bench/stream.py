@@ -230,8 +230,8 @@ def show(rows: list[Row]) -> str:
 
 
 def summarize(rows: Sequence[Row]) -> dict[str, float]:
-    """Return, over all cases, the largest median and the largest 99.9th percentile of the streamer's latency, and its
-    smallest speed-up over the best peer.
+    """Return three numbers over all cases: the largest median of the streamer's latency, the largest 99.9th percentile
+    of this latency, and the smallest speed-up of the streamer over the best peer.
     """
     ours = [row for row in rows if row["contender"] == OURS and row["median_us"] is not None]
     ahead = [row["best_peer_over_this"] for row in ours if row["best_peer_over_this"] is not None]

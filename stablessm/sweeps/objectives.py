@@ -40,7 +40,9 @@ class Objective(Protocol):
         ...
 
     def check(self, names: list[str]) -> None:
-        """Raise an error if a search cannot vary the settings with these names. One reason is an unknown name."""
+        """Raise an error if a search cannot vary the settings with these names, for example because one of the names is
+        unknown.
+        """
 
     def value(self, changes: Mapping[str, str], folder: Path) -> float:
         """Compute the objective for these settings; return NaN if it cannot be computed, for example after a
@@ -133,7 +135,9 @@ class OfTask:
         return "maximize" if self._task(self.settings).higher_is_better else "minimize"
 
     def check(self, names: list[str]) -> None:
-        """Raise an error if a search cannot vary the settings with these names. One reason is an unknown name."""
+        """Raise an error if a search cannot vary the settings with these names, for example because one of the names is
+        unknown for the task or the model.
+        """
         from stablessm import tasks
         from stablessm.training import TrainingConfig
 

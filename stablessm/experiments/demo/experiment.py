@@ -105,7 +105,9 @@ def numbers(config: Config, run: Run, map: str) -> Mapping[str, Any]:
 
 
 def figures(config: Config, stages: Stages) -> Figures:
-    """Yield figures of losses, memory functions, perturbation errors and gradients."""
+    """Yield two figures: the first shows memory functions, perturbation errors and gradient-to-weight ratios, the
+    second the training losses.
+    """
     times = np.unique(np.geomspace(1, 10 * config.length, 200).astype(int)) - 1
     remembered = lines(1 + times, {map: curve.value[times] for map, curve in memory.all(config, stages).items()})
     exact = TARGET.kernel(torch.from_numpy(times * 1.0)).flatten().numpy()

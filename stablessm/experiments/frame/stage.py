@@ -1,5 +1,5 @@
-"""Declares the stages of an experiment. Stages of one kind are computed by one function of the config, and a template
-gives their names.
+"""Declares the stages of an experiment. Stages of one kind are computed by one function of the config and of a key, and
+a format string gives their names.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 R = TypeVar("R")
 Name: TypeAlias = str | Callable[..., str]
-"""Name of a stage, as a template of its keys such as ``"errors-{map}-{width}"`` or as a function of them."""
+"""Name of a stage: a format string of its key, such as ``"errors-{map}-{width}"``, or a function of the key."""
 Over: TypeAlias = Callable[[Any], Iterable[Any]]
 """Function from a config to all keys: values, or tuples of values."""
 
@@ -80,8 +80,11 @@ class Stage(Generic[P, T]):
 def stage(
     name: Name, over: Over | None = None
 ) -> Callable[[Callable[Concatenate[Any, Any, P], Mapping[str, Any]]], Stage[P, Arrays]]:
-    """Declare stages of arrays. The decorated function takes the config, the run and the keys of a stage, and returns a
-    dict of arrays.
+    """Return a decorator that declares stages whose results are arrays. The decorated function takes the config, the
+    run and the key of a stage, and returns a dict of arrays.
+
+    ``name`` is the name of a stage: a format string whose fields are the arguments that make up the key, or a function
+    of the key. ``over`` returns the keys of all stages for a config (default: there is one stage, without a key).
 
     >>> import tempfile
     >>> from pathlib import Path
@@ -105,8 +108,8 @@ def arrays(stages: Stages, name: str) -> Arrays:
 def kept(
     kind: type[K], name: Name, over: Over | None = None
 ) -> Callable[[Callable[Concatenate[Any, Any, P], K]], Stage[P, K]]:
-    """Declare stages, each of which has one object with methods ``save`` and ``load`` as its result, such as a memory
-    curve.
+    """Return a decorator that declares stages, each of which has one object of the class ``kind`` as its result. The
+    class has methods ``save`` and ``load``, as a memory curve has. The other arguments are as in :func:`stage`.
     """
 
     def write(run: Run, name: str, compute: Callable[[], K]) -> object:

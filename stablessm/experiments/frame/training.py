@@ -121,6 +121,8 @@ def train(
             time, because a resumed run calls it again.
         each_its_own: True if the first axis of the tensors of a batch is the model; by default all models get the same
             tensors.
+        observe: Function of the weights and gradients of all models, called at regular steps; its results are stored as
+            ``Trained.seen``.
     """
 
     def compute() -> Mapping[str, np.ndarray]:

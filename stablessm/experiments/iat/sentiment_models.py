@@ -135,7 +135,8 @@ def log_odds(output: Any) -> Tensor:
 
 def bert(name: str, words: int) -> Bert:
     """Load the pretrained encoder with this name and add a random classification head; the result has to be fine-tuned.
-    :func:`bert_source` says which names are possible.
+    :func:`bert_source` says which names are possible. For the name ``TINY``, return a small random encoder with a
+    vocabulary of ``words`` tokens.
     """
     transformers = require("transformers", "a BERT model")
     # plain matrix products: fused kernels do not sum in a fixed order

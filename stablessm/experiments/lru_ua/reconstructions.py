@@ -86,8 +86,8 @@ def factor(config: DigitsConfig) -> Tensor:
     """Return the triangular factor R of a QR decomposition of the matrix whose rows are the images; R has at most as
     many rows as an image has pixels.
 
-    The reconstruction is linear, so the sum of squared errors over all images equals the sum over the rows of R, of
-    which there are far fewer. The experiment lr-fig2 compares both sums.
+    The reconstruction is linear, so the sum of squared errors over all images equals the sum of squared errors over the
+    rows of R. R has far fewer rows than there are images. The experiment lr-fig2 compares both sums.
     """
     return torch.linalg.qr(pixels(config), mode="r")[1]
 

@@ -103,8 +103,8 @@ def start(
 
 
 def shared(run: Run, name: str, compute: Callable[[], Mapping[str, Any]]) -> None:
-    """Copy a stage from the run folder of another experiment that has computed it with the same settings. If there is
-    none, compute the stage.
+    """Copy a stage from the run folder of a related experiment that has computed this stage with the same settings. If
+    there is no such folder, compute the stage.
     """
     for id in FAMILY:
         folder = run.folder.parent.parent / id / run.folder.name
@@ -171,7 +171,13 @@ def experiment(
     rates: Callable[[StudyConfig], Sequence[float]] = lambda config: (config.rate,),
     large: tuple[StudyConfig, float] | None = None,
 ) -> Experiment[StudyConfig]:
-    """Return an experiment on language models, with one job for each map and learning rate."""
+    """Return an experiment on language models, with one job for each map and learning rate.
+
+    Args:
+        minutes: Minutes that the size ``paper`` takes on two cores.
+        rates: Function from the settings to the learning rates (default: the one rate ``config.rate``).
+        large: Settings of the size ``large``, and the minutes that this size takes on a GPU.
+    """
 
     def jobs(config: StudyConfig) -> dict[str, Callable[[Run], object]]:
         cells = [(scheme, rate) for rate in rates(config) for scheme in config.maps]
@@ -206,13 +212,17 @@ def memory(found: Mapping[str, np.ndarray]) -> MemoryCurve | None:
 
 
 def losses(title: str, cells: Mapping[str, Mapping[str, np.ndarray]]) -> Panel:
-    """Return a panel of training losses, averaged over a few steps. The line of a training that diverged ends early."""
+    """Return a panel of training losses, averaged over a few steps, from the results of the training with each map
+    (``cells``). The line of a training that diverged ends early.
+    """
     lines = [Series(scheme, *thinned(found["losses"])) for scheme, found in cells.items()]
     return Panel(title, "step", "cross-entropy [nats]", lines)
 
 
 def memories(title: str, cells: Mapping[str, Mapping[str, np.ndarray]]) -> Panel:
-    """Return a panel of the memory functions of the trained models. Models whose output was not finite are left out."""
+    """Return a panel of the memory functions of the trained models, from the results of the training with each map
+    (``cells``). Models whose output was not finite are left out.
+    """
     curves = {scheme: curve for scheme, found in cells.items() if (curve := memory(found)) is not None}
     return panel(title, curves, "tokens", "log")
 

@@ -1,5 +1,6 @@
-"""Trains one image or recall classifier for every map, learning rate and seed. The models are trained in stacks; the
-models of a stack are computed together. Shared by tables 4 to 6 of StableSSM.
+"""Trains one image or recall classifier for every scheme, learning rate and seed; shared by tables 4 to 6 of StableSSM.
+
+A scheme is a map with its options. The models are trained in stacks; the models of a stack are computed together.
 """
 
 from __future__ import annotations
@@ -97,8 +98,8 @@ class Scores:
 
     @cached_property
     def chosen(self) -> dict[str, int]:
-        """Return a dict from each scheme to the index of the learning rate at which its accuracy on validation examples
-        is highest in the mean over the seeds.
+        """Return a dict from each scheme to the index of the learning rate with the highest accuracy on validation
+        examples, averaged over the seeds.
         """
         means = self.arrays["valid"].mean(2)
         return {scheme: int(means[i].argmax()) for i, scheme in enumerate(self.grid.schemes)}
@@ -141,7 +142,7 @@ class Scores:
         return [scheme for scheme in schemes if scheme in self.grid.schemes]
 
     def best(self) -> str:
-        """Return the scheme of the map ``best``, with b = 0.5 or with b = 1, that is more accurate on validation
+        """Return the more accurate of the two schemes with the map ``best`` (b = 0.5 or b = 1), on validation
         examples.
         """
         valid = {scheme: self.of(scheme, name="valid").mean() for scheme in self.named(BEST)}

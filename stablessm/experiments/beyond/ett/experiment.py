@@ -86,8 +86,8 @@ class Config:
 
 @cache
 def windows(config: Config) -> tuple[Tensor, Tensor, Tensor]:
-    """Return three arrays: the standardized series (T, 7); for each hour the following H hours, (T - H, H, 7); and for
-    each of these following hours the value one day earlier, (T - H, H, 7).
+    """Return three arrays: the standardized series of T hours, (T, 7); for each hour the following H hours, (T - H, H,
+    7), where H is the forecast horizon; and for each of these following hours the value one day earlier, (T - H, H, 7).
     """
     raw = hourly(config.data, sum(config.parts))
     first = raw[: config.parts[0]]
@@ -100,8 +100,8 @@ def windows(config: Config) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def part(config: Config, number: int) -> slice:
-    """Return the range of hours at which forecasts of a split start. The first week of the training split is
-    left out.
+    """Return the range of hours at which the forecasts of a split start. The split ``number`` is 0 (training), 1
+    (validation) or 2 (test). The first week of the training split is left out.
     """
     start = sum(config.parts[:number])
     return slice(start if number else 7 * DAY, start + config.parts[number] - config.horizon)
@@ -109,7 +109,7 @@ def part(config: Config, number: int) -> slice:
 
 def states(config: Config) -> tuple[LinearRNNMLP, Tensor]:
     """Return a model with a fixed random recurrence of N complex states, and the states of this recurrence over the
-    series in float64, (T - H, 2 N).
+    series of T hours in float64, (T - H, 2 N). The last H hours, the forecast horizon, are left out.
     """
     x, _, _ = windows(config)
     model = seeded(
@@ -182,8 +182,11 @@ def corrected_linearly(config: Config) -> dict[str, Tensor]:
 
 
 def forecast(config: Config, run: Run, way: str) -> tuple[Tensor, str]:
-    """Return the forecast (T - H, H, 7) of a method, and the name of the setting that has the smallest validation
-    error. The setting is the number of epochs for ``mlp``, and the ridge parameter for the linear readout.
+    """Return the forecasts (T - H, H, 7) of a method, and the setting with the smallest validation error as text.
+
+    ``way`` is the method: ``last`` repeats the last value, and ``yesterday`` the values of one day earlier; ``mlp`` is
+    the MLP, whose setting is the number of epochs; ``linear`` is the linear readout, whose setting is the ridge
+    parameter. T is the number of hours of the series, and H the forecast horizon.
     """
     x, ahead, before = windows(config)
     if way == "last":

@@ -167,7 +167,7 @@ def scored(found: Mapping[str, np.ndarray], split: str, how: str) -> Perplexity:
 
 
 def figures(config: Config, stages: Stages) -> Figures:
-    """Yield figures of the training losses and of the memory functions."""
+    """Yield a figure with two panels: the training losses and the memory functions of all models."""
     found = {f"{own.text}, {name}": one(stages, name) for name, own in config.models().items()}
     lines = [Series(label, *cell["losses"].T) for label, cell in found.items()]
     yield Figure(

@@ -46,8 +46,8 @@ class FamiliesConfig:
 
 
 def scales(kind: str, widths: Sequence[int], seed: int) -> torch.Tensor:
-    """Return random, log-uniformly distributed time scales for the model with the last of these widths, which increase.
-    The time scales of every narrower model are among them.
+    """Return random time scales, with log-uniform distribution, for a model of the last width in ``widths``. The widths
+    increase, and the time scales for each narrower model are among the time scales for the wider models.
 
     >>> narrow, wide = scales("polynomial", (4,), 0), scales("polynomial", (4, 8), 0)
     >>> len(wide), bool(torch.isin(narrow, wide).all()), wide.max().item() == longest_time("polynomial", 8)

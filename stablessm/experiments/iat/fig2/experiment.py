@@ -57,8 +57,8 @@ def start(width: int, seed: int) -> ContinuousRNN:
 
 
 def trained(config: Config, run: Run) -> dict[int, ContinuousRNN]:
-    """Return one trained RNN for each width. Of the RNNs of all seeds, it is the one with the smallest error on inputs
-    that are as long as the longest horizon.
+    """Train RNNs of all widths and seeds. For each width, return the RNN with the smallest error on inputs that are as
+    long as the longest horizon.
     """
     batch = cache(noisy(TARGET, config.training, config.length))
     starts = [start(m, seed) for m in config.widths for seed in range(config.seeds)]

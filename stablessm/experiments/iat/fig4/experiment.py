@@ -32,8 +32,8 @@ def run(config: SumConfig, run: Run) -> None:
 
 
 def figures(config: SumConfig, stages: Stages) -> Figures:
-    """Yield for each horizon the published panels and a panel for the direct map; then a figure of how much the
-    smallest perturbation increases the errors.
+    """Yield one figure per horizon, with the published panels and a panel for the direct map, and then a figure of how
+    much the smallest perturbation increases the errors.
     """
     costs, label = [], f"E_m({config.radii[1]:g}) − E_m(0)"
     for horizon in config.horizons:

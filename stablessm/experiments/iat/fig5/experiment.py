@@ -49,7 +49,9 @@ def claims(config: Config, stages: Stages) -> Claims:
 
 
 def exponential(name: str, words: list[str], curves: list[MemoryCurve], learned: str) -> Claim:
-    """Return a claim with its verdict: the memory of the given words decays exponentially."""
+    """Return a claim with its verdict: the memory of the given words decays exponentially. ``learned`` is a sentence on
+    the test accuracy of the models, which ends the evidence for the verdict.
+    """
     found = {word: [curve.of(word) for curve in curves] for word in words}
     kinds = {word: tally(memories) for word, memories in found.items()}
     total = sum(kinds.values(), Counter())
@@ -64,7 +66,9 @@ def exponential(name: str, words: list[str], curves: list[MemoryCurve], learned:
 
 
 def slow(name: str, words: list[str], curves: list[MemoryCurve], learned: str, left: float) -> Claim:
-    """Return a claim with its verdict: the word "ha" is remembered longer than the other words."""
+    """Return a claim with its verdict: the word "ha" is remembered longer than the other words, which means that its
+    memory falls below the fraction ``left`` of its maximum later. ``learned`` is as in :func:`exponential`.
+    """
     own = [curve.of(SLOW).memory_time(left) for curve in curves]
     others = [max(curve.of(word).memory_time(left) for word in words) for curve in curves]
     longer = sum(mine > most for mine, most in zip(own, others, strict=True))

@@ -130,8 +130,8 @@ def bounds(config: LemmasConfig, run: Run, family: str) -> Mapping[str, np.ndarr
 
 
 def figures(config: LemmasConfig, stages: Stages) -> Figures:
-    """Yield a figure with two parts: the approximation errors against the width of the sum, and the cubic form of lemma
-    A.10 and its bounds against the matrix size.
+    """Yield a figure with two panels: the approximation errors against the number of exponentials, and the cubic form
+    of lemma A.10, relative to its bound, against the matrix size.
     """
     drawn = {f"{kind}, {case}": errors(stages, kind, case)["errors"] for kind in KINDS for case in CASES}
     ratios = {family: one["value"] / one["entries"] for family, one in bounds.all(config, stages).items()}

@@ -34,7 +34,7 @@ def directly(config: Config, run: Run) -> dict[str, float]:
 
 
 def figures(config: Config, stages: Stages) -> Figures:
-    """Yield figures of the reconstructed digits and of the errors by position."""
+    """Yield a figure of the reconstructed digits, and of the errors at each position in the sequence of pixels."""
     (size,) = config.sizes
     shown: dict[str, images.Case] = {
         f"r_min = {ring:g}{note}": (ring, size, solver)

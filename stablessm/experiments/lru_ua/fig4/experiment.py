@@ -49,8 +49,9 @@ def run(config: Config, run: Run) -> None:
 
 
 def figures(config: Config, stages: Stages) -> Figures:
-    """Yield the published figures, which use the solver ``complex``, and the same figures with the solver ``real``,
-    which assumes real inputs.
+    """Yield three figures: the errors and condition numbers with the solver ``complex``, as published; the errors and
+    condition numbers with the solver ``real``, which assumes real inputs; and the condition numbers with optimized
+    eigenvalues, compared with random eigenvalues.
     """
 
     rings: Placements = {f"r_min = {ring:g}": ring for ring in config.rings}

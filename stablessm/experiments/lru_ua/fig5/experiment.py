@@ -50,7 +50,7 @@ def run(config: Config, run: Run) -> None:
 
 
 def figures(config: Config, stages: Stages) -> Figures:
-    """Yield figures of the reconstructed digits for both choices of eigenvalues, and of the errors."""
+    """Yield a figure of the digits that are reconstructed with each choice of eigenvalues, and of the errors."""
     grids, rows = [], {}
     for placement, (solver, title, name) in PLACEMENTS.items():
         cases: dict[str, images.Case] = {f"N = {size}": (placement, size, solver) for size in config.sizes}

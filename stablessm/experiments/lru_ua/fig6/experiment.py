@@ -45,8 +45,10 @@ class Config:
 
 @stage("ring-{ring:g}", over=lambda config: config.rings)
 def conditions(config: Config, run: Run, ring: float) -> Mapping[str, np.ndarray]:
-    """Return the condition number κ of the matrix Ω, (functions, sizes, draws), for random eigenvalues on a ring. Ω
-    maps the coefficients of P Haar wavelets to a state of size N; κ is infinite for N < P.
+    """Return condition numbers κ of the matrix Ω for random eigenvalues on a ring, as an array with one axis for the
+    number P of Haar wavelets, one for the state size N, and one for the draw of the eigenvalues.
+
+    The matrix Ω maps the coefficients of the P wavelets to the state; κ is infinite for N < P.
     """
     kappa = np.full((len(config.functions), len(config.sizes), config.draws), np.inf)
     for draw in range(config.draws):
@@ -59,9 +61,11 @@ def conditions(config: Config, run: Run, ring: float) -> Mapping[str, np.ndarray
 
 @stage("optimized")
 def placed(config: Config, run: Run) -> Mapping[str, np.ndarray]:
-    """Return the condition number κ of the matrix Ω, (functions, sizes), for optimized eigenvalues. Ω maps the
-    coefficients of P Haar wavelets to a state of size N; κ is infinite for N < P, and NaN for N larger than half the
-    length.
+    """Return condition numbers κ of the matrix Ω for optimized eigenvalues, as an array with one axis for the number P
+    of Haar wavelets and one for the state size N.
+
+    The matrix Ω maps the coefficients of the P wavelets to the state. κ is infinite for N < P, and NaN if N is larger
+    than half the length of the input.
     """
     kappa = np.full((len(config.functions), len(config.sizes)), np.inf)
     for p, functions, n, size in config.cases():

@@ -81,8 +81,8 @@ def by_tolerance(config: ConvConfig, run: Run, name: str) -> Mapping[str, Any]:
 
 
 def attempt(kernel: str, horizon: int, **bound: Any) -> ExponentialSum:
-    """Fit a sum of exponentials to a kernel and return it. If no sum meets the tolerance, return the best sum that was
-    found.
+    """Fit a sum of exponentials to a kernel and return the sum. ``bound`` is the argument ``order`` or ``tol`` of
+    :func:`~stablessm.constructions.exponential_sum`; if no sum meets the tolerance, return the best sum that was found.
     """
     try:
         return exponential_sum(kernel, horizon, **bound)

@@ -60,12 +60,13 @@ def chain(rates: list[Tensor], between: list[Tensor], U: Tensor, C: Tensor, dt: 
 
 
 def equation(formula: str, first: Tensor, second: Tensor, C: Tensor, U1: Tensor, U2: Tensor, times: Tensor) -> Tensor:
-    """Return the values of equation 38 of SSM-UA at the given times, in one of three forms: ``ours`` (corrected),
-    ``printed``, or ``quotient`` (corrected, but computed with the printed quotient, which is inaccurate for nearly
-    equal rates).
+    """Return the memory function of two linear layers at the given times by equation 38 of SSM-UA. ``first`` and
+    ``second`` are the rates of the two layers.
 
-    The forms ``ours`` and ``printed`` are computed without the quotient, by an expression without cancellation: (e^(bt)
-    - e^(at)) / (b - a) = e^((a+b)t/2) · t · sinh(z)/z with z = (b - a)t/2.
+    ``formula`` selects one of three versions of the equation: ``printed``; ``ours``, which is corrected; and
+    ``quotient``, which is corrected but computed with the printed quotient, and inaccurate for nearly equal rates. The
+    other two versions replace the quotient by an expression without cancellation: (e^(bt) - e^(at)) / (b - a) =
+    e^((a+b)t/2) · t · sinh(z)/z with z = (b - a)t/2.
     """
     a, b, t = first[:, None], second[None, :], times[:, None, None]
     if formula == "quotient":
@@ -79,7 +80,8 @@ def equation(formula: str, first: Tensor, second: Tensor, C: Tensor, U1: Tensor,
 @stage("two-layers-{gap:g}", over=lambda config: config.gaps)
 def errors(config: DepthConfig, run: Run, gap: float) -> Mapping[str, np.ndarray]:
     """Compare the memory functions of two-layer RNNs, whose rates differ by ``gap``, with equation 38 of SSM-UA. Return
-    for each seed the largest relative error of each form of the equation, and the memory function of the first seed.
+    for each seed the largest relative error of each version of the equation (see :func:`equation`), and the memory
+    function of the first seed.
     """
 
     def one(seed: int) -> tuple[list[float], MemoryCurve]:
@@ -122,8 +124,8 @@ def gamma(config: DepthConfig, depth: int, time: np.ndarray) -> np.ndarray:
 
 
 def figures(config: DepthConfig, stages: Stages) -> Figures:
-    """Yield two figures: the errors of the forms of equation 38 of SSM-UA against the gap between the rates; and memory
-    functions for several depths.
+    """Yield a figure with two panels. The first shows the errors of the three versions of equation 38 of SSM-UA (see
+    :func:`equation`) against the gap between the rates, the second the memory functions for several depths.
     """
     gaps = [gap for gap in config.gaps if gap > 0]
     labels = ("per-mode weights, no cancellation", "the quotient as printed", "weights as printed, best factor")

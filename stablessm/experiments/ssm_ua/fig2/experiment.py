@@ -98,8 +98,8 @@ def _moved(model: torch.nn.Module, x: torch.Tensor) -> float:
 
 
 def figures(config: ElementwiseConfig, stages: Stages) -> Figures:
-    """Yield two figures: two functions with their approximations at a coarse tolerance; and the proven bound on the
-    error against the width.
+    """Yield a figure of two functions with their approximations at a coarse tolerance, and of the proven bound on the
+    error of all functions against the width.
     """
     rows, drawn = built.all(config, stages), []
     for name in ("|x|", "tanh(50x)"):

@@ -101,8 +101,8 @@ def tables(config: SuperpositionConfig, stages: Stages) -> tuple[Table, Table, T
 
 
 def figures(config: SuperpositionConfig, stages: Stages) -> Figures:
-    """Yield two figures: the error against the width together with the width against the length of the input; and the
-    output of some models along a line in the domain.
+    """Yield two figures. The first shows the errors of the models against their width, and the width against the length
+    of the input; the second shows the outputs of some models along a line in the domain.
     """
     by_level, by_digit, by_length = tables(config, stages)
     panels = []

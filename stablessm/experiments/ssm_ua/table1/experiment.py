@@ -109,8 +109,8 @@ def spectrum(config: TableConfig, run: Run, channels: int) -> Mapping[str, np.nd
 
 
 def figures(config: TableConfig, stages: Stages) -> Figures:
-    """Yield a figure of the number of operations and of stored values against the length T, of memory functions, and of
-    singular values.
+    """Yield two figures. The first shows the number of operations and the number of stored values against the length T,
+    the second the memory functions and the singular values.
     """
     cost = costs.all(config, stages)
 

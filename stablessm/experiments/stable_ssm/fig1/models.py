@@ -130,8 +130,9 @@ def trained(config: Config, stages: Stages, map: str, length: int) -> list[Any]:
 
 @lru_cache(maxsize=1)
 def _measured(config: Config, run: Run, map: str, length: int, kind: str) -> PerturbationFamily:
-    """Measure the perturbation errors of the trained models of all widths together. This makes the numbers independent
-    of the order in which the stages are computed.
+    """Measure the perturbation errors of the trained models of all widths together, so that the numbers do not depend
+    on the order in which the stages are computed. ``kind`` is a key of ``SEARCHES``, the searches for the worst
+    perturbation.
     """
     (search, weight_norm), device = SEARCHES[kind], config.training.chosen_device()
     models = dict(zip(config.widths, (m.to(device) for m in trained(config, run, map, length)), strict=True))
@@ -144,17 +145,21 @@ def _measured(config: Config, run: Run, map: str, length: int, kind: str) -> Per
 @kept(PerturbationCurve, "{map}-{length}-{width}-{kind}")
 def curve(config: Config, run: Run, map: str, length: int, width: int, kind: str) -> PerturbationCurve:
     """Return the perturbation errors E_m(β) of the trained model of width m: the largest error after a perturbation of
-    size β of its recurrent weights.
+    size β of its recurrent weights. ``kind`` is a key of ``SEARCHES``, the searches for the worst perturbation.
     """
     return _measured(config, run, map, length, kind).curves[width]
 
 
 def measure_family(config: Config, run: Run, map: str, length: int, kind: str) -> None:
-    """Measure the perturbation errors of the models of all widths, for one map, sequence length and kind of search."""
+    """Measure and store the perturbation errors of the models of all widths, for one map, sequence length and search
+    (``kind``, a key of ``SEARCHES``).
+    """
     for m in config.widths:
         curve.compute(config, run, map, length, m, kind)
 
 
 def family(config: Config, stages: Stages, map: str, length: int, kind: str) -> PerturbationFamily:
-    """Return the perturbation errors of the trained models of all widths as a :class:`PerturbationFamily`."""
+    """Return the stored perturbation errors of the trained models of all widths as a :class:`PerturbationFamily`.
+    ``kind`` is a key of ``SEARCHES``, the searches for the worst perturbation.
+    """
     return PerturbationFamily({m: curve(stages, map, length, m, kind) for m in config.widths})

@@ -49,15 +49,14 @@ class Survival:
         return f"{middle:g}" if low == high else f"{middle:g} ({low:g} to {high:g})"
 
     def clearly(self, one: str, other: str) -> bool:
-        """Return whether the map ``one`` is ahead with every seed. For each map and seed there is a largest learning
-        rate that survives; the smallest of these rates with the map ``one`` must exceed the largest of them with the
-        map ``other``.
+        """Return whether every seed with the map ``one`` survives a larger learning rate than any seed with the map
+        ``other``. The rate of a seed is the largest learning rate up to which all its trainings survive.
         """
         return bool(self.steps[one].min() > self.steps[other].max())
 
     def no_less(self, one: str, other: str) -> bool:
-        """Return whether the largest survived learning rate, in the median over the seeds, is at least as large for the
-        map ``one`` as for the map ``other``.
+        """Return whether the map ``one`` survives learning rates at least as large as the map ``other`` does. The
+        largest rate that a map survives is the median over the seeds.
         """
         return bool(np.median(self.steps[one]) >= np.median(self.steps[other]))
 

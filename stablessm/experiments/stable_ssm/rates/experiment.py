@@ -128,8 +128,8 @@ def _over_rates(config: RatesConfig, table: Mapping[str, np.ndarray]) -> list[Se
 
 
 def figures(config: RatesConfig, stages: Stages) -> Figures:
-    """Yield figures of three quantities against the learning rate: the final loss, the change of the time scales in
-    training, and the gradient-to-weight ratio.
+    """Yield three figures, each of one quantity against the learning rate: the final loss, the change of the time
+    scales in training, and the gradient-to-weight ratio.
     """
     trained = {set: {map: training(stages, set, map) for map in config.maps} for set in config.sets}
     label = "learning rate"
