@@ -27,11 +27,14 @@ def bench(
         typer.Option(
             "--shapes",
             "--sizes",
-            help="Shapes of the cases, separated by commas: BATCHxTIMExCHANNELS for scan, such as 8x1024x256; "
-            "BATCHxTIMExCHANNELSxSTATES for ssm; steps for accuracy; width for stream.",
+            help="Shapes of the cases, separated by commas; not for suite all. Suite scan: BATCHxTIMExCHANNELS, such "
+            "as 8x1024x256. Suite ssm: BATCHxTIMExCHANNELSxSTATES. Suite accuracy: number of steps. Suite stream: "
+            "number of channels.",
         ),
     ] = None,
-    dtype: Annotated[str | None, typer.Option(help="Data types, such as float32,complex64.")] = None,
+    dtype: Annotated[
+        str | None, typer.Option(help="Data types of the cases, such as float32,complex64; not for suite all.")
+    ] = None,
     size: Annotated[
         str,
         typer.Option(

@@ -28,7 +28,7 @@ def evaluate(
     """Score a trained model.
 
     The model is scored on a split of the task it was trained on, or of the same task with other data. Other data are
-    standardized and their labels numbered as in training.
+    standardized by the scale of the training data, and their labels get the numbers of the training labels.
 
     A forecast is also scored in the units of the data: root mean square and mean absolute error of each target. The row
     "chance" scores the best constant prediction, "naive" scores a repetition of the last row. A remark is printed if

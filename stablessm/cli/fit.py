@@ -250,7 +250,9 @@ def _refuse(error: ArgumentError | NumericalError, name: str, wanted: SumOptions
 
 
 def _longest_step(shortest: float, end: float) -> float:
-    """Return a time step for irregular samples, long enough that no decay per step rounds to 1 in float32."""
+    """Return a time step for samples at irregular times: the ``shortest`` time between two samples, or a longer step if
+    a decay per step would round to 1 in float32. ``end`` is the time of the last sample.
+    """
     return max(shortest, end / LONGEST)
 
 
@@ -279,8 +281,8 @@ def _told(facts: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _modes(es: ExponentialSum) -> Iterator[tuple[str, ...]]:
-    """Yield a table row per exponential term, the slowest last: rate, time scale and weight (its norm for several
-    outputs).
+    """Yield one table row per exponential term, the slowest term last: the rate, the time scale, the weight (for
+    several outputs, the norm of the weights) and, if it is known, the standard error of the rate.
     """
     import numpy as np
 
@@ -294,8 +296,8 @@ def _modes(es: ExponentialSum) -> Iterator[tuple[str, ...]]:
 def _figure(
     name: str, times: np.ndarray, values: np.ndarray, es: ExponentialSum, tol: float | None, relative: bool
 ) -> Any:
-    """Return a figure of the kernel, the sum of exponentials and their difference (its maximum over each span
-    of time).
+    """Return a figure of the kernel, the sum of exponentials and their difference. Each curve has at most POINTS
+    points: in every span of time, the point with the largest difference is drawn.
     """
     import numpy as np
 

@@ -24,9 +24,10 @@ _PLAIN = str.maketrans({"✓": "+", "◐": "~", "✗": "-", "…": ".", "·": "-
 def list_experiments(out: Runs = Path("runs")) -> list[dict[str, Any]]:
     """List the experiments, grouped by paper.
 
-    Each line shows the id, the title, the duration of the size that gives verdicts (paper, or else reduced) and the
-    verdicts on the paper's claims. The verdicts come from your own runs in --out. For experiments that you have not
-    run, they come from the records that belong to this version of stablessm.
+    Each line shows the id, the title, the duration of a run and the verdicts on the paper's claims. The duration is for
+    the size that gives verdicts: paper or, if the experiment does not have this size, reduced. The verdicts come from
+    your own runs in --out. For experiments that you have not run, they come from the records that belong to this
+    version of stablessm.
 
     Examples:
 

@@ -29,10 +29,11 @@ class MemoryOptions:
     norm: Annotated[
         str,
         typer.Option(
-            help="Normalization of M(t): ball (norms up to --bound), plus_one (response / (norm + 1)) or unit (norm 1)."
+            help="Normalization of M(t): ball (largest response to inputs of norm up to --bound, divided by --bound), "
+            "plus_one (response / (norm of the input + 1)) or unit (inputs of norm 1)."
         ),
     ] = "ball"
-    bound: Annotated[float, typer.Option(help="Largest norm of the inputs that are tried.")] = 1.0
+    bound: Annotated[float, typer.Option(help="Largest norm of the constant inputs that are tried.")] = 1.0
     output: Annotated[str | None, typer.Option(help="Output of a Hugging Face model to measure: logits or hidden.")] = (
         None
     )
@@ -66,9 +67,10 @@ def measure(
 ) -> dict[str, Any]:
     """Measure how long a model remembers.
 
-    The memory function M(t) is the largest response to any input; random inputs and then gradient ascent search for it.
-    The result states how M(t) decays, its time scales, and the distance to instability (the stability radius). Several
-    models, or the checkpoints of a training, are measured with the same options and drawn on one page.
+    The memory function M(t) is how fast the output still changes a time t after a constant input starts, for the input
+    that makes this change largest. Random inputs and then gradient ascent search for this input. The result states how
+    M(t) decays, its time scales, and the distance to instability (the stability radius). Several models, or the
+    checkpoints of a training, are measured with the same options and drawn on one page.
 
     Examples:
 
@@ -155,7 +157,7 @@ def _save(curve: Any, folder: Path) -> None:
 
 
 def _tokens(tokenizer: Any, words: str) -> dict[str, str]:
-    """Return a dict from token ids, of the last token of each word, to texts that name the word."""
+    """Return a dict from the id of the last token of each word to a text that names the word."""
     names: dict[str, str] = {}
     for word in (word.strip() for word in words.split(",")):
         ids = tokenizer.encode(word, add_special_tokens=False)

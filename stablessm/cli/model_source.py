@@ -26,8 +26,8 @@ _LONGEST = 300
 
 
 def load_model(source: str, *, trust_remote_code: bool = False) -> tuple[Any, str]:
-    """Load a model; return the model and the kind of its source. Weights are read from safetensors
-    files, never unpickled.
+    """Load a model; return the model and a name for the kind of its source, such as "factory" or "Hugging Face hub".
+    Weights are read from safetensors files, never unpickled.
     """
     folder = Path(source)
     if folder.is_dir():

@@ -33,8 +33,8 @@ Runs = Annotated[Path, typer.Option(help="Folder that contains the run folders."
 Size = Annotated[
     str,
     typer.Option(
-        help="Size: smoke (a small version that takes seconds) or paper (the published size); some experiments have "
-        "reduced (smaller than paper) or large (for a GPU).",
+        help="Size: smoke (a small version that takes seconds) or paper (the published size); some experiments also "
+        "have reduced (smaller than paper) or large (for a GPU).",
         autocompletion=choices("smoke", "reduced", "paper", "large"),
     ),
 ]

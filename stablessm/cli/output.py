@@ -119,8 +119,8 @@ def help_text(command: Callable[..., Any]) -> str:
 
 
 class _NoTerminal:
-    """A wrapper of a stream that says it is not a terminal, so that no progress bars are shown; errors
-    are still written.
+    """A wrapper of a stream whose ``isatty`` returns False, so that libraries write errors to the stream but no
+    progress bars.
     """
 
     def __init__(self, stream: TextIO) -> None:

@@ -24,13 +24,17 @@ _PANELS = 4
 def predict(
     folder: Annotated[Path, typer.Argument(help="Run folder that stablessm train wrote.")],
     data: Annotated[
-        Path | None, typer.Argument(help="CSV, .npy or .npz file without targets (default: the training data).")
+        Path | None,
+        typer.Argument(
+            help="CSV, .npy or .npz file with new data; labels are not needed (default: the training data for a "
+            "forecast, otherwise the test split)."
+        ),
     ] = None,
     horizon: Annotated[
         int | None, typer.Option(min=1, help="Number of rows to forecast (default: as in training).")
     ] = None,
     level: Annotated[
-        float, typer.Option(help="Level of the intervals: the share of validation errors that they cover.")
+        float, typer.Option(help="Fraction of the validation errors that the intervals of a forecast cover.")
     ] = 0.9,
     device: Device = "auto",
     out: Annotated[
@@ -39,11 +43,12 @@ def predict(
 ) -> Any:
     """Forecast a series, or classify sequences, with a trained model.
 
-    A forecast continues the last row of the file and is in the units of the data. Its intervals add quantiles of the
-    model's errors on the validation split, taken separately for each step, to the forecast. With a horizon longer
-    than in training, forecasts are fed back as inputs.
+    A forecast continues the last row of the file and is in the units of the data. The intervals of a forecast add
+    quantiles of the model's errors on the validation split, taken separately for each step, to the forecast. With a
+    horizon longer than in training, forecasts are fed back as inputs. Without a file, the forecast continues the
+    training data.
 
-    A classifier gives the most likely class and the probability of each class. Without data, it classifies the test
+    A classifier gives the most likely class and the probability of each class. Without a file, it classifies the test
     split.
 
     Examples:

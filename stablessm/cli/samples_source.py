@@ -62,19 +62,20 @@ def read_samples(path: Path, rows: int | None = None, dt: float | None = None, *
     A file with one column contains values at evenly spaced times. Otherwise the first column is the time, and each
     other column contains the values of one output.
 
-    Columns are separated by semicolons, tabs, bars, commas or spaces; a comma that is no separator is a decimal comma.
-    If other numbers in the file have decimal points, it divides thousands instead. Complex values are written as
-    ``(0.5+0.25j)``, ``0.5+0.25i``, or in two columns named ``re`` and ``im`` (or ``x_re`` and ``x_im``). A column named
-    ``noise``, ``sigma``, ``std`` or ``error`` contains standard deviations, and a column named ``weights`` contains
-    weights. Lines without a number before the data, notes below the data, empty lines and comments (``#``, ``%``,
-    ``//``) are skipped. Lines with a missing value are left out, and times may be in any order. Dates are read as
-    seconds since the first date.
+    Columns are separated by semicolons, tabs, bars, commas or spaces. A comma that does not separate columns is a
+    decimal comma, or separates thousands if other numbers in the file have decimal points. Complex values are written
+    as ``(0.5+0.25j)``, ``0.5+0.25i``, or in two columns named ``re`` and ``im`` (or ``x_re`` and ``x_im``). A column
+    named ``noise``, ``sigma``, ``std`` or ``error`` contains standard deviations, and a column named ``weights``
+    contains weights. Lines without a number before the data, notes below the data, empty lines and comments (``#``,
+    ``%``, ``//``) are skipped. Lines with a missing value are left out, and times may be in any order. Dates are read
+    as seconds since the first date.
 
     Args:
         path: the file.
-        rows: number of samples, or of steps on a grid with gaps (default: all).
-        dt: time between the lines of a file without times (default: 1). For a file with times, it raises an error.
-        average: average the values of a time that occurs more than once. Otherwise different values raise an error.
+        rows: number of samples to read (default: all). For times on an even grid, missing grid points count as samples.
+        dt: time between the lines of a file without times (default: 1). A ``dt`` for a file with times raises an error.
+        average: whether the values of a time that occurs more than once are averaged; otherwise, different values for
+            one time raise an error.
     """
     names, numbers, table, notes = _table(path)
     present = np.isfinite(table).all(axis=1)
@@ -156,8 +157,8 @@ def _table(path: Path) -> tuple[list[str], list[int], np.ndarray, list[str]]:
 
 
 def _is_note(cells: Sequence[str], values: Sequence[complex | None]) -> bool:
-    """Return True for a line below the samples, such as a mean: its first cell that is not empty is a word
-    and is not a missing value.
+    """Return True if a line, such as a mean below the samples, is a note: the first nonempty cell of the line is a word
+    that does not stand for a missing value.
     """
     return next(
         (value is None and not _STARTS_NUMBER.match(cell) for cell, value in zip(cells, values, strict=True) if cell),
@@ -254,7 +255,9 @@ def _words(name: str) -> list[str]:
 
 
 def _step(times: np.ndarray) -> float | None:
-    """Return the time step of an even grid that contains all times, or None if the times are irregular."""
+    """Return the time step of an even grid that contains all times; None if there is no such grid, or if fewer than
+    half of its points are among the times.
+    """
     step = float(np.diff(times).min())
     steps = np.rint(times / step)
     if not 0 < _PRESENT * steps[-1] <= len(times):

@@ -18,7 +18,10 @@ def search(
     ],
     over: Annotated[
         list[str],
-        typer.Option(help="Setting and its range: NAME=log:LOW:HIGH, float:…, int:… or choice:A,B; repeatable."),
+        typer.Option(
+            help="Setting to vary and its range: NAME=float:LOW:HIGH, NAME=log:LOW:HIGH (log scale), NAME=int:LOW:HIGH "
+            "or NAME=choice:A,B; repeatable."
+        ),
     ],
     trials: Annotated[int, typer.Option(help="Total number of trials, including those already in the storage.")] = 20,
     storage: Annotated[
@@ -32,12 +35,15 @@ def search(
     size: Annotated[str, typer.Option(help="Size of the experiment, such as smoke; ignored for a task.")] = "smoke",
     objective: Annotated[
         str | None,
-        typer.Option(help="Number to optimize for an experiment, STAGE/ARRAY:HOW; HOW is mean, min, max or last."),
+        typer.Option(
+            help="Number to optimize for an experiment, as STAGE/ARRAY:HOW; HOW (mean, min, max or last) reduces the "
+            "array to a number."
+        ),
     ] = None,
     maximize: Annotated[
         bool, typer.Option("--maximize", help="Maximize the --objective instead of minimizing it.")
     ] = False,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the settings that are tried.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the random choice of settings.")] = 0,
     out: Annotated[Path | None, typer.Option(help="Output folder (default: runs/search/NAME).")] = None,
 ) -> dict[str, Any]:
     """Search for the best settings with Optuna.

@@ -36,7 +36,7 @@ class DataOptions:
     ] = None
     target: Annotated[str | None, typer.Option(help="Columns of --data to forecast, separated by commas.")] = None
     label: Annotated[
-        str | None, typer.Option(help="Column of --data with the label of each sequence (requires -o sequence=COLUMN).")
+        str | None, typer.Option(help="Column of --data with the label of each sequence; requires -o sequence=COLUMN.")
     ] = None
 
 
@@ -80,11 +80,14 @@ class TrainingOptions:
         str,
         typer.Option(help="Schedule after the warm-up: cosine, linear, constant, or wsd (constant, then linear)."),
     ] = "cosine"
-    warmup: Annotated[float, typer.Option(help="Fraction of the steps during which the learning rate rises.")] = 0.05
+    warmup: Annotated[
+        float, typer.Option(help="Fraction of the steps, at the start, in which the learning rate rises.")
+    ] = 0.05
     cooldown: Annotated[
-        float, typer.Option(help="Fraction of the steps during which the learning rate falls (--schedule wsd).")
+        float,
+        typer.Option(help="Fraction of the steps, at the end, in which the learning rate falls (--schedule wsd)."),
     ] = 0.2
-    clip: Annotated[float, typer.Option(help="Largest norm of the gradient; 0 turns clipping off.")] = 1.0
+    clip: Annotated[float, typer.Option(help="Norm to which larger gradients are clipped; 0 turns clipping off.")] = 1.0
     select: Annotated[str, typer.Option(help="Weights to keep: best (by validation) or last.")] = "best"
     ema: Annotated[
         float | None,
@@ -94,7 +97,8 @@ class TrainingOptions:
         int | None, typer.Option(min=1, help="Stop after this number of evaluations without a better validation score.")
     ] = None
     init_from: Annotated[
-        Path | None, typer.Option(help="Folder of a run or of a saved model with the initial weights.")
+        Path | None,
+        typer.Option(help="Folder of a run, or of a saved model, from which the initial weights are loaded."),
     ] = None
     seed: Annotated[
         int, typer.Option(min=0, help="Seed of the initial weights, the order of the data and dropout.")
@@ -117,7 +121,10 @@ class TrainingOptions:
     compile: Annotated[bool, typer.Option("--compile", help="Run the model through torch.compile.")] = False
     graph: Annotated[bool, typer.Option("--graph", help="Capture each step as a CUDA graph (requires a GPU).")] = False
     parallel: Annotated[
-        str, typer.Option(help="Strategy under torchrun: ddp (the whole model on every rank) or fsdp (sharded).")
+        str,
+        typer.Option(
+            help="With torchrun: ddp (the whole model on every rank) or fsdp (the weights split across the ranks)."
+        ),
     ] = "ddp"
 
     def config(self) -> Any:

@@ -204,8 +204,8 @@ class Task(ABC):
         batch.
 
         Training examples are shuffled by seed and epoch, and each occurs at most once per epoch; the examples of valid
-        and test keep their order. For a task that carries its state, row b of training batch ``index`` is example
-        b · steps + index.
+        and test keep their order. For a task that carries its state, row b of training batch ``index`` is example b · S
+        + index, where S is the number of batches per epoch.
 
         Args:
             split: The split.

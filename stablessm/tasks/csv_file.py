@@ -35,8 +35,8 @@ class Table:
     """A table read from a CSV or Parquet file: column names and the cells as text.
 
     Some further columns are computed from the columns of the file. ``dt`` is the time since the previous row, according
-    to the first column of dates, in units of ``unit``. ``NAME missing`` is 1 where the cell of column
-    NAME is missing, otherwise 0. ``NAME=TEXT`` is 1 where column NAME has this text, otherwise 0.
+    to the first column of dates, divided by ``unit`` (in seconds). ``NAME missing`` is 1 where the cell of column NAME
+    is missing, otherwise 0. ``NAME=TEXT`` is 1 where column NAME has this text, otherwise 0.
     """
 
     file: str
@@ -136,8 +136,8 @@ class Table:
         return tuple(found)
 
     def unknown(self, names: Sequence[str]) -> tuple[str, ...]:
-        """Return notes for the user on columns of words of which ``names`` has the indicator columns ``NAME=TEXT``:
-        words without such a column.
+        """Return notes for the user on words that the training did not have: words in a column NAME for which ``names``
+        has indicator columns ``NAME=TEXT``, but none for this word.
         """
         notes, of = [], dict.fromkeys(name.partition("=")[0] for name in names if name not in self.header)
         for column in (name for name in of if name in self.header):
@@ -187,7 +187,9 @@ class Table:
 
     @cached_property
     def seconds(self) -> float | None:
-        """The median time between different dates in seconds; None if there is no column of dates that increase."""
+        """The median time in seconds between consecutive rows with different dates; None if there are no dates, or if
+        the dates do not increase.
+        """
         steps = self._time_steps()
         return None if steps is None else float(np.median(steps[steps > 0]))
 
@@ -202,8 +204,8 @@ class Table:
         return ordered, (f"{self.file}: the newest row is first by {name}; rows are used in reverse order",)
 
     def _time_steps(self) -> np.ndarray | None:
-        """Return the seconds between consecutive rows, (rows - 1,); None if there is no column of dates that increase.
-        Some rows may have the same date, as in the hour that daylight saving time repeats.
+        """Return the seconds between consecutive rows, (rows - 1,); None if there are no dates, or if the dates do not
+        increase. Some rows may have the same date, as in the hour that daylight saving time repeats.
         """
         _, steps = self._date_steps
         return steps if (steps > 0).any() and (steps >= 0).all() else None
@@ -230,7 +232,7 @@ class Table:
 
     @cached_property
     def _dates(self) -> dict[str, list[Any]]:
-        """The dates of the columns that were looked at."""
+        """A cache for :meth:`_dates_at`: the dates of each column that was read so far, by the name of the column."""
         return {}
 
     def _column(self, name: str, option: str) -> np.ndarray:
@@ -297,7 +299,11 @@ def read(path: Path, expected: str = _EXPECTED) -> Table:
 
 
 def _thousands(rows: Sequence[tuple[str, ...]], commas: bool, either: str) -> tuple[bool, str]:
-    """Return the result of ``decimal_mark``, corrected if a column shows that the mark separates thousands."""
+    """Return whether commas are decimal marks in the file, and an ambiguous cell (see ``_cells.decimal_mark``).
+
+    ``commas`` and ``either`` are the result of ``decimal_mark``, which is corrected here if a column shows that the
+    mark separates thousands.
+    """
     cells = [cell for row in rows[1:] for cell in row]
     if not either and any(_cells.decides(cell) for cell in cells):
         return commas, either

@@ -103,9 +103,9 @@ def sequences(
     notes on cells that were filled.
 
     Args:
-        description: ``describe()`` of the training task, ``sequences`` or ``arrays``.
-        data: A CSV file for ``sequences``, which needs no column of labels; or, for ``arrays``, an array, an .npy file,
-            or an .npz file with ``inputs`` and optionally ``lengths``.
+        description: The result of ``describe()`` of the training task, which is a task ``sequences`` or ``arrays``.
+        data: For ``sequences``, a CSV file, in which the column of labels may be missing. For ``arrays``, an array, an
+            .npy file, or an .npz file with ``inputs`` and optionally ``lengths``.
     """
     lengths, notes = None, tuple[str, ...]()
     if isinstance(data, str | Path) and Path(data).suffix not in (".npy", ".npz"):

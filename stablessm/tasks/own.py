@@ -38,7 +38,9 @@ class ArrayTask(StoredTask):
         standardize: bool,
         names: tuple[str, ...] = (),
     ) -> None:
-        """Set up the task from its arrays; ``names`` are the names of the classes or values."""
+        """Set up the task from its arrays; ``rows`` are the indices of the examples of each split, and ``names`` are
+        the names of the classes or values.
+        """
         x = inputs_from(inputs)
         self.outputs, y = _outputs(targets, x, names)
         self.metric = "accuracy" if self.outputs.kind == "classes" else "mse"
@@ -68,7 +70,7 @@ class ArrayTask(StoredTask):
 
     def as_trained(self, description: Mapping[str, Any]) -> Self:
         """Return a copy of this task for testing a model that was trained on another task. The copy has the input scale
-        and the classes of the training task, which are in its ``description``.
+        and the classes of the training task, whose ``describe()`` is ``description``.
         """
         task, names = copy.copy(self), tuple(description["names"])
         task._tensors = {**self._tensors}
@@ -208,7 +210,9 @@ def require_finite(name: str, values: Tensor) -> None:
 
 
 def _scale(x: Tensor, real: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Return the mean and the standard deviation of each channel of x, computed without the padding."""
+    """Return the mean and the standard deviation of each channel of x (n, T, d) over the steps where ``real`` (n, T) is
+    True, that is, without padding (default: over all steps). A deviation of zero becomes 1.
+    """
     values = (x.flatten(0, 1) if real is None else x[real]).double()
     deviation = values.std(0, correction=0)
     return values.mean(0).float(), torch.where(deviation > 0, deviation, 1.0).float()

@@ -57,8 +57,8 @@ class Series(WindowTask):
         self._read(options, None, None)
 
     def _read(self, options: SeriesOptions, unit: float | None, with_dt: bool | None) -> None:
-        """Read the file. ``unit`` is the unit of the column dt (default: from the file), and ``with_dt`` says whether
-        there is such a column (default: for uneven time steps).
+        """Read the file. ``unit`` is the unit of the column dt in seconds (default: the usual time between rows of the
+        file). ``with_dt`` states whether the task has a column dt (default: only if the time steps are uneven).
         """
         table, order = csv_file.read(Path(options.file)).oldest_first()
         table = dataclasses.replace(table, unit=unit)
@@ -84,8 +84,8 @@ class Series(WindowTask):
         return {**super().describe(), **({} if self.seconds is None else {"seconds": self.seconds})}
 
     def as_trained(self, description: Mapping[str, Any]) -> Self:
-        """Return this task with the scale of the training task. Both tasks must have the same columns; time steps are
-        measured in the unit of the training.
+        """Return this task with the scale of the training task. Both tasks must have the same columns. Time steps are
+        measured in the time unit of the training task.
         """
         seconds, trained = description.get("seconds"), tuple(description["scale"])
         if self.seconds is None or {*self.columns} ^ {*trained} > {"dt"}:
@@ -96,8 +96,10 @@ class Series(WindowTask):
 
 
 def other_steps(table: Table, seconds: float | None, with_dt: bool) -> tuple[str, ...]:
-    """Return a sentence for the user, in a tuple, if the rows of a table are not as far apart in time as those of the
-    training, ``seconds``, and the model does not read the time between rows.
+    """Return a warning for the user, as a tuple with one sentence, if rows are not as far apart in time as in training.
+
+    ``seconds`` is the time between rows in training. Without a warning, the tuple is empty. There is no warning if the
+    model reads the time between rows as an input (``with_dt``).
 
     >>> rows = (("2024-01-31 00:00",), ("2024-01-31 03:00",))
     >>> other_steps(Table("new.csv", ("time",), rows, (2, 3)), 3600.0, False)

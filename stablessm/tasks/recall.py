@@ -41,12 +41,12 @@ class Recall(SyntheticTask):
     the keys. The target is the value of this last key.
 
     This is the task of StableSSM (appendix D.3, table 4). StableSSM states only lengths and vocabularies. Everything
-    else follows the synthetic task of the papers on H3 and Hyena, which the authors of StableSSM used. Two tokens are
-    special: ``⇒`` and one that never occurs. Of the other tokens in the vocabulary, the first half are keys and the
-    second half are values, so a vocabulary of 30 has 14 keys and 14 values. An example is generated as follows. A
-    random value is assigned to every key; two keys may have the same value. Then ``length / 2`` keys are drawn with
-    replacement, and each is followed by its value. Last come ``⇒`` and one key, drawn uniformly from the keys that
-    occurred.
+    else follows the synthetic task of the papers on H3 and Hyena, because the authors of StableSSM used this task. Two
+    tokens are special: ``⇒`` and one that never occurs. Of the other tokens in the vocabulary, the first half are keys
+    and the second half are values, so a vocabulary of 30 has 14 keys and 14 values. An example is generated as follows.
+    A random value is assigned to every key; two keys may have the same value. Then ``length / 2`` keys are drawn with
+    replacement, and each key is followed by its value. At the end come ``⇒`` and one key, drawn uniformly from the keys
+    that occurred.
 
     The model predicts the next token at each step. In training every step counts (``train_on="all"``): keys cannot be
     predicted, and a value can be predicted from its second occurrence on. In validation and test only the answer, at

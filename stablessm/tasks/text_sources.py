@@ -67,7 +67,7 @@ class Source:
 @final
 @dataclass(frozen=True)
 class _Named:
-    """Where to find a text with official splits: the name of its files, in which ``{}`` stands for the split; the
+    """The place of a text with official splits: the name of its files, in which ``{}`` stands for the split; the
     function that parses a file; and the name of the data set on the Hugging Face hub.
     """
 

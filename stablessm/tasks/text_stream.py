@@ -56,13 +56,13 @@ class Encoded:
 
 
 def encoded(source: Source, level: Level, vocabulary: int | None, own: Tokenizer | None) -> Encoded:
-    """Return the tokens of a text, and their tokenizer. They are read from the cache folder or the data folder if
-    stored there, and computed otherwise.
+    """Return the tokens of a text, and their tokenizer. Both are read from the cache folder or the data folder if they
+    are stored there; otherwise, they are computed.
 
     Args:
         source: The text.
         level: Kind of tokens.
-        vocabulary: Largest number of tokens.
+        vocabulary: Largest number of different tokens.
         own: An existing tokenizer; with None, a tokenizer is learned from the training split.
     """
     made_by = (level, "" if own is None else own.content(), vocabulary)
@@ -83,8 +83,8 @@ def encoded(source: Source, level: Level, vocabulary: int | None, own: Tokenizer
 
 
 def stream(text: Text, tokenizer: Tokenizer) -> Stream:
-    """Encode the documents of one split as one row of token ids; if ``text.closed``, a border token follows each
-    document.
+    """Encode the documents of one split as one row of token ids; if ``text.closed``, a border token (the token between
+    documents) follows each document.
 
     >>> row = stream(Text.of("ab--c", "--"), tokenizers.Bytes())
     >>> row.tokens.tolist(), row.starts.tolist(), row.words, row.bytes

@@ -30,7 +30,9 @@ _AT_ONCE = 64
 
 
 class Tokenizer(ABC):
-    """The base class of tokenizers, which convert text to token ids and back."""
+    """The base class of tokenizers, which convert text to token ids and back. The border token, which stands for no
+    text, separates documents.
+    """
 
     level: Level
     size: int

@@ -22,10 +22,11 @@ class WindowTask(Task):
     """The base class of forecasting tasks: from ``window`` rows of a series, predict some of its columns in the next
     ``horizon`` rows.
 
-    Inputs are (B, window, d) and targets (B, horizon · k). The splits follow one another in time. Every column is
-    standardized by the mean and standard deviation of the training rows, and scores are of standardized values, as
-    usual in the literature. A window of the validation or test split may begin before the split; only the rows that are
-    forecast must belong to the split. The output lists all columns of the first step, then of the second, and so on.
+    For a series with d columns, of which k are predicted, inputs are (B, window, d) and targets (B, horizon · k). The
+    splits follow one another in time. Every column is standardized by the mean and standard deviation of the training
+    rows, and scores are of standardized values, as usual in the literature. A window of the validation or test split
+    may begin before the split; only the rows that are forecast must belong to the split. The output lists all predicted
+    columns of the first step, then of the second step, and so on.
     """
 
     def _slide(
@@ -129,6 +130,8 @@ class WindowTask(Task):
         return self._rows(split, indices, steps)[..., self._tensors["targets"]]
 
     def _rows(self, split: Split, indices: Tensor, steps: Tensor) -> Tensor:
-        """Return the rows of the series at the given steps of each window (B, steps, columns)."""
+        """Return the rows (B, steps, columns) of the series at the given steps, counted from the start of each
+        window.
+        """
         first = (indices + self._first[split]).to(self.device, non_blocking=True)
         return self._tensors["series"][first[:, None] + steps]
