@@ -92,9 +92,10 @@ def _lines(text: str) -> list[str]:
 
 
 def without_comments(text: str) -> str:
-    """Replace comment lines at the start of a text, which begin with "#" or Excel's "sep=", by blank lines.
+    """Replace the comment lines at the start of a text by blank lines. A comment line begins with "#" or, in files
+    written by Excel, with "sep=".
 
-    The last of these lines is kept if it has as many cells as the line after it, because it then holds column names.
+    The last comment line is kept if it has as many cells as the line after it, because it then holds column names.
 
     >>> without_comments("# station 7\\nx,y\\n1,2"), without_comments("# x,y\\n1,2")
     ('\\nx,y\\n1,2', '# x,y\\n1,2')
@@ -111,9 +112,11 @@ def without_comments(text: str) -> str:
 
 
 def separator_of(text: str) -> str | None:
-    """Return the character (one of ; tab | ,) that occurs equally often in every line and so separates cells, or None.
+    """Return the character that separates cells (one of ; tab | ,), or None if there is none.
 
-    A line may end with an extra separator. A comma is a separator only if no other character is.
+    A separator occurs equally often in every line, except that a line may end with an extra separator. A comma is a
+    separator only if no other character is. If lines above the table or broken lines prevent a decision, the separator
+    of the table is returned, or else the most frequent of these characters in the first line.
 
     >>> separator_of("a;b\\n1,5;2"), separator_of("a,b\\n1,2,\\n"), separator_of("load\\n1,5")
     (';', ',', None)
@@ -235,8 +238,8 @@ def _is_word(cell: str) -> bool:
 def split(text: str, separator: str | None, most: int | None = None) -> list[tuple[int, list[str]]]:
     """Split a text into lines and lines into cells; return the line number and cells of every line that is not blank.
 
-    Numbers start at 1. At most ``most`` lines are returned. A text that is not valid CSV raises csv.Error. Without a
-    separator, a line is one cell. Lines at the end whose cells are all empty are left out.
+    Line numbers start at 1. At most ``most`` lines are returned. A text that is not valid CSV raises csv.Error. Without
+    a separator, a line is one cell. Lines at the end whose cells are all empty are left out.
     """
     reader = csv.reader(_lines(text), delimiter=separator or "\0", strict=True, skipinitialspace=True)
     try:
@@ -250,10 +253,10 @@ def split(text: str, separator: str | None, most: int | None = None) -> list[tup
 
 
 def _tidy(cell: str, separator: str | None) -> str:
-    """Return a cell without surrounding spaces; from a number, also remove signs of units and thousands separators.
+    """Return a cell without surrounding spaces; from a number, also remove signs of units such as % and $, and spaces
+    between thousands.
 
-    A space between digits separates thousands only in a file with a separator; otherwise it may be the separator
-    itself.
+    In a file without a separator of cells, spaces between digits are kept, because they may separate cells.
 
     >>> _tidy(" 1 234,5 ", ";"), _tidy("12.5 %", ","), _tidy("$1,200", ";"), _tidy("1 234", None), _tidy("3 men", ";")
     ('1234,5', '12.5', '1,200', '1 234', '3 men')

@@ -28,7 +28,9 @@ def packed(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def save(path: str | os.PathLike[str], tensors: Mapping[str, Tensor], content: str = "") -> str:
-    """Write packed tensors and a text to a ``.safetensors`` file, with their SHA-256; return the SHA-256."""
+    """Write a text, and tensors that :func:`packed` returned, to a ``.safetensors`` file with a SHA-256 of both; return
+    the SHA-256.
+    """
     from safetensors.torch import save_file
 
     seal = digest(content, tensors)

@@ -41,7 +41,8 @@ def run(options: Options) -> None:
 
 def one_case(steps: int, dtype: str, decay: str, device: str) -> list[Row]:
     """Measure the errors of the states of one case and, if the sequence is not too long for the reference, the errors
-    of the gradients.
+    of the gradients. There is one decay for each channel (``decay="channel"``) or for each step and channel
+    (``"step"``).
     """
     torch.manual_seed(0)
     kind = getattr(torch, dtype)

@@ -65,7 +65,8 @@ def one_case(
 
 def draw(size: tuple[int, ...], dtype: str, decay: str) -> scan_peers.Inputs:
     """Draw random inputs: decays with a modulus from 0.5 to 0.999, which have any phase if they are complex; and a
-    normally distributed drive x and output gradient.
+    normally distributed drive x and output gradient. There is one decay for each channel (``decay="channel"``) or for
+    each step and channel (``"step"``).
     """
     torch.manual_seed(0)
     kind = getattr(torch, dtype)

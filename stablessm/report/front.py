@@ -45,7 +45,9 @@ def front(collection: Collection, anchors: Mapping[Record, str]) -> Html:
 
 
 def navigation(collection: Collection, anchors: Mapping[Record, str]) -> Html:
-    """Return the table of contents as HTML: one line per run, grouped by experiment id."""
+    """Return the table of contents as HTML: one line per run, grouped by experiment id. ``anchors`` maps each run to
+    the id of its section, to which the line links.
+    """
     chosen = set(collection.front)
     lines = []
     for run in collection.runs:
@@ -103,8 +105,8 @@ def _weaker(run: Record) -> Html | None:
 
 
 def _caveat(run: Record, anchor: str) -> Html | None:
-    """Return a link to the section on how a run differs from the paper; the text of this section is the tooltip of the
-    link. Return None if the run has no such section.
+    """Return a link to the text on how a run differs from the paper; the text is also the tooltip of the link. Return
+    None if the run has no such text. ``anchor`` is the id of the section on the run.
     """
     if not run.deviations:
         return None
@@ -112,7 +114,9 @@ def _caveat(run: Record, anchor: str) -> Html | None:
 
 
 def _card(run: Record, anchor: str) -> Html:
-    """Return HTML for a thumbnail that links to a run; a script draws the first figure of the run in it."""
+    """Return HTML for a thumbnail that links to the section of a run, whose id is ``anchor``. A script draws the first
+    figure of the run in the thumbnail.
+    """
     image = element("span", data_figure=f"{anchor}.1-data", data_thumbnail=True) if run.figures else None
     return element(
         "a",

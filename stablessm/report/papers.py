@@ -87,7 +87,7 @@ def paper_of(run: Record) -> str:
 
 def summaries(runs: Sequence[Record], anchors: Mapping[Record, str]) -> Html | None:
     """Return one summary for each paper that has runs: the number of claims with each verdict, the main finding and one
-    figure.
+    figure. ``anchors`` maps each run to the id of its section.
     """
     articles = []
     for paper in PAPERS:

@@ -1,5 +1,8 @@
 """Reconstructs images from the last state of a linear recurrence that has read their pixels one by one; shared by
 figures 2 to 5 of LRU-UA.
+
+In the functions below, ``placement`` says where the eigenvalues are (a ring, roots of unity, or optimized), ``solver``
+is a key of ``SOLVERS``, and ``found`` holds the arrays that :func:`measured` returns.
 """
 
 from __future__ import annotations
@@ -212,7 +215,7 @@ def reach(config: DigitsConfig, stages: Stages, found: Mapping[str, np.ndarray],
 
 def digit_rows(config: DigitsConfig, stages: Stages, title: str, cases: Mapping[str, Case]) -> ImageGrid:
     """Return a grid of images: the original images in the top row, and below them one row of reconstructed images for
-    each case.
+    each case. ``cases`` maps labels to cases: tuples (placement, state size, solver).
     """
     rows = {"original": seen(stages)["shown"]}
     for label, (placement, size, solver) in cases.items():
@@ -222,7 +225,9 @@ def digit_rows(config: DigitsConfig, stages: Stages, title: str, cases: Mapping[
 
 
 def position_panel(config: DigitsConfig, stages: Stages, cases: Mapping[str, Case]) -> Panel:
-    """Return a panel of the mean square error of the reconstruction against the position in the sequence."""
+    """Return a panel of the mean square error of the reconstruction against the position in the sequence. ``cases``
+    maps the labels of the lines to cases: tuples (placement, state size, solver).
+    """
     x = range(1, config.length + 1)
     lines = [
         Series(label, x, measured(stages, placement, size)["by position"][INDEX[solver]])

@@ -141,7 +141,9 @@ def named(layers: int) -> str:
 
 
 def reaches(scores: tables.Scores, data: str, published: float) -> Claim:
-    """Return a claim with its verdict: the map ``best`` reaches the published accuracy."""
+    """Return a claim with its verdict: the map ``best`` reaches the published accuracy. ``data`` names the images and
+    the number of layers.
+    """
     name = scores.best()
     found = 100 * scores.of(name)
     return Claim(
@@ -156,7 +158,7 @@ def reaches(scores: tables.Scores, data: str, published: float) -> Claim:
 
 def order(scores: tables.Scores, depth: str, published: Mapping[str, float], most: float) -> Claim:
     """Return a claim with its verdict: the map ``best`` is more accurate than exp, and exp is more accurate than
-    softplus.
+    softplus. A difference of up to ``most`` standard errors is a tie. ``depth`` is the number of layers as text.
     """
     ranks = [scores.best(), *scores.named(("exp", "softplus"))]
     gaps, errors = zip(*(ahead(scores.of(a), scores.of(b)) for a, b in pairwise(ranks)), strict=True)
@@ -183,7 +185,8 @@ def ahead(first: np.ndarray, second: np.ndarray) -> tuple[float, float]:
 
 def diverges(scores: tables.Scores, depth: str, scheme: str, published: float, least: float) -> Claim:
     """Return a claim with its verdict: training with the direct map fails. ``scheme`` selects the initial eigenvalues:
-    stable ones, or the unstable ones in the code of the authors.
+    stable eigenvalues, or the unstable eigenvalues in the code of the authors. A training fails if the test accuracy is
+    below ``least``. ``depth`` is the number of layers as text.
     """
     test = scores.arrays["test"][scores.grid.schemes.index(scheme)]
     lost, failed = scores.diverged(scheme), test < least
@@ -203,7 +206,10 @@ def diverges(scores: tables.Scores, depth: str, scheme: str, published: float, l
 
 
 def survives(scores: tables.Scores, depth: str, most: float) -> Claim:
-    """Return a claim, with its verdict, that compares the accuracies of the maps at the largest learning rate."""
+    """Return a claim with its verdict: at the largest learning rate, training with the map ``best`` does not diverge,
+    and ``best`` is more accurate than all other maps. A difference of up to ``most`` standard errors is a tie.
+    ``depth`` is the number of layers as text.
+    """
     last = len(scores.grid.rates) - 1
     found = {scheme: scores.of(scheme, last) for scheme in scores.grid.schemes}
     best = max(scores.named(tables.BEST), key=lambda scheme: found[scheme].mean())

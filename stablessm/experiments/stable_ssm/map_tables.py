@@ -228,7 +228,8 @@ def losses(scores: Scores, title: str) -> Panel:
 
 def ahead_in_columns(scores: Scores, first: Sequence[str], others: Sequence[str], paper: str, errors: float) -> Claim:
     """Return a claim with its verdict: in all columns of the table (accuracies and losses in training and test), each
-    scheme in ``first`` is better than every scheme in ``others`` by at least ``errors`` standard errors.
+    scheme in ``first`` is better than every scheme in ``others`` by more than ``errors`` standard errors. ``paper`` is
+    the statement of the paper.
     """
     found = {scheme: scores.columns(scheme) for scheme in (*first, *others)}
     pairs = [

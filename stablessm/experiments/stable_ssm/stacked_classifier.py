@@ -123,8 +123,8 @@ class StackedClassifier:
         return {name: part.unflatten(1, shape) for (name, shape), part in zip(self.shapes.items(), parts, strict=True)}
 
     def _encoded(self, w: Mapping[str, Tensor], x: Tensor) -> Tensor:
-        """Encode the inputs and return (B, T, M, H). Tokens are encoded by a matrix product of one-hot vectors, so that
-        gradients are summed in a fixed order.
+        """Encode the inputs of all M models as H channels each, and return (B, T, M, H). Tokens are encoded by a matrix
+        product with one-hot vectors, so that gradients are summed in a fixed order.
         """
         table = w["body.encoder.weight"]
         if not x.is_floating_point():
@@ -197,7 +197,9 @@ class StackedClassifier:
         return y.unflatten(2, x.shape[2:])
 
     def _linear(self, w: Mapping[str, Tensor], x: Tensor) -> Tensor:
-        """Apply a linear map to x (B, T, M, H), with one matrix for each of the M models; return (B, T, M, K)."""
+        """Apply a linear map with K outputs to x (B, T, M, H), with one matrix for each of the M models; return (B, T,
+        M, K).
+        """
         weight = w["weight"].to(self._dtype or w["weight"].dtype)
         rows = x.flatten(0, 1).transpose(0, 1).to(weight.dtype)
         product = (rows @ weight.mT).to(w["bias"].dtype) + w["bias"][:, None]

@@ -1,6 +1,9 @@
 """Trains networks of three kinds on the same targets and compares their errors. The mixers of the networks are
 attention, gated recurrences or linear recurrences. All networks have about the same number of parameters and training
 steps.
+
+In the functions below, ``kind`` is the name of a target, and ``found`` holds the results of :func:`measured` for each
+pair (mixer, target).
 """
 
 from __future__ import annotations

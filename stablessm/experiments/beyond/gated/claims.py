@@ -53,7 +53,8 @@ def survived(config: Any, found: dict[str, np.ndarray]) -> np.ndarray:
 
 def _told(config: Any, edges: dict[str, np.ndarray]) -> str:
     """Return as text, for each map, the largest learning rate up to which no training failed. The text gives the median
-    and the range over the seeds.
+    and the range over the seeds. ``edges`` maps each map to an array (seeds,): the number of learning rates up to the
+    first failure.
     """
     rates = (0.0, *config.rates)
     parts = []
@@ -94,7 +95,7 @@ def _best(config: Any, stable: list[str], edges: dict[str, dict[str, np.ndarray]
 
 def _losses(config: Any, task: str, stable: list[str], found: dict[str, dict[str, np.ndarray]]) -> Claim:
     """Return a claim with its verdict: each stable map, at its own best learning rate, has about the same test loss as
-    the map with the smallest test loss.
+    the map with the smallest test loss. ``found`` holds the results of :func:`_table` for each map.
     """
     losses = {}
     for map, table in found.items():
@@ -112,7 +113,8 @@ def _losses(config: Any, task: str, stable: list[str], found: dict[str, dict[str
 
 def _unstable(config: Any, tables: dict[str, dict[str, dict[str, np.ndarray]]]) -> Claim:
     """Return a claim with its verdict: if training with the direct map fails, the reason is in most cases that the
-    recurrence has become unstable, which means that its largest eigenvalue λ is positive.
+    recurrence has become unstable, which means that its largest eigenvalue λ is positive. ``tables`` holds the results
+    of :func:`_table` for each task and map.
     """
     failed = [(row["direct"]["largest"], ~survived(config, row["direct"])) for row in tables.values()]
     count = sum(int(lost.sum()) for _, lost in failed)

@@ -71,6 +71,8 @@ def family(config: LemmaConfig, seed: int) -> Callable[[np.ndarray, int], np.nda
 def mapped(config: LemmaConfig, run: Run, form: str) -> Mapping[str, np.ndarray]:
     """Measure the map that interpolates between the maps T_k.
 
+    ``form`` selects the equation as ``printed`` or as ``corrected``.
+
     Return three arrays: ``whole``, the relative error at whole positions t = k, where the map should equal
     T_k; ``change``, the largest change when t increases by h, for each h in ``steps``; and ``causal``, the largest
     change when only inputs after t are replaced. For figures, also return the first output of the first seed on a grid
@@ -115,7 +117,7 @@ def clock(config: LemmaConfig, run: Run) -> Mapping[str, np.ndarray]:
 @stage("reconstruction-{form}", over=lambda config: FORMS)
 def reconstruction(config: LemmaConfig, run: Run, form: str) -> Mapping[str, np.ndarray]:
     """Reconstruct the first k inputs from the state after step k, and return the relative errors (seeds, length). The
-    position k is not given; :func:`clock` recovers it.
+    position k is not given; :func:`clock` recovers it. ``form`` selects the equation as ``printed`` or ``corrected``.
     """
     psi = haar(config.length, config.functions).numpy()
     positions = clock(run)["positions"]

@@ -1,5 +1,8 @@
 """The claims of ``su-conv``: proposition 3.2 and remark 3.3 of SSM-UA, theorem A.3 of IAT, and a comparison with
 trained models.
+
+In the functions below, ``orders``, ``tolerances`` and ``rates`` hold for each kernel the results of the stages
+``by_order``, ``by_tolerance`` and ``rate``.
 """
 
 from __future__ import annotations

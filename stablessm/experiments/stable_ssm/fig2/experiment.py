@@ -62,8 +62,8 @@ def measured(config: ScaleConfig, run: Run, time: Time) -> Mapping[str, Tensor]:
 
 
 def ratios(f: reparam.Reparameterization, w: Tensor) -> Tensor:
-    """Return G(w)/|w| in two versions, (2, n): with G as this library derives it, and with G as published. NaN where
-    the eigenvalue λ is unstable or the map is constant.
+    """Return G(w)/|w| (gradient scale over weight) in two versions, (2, weights): with G as this library derives it,
+    and with G as published. The ratio is NaN where the eigenvalue λ is unstable or the map is constant.
     """
     scales = torch.stack([f.gradient_scale(w), f.gradient_scale_published(w)]) / w.abs()
     return torch.where((f.distance(w) > 0) & (scales > 0), scales, torch.nan)

@@ -1,4 +1,8 @@
-"""Trains language models with each map at four learning rates."""
+"""Trains language models with each map at four learning rates.
+
+In the functions below, ``ends`` holds the final losses and ``unrest`` the instabilities of the trainings, by learning
+rate and map; ``rivals`` are the maps that the paper compares with ``best``; and ``limits`` are thresholds.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +20,7 @@ from stablessm.experiments.stable_ssm.language_stability import Instability, Lim
 from stablessm.experiments.stable_ssm.language_study import PAPERS, StudyConfig
 
 Ends: TypeAlias = dict[float, dict[str, float]]
-"""Final losses, by rate and map."""
+"""Final losses, by learning rate and map."""
 Unrest: TypeAlias = dict[float, dict[str, Instability]]
 
 RIVALS = ("direct", "relu", "exp", "softplus")
@@ -163,7 +167,7 @@ def lost(config: StudyConfig, stages: Stages) -> str:
 
 def counted(limits: Limits, unrest: Unrest, rivals: list[str], diverged: str) -> Claim:
     """Return a claim with its verdict: over all learning rates, training with the map ``best`` diverges least often and
-    has the fewest loss spikes.
+    has the fewest loss spikes. ``diverged`` is the text that :func:`lost` returns.
     """
     total = {
         scheme: tuple(sum(getattr(told[scheme], key) for told in unrest.values()) for key in ("diverged", "spikes"))

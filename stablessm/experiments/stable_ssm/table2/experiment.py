@@ -68,7 +68,8 @@ def claims(config: StudyConfig, stages: Stages) -> Claims:
 
 def ahead(losses: dict[str, dict[str, float]], config: StudyConfig, known: list[str]) -> Claim:
     """Return the claim in the caption of table 2 of StableSSM with its verdict: language models with stable maps have
-    lower losses than language models with the direct map.
+    lower losses than language models with the direct map. ``losses`` is the result of :func:`table`, and ``known`` are
+    the maps of the settings for which the paper gives a perplexity.
     """
     stable, clear = [scheme for scheme in known if scheme != "direct"], config.limits.clear
     held = [found[scheme] < found["direct"] - clear for found in losses.values() for scheme in stable]
@@ -87,7 +88,8 @@ def ahead(losses: dict[str, dict[str, float]], config: StudyConfig, known: list[
 
 def order(losses: dict[str, float], config: StudyConfig, part: str, known: list[str]) -> Claim:
     """Return a claim with its verdict: sorted by loss, the maps are in the order of the paper: softplus, exp, ``best``,
-    direct.
+    direct. ``losses`` are the losses on one split, ``part``; ``known`` are the maps of the settings that are also in
+    the paper, in the order of the paper.
     """
     gaps, clear = [_minus(losses[after], losses[before]) for before, after in pairwise(known)], config.limits.clear
     found = {scheme: perplexity(losses[scheme]) for scheme in sorted(losses, key=lambda scheme: losses[scheme])}

@@ -155,7 +155,8 @@ Trainings = Mapping[tuple[int, str, int], Mapping[str, np.ndarray]]
 
 def started(config: Config, found: Trainings, schemes: list[str]) -> Claim:
     """Return a claim with its verdict: before training, all models have the loss of a uniform guess, and the first
-    update does not raise the loss of any model.
+    update does not raise the loss of any model. ``found`` holds the results for each triple (number of warm-up steps,
+    map, seed); ``schemes`` are the maps.
     """
     uniform = float(np.log(config.vocabulary))
     off = {key: abs(float(cell["losses"][0]) - uniform) for key, cell in found.items()}
