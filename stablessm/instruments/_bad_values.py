@@ -47,7 +47,8 @@ def is_mask(path: str, tensor: Tensor) -> bool:
 def first_bad(bad: Tensor, order: Order, latest: bool) -> tuple[int, ...]:
     """Return the index of the first True entry of a mask.
 
-    In a sequence, this is an entry of the earliest time step with a True entry, or of the latest if ``latest`` is True.
+    ``order`` names the first axis of a sequence, "batch" or "time"; None stands for any other tensor. In a sequence,
+    the entry is taken from the earliest time step with a True entry, or from the latest if ``latest`` is True.
     """
     if order is None:
         return _unravel(bad)

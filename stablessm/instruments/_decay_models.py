@@ -75,7 +75,7 @@ class Fit:
         return math.sqrt(self.cost / self.n)
 
     def half_width(self, parameter: int) -> float:
-        """Return half of the width of the 95 % confidence interval of a parameter."""
+        """Return half of the width of the 95 % confidence interval of the parameter with the given index."""
         return 2 * float(self.error[parameter]) * max(1.0, math.sqrt(self.cost / max(self.n - len(LAWS[self.law]), 1)))
 
     def log_main(self, s: float) -> float:
@@ -87,7 +87,7 @@ class Fit:
 def fit_laws(windows: list[Points]) -> list[dict[LawName, Fit]]:
     """Fit all laws of decay to several windows of a curve; return, for each window, the best fit of each law.
 
-    For a window with few points, laws with as many parameters or more are left out.
+    A law is left out for a window that has no more points than the law has parameters.
     """
     rows: list[tuple[int, LawName]] = []
     starts: list[np.ndarray] = []
@@ -120,7 +120,13 @@ def _minimize(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Fit many laws of decay to windows of curves, all in one batch, by the Levenberg-Marquardt method.
 
-    Returns parameters, standard errors, costs and root mean square residuals.
+    Row i of every array belongs to fit i. Returns parameters, standard errors, costs and root mean square residuals.
+
+    Args:
+        theta: initial values of the seven parameters (fits, 7).
+        sign: sign (±1) of the second term of the law (fits,).
+        free: 1 for a parameter that is fitted, 0 for a parameter that is fixed (fits, 7).
+        s, y, weight: times, logarithms of the curve and weights of the points (fits, points).
     """
     low, high = np.full(theta.shape, -np.inf), np.full(theta.shape, np.inf)
     low[:, G], high[:, G] = np.log(_NARROWEST * np.where(s > 0, s, np.inf).min(1)), _WIDEST
@@ -162,7 +168,8 @@ def _minimize(
 def _residual(theta: np.ndarray, sign: np.ndarray, s: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the residuals of laws of decay, and the derivatives of the residuals with respect to all seven parameters.
 
-    A residual is the logarithm of the law minus the logarithm y of the curve.
+    A residual is the logarithm of the law minus the logarithm y of the curve. ``theta`` holds the seven parameters of
+    each law, and ``sign`` the sign (±1) of its second term.
     """
     a, p, g, b, q, c, d = (theta[:, parameter, None] for parameter in range(7))
     shift, log_s = np.exp(g), np.log(np.maximum(s, 1e-12))
@@ -190,7 +197,8 @@ def _residual(theta: np.ndarray, sign: np.ndarray, s: np.ndarray, y: np.ndarray)
 def _starts(free: tuple[int, ...], window: Points) -> Iterator[np.ndarray]:
     """Yield starting values for the fit of a law of decay, as arrays of eight numbers.
 
-    These are the seven parameters, and the sign (±1) of the second term of the law.
+    These are the seven parameters, and the sign (±1) of the second term of the law. ``free`` holds the indices of the
+    parameters that the law fits.
     """
     s, y, weight = window.s, window.y, window.weight
     main = tuple(parameter for parameter in free if parameter < C)
@@ -221,7 +229,8 @@ def _starts(free: tuple[int, ...], window: Points) -> Iterator[np.ndarray]:
 def _single(main: tuple[int, ...], s: np.ndarray, y: np.ndarray, weight: np.ndarray, zooms: int = 1) -> np.ndarray:
     """Fit a law of decay with one term; return its parameters, and 1 for the sign of the absent second term.
 
-    The nonlinear parameter is searched on a grid. At each grid point, the other parameters are fitted linearly.
+    ``main`` holds the indices of the parameters to fit. The nonlinear parameter, if there is one, is searched on
+    ``zooms`` grids, each finer than the one before. At each grid point, the other parameters are fitted linearly.
     """
     theta = np.array([ABSENT, 0.0, 0.0, 0.0, 0.0, ABSENT, 0.0, 1.0])
     low, high = math.log(1e-3 * s[s > 0].min()), math.log(3.0)

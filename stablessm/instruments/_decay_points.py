@@ -41,8 +41,9 @@ class Points:
 @final
 @dataclass(frozen=True)
 class Windows:
-    """Four windows of a measured curve, each reduced to points; they start later and later, and all end at the same
-    time.
+    """Four windows of a measured curve, each reduced to points.
+
+    Each window starts later than the window before, and all windows end at the same time.
     """
 
     points: list[Points]
@@ -133,7 +134,10 @@ def windows(time: np.ndarray, value: np.ndarray, offset: float, level: float) ->
 
 
 def _falling(time: np.ndarray, envelope: np.ndarray, origin: float, unit: float) -> Points:
-    """Return the points of the envelope of a curve, from its maximum to its end."""
+    """Return the envelope of a curve, from the maximum of the curve on, as :class:`Points`.
+
+    ``envelope`` holds the logarithms of the envelope, and ``origin`` and ``unit`` define the time scale of the points.
+    """
     top = after_last(envelope == envelope[0]) - 1
     return Points((time[top:] - origin) / unit, envelope[top:], np.ones(len(time) - top))
 
@@ -172,7 +176,11 @@ def _is_white(y: np.ndarray) -> bool:
 
 
 def _crests(y: np.ndarray, dip: float) -> tuple[np.ndarray | None, float]:
-    """Return the indices of the crests of a wave and the error of their heights; (None, 0) if y has no regular wave."""
+    """Return the indices of the crests of the waves in y, the logarithm of a curve, and the error of their heights.
+
+    A crest is a maximum that stands out by at least ``dip``. Samples more than two periods away from all crests are
+    also included. Returns (None, 0) if there are too few crests.
+    """
     from scipy.signal import find_peaks
 
     peaks = find_peaks(y, prominence=dip)[0]
@@ -188,7 +196,10 @@ def _crests(y: np.ndarray, dip: float) -> tuple[np.ndarray | None, float]:
 
 
 def _after_dips(y: np.ndarray, dip: float) -> int:
-    """Return the index of the first sample after the last dip in the logarithm y of a curve; 0 without a dip."""
+    """Return the index of the first sample after the last dip in the logarithm y of a curve; 0 without a dip.
+
+    ``dip`` is the smallest depth of a dip.
+    """
     from scipy.signal import find_peaks
 
     dips = find_peaks(-y, prominence=dip)[0]
@@ -198,8 +209,9 @@ def _after_dips(y: np.ndarray, dip: float) -> int:
 def _blocks(s: np.ndarray, y: np.ndarray, sigma: float, floor: np.ndarray) -> Points:
     """Replace samples by the means of blocks of consecutive samples; return the means as points.
 
-    Half of the edges are evenly spaced in time, for exponential laws, and half in log time, for power laws. Each
+    Half of the block edges are evenly spaced in time, for exponential laws, and half in log time, for power laws. Each
     mean covers only the middle of its block, so that the curvature of y changes the mean by at most the noise.
+    ``sigma`` is the standard deviation of the noise of y, and ``floor`` holds the errors of y from the noise floor.
     """
     n = len(s)
     if n <= 2 * _BLOCKS:

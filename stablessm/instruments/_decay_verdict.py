@@ -82,7 +82,11 @@ class Verdict:
 
 
 def decide(seen: Windows, margin: float, log_negligible: float) -> Verdict:
-    """Decide which kind of decay a curve has; constant levels below ``log_negligible`` count as noise floors."""
+    """Decide which kind of decay a curve has, given its windows ``seen``.
+
+    ``margin`` is the smallest evidence that decides, as a log likelihood ratio. A constant level whose logarithm is
+    below ``log_negligible`` counts as a noise floor.
+    """
     judged = [judge(*pair, log_negligible) for pair in zip(fit_laws(seen.points), seen.points, strict=True)]
     first = next((i for i, each in enumerate(judged) if each.followed), None) if seen.smooth else None
     if first is None:
@@ -140,9 +144,11 @@ def _followed(judged: list[Judgment], first: int, margin: float, seen: Windows) 
 
 
 def _claim(kind: Kind, best: Fit, judged: list[Judgment], comparison: str, evidence: float, seen: Windows) -> Verdict:
-    """Return a verdict with the given kind of decay and an interval, or ``undecided`` if the last windows disagree.
+    """Return a verdict with the given kind of decay and an interval of the rate, exponent or stretch.
 
-    The interval is widened on both sides, because the rate may still change after the end of the curve.
+    The interval covers all laws of this kind that fit about as well in the last two windows. If the interval is wider
+    than the value itself, the verdict is ``undecided``. Otherwise the interval is widened on both sides, because the
+    rate may still change after the end of the curve. ``comparison`` is the second half of the reason.
     """
     value, half = parameter(kind, best)
     spans = [(value - half, value + half)]
@@ -210,8 +216,10 @@ def _by_envelope(seen: Windows, undecided: Verdict, least: float) -> Verdict:
     ``undecided``.
 
     Straight lines are fitted to the logarithm of the whole envelope, of its last three quarters and of its last half.
-    The rate is the slope of the first line if the curve has waves, otherwise of the last. The interval of the rate
-    contains all three slopes and a continuation of their trend, and is widened by the uncertainty from waves.
+    The rate is the slope of the first line if the curve has waves, otherwise the slope of the last line. The interval
+    of the rate contains all three slopes and a continuation of their trend. It is widened by the uncertainty from
+    waves.
+    ``least`` is the smallest ratio of the decay rates of two halves (:func:`_evenness`) that counts as constant.
     """
     s, y = seen.envelope.s, seen.envelope.y
     span = float(s[-1] - s[0])
@@ -284,9 +292,10 @@ def _evenness(window: Points) -> float:
 
 
 def _rests(last: Judgment, noisy: bool) -> bool:
-    """Return True if the second half of the last window is flat, or if its last value is almost its largest value.
+    """Return True if the curve no longer falls at its end, from the judgment ``last`` of the last window.
 
-    If the curve is noisy, return True if the trend over the last window is flat or rises.
+    This is the case if the second half of the window is flat, or if the last value is almost the largest value of the
+    window. For a noisy curve, the trend over the whole window must be flat or rise.
     """
     window = last.window
     if noisy:

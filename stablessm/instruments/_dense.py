@@ -89,11 +89,11 @@ def _smallest(W: Tensor, z: Tensor) -> float:
 
 
 def _crossings(W: Tensor, level: float, time: Time) -> tuple[Tensor, Tensor]:
-    """Return tensors α and β such that the numbers z = α/β include all z for which ``level`` is a singular value of
-    zI - W.
+    """Return tensors α and β whose fractions z = α/β include all points z of the stability boundary at which ``level``
+    is a singular value of zI - W.
 
-    Only points z on the stability boundary are meant. The numbers are the eigenvalues of a problem that follows from
-    (zI - W) v = level u and (zI - W)* u = level v, with z* = -z on the imaginary axis and z* = 1/z on the unit circle.
+    The fractions are the eigenvalues of a problem that follows from (zI - W) v = level u and (zI - W)* u = level v,
+    with z* = -z on the imaginary axis and z* = 1/z on the unit circle.
     """
     one, none = torch.eye(len(W), dtype=W.dtype), torch.zeros_like(W)
     shift = level * one
@@ -113,7 +113,8 @@ def _points(alpha: Tensor, beta: Tensor, time: Time, *, real: bool) -> Tensor:
 
     Only the 64 fractions nearest to the boundary are used, or all fractions on the boundary if there are more. They are
     used at any distance from the boundary, because rounding moves a double eigenvalue off the boundary by √eps or more:
-    a false point costs only one evaluation, but a missing point would invalidate the guarantee.
+    a false point costs only one evaluation, but a missing point would invalidate the guarantee. For a real matrix W
+    (``real``), points below the real axis are left out, because σ_min(zI - W) is the same at z and at its conjugate.
     """
     if time == "continuous":
         off, along = alpha.real.abs(), alpha.imag

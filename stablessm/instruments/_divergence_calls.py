@@ -42,9 +42,10 @@ class Seen:
 
 
 def sequence_first(tensors: Iterable[tuple[str, Tensor]], module: nn.Module) -> Iterator[tuple[str, Tensor, Order]]:
-    """Yield (path, tensor, order of axes) for the given tensors of a module.
+    """Yield (path, tensor, order) for the given tensors of a module.
 
-    The first tensor counts as a sequence if it has three dimensions. The order is None for all other tensors.
+    The first tensor counts as a sequence if it has three dimensions. Its order is then the name of its first axis,
+    "batch" or "time". The order of all other tensors is None.
     """
     first: Order = "time" if getattr(module, "batch_first", True) is False else "batch"
     for i, (path, tensor) in enumerate(tensors):

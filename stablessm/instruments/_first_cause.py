@@ -102,8 +102,8 @@ def unstable_weight(
     """Return the name and the spectral radius of an unstable recurrent matrix of a module.
 
     This is the recurrent matrix with the largest spectral radius; None if all spectral radii are at most 1. A square
-    matrix counts as recurrent if its name begins with ``weight_hh``, if its address is in ``often``, or if the module
-    ran repeatedly in one pass (``repeated``).
+    matrix counts as recurrent if its name begins with ``weight_hh``, if its memory address is in ``often`` (matrices
+    that were multiplied many times), or if the module ran repeatedly in one pass (``repeated``).
     """
     found = {}
     for name, weight in module.named_parameters(recurse=False):

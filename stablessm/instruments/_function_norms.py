@@ -68,7 +68,10 @@ class KernelDistance:
 
 
 def kernel_distance(model: nn.Module, target: Any, horizon: int, dt: float, like: Tensor) -> KernelDistance:
-    """Create the :class:`KernelDistance` between a model and a target over ``horizon`` time steps of length ``dt``."""
+    """Create the :class:`KernelDistance` between a model and a target over ``horizon`` time steps of length ``dt``.
+
+    ``like`` is a weight of the model, which determines dtype and device.
+    """
     for name, owner in (("model", model), ("target", target)):
         if not callable(getattr(owner, "kernel", None)):
             raise ArgumentError(name, "a kernel(times) method (norm 'kernel_l1' is for linear maps)", quoted(owner))
@@ -142,7 +145,10 @@ class OutputDistance:
 def output_distance(
     model: nn.Module, target: Any, norm: Norm, inputs: Tensor, dt: float, like: Tensor
 ) -> OutputDistance:
-    """Create the :class:`OutputDistance` between a model and a target for test inputs (B, T, d_input)."""
+    """Create the :class:`OutputDistance` between a model and a target for test inputs (B, T, d_input).
+
+    ``like`` is a weight of the model, which determines dtype and device.
+    """
     for name, owner in (("model", model), ("target", target)):
         own = None if counts_steps(owner) else getattr(owner, "dt", None)
         if isinstance(own, float | int) and own != dt:

@@ -47,7 +47,8 @@ def gain(
 ) -> Gain | None:
     """Return the gain of a linear model at the times 0, dt, …; return None if the model is not linear.
 
-    Linearity is tested with inputs up to the size ``reach(norm, bound)``, unless ``assume`` is True.
+    Linearity is tested with inputs up to the size ``reach(norm, bound)``, unless ``assume`` is True. ``warm_up`` is the
+    number of steps without input before time 0.
     """
     size = reach(norm, bound)
     if system.pooled or not (assume or (superposes(system, size) and superposes(system, size / 100))):
@@ -106,7 +107,10 @@ def _responses(system: System, horizon: int, size: float, warm_up: int) -> Itera
 
 
 def superposes(system: System, size: float) -> bool:
-    """Return True if H(2x - 3x') = 2H(x) - 3H(x') on random inputs, after the response to zero is subtracted from H."""
+    """Return True if H(2x - 3x') = 2H(x) - 3H(x') for random inputs x and x' of the given size.
+
+    H is the system, from whose outputs its outputs for zero input are subtracted.
+    """
     generator = torch.Generator().manual_seed(0)
     pair = torch.randn(2, 32, system.d_input, generator=generator, dtype=torch.float64) * size
     x = torch.stack([torch.zeros_like(pair[0]), pair[0], pair[1], 2 * pair[0] - 3 * pair[1]])

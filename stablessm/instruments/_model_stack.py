@@ -60,7 +60,8 @@ class Stack:
     def values(self, models: Weights, which: Tensor) -> Tensor:
         """Return the distances (P,) of P perturbed models from the target.
 
-        ``which`` (P,) holds, for each perturbed model, the index of the model in the stack of which it is a copy.
+        ``models`` holds the weights of the perturbed models. Perturbed model i is a copy of model ``which[i]`` of the
+        stack.
         """
         models = models | {name: w[which] for name, w in self.fixed.items()}
         if self.vectorized:

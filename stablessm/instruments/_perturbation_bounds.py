@@ -87,10 +87,11 @@ class Modes(ABC):
 
     @abstractmethod
     def _mode_change(self, radii: Tensor, perturbed: AbstractSet[str]) -> Tensor:
-        """Return an upper bound (R, N) on the change of each of N modes when its weight changes by at most each of R
-        radii.
+        """Return an upper bound (R, N) on the change of each of N modes, for each of R radii.
 
-        The change is Σ_k q_k |m̃_n(t_k) - m_n(t_k)|. The bound is ∞ where the model would overflow.
+        The weight of a mode changes by at most the radius, and ``perturbed`` holds the names of the parameters that
+        change. The change of mode n is Σ_k q_k |m̃_n(t_k) - m_n(t_k)|, where m̃_n is the mode after the change and q_k
+        is the weight of time t_k. The bound is ∞ where the model would overflow.
         """
 
     def upper(self, base: float, perturbed: AbstractSet[str], ball: WeightBall, radii: np.ndarray) -> np.ndarray:
@@ -107,7 +108,7 @@ class Modes(ABC):
         return np.concatenate([self._upper(base, perturbed, ball, piece).cpu().numpy() for piece in pieces])
 
     def _upper(self, base: float, perturbed: AbstractSet[str], ball: WeightBall, radii: Tensor) -> Tensor:
-        """Compute the upper bound of the perturbation error for some of the radii, which have shape (R, 1)."""
+        """Return the results of :meth:`upper` for a part of the radii, which have shape (R, 1), as a tensor (R,)."""
         _, inputs, outputs = self.names
         readout, drive = (  # in order ∞ every entry may change by β
             norm + (math.sqrt(entries) if ball.order == math.inf else 1.0) * radii * (name in perturbed)

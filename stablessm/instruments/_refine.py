@@ -93,7 +93,7 @@ def _refine_lines(search: Search, rounds: int, samples: int) -> None:
 
 
 def _directions(search: Search, times: Tensor) -> Tensor:
-    """Return the directions (n, d_input) that the best inputs have at the largest numbers of the given times.
+    """Return the most frequent directions (n, d_input) of the best inputs at the given times.
 
     Opposite directions count as one.
     """
@@ -124,6 +124,8 @@ class Line:
     def _beside(self, largest: Tensor, count: int) -> Tensor:
         """Return new sizes next to the sizes at which the response has a local maximum: between these sizes and their
         neighbors.
+
+        ``largest`` holds the largest known response at each time, and ``count`` is about the number of new sizes.
         """
         responses = self.responses
         change = (responses[1:] - responses[:-1]) / largest
@@ -146,7 +148,9 @@ class Line:
     def _from_time_to_time(self, largest: Tensor, best: Tensor) -> Tensor:
         """Return a new size for each time at which the largest response has a dip.
 
-        It is the mean of the best sizes at the time before and at the time after.
+        ``largest`` holds the largest known response at each time, and ``best`` the index of the best size, which gave
+        this response. The new size is the mean of the best sizes at the time before and at the time after, if both have
+        the same sign.
         """
         value, size = largest.log(), self.sizes[best]
         dips = value[1:-1] < (value[:-2] + value[2:]) / 2 - FLAT / 2

@@ -59,7 +59,7 @@ def _chunks(check: Check, name: str) -> StateCase:
 
 
 def _right_padding(check: Check, name: str) -> StateCase:
-    """Test that padding on the right of prompts changes neither the outputs nor the steps after the prompts.
+    """Test that padding on the right of prompts changes neither the outputs of the prompts nor later outputs.
 
     For attention, the padding stays in the cache, where sliding windows and position biases count it; ``transformers``
     requires padding on the left before generation. A recurrent state must ignore the padding.

@@ -63,7 +63,10 @@ class Shape:
         return Feed(rows, **{"source": "state" if start else None, **options})
 
     def chunks(self, *lengths: int, how: str = "run", start: int = 0) -> Iterator[Feed]:
-        """Yield calls on consecutive chunks of the given lengths."""
+        """Yield calls on consecutive chunks of the given lengths, from step ``start`` on.
+
+        ``how`` is the method of the adapter that is called, such as ``run`` or ``step``.
+        """
         for length in lengths:
             yield self.chunk(start, start + length, how=how)
             start += length
@@ -201,7 +204,7 @@ def _beginnings(shape: Shape, row: int, lengths: list[int]) -> Iterator[tuple[in
     """Yield the steps of a row as pairs (sequence, step).
 
     The row consists of the first steps of one sequence, then the first steps of the next sequence, and so on.
-    ``lengths`` are the numbers of these steps, and repeat.
+    ``lengths`` holds the numbers of these steps; after its last entry, it is used again from its first entry.
     """
     for i in range(2 * shape.steps):
         for step in range(lengths[i % len(lengths)]):
@@ -237,7 +240,7 @@ def rollback(shape: Shape) -> list[Plan]:
 def undo(shape: Shape, record: Change, crop: Change) -> list[Plan]:
     """Return a plan that feeds one step of other inputs after a prompt, and then removes this step with ``crop``.
 
-    ``record`` prepares the state for the removal before the step.
+    Before the step, ``record`` prepares the state so that the step can be removed.
     """
     half = shape.half
     back = shape.chunk(half, half + 1, via=crop, how="step")

@@ -1,4 +1,4 @@
-"""Runs the calls of a plan, and compares the outputs of the model and of its inner modules with those of one pass."""
+"""Runs the calls of a plan, and compares the outputs of the model and its modules with their outputs in one pass."""
 
 from __future__ import annotations
 
@@ -56,10 +56,10 @@ def outputs(adapter: Stateful, x: Tensor, plan: Plan) -> Iterator[tuple[Feed, Te
 
 
 def compare(pairs: Iterator[tuple[Feed, Tensor]], whole: Tensor, tol: float) -> Difference:
-    """Return the difference between the outputs of the calls of a plan and the outputs ``whole`` (S, T, ...) of one
-    pass.
+    """Return the difference between the outputs of the calls of a plan and the outputs of one pass.
 
-    ``pairs`` are the calls with their outputs, from :func:`outputs`.
+    ``pairs`` are the calls with their outputs, from :func:`outputs`. ``whole`` (S, T, ...) holds the outputs of one
+    pass over S sequences. ``tol`` is the tolerance, relative to the largest |output|.
     """
     scale, channels = float(whole.abs().max()) or 1.0, _channel_scales(whole)
     worst, of_channel, first = 0.0, torch.zeros_like(channels, dtype=torch.float64), None
@@ -221,7 +221,7 @@ def _real(feed: Feed, given: Tensor) -> Tensor:
 
 
 def starts(feed: Feed, given: Tensor) -> Tensor:
-    """Return a mask (B, T) of the inputs of a call, which is True where a row contains the first step of a sequence."""
+    """Return a mask (B, T) for the inputs ``given`` of a call: True where a row has the first step of a sequence."""
     first = torch.zeros(given.shape[:2], dtype=torch.bool, device=given.device)
     for row, at, piece in _pieces(feed):
         first[row, at] = piece.start == 0

@@ -125,11 +125,12 @@ class Search:
             self.note += f", after {self.limit} steps {len(leaders)} of them"
 
     def _linearize(self, system: System) -> None:
-        """Measure the memory function for very small inputs by linearizing the model, and update the largest value at
-        each time.
+        """Compute the memory function for very small inputs from the linearization ``system`` of the model, and update
+        the largest value at each time.
 
-        The inputs have the size ``SMALLEST`` times the bound. The model also runs on such inputs: from the time at
-        which its response differs from the linear response, as near an unstable fixed point, nothing is updated.
+        The inputs have the size ``SMALLEST`` times the bound. The model itself also runs on such inputs. If its
+        response differs from the linear response from some time on, as near an unstable fixed point, the largest
+        values from that time on are not updated.
         """
         at, size = 0, SMALLEST * self.bound
         channels = torch.eye(system.d_input, device=system.device, dtype=system.dtype)
@@ -207,7 +208,8 @@ class Search:
     def _keep(self, at: int, value: Tensor, inputs: Tensor) -> None:
         """Update the largest value of the memory function at each time, and the inputs that gave these values.
 
-        Raises an error if a value is not finite: no supremum exists, and the next inputs could not be chosen.
+        ``value`` and ``inputs`` are the new values and their inputs, from time step ``at`` on. Raises an error if a
+        value is not finite: no supremum exists, and the next inputs could not be chosen.
         """
         bad = (~value.isfinite()).nonzero()
         if len(bad):
@@ -233,7 +235,11 @@ class Search:
         return speed / (points.abs().amax(1, keepdim=True) + 1) if self.norm == "plus_one" else speed
 
     def _velocities(self, points: Tensor, horizon: int, linear: System | None = None) -> Iterator[Tensor]:
-        """Yield the output's rate of change, d/dt H_t(u^x), in pieces (n, ·, d_output) of the time axis."""
+        """Yield the output's rate of change, d/dt H_t(u^x), in pieces (n, ·, d_output) of the time axis.
+
+        ``points`` (n, d_input) are the inputs x. If a linearized system ``linear`` is given, it runs instead of the
+        model.
+        """
         x = torch.cat([torch.zeros_like(points[:1]), points])
 
         def drive(start: int, stop: int) -> Tensor:
@@ -260,7 +266,10 @@ class Search:
                 yield change / self.dt
 
     def _remember(self, inputs: Tensor, velocity: Tensor, at: int) -> None:
-        """Add measured responses to the sums from which the best linear model of the responses is computed."""
+        """Add measured responses to the sums from which the best linear model of the responses is computed.
+
+        ``velocity`` (n, ·, d_output) is the output's rate of change for n ``inputs``, from time step ``at`` on.
+        """
         if not self._linear_model_fits() or at >= self.limit:
             return
         if self._cross is None:

@@ -56,7 +56,8 @@ def select(model: nn.Module, parameters: Sequence[str] | str | None) -> Weights:
 class WeightBall:
     """The unit ball of changes of weights, in which every tensor of a change has an ``order``-norm of at most 1.
 
-    ``tensor_max`` (StableSSM, below eq. 7) has order 2, ``entry_max`` order ∞. Changes are relative to the radius.
+    The weight norm ``tensor_max`` (StableSSM, below eq. 7) has order 2, and ``entry_max`` has order ∞. A change in the
+    unit ball is multiplied by the radius β before it is added to the weights.
 
     >>> change = WeightBall.of("tensor_max").sample({"w": torch.zeros(64)}, count=3, seed=0)
     >>> change["w"].shape, change["w"].norm(dim=1).round(decimals=6).tolist()

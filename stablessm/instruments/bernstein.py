@@ -94,7 +94,7 @@ def bernstein_bound(
 
     Args:
         times: Times (T,) of the bound.
-        rate: β, below the radius of the stable approximation.
+        rate: β, below the radius up to which the approximation is stable.
         theta_max: θ_max, the largest weight norm of the approximating models.
         d_input: d, number of input channels.
         lipschitz: L₀, the largest slope of the activation.

@@ -70,9 +70,9 @@ def lyapunov_certificate(W: Tensor | np.ndarray, *, time: Time = "continuous") -
     ``rate`` is the exponent of this bound, reduced by the effect of the residual and of rounding, so that the proof
     holds for the computed P. W may be complex; ᵀ is then the adjoint.
 
-    Lemma A.9 (eq. 68) states ‖P‖₂ ≤ 1/(2β₀). Its proof assumes orthogonal eigenvectors, so it covers
-    normal W. In general 1/(2β₀) bounds ‖P‖₂ from *below* (insert an eigenvector), so that the lemma holds
-    only if ‖P‖₂ = 1/(2β₀).
+    IAT lemma A.9 (eq. 68) states ‖P‖₂ ≤ 1/(2β₀) with β₀ = -max Re λ. Its proof assumes orthogonal eigenvectors, so it
+    covers normal W. In general 1/(2β₀) bounds ‖P‖₂ from *below* (insert an eigenvector), so that the lemma holds only
+    if ‖P‖₂ = 1/(2β₀).
 
     >>> proof = lyapunov_certificate(torch.tensor([[-1.0, 10.0], [0.0, -1.0]]))
     >>> round(proof.norm, 1), proof.normal_bound, proof.normal_bound_holds, proof.is_normal

@@ -180,7 +180,11 @@ def fit_decay(time: ArrayLike, value: ArrayLike, *, floor: float | None = None, 
 
 
 def _end(t: np.ndarray, v: np.ndarray, stop: int, level: float, top: float) -> DecayFit | None:
-    """Return a fit (finite or undecided) for a curve that falls abruptly to its noise floor; None for other curves."""
+    """Return a fit (finite or undecided) for a curve that falls abruptly to its noise floor; None for other curves.
+
+    ``t`` and ``v`` are times and values, with the values divided by their maximum ``top``. ``level`` is the level of
+    the floor, and ``stop`` the number of samples before the curve stays at the floor.
+    """
     gap, missing = _longest_gap(v[:stop], level), len(v) - stop
     abrupt = _abruptness(t[: stop + 1], v[:stop], level or _ROUNDING)
     if abrupt <= 0 or missing <= gap:
@@ -257,7 +261,10 @@ def half_life(time: ArrayLike, value: ArrayLike, fit: DecayFit | None = None) ->
 
 
 def _described(verdict: Verdict, seen: Windows, used: tuple[float, float], floor: float, log_top: float) -> DecayFit:
-    """Convert a verdict on a curve to a :class:`DecayFit`, with parameters in the units of the curve."""
+    """Convert a verdict on a curve to a :class:`DecayFit`, with parameters in the units of the curve.
+
+    ``log_top`` is the logarithm of the largest value of the curve, by which the values were divided for the verdict.
+    """
     kind, fit, interval, unit = verdict.kind, verdict.fit, verdict.interval, seen.unit
     plain = (kind, verdict.reason, verdict.evidence, used, floor)
     if fit is None:

@@ -92,8 +92,8 @@ def _found_call(function: Function) -> tuple[Call, torch.dtype]:
 def _keeps_all_steps(whole: Call, stepwise: Call, x: Tensor) -> bool:
     """Return True if a function is meant for single steps, although it also runs on whole sequences.
 
-    Such a function takes a whole sequence for a single step. The shape of its state then depends on the length of the
-    sequence, which it does not if the function is called once per step (``stepwise``).
+    Such a function treats a whole sequence (``whole``) as a single step. The shape of its state then depends on the
+    length of the sequence. If the function is called once per step (``stepwise``), the shape is always the same.
     """
 
     def shapes(run: Call, steps: int) -> list[tuple[int, ...]]:
