@@ -75,7 +75,7 @@ _RENAMED = ("granitemoehybrid", "nemotron_h", "zamba", "zamba2")
 def names() -> list[str]:
     """Return the names of the recurrent and hybrid model families of ``transformers``, found in the source code.
 
-    Families for several kinds of data (images, sound and text) are left out; their text model is a separate family.
+    Multimodal families (images, sound and text) are left out; the text model of such a family is a separate family.
 
     >>> {"mamba", "rwkv", "zamba2"} <= set(names()), "llama" in names()
     (True, False)

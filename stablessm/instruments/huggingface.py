@@ -27,13 +27,16 @@ _POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len")
 
 
 def embedding_system(model: Any, output: Output | None, neutral: Sequence[int] | None = None) -> System:
-    """Return a system that runs a model on embeddings; inputs are added to the embedding of a neutral token."""
+    """Return a system that runs a model on embeddings; inputs are added to the embedding of a neutral token.
+
+    ``neutral`` holds neutral token ids, of which the last is used (default: see :func:`neutral_prefix`).
+    """
     base = neutral_embedding(model, neutral)
     return _system(model, output, lambda x: {"inputs_embeds": base + x}, base.shape[-1], base.dtype, "embedding")
 
 
 def neutral_embedding(model: Any, neutral: Sequence[int] | None) -> Tensor:
-    """Return the embedding (d,) of the last neutral token."""
+    """Return the embedding (d,) of the last of the neutral token ids (default: see :func:`neutral_prefix`)."""
     table = model.get_input_embeddings()
     with torch.no_grad():
         return table(torch.tensor(neutral_prefix(model, neutral)[-1:], device=table.weight.device))[0].detach()

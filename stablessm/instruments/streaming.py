@@ -132,7 +132,10 @@ def check_streaming(
 
 
 def _carried(run: Any, pieces: Sequence[Tensor], join: Any, time: int) -> tuple[Tensor, Any]:
-    """Run pieces of a sequence with the state carried from each to the next; return joined outputs and final state."""
+    """Run pieces of a sequence with the state carried from each to the next; return joined outputs and final state.
+
+    ``join`` (``torch.cat`` or ``torch.stack``) joins the outputs of all pieces along axis ``time``.
+    """
     outputs, state = [], None
     for piece in pieces:
         y, state = run(piece, state)

@@ -176,10 +176,10 @@ def _takes_state(model: Any) -> bool:
 
 
 def completed(system: System) -> System:
-    """Return the system with the attributes that a short run of the model shows.
+    """Run a system on short sequences, and return the system with the attributes that the outputs and states show.
 
-    These are the output size, whether the model returns one output per sequence, whether it carries its state, and the
-    size of the state. Raises an error if the outputs are random or if the sequences of a batch mix.
+    These attributes are the output size, whether the model returns one output per sequence, whether the model carries
+    its state, and the size of the state. Raises an error if the outputs are random or if the sequences of a batch mix.
     """
     with evaluating(system.model), torch.no_grad():
         short, long = (tuple(_try(system, torch.zeros(2, steps, system.d_input)).shape) for steps in (5, 7))
@@ -247,9 +247,9 @@ def seeing_ahead(system: System, steps: int) -> System:
     """Test whether a model looks ahead; return the system with ``ahead``, the number of further inputs that it gets.
 
     A model looks ahead if one of its first ``steps`` outputs changes when the inputs after these steps change. Such a
-    model gets ``steps`` further inputs, or three times as many if it looks further ahead than that and these are
-    enough. A model that carries its state is tested over at most ``PROBED`` steps; if it looks ahead, it runs in one
-    pass.
+    model gets ``steps`` further inputs. If ``steps`` further inputs are too few for the outputs but three times as many
+    are enough, it gets three times as many. A model that carries its state is tested over at most ``PROBED`` steps; if
+    the model looks ahead, it runs in one pass.
 
     >>> shifted = as_system(lambda x: torch.cat([x[:, 20:], 0 * x[:, :20]], 1), d_input=1)
     >>> seeing_ahead(shifted, 100).ahead, seeing_ahead(as_system(lambda x: x.cumsum(1), d_input=1), 100).ahead

@@ -143,7 +143,10 @@ class Equations:
 
 
 def equations(eigenvalues: Tensor, length: int, *, real: bool, eps: float = _EPS) -> Equations:
-    """Return the linear equations between the inputs of ``length`` steps and the final state, for eigenvalues (N,)."""
+    """Return the linear equations between the inputs of ``length`` steps and the final state, for eigenvalues (N,).
+
+    ``real`` states whether the inputs are real, and ``eps`` is the relative precision of the eigenvalues.
+    """
     grows = eigenvalues.abs() > 1
     inverse = reciprocal(torch.where(grows, eigenvalues, 1))
     inner = length.bit_length() // 2
@@ -183,6 +186,7 @@ def _distinct(eigenvalues: Tensor, tolerance: float) -> Tensor:
     """Return the indices of the independent real equations.
 
     There are two for each complex eigenvalue or pair of conjugate eigenvalues, and one for each real eigenvalue.
+    ``tolerance`` is the relative difference up to which two eigenvalues count as equal.
     """
     kept = torch.ones(len(eigenvalues), dtype=torch.bool, device=eigenvalues.device)
     order = torch.arange(len(eigenvalues), device=eigenvalues.device)

@@ -23,16 +23,17 @@ from stablessm.reconstruction.diagnosis import Diagnosis, IllConditionedWarning,
 class Decoder:
     """The linear map u = V⁺ x from the state x after ``length`` steps to the inputs u of these steps (LRU-UA eq. 5).
 
-    The pseudoinverse is computed once, when the decoder is created.
+    V[n, j] = λ_n^(L-1-j) is the matrix that maps inputs to the state. Its pseudoinverse V⁺ is computed once, when the
+    decoder is created.
 
     Args:
         eigenvalues: eigenvalues (N,), complex, |λ| up to 1e290.
         length: number of inputs L since the start.
         real: whether inputs are real. Every complex eigenvalue then gives two equations, and N ≥ L/2 can suffice.
         cutoff: singular values below this fraction of the largest are dropped (default: machine epsilon of
-            ``precision`` times the number of equations or of unknowns, whichever is larger). Rows have norm 1
-            (:class:`Diagnosis`). The cutoff is sharp with ``svd`` and smooth with ``gram``, which damps singular
-            values near the cutoff.
+            ``precision`` times the number of equations or of unknowns, whichever is larger). The rows of V are first
+            scaled to norm 1. The cutoff is sharp with ``svd`` and smooth with ``gram``, which damps singular values
+            near the cutoff.
         tikhonov: regularization α, which adds (α σ_1)² |u|² to the squared residual (default: none).
         method: ``svd`` is exact to the precision of the equations. ``gram`` does not form V (it needs about 130 N²
             bytes for a real input and 2N ≤ L), but loses singular values below 1e-7 of the largest. ``auto`` chooses by

@@ -69,7 +69,7 @@ def _sort_key(lam: Tensor, psi: Tensor) -> tuple[int, float]:
 
 
 def _greedy(count: int, psi: Tensor, r_max: float, half: float) -> Tensor:
-    """Choose ``count`` eigenvalues among r_max e^(2πi(k + half)/L), one after the other.
+    """Choose ``count`` eigenvalues among r_max e^(2πi(k + half)/L), one after the other, for a basis ``psi`` (L, P).
 
     Each choice determines as much as possible of what the previous eigenvalues leave undetermined. When the chosen
     eigenvalues determine all coefficients in the basis, the choice starts again with the remaining angles.

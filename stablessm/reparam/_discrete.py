@@ -34,8 +34,8 @@ class Direct(Identity):
 class Clip(Clipped):
     """The map λ = w clamped to |λ| ≤ 1 - margin, with gradient scale G = 1/(1 - |w|)² where w is not clamped, else 0.
 
-    It is stable only for a margin > 0. The stability modulus is β/margin for β up to 1 - margin, which is the change of
-    λ from 0 to 1 - margin. For a larger β and margin > 1/2, changes in which λ changes its sign determine the modulus.
+    It is stable only for a margin > 0. The stability modulus is β/margin for β ≤ 1 - margin. For a larger β it is
+    (1 - margin)/margin if margin ≤ 1/2, and larger if margin > 1/2, because λ can then change its sign.
 
     >>> Clip(margin=0.1).stability_modulus(0.5)
     5.0

@@ -68,7 +68,10 @@ def register(name: str, factory: Callable[..., Reparameterization], *, time: Tim
 
 
 def build(factory: Callable[..., _T], what: str, options: Mapping[str, float]) -> _T:
-    """Return ``factory(**options)``; raise an error that names any option that the factory does not accept."""
+    """Return ``factory(**options)``; raise an error that names any option that the factory does not accept.
+
+    ``what`` describes the factory in the error message, such as "map 'exp' (continuous)".
+    """
     parameters = inspect.signature(factory).parameters
     if not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
         for option in options.keys() - parameters.keys():

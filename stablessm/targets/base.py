@@ -21,8 +21,9 @@ class Target(ABC):
     """A fixed input-output map y(t) = H_t(x) at time steps of ``dt``, from inputs (B, T, d_input) to outputs (B, T,
     d_output).
 
-    A subclass implements ``_respond`` and, if its memory function is known, ``_memory``. It is added to ``TARGETS``;
-    the contract test runs over all of them. Targets are immutable and have no trainable parameters.
+    A subclass implements ``_respond`` and, if its memory function is known, ``_memory``. Add each new subclass to the
+    table ``TARGETS``: the test suite checks all targets in this table. Targets are immutable and have no trainable
+    parameters.
     """
 
     d_input: int

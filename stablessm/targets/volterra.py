@@ -36,8 +36,9 @@ class Volterra(Target):
 
     For a Heaviside input of size x, (ρ * u^x)(t) = x R(t) with R(t) = ∫_0^t ρ. By the product rule, the derivative of
     the output is Σ_n a_n(t) x^n, where a_n sums ρ_i Π_{j≠i} R_j over the terms of order n. The memory function is the
-    largest absolute value of this polynomial over |x| ≤ B, divided by B; it is attained at an end of the interval or at
-    a critical point. It describes the sampled map, so times must be multiples of dt.
+    largest absolute value of this polynomial over |x| ≤ B, divided by B, where B is the ``bound`` of :meth:`memory`.
+    The largest value is attained at an end of the interval or at a critical point. The memory function describes the
+    sampled map, so times must be multiples of dt.
 
     >>> slow, fast = kernels.Exponential(0.5), kernels.Exponential(2.0)
     >>> target = Volterra([[slow], [fast, slow]], dt=0.1)

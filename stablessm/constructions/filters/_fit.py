@@ -77,7 +77,8 @@ def _faded(values: np.ndarray) -> np.ndarray:
 def _lowest(goal: np.ndarray, space: Hankel, low: int, most: int, tol: float, finite: bool, dtype: str) -> Fit:
     """Return the fit of the lowest order above ``low`` and up to ``most`` that meets ``tol``, or the best fit found.
 
-    The order increases by steps of 20 % until a fit meets ``tol``; bisection then finds the lowest order.
+    ``goal`` is the filter, and ``space`` the decomposition of its Hankel matrix. The order increases by steps of 20 %
+    until a fit meets ``tol``; bisection then finds the lowest order.
     """
     tried: list[Fit] = []
     while low < most:

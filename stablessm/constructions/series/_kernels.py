@@ -148,9 +148,9 @@ class SampledKernel:
 
 
 def _leading(fibers: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
-    """Return leading left singular vectors, their singular values, and the norm of what they leave out of the matrix.
+    """Return leading left singular vectors, their singular values, and the norm of the remainder of the matrix.
 
-    For a large matrix they come from a randomized decomposition with fixed random vectors.
+    For a large matrix the vectors come from a randomized decomposition with fixed random vectors.
     """
     if min(fibers.shape) > _LEADING:
         start = np.random.default_rng(3).standard_normal((fibers.shape[1], _LEADING))

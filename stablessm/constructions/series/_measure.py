@@ -61,10 +61,10 @@ def _whole(model: VolterraSSM, kernel: SampledKernel) -> list[float]:
 
 
 def _sampled(model: VolterraSSM, kernel: SampledKernel) -> list[float]:
-    """Compare the kernel of a model with the given kernel at three sets of points, each as in :func:`_part`.
+    """Compare the kernel of a model with the given kernel at three sets of points.
 
-    The sets are the test nodes, random points and the diagonal of the grid. Of the three results, the largest errors
-    and the largest value are returned, and the sum of squared values at the test nodes.
+    The sets are the test nodes, random points and the diagonal of the grid. Returns the four numbers of :func:`_part`.
+    Each number is the largest of the three sets, except the sum of squared values, which is taken at the test nodes.
     """
     import torch
 

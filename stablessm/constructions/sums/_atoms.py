@@ -25,7 +25,7 @@ def next_modes(
     Args:
         domain: the allowed rates.
         times: sample times (n,).
-        left: residual of the fit with the modes so far, times ``graded`` (n, q).
+        left: residual of the fit with the modes so far, times ``graded`` (n, q), for a kernel with q entries.
         basis: orthonormal columns that span the modes so far, times ``graded`` (n, k).
         graded: square roots of the weights of the samples (n,), for example 1 / standard deviation of the noise.
         gap: shortest time over which the kernel may change.
@@ -69,6 +69,14 @@ def _best_waves(
     """Return the rates of the damped waves that reduce the residual most.
 
     All waves on a grid of decays and frequencies are tried, by FFT; irregular times are rounded to a time grid.
+
+    Args:
+        domain: the allowed rates.
+        since: sample times minus the first sample time (n,).
+        left: residual of the fit with the modes so far, times ``weight`` (n, q).
+        weight: weights of the samples (n,).
+        decays: decays -Re r to try.
+        lattice: distance between sample times on a regular grid, or 0; see :func:`_lattice`.
     """
     best: list[tuple[float, complex]] = []
     for decay in decays:
@@ -99,7 +107,8 @@ def _gains(
     """Return the gains of damped waves of all frequencies on a grid, and the frequencies, as two arrays.
 
     The gain of a wave is the reduction of the sum of squared residuals if the wave is added. All waves decay in the
-    same way; ``decay`` holds the values of this decay at the times ``index * step``.
+    same way; ``decay`` holds the values of this decay at the times ``index * step``. ``left`` and ``weight`` are as in
+    :func:`_best_waves`.
     """
     from scipy import fft
 

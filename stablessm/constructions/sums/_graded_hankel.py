@@ -25,7 +25,10 @@ _LARGEST_ORDER = 120
 @final
 @dataclass(frozen=True, eq=False)
 class GradedHankel:
-    """Decomposition of the weighted Hankel matrix √ω_i ρ(s_i + s_j) √ω_j of a kernel, which yields initial rates."""
+    """Decomposition of the Hankel matrix √ω_i ρ(s_i + s_j) √ω_j of a kernel ρ, which yields initial rates.
+
+    The times s_i are unevenly spaced, and ω_i is the weight of time s_i.
+    """
 
     singular_values: np.ndarray
     """Singular values in descending order; approximately the smallest supremum error of each order."""

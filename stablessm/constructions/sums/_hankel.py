@@ -49,7 +49,10 @@ class Hankel:
 
 
 def hankel(values: np.ndarray, *, padded: bool = False) -> Hankel:
-    """Decompose the whole Hankel matrix of samples (n, q) by a singular value decomposition; n is at most DENSE + 1."""
+    """Decompose the whole Hankel matrix of n samples by a singular value decomposition; n is at most ``DENSE`` + 1.
+
+    ``values`` (n, q) holds the samples of a kernel with q entries. If ``padded``, the samples are extended by zeros.
+    """
     values, rows = _prepared(values, padded)
     index = np.arange(rows)[:, None] + np.arange(len(values) - rows + 1)
     stacked = values[index].transpose(0, 2, 1)  # rows, entries, columns
@@ -64,7 +67,8 @@ def hankel(values: np.ndarray, *, padded: bool = False) -> Hankel:
 def long_hankel(values: np.ndarray, width: int, *, padded: bool = False, rounds: int = 1) -> Hankel:
     """Return the ``width`` largest singular values of the Hankel matrix of samples (n, q), with their vectors.
 
-    They are computed by a randomized method (Halko 2011), and the matrix is not stored.
+    They are computed by a randomized method (Halko 2011) with ``rounds`` power iterations, and the matrix is not
+    stored. If ``padded``, the samples are extended by zeros.
     """
     values, rows = _prepared(values, padded)
     columns = len(values) - rows + 1

@@ -60,7 +60,10 @@ def _real(
     map: str | reparam.Reparameterization,
     dt: float | None,
 ) -> RealSSM:
-    """Build a RealSSM with real eigenvalues: in continuous time if dt is given, otherwise in discrete time."""
+    """Build a RealSSM with real eigenvalues: in continuous time if dt is given, otherwise in discrete time.
+
+    ``readout`` (d_out, n) and ``inputs`` (n, d_in) become the output and input weights C and B of the layer.
+    """
     values = torch.tensor(eigenvalues, dtype=torch.float64)
     if dt is not None and map == "best" and float(values.min()) < -2:  # by default its range ends at -1/b = -2
         map = reparam.get("best", time="continuous", b=float(-1 / values.min()) * (1 - 1e-12))

@@ -68,9 +68,9 @@ def resolve(
 
 
 def _unseen(function: Function, panels: Panels, goal: float, relative: bool) -> np.ndarray:
-    """Return the times, of several thousand, at which the function is not what the panels interpolate.
+    """Evaluate the function at several thousand times; return the times at which it differs from the interpolation.
 
-    At these times the function has narrow features, such as a pulse between the points of a panel.
+    At these times the function has narrow features, such as a pulse between the points of a panel (subinterval).
     """
     (even, late, first), start, end = _WATCHED, panels.left[0], panels.right[-1]
     place = np.arange(even) + np.random.default_rng(even).random(even)

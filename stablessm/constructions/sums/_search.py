@@ -45,8 +45,8 @@ class Search:
             samples: samples of the kernel.
             domain: the allowed rates.
             request: what the caller of ``exponential_sum`` requested.
-            close: no Hankel matrix of a long kernel is computed if a :class:`Mixture` fits it up to this relative
-                error.
+            close: if a :class:`Mixture` fits a long kernel up to this relative error, the Hankel matrix of the kernel
+                is not computed.
             grows: try one order after the other and add modes one by one. This is always done for uneven samples,
                 unless the kernel is nearly completely monotone.
         """

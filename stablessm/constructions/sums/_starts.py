@@ -67,8 +67,8 @@ class Mixture:
 def mixture(problem: Problem, gap: float, *, uniform: bool) -> Mixture | None:
     """Fit the kernel by a dense set of real decays with non-negative weights; return None if that is not possible.
 
-    ``gap`` is the shortest time over which the kernel may change. Complex kernels, and samples without a range of time
-    scales, have no mixture.
+    ``gap`` is the shortest time over which the kernel may change, and ``uniform`` states whether the samples are evenly
+    spaced. Complex kernels, and samples without a range of time scales, have no mixture.
     """
     if problem.domain.is_complex:
         return None

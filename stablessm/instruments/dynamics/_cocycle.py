@@ -16,7 +16,8 @@ MOST_CHUNKS = 64
 def closure(pattern: Tensor) -> Tensor:
     """Return the pattern (n, n) of all influences between variables, from the pattern (n, n) of direct influences.
 
-    An entry is True if a variable influences another, directly or through other variables, and on the diagonal.
+    An entry is True if a variable influences another, directly or through other variables. The entries on the diagonal
+    are True as well.
     """
     reach = pattern | torch.eye(len(pattern), dtype=torch.bool)
     while True:
@@ -121,7 +122,10 @@ class Cocycle:
         return all(len(part) == 1 or torch.allclose(logs[part[0]], logs[part[1]], rtol=1e-9) for part in self.parts)
 
     def means(self) -> Tensor:
-        """Return the mean logarithmic growth per step of each chunk and trajectory, (chunks, R, k), largest first."""
+        """Return the mean logarithmic growth per step of each chunk and trajectory, (chunks, R, k), largest first.
+
+        A chunk is a range of consecutive steps; there are at most ``MOST_CHUNKS``.
+        """
         steps = torch.tensor(self.counts, dtype=torch.float64)
         table = torch.stack(self.sums)
         order = table.sum((0, 1)).argsort(descending=True, stable=True)

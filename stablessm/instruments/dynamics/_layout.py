@@ -67,7 +67,7 @@ class Layout:
         return torch.tensor([i for part in found for i in part], dtype=torch.long)
 
     def pack(self, state: Any, place: Place) -> Tensor:
-        """Convert a state to rows (R, n) of real numbers."""
+        """Convert a state to rows (R, n) of real numbers; ``place`` says where the rows are in the state."""
         found = list(numbers_in(state))
         if len(found) != len(self.leaves):
             raise ArgumentError("model", f"a state with {len(self.leaves)} parts, as before", f"{len(found)} parts")

@@ -36,10 +36,16 @@ class Pusher:
         return eps ** (2 / 3) if self.mode == "finite differences" else eps
 
     def matrices(self, rows: Tensor, x: Tensor | None, frame: Any, scale: float) -> Any:
-        """Advance states (R, n) by one step; return the next states, the Jacobian matrices and a template.
+        """Advance states (R, n) by one step; return the next states, their Jacobian matrices and a state object.
 
-        The Jacobian matrices (R, n, n) are the derivatives of the next states with respect to the states. The template
-        is the ``frame`` of the next step.
+        The Jacobian matrices (R, n, n) are the derivatives of the next states with respect to the states ``rows``. The
+        returned state object is the ``frame`` of the next step.
+
+        Args:
+            rows: states (R, n).
+            x: inputs of this step, or None.
+            frame: state object of the model, from which states copy their structure.
+            scale: size of the states, to which the size of finite differences is proportional.
         """
         count, size = rows.shape
         if self.mode == "backward derivatives":
@@ -60,10 +66,10 @@ class Pusher:
         return after.detach(), torch.stack(lines, 1).double(), self.stepper.frame
 
     def push(self, rows: Tensor, directions: Tensor, x: Tensor | None, frame: Any, scale: float) -> Any:
-        """Advance states (R, n) by one step; return the next states, the products J v and a template.
+        """Advance states (R, n) by one step; return the next states, the products J v and a state object.
 
-        The products (R, n), in float64, are J v for each state, with its Jacobian matrix J and its direction v. The
-        template is the ``frame`` of the next step.
+        The products (R, n), in float64, are J v for each state, with its Jacobian matrix J and its direction v from
+        ``directions``. The other arguments and the state object are as in :meth:`matrices`.
         """
         if self.mode == "finite differences":
             return self._difference(rows, directions, x, frame, scale * (self.eps**0.5))
@@ -89,7 +95,10 @@ class Pusher:
 
 
 def plain(stepper: Stepper, rows: Tensor, frame: Any) -> Any:
-    """Return a template for the next step: a state object without derivatives, in the form that the model accepts."""
+    """Return the ``frame`` of the next step: a state object without derivatives, in the form that the model accepts.
+
+    ``rows`` are the next states, and ``frame`` is the state object that the model returned.
+    """
     return frame if stepper.place in ("single", "first", "last") else stepper.layout.unpack(rows, frame, stepper.place)
 
 

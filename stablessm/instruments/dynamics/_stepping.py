@@ -53,13 +53,14 @@ class Stepper:
         return self.layout.size
 
     def framed(self, rows: int) -> Any:
-        """Return a template: a state object with the given number of rows, whose structure other states copy."""
+        """Return a state object with the given number of rows, from which other states copy their structure."""
         return repeated(self.frame, rows, int(self.place[-1])) if self.place.startswith("axis") else self.frame
 
     def advance(self, rows: Tensor, x: Tensor | None, frame: Any) -> tuple[Tensor, Any]:
         """Advance states (R, n) by one step; return the next states as rows (R, n), and as a state object.
 
-        The state object is the ``frame`` of the next step.
+        ``x`` holds the inputs of the step, and ``frame`` is a state object from which the states copy their structure.
+        The returned state object is the ``frame`` of the next step.
         """
         if self.place == "single" and not self.vectorized:
             parts = [self._single(rows[i : i + 1], None if x is None else x[i], frame) for i in range(len(rows))]

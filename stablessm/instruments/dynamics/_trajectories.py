@@ -186,11 +186,11 @@ class Trajectories:
         return after[::k], moved.reshape(count, k, size).mT, frame
 
     def _walk(self, first: Tensor | None, pattern: Tensor | None) -> Any:
-        """Run the trajectories and return the results of :meth:`_trajectories`.
+        """Run the trajectories and return the three results of :meth:`grown`.
 
-        ``first`` is the Jacobian matrix of the first step. ``pattern`` is the assumed pattern of influences between
-        variables. If an influence appears that the pattern does not have, the run ends, and the mask of the influences
-        of this step is returned instead.
+        ``first`` holds the Jacobian matrices of the first step. ``pattern`` (n, n) is True where a variable is assumed
+        to influence another. If another influence appears in a step, the run ends, and the method returns the mask
+        (n, n) of all influences in this step instead.
         """
         size, count, k = self.stepper.size, len(self.start), self.tangents
         parts = None if pattern is None else blocks(pattern)

@@ -115,8 +115,9 @@ class Remembrance(Result):
     """Number of predictions."""
 
     def reach(self, level: float = 0.05) -> int | None:
-        """Return the smallest context such that the distance is below ``level`` for it and all larger contexts, or
-        None.
+        """Return the smallest measured context from which on the distance stays below ``level``, or None.
+
+        A context is a number of latest inputs that the model sees.
         """
         below = self.distance < level
         start = len(below) - int(np.argmin(below[::-1])) if not below.all() else 0

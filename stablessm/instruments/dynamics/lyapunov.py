@@ -138,7 +138,7 @@ def lyapunov_spectrum(
         state: First state: a tensor or array, or nested tuples, lists and dictionaries of them (default: the model's
             initial state, or whatever it returns for the first input and None).
         steps: Number of steps (default: all inputs; without inputs 10,000 for a function and 1,000 for a module).
-        k: Number of exponents, the largest (default: all, or 16 if the state has more than 512 values).
+        k: Number of the largest exponents to measure (default: all, or 16 if the state has more than 512 values).
         dt: Time of one step.
         seed: Seed of the first directions.
         progress: Whether a long computation shows a progress bar.
@@ -184,7 +184,10 @@ def _measured(run: Trajectories, dt: float) -> LyapunovSpectrum:
 
 
 def _averages(means: Tensor, counts: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return exponents, twice their standard errors, and estimates after each chunk, from means (chunks, R, k)."""
+    """Return exponents, twice their standard errors, and the estimates of the exponents after each chunk of steps.
+
+    ``means`` (chunks, R, k) is the result of :meth:`Cocycle.means`, and ``counts`` the number of steps of each chunk.
+    """
     weights = counts / counts.sum()
     exponents = (weights[:, None, None] * means).sum(0).mean(0)
     order = exponents.argsort(descending=True, stable=True)

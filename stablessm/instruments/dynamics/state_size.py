@@ -132,8 +132,8 @@ def effective_state_size(
 class _Spectrum:
     """The singular values of the past-to-future operator at one step.
 
-    ``noise`` is their relative rounding error. ``parts`` are the ranks of the operator through each part of the state
-    alone.
+    ``noise`` is their relative rounding error. ``parts`` has one entry for each part (tensor) of the state: the rank of
+    the operator if this part alone carries the effect of the past.
     """
 
     values: Tensor
@@ -212,6 +212,8 @@ def _at(found: Flow, row: int, t: int, tol: float, generator: torch.Generator) -
 def _corner(dy: Tensor, into: Tensor) -> tuple[int, int]:
     """Return the number of rows of the operator matrix that belong to y[t], and the number of columns that belong to
     x[t].
+
+    ``dy`` holds the changes of the outputs, and ``into`` the directions in which each input is changed.
     """
     return min(CHANNELS, dy.shape[-1]), len(into)
 
@@ -219,8 +221,8 @@ def _corner(dy: Tensor, into: Tensor) -> tuple[int, int]:
 def _over_complex(found: Flow, change: Tensor, future: Any) -> Tensor:
     """Return the changes of later outputs that follow from ``change``, changes of the state.
 
-    ``future`` computes them for a state of real numbers. If the state has complex numbers, the result is complex and
-    combines the results for real and for imaginary changes.
+    ``future`` is a function that computes the changes of the outputs for a real change of the state. If the state has
+    complex numbers, the result is complex and combines the results for real and for imaginary changes.
     """
     assert found.layout is not None
     real = found.layout.complex_parts()
