@@ -45,7 +45,7 @@ def kernel_entry(
 def _add_team_member(kernel: ir.Function) -> dict[str, int]:
     """Add the function that each OpenMP thread runs, which calls the kernel for the thread's share of the work units.
 
-    Return the addresses of the functions that it calls.
+    Return the addresses of the OpenMP functions that the added function calls; empty if there are none.
     """
     team = threads.team()
     if team is None:
@@ -75,9 +75,10 @@ class Kernel:
         self._member = self._code.address(names[-1])
 
     def __call__(self, names: Sequence[str], values: Mapping[str, int], tiles: int, workers: int) -> None:
-        """Run the kernel over all its work units on ``workers`` threads.
+        """Run the kernel over its ``tiles`` work units on at most ``workers`` threads.
 
-        ``values`` are the fields by name; fields without a value are 0.
+        ``names`` are the names of the kernel's fields in order, and ``values`` the values of the fields by name; fields
+        without a value are 0.
         """
         fields = (ctypes.c_int64 * len(names))(*[values.get(name, 0) for name in names])
         address = ctypes.addressof(fields)

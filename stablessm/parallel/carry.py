@@ -1,9 +1,9 @@
 """Computes the state from which each rank starts its steps, by a differentiable scan over the ranks.
 
-The steps of rank r apply an affine map m_r to the state. Rank r needs m_{r-1}( … m_0(initial)). In round k, it sends
-the composition of the maps of the 2^k ranks up to itself to rank r + 2^k. After ⌈log₂ ranks⌉ rounds, every rank has the
-composition of all maps before its own. A message is a factor and an offset of the size of a state, for any length of
-the sequence.
+The steps of rank r apply an affine map m_r to the state. Rank r needs m_{r-1}( … m_0(initial)). In round k = 0, 1, …,
+rank r sends the composition of the maps of ranks r - 2^k + 1 to r to rank r + 2^k. After ⌈log₂ ranks⌉ rounds, every
+rank has the composition of the maps of all earlier ranks. A message is a factor and an offset of the size of a state,
+for any length of the sequence.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Affine:
     requires.
 
     Args:
-        factor: a tensor of the shape of ``offset``; with ``matrix``, (B, K, K) for states (B, K, W).
+        factor: a tensor of the shape of ``offset``; with ``matrix``, square matrices (B, K, K) for states (B, K, W).
         offset: (B, …).
         matrix: whether factor · state is a matrix product instead of an elementwise product.
 
@@ -157,7 +157,7 @@ class _Incoming(torch.autograd.Function):
 def joined_before(own: Affine, group: Group, backwards: bool = False) -> Affine | None:
     """Return the composition of the affine maps of all previous ranks, or None on the first rank.
 
-    With ``backwards``, the ranks after this one take the place of the ranks before.
+    With ``backwards``, the maps of all later ranks are composed instead.
     """
     position, size = _position(group, backwards)
     before: Affine | None = None
@@ -177,10 +177,11 @@ def _position(group: Group, backwards: bool) -> tuple[int, int]:
 
 
 def _exchange(own: Affine, ahead: int, behind: int, group: Group, backwards: bool) -> Affine | None:
-    """Send an affine map to the rank ``ahead`` places later, and return the map from the rank ``behind``
-    places earlier.
+    """Send an affine map to the rank that is ``ahead`` places after this rank, and return the map that the rank
+    ``behind`` places before this rank sent.
 
-    A distance of 0 means that there is no such rank. Without a sender, return None.
+    A distance of 0 means that there is no such rank. If there is no rank that sends, the result is None. With
+    ``backwards``, "after" and "before" are exchanged.
     """
     rank, sign = place(group)[0], -1 if backwards else 1
     operations = []

@@ -32,9 +32,9 @@ _MIXES_TIME = (
 def incoming_state(module: nn.Module, x: Tensor, state: Any, group: Group, **options: Any) -> Any:
     """Return the state of a module before this rank's steps x, given the ``state`` before the whole sequence.
 
-    This supports diagonal and gated layers and the short filter of :class:`~stablessm.models.Hyena`;
-    ``incoming_state.register`` adds a layer of your own. ``options`` are the other arguments of the call:
-    lengths, reset, dt.
+    The function supports diagonal and gated layers and the short filter of :class:`~stablessm.models.Hyena`;
+    ``incoming_state.register`` adds a layer of your own. ``options`` are the other arguments of the call: lengths,
+    reset, dt.
     """
     raise ArgumentError("module", "a module whose state can be joined across ranks", type(module).__name__)
 
@@ -79,8 +79,7 @@ def sequence_parallel(model: nn.Module, group: Group = None) -> SequenceParallel
 
     A hook before the ``forward`` of each recurrence computes the state after the steps of all earlier ranks
     (:func:`incoming_state`). Only numbers of the size of a state are sent; activations stay on their rank. All other
-    modules must treat each step separately. This works for nested models, with DDP and FSDP2, and with gradient
-    checkpointing.
+    modules must treat each step separately. Nested models, DDP, FSDP2 and gradient checkpointing are supported.
 
     Args:
         model: any module made of ``RealSSM``, ``LRU``, ``S4D``, ``Hyena`` and layers that treat steps separately.

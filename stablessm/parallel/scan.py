@@ -24,9 +24,9 @@ def sequence_scan(
 ) -> Tensor:
     """Compute this rank's part of :func:`stablessm.linear_scan` over a sequence split across the ranks of ``group``.
 
-    Each rank scans its steps from zero. The ranks exchange products of decays and last states in ⌈log₂ ranks⌉ rounds,
-    and each adds the effect of its incoming state: h[t] = h⁰[t] + (a[0] … a[t]) · h_in. Gradients are exchanged in the
-    opposite direction.
+    Each rank computes the states h⁰ of its own steps from the state zero. In ⌈log₂ ranks⌉ rounds, the ranks exchange
+    products of decays and last states, from which each rank computes its incoming state h_in. Each rank then adds the
+    effect of h_in: h[t] = h⁰[t] + (a[0] … a[t]) · h_in. Gradients are exchanged in the opposite direction.
 
     Args:
         decay: (C,), (T, C) or (B, T, C), where T is the number of steps of this rank. T may differ between ranks and
@@ -38,9 +38,9 @@ def sequence_scan(
         backend: as for ``linear_scan``.
 
     Every rank must call this function. The backward pass communicates too, so either all ranks use the result in their
-    loss, or none. Each rank has its own part of a gradient; sum the parts over ranks for a ``decay`` (C,) that all
-    ranks share. A rank sends 2 B C numbers per round, and stores the states and the products (T, C), or (B, T, C) if
-    decay or reset differ within the batch. float16 and bfloat16 are computed in float32.
+    loss, or none. Each rank gets its own part of a gradient; sum the parts over ranks for a ``decay`` (C,) that all
+    ranks share. A rank sends 2 B C numbers per round, and stores the states and the products of decays: (T, C), or (B,
+    T, C) if decay or reset differ within the batch. float16 and bfloat16 are computed in float32.
 
     >>> sequence_scan(torch.tensor([0.5]), torch.ones(1, 4, 1)).flatten().tolist()          # one rank
     [1.0, 1.5, 1.75, 1.875]

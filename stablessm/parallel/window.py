@@ -21,7 +21,7 @@ def last_inputs(
     reset: Tensor | None = None,
     dt: object = None,
 ) -> Affine:
-    """Return how the steps x change the last K inputs of a filter, (B, K, W), as an affine map.
+    """Return how the steps x change the last K inputs (B, K, W) of a filter with W channels, as an affine map.
 
     The last K inputs are called the *tail*. If x has K steps or more, the tail after x does not depend on the tail
     before x; a shorter x shifts the earlier inputs. A reset at a real step removes everything before it.

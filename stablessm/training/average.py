@@ -17,7 +17,7 @@ _ENDING = "/ema"
 
 @final
 class Average:
-    """An exponential moving average of a model's parameters, which can replace the parameters in an evaluation.
+    """An exponential moving average of the parameters of a model, with which the model can be evaluated.
 
     After update t = 1, 2, … the average becomes d' · average + (1 - d') · parameters with d' = min(decay, t / (t + 9)),
     so that the initial weights are soon forgotten. Buffers are not averaged.

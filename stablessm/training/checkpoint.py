@@ -79,7 +79,9 @@ class Checkpoints:
         self.folder, self.settings, self.ranks, self.agree = folder, record.plain(settings), ranks or Ranks(), agree
 
     def save(self, checkpoint: Checkpoint, *, sharded: bool = False) -> None:
-        """Write a checkpoint, and remove all but the last ``KEEP``. If ``sharded``, every rank writes its own part."""
+        """Write a checkpoint, and remove all checkpoints but the last ``KEEP``. If ``sharded``, every rank writes its
+        own part.
+        """
         if sharded:
             self._write_folder(checkpoint)
         else:
@@ -89,12 +91,13 @@ class Checkpoints:
     def load(self, *, last_good: bool = False, like: Like = whole_on_cpu) -> Checkpoint | None:
         """Read and return the last checkpoint, or None if there is no checkpoint.
 
-        A damaged checkpoint raises an error that names it; with ``last_good``, it is removed and the previous one is
-        read.
+        A damaged checkpoint raises an error that names its path. With ``last_good``, damaged checkpoints are skipped
+        and removed, and the last undamaged checkpoint is read.
 
         Args:
-            last_good: Whether to fall back to the previous checkpoint.
-            like: Creates the tensor into which a tensor of a sharded checkpoint is read (default: full, on the CPU).
+            last_good: Whether to fall back to earlier checkpoints.
+            like: Function (name, shape, dtype) that creates the tensor into which a tensor of a sharded checkpoint is
+                read (default: an unsharded tensor on the CPU).
         """
         damaged: list[str] = []
         for path in reversed(self._shared_paths()):
@@ -147,8 +150,8 @@ class Checkpoints:
         self.ranks.first(finish)
 
     def _write_shards(self, folder: Path, tensors: Mapping[str, Tensor]) -> dict[str, str]:
-        """Write the shards of this rank, and tensors that all ranks share once; return the SHA-256 of each file by
-        name.
+        """Write the shards of this rank; tensors that all ranks hold are written by one rank only. Return a dict from
+        the name of each file of the checkpoint to its SHA-256.
         """
         from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
         from torch.distributed.checkpoint.state_dict_saver import save
@@ -199,8 +202,8 @@ def _content(text: str) -> dict[str, Any]:
 
 
 def _read_shards(folder: Path, like: Like) -> dict[str, Tensor]:
-    """Read all tensors of a sharded checkpoint, whole or only this rank's shards, without communication
-    between ranks.
+    """Return all tensors of a sharded checkpoint by name, read without communication between ranks. ``like(name, shape,
+    dtype)`` creates each tensor: a whole tensor, or a sharded tensor of which only this rank's shard is read.
     """
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
     from torch.distributed.checkpoint.state_dict_loader import load

@@ -140,8 +140,8 @@ class TrainingConfig:
         return batches // self.accumulate
 
     def rates(self, steps: int) -> Callable[[int], float]:
-        """Return the learning-rate schedule of a run of ``steps`` steps: a function from the step to the factor of the
-        rate.
+        """Return the learning-rate schedule of a run of ``steps`` steps: a function from the number of a step to the
+        factor by which the learning rate is multiplied at this step.
         """
         return partial(schedules.rate, steps=steps, warmup=self.warmup, schedule=self.schedule, cooldown=self.cooldown)
 

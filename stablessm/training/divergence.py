@@ -141,8 +141,8 @@ class Watch:
         return torch.stack([self._stacked(seen) for seen in (self.losses, self.norms, self.means)], 1).cpu().numpy()
 
     def first_bad(self, replica: int = 0) -> tuple[int, BadStep] | None:
-        """Return how many steps ago a model's first bad step was, and the loss and norm of this step; None if no step
-        was bad.
+        """Return how many steps ago the first bad step of a model was, and the loss and gradient norm of this step;
+        None if no step was bad.
         """
         if not self.bad.flatten()[replica]:
             return None
@@ -153,7 +153,7 @@ class Watch:
         return len(seen) - first, BadStep(loss, norm, mean, limit)
 
     def clear(self) -> None:
-        """Delete the recorded losses and norms, which the host has read."""
+        """Delete the recorded losses and norms; called after the host has read them."""
         self.losses, self.norms, self.means = [], [], []
 
     def tensors(self) -> dict[str, Tensor]:

@@ -145,8 +145,8 @@ def outputs(
 
 
 def _part(rows: int, ranks: Ranks) -> tuple[tuple[int, int], bool]:
-    """Return which part (i, n) of a batch of ``rows`` rows this rank computes, and whether the part counts in the
-    scores.
+    """Return the part (i, n) of a batch of ``rows`` rows that this rank computes (part i of n), and whether the part
+    counts in the scores.
     """
     spare = ranks.rank >= rows
     return (0, rows) if spare else (ranks.rank, min(ranks.size, rows)), not spare

@@ -76,8 +76,8 @@ def forecast(
         data: A file or an array.
         task: The data that the model was trained on, for intervals; None for no intervals.
         missing: The reason why there is no ``task``.
-        horizon: Number of rows to forecast (default: as in training). A longer forecast uses its own rows as inputs,
-            which requires a model that forecasts every column.
+        horizon: Number of rows to forecast (default: as in training). In a longer forecast, the rows that are already
+            forecast become inputs, which requires a model that forecasts every column.
         level: Fraction of the validation errors that the intervals cover.
         batch_size, autocast: As for :func:`forecast_errors`.
     """

@@ -52,7 +52,7 @@ class Strategy(ABC):
         return {}
 
     def facts(self) -> Any:
-        """Return the plain values that a checkpoint stores for this strategy, in addition to its tensors."""
+        """Return the plain values that a checkpoint stores for this strategy, in addition to :meth:`tensors`."""
         return None
 
     def restore(self, facts: Any, tensors: Mapping[str, Tensor]) -> None:  # noqa: B027
@@ -115,7 +115,7 @@ class Gradient(Strategy):
         task: The task to train on.
         config: The settings of the training.
         epoch: Number of steps per epoch.
-        watch: Receives the initial loss at step 0.
+        watch: Detector of divergence, which receives the initial loss at step 0.
         ranks: The processes that train together.
     """
 
@@ -219,7 +219,8 @@ class Gradient(Strategy):
 
         The gradients of the parts of all ranks are computed one after the other.
 
-        ``carried`` is ``carry.everyone()`` after that step, for a task that carries its state.
+        For a task that carries its state, ``carried`` is the state of all ranks from which the step started (the result
+        of :meth:`.Carry.everyone`).
         """
         model = self.trainee.model
         device, runner = next(model.parameters()).device, Carrying(model) if self.task.carries else model
@@ -309,8 +310,8 @@ def _apart(gradients: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
 
 
 def require_parts(task: Task, config: TrainingConfig, ranks: int) -> None:
-    """Raise an error if a step would be divided (into batches or ranks) but the task cannot add up the losses of the
-    parts.
+    """Raise an error if a step would be divided among several batches or ranks, but the task cannot add up the losses
+    of the parts.
     """
     if config.batch_size < ranks:
         raise ArgumentError("batch_size", f"at least one sequence for each of {ranks} ranks", config.batch_size)
@@ -327,8 +328,8 @@ def count_of(task: Task, batches: Iterable[Batch]) -> Tensor:
 
 
 def part_of_loss(task: Task, output: Tensor, batch: Batch, count: Tensor | None) -> Tensor:
-    """Return the share of a batch in the loss of a step: its summed loss divided by ``count``, the step's scored
-    positions.
+    """Return the contribution of one batch to the mean loss of a step: the summed loss of the batch divided by
+    ``count``, the number of scored positions in all batches of the step.
 
     With ``count=None``, the batch is the whole step.
     """

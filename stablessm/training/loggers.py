@@ -23,7 +23,8 @@ class Logger(Protocol):
         Args:
             folder: Folder of the run.
             settings: ``config``, ``task`` and ``model`` as plain values.
-            step: Number of steps made before. Later steps that were already logged are logged again.
+            step: Number of steps that the run has already made. Steps after ``step`` that were logged before an
+                interruption are logged again.
         """
 
     def log(self, step: int, values: Mapping[str, Any]) -> None:
@@ -32,8 +33,8 @@ class Logger(Protocol):
         Args:
             step: Number of steps made.
             values: A row of ``metrics.jsonl`` without its ``step``: ``loss``, ``lr``, … of training, or ``split`` and
-                the scores of a validation. With ``TrainingConfig(replicas=)`` it also has ``replica``, the number of
-                the model. Numbers that are not finite are floats.
+                the scores of a validation. With ``TrainingConfig(replicas=)`` the row also has ``replica``, the number
+                of the model. Infinity and NaN are Python floats here, not texts as in the file.
         """
 
     def end(self, result: TrainingResult | None) -> None:

@@ -61,7 +61,7 @@ def losses(rows: Iterable[Mapping[str, Any]]) -> np.ndarray:
 
 
 def write_means(folder: Path, replicas: Sequence[Path]) -> list[dict[str, Any]]:
-    """Write a ``metrics.jsonl`` that contains the means over all replicas, and return its rows."""
+    """Write a file ``metrics.jsonl`` with the means of the metrics over all replicas, and return its rows."""
     said: dict[tuple[int, str], list[dict[str, Any]]] = {}
     for row in (row for replica in replicas for row in read_rows(replica)):
         said.setdefault((row["step"], str(row.get("split", ""))), []).append(row)

@@ -1,4 +1,6 @@
-"""Functions on states of models: nested tuples, lists and mappings of tensors, which have names in a checkpoint."""
+"""Functions on the states of models, which are nested tuples, lists and mappings of tensors. In a checkpoint, each
+tensor of a state has a name.
+"""
 
 from __future__ import annotations
 

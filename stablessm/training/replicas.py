@@ -24,7 +24,7 @@ _DROPOUTS = (F.dropout, F.dropout1d, F.dropout2d, F.dropout3d)
 
 @final
 class Replica(Trainee):
-    """One model of a stack of models in training, presented like a model that is trained alone."""
+    """One model of a stack of models in training, with the same interface as a model that is trained alone."""
 
     def __init__(self, stack: Stack, number: int) -> None:
         self.stack, self.number = stack, number
@@ -49,8 +49,8 @@ class Replicas(Strategy):
 
     Args:
         stack: The models to train.
-        each: The strategy of each model alone, with its own seed.
-        watch: Receives the initial loss of each model at step 0.
+        each: For each model, the strategy that would train it alone, with the seed of this model.
+        watch: Detector of divergence, which receives the initial loss of each model at step 0.
     """
 
     def __init__(self, stack: Stack, each: Sequence[Gradient], watch: Watch) -> None:
@@ -58,8 +58,8 @@ class Replicas(Strategy):
         self.config, self.task = each[0].config, each[0].task
 
     def compute(self, step: int) -> Tensor:
-        """Compute the gradients of all models into ``grad`` of the stack; return the mean loss of each model,
-        (replicas,).
+        """Compute the gradients of all models, and store them in ``grad`` of the stack's parameters; return the mean
+        loss of each model, (replicas,).
         """
         streams, device = _Streams(self.each, step, self.task.device), self.task.device
         total, numbers = torch.zeros(len(self.each), device=device), torch.arange(len(self.each), device=device)
@@ -94,7 +94,8 @@ class _Streams(TorchFunctionMode):
     state.
 
     Args:
-        each: The strategy of each model alone, which sets the random state of a step.
+        each: For each model, the strategy that would train it alone; its method ``seed`` sets the random state of a
+            step.
         step: Number of the step.
         device: Device of the models.
     """

@@ -35,15 +35,17 @@ from stablessm.training.steps import Hooks, StepLoop
 
 @final
 class Session(Hooks):
-    """Validates one model during its training, and writes its run folder: metrics, selected weights and record.
+    """Validates one model during its training, and writes the metrics, the selected weights and the record of the model
+    to its folder.
 
     Args:
-        gradient: The strategy of this model alone, with the task, the config and the ranks.
+        gradient: The :class:`Gradient` that would train this model alone; its attributes include the task, the config
+            and the ranks.
         folder: Folder of this model.
-        total: Number of steps.
+        total: Number of steps of the run.
         number: Index of this model among the replicas.
         name: Name of the folder of this model in the run folder, if there are several models.
-        loggers: Loggers that the caller of ``train`` gave.
+        loggers: The argument ``loggers`` of ``train``.
     """
 
     loop: StepLoop
@@ -159,7 +161,7 @@ class Session(Hooks):
         return self.diverged is not None
 
     def told(self) -> str:
-        """Return the text next to the progress bar: loss, speed and validation score."""
+        """Return the text to show next to the progress bar: loss, speed and validation score."""
         return self._told
 
     def facts(self) -> dict[str, Any]:

@@ -16,7 +16,10 @@ from stablessm._errors import ArgumentError
 def require_same(
     argument: str, expected: str, before: Mapping[str, Any], now: Mapping[str, Any], remedy: str = ""
 ) -> None:
-    """Raise an error if settings have changed; the error names every changed setting and the ``remedy``.
+    """Raise an error if settings have changed; the error names every changed setting.
+
+    ``argument``, ``expected`` and ``remedy`` are texts for the error message: the name of the argument at fault, what
+    it should have been, and how to correct it.
 
     >>> require_same("resume", "the settings it began with", {"lr": 0.1, "data": {"n": 3}}, {"lr": 0.1, "data": {}})
     Traceback (most recent call last):

@@ -107,7 +107,8 @@ class StepLoop:
         watch: Detects divergence.
         total: Number of steps.
         hooks: Callbacks between the parts of a step.
-        look: Function of the number of steps so far that returns True if the host reads results from the device now.
+        look: Function that takes the number of steps so far, and returns True if the host reads results (such as
+            losses) from the device after this step.
         checkpoints: Writer of checkpoints; with None, no checkpoints are written.
         cadence: Decides when checkpoints are written.
         sharded: Whether every rank has a part of ``trained``.
@@ -250,8 +251,8 @@ class StepLoop:
         return bool(self.hooks) and all(hook.lost for hook in self.hooks)
 
     def _like(self, key: str, shape: torch.Size, dtype: torch.dtype) -> Tensor:
-        """Create the tensor into which a tensor of a sharded checkpoint is read: sharded for parameters and their
-        moments.
+        """Create the tensor into which a tensor of a sharded checkpoint is read. The tensor is sharded if ``key`` names
+        a parameter or its moments.
         """
         part, _, name = key.partition(":")
         of = dict(self.trained.named_parameters()).get(name if part == "model" else name.rpartition("/")[0])

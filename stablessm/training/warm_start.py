@@ -46,7 +46,9 @@ def warm_start(models: Sequence[nn.Module], source: str, folder: Path) -> dict[s
 
 
 def _modules_of(place: Path) -> Mapping[str, str]:
-    """Return the descriptions of the modules of a saved model by name; empty if only weights were saved."""
+    """Return a dict from the name of each module of a saved model to its description; empty if only weights were
+    saved.
+    """
     if storage.is_saved_layer(place):
         return dict(signature(storage.load(place))["modules"])
     try:
@@ -65,6 +67,8 @@ def _require_same_recurrences(model: nn.Module, before: Mapping[str, str]) -> No
 
 
 def _history_of(run: Path) -> dict[str, Any]:
-    """Return the number of steps and the best score of the run that wrote the weights; empty without a run."""
+    """Return the number of steps and the best score of the run that wrote the weights; an empty dict if no run wrote
+    them.
+    """
     read = lambda found: {name: found["results"][name] for name in ("steps", "best")}  # noqa: E731
     return record.read_side(run / "record.json", read, {}, "The number of steps of that run is not recorded")
