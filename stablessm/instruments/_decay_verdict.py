@@ -70,7 +70,7 @@ _INEXACT = 0.004  # relative uncertainty of an exponent, because few curves are 
 class Verdict:
     """A verdict on a curve: the kind of decay, the reason, and the parameter with its interval.
 
-    ``value`` is the rate (in the unit of the windows), the exponent or the stretch; ``fit`` is the law of the tail.
+    ``value`` is the rate (per ``Windows.unit``), the exponent or the stretch; ``fit`` is the law of the tail.
     """
 
     kind: Kind
@@ -181,7 +181,7 @@ def _unfollowed(judged: list[Judgment], undecided: Verdict, seen: Windows) -> Ve
 
     - Its envelope, or the curve after its last dip, falls at a nearly constant rate, and by more than any power of time
       could.
-    - It falls by less, but at the same rate everywhere.
+    - The curve falls by less, but at the same rate everywhere.
     - Every window votes for an exponential. All windows but the first, which may contain a transient, have clear
       evidence.
 

@@ -178,8 +178,8 @@ class RealModes(Modes):
     def theorem(self, base: float, perturbed: AbstractSet[str], radii: np.ndarray) -> np.ndarray | None:
         """Return the upper bound of StableSSM eq. 65 on the perturbation error at each radius β.
 
-        The bound is E(0) + Σ_n |C_n||B_n| / d_n · g(β), where d is |f(w)| or, in discrete time, 1 - |f(w)|, and g is
-        the stability modulus of the map.
+        The bound is E(0) + Σ_n |C_n||B_n| / d_n · g(β), where d_n is |f(w_n)| or, in discrete time, 1 - |f(w_n)|, and g
+        is the stability modulus of the map f.
 
         The result is None if the input weights or the readout are perturbed too.
         """

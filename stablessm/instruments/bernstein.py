@@ -31,7 +31,7 @@ class BernsteinCheck(Result):
     rate: float
     """Rate β of the bound."""
     constant: float
-    """Factor of e^(-βt): (d+1) L₀ θ_max² (StableSSM eq. 54), or |c| L₀ (d|U| + |b|) if sharp (eq. 53)."""
+    """Factor of e^(-βt): (d+1) L₀ θ_max² (StableSSM eq. 54), or |C| L₀ (d|B| + |b|) if sharp (eq. 53)."""
     d_input: int
     theta_max: float
     memory: Tensor | None = None

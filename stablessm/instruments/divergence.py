@@ -44,8 +44,8 @@ def trace_divergence(
 
     When an output is bad, its module runs again, operation by operation, to find the ``cause``; when a gradient is bad,
     the whole model runs again. The random state and the buffers are restored. Results do not change. The cost is one
-    sum over every output and gradient, and each sum waits for a GPU. Of a compiled module, only the outputs are
-    watched.
+    sum over every output and gradient; on a GPU, each sum forces a synchronization. Of a compiled module, only the
+    outputs are watched.
 
     Args:
         model: Any module.
@@ -237,7 +237,10 @@ class DivergenceTrace:
         return None
 
     def _again(self, call: Call | None, gradient: bool = False) -> Replay | None:
-        """Run a module again and watch every operation; for a cell of a loop, run the module that contains the loop."""
+        """Run a module again and watch every operation; for a cell of a loop, run the module that contains the loop.
+
+        ``gradient`` searches for the cause of a bad gradient instead of a bad output.
+        """
         if call is None:
             return None
         if self._ran[call.name] >= OFTEN:

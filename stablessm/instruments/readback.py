@@ -79,7 +79,8 @@ def readback(
 
     Args:
         model: One of our layers, anything called as ``model(x, state) -> (y, state)``, a ``torch.nn`` recurrence, or a
-            recurrent Hugging Face model (Mamba; ``data`` is then added to the embedding of the neutral token).
+            recurrent Hugging Face model such as Mamba. For a Hugging Face model, ``data`` is added to the embedding of
+            a neutral token: the begin token, if the model has one.
         data: Inputs (batch, time, d_input). With white noise, the result is the memory of the model; with the data
             of a task, it is the memory that the model has for this task.
         lags: Number of lags, beginning with lag 0, the latest input (default: a quarter of the time, 1 to 100).

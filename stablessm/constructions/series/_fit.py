@@ -142,10 +142,10 @@ def shared_modes(samples: np.ndarray, tol: float, dt: float) -> Modes:
 
 
 def _spread(eigenvalues: np.ndarray, tol: float) -> np.ndarray:
-    """Return eigenvalues in which those close to zero are replaced by points on a small ring around zero.
+    """Replace eigenvalues that are close to zero by points on a small circle around zero; return the new array.
 
-    The exact values of such eigenvalues are rounding errors. Left as they are, they would make the modes extremely ill
-    conditioned.
+    Eigenvalues close to zero consist of rounding errors, and would make the modes extremely ill conditioned. The radius
+    of the circle decreases with ``tol``.
     """
     near = np.abs(eigenvalues) < _NEAR_ZERO
     count = int(near.sum())

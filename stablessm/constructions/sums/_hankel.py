@@ -34,9 +34,9 @@ class Hankel:
     def eigenvalues(self, order: int) -> np.ndarray:
         """Return ``order`` eigenvalues of a recurrence that fits the samples, from the singular vectors (ERA, ESPRIT).
 
-        Let U be the first ``order`` singular vectors. The result are the eigenvalues of the matrix A that solves
-        U[1:] = U[:-1] A by least squares. (U has orthonormal columns, so the Gram matrix of U[:-1] is I minus the outer
-        product of the last row.) If ρ is padded, A is a contraction: all |λ| ≤ 1.
+        Let U be the matrix of the first ``order`` singular vectors. The method returns the eigenvalues λ of the matrix
+        A that solves U[1:] = U[:-1] A by least squares. (U has orthonormal columns, so the Gram matrix of U[:-1] is I
+        minus the outer product of the last row.) If ρ is padded, A is a contraction: all |λ| ≤ 1.
         """
         order = min(order, self.left.shape[2], len(self.left) - 1)
         if not order:

@@ -37,7 +37,8 @@ class Memory:
 class HuggingFace(Stateful):
     """An adapter for a causal model of ``transformers``. Its state is a :class:`Memory`.
 
-    Inputs are tokens (B, T), or real inputs (B, T, d_input), which are added to the embedding of a neutral token.
+    Inputs are tokens (B, T), or real inputs (B, T, d_input), which are added to the embedding of a neutral token: the
+    begin, padding or end token of the model, or token 0.
     """
 
     in_place = True

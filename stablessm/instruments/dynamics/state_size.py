@@ -46,7 +46,7 @@ class EffectiveStateSize(Result):
     entropy: np.ndarray
     """Exponential of the entropy of the normalized singular values at each step (S,): a size without a threshold."""
     by_layer: np.ndarray
-    """Rank of the operator through each part of the state alone (L, S); L is 0 without a state."""
+    """Rank of the operator if one of the L parts of the state alone carries the past (L, S); L is 0 without a state."""
     layers: tuple[str, ...]
     """Name and shape of each part of the state."""
     singular_values: np.ndarray
