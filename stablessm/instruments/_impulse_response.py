@@ -21,7 +21,7 @@ SHIFTED_BYTES = 2**25
 class ImpulseResponse:
     """Computes outputs y = H(0) + Σ_i r_i * x_i of linear models for fixed inputs x, from impulse responses r_i.
 
-    r_i is the response of a model to an impulse in channel i, H(0) is the output for zero input, and * is a convolution.
+    r_i is the response of a model to an impulse in channel i, H(0) its output for zero input, and * the convolution.
     """
 
     inputs: Tensor
