@@ -362,7 +362,8 @@ def _path(value: Any) -> bool:
 _FLAG: Final = re.compile(r"^(bool|bool \| None|<class 'bool'>)$")
 _NUMBER: Final = re.compile(r"\b(int|float|Size|Count|Seed|Finite)\b")
 _NUMBER_ALONE: Final = re.compile(r"^(int|float|Size|Count|Seed|Finite)( \| None)?$")
-"""Patterns of annotations: of flags, of annotations that mention numbers, and of those that accept only one number."""
+"""Patterns of three sorts of annotations: of flags, of arguments that may be numbers, and of arguments that must be one
+number."""
 _COMMON: Final = re.compile(r"b?float(16|32|64)|complex\d+|int\d+|uint8|bool")
 _LATER: Final = {"Axes | None": Annotated[Any, Rule(lambda ax: ax is None or hasattr(ax, "loglog"), "Matplotlib axes")]}
 """Rules for annotations that only type checkers can evaluate."""

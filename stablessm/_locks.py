@@ -13,7 +13,7 @@ from stablessm._errors import ArgumentError
 JOB = "lock"
 """Name of the lock file of a job, in the folder of its notes."""
 _LOOK = 0.5
-"""Number of seconds to wait for a lock, because a check whether it is taken holds it for a shorter time."""
+"""Number of seconds to wait for a lock. A check whether a lock is taken holds the lock for a shorter time."""
 
 
 @contextmanager
@@ -42,9 +42,9 @@ def taken(folder: Path) -> bool:
 
 
 def job_lock(notes: Path) -> FileLock:
-    """Return the lock of the job whose state is in the folder ``notes``. The worker that computes the job holds it.
+    """Return the lock of the job whose state is in the folder ``notes``.
 
-    Other workers wait until that worker releases the lock or dies.
+    The worker that computes the job holds the lock. Other workers wait until that worker releases the lock or dies.
     """
     notes.mkdir(parents=True, exist_ok=True)
     return FileLock(notes / JOB, poll_interval=0.2)

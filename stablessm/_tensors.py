@@ -66,7 +66,9 @@ def _opened(path: str | os.PathLike[str], expected: str) -> Iterator[Any]:
 
 
 def header(path: str | os.PathLike[str], expected: str = _EXPECTED) -> tuple[dict[str, tuple[int, ...]], str | None]:
-    """Return the shapes of the tensors in a ``.safetensors`` file and its SHA-256, without reading the tensors."""
+    """Return the shapes of the tensors in a ``.safetensors`` file, and the SHA-256 that :func:`save` stored in the file
+    (or None), without reading the tensors.
+    """
     with _opened(path, expected) as file:
         shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118 (no mapping)
         return shapes, _unsealed(file.metadata())[1]

@@ -185,8 +185,8 @@ def measure(
 def timed(timing: Timing | None, floor: float, best: float | None) -> Row:
     """Return the columns of a result row that describe a measured time.
 
-    They are the time itself, its ratio to the shortest time that the machine allows (``floor``), and by what factor it
-    is shorter than the time of the best peer (``best``).
+    The columns are the time itself with its quartiles, the ratio of the time to the shortest time that the machine
+    allows (``floor``), and the ratio of the best peer's time (``best``) to this time.
     """
     if timing is None:
         return dict.fromkeys(("ms", "quartiles_ms", "turns", "times_floor", "best_peer_over_this"))

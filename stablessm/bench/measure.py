@@ -26,7 +26,7 @@ _TURN = 5
 _QUEUED = 10
 """Number of calls in the queue at once; the driver holds about a thousand launches."""
 _PAUSE = 4.0
-"""Initial estimate of the time, in milliseconds, that queueing these calls takes."""
+"""Initial estimate of the time, in milliseconds, that queueing ``_QUEUED`` calls takes."""
 _FILLER_NUMBERS = 1 << 26
 """Number of float32 values that are cleared repeatedly to keep a GPU busy for a while."""
 

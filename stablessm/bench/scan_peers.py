@@ -93,11 +93,11 @@ def _mambapy(a: Tensor, x: Tensor) -> Tensor:
 
 
 def accelerated_contender(sets: Sequence[Inputs], *, transpose: bool = True) -> Contender:
-    """Build the contender accelerated-scan. Its backward pass is left out if the last block of the sequence would not
-    be full.
+    """Build the contender accelerated-scan. The backward pass is left out if the inputs are real and the length of the
+    sequence is not a multiple of the block size of accelerated-scan.
 
-    With such a block, ``scalar.backward_scan`` of version 0.3.1 reads past the end of its array (its mask is only t >
-    0). This can be an illegal memory access, after which all CUDA calls of the process fail.
+    If the last block is not full, ``scalar.backward_scan`` of version 0.3.1 reads past the end of its array (its mask
+    is only t > 0). This can be an illegal memory access, after which all CUDA calls of the process fail.
 
     Args:
         sets: Inputs in the layout of this package, (batch, time, channel).

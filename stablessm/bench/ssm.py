@@ -42,7 +42,7 @@ CHECKED = 2
 LOOP_STEPS = 20_000
 """Maximum number of steps for which the reference, a loop, gives the true values; beyond, float64 CPU kernels do."""
 TOLERANCE = 1e-3
-"""Largest relative error of a correct result, by dtype."""
+"""Largest relative error of a correct result."""
 MOST_BYTES = {"cpu": 1 << 30, "cuda": 16 << 30}
 """Largest number of bytes of an array, by device; contenders with a larger array are left out."""
 

@@ -1,7 +1,7 @@
 """``python -m stablessm.experiments.judge RESULTS``: recompute figures and claims of complete runs from their stages.
 
-Use it after a rule for verdicts, the text of a claim or a figure has changed. No stage is computed again. Each verdict
-that changes is printed.
+Run this command after a change of a rule for verdicts, of the text of a claim, or of a figure. No stage is computed
+again. Each verdict that changes is printed.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ class Job:
     changes: Changes
     name: str
     sweep: str = ""
-    """A name written into the sweep's folder. A worker that finds it there sees the same files."""
+    """A name that is written into the sweep's folder. A worker that finds this name in the folder has access to it."""
 
     @property
     def id(self) -> str:

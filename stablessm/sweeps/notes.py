@@ -28,7 +28,7 @@ class Notes:
     attempts: int = 0
     """Number of times that a worker started the job."""
     worker: str = ""
-    """Machine and process of the worker, or of the last one."""
+    """Machine and process of the worker, or of the last worker."""
     seconds: float = 0.0
     """Seconds that the last worker took."""
     error: str = ""

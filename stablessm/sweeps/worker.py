@@ -24,7 +24,7 @@ from stablessm.sweeps import notes
 from stablessm.sweeps.job import Job
 
 SWEEP = "sweep.json"
-"""Name of the file in the folder of jobs that lists them."""
+"""Name of the file that lists the jobs, in the folder of the jobs."""
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 
 

@@ -37,7 +37,7 @@ LEARNING = Training(samples=64 * 1000, batch=64, epochs=1, rows_per_epoch=100, d
 
 @dataclass(frozen=True)
 class Config:
-    """Settings of ``demo``; with the defaults it takes about a minute and a half on two cores."""
+    """Settings of ``demo``; with the defaults, the experiment takes about a minute and a half on two cores."""
 
     width: int = 32
     length: int = 200

@@ -50,8 +50,8 @@ class Experiment(Generic[C]):
     figures: Callable[[C, Stages], Sequence[Figure]]
     claims: Callable[[C, Stages], Sequence[Claim]]
     jobs: Callable[[C], Mapping[str, Callable[[Run], object]]] | None = None
-    """Independent jobs by name: each job has stages of its own and waits for no other. ``run`` computes the same stages
-    and the stages that need several jobs. Without this field the experiment is one job."""
+    """Independent jobs by name: each job has stages of its own and waits for no other job. ``run`` computes the same
+    stages and the stages that need several jobs. Without this field the experiment is one job."""
     readme: Path | None = None
     """The file whose section "Differences from the paper" or "Limits" a record repeats."""
 
@@ -100,8 +100,8 @@ class Plan:
 
     @contextmanager
     def begun(self, *, fresh: bool = False, progress: bool = True) -> Iterator[Run]:
-        """Open the run folder, lock it for this process, and yield the run (a context manager for a ``with``
-        statement).
+        """Open the run folder, lock the folder for this process, and yield the run (a context manager for a ``with``
+        statement). With ``fresh``, an earlier run in the folder is first deleted.
         """
         with locks.alone(self.folder):
             if fresh and self.folder.exists():
@@ -196,7 +196,11 @@ def execute(
     fresh: bool = False,
     progress: bool = True,
 ) -> tuple[Path, bool]:
-    """Run or resume an experiment in this process; return its folder, and whether the run was already complete."""
+    """Run or resume an experiment in this process; return the run folder, and whether the run was already complete.
+
+    ``changes`` maps the names of settings to new values, given as text. With ``fresh``, an earlier run is first
+    deleted, and all stages are computed again.
+    """
     plan = Plan.of(experiment, size, out, changes)
     with plan.begun(fresh=fresh, progress=progress) as run:
         complete = is_complete(plan.folder)

@@ -93,8 +93,8 @@ def instability(found: Mapping[str, np.ndarray], warmup: int, limits: Limits = L
 
 
 def calmest(one: Any, others: Sequence[Any]) -> rules.Verdict:
-    """Return the verdict on the claim that the training ``one`` is more stable than each of ``others``. The verdict is
-    ``partly`` if it is only as stable as the most stable of them.
+    """Return the verdict on the claim that the training ``one`` is more stable than each training in ``others``. The
+    verdict is ``partly`` if ``one`` is only as stable as the most stable training in ``others``.
 
     >>> calmest(Instability(False, 0), [Instability(False, 1), Instability(False, 0)])
     'partly'

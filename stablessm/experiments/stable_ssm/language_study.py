@@ -246,8 +246,9 @@ def remembered(
     change of the output when a token that has been repeated t times is repeated once more, over the first ``words``
     different tokens of the test text.
 
-    Both are NaN if the output of the model is not finite. They are also NaN if the training diverged, according to
-    ``found``, and two evaluations of the model differ by more than rounding.
+    Both results are NaN if the output of the model is not finite. Both are also NaN if the training diverged, as
+    ``found`` (the result of ``language_training.fit``) says, and two evaluations of the model differ by more than
+    rounding.
     """
     text = task.batch("test", 1).inputs[0].tolist()
     tokens = list(dict.fromkeys(text))[:words]

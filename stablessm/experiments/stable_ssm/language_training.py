@@ -95,12 +95,12 @@ def fit(
     model keeps the weights of the last step.
 
     With a ``run`` and the name of its ``stage``, checkpoints are written to the run folder, and an interrupted training
-    resumes from the last one.
+    resumes from the last checkpoint.
 
     Returns:
         ``losses`` and ``norms``: the loss and the norm of the gradient at every step before a divergence. ``looks``:
             the steps at which |gradient| / |weight| of the recurrent weights is measured. ``largest`` and ``typical``:
-            its largest and its median value at these steps. ``diverged``: the step of the divergence, or -1.
+            the largest and the median ratio at these steps. ``diverged``: the step of the divergence, or -1.
             ``report``: the diagnosis of the divergence as text, or an empty text.
     """
     config = options.config(lr, seed)

@@ -1,4 +1,4 @@
-"""Trains language models as one computation. They have the same map, and different learning rates and seeds."""
+"""Trains several language models with one map, but different learning rates and seeds, as one computation."""
 
 from __future__ import annotations
 

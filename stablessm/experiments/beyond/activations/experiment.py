@@ -38,9 +38,10 @@ class ActivationConfig:
 
 
 def shifted(ensemble: str, width: int, margin: float) -> Tensor:
-    """Return a random matrix G - s I with a Gaussian matrix G. The shift s is chosen such that the largest real part of
-    an eigenvalue of G - s I is -margin (+margin for ``unstable``). For ``dissipative``, it is chosen such that the
-    largest eigenvalue of the symmetric part of G - s I is -margin.
+    """Return a random matrix G - s I, where G is Gaussian and the shift s depends on ``ensemble``.
+
+    For ``dissipative``, the largest eigenvalue of the symmetric part of G - s I is -margin. Otherwise the largest real
+    part of the eigenvalues of G - s I is -margin, or +margin for ``unstable``.
     """
     G = torch.randn(width, width, dtype=torch.float64) * width**-0.5
     largest = torch.linalg.eigvalsh((G + G.mT) / 2) if ensemble == "dissipative" else torch.linalg.eigvals(G).real
@@ -49,8 +50,8 @@ def shifted(ensemble: str, width: int, margin: float) -> Tensor:
 
 
 def build(config: ActivationConfig, activation: str, ensemble: str) -> ContinuousRNN:
-    """Return a random RNN. The weights depend only on the state of torch's random generator: if it is the same, RNNs
-    with different activations get the same weights.
+    """Return a random RNN, whose recurrent matrix is of the kind ``ensemble``. The weights depend only on the state of
+    torch's random generator: RNNs with different activations, built from the same state, get the same weights.
     """
     W = shifted(ensemble, config.width, config.margin)
     layer = ContinuousRNN(1, config.width, 1, activation=activation, dt=config.dt).double()

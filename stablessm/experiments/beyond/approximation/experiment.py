@@ -129,8 +129,8 @@ def measured(config: ApproximationConfig, run: Run, mixer: str, kind: str) -> Ma
 
 
 def jobs(config: ApproximationConfig) -> dict[str, Callable[[Run], object]]:
-    """Return one job per mixer. The job chooses the learning rate of the mixer, then trains and measures it on all
-    targets.
+    """Return one job per mixer. The job chooses the learning rate for networks with this mixer, then trains and
+    measures such networks on all targets.
     """
 
     def job(mixer: str, run: Run) -> None:

@@ -99,8 +99,8 @@ def measured(stages: Stages) -> dict[str, list[MemoryCurve]]:
 
 
 def names(stages: Stages) -> tuple[str, ...]:
-    """Return the names of the models that the run measured; the trained Llama model is included if its files were
-    there.
+    """Return the names of the models that the run measured; the trained Llama model is one of these models if the run
+    found its files.
     """
     return (*RECURRENT, *ATTENTION, *((TRAINED,) if is_there(stages)["there"][0] else ()))
 

@@ -40,7 +40,7 @@ KERNELS = {
     "stretched": lambda t: torch.exp(-t.sqrt()),
     "logarithmic": lambda t: 1 / ((1 + t) * (1 + torch.log1p(t)) ** 2),
 }
-"""The kernels ρ(t). The integral of the last one over all t > T is 1 / (1 + log(1 + T))."""
+"""The kernels ρ(t). The integral of the last kernel over all t > T is 1 / (1 + log(1 + T))."""
 TARGETS = {kind: NonlinearFunctional(kernel, dt=DT) for kind, kernel in KERNELS.items()}
 CONTRAST = "direct"
 PARAMETERS: dict[str, str | None] = {"recurrent": "recurrent", "all": None}

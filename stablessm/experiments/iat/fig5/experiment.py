@@ -13,7 +13,7 @@ from stablessm.instruments import MemoryCurve
 SLOW = "ha"
 """The word that the paper finds complicated."""
 OURS = "LSTM"
-"""The architecture that we add to those in figure 5."""
+"""The architecture that we add to the architectures in figure 5 of IAT."""
 
 
 @dataclass(frozen=True)

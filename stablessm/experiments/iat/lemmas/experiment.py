@@ -49,7 +49,7 @@ class LemmasConfig:
 
 
 def memory(kind: str, t: np.ndarray, order: int) -> np.ndarray:
-    """Return a memory function (``order=0``) or its derivative (``order=1``) at the times t."""
+    """Return the memory function ``kind`` (``order=0``) or its derivative (``order=1``) at the times t."""
     if kind == "exponential":
         return np.exp(-t / 2) * (-0.5) ** order
     return (t + 1) ** -1.1 if order == 0 else -1.1 * (t + 1) ** -2.1

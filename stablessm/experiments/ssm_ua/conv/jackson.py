@@ -36,8 +36,8 @@ _BETAS = np.geomspace(0.05, 0.95, 40)  # below 1: e^(βt) ρ must go to 0
 
 
 def derivatives(rho: Analytic, alpha: int, times: np.ndarray = TIMES) -> np.ndarray:
-    """Return the kernel ρ and its first α derivatives at the given times, (α+1, times). They are computed by Cauchy's
-    integral formula, on a circle around each time.
+    """Return the kernel ρ and its first α derivatives at the given times, (α+1, times). The derivatives are computed by
+    Cauchy's integral formula, on a circle around each time.
 
     >>> derivatives(np.exp, 2, np.array([1.0])).round(12).ravel() == np.exp(1.0).round(12)
     array([ True,  True,  True])

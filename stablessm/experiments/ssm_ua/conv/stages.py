@@ -125,9 +125,10 @@ def layer_error(es: ExponentialSum, kernel: str, horizon: int) -> float:
 
 @stage(lambda name: f"rate-{slug(name)}", over=lambda config: jackson.KERNELS)
 def rate(config: ConvConfig, run: Run, name: str) -> Mapping[str, Any]:
-    """For each order m, fit a sum ρ̂ of m exponentials to the kernel ρ in continuous time, and return its error ∫ |ρ -
-    ρ̂| dt. For each α, return the error of the sum in the proof of theorem A.3 of IAT, the bound of this theorem on the
-    error, and its constant γ in two units of time.
+    """Return errors ∫ |ρ - ρ̂| dt of sums ρ̂ of m exponentials that approximate the kernel ρ in continuous time, for
+    each number m: the error of a sum that this library fits; and, for each number α of derivatives, the error of the
+    sum in the proof of theorem A.3 of IAT, and the upper bound of the theorem. Also return the constant γ of the
+    theorem in two units of time.
     """
     rho, orders, alphas = jackson.KERNELS[name], np.array(config.jackson_orders), config.alphas
     rows = jackson.derivatives(rho, max(alphas))

@@ -22,8 +22,8 @@ FAMILIES = ("RNN", "GRU", "LSTM", "SSM")
 
 @dataclass(frozen=True)
 class RandomConfig:
-    """Settings of ``su-fig5``: sizes, horizons, seeds and gains. The paper gives no values; the default horizon is the
-    value in the code of its authors.
+    """Settings of ``su-fig5``: sizes, horizons, seeds and gains. The paper gives no values; the default horizon is as
+    in the authors' code. A gain is a factor by which the recurrent weights are multiplied.
     """
 
     width: int = 64

@@ -66,8 +66,8 @@ def slowest(config: S4Config, run: Run) -> dict[str, list[float]]:
 
 
 def cap(curve: MemoryCurve, rate: float, start: int) -> tuple[float, float]:
-    """Return the lowest straight line of slope -rate that lies above log M(t) from step ``start`` on. It is given by
-    its height at t = 0 and by the time at which it touches log M(t).
+    """Find the lowest straight line of slope -rate that lies above log M(t) from step ``start`` on. Return the height
+    of the line at t = 0, and the time at which the line touches log M(t).
     """
     clear = (curve.value > 10 * curve.floor) & (np.arange(len(curve.time)) >= start)
     excess = np.log(curve.value[clear]) + rate * curve.time[clear]
@@ -76,8 +76,8 @@ def cap(curve: MemoryCurve, rate: float, start: int) -> tuple[float, float]:
 
 
 def figures(config: S4Config, stages: Stages) -> Figures:
-    """Yield a figure of memory functions over the short horizon and over the long horizon; over the long horizon it
-    also shows the straight lines above them.
+    """Yield a figure of memory functions with two panels, over the short horizon and over the long horizon. The panel
+    of the long horizon also shows the straight lines above the memory functions (see :func:`cap`).
     """
     short, long = (found[: config.shown] for found in curves.all(config, stages).values())
     lines: list[Series] = []

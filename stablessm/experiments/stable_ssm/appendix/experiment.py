@@ -70,7 +70,7 @@ def weights(config: AppendixConfig, run: Run, floor: float) -> Mapping[str, np.n
 
 @stage("descent")
 def descent(config: AppendixConfig, run: Run) -> Mapping[str, np.ndarray]:
-    """Run gradient descent on x⁴ and on x². Return the final |x| for each learning rate; it is infinite if |x| exceeds
+    """Run gradient descent on x⁴ and on x². Return the final |x| for each learning rate; infinity stands for |x| above
     1e100.
     """
     rate = np.array(config.simple)
@@ -96,8 +96,8 @@ def mode_error(eigenvalue: Tensor, target: float) -> Tensor:
 
 @stage("rates-{map}", over=lambda config: MAPS)
 def largest_rates(config: AppendixConfig, run: Run, map: str) -> Mapping[str, np.ndarray]:
-    """Train one mode by gradient descent from each initial time scale. Return the largest learning rate with which the
-    training converges, or NaN if it converges with none.
+    """Train one mode by gradient descent from each initial time scale. For each, return the largest learning rate with
+    which the training converges, or NaN if the training converges with no learning rate.
     """
     f, rate = reparam.get(map), torch.logspace(-12, 3, config.rates, dtype=torch.float64)
     w = f.weights(-1 / torch.tensor(config.starts, dtype=torch.float64))[:, None].repeat(1, config.rates)

@@ -46,8 +46,8 @@ def run(config: models.Config, run: Run) -> None:
 
 
 def figures(config: models.Config, stages: Stages) -> Figures:
-    """Yield one figure of the perturbation errors per length. It has the panels of the published figure and one panel
-    for the map ``best``.
+    """Yield one figure of the perturbation errors per sequence length. Each figure has the panels of the published
+    figure and a panel for the map ``best``.
     """
     for length in config.lengths:
         panels = []
@@ -183,7 +183,7 @@ def at_published(config: models.Config, found: Families) -> Claim:
 
 
 def norm(length: int) -> float:
-    """Return the norm of the target for sequences of this length: the sum of its kernel."""
+    """Return the norm of the target for sequences of this length: the sum of the target's kernel."""
     return float(models.TARGET.kernel(torch.arange(length)).sum())
 
 

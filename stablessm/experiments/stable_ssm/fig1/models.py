@@ -68,8 +68,8 @@ def s4d_start(width: int, length: int, seed: int) -> S4D:
 
 
 def start(width: int, length: int, seed: int) -> RealSSM:
-    """Return an untrained model whose time scales range from one step to the length of the sequence. Its map is
-    ``direct``. Models with other maps are made from this model and keep its eigenvalues, B and C.
+    """Return an untrained model with the map ``direct``, whose time scales range from one step to the length of the
+    sequence. Models with other maps are made from this model; they keep the eigenvalues and the weights B and C.
     """
     torch.manual_seed(seed)
     rates = -1 / timescales(width, 1.0, float(length))
@@ -90,9 +90,9 @@ def gram(x: Tensor) -> Tensor:
 
 
 def kernel_loss(layer: RealSSM | S4D, weights: Tensor, rho: Tensor, times: Tensor) -> Tensor:
-    """Return the mean square error of the output, computed from the error e of the layer's kernel. It is e'Ge if
-    ``weights`` is a matrix G (see :func:`gram`), and Σ g e² if ``weights`` is a vector g, the diagonal of such a
-    matrix.
+    """Return the mean square error of the layer's output, computed from the error e of the layer's kernel at the given
+    times; ``rho`` is the correct kernel. The result is e'Ge if ``weights`` is a matrix G (see :func:`gram`), and Σ g e²
+    if ``weights`` is a vector g, the diagonal of such a matrix.
     """
     error = layer.kernel(times).flatten(1)[:, 0] - rho
     return error @ (weights @ error) if weights.dim() == 2 else (weights * error.square()).sum()

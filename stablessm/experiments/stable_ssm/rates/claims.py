@@ -50,7 +50,7 @@ class Survival:
 
     def clearly(self, one: str, other: str) -> bool:
         """Return whether every seed with the map ``one`` survives a larger learning rate than any seed with the map
-        ``other``. The rate of a seed is the largest learning rate up to which all its trainings survive.
+        ``other``. A seed survives a learning rate if its trainings survive at this rate and at all smaller rates.
         """
         return bool(self.steps[one].min() > self.steps[other].max())
 

@@ -101,7 +101,7 @@ def loaded(recall: Recall) -> Task:
 def studies(config: Config, stages: Stages) -> dict[str, tables.Study]:
     """Return the grids of models by name: ``short`` and ``long``, for the two lengths of the table. With
     ``config.pretrained`` there is a third grid, ``middle``, trained on a length in between; the models of ``long`` then
-    start from its trained models.
+    start from the trained models of ``middle``.
     """
 
     size = {"d_model": config.d_model, "d_state": config.d_state}
