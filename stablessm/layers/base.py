@@ -31,10 +31,11 @@ from stablessm.scan.padding import last_state, without_padding
 class SequenceLayer(nn.Module, ABC):
     """A layer that maps a sequence (B, T, d_input) causally to a sequence (B, T, d_output) and carries a state.
 
-    It also accepts a ``PackedSequence`` and a single sequence (T, d_input), as ``torch.nn.GRU`` does.
+    A layer also accepts a ``PackedSequence`` and a single sequence (T, d_input), as ``torch.nn.GRU`` does.
 
-    Parameters are real tensors; complex numbers are stored as pairs. A subclass writes ``_states``, ``_advance``,
-    ``_readout``, ``eigenvalues``, ``kernel`` and ``reset_parameters``, and is added to the table of the contract tests.
+    Parameters are real tensors; complex numbers are stored as pairs. A subclass implements ``_states``, ``_advance``,
+    ``_readout``, ``eigenvalues``, ``kernel`` and ``reset_parameters``, and is added to the table of layers that the
+    tests of this interface check.
     """
 
     recurrent_parameters: ClassVar[tuple[str, ...]]

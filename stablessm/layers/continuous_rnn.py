@@ -30,7 +30,7 @@ Solver: TypeAlias = Literal["euler", "exponential"]
 class ContinuousRNN(SequenceLayer):
     """A nonlinear recurrent network in continuous time: dh/dt = σ(W h + U x + b),  y = C h (IAT eq. 1).
 
-    The matrix W = g(M) comes from any map (IAT eq. 15).
+    The matrix W = g(M) comes from a trainable matrix M by any map g (IAT eq. 15).
 
     Args:
         d_input, d_state, d_output: sizes.
@@ -40,8 +40,8 @@ class ContinuousRNN(SequenceLayer):
         dt: the time between samples.
         solver: how a step of length dt changes the state h, with z = W h + U x + b. ``euler``: h + dt σ(z), which is
             stable only if dt |λ| < 2 (for real λ). ``exponential``: h + dt φ(dt J) σ(z) with J = σ'(z) W and
-            φ(z) = (e^z - 1)/z, which is exact for a linear activation and stable at any dt. With a dense W, it computes
-            a matrix exponential in every step.
+            φ(z) = (e^z - 1)/z, which is exact for a linear activation and stable at any dt. With a dense W,
+            ``exponential`` computes a matrix exponential in every step.
         bias: whether the layer has the bias b.
         eigenvalues: (d_state,) initial eigenvalues of W, in a random orthogonal basis if W is dense. Complex
             eigenvalues must come in conjugate pairs.

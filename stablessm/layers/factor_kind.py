@@ -33,7 +33,8 @@ class Kind(NamedTuple):
 
     @classmethod
     def of(cls, map: Reparameterization, *, dt: float = 1.0, gain: Gain = "one") -> Self | None:
-        """Return the kind of a layer with this map and these options, or None if the kernels do not support the map.
+        """Return the :class:`Kind` of a recurrence with this map and these options, or None if the GPU kernels do not
+        support the map.
 
         >>> from stablessm import reparam
         >>> Kind.of(reparam.get("best", b=2.0))

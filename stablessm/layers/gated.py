@@ -30,10 +30,10 @@ FASTEST = -1e4
 class GatedLayer(MappedLayer):
     """The base class of recurrences h[t] = a[t] ⊙ h[t-1] + u[t] in which the decay a[t] depends on the input.
 
-    log a[t] = λ Δ(x[t]) dt, where λ = f(w) < 0 comes from any continuous-time map f and Δ(x) > 0 from a gate. dt is the
-    number of steps between two samples, 1 by default. A stable map therefore gives 0 ≤ a[t] < 1 for all weights and
-    inputs. Rounding cannot change this: a[t] is at most the largest number below 1 in the precision of the recurrence,
-    which is float32 or better.
+    log a[t] = λ Δ(x[t]) dt, where λ = f(w) < 0 comes from weights w by any continuous-time map f, and Δ(x) > 0 comes
+    from a gate. dt is the number of steps between two samples, 1 by default. With a stable map, 0 ≤ a[t] < 1 for all
+    weights and inputs. Rounding cannot change this: a[t] is at most the largest number below 1 in the precision of the
+    recurrence, which is float32 or better.
     """
 
     activation: ClassVar[str] = "gated"
@@ -136,7 +136,8 @@ class GatedLayer(MappedLayer):
 class UnitLayer(GatedLayer):
     """The base class of gated layers that run as a fused scan.
 
-    ``form`` is the name of the formulas with which the scan computes the decays a[t] and the terms u[t].
+    The class attribute ``form`` is the name of the formulas with which the scan computes the decays a[t] and the terms
+    u[t] (:func:`stablessm.scan.gated.decay_and_drive`).
     """
 
     form: ClassVar[str]
@@ -145,13 +146,14 @@ class UnitLayer(GatedLayer):
     def _gate_inputs(self, x: Tensor) -> Tensor:
         """Compute the arguments of the gates, which are affine functions of x, as one tensor.
 
-        For each gate it has one entry per state in the last dimension. If the input of the recurrence is also an affine
-        function of x, its entries follow the entries of the gates.
+        In its last dimension, the tensor has one entry per gate and state, gate after gate. If the input of the
+        recurrence is also an affine function of x, the entries of this input follow the entries of the gates.
         """
 
     @abstractmethod
     def _rate(self) -> Tensor:
-        """Compute the coefficients, one per state, with which the formulas ``form`` compute the decays from the gates.
+        """Compute from the eigenvalues λ the coefficients, one per state, with which the formulas named by ``form``
+        compute the decays from the gates.
 
         They follow from the eigenvalues λ.
         """

@@ -15,8 +15,8 @@ from stablessm.layers.diagonal import DiagonalLayer
 def hold(model: nn.Module) -> Iterator[None]:
     """Compute the discretized eigenvalues of all layers in ``model`` once, and reuse them inside this context.
 
-    The weights must not change inside the context. This makes the generation of tokens faster, in which the map and the
-    discretization are a quarter to half of the operations of a step. Calls with gradients or ``dt`` compute the
+    The weights must not change inside the context. Tokens are generated faster inside the context, because the map and
+    the discretization are a quarter to half of the operations of a step. Calls with gradients or ``dt`` compute the
     discretized eigenvalues as usual.
 
     >>> import stablessm as ssm

@@ -59,7 +59,7 @@ def s4d_legs(count: int) -> Tensor:
     """Return the ``count`` S4D-LegS eigenvalues.
 
     The HiPPO-LegS matrix of size 2 count is the sum of a normal matrix -1/2 + S, with a skew-symmetric S, and a matrix
-    of rank one. The result are the eigenvalues of the normal matrix with positive imaginary parts.
+    of rank one. The function returns those eigenvalues of the normal matrix that have positive imaginary parts.
     """
     p = (2 * torch.arange(2 * count, dtype=torch.float64) + 1).sqrt()
     lower = torch.tril(torch.outer(p, p), -1)

@@ -19,7 +19,10 @@ START = -0.5
 
 
 class _MinimalUnit(UnitLayer):
-    """Base class of layers h[t] = a[t] ⊙ h[t-1] + (1 - a[t]) ⊙ (B x[t] + b) with a[t] = exp(2 λ softplus(z[t]))."""
+    """The base class of layers h[t] = a[t] ⊙ h[t-1] + (1 - a[t]) ⊙ (B x[t] + b) with a[t] = exp(2 λ softplus(z[t])).
+
+    Each subclass defines how its gates compute z[t] from the input x[t].
+    """
 
     recurrent_parameters: ClassVar[tuple[str, ...]] = ("w", "gate_bias")
     gates: ClassVar[int]

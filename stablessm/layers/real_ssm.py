@@ -133,7 +133,7 @@ class RealSSM(DiagonalLayer):
     def kernel(self, times: Times) -> Tensor:
         """Return the kernel ρ(t) = C e^{λ t} B, or C λ^k B in discrete time: (len(times), d_output, d_input).
 
-        With ``average``, it is C e^{λ t} |Λ| B, or C λ^k (1 - Λ) B.
+        With ``average``, the kernel is C e^{λ t} |Λ| B, or C λ^k (1 - Λ) B in discrete time.
         """
         if self.activation != "linear":
             raise ArgumentError(
@@ -148,9 +148,9 @@ class RealSSM(DiagonalLayer):
         )
 
     def _shares(self, eigenvalues: Tensor) -> Tensor:
-        """Return the factor of the input B x + b of each state.
+        """Return the factor by which the input B x + b of each state is multiplied.
 
-        It is 1 by default. With ``average``, it is -λ in continuous time and 1 - λ in discrete time.
+        The factor is 1 by default. With ``average``, it is -λ in continuous time and 1 - λ in discrete time.
         """
         if not self.average:
             return torch.ones_like(eigenvalues)

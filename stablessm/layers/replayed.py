@@ -19,8 +19,9 @@ class Replayed(Generic[Result]):
         function: Function of tensors with fixed shapes, whose values the host does not read.
         arguments: Arguments of a first call.
         state: Tensors that ``function`` changes in place. Capturing the graph calls ``function`` and restores them.
-        generator: Random generator that ``function`` draws from (default: the device's). Its state before a call
-            determines what is drawn, as without a graph. Capturing the graph also draws from it.
+        generator: Random generator that ``function`` draws from (default: the generator of the device). The state of
+            the generator before a call determines the random numbers, as without a graph. Capturing the graph also
+            draws numbers.
     """
 
     def __init__(

@@ -100,7 +100,7 @@ class S4D(DiagonalLayer):
     def kernel(self, times: Times) -> Tensor:
         """Return the kernel of each channel at the given times, (len(times), H).
 
-        It is 2 Re Σ_n C_n e^{λ_n Δ t} Δ, where Δ is the time step of the channel and t is in samples.
+        The kernel is 2 Re Σ_n C_n e^{λ_n Δ t} Δ, where Δ is the time step of the channel and t is in samples.
         """
         dtype = self._parameter_dtype()
         step, times = self.log_dt.to(dtype).exp(), times.to(dtype)

@@ -122,7 +122,8 @@ def restore(
 ) -> None:
     """Load the weights of a layer from a ``.safetensors`` file.
 
-    The file's SHA-256 must be in ``known``, unless ``known`` is empty.
+    The SHA-256 of the file must be in the list ``known``, unless the list is empty. ``expected`` describes the file in
+    error messages.
     """
     tensors = _require_whole(weights, known, expected)
     with record.reading(weights, expected):
@@ -133,7 +134,9 @@ def restore(
 
 
 def _require_whole(weights: Path, known: Sequence[str | None], expected: str) -> dict[str, torch.Tensor]:
-    """Load the tensors of a ``.safetensors`` file; raise an error unless the file's checksum is one of ``known``."""
+    """Load the tensors of a ``.safetensors`` file; raise an error if the file is damaged, or if its checksum is not in
+    the list ``known`` (an empty list allows any checksum).
+    """
     _, tensors, seal = _tensors.load(weights, expected)
     with record.reading(weights, expected):
         if known and seal not in known:

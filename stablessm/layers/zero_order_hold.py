@@ -89,9 +89,9 @@ class _Hold(torch.autograd.Function):
 def _factors(eigenvalues: Tensor, dt: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return the factors a and g of the hold, dt in the dtype of λ, and a mask of small z = λ dt.
 
-    The last two are for the gradients. There, the difference e^z - φ cancels for small z, whereas the series
-    φ'/φ = 1/2 + z/12 - z³/720 + … (Bernoulli numbers) does not; both have the same error at |z|⁴ = 720 ε. No gradient
-    flows through this function, so that the unused branch of a ``where`` may divide by 0.
+    dt and the mask are for the gradients, in which the difference e^z - φ cancels for small z, whereas the series
+    φ'/φ = 1/2 + z/12 - z³/720 + … (Bernoulli numbers) does not. Difference and series have the same error at
+    |z|⁴ = 720 ε. No gradient flows through this function, so that the unused branch of a ``where`` may divide by 0.
     """
     step = dt.to(eigenvalues.dtype)  # once, because each product of real and complex would convert it again
     z = eigenvalues * step
@@ -150,7 +150,7 @@ def _check_raw(eigenvalues: Tensor, dt: Tensor) -> None:
 def hold_op(eigenvalues: Tensor, dt: Tensor) -> tuple[Tensor, Tensor]:
     """The operator ``stablessm::hold``: compute the factors a and g of the zero-order hold with the Triton kernel.
 
-    It is an operator because ``torch.compile`` does not compile complex numbers.
+    The kernel is called through an operator because ``torch.compile`` does not compile complex numbers.
     """
     from stablessm.layers import triton_hold
 

@@ -62,8 +62,8 @@ def _linear(self: nn.Linear, x: Tensor) -> Tensor:
 
 
 class _Padding(NamedTuple):
-    """The places of the real tokens in a padded batch, with methods that pack tokens at the front and unpack
-    them again.
+    """The places of the real tokens in a padded batch, with methods that move the real tokens to the front and back to
+    their places.
     """
 
     order: Tensor
@@ -96,7 +96,9 @@ def _moved(x: Tensor, padding: _Padding | None) -> tuple[Tensor, Tensor | None]:
 
 
 def _convolved(mixer: Any, x: Tensor, tail: Tensor | None, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Compute a mixer's short convolution of x (B, T, C) with its activation; also return the last inputs (B, C, K)."""
+    """Compute the short convolution of a mixer for x (B, T, C), followed by the mixer's activation function; also
+    return the last K inputs (B, C, K), where K is the length of the filter.
+    """
     weight = mixer.conv1d.weight[:, 0]
     before = None if tail is None else tail.mT
     if x.shape[1] == 1 and before is not None and lengths is None:
@@ -120,7 +122,7 @@ class _Cache:
         self.state = None if cache is None else cache.get_recurrent_state(self.index, state_idx=0)
 
     def update(self, tail: Tensor, state: Tensor) -> None:
-        """Store the last inputs of the convolution (B, C, K) and the recurrent state in the cache."""
+        """Store the last K inputs (B, C, K) of a convolution of length K, and the recurrent state, in the cache."""
         if self.cache is None:
             return
         if self.tail is None or self.state is None:
@@ -201,10 +203,10 @@ def _head_mixer(
 
 
 def _recording(mixer: Any, cache: Any) -> bool:
-    """Return True if a ``transformers`` cache currently stores the states of all tokens, as assisted
-    generation requires.
+    """Return True if a ``transformers`` cache currently stores the states after all tokens, as assisted generation
+    requires.
 
-    The mixer then runs as in ``transformers``.
+    With such a cache, a mixer runs the code of ``transformers``.
     """
     return cache is not None and cache.is_recording_past(mixer.layer_idx)
 

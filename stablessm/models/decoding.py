@@ -30,8 +30,8 @@ class CapturedStep:
         step: the function. Shapes and dtypes must not depend on values.
         x: the input of the first step, from which shape, dtype and device are read.
         state: the state before the first step: tensors in nested tuples.
-        generator: random generator that ``step`` draws from. Its state determines the random numbers, as without a
-            graph. Capturing the graph also draws numbers from it.
+        generator: random generator that ``step`` draws from. The state of the generator before a call determines the
+            random numbers, as without a graph. Capturing the graph also draws numbers.
     """
 
     def __init__(self, step: Step, x: Tensor, state: Any, generator: torch.Generator | None = None) -> None:

@@ -293,7 +293,9 @@ def _is_loaded(parameter: Tensor) -> bool:
 
 @contextmanager
 def _inputs(blocks: nn.ModuleList, wanted: bool) -> Iterator[list[Tensor]]:
-    """Yield a list, to which each block appends its input whenever it runs; without ``wanted``, nothing is appended."""
+    """Return a context that yields a list, to which each block appends its input whenever the block runs; if ``wanted``
+    is False, the list stays empty.
+    """
     seen: list[Tensor] = []
     hooks = [block.register_forward_pre_hook(lambda _, args: seen.append(args[0])) for block in blocks if wanted]
     try:

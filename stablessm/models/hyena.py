@@ -55,8 +55,8 @@ class Hyena(nn.Module):
         nn.init.uniform_(self.filter, -(TAPS**-0.5), TAPS**-0.5)
 
     def initial_state(self, batch: int) -> tuple[Tensor, Any]:
-        """Return the state before the first step: zeros as the filter's last inputs, and the recurrence's initial
-        state.
+        """Return the state before the first step: zeros as the last inputs of the filter, and the initial state of the
+        recurrence.
         """
         batch = batch if torch.compiler.is_compiling() else whole_number("batch", batch, 0)
         return self._zeros(batch), self.inner.initial_state(batch)  # type: ignore[operator]
@@ -129,7 +129,9 @@ class Hyena(nn.Module):
 
 
 def _tail(z: Tensor, before: Tensor, reset: Tensor | None, lengths: Tensor | None) -> Tensor:
-    """Return the last two inputs of the filter, (B, 2, 3 C), with zeros for inputs from before the current episode."""
+    """Return the last two inputs of the filter, (B, 2, 3 C), from its inputs z and the two inputs ``before`` them;
+    inputs from before the current episode become zeros.
+    """
     if lengths is None and reset is None and not exporting():
         last = z[:, max(0, z.shape[1] - TAPS + 1) :].to(before.dtype)
         return torch.cat([before, last], 1)[:, -TAPS + 1 :]

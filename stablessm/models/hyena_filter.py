@@ -19,9 +19,9 @@ def filtered(z: Tensor, tail: Tensor | None, weight: Tensor, reset: Tensor | Non
     """Compute q and k ⊙ v, where the filter (q, k, v)[t] = Σ_j weight_j z[t - j] only reads steps of the same episode.
 
     Args:
-        z: (B, T, 3 C).
+        z: (B, T, 3 C) the inputs of the filter: C channels for q, for k and for v.
         tail: (B, 2, 3 C) the two steps before z (default: zeros).
-        weight: (3, 3 C).
+        weight: (3, 3 C) the filter: the weights of the present step and of the two steps before it.
         reset: (B, T) bool: True at the first step of an episode.
 
     >>> one = torch.ones(1, 4, 3)
@@ -90,7 +90,9 @@ class _Filtered(torch.autograd.Function):
 
 
 def _tail_gradient(z: Tensor, tail: Tensor, weight: Tensor, reset: Tensor | None, d_q: Tensor, d_u: Tensor) -> Tensor:
-    """Compute the gradient of the tail, which affects only the outputs of the first two steps."""
+    """Compute the gradient of the tail (the two inputs before z), which affects only the outputs of the first two
+    steps.
+    """
     few = slice(TAPS - 1)
     with torch.enable_grad():
         own = tail.detach().requires_grad_()

@@ -24,7 +24,9 @@ _FLOOR = 1e-4
 
 
 class _Measured(nn.Module):
-    """The base class of modules that store the mean and standard deviation of samples per channel (not trained)."""
+    """The base class of modules that store the mean and standard deviation of each channel of samples, which are not
+    trained.
+    """
 
     shift: Tensor
     scale: Tensor
@@ -229,9 +231,9 @@ class LinearRNNMLP(SavedModel):
         """Set the whitening and the output units of φ from samples: inputs u (B, T, d_input) and outputs y (B, T,
         d_output).
 
-        Whitening speeds up training: without it, states near the frequencies of the input dominate and are nearly
-        redundant. Whitening is linear, so it can be counted as a part of the matrix C in LRU-UA, section 2. Samples
-        must be finite and not empty.
+        Whitening speeds up training: without whitening, states near the frequencies of the input dominate and are
+        nearly redundant. Whitening is linear, so it can be counted as a part of the matrix C in LRU-UA, section 2.
+        Samples must be finite and not empty.
         """
         if u.dim() != 3 or not u.numel() or not bool(u.isfinite().all()):
             raise ArgumentError("u", "finite numbers (B, T, d_input), at least one", _what(u))

@@ -153,11 +153,11 @@ def current_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def within(name: str, options: Mapping[str, Any], length: int) -> dict[str, Any]:
-    """Return a mixer's options, with initial time scales limited to ``length`` steps unless the options
-    give time scales.
+    """Return the options of a mixer; unless the options give time scales, initial time scales of at most ``length``
+    steps are added.
 
-    Training on windows of this length does not constrain modes with longer time scales. With such modes, a model whose
-    state is carried beyond a window can be worse than chance.
+    Training on windows of ``length`` steps does not constrain modes with longer time scales. With such modes, a model
+    whose state is carried beyond a window can be worse than chance.
 
     >>> within("hyena-real", {"time": "discrete"}, 128)
     {'timescales': [2.0, 128.0], 'time': 'discrete'}

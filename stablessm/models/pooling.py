@@ -1,10 +1,10 @@
 """Pooling: reduces a sequence to one vector, the mean of its steps or its last step.
 
-Pooling maps (B, T, C) to (B, C), over the real steps of the last episode; an empty sequence gives zeros. ``whole``
-pools the given steps together with the earlier steps that ``state`` summarizes. ``running`` returns (B, T, C): at each
-step, the result of ``whole`` for the sequence up to that step, and the state after the last step. ``step`` is one step
-of ``running``. ``initial_state`` is the state before the first step; it takes the number of channels, device and dtype
-from ``like`` (C,).
+Pooling maps (B, T, C) to (B, C), over the real steps of the last episode; an empty sequence gives zeros. A pooling has
+four methods. ``whole`` pools the given steps together with the earlier steps that ``state`` summarizes. ``running``
+returns (B, T, C), at each step the result of ``whole`` for the sequence up to that step, and the state after the last
+step. ``step`` is one step of ``running``. ``initial_state`` returns the state before the first step; it takes the
+number of channels, device and dtype from ``like`` (C,).
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Mean:
     def whole(self, h: Tensor, state: Any, lengths: Tensor | None, reset: Tensor | None) -> Tensor:
         """Return the mean over the real steps of each sequence, (B, C).
 
-        It is computed as a product with a vector of zeros and ones, which avoids a copy.
+        The mean is computed as a product with a vector of zeros and ones, which avoids a copy.
         """
         steps, dtype = h.shape[1], _wide(h)
         if lengths is None and reset is None and state is None and steps:

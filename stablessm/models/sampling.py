@@ -61,7 +61,7 @@ def sample_tokens(
 def drawn(model: Any, prompt: Tensor, count: int, draw: Draw) -> Iterator[Tensor]:
     """Yield ``count`` tensors of tokens (B,), one after the other, which continue the prompts (B, T).
 
-    On a GPU, all tensors share one memory, so each tensor is overwritten when the next is drawn.
+    On a GPU, all tensors share one memory, so each tensor is overwritten when the next tensor is drawn.
     """
     with hold(model):
         logits, state = prompt, None
@@ -88,8 +88,8 @@ def drawn(model: Any, prompt: Tensor, count: int, draw: Draw) -> Iterator[Tensor
 class Draw:
     """Draws one token per row of logits (B, V).
 
-    The drawn token has the largest quotient of its probability and an exponential random number. This needs no
-    cumulative sums of probabilities. The arguments are those of :func:`sample_tokens`.
+    The token with the largest quotient of its probability and an exponentially distributed random number is drawn. This
+    method needs no cumulative sums of probabilities. The arguments are the same as for :func:`sample_tokens`.
     """
 
     def __init__(

@@ -26,9 +26,9 @@ class SequenceStack(nn.Module):
     """An encoder of numbers or tokens, followed by blocks, whose outputs are (B, T, d_model).
 
     The stack is called like a layer; its state is a tuple with one entry per block. With ``prenorm``, a final norm
-    follows the blocks. Instead of tokens (B, T), the stack also accepts embeddings (B, T, d_model), which instruments
-    perturb. With ``stack.gradient_checkpointing = True``, training stores only the input of each block and computes the
-    rest again in the backward pass.
+    follows the blocks. Instead of tokens (B, T), the stack also accepts the embeddings (B, T, d_model) of tokens, so
+    that instruments can perturb them. With ``stack.gradient_checkpointing = True``, training stores only the input of
+    each block and computes the other activations again in the backward pass.
 
     >>> body = SequenceStack(StackConfig(vocab_size=30, d_model=16, d_state=4))
     >>> h, state = body(torch.randint(0, 30, (4, 100)))

@@ -26,7 +26,7 @@ ROWS, BLOCK, TILES, WARPS = 8, 64, 16, 4
 
 @triton.jit
 def _row(z, tail, batch, t, channel, steps, width, inside, TAIL: tl.constexpr, ACC: tl.constexpr):
-    """Load z[t]; for t < 0, load one of the two rows before z from ``tail``, or return 0 without a tail."""
+    """Load z[t]; for t < 0, load one of the two steps before z from ``tail``, or return 0 if there is no tail."""
     real = inside & (t >= 0) & (t < steps)
     value = tl.load(z + (batch * steps + t) * width + channel, mask=real, other=0.0).to(ACC)
     if TAIL:
@@ -46,7 +46,9 @@ def _kept(reset, batch, t, steps, RESET: tl.constexpr, ACC: tl.constexpr):
 
 @triton.jit
 def _place(chunks, channels: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, TILES: tl.constexpr):
-    """Return which sequence, channels, first step and chunk of time this program computes."""
+    """Return the sequence, the channels, the first step and the number of the chunk of time that this program
+    computes.
+    """
     columns = tl.cdiv(channels, BLOCK)
     chunk = tl.program_id(0) // columns
     channel = (tl.program_id(0) % columns) * BLOCK + tl.arange(0, BLOCK)[None, :]
@@ -245,7 +247,9 @@ def backward(
 
 
 def _given(z: Tensor, tail: Tensor | None, reset: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Return the tail and the resets as kernel arguments; z takes the place of an array that is None."""
+    """Return the tail and the resets as kernel arguments; in place of an array that is None, return z, which the kernel
+    then ignores.
+    """
     return z if tail is None else tail.contiguous(), z if reset is None else reset.contiguous().view(torch.uint8)
 
 

@@ -201,7 +201,8 @@ def _made_uncompiled_loop() -> bool:
     """Create the function ``_uncompiled_loop`` if it does not exist yet; return True, because callers use it as a
     condition.
 
-    This is done during the first compilation, because marking a function imports the compiler.
+    The function is created during the first compilation and not earlier, because marking a function imports the
+    compiler.
     """
     global _uncompiled_loop
     if _uncompiled_loop is None:
@@ -232,7 +233,8 @@ def eager(function: Any) -> Any:
 class Forms(NamedTuple):
     """The three ways to call one operator; :meth:`choose` selects the fastest that is allowed.
 
-    They compute the same results. They differ in the features of PyTorch that they support and in the time of a call.
+    All three compute the same results. They differ in the features of PyTorch that they support, and in the time that a
+    call takes.
     """
 
     operator: Any

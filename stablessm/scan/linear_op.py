@@ -143,8 +143,8 @@ _FORMS = Forms(scan_op, Scan, eager(Scan))
 def scan(
     decay: Tensor, drive: Tensor, initial: Tensor | None, reset: Tensor | None, reverse: bool, backend: str
 ) -> Tensor:
-    """Compute all states of the linear scan by the operator, an autograd function or the backend, as
-    derivatives require.
+    """Compute all states of the linear scan by the fastest way that supports the required derivatives: the backend, an
+    autograd function or the operator.
 
     The decay may have fewer than three dimensions: in small calls, a view with three dimensions and the derivative of
     this view would take a noticeable part of the time.

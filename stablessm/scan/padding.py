@@ -31,8 +31,8 @@ def without_resets(values: Tensor, reset: Tensor | None) -> Tensor:
 
 
 def last_state(states: Tensor, before: Tensor, lengths: Tensor | None) -> Tensor:
-    """Return the state (B, …) after the last step of each sequence, without padding; ``before`` for sequences of length
-    0.
+    """Return the state (B, …) after the last real (not padded) step of each sequence; for a sequence of length 0,
+    return its state ``before``.
 
     ``states`` (B, T, …) are the states after every step; ``before`` is the state before the first step.
     """

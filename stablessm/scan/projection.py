@@ -1,7 +1,7 @@
 """Matrix products W x + b of layers, computed by oneDNN on x86 processors and otherwise by PyTorch's linear function.
 
-PyTorch multiplies float32 matrices with MKL, which uses vectors of half the width on processors of AMD. oneDNN, which
-PyTorch contains, uses the whole width on every x86 processor. Results are written in blocks of rows to reused memory
+PyTorch multiplies float32 matrices with MKL, which uses only half of the vector width on AMD processors. oneDNN, which
+PyTorch contains, uses the full width on every x86 processor. Results are written in blocks of rows to reused memory
 (:mod:`.cpu.results`), so that large results do not pay for page faults.
 """
 

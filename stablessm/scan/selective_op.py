@@ -43,7 +43,9 @@ class _Eager(torch.autograd.Function):
 
 
 def selective(layer: Selective, backend: str) -> tuple[Tensor, Tensor]:
-    """Compute a layer's output and final state by a backend's kernels or, if derivatives require it, by a scan."""
+    """Compute the output and final state of a layer by the kernels of a backend; inside ``torch.compile``,
+    ``torch.func`` transforms and forward mode, by a scan.
+    """
     if not quick(layer.x) or forward_mode():
         return by_states(layer, backend)
     if torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in layer[:6]):

@@ -37,8 +37,8 @@ def ssm_scan(
     h[t] = decay · h[t-1] + B x[t],  y[t] = Re(C h[t]) + D x[t], in one of two forms:
 
     - H channels with N states each (S4D): decay, B and C are (H, N), D is (H,), initial is (B, H, N), and
-      y[t] = Re Σ_n C_n h_n[t] + D x[t] for every channel. Only one state in 64 is stored, from which the backward pass
-      recomputes the others.
+      y[t] = Re Σ_n C_n h_n[t] + D x[t] for every channel. Only one state in 64 is stored; the backward pass
+      recomputes the other states.
     - N states that all read all inputs and add to all outputs (LRU): decay is (N,), B (N, d_in), C (d_out, N), D
       (d_out, d_in), initial (B, N). This form consists of matrix products and :func:`linear_scan`.
 

@@ -1,8 +1,9 @@
 """The fused layer for any backend of ``linear_scan``; it keeps only the states of one block of time steps in memory.
 
-The state before each block is stored; the backward pass recomputes the others, from the last block to the first. The
-states of a block take about as much memory as x, so the memory of the layer is a small multiple of its input for any
-number of states. This is slower than kernels that keep states in registers, but supports every case.
+The state before each block is stored; the backward pass recomputes the other states, from the last block to the first.
+The states of a block take about as much memory as x, so the memory of the layer is a small multiple of the memory of
+its input for any number of states. This implementation is slower than kernels that keep states in registers, but
+supports every case.
 """
 
 from __future__ import annotations

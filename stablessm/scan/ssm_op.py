@@ -65,8 +65,8 @@ def ssm_op(*args: Any) -> tuple[Tensor, Tensor, Tensor]:
     schema=f"(Tensor d_y, Tensor? d_final, Tensor checkpoints, {_LAYER}) -> ({', '.join(['Tensor'] * 6)})",
 )
 def ssm_backward_op(d_y: Tensor, d_final: Tensor | None, checkpoints: Tensor, *args: Any) -> tuple[Tensor, ...]:
-    """Return the gradients with respect to x, decay, B, C, D and initial; the last is an empty tensor if there
-    is no initial state.
+    """Return the gradients with respect to x, decay, B, C, D and initial. The gradient of initial is an empty tensor if
+    there is no initial state.
     """
     backend, _, layer = _sound(*args)
     x, shape_and_dtype = layer.x, backends.load(backend).ssm.checkpoint_shape(layer)
@@ -194,8 +194,8 @@ _FORMS = Forms(ssm_op, SSM, eager(SSM))
 
 
 def ssm(layer: DiagonalSSM, backend: str) -> tuple[Tensor, Tensor]:
-    """Compute a layer's output and final state by the operator, an autograd function or the backend, as derivatives
-    require.
+    """Compute the output and final state of a layer by the fastest way that supports the required derivatives: the
+    backend, an autograd function or the operator.
     """
     run = _FORMS.choose(quick(layer.x), *layer[:6])
     y, final, _ = run(*layer, backend)

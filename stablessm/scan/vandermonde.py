@@ -89,8 +89,8 @@ def _levels(length: int) -> tuple[int, int]:
 
 
 def _two_levels(decay: Tensor, inner: int, outer: int) -> tuple[Tensor, Tensor]:
-    """Compute the two factors of decay**(s + j · inner): decay**s for s < inner, and decay**(j ·
-    inner) for j < outer.
+    """Compute the two factors of decay**(s + j · inner): decay**s for s = 0 … inner - 1, and decay**(j · inner) for j =
+    0 … outer - 1.
     """
     exact = decay.to(torch.promote_types(decay.dtype, torch.float64))  # raising to powers increases the rounding error
     jump = powers(exact, inner + 1)[-1]

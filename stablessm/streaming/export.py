@@ -172,7 +172,9 @@ def _onnx(module: FrozenModule, example: tuple[Any, ...], shapes: Any) -> Any:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Return a context that hides the exporter's warnings about missing packages and its own deprecated calls."""
+    """Return a context that hides warnings of PyTorch's exporter: about missing packages, and about deprecated
+    functions that the exporter itself calls.
+    """
     logger = logging.getLogger("torch.onnx")
     before = logger.level
     logger.setLevel(logging.ERROR)

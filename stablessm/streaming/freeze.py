@@ -90,7 +90,7 @@ def _(layer: LRU, program: Program, x: int) -> int:
 def _lru(layer: LRU, program: Program, x: int, *, clock: bool) -> int:
     """Append the step of an LRU to a program; return the index of its output.
 
-    With a ``clock``, its first input is a constant 1, which x does not contain.
+    With a ``clock``, the first input of the LRU is a constant 1, which x does not contain.
     """
     decay, gain = layer._discretize(None)
     B = gain.double()[:, None, None] * layer.B
@@ -303,9 +303,11 @@ def _(model: RecurrentConvolution, program: Program, x: int) -> int:
 
 
 def _group(group: ChannelGroup, program: Program, x: int) -> list[int]:
-    """Append a group of channels to a program; return the indices of one or two values whose sum is the output.
+    """Append several filters that are computed together to a program; return the indices of values whose sum is their
+    output.
 
-    These are the output of the taps and the output of the modes that follow the taps.
+    There are one or two such values: the output of the first taps, and the output of the recurrence (the modes) that
+    computes the later taps.
     """
     sources = group.inputs[group.source]
     spread = program.affine((x, _rows(sources, program.sizes[x]).mT))
@@ -318,7 +320,7 @@ def _group(group: ChannelGroup, program: Program, x: int) -> list[int]:
 
 
 def _rows(places: Tensor, rows: int) -> Tensor:
-    """Return a matrix (rows, len(places)) that is one at row ``places[k]`` of each column k, and zero elsewhere."""
+    """Return a matrix (rows, len(places)) in which each column k is one at row ``places[k]`` and zero elsewhere."""
     return nn.functional.one_hot(places, rows).mT.double()
 
 

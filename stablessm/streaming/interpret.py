@@ -25,8 +25,9 @@ class Library(NamedTuple):
 def constants(operation: ops.Operation) -> dict[str, np.ndarray]:
     """Return the constant arrays of an operation by name, such as its weights.
 
-    A complex array is split in two; the arrays of a list are numbered. Taps come in the order of the delay line, oldest
-    first. ``first`` contains, for each input, the index of one filter that reads this input.
+    A complex array is split into its real and its imaginary part; the arrays of a list are numbered. Filter taps come
+    in the order of the delay line, oldest first. For filters, ``first`` contains, for each input, the index of one
+    filter that reads this input.
     """
     fields = operation._asdict()
     if isinstance(operation, ops.Taps):
@@ -46,8 +47,8 @@ def constants(operation: ops.Operation) -> dict[str, np.ndarray]:
 def lowered(operation: ops.Operation, numbers: Mapping[str, Any], library: Library) -> Callable[[Values], Any]:
     """Return a function that computes the first result of an operation, given the list of all values.
 
-    Values are (batch, size) and are replaced, never modified. If an operation also computes other values, the function
-    replaces these in the list.
+    Values are tensors (batch, size) and are replaced, never modified. If an operation has several results, the function
+    also puts the other results into the list of values.
     """
     match operation:
         case ops.Affine(_, sources, _, bias):

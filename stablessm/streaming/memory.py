@@ -56,14 +56,17 @@ class Memory:
         return self.constant(np.pad(array, (0, self.padded(len(array)) - len(array))))
 
     def channel_states(self, op: Channels) -> np.ndarray:
-        """Return the states of an operation divided by their gains, in float64 (batch, H / lanes, N, 2, lanes).
+        """Return the array of the states of an operation, divided by their gains, in float64: (batch, H / lanes, N, 2,
+        lanes).
 
-        The recurrence of these states needs no gain.
+        The 2 stands for real and imaginary parts. The recurrence of the divided states needs no gain.
         """
         return self._channels[op.real][0]
 
     def delay_line(self, op: Taps) -> np.ndarray:
-        """Return the array of a filter bank's last K inputs, (batch, H / lanes, K, lanes), one copy per filter."""
+        """Return the array of the last K inputs of each of the H filters of a bank, (batch, H / lanes, K, lanes), where
+        K is the number of taps.
+        """
         return self._lines[op.past][0]
 
     def read(self, slot: Slot) -> list[np.ndarray]:

@@ -89,7 +89,7 @@ def _block(block: Block, program: Program, x: int, add: Add) -> int:
 def _hyena(module: Hyena, program: Program, x: int, add: Add) -> int:
     """Append one step of a Hyena operator to a program; return the index of its output.
 
-    Its filter has three taps; the state holds the last two inputs.
+    The filter of the operator has three taps; its state holds the last two inputs.
     """
     outer, program.structure = program.structure, []
     z, width = add(module.projection, program, x), 3 * module.d_model
@@ -124,7 +124,9 @@ def _no_norm(norm: NoNorm, program: Program, x: int, add: Add) -> int:
 
 
 def _everywhere(program: Program, number: int, size: int) -> int:
-    """Append a vector of ``size`` equal elements, the value with index ``number``, to a program; return its index."""
+    """Append an operation that repeats a single number (the value with the index ``number``) ``size`` times; return the
+    index of the resulting vector.
+    """
     return program.affine((number, torch.ones(size, 1)))
 
 

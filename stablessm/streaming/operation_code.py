@@ -276,8 +276,8 @@ class OperationCode:
             self._tiles(op, whole * TILE_VECTORS, 1, rest)
 
     def _tiles(self, op: Affine, first: int, tiles: int, width: int) -> None:
-        """Emit code for the part of a matrix product that computes ``tiles`` · ``width`` vectors of the output,
-        beginning with vector ``first``.
+        """Emit code for a part of a matrix product: ``tiles`` tiles of ``width`` vectors each of the output, beginning
+        with vector ``first``.
         """
         if not tiles:
             return
@@ -312,13 +312,13 @@ class OperationCode:
     ) -> list[ir.Value]:
         """Emit code that adds Σ_j weights_j x_j to ``totals``, for ``width`` vectors of outputs; return the sums.
 
-        If ``width`` is less than a full tile, two or four inputs are processed at once. Padding after the last input is
+        If ``width`` is less than TILE_VECTORS, several inputs are processed at once. Padding after the last input is
         not read, because it may be infinite, and infinity times zero is NaN.
         """
         b, emit, unroll = self.builder, self.emit, TILE_VECTORS // width
 
         def some(first: ir.Value, count: int, at_once: int, totals: list[ir.Value]) -> list[ir.Value]:
-            """Emit code that adds ``count`` groups of ``at_once`` weighted inputs to the sums."""
+            """Emit code that adds ``count`` · ``at_once`` weighted inputs, from input ``first`` on, to the sums."""
 
             def one(j: ir.Value, sums: list[ir.Value]) -> list[ir.Value]:
                 results = []

@@ -49,13 +49,13 @@ class FrozenModule(nn.Module, ABC):
 
     @abstractmethod
     def _run(self, values: Values) -> None:
-        """Run all operations; return the list of all values, given the input (value 0) and the flattened states (B,
-        size).
+        """Run all operations; ``values`` contains the input (value 0) and the flattened states (B, size), and receives
+        the results of the operations.
         """
 
     @abstractmethod
     def _final(self, value: Tensor) -> Tensor:
-        """Return the new value of a state, flattened; ``value`` is the result that ``_run`` stored in its place."""
+        """Return the new value of a state as (B, size), given the ``value`` that :meth:`_run` stored for this state."""
 
     def initial_state(self, batch: int) -> tuple[Tensor, ...]:
         """Return the states before the first step, all zeros, for ``batch`` sequences."""

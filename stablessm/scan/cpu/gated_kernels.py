@@ -4,9 +4,9 @@ The recurrence with the decay a = 1 + f is h[t] = a h[t-1] + (1 - a) c[t], compu
 h[t] = a h[t-1] + u[t], computed as h[t-1] + f h[t-1] + u[t]. A *form* (:data:`FORMS`) computes f, and the candidate c
 or the drive u, from the inputs of the gates.
 
-A *unit* is one sequence and one group of tiles (vectors of channels); its time steps are the outer loop, so that memory
-is read in order. The last tile ends at the last channel and may overlap the tile before it, with the same results. The
-backward pass computes the gates again from their inputs.
+A work unit is one group of tiles (vectors of channels) of one sequence. Its outer loop runs over the time steps, so
+that memory is read in order. The last tile ends at the last channel and may overlap the tile before it, with the same
+results. The backward pass computes the gates again from their inputs.
 """
 
 from __future__ import annotations
@@ -271,7 +271,9 @@ def _backward(code: _Code, tile_of: Callable[[ir.Value], ir.Value], tiles: ir.Va
 
 
 def build(spec: Spec) -> ir.Function:
-    """Return the LLVM function of the kernel, which computes a range of units (each one sequence and one tile)."""
+    """Return the LLVM function of the kernel, which computes a range of work units (each is one group of tiles of one
+    sequence).
+    """
     names = BACKWARD_FIELDS if spec.backward else FORWARD_FIELDS
     scalar = ir.DoubleType() if spec.double else ir.FloatType()
     arrays = ("rate", "initial", "gates", "x", "states", "grad", "d_gates", "d_x", "d_rate", "d_initial")

@@ -82,8 +82,8 @@ class Pool:
     def _released(self, size: int) -> mmap.mmap | None:
         """Remove the mapping whose size is closest to ``size`` from the pool and return it; None if the pool is empty.
 
-        Of several such mappings, the latest is returned. If its size differs, the oldest other mappings are freed, so
-        that a mapping of ``size`` bytes in use does not raise the total.
+        Of several equally close mappings, the latest is returned. If its size is not ``size``, the oldest other
+        mappings are freed, so that a mapping of ``size`` bytes in use does not raise the total.
         """
         if not self._idle:
             return None

@@ -53,8 +53,8 @@ def backward(layer: Selective, checkpoints: Tensor, d_y: Tensor, d_final: Tensor
 
 
 def _cell(states: int) -> int:
-    """Return the number of time steps between two stored states (checkpoints), given the number of
-    states per channel.
+    """Return the number of time steps between two stored states (checkpoints) for a layer with ``states`` states per
+    channel.
     """
     return max(LEAST_STEPS, min(MOST_STEPS, CELL_STATES // max(1, states)))
 

@@ -1,11 +1,12 @@
 """CPU kernels of the selective layer: channels in SIMD vectors, states in the cache, only checkpoints in memory.
 
-A *unit* is one sequence and one *tile*, a vector of channels. Its N states are N vectors, which stay in the cache. The
-forward pass writes the state before every *cell* of K steps. The backward pass visits the cells from the last to the
-first: it recomputes the states and decays of a cell from its checkpoint, and then runs the adjoint through it.
+A *unit* is one *tile* (a vector of channels) of one sequence. The N states of a unit are N vectors, which stay in the
+cache. The forward pass divides time into *cells* of K steps and stores the state before every cell (a checkpoint). The
+backward pass visits the cells from the last to the first: it recomputes the states and decays of a cell from its
+checkpoint, and then computes the gradients of the cell.
 
-The gradients of B and C are sums over channels. A tile sums over its channels, for ``lanes`` states at once
-(:func:`_summed`). The caller adds the sums of the tiles, so that no two units write to the same number.
+The gradients of B and C are sums over channels. Each unit sums over the channels of its tile, for ``lanes`` states at
+once (:func:`_summed`). The caller adds the sums of the tiles, so that no two units write to the same number.
 """
 
 from __future__ import annotations
@@ -216,8 +217,9 @@ def _adjoint(unit: _Unit, first: ir.Value, i: ir.Value) -> None:
 def _summed(b: ir.IRBuilder, vectors: list[ir.Value]) -> ir.Value:
     """Return a vector whose element i is the sum of all elements of ``vectors[i]``.
 
-    There must be as many vectors as elements of a vector. Each round replaces every two neighboring vectors by one
-    vector, which contains the sums of neighboring pairs of the first vector and then of the second vector.
+    The number of vectors must be the number of elements of a vector. In each round, every two neighboring vectors are
+    replaced by one vector, which contains the sums of neighboring pairs of elements of the first and then of the second
+    vector.
     """
     lanes = len(vectors)
     masks = [ir.Constant(ir.VectorType(ir.IntType(32), lanes), list(range(side, 2 * lanes, 2))) for side in (0, 1)]
@@ -234,7 +236,9 @@ def _name(spec: Spec) -> str:
 
 
 def build(spec: Spec) -> ir.Function:
-    """Return the LLVM function of the kernel, which computes a range of units (each one sequence and one tile)."""
+    """Return the LLVM function of the kernel, which computes a range of work units (each is one tile of one
+    sequence).
+    """
     names = BACKWARD_FIELDS if spec.backward else FORWARD_FIELDS
     scalar = ir.DoubleType() if spec.double else ir.FloatType()
     arrays = ("x", "delta", "A", "B", "C", "state", "checkpoints", "y", "d_y", "d_x", "d_delta", "d_A", "d_B", "d_C")

@@ -81,7 +81,7 @@ class Layout(NamedTuple):
     def unpack(self, packed: Tensor) -> Tensor:
         """Return packed states in the shape (rows, H, N): the inverse of :meth:`pack`.
 
-        The result has the layout's dtype. It is never a view, because an operator must not return a view.
+        The result has the layout's dtype, and is never a view, because an operator must not return a view.
         """
         parts = packed.permute(0, 1, 4, 2, 3).flatten(3).flatten(1, 2)[:, : self.channels]
         dtype = self.dtype.to_complex() if self.complex else self.dtype
@@ -147,8 +147,8 @@ def backward(
 
 
 def _groups(tiles: int, batch: int, steps: int) -> int:
-    """Return the number of groups of sequences whose gradients a backward pass sums separately, so that they run in
-    parallel.
+    """Return the number of groups into which a backward pass divides the sequences. The groups run in parallel, because
+    gradients are summed for each group separately.
     """
     tiles = max(1, tiles)
     return max(1, min(batch, UNITS // tiles, CORES // math.gcd(tiles, CORES), batch * steps // GROUP_STEPS))
@@ -227,7 +227,8 @@ def _even_blocks(batch: int, steps: int, size: int) -> tuple[Tensor, Tensor]:
 def _run(layout: Layout, names: tuple[str, ...], arrays: dict[str, Tensor], layer: DiagonalSSM, groups: int) -> None:
     """Run a forward or backward kernel over all blocks of all sequences.
 
-    A unit is one tile (vector of channels) of one of ``groups`` groups of sequences.
+    The sequences are divided into ``groups`` groups, and the channels into tiles (one vector of channels each). A work
+    unit of the kernel is one tile of all sequences of one group.
     """
     batch, steps, channels = arrays["x"].shape
     blocks, rows = _blocks(batch, steps, CHUNKS * layout.length, layer.reset, layer.lengths)

@@ -70,8 +70,8 @@ class _Block:
         self.kernel = code.at(code.fields["kernel"], code.times(tile, length))
 
     def steps_of(self, chunk: ir.Value) -> tuple[ir.Value, ir.Value]:
-        """Return the number of steps in a chunk, and how many vectors of a table to skip if the chunk is shorter than
-        L.
+        """Return the number of steps in a chunk, and the number of vectors to skip at the start of a table if the chunk
+        has fewer than L steps.
         """
         builder, length = self.code.builder, self.code.spec.length
         left = builder.sub(self.steps, self.code.times(chunk, length))
@@ -290,7 +290,9 @@ def _chunks_back(block: _Block, rows: _Buffers, state: _State, before: Row) -> N
 
 
 def _clear(code: ChunkEmitter, unit: ir.Value) -> None:
-    """Emit code that sets all gradient sums of a unit to zero, on the thread that will add to them."""
+    """Emit code that sets all gradient sums of a work unit (one tile of one group of sequences) to zero, on the thread
+    that will add to these sums.
+    """
     length, states = code.spec.length, code.fields["states"]
     table = code.times(states, 2 * length * PARTS)
     vectors = {"d_tables": table, "d_tables_wide": table, "d_kernel": I64(length)}
@@ -306,7 +308,9 @@ def _clear(code: ChunkEmitter, unit: ir.Value) -> None:
 
 
 def _flush(code: ChunkEmitter, unit: ir.Value) -> None:
-    """Emit code that adds a unit's float32 sums to its float64 sums, and then sets the float32 sums to zero."""
+    """Emit code that adds the float32 gradient sums of a work unit to its float64 sums, and then sets the float32 sums
+    to zero.
+    """
     count = code.times(code.fields["states"], 2 * code.spec.length * PARTS)
 
     def one(i: ir.Value) -> None:
@@ -330,7 +334,9 @@ def _pointers(spec: Spec) -> dict[str, ir.Type]:
 
 
 def build(spec: Spec) -> ir.Function:
-    """Return the LLVM function of the kernel, which computes a range of units, each over all of its time blocks."""
+    """Return the LLVM function of the kernel, which computes a range of work units: each is one tile (a vector of
+    channels) of all sequences of one group, over all blocks of time.
+    """
     name = "ssm_" + "_".join(str(int(option)) for option in spec)
     names = BACKWARD_FIELDS if spec.backward else FORWARD_FIELDS
     builder, fields, first, last = kernel_entry(name, names, _pointers(spec))

@@ -4,7 +4,8 @@ A chunk has L steps. The tables of a state with decay a and weights B and C, com
 
     power[j] = a^j    into[s] = B a^(L-1-s)    out[t] = C a^(t+1)    kernel[j] = Re Σ C a^j B, plus D at j = 0
 
-A unit is one tile (a vector of channels). The layout of the arrays is described in :mod:`.ssm_kernels`.
+A work unit of the kernels is one tile (a vector of channels). The layout of the arrays is described in
+:mod:`.ssm_kernels`.
 """
 
 from __future__ import annotations

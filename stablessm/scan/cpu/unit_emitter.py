@@ -11,7 +11,8 @@ from stablessm.llvm.vector_functions import VectorMath
 
 
 class UnitEmitter:
-    """Emits instructions for one sequence of the batch, whose channels are in SIMD vectors of ``lanes`` numbers.
+    """Emits instructions that process one sequence of the batch, with the channels in SIMD vectors of ``lanes``
+    numbers.
 
     ``fields`` are the kernel's arguments by name; an array (batch, time, …) has strides ``NAME_batch``, ``NAME_time``.
     """

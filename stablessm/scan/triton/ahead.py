@@ -31,8 +31,8 @@ fewer kernels are compiled in advance."""
 
 
 def running(operation: Callable[[], object] | None) -> None:
-    """Tell this module which operation is about to run: ``operation()`` runs it on meta tensors; None means no
-    operation.
+    """Tell this module which operation is about to run. The call ``operation()`` runs the operation on meta tensors;
+    None stands for no operation.
     """
     global _operation
     _operation = operation

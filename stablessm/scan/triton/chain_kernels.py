@@ -87,7 +87,8 @@ def _opaque(raw, zero):
 def _arrived(word, at, number, COMPILED: tl.constexpr):
     """Wait until the lower half of every 64-bit word is ``number``, and return the words.
 
-    ``word`` are the words already read at the addresses ``at``; they are loaded again until they have arrived.
+    ``word`` contains the words that were already read at the addresses ``at``. Words that have not arrived are loaded
+    again until they have.
     """
     if COMPILED:
         word = tl.inline_asm_elementwise(
@@ -119,7 +120,9 @@ def _publish(at, plane, value, launch):
 
 @triton.jit
 def _read(at, plane, there, launch):
-    """Return the two words of each published number, without waiting until they have been written."""
+    """Return the two words of each number at the addresses ``at``, without waiting until the words are written; numbers
+    where the mask ``there`` is False are left out.
+    """
     number = launch & 0xFFFFFFFF
     return tl.load(at, there, number, volatile=True), tl.load(at + plane, there, number, volatile=True)
 

@@ -1,8 +1,8 @@
 """Chooses how a scan is divided among the programs of a GPU, by estimating the time that each division takes.
 
 A program computes either a strip of channels over all time steps (a *walk*, :mod:`.linear_kernels`), or one tile of a
-chain (:mod:`.chain_kernels`). The constants of the model are in microseconds, fitted to forward passes on an H200. Only
-their ratios matter, because the division with the shortest estimated time is chosen.
+chain (:mod:`.chain_kernels`). The estimate has constants in microseconds, which were fitted to forward passes on an
+H200. Only the ratios of the constants matter, because the division with the shortest estimated time is chosen.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def kind(dtype: torch.dtype) -> torch.dtype:
 
 
 def block(tile: Tile, dtype: torch.dtype, channels: int) -> int:
-    """Return the number of channels that a program computes: at most the tile's width, and a power of two."""
+    """Return the number of channels that a program computes: a power of two that is at most the width of the tile."""
     return min(tile.row_bytes // dtype.itemsize, max(8, 1 << (channels - 1).bit_length()))
 
 

@@ -130,7 +130,9 @@ class _Grid(NamedTuple):
 
 
 class _Launches(NamedTuple):
-    """The kernel launches of one scan: the scan itself and, if required, the sum of the decay's gradient."""
+    """The kernel launches of one scan: the scan itself and, if required, the sum of the gradient of the decay over
+    sequences and tiles.
+    """
 
     launch: Launch
     words: int

@@ -73,7 +73,7 @@ def _tile(layer: Selective) -> tuple[int, int]:
 def _tensors(layer: Selective) -> tuple[list[Tensor], Tensor, Tensor]:
     """Return the layer's tensors made contiguous, its resets as bytes, and the number of unpadded steps per sequence.
 
-    Without resets, another tensor takes their place, which the kernels do not read.
+    Without resets, another tensor is returned in place of the resets; the kernels do not read it.
     """
     tensors = [tensor.contiguous() for tensor in layer[:5]]
     reset = tensors[0] if layer.reset is None else layer.reset.contiguous().view(torch.uint8)
@@ -91,6 +91,6 @@ def _launch(kernel: Any, layer: Selective, *tensors: Tensor) -> None:
 
 @functools.lru_cache(maxsize=256)
 def _launcher(kernel: Any, numbers: tuple[float, ...], reset: bool, block: int, padded: int) -> Launch:
-    """Return a function that launches a kernel for these sizes; it is cached for later calls with the same sizes."""
+    """Return a launch of a kernel for these sizes; the launch is cached for later calls with the same sizes."""
     constants = {"RESET": reset, "CELL": CELL, "BLOCK": block, "STATES": padded}
     return Launch(kernel, int(numbers[0] * -(-numbers[2] // block)), numbers, constants, warps=2)

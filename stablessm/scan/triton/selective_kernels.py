@@ -1,9 +1,10 @@
 """GPU kernels of the selective layer: states in registers, only checkpoints in memory.
 
 A program computes BLOCK channels of one sequence, step after step; the many programs of a layer hide the latency of a
-step. The forward pass writes the state before every cell of CELL steps. The backward pass visits the cells from the
-last to the first: it recomputes the states of a cell from its checkpoint into scratch memory, and then runs the adjoint
-through the cell. A program sums the gradients of B and C over its channels; the caller adds the sums of all programs.
+step. The forward pass divides time into cells of CELL steps and stores the state before every cell (a checkpoint). The
+backward pass visits the cells from the last to the first: it recomputes the states of a cell from its checkpoint into
+scratch memory, and then computes the gradients of the cell. A program sums the gradients of B and C over its channels;
+the caller adds the sums of all programs.
 """
 
 # mypy: allow-untyped-defs
