@@ -125,7 +125,7 @@ class Line:
         """Return new sizes next to the sizes at which the response has a local maximum: between these sizes and their
         neighbors.
 
-        ``largest`` holds the largest known response at each time, and ``count`` is about the number of new sizes.
+        ``largest`` holds the largest known response at each time. About ``count`` new sizes are returned.
         """
         responses = self.responses
         change = (responses[1:] - responses[:-1]) / largest

@@ -1,4 +1,4 @@
-"""The comparison of different ways of running a model with its true outputs, which are computed in one pass."""
+"""Compares the outputs of a model that runs in different ways with its true outputs, which are computed in one pass."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ class Check:
     def _tolerances(self) -> tuple[float, Tensor]:
         """Return the tolerance for all outputs, and a tolerance for each output channel.
 
-        The first applies to errors relative to the largest output, the others to errors in a channel relative to the
-        largest output of the channel. They follow from the coarsest dtype of the model and from the sensitivity of the
+        The tolerance for all outputs is relative to the largest output. The tolerance for a channel is relative to the
+        largest output of this channel. Both follow from the coarsest dtype of the model and from the sensitivity of the
         model to rounding.
         """
         dtypes = [dtype.to_real() for dtype in (self.whole.dtype, *self._state_dtypes())]

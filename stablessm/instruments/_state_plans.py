@@ -139,7 +139,7 @@ def unpadded(shape: Shape) -> list[Plan]:
 
 
 def padded_twice(shape: Shape) -> list[Plan]:
-    """Return a plan of two calls with much padding on the right, the second from a state, and then single steps."""
+    """Return a plan of two calls with much padding on the right and then single steps, with the state carried."""
     steps = shape.steps
     lengths = [((steps // 2, 2), (2, 5), (3, 4))[row % 3] for row in range(shape.rows)]
     feeds, at = [], [0] * shape.rows

@@ -121,13 +121,13 @@ def _channel_scales(whole: Tensor) -> Tensor:
 
 
 def largest(y: Tensor, whole: Tensor) -> float:
-    """Return the largest |y - whole|, relative to the largest |output|."""
+    """Return the largest |y - whole|, relative to the largest |whole|."""
     scale = float(whole.abs().max()) or 1.0
     return max(float(distance(a / scale, b / scale).max()) for a, b in zip(y, whole, strict=True))
 
 
 def largest_of_channels(y: Tensor, whole: Tensor) -> Tensor:
-    """Return the largest |y - whole| in each channel, relative to the largest |output| of the channel."""
+    """Return the largest |y - whole| in each channel, relative to the largest |whole| in the channel."""
     return apart_of_channels(y.flatten(0, 1), whole.flatten(0, 1), _channel_scales(whole))
 
 

@@ -101,7 +101,10 @@ class Search:
         return self._eps * self._largest_output / self.dt / (self.bound if self.norm == "ball" else 1.0)
 
     def run(self, samples: int, ascent: int, seed: int) -> None:
-        """Search over inputs of all sizes and inputs from a linearized model, then improve them by ascent."""
+        """Search over inputs of all sizes and inputs from a linearized model, then improve the best inputs by ascent.
+
+        ``samples`` is the number of random inputs, and ``ascent`` the largest number of ascent steps.
+        """
         d = self.system.d_input
         generator = torch.Generator().manual_seed(seed)
         self.evaluate(self._spread(samples, generator), self.limit)

@@ -22,7 +22,8 @@ WeightNorm: TypeAlias = Literal["tensor_max", "entry_max"]
 def select(model: nn.Module, parameters: Sequence[str] | str | None) -> Weights:
     """Return the selected trainable parameters of a model, by name.
 
-    ``parameters`` is None for all parameters, ``recurrent`` for the recurrent ones, or names or patterns of names.
+    ``parameters`` is None for all parameters, ``recurrent`` for the recurrent parameters, or a name or pattern of
+    names, or several of these.
 
     >>> list(select(nn.LSTM(1, 2), ["weight_*"]))
     ['weight_ih_l0', 'weight_hh_l0']

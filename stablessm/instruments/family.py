@@ -94,8 +94,8 @@ class PerturbationFamily(Result):
     ) -> Self:
         """Measure the perturbation curves of models by width, with the options of ``perturbation_error``.
 
-        On a GPU all draws, radii and widths are one computation, in chunks of a gigabyte. Narrow models are padded with
-        zeros if that does not change their outputs.
+        On a GPU the errors for all random perturbations, radii and widths are computed together, in chunks of a
+        gigabyte. Narrow models are padded with zeros if that does not change their outputs.
         """
         return cls(dict(zip(models, Sweep(**options).curves(list(models.values()), target, radii), strict=True)))
 

@@ -135,9 +135,9 @@ def _boundary(name: str, module: Any) -> NearestBoundary | None:
 def _dense_radius(W: Tensor, eps: float) -> float:
     """Return the stability radius of a recurrence with the matrix W.
 
-    It is infinite if W is farther from instability than rounding errors of the relative size ``eps`` move it: the map
-    of the recurrence is then known to be stable. Otherwise it is the distance of W to instability. ``eps`` is infinite
-    for a map that is not stable.
+    The radius is infinite if the map of the recurrence is stable and W is farther from instability than rounding errors
+    of the relative size ``eps`` can move W. Otherwise the radius is the distance of W to instability. For a map that is
+    not stable, ``eps`` is infinite.
     """
     if not len(W):
         return math.inf

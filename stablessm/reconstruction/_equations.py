@@ -102,7 +102,7 @@ class Equations:
         return torch.cat([top, low])[self.rows][:, self.rows] / 2
 
     def inner_gram(self) -> Tensor:
-        """Return the Gram matrix Eᴴ E (L, L) of the columns."""
+        """Return the Gram matrix Eᴴ E (L, L) of the columns of E."""
         result = torch.zeros(self.length, self.length, dtype=self.dtype, device=self.fine.device)
         size = max(1, _ELEMENTS // self.length)
         for start in range(0, self.count, size):

@@ -95,7 +95,7 @@ def decode(
 ) -> Tensor:
     """Decode the last ``length`` inputs u, oldest first, from the state x of a recurrence x_k = Λ x_{k-1} + u_k.
 
-    It solves these equations (LRU-UA eq. 4, 5)::
+    The function solves these equations (LRU-UA eq. 4, 5)::
 
         x[n] = Σ_j λ[n]^(L-1-j) u[j],   j = 0 … L-1
 

@@ -157,9 +157,9 @@ def rehearsed_error(
 def white(unknowns: int, *, real: bool = True) -> Tensor:
     """Return K fixed test inputs (K, unknowns), float64 or complex128, that stand for random white inputs.
 
-    They form blocks with orthogonal rows. If a block has as many rows as unknowns, the mean of |A u|² over its rows u
-    is proportional to the expectation over white inputs, for any matrix A. Each input is scaled by a random factor
-    between 1 and 2 for its block, so that rounding differs between blocks.
+    The inputs form blocks with orthogonal rows. If a block has as many rows as unknowns, the mean of |A u|² over its
+    rows u is proportional to the expectation over white inputs, for any matrix A. All inputs of a block are scaled by
+    the same random factor between 1 and 2, so that rounding differs between blocks.
 
     >>> u = white(3)
     >>> torch.allclose(u.mT @ u, u.square().sum() / 3 * torch.eye(3, dtype=torch.float64))

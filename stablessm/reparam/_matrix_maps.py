@@ -140,8 +140,9 @@ def _softplus_difference(x: Tensor, y: Tensor) -> Tensor:
 class Project(MatrixMap):
     """The map W = (M - Mᵀ)/2 + S', where S' is the symmetric part of M with eigenvalues clipped to at most -margin.
 
-    W is the matrix nearest to M in the Frobenius norm whose symmetric part has no eigenvalue above -margin, so that
-    Re λ ≤ -margin. The map is stable for a margin > 0; with margin 0, an eigenvalue can be on the imaginary axis.
+    Of all matrices whose symmetric part has no eigenvalue above -margin, W is nearest to M in the Frobenius norm. Its
+    eigenvalues have Re λ ≤ -margin. The map is stable for a margin > 0; with margin 0, an eigenvalue can be on the
+    imaginary axis.
 
     >>> Project()(torch.tensor([[1.0, 2.0], [-2.0, -3.0]]))
     tensor([[ 0.,  2.],

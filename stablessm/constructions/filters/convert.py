@@ -356,9 +356,10 @@ def _taps(name: str, module: nn.Module, length: int) -> Tensor:
 
 
 def _check(model: nn.Module, streaming: StreamingModel, example: Tensor, allowed: float) -> float:
-    """Check the converted model on an example; return the relative difference between it and the original model.
+    """Check a converted model on an example; return the relative difference of its outputs from the original outputs.
 
-    Its outputs in one pass must agree with its outputs step by step, and with the outputs of the original model.
+    The outputs of the converted model in one pass must agree with its outputs step by step, and with the outputs of the
+    original model up to the relative difference ``allowed``.
     """
     if example.dim() < 2 or not example.numel():
         raise ArgumentError("example", "an input (batch, time, …), not empty", f"shape {tuple(example.shape)}")

@@ -31,7 +31,7 @@ class Analysis:
     """The results of an analysis of the samples of a kernel, on which a search for exponential sums relies."""
 
     def __init__(self, samples: Samples, domain: Domain, request: Request, close: float, grows: bool) -> None:
-        """Decompose the samples; the arguments are as in :class:`~stablessm.constructions.sums._search.Search`."""
+        """Analyze the samples; the arguments are as in :class:`~stablessm.constructions.sums._search.Search`."""
         self.samples, self.domain, self.request, self.close = samples, domain, request, close
         self.scale = float((np.abs(samples.values).max(axis=1) * samples.weight).max())
         self.problem = self._problem(_POINTS_MONOTONE, monotone=True)
@@ -118,7 +118,7 @@ class Analysis:
 
         The Hankel matrix of every sum of order m differs from the Hankel matrix of the kernel by at least the singular
         value σ_{m+1} of the kernel. The ℓ1 norm of the error is at least as large as this difference. (For a matrix
-        kernel, it is the ℓ1 norm of the Frobenius norms.)
+        kernel, the ℓ1 norm is the sum of the Frobenius norms of the errors at all times.)
         """
         if self.samples.even is None or self.hankel is None:
             return 1, len(self.samples.times)

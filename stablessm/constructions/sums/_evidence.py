@@ -90,7 +90,10 @@ class Path:
         return n * np.log(square / (n - used)) + cost  # n, not n - used: units must cancel between orders
 
     def choose(self, most: int) -> int:
-        """Fit more and more states while the information criterion improves; return the best number of states."""
+        """Fit sums with more and more states, up to ``most``, while the information criterion improves.
+
+        Returns the best number of states.
+        """
         best = 0
         patience = _PATIENCE // 2 if self.domain.is_complex else _PATIENCE
         for order in range(1, min(most, self._limit) + 1):
@@ -178,7 +181,7 @@ class Path:
             self._keep(self.models, self._descend(model.rates, _CONVERGED))
 
     def _keep(self, models: dict[int, Model], model: Model) -> None:
-        """Store a fit unless a better fit with the same number of states is stored already."""
+        """Store a fit in ``models``, unless a better fit with the same number of states is stored there already."""
         order = self.domain.order(model.rates)
         if np.isfinite(model.size) and (order not in models or model.size < models[order].size):
             models[order] = model

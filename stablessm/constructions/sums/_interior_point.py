@@ -1,7 +1,7 @@
 """Solution of linear minimax programs by an interior-point method.
 
-A program of a fit has thousands of rows, about a hundred unknowns, and many solutions that are nearly as good. The
-method stays in the middle of these solutions, while a simplex method returns one of the extreme ones.
+The linear program of a fit has thousands of rows, about a hundred unknowns, and many solutions that are nearly as good
+as the best. The method stays in the middle of these solutions, while a simplex method returns an extreme solution.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class _Rows:
 
 
 def minimax_program(along: np.ndarray, left: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray | None:
-    """Return the x in [low, high] that minimizes the largest entry of left - along x.
+    """Return the x in [low, high] that minimizes the largest entry of left - along @ x.
 
     Returns None if the minimum is at least 1. The method is Mehrotra's predictor-corrector method (Nocedal and Wright,
     Numerical Optimization, chapter 14), with the slacks s = G z - h and the multipliers y.

@@ -56,7 +56,8 @@ class Fit:
 def fit_weights(problem: Problem, rates: np.ndarray, method: str) -> Fit:
     """Fit the weights of an exponential sum with given rates by least squares.
 
-    If only non-negative weights are allowed, rates whose weight is 0 are left out of the result.
+    If only non-negative weights are allowed, rates whose weight is 0 are left out of the result. ``method`` is a name
+    that is stored with the result.
     """
     columns = problem.domain.matrix(rates, problem.times)
     graded = problem.graded[:, None]
@@ -72,7 +73,10 @@ def fit_weights(problem: Problem, rates: np.ndarray, method: str) -> Fit:
 
 
 def least_squares(problem: Problem, rates: np.ndarray, method: str) -> Fit:
-    """Fit the rates and weights of an exponential sum by least squares, starting at the given rates."""
+    """Fit the rates and weights of an exponential sum by least squares, starting at the given rates.
+
+    ``method`` is a name that is stored with the result.
+    """
     return fit_weights(problem, descend(problem, rates)[0], method)
 
 

@@ -57,8 +57,8 @@ def exponential_sum(
     dt.
 
     SSM-UA (section 3.2) builds convolutions from such sums, and IAT (theorem A.3) bounds their errors. This function
-    computes the rates and the weights. They are a local minimum of the supremum of the error among the sums of their
-    order. All errors of the result are measured.
+    computes the rates and the weights. Among all sums of the same order, the result is a local minimum of the supremum
+    of the error. All errors of the result are measured.
 
     Args:
         kernel: ρ, as a function of an array of times, as a formula in t (``"1/(1+t)**1.1"``), or as samples: (T+1,)

@@ -51,7 +51,7 @@ def _found_call(function: Function) -> tuple[Call, torch.dtype]:
     outputs.
 
     The function is called with tensors or arrays, and with whole sequences or single steps. If no way works, the error
-    of the first is raised.
+    of the first way is raised.
     """
     model, x = function.model, function.inputs(2, 3, torch.Generator().manual_seed(0))
 
