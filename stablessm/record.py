@@ -291,7 +291,7 @@ def _line(row: Mapping[str, Any]) -> str:
 
 def save_arrays(path: Place, kind: str, meta: Mapping[str, Any], arrays: Mapping[str, Any]) -> None:
     """Write arrays and plain JSON values (``meta``) to an ``.npz`` file without pickle. The text ``kind`` says what the
-    file contains, and is checked when the file is read.
+    file contains; :func:`load_arrays` can check the kind.
     """
     if Path(path).suffix != ".npz":
         raise ArgumentError("path", "a file name that ends in .npz", str(path))

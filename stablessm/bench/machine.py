@@ -32,7 +32,9 @@ def keep_memory() -> None:
 
 
 def copy_bandwidth(device: str, megabytes: int, seconds: float = 1.0) -> float:
-    """Measure the bytes read and written per second by a plain copy of an array too large for a cache."""
+    """Measure the bytes read and written per second by a plain copy of an array of the given size, which must be too
+    large for the caches. The measurement takes about ``seconds``.
+    """
     source = torch.randn(megabytes * 2**18, device=device)
     target = torch.empty_like(source)
     took = _milliseconds("copy", lambda: target.copy_(source), device, seconds)

@@ -130,8 +130,8 @@ def _accelerated_own_layout(a: Tensor, x: Tensor) -> Tensor:
 
 
 def hgrn_contender(sets: Sequence[Inputs], function: str) -> Contender:
-    """Build a contender from a function of flash-linear-attention (fla) that takes log a instead of a. The logarithm is
-    computed before, and not timed.
+    """Build a contender from a function of ``fla.ops.hgrn`` (flash-linear-attention), given by its name, which takes
+    log a instead of a. The logarithm is computed before, and not timed.
     """
     from fla.ops import hgrn
 

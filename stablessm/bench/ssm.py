@@ -63,7 +63,7 @@ def run(options: Options) -> None:
 
 def one_case(size: tuple[int, ...], dtype: str, bandwidth: float, options: Options) -> list[Row]:
     """Measure all contenders in one case, in the forward pass and in the forward and backward pass together; return a
-    row for each contender and pass.
+    row for each contender and pass. ``bandwidth`` is the rate of a plain copy in bytes per second.
     """
     inputs = draw(size)
     gate = Gate(truth(*inputs), some_channels, TOLERANCE)

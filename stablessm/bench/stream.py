@@ -79,7 +79,9 @@ def one_thread() -> Iterator[None]:
 
 
 def one_case(layer: str, width: int, steps: int, *, compiled: bool) -> list[Row]:
-    """Measure all contenders for one layer, and return a row for each."""
+    """Measure all contenders for one layer, and return a row for each contender. With ``compiled``, the step of the
+    layer compiled by ``torch.compile`` is a contender.
+    """
     torch.manual_seed(0)
     torch.compiler.reset()  # torch.compile stops compiling a function after many layers
     made = LAYERS[layer](width).requires_grad_(False)
@@ -117,9 +119,9 @@ def is_peer(row: Row) -> bool:
 
 
 def contenders(layer: SequenceLayer, *, compiled: bool) -> dict[str, Callable[[Tensor], tuple[Step, list[Any]]]]:
-    """Return a dict from the name of each contender to a function that builds it from inputs x. The function returns a
-    step function that starts from a zero state, and a list of the inputs of the steps in the form that the step
-    function takes.
+    """Return a dict from the name of each contender to a function that builds the contender for inputs x. This function
+    returns a step function, which starts from a zero state, and a list with the input of each step, in the form that
+    the step function takes. With ``compiled``, one contender uses ``torch.compile``.
     """
     found: dict[str, Callable[[Tensor], tuple[Step, list[Any]]]] = {
         OURS: lambda x: (Streamer(layer), list(x.numpy())),

@@ -122,7 +122,8 @@ class OfTask:
     """The objective of a search on a task: the best validation score of a model that is trained with the given
     settings.
 
-    Settings are the fields of ``TrainingConfig``, ``model.NAME`` for the model, and ``task.NAME`` for the task.
+    Names of settings are the fields of ``TrainingConfig``, ``model.NAME`` for arguments of the model, and ``task.NAME``
+    for arguments of the task.
     """
 
     task: str

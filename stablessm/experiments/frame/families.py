@@ -38,8 +38,8 @@ def panel(
 
 
 def of_errors(widths: Sequence[int], radii: Sequence[float], errors: np.ndarray) -> PerturbationFamily:
-    """Build a :class:`PerturbationFamily` from errors (widths, radii) that a stage stored. Its fields that describe the
-    search are placeholders.
+    """Build a :class:`PerturbationFamily` from errors (widths, radii) that a stage stored. The fields of the result
+    that describe the search are placeholders.
 
     >>> of_errors((2, 4), (0.0, 0.1), np.array([[1.0, 2.0], [0.5, 1.0]])).widths
     (2, 4)

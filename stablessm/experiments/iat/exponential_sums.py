@@ -1,5 +1,7 @@
 """Fits sums of exponentials to memory kernels by least squares, and measures their perturbation errors (IAT, appendix
 C).
+
+A search looks for the worst perturbation, by random draws or by gradient ascent.
 """
 
 from __future__ import annotations

@@ -129,8 +129,8 @@ def read_back(u: Tensor, decoder: Decoder, lam: Tensor) -> Tensor:
 
 
 def differences(config: DigitsConfig, placement: Placement, size: int) -> Iterable[Tensor]:
-    """Reconstruct the images by the pseudo-inverse V⁺, with the first draw of eigenvalues. Yield reconstructed minus
-    true pixels, for one group of images at a time.
+    """Reconstruct the images by the pseudo-inverse of the matrix V that maps the pixels to the state, with the first
+    draw of eigenvalues. Yield reconstructed minus true pixels, for ``CHUNK`` images at a time.
     """
     lam = eigenvalues(placement, size, config.length)
     decoder = Decoder(lam, config.length, real=False)

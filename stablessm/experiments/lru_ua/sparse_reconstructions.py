@@ -1,5 +1,5 @@
-"""Reconstructs, at many steps, all inputs up to this step from the state. The inputs are sparse in the Haar basis.
-Shared by figures 7 and 8 of LRU-UA.
+"""Reconstructs the inputs up to a step from the state at this step, for many steps. The inputs are sparse in the Haar
+basis. Shared by figures 7 and 8 of LRU-UA.
 """
 
 from __future__ import annotations

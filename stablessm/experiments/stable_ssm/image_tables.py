@@ -52,7 +52,9 @@ class ImageConfig:
 
 @cache
 def loaded(data: str, valid: float) -> Task:
-    """Return the image task with this name. The name ``synthetic`` stands for a task of :func:`waves`."""
+    """Return the image task with this name; ``valid`` is the fraction of the training images that are held out. The
+    name ``synthetic`` stands for a task of :func:`waves`.
+    """
     return waves() if data == SYNTHETIC else tasks.get(data, valid=valid)
 
 

@@ -89,8 +89,9 @@ SMOKE = StudyConfig(
 def start(
     task: Task, preset: str, scheme: str, seed: int, timescales: Sequence[float], device: torch.device, **changes: Any
 ) -> SequenceModel:
-    """Return an untrained model on a device. All maps give the same initial eigenvalues, so that for a given seed the
-    untrained models of all maps compute the same function up to rounding.
+    """Return an untrained model with the map ``scheme`` on a device. All maps give the same initial eigenvalues, so
+    that for a given seed the untrained models of all maps compute the same function up to rounding. ``changes`` replace
+    values of the preset.
     """
     map, options = SCHEMES[scheme]
     torch.manual_seed(seed)

@@ -1,4 +1,8 @@
-"""Forecasts of an hourly series by a fixed random recurrence and a small MLP, compared with two naive forecasts."""
+"""Forecasts of an hourly series by a fixed random recurrence and a small MLP, compared with two naive forecasts.
+
+In the shapes below, T is the number of hours of the series, H the forecast horizon in hours, 7 the number of channels,
+and N the number of complex states of the recurrence.
+"""
 
 from __future__ import annotations
 
@@ -201,8 +205,9 @@ def forecast(config: Config, run: Run, way: str) -> tuple[Tensor, str]:
 
 @stage("errors-{way}", over=lambda config: WAYS)
 def errors(config: Config, run: Run, way: str) -> Mapping[str, Any]:
-    """Return the mean square and the mean absolute error on the test split for each number of hours ahead, an example
-    forecast, and the number of epochs or the ridge parameter that :func:`forecast` chose.
+    """Return the mean square and the mean absolute error of a method (``way``, as in :func:`forecast`) on the test
+    split for each number of hours ahead, an example forecast, and the number of epochs or the ridge parameter that
+    :func:`forecast` chose.
     """
     y, chosen = forecast(config, run, way)
     (_, ahead, _), test = windows(config), part(config, 2)

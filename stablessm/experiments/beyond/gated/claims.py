@@ -52,9 +52,9 @@ def survived(config: Any, found: dict[str, np.ndarray]) -> np.ndarray:
 
 
 def _told(config: Any, edges: dict[str, np.ndarray]) -> str:
-    """Return as text, for each map, the largest learning rate up to which no training failed. The text gives the median
-    and the range over the seeds. ``edges`` maps each map to an array (seeds,): the number of learning rates up to the
-    first failure.
+    """Return as text, for each map, the largest learning rate up to which no training of a seed failed: the median and
+    the range over the seeds. ``edges`` maps each map to an array (seeds,): the number of learning rates below the first
+    rate at which the training failed.
     """
     rates = (0.0, *config.rates)
     parts = []

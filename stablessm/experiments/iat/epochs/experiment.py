@@ -43,8 +43,8 @@ class EpochsConfig:
 
 @stage("training-{kind}-{epochs}", over=lambda config: product(TARGETS, config.epochs))
 def scores(config: EpochsConfig, run: Run, kind: str, epochs: int) -> Mapping[str, np.ndarray]:
-    """Return the relative loss of each model, (widths, seeds): the loss in the last epoch divided by the mean square of
-    the target's outputs.
+    """Train RNNs of all widths and seeds on the target with this kind of memory. Return the relative losses (widths,
+    seeds): the loss in the last epoch divided by the mean square of the target's outputs.
     """
     target, training = TARGETS[kind], replace(config.training, epochs=epochs)
     starts = []

@@ -203,8 +203,8 @@ def curve(config: Config, errors: np.ndarray) -> PerturbationCurve:
 
 
 def figures(config: Config, stages: Stages) -> Figures:
-    """Yield a figure of the perturbation errors of one accepted teacher's students, and of the memory functions of
-    accepted and rejected teachers.
+    """Yield a figure of the perturbation errors of one teacher's students, and of the memory functions of teachers that
+    students approximate stably, and of other teachers.
     """
     teachers = sorted(judged(config, stages), key=lambda one: (not one.survives, one.kind == "exponential", one.error))
     curves = teachers[0].family.curves.items()

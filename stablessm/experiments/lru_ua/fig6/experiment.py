@@ -77,7 +77,8 @@ def placed(config: Config, run: Run) -> Mapping[str, np.ndarray]:
 
 
 def medians(config: Config, stages: Stages) -> np.ndarray:
-    """Return the median condition number over the random draws of eigenvalues, (rings, functions, sizes)."""
+    """Return the median condition numbers over the random draws of eigenvalues, with one axis for the ring, one for the
+    number P of wavelets, and one for the state size N."""
     return np.stack([np.median(found["kappa"], axis=-1) for found in conditions.all(config, stages).values()])
 
 

@@ -44,7 +44,8 @@ class LemmaConfig:
 
 def interpolated(at: Callable[[int], np.ndarray], t: float, last: int, form: str) -> np.ndarray:
     """Return the value at position t, interpolated linearly from the values ``at(k)`` at the positions k = 1 … last.
-    Equations 26 and 31 of LRU-UA have this form; ``form`` selects the ``corrected`` or the ``printed`` equation.
+    Equations 26 and 31 of LRU-UA interpolate in this way; ``form`` selects the ``corrected`` or the ``printed``
+    equation.
 
     >>> [float(interpolated(lambda k: np.array(10.0 * k), 2.0, 3, form)) for form in FORMS]
     [20.0, 0.0]

@@ -1,5 +1,5 @@
-"""The stages of ``su-conv``: errors of kernels by number of states and by tolerance, errors of outputs, convergence
-rates, and expected losses that are compared with trained models.
+"""The stages of ``su-conv``: errors of fitted kernels for several numbers of states and tolerances, errors of outputs,
+convergence rates, and expected losses that are compared with the losses of trained models.
 """
 
 from __future__ import annotations
@@ -91,8 +91,8 @@ def attempt(kernel: str, horizon: int, **bound: Any) -> ExponentialSum:
 
 
 def hankel_values(kernel: str, horizon: int) -> np.ndarray:
-    """Return the singular values of the Hankel matrix of a kernel ρ. Its entries are ρ(i + j) for i, j = 0 …
-    horizon/2.
+    """Return the singular values of the Hankel matrix of a kernel ρ: the matrix with the entries ρ(i + j) for i, j = 0
+    … horizon/2.
     """
     from scipy.linalg import hankel, svdvals
 
@@ -150,9 +150,9 @@ def rate(config: ConvConfig, run: Run, name: str) -> Mapping[str, Any]:
 
 
 def l1_distance(es: ExponentialSum, kernel: Any) -> float:
-    """Return an upper bound on the distance ∫ |ρ - ρ̂| dt between a kernel ρ and a sum of exponentials ρ̂. Up to four
-    horizons the integral is computed by the trapezoidal rule; for later times, where ρ is negligible, a bound on ∫ |ρ̂|
-    dt is added.
+    """Return an upper bound on the distance ∫ |ρ - ρ̂| dt between a kernel ρ and a sum of exponentials ρ̂. For times up
+    to four times the horizon of ρ̂, the integral is computed by the trapezoidal rule; for later times, where ρ is
+    negligible, a bound on ∫ |ρ̂| dt is added.
     """
     end = 4 * es.horizon * es.dt
     times = np.linspace(0, end, 32 * es.horizon + 1)

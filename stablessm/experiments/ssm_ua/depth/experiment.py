@@ -119,7 +119,9 @@ def deep(config: DepthConfig, run: Run, depth: int) -> MemoryCurve:
 
 
 def gamma(config: DepthConfig, depth: int, time: np.ndarray) -> np.ndarray:
-    """Return the memory function that theory predicts for L linear layers with equal rates: t^(L-1) e^(λt) / (L-1)!."""
+    """Return the memory function that theory predicts for L = ``depth`` linear layers, each with one mode of the same
+    eigenvalue λ: t^(L-1) e^(λt) / (L-1)!.
+    """
     return time ** (depth - 1) * np.exp(-config.rate * time) / math.factorial(depth - 1)
 
 

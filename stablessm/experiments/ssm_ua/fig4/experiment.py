@@ -94,8 +94,8 @@ def column(config: VolterraConfig, stages: Stages, key: str) -> dict[str, list[f
 
 
 def whole_error(model: VolterraSSM, kernel: Kernel, order: int, length: int) -> float:
-    """Return the relative error ‖h - ĥ‖ / ‖h‖ of the model's Volterra kernel ĥ over all combinations of steps 0 …
-    length.
+    """Return the relative error ‖h - ĥ‖ / ‖h‖ of the model's Volterra kernel ĥ, over all combinations of steps 0 …
+    length. Here h is the correct kernel.
     """
     times = torch.arange(length + 1)
     truth = kernel(*np.meshgrid(*[times.double().numpy()] * order, indexing="ij"))

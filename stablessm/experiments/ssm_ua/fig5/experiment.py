@@ -51,7 +51,7 @@ def naive_ssm(d_input: int, width: int, gain: float) -> ContinuousRNN:
 
 def build(config: RandomConfig, family: str, gain: float) -> memories.Chain:
     """Return a random model of an architecture (``RNN``, ``GRU``, ``LSTM`` or ``SSM``) with one input and one output
-    channel. Its recurrent weights are multiplied by ``gain``.
+    channel. The recurrent weights of the model are multiplied by ``gain``.
     """
     m = config.width
     if family == "SSM":

@@ -114,7 +114,7 @@ def largest_rates(config: AppendixConfig, run: Run, map: str) -> Mapping[str, np
 @stage("mlp")
 def mlp(config: AppendixConfig, run: Run) -> Mapping[str, np.ndarray]:
     """Compute an MLP by recurrent layers, and return the relative errors: in discrete time with eigenvalues 0, and in
-    continuous time with eigenvalues -1/ε for each ε.
+    continuous time with eigenvalues -1/ε for several values of ε.
     """
     generator = torch.Generator().manual_seed(0)
     sizes = ((16, 4), (16,), (3, 16), (3,))
@@ -159,7 +159,7 @@ def derivation(config: AppendixConfig, run: Run) -> Mapping[str, np.ndarray]:
 
 def bound(config: AppendixConfig) -> np.ndarray:
     """Return the right-hand side of the inequality in equation 56 of StableSSM for every length, with one input channel
-    and L₀ = 1.
+    and with the constant L₀ of this equation equal to 1.
     """
     T = np.array(config.lengths, dtype=float)
     return np.exp(config.floors[0] * T) * (T + 1) ** -1.1 / 2

@@ -61,7 +61,7 @@ class Config:
 
 def s4d_start(width: int, length: int, seed: int) -> S4D:
     """Return an untrained S4D layer of one channel with complex eigenvalues (initialization S4D-Lin) and the map exp,
-    S4D's own map. Its time scale is half the length.
+    S4D's own map. The time scale of all its modes is half the length of the sequence.
     """
     torch.manual_seed(seed)
     return S4D(1, width, map="exp", init="lin", dt_min=4 / length, dt_max=4 / length).double()

@@ -70,8 +70,8 @@ def ratios(f: reparam.Reparameterization, w: Tensor) -> Tensor:
 
 
 def figures(config: ScaleConfig, stages: Stages) -> Figures:
-    """Yield one figure in continuous and one in discrete time, with panels of G and G/|w| against the weight and of
-    G/|w| against the time scale.
+    """Yield two figures, for continuous and for discrete time. Each figure has panels of G and G/|w| against the
+    weight, and of G/|w| against the time scale.
     """
     for time, found in measured.all(config, stages).items():
         note = " Dotted: as published, where the formulas differ." if time == "discrete" else ""

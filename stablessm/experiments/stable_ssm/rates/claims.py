@@ -41,7 +41,7 @@ class Survival:
         return bool(alive.all() or not alive.any())
 
     def edge(self, map: str) -> str:
-        """Return as text the largest learning rate up to which all trainings with a map survive: the median over the
+        """Return as text the largest learning rate up to which the trainings with a map survive: the median over the
         seeds, and the range if the seeds differ.
         """
         rates = (0.0, *self.config.rates)
@@ -69,7 +69,7 @@ class Survival:
         return rules.seen(len(pairs) if self.undecided else 0, len(pairs), verdict)
 
     def edges(self) -> str:
-        """Return as text, for each map, the largest learning rate up to which all trainings survive."""
+        """Return as text, for each map, the largest learning rate up to which the trainings survive (:meth:`edge`)."""
         return "; ".join(f"{map} {self.edge(map)}" for map in self.found)
 
 

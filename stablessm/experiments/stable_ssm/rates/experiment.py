@@ -65,8 +65,8 @@ class RatesConfig:
         return loaded(self.text, self.vocabulary, self.length)
 
     def members(self, set: str) -> list[Member]:
-        """Return the models that are trained together: first the models of all seeds at the first learning rate, then
-        at the second, and so on.
+        """Return the models of one set (a name in ``SETS``), which are trained together: first the models of all seeds
+        at the first learning rate, then the models of all seeds at the second, and so on.
         """
         alone = set in ("recurrent", "equal")
         cells = product(self.rates, range(self.seeds))
