@@ -26,8 +26,8 @@ def list_experiments(out: Runs = Path("runs")) -> list[dict[str, Any]]:
 
     Each line shows the id, the title, the duration of a run and the verdicts on the paper's claims. The duration is for
     the size that gives verdicts: paper or, if the experiment does not have this size, reduced. The verdicts come from
-    your own runs in --out. For experiments that you have not run, they come from the records that belong to this
-    version of stablessm.
+    your own runs in --out. For experiments that you have not run, the verdicts come from the records that belong to
+    this version of stablessm.
 
     Examples:
 

@@ -118,7 +118,7 @@ def main(
       stablessm fit "1/(1+t)**1.1" --horizon 1000 --tol 1e-6
       stablessm export runs/my-layer step.onnx
       stablessm list                    experiments, and what they found
-      stablessm run ia-fig1             one of them, in seconds
+      stablessm run ia-fig1             one experiment, in seconds
       stablessm report --open           all runs as an HTML page
       stablessm run st-fig1 --jobs 2    two processes; also --on ray or slurm
       stablessm status                  progress of the runs
@@ -130,9 +130,9 @@ def main(
     Exit codes:
 
       0    success
-      1    the computation failed: a training diverged, no sum reached the
-           tolerance, a state is wrong, a job failed, or the disk failed (full,
-           no permission)
+      1    the computation failed: a training diverged, no sum of exponentials
+           reached the tolerance, a state is wrong, a job failed, or the disk
+           failed (full, no permission)
       2    the command cannot be carried out: a wrong argument or option, a
            damaged file, or a package that is not installed
       130  interrupted with Ctrl-C; 143 by SIGTERM (the same command resumes)

@@ -154,8 +154,6 @@ class UnitLayer(GatedLayer):
     def _rate(self) -> Tensor:
         """Compute from the eigenvalues λ the coefficients, one per state, with which the formulas named by ``form``
         compute the decays from the gates.
-
-        They follow from the eigenvalues λ.
         """
 
     def _direct(self, x: Tensor) -> Tensor | None:

@@ -102,7 +102,7 @@ class RealSSM(DiagonalLayer):
 
         A recurrence in float32 rounds its decay. For |λ| dt below 1e-6, states can therefore be up to twice as large or
         half as large as in exact arithmetic. Below 3e-8 the decay is rounded to 1 and states grow without limit. In
-        float64 (``layer.double()``) this begins at 1e-15.
+        float64 (``layer.double()``), such errors occur only for |λ| dt below 1e-15.
         """
         start = self._default_eigenvalues() if self._start is None else self._start
         self.w.copy_(self.map.weights(start))

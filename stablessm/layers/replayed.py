@@ -18,7 +18,8 @@ class Replayed(Generic[Result]):
     Args:
         function: Function of tensors with fixed shapes, whose values the host does not read.
         arguments: Arguments of a first call.
-        state: Tensors that ``function`` changes in place. Capturing the graph calls ``function`` and restores them.
+        state: Tensors that ``function`` changes in place. Capturing the graph calls ``function``, and then restores
+            these tensors.
         generator: Random generator that ``function`` draws from (default: the generator of the device). The state of
             the generator before a call determines the random numbers, as without a graph. Capturing the graph also
             draws numbers.

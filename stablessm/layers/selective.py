@@ -86,7 +86,7 @@ class SelectiveSSM(GatedLayer):
     def _inputs(self, x: Tensor, dt: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         """Compute the time steps δ (…, d_model), B (…, d_state) and C (…, d_state) from the input.
 
-        They are in float32 or better.
+        All three are in float32 or better.
         """
         sizes = (self.dt_rank, self.state_shape[1], self.state_shape[1])
         low, B, C = project(x, self.projection).split(sizes, -1)

@@ -44,7 +44,8 @@ class MachineCode:
     Args:
         module: The instructions.
         exports: Names of the functions whose addresses are needed.
-        imports: Addresses of functions outside the module, by the names under which it declares them.
+        imports: Addresses of functions outside the module, by the names under which the module declares these
+            functions.
     """
 
     def __init__(self, module: ir.Module, exports: Iterable[str], imports: Mapping[str, int] | None = None) -> None:

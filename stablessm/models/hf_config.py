@@ -24,7 +24,7 @@ _NAMES = [entry.name for entry in fields(LanguageConfig) if entry.name not in ("
 class StableSSMConfig(PreTrainedConfig):
     """The settings of a :class:`~stablessm.models.StableSSMForCausalLM`, which are given as keyword arguments.
 
-    They are the settings of :class:`~stablessm.models.LanguageConfig`; only ``tied`` has another name here,
+    The settings are the same as for :class:`~stablessm.models.LanguageConfig`; only ``tied`` has another name here,
     ``tie_word_embeddings``.
 
     >>> config = StableSSMConfig(vocab_size=100, d_model=16, n_layers=2, d_state=8, mixer="hyena-real", map="exp")

@@ -94,7 +94,8 @@ class StableSSMForCausalLM(PreTrainedModel, GenerationMixin):
     def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
         """Load a model from a folder or from the Hugging Face hub, with the usual arguments of ``from_pretrained``.
 
-        Files in a folder whose checksums differ from those that ``save_pretrained`` wrote raise an error.
+        An error is raised if the checksum of a file in the folder differs from the checksum that ``save_pretrained``
+        wrote.
         """
         name = pretrained_model_name_or_path
         _check_files(Path(name or "", kwargs.get("subfolder", "")))

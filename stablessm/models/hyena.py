@@ -26,10 +26,10 @@ States: TypeAlias = tuple[Tensor, Any] | None
 class Hyena(nn.Module):
     """The Hyena operator, a recurrence m between two products: y = W (q ⊙ m(k ⊙ v)).
 
-    (q, k, v) are three linear maps of x, followed by a short causal filter. This is the operator of Hyena and H3, which
-    StableSSM uses in figures 4 to 6. The product k ⊙ v can store a pair of neighboring tokens, and q reads it. The
-    module is called like a layer (``step``, ``lengths``, ``reset``, ``dt``). Its state is a pair: the last inputs of
-    the filter (B, 2, 3 d_model), and the state of m.
+    (q, k, v) are three linear maps of x, followed by a short causal filter. The papers on H3 and Hyena introduced this
+    operator, and StableSSM uses it in figures 4 to 6. The product k ⊙ v can store a pair of neighboring tokens, and q
+    reads the pair. The module is called like a layer (``step``, ``lengths``, ``reset``, ``dt``). Its state is a pair:
+    the last inputs of the filter (B, 2, 3 d_model), and the state of m.
 
     Args:
         d_model: number of input and output channels.

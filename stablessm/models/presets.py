@@ -119,8 +119,8 @@ def for_task(inputs: Any, outputs: Any, preset: str = "small", **changes: Any) -
 
     Args:
         inputs: the attribute ``inputs`` of a task: ``kind`` (``values`` or ``tokens``), ``size`` (number of channels or
-            tokens) and ``length``. The initial time scales of a language model are at most ``length``, unless the
-            preset or ``mixer_options`` set them, so that its state can be carried beyond the training windows.
+            tokens) and ``length``. Unless the preset or ``mixer_options`` set time scales, the initial time scales of a
+            language model are at most ``length``, so that its state can be carried beyond the training windows.
         outputs: the attribute ``outputs`` of a task: ``kind`` (``classes`` or ``values``), ``size``, ``per_step``.
         preset: one of ``PRESETS``.
         **changes: settings that replace settings of the preset. If ``map`` is replaced, the preset's ``map_options``

@@ -96,7 +96,7 @@ def _why_not(name: str) -> str | None:
 def load(name: str) -> Backend:
     """Import a scan backend by name, and return its operators as a :class:`Backend`.
 
-    Old names are accepted, because exported programs contain them.
+    Old names are accepted, because programs that earlier versions exported contain old names.
     """
     return _load(name if name in _TABLE else current_name(name))
 

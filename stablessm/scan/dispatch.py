@@ -141,8 +141,9 @@ def copy_all(targets: Iterable[Tensor], sources: Iterable[Tensor]) -> None:
 def constant_result(function: Callable[..., R]) -> Callable[..., R]:
     """Mark a function whose result is constant, so that ``torch.compile`` calls it once and inserts the result.
 
-    The public decorator, ``torch.compiler.assume_constant_result``, imports the whole compiler to set this attribute,
-    which takes as long as the import of PyTorch.
+    This decorator sets an attribute that the compiler reads. The public decorator,
+    ``torch.compiler.assume_constant_result``, does the same but imports the whole compiler, which takes as long as the
+    import of PyTorch.
     """
     if _private is None:
         return torch.compiler.assume_constant_result(function)

@@ -25,7 +25,7 @@ def linear_scan(
 ) -> Tensor:
     """Compute all states of the linear recurrence h[t] = decay[t] · h[t-1] + drive[t].
 
-    This is the discrete recurrence of every layer here (SSM-UA eq. 1, LRU-UA eq. 2).
+    The linear layers of this package compute this recurrence (SSM-UA eq. 1, LRU-UA eq. 2).
 
     Args:
         decay: (C,), (T, C) or (B, T, C), real or complex.

@@ -81,7 +81,9 @@ def scan_parts(decay: Parts, drive: Parts, initial: Parts, reset: Tensor | None 
 
 
 def _within_blocks(h: Parts, a: Parts, place: Tensor, start: Tensor) -> tuple[Parts, Parts, Parts]:
-    """Compute the states of each block as if it started from zero, and the products of its decays up to each step."""
+    """Compute the states of each block as if the state before the block were zero; also compute the products of the
+    decays from the start of the block to each step.
+    """
     constant, reach, powers = _constant(a), 1, a
     first = torch.maximum(start, place // BLOCK * BLOCK)
     while reach < BLOCK:
@@ -93,7 +95,9 @@ def _within_blocks(h: Parts, a: Parts, place: Tensor, start: Tensor) -> tuple[Pa
 
 
 def _across_blocks(h: Parts, a: Parts, ends: Tensor, start: Tensor) -> Parts:
-    """Compute the states at the ends of all blocks, from the states of each block as if it started from zero."""
+    """Compute the states at the ends of all blocks from the result of :func:`_within_blocks`, in which every block
+    starts from zero.
+    """
     place, reach = torch.arange(h[0].shape[1], device=ends.device), 1
     while reach * BLOCK < LONGEST:
         h, a = _doubled(h, a, (place - reach).clamp(min=0), ends - reach * BLOCK >= start)

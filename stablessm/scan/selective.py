@@ -47,7 +47,7 @@ def selective_scan(
     Args:
         x: (B, T, H), real.
         delta: (B, T, H), the time steps, usually positive.
-        A: (H, N), the rates; the recurrence is stable if they are negative and the time steps positive.
+        A: (H, N), the rates; the recurrence is stable if all rates are negative and all time steps are positive.
         B, C: (B, T, N), shared by all channels.
         D: (H,) (default: no direct term).
         z: (B, T, H), the input of the output gate (default: no gate).

@@ -19,7 +19,7 @@ from stablessm.streaming.step_code import build
 class CompiledRunner:
     """A program (one step of a model) compiled to machine code for one batch size.
 
-    ``step`` holds the GIL, because it takes microseconds and waiting to get the GIL back could take milliseconds.
+    ``step`` holds the GIL, because a step takes microseconds, and waiting to get the GIL back could take milliseconds.
     """
 
     def __init__(self, program: Program, batch: int) -> None:

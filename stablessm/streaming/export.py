@@ -1,4 +1,4 @@
-"""Exports a model with ``torch.export`` or as ONNX: one step of it, or the model over whole sequences."""
+"""Exports one step of a model, or a model over whole sequences, with ``torch.export`` or as ONNX."""
 
 from __future__ import annotations
 
@@ -88,8 +88,8 @@ def export_sequence(
     y[:, t] is the output for the sequence up to step t, as ``model.sequence`` returns it; ``y[:, -1]`` is ``model(x)``.
 
     With ``torch``, linear recurrences are written in standard operations that compute all steps together. With
-    ``onnx``, they are ``Scan`` operators, which onnxruntime computes one step after the other. Nonlinear recurrences
-    (:class:`ContinuousRNN`) run step by step in both.
+    ``onnx``, linear recurrences are ``Scan`` operators, which onnxruntime computes one step after the other. Nonlinear
+    recurrences (:class:`ContinuousRNN`) run step by step in both formats.
 
     Args:
         model: any model that :func:`export_step` accepts, or :class:`Bidirectional`. The second state of a

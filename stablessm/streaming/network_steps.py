@@ -25,7 +25,7 @@ Add: TypeAlias = Callable[[nn.Module, Program, int], int]
 
 
 class Step(Protocol):
-    """A function that appends one step of a module to a program; it calls ``add`` for each submodule."""
+    """A function that appends one step of a module to a program; the function calls ``add`` for each submodule."""
 
     def __call__(self, module: Any, program: Program, x: int, /, add: Add) -> int:
         """Append one step of a module to a program, given the index x of its input; return the index of its output."""

@@ -47,7 +47,8 @@ def _function(module: ir.Module, name: str, arguments: list[ir.Type]) -> Iterato
     """Start an LLVM function in which denormal numbers count as zero; yield its builder and its arguments.
 
     Without input, a decaying state becomes denormal, and an addition of denormal numbers takes a hundred cycles on x86.
-    Arm processors are not slower, but give the same numbers as x86 this way.
+    On Arm processors, denormal numbers are not slow; they count as zero there so that Arm and x86 processors give the
+    same numbers.
     """
     function = ir.Function(module, ir.FunctionType(ir.VoidType(), arguments), name)
     builder = ir.IRBuilder(function.append_basic_block("entry"))

@@ -192,7 +192,7 @@ class Streamer:
         return [pair for inner, part in zip(structure, state, strict=True) for pair in self._pairs(inner, part)]
 
     def _tokens(self, name: str, tokens: np.ndarray) -> np.ndarray:
-        """Return an array of tokens; raise an error if it contains anything but tokens of the model."""
+        """Return an array of tokens; raise an error if an entry is not a token of the model."""
         assert self._program.table is not None
         count = len(self._program.table)
         if tokens.dtype.kind not in "iu":

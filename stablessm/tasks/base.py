@@ -180,8 +180,8 @@ class Task(ABC):
         """
 
     def steps(self, split: Split, batch_size: int) -> int:
-        """Return the number of batches per epoch. In training a last batch that is not full is dropped; in valid and
-        test it is used.
+        """Return the number of batches per epoch. In training, a last batch that is not full is dropped; in validation
+        and test, such a batch is used.
         """
         size, batch_size = self._size(split), whole_number("batch_size", batch_size)
         if split != "train":

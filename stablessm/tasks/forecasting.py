@@ -39,8 +39,8 @@ class ForecastingOptions(Options):
 class ETTh1(WindowTask):
     """Forecasting of ETTh1 (Zhou et al. 2021): 8640 hours for training, then 2880 for validation and 2880 for the test.
 
-    ``ETTh1.csv.gz`` is read from the folder that the environment variable STABLESSM_DATA names. Without this variable
-    it is downloaded from the Hugging Face hub and checked.
+    The file ``ETTh1.csv.gz`` is read from the folder that the environment variable STABLESSM_DATA names. Without this
+    variable, the file is downloaded from the Hugging Face hub and its checksum is verified.
 
     >>> import os
     >>> from stablessm import tasks

@@ -117,8 +117,8 @@ class MultiQueryRecall(SyntheticTask):
     (·) follow, with queries at random places among them. A query is one of the keys in these pairs; its target is the
     value of this key.
 
-    The task follows Arora et al. 2023 (Zoology). Unlike there, all fillers are the same token and the places of the
-    queries are uniformly distributed, so that it is known how much a model must remember and for how long. In the
+    The task follows Arora et al. 2023 (Zoology). Unlike in that paper, all fillers are the same token and the places of
+    the queries are uniformly distributed, so that it is known how much a model must remember and for how long. In the
     vocabulary, token 0 is the filler, the first half of the other tokens are keys, and the second half are values. In
     every split, only the steps of queries count in loss and metric.
 

@@ -113,8 +113,8 @@ def outputs(
     count in the scores.
 
     The model is in evaluation mode until the generator ends. If a batch has fewer rows than there are ranks, the spare
-    ranks compute rows of other ranks, which do not count in the scores. They cannot be left out, because a model in
-    shards needs all ranks.
+    ranks compute rows of other ranks, which do not count in the scores. Spare ranks cannot be left out, because a model
+    in shards needs all ranks.
 
     Args:
         model: The model.

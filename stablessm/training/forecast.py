@@ -142,7 +142,9 @@ def forecast_errors(
 
 
 def require_finite_outputs(values: np.ndarray, what: str) -> None:
-    """Raise an error if predicted values are not all finite; ``what`` names them in the error."""
+    """Raise an error if predicted values are not all finite; ``what`` is the name of the values in the error
+    message.
+    """
     if not np.isfinite(values).all():
         remedy = "predict data of the size of the training data, or train again with a lower learning rate"
         raise NumericalError(f"{what} is not finite ({values[~np.isfinite(values)][0]})", remedy)

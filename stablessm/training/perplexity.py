@@ -89,7 +89,8 @@ def perplexity(
         split: ``train``, ``valid`` or ``test``.
         batch_size: Number of windows that are in memory at once.
         carry: With ``False``, every window starts without a state (as in training, unless the task carries the state).
-            A model without a method ``sequence(x, state, reset=…) -> (logits, state)`` is always evaluated this way.
+            A model without a method ``sequence(x, state, reset=…) -> (logits, state)`` is always evaluated as with
+            ``False``.
         autocast: Compute matrix products in bfloat16.
         progress: Show a progress bar in a terminal.
 

@@ -69,8 +69,8 @@ class TrainedModel:
 
     Args:
         folder: Folder of a run of ``stablessm train`` or ``stablessm.training.train``.
-        task: The task that the model was trained on. By default its data are read again as ``stablessm train`` read
-            them. The data are needed only for intervals and for predictions on the training data.
+        task: The task that the model was trained on. By default, the data of the task are read again in the same way as
+            by ``stablessm train``. The data are needed only for intervals and for predictions on the training data.
         device: ``auto``, ``cpu`` or ``cuda``.
     """
 
@@ -87,9 +87,10 @@ class TrainedModel:
         values.
 
         Args:
-            data: A file or an array, without targets. For a forecast: a CSV or .npy file or an array (rows, columns)
-                with at least as many rows as the window (default: the training data, whose end the forecast
-                continues). Otherwise: a CSV, .npy or .npz file or an array (n, T, d) (default: the test split).
+            data: A file or an array of new data. For a forecast: a CSV or .npy file or an array (rows, columns) with at
+                least as many rows as the window (default: the training data, whose end the forecast continues).
+                Otherwise: a CSV, .npy or .npz file or an array (n, T, d), without labels (default: the test split of
+                the training data).
             horizon: Number of rows to forecast (default: as in training).
             level: Fraction of the validation errors that the intervals of a forecast cover.
         """

@@ -225,7 +225,8 @@ class ChunkEmitter:
     def convolve_back(self, rows: ir.Value, kernel: ir.Value, results: ir.Value, count: ir.Value) -> None:
         """Emit code for the transposed convolution of a chunk that has only ``count`` rows.
 
-        Zeros in the other rows are no substitute: zero times a number of the kernel that is not finite is NaN.
+        The other rows are skipped. Setting them to zero would not be enough, because zero times an infinite number of
+        the kernel is NaN.
         """
 
         def result(s: ir.Value) -> None:

@@ -8,9 +8,9 @@ memory traffic.)
 A *tile* is 128 bytes of neighboring channels of one sequence. A kernel computes a range of tiles. Complex numbers are
 interleaved (re, im), as PyTorch stores them.
 
-Arrays of float32 are widened to float64 when they are loaded, and rounded once, when a result is stored. A float32
-state with |decay| near 1 would add a rounding error at every step and keep all of them. The wider arithmetic costs
-little, because a scan is limited by memory bandwidth.
+Arrays of float32 are widened to float64 when they are loaded, and results are rounded once, when they are stored. A
+float32 state with |decay| near 1 would accumulate the rounding errors of all steps. The wider arithmetic costs little,
+because a scan is limited by memory bandwidth.
 """
 
 from __future__ import annotations

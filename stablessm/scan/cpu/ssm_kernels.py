@@ -5,12 +5,12 @@ With tables of the powers of the decay, L steps (a *chunk*) that start from the 
     y[t] = Σ_{s ≤ t} k[t-s] x[s] + Σ_i out[t, i] h[i]                 k[j] = Re Σ C a^j B, plus D at j = 0
     h'   = a^L h + Σ_s into[s] x[s]                                   into[s] = B a^(L-1-s),  out[t] = C a^(t+1)
 
-This takes a third less time than the recurrence. For every channel, the sums are products of small matrices. A vector
-holds the same entry of these matrices for neighboring channels, VECTOR_BYTES in total. Four whole chunks (a *block*)
-are computed together, so that an entry of a table is loaded once for four uses. States are carried from block to block
-in float64; within a block, rounding errors of float32 stay small. The backward pass visits the blocks from the last to
-the first, recomputes the states of a block from the checkpoint before it, and sums the gradients of the *tables*.
-:mod:`.ssm_tables` computes the gradients of decay, B and C from the gradients of the tables.
+Computing a chunk by these sums takes a third less time than the recurrence. For every channel, the sums are products of
+small matrices. A vector holds the same entry of these matrices for neighboring channels, VECTOR_BYTES in total. Four
+whole chunks (a *block*) are computed together, so that an entry of a table is loaded once for four uses. States are
+carried from block to block in float64; within a block, rounding errors of float32 stay small. The backward pass visits
+the blocks from the last to the first, recomputes the states of a block from the checkpoint before it, and sums the
+gradients of the *tables*. :mod:`.ssm_tables` computes the gradients of decay, B and C from the gradients of the tables.
 
 States are processed as ``PARTS`` real numbers: two complex numbers (re, im, re, im) or four real numbers. A *tile* is
 one vector of channels.

@@ -1,9 +1,9 @@
 """Boards: arrays in GPU memory through which the programs of a launch exchange states (see :mod:`.chain_kernels`).
 
-A board is an array of 64-bit words. It starts as zeros and is never cleared; two launches on one board must not
+A board is an array of 64-bit words. A board starts as zeros and is never cleared; two launches on one board must not
 overlap. Therefore every stream of a device has its own board, and so has every call that is captured in a CUDA graph,
-because graphs can be replayed on any stream. The boards of captured calls are parts of one array per device. They are
-never freed, because a graph may be replayed at any later time. A launch that needs a larger board, or for which the
+because graphs can be replayed on any stream. The boards of captured calls are parts of one array per device. This array
+is never freed, because a graph may be replayed at any later time. A launch that needs a larger board, or for which the
 array has no space left, uses a new array of zeros, which takes about two microseconds to clear.
 """
 
@@ -70,7 +70,8 @@ def _kept(device: torch.device, words: int) -> Tensor:
     """Return an array of zeros that is allocated outside of every CUDA graph's memory pool, so that it outlives the
     graph.
 
-    A new thread allocates the array, because it does not use the memory pool of the graph that is being captured.
+    A new thread allocates the array, because a new thread does not use the memory pool of the graph that is being
+    captured.
     """
 
     def allocate() -> Tensor:

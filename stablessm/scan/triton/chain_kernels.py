@@ -87,8 +87,8 @@ def _opaque(raw, zero):
 def _arrived(word, at, number, COMPILED: tl.constexpr):
     """Wait until the lower half of every 64-bit word is ``number``, and return the words.
 
-    ``word`` contains the words that were already read at the addresses ``at``. Words that have not arrived are loaded
-    again until they have.
+    ``word`` contains the words that were already read at the addresses ``at``. A word whose lower half is not
+    ``number`` is loaded again.
     """
     if COMPILED:
         word = tl.inline_asm_elementwise(

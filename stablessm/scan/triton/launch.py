@@ -5,8 +5,8 @@ scan. The kernels of this library take their pointers first, then numbers whose 
 Therefore all arguments except the pointers are processed once, and a call looks up the compiled version by the device,
 dtypes and alignment of its tensors.
 
-The launch function that this requires is internal to Triton. It is used with the releases of Triton for which it has
-been tested. With any other release Triton's public launch is used, which is slower and gives the same results.
+The fast call uses a launch function that is internal to Triton, and only in the releases of Triton with which it has
+been tested. With any other release, Triton's public launch is used, which is slower and gives the same results.
 """
 
 from __future__ import annotations

@@ -102,7 +102,7 @@ def widen_tile(
     SHIFT: tl.constexpr, CUTS: tl.constexpr, PER_STEP: tl.constexpr, IS_COMPLEX: tl.constexpr, WIDE: tl.constexpr,
     EVEN: tl.constexpr,
 ):  # fmt: skip
-    """Convert a tile from :func:`fetch_tile` to the dtype WIDE; return it with a mask of the rows that are resets
+    """Convert a tile from :func:`fetch_tile` to the dtype WIDE; return the tile, and a mask of the rows that are resets
     (cuts).
 
     In rows without a decay, a becomes 1 and x becomes 0, so that they do not change the state.

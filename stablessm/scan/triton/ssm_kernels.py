@@ -92,8 +92,8 @@ def generate_kernel(
     """Compute the impulse response k, and the matrices V (inputs to state) and W (state to outputs), of one channel at
     ROWS lags.
 
-    It also computes decay^LENGTH and decay^rest of the channel. Rows of V are ``per_row`` numbers apart. All powers are
-    computed in float64.
+    The kernel also computes decay^LENGTH and decay^rest of the channel. Rows of V are ``per_row`` numbers apart. All
+    powers are computed in float64.
     """
     LENGTH: tl.constexpr = 1 << BITS
     channel = (tl.program_id(0) // (LENGTH // ROWS)).to(tl.int64)
