@@ -71,8 +71,8 @@ def export(
 
 
 def standardization(run: Path) -> dict[str, Any]:
-    """Return means and standard deviations of the inputs and forecast outputs; empty if the data
-    are not standardized.
+    """Return the means and standard deviations of the inputs and forecast outputs of the model in the run folder
+    ``run``; empty if its data are not standardized.
     """
     from stablessm import training
     from stablessm.tasks.new_data import SeriesReader

@@ -239,7 +239,9 @@ def fit(
 
 
 def _refuse(error: ArgumentError | NumericalError, name: str, wanted: SumOptions) -> NoReturn:
-    """Print why the fit failed and the best fit that was found, then exit with status 1 or 2."""
+    """Print why the fit of the kernel ``name`` failed and, if known, the best fit that was found; then exit with status
+    1 (no fit reached the tolerance) or 2 (a wrong argument).
+    """
     typer.secho(f"cannot fit{f' {name}' * bool(name)}: {in_options(error)}", fg="red", err=True)
     best: ExponentialSum | None = getattr(error, "best", None)
     if best is not None:

@@ -65,8 +65,8 @@ def _row(id: str, out: Path) -> dict[str, Any]:
 
 
 def _of_a_package(id: str) -> Any:
-    """Return the summary of an experiment that another installed package defines, or a summary that says why it cannot
-    be read.
+    """Return the summary of the experiment with the id ``id``, which another installed package defines; if it cannot be
+    imported, the title of the summary is the error.
     """
     from stablessm.experiments import catalog, listing
 

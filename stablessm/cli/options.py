@@ -82,7 +82,7 @@ def grouped(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def pairs(flag: str, texts: Sequence[str] | None) -> dict[str, str]:
-    """Parse options of the form KEY=VALUE into a dict."""
+    """Parse the texts KEY=VALUE, which were given with the option ``flag``, into a dict."""
     found = {}
     for text in texts or ():
         key, equals, value = text.partition("=")

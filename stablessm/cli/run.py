@@ -94,8 +94,8 @@ def _all(size: str) -> list[str]:
 
 
 def _one_by_one(ids: list[str], size: Any, out: Path, *, changes: dict[str, str], fresh: bool) -> Iterator[Any]:
-    """Run experiments one after the other in this process; if packages are missing for one of
-    several, run the others.
+    """Run experiments one after the other in this process, and yield the result of each. If a package is missing for
+    one of several experiments, the other experiments still run.
     """
     from stablessm.experiments import catalog
     from stablessm.experiments.frame.base import execute
@@ -111,7 +111,9 @@ def _one_by_one(ids: list[str], size: Any, out: Path, *, changes: dict[str, str]
 
 
 def show_claims(folder: Path, cached: bool) -> list[dict[str, Any]]:
-    """Print the claims of a run and their verdicts as a table; return the claims."""
+    """Print the claims of a run and their verdicts as a table; return the claims. ``cached`` states whether the run was
+    complete before this command.
+    """
     from stablessm import record
 
     path = folder / "record.json"
@@ -130,7 +132,9 @@ def show_claims(folder: Path, cached: bool) -> list[dict[str, Any]]:
 
 
 def _why_no_verdict(found: Mapping[str, Any]) -> Iterator[str]:
-    """Print why a run of size smoke has no verdicts."""
+    """Yield lines that explain why a run of size smoke has no verdicts, and how to get verdicts; ``found`` is the
+    record of the run.
+    """
     from stablessm.experiments import listing
 
     summary = listing.summaries().get(found["id"])

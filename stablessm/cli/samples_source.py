@@ -167,7 +167,8 @@ def _is_note(cells: Sequence[str], values: Sequence[complex | None]) -> bool:
 
 
 def _dates_to_seconds(cells: Sequence[Sequence[str]], values: Sequence[list[complex | None]]) -> list[str]:
-    """Replace dates in the first column, in place, by seconds since the first date; return a note on this for the user.
+    """Replace dates in the first column of ``values``, in place, by seconds since the first date; return a note for the
+    user, or no note if there are no dates. ``cells`` are the same rows as text.
 
     The rows above the first date, such as column names, are left alone.
     """
@@ -230,8 +231,8 @@ def _named(path: Path, names: Sequence[str], table: np.ndarray) -> dict[str, np.
 
 
 def _ordered(path: Path, columns: dict[str, np.ndarray], average: bool) -> tuple[dict[str, np.ndarray], int]:
-    """Return the samples sorted by time, with repeated times merged, and the number of times that had
-    different values.
+    """Return the samples sorted by time, and the number of times that have several different values. Samples with equal
+    times are merged; different values are averaged if ``average`` is True, and raise an error otherwise.
     """
     values = columns["values"]
     times, first, place, count = np.unique(columns["times"], return_index=True, return_inverse=True, return_counts=True)
@@ -278,7 +279,9 @@ def _parts(cell: str) -> list[str]:
 
 
 def _number(cell: str, commas: bool) -> complex | None:
-    """Return the number in a cell, NaN for a missing value, or None if the cell contains other text."""
+    """Return the number in a cell, NaN for a missing value, or None if the cell contains other text; ``commas`` states
+    whether commas are decimal marks.
+    """
     cell = _FORTRAN.sub("e", cell.strip().replace("−", "-"))
     real = _cells.number(cell, commas)
     if real is not None:

@@ -245,8 +245,8 @@ def train(*, source: DataOptions, wanted: ModelOptions, training: TrainingOption
 def _run(
     name: str, options: dict[str, str], wanted: ModelOptions, config: Any, run: RunOptions
 ) -> tuple[Any, dict[str, Any] | None, list[str]]:
-    """Train the model; return the result, the test perplexities of a language model (else None), and remarks about the
-    scores.
+    """Train the model that ``wanted`` describes on the task ``name``; return the result, the test perplexities of a
+    language model (None for other models), and remarks about the scores.
     """
     import torch
 

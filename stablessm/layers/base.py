@@ -151,7 +151,9 @@ class SequenceLayer(nn.Module, ABC):
         return self._readout(states, x), last_state(states, before, lengths)
 
     def _check(self, name: str, x: Tensor, rank: int, letters: str) -> tuple[int, ...]:
-        """Check the shape, dtype and device of an input x, which may lack the batch dimension; return x.shape[:-1]."""
+        """Check the shape, dtype and device of an input x with ``rank`` dimensions, or one less without the batch
+        dimension; return x.shape[:-1].
+        """
         if not isinstance(x, Tensor) or x.dim() != rank - 1:
             check_tensor(name, x, rank, letters)
         if x.shape[-1] != self.d_input:

@@ -59,7 +59,9 @@ class DiagonalLayer(MappedLayer):
 
     @abstractmethod
     def _drive(self, x: Tensor, gain: Tensor) -> Tensor:
-        """Return the term g u (…, *state_shape) of the recurrence, for an input x (…, d_input)."""
+        """Return the term g u (…, *state_shape) of the recurrence, for an input x (…, d_input) and the factor g
+        (``gain``).
+        """
 
     def _decays(self, x: Tensor, dt: Tensor | None) -> Tensor:
         return self._discretize(dt)[0]

@@ -173,7 +173,7 @@ class S4D(DiagonalLayer):
 
 
 def _moved_to_the_end(signal: Tensor, lengths: Tensor) -> Tensor:
-    """Return padded sequences with the padding on the left, as zeros, instead of on the right."""
+    """Return right-padded sequences with their real steps moved to the end, and zeros before the real steps."""
     steps = signal.shape[1]
     index = torch.arange(steps, device=signal.device) - (steps - lengths)[:, None]
     moved = signal.gather(1, index.clamp(min=0)[..., None].expand_as(signal))

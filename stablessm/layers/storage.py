@@ -169,7 +169,9 @@ def replica_hint(folder: Path) -> str:
 
 
 def _require_shapes(content: dict[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> None:
-    """Raise an error if the sizes in a config file differ from the sizes of the weights."""
+    """Raise an error if the sizes in the ``content`` of a config file differ from the ``shapes`` of the saved
+    weights.
+    """
     _require_at_most(content, "n_layers", len(shapes))  # building a layer takes time even on the meta device
     try:
         with torch.device("meta"):

@@ -17,7 +17,9 @@ I64 = ir.IntType(64)
 
 
 def pointer_to(address: int, element: ir.Type) -> ir.Constant:
-    """Return an LLVM pointer constant for an address in this process, such as the address of a NumPy array."""
+    """Return an LLVM pointer constant to elements of the type ``element``, for an address in this process, such as the
+    address of a NumPy array.
+    """
     return I64(address).inttoptr(element.as_pointer())
 
 
@@ -106,7 +108,9 @@ class Emitter(Generic[Options]):
         return self.builder.fadd(product, w, flags=("contract",))
 
     def product(self, u: ir.Value, v: ir.Value, plus: ir.Value, conjugate: bool = False) -> ir.Value:
-        """Emit code for u v + plus, or u conj(v) + plus, for vectors of real or interleaved complex numbers."""
+        """Emit code for u v + plus or, with ``conjugate``, u conj(v) + plus, for vectors of real or interleaved complex
+        numbers.
+        """
         if not self.spec.complex:
             return self.multiply_add(u, v, plus)
         lanes = u.type.count

@@ -64,7 +64,9 @@ class NumpyRunner:
         return [*self._at.values(), self.y]
 
     def read(self, slot: Slot) -> list[np.ndarray]:
-        """Return one state of the model as arrays (batch, size): one array, or two for a complex state."""
+        """Return one state of the model as arrays (batch, size): one array, or two (real and imaginary parts) for a
+        complex state.
+        """
         return [self._at[value] for value in slot.values]
 
     def write(self, slot: Slot, parts: list[np.ndarray]) -> None:

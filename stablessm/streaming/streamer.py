@@ -182,7 +182,9 @@ class Streamer:
         return state.reshape(self.batch, *slot.shape)
 
     def _pairs(self, structure: Any, state: Any) -> list[tuple[Slot, Any]]:
-        """Return pairs of a state of the program and the tensor that the caller gave for this state."""
+        """Return pairs of a state of the program and the tensor that the caller gave for this state in the nested tuple
+        ``state``.
+        """
         if isinstance(structure, int):
             return [(self._program.slots[structure], state)]
         if structure is None:

@@ -167,7 +167,10 @@ def byte_corpus(train: Labeled, test: Labeled, length: int) -> Corpus:
 
 
 def piece_corpus(train: Labeled, test: Labeled, tokenizer: Any, length: int) -> Corpus:
-    """Return a corpus whose tokens are the word pieces of a Hugging Face tokenizer, between [CLS] and [SEP]."""
+    """Return a corpus whose tokens are the word pieces of a Hugging Face tokenizer, between [CLS] and [SEP].
+
+    ``length`` is the largest number of tokens of a review, as in :func:`word_corpus`.
+    """
 
     def encode(texts: Iterable[str], most: int) -> list[list[int]]:
         options = {"add_special_tokens": False, "truncation": True, "max_length": most, "padding": False}

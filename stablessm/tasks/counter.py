@@ -37,7 +37,9 @@ def integers(key: Tensor, stream: int, count: int, below: int | Tensor) -> Tenso
 
 
 def normals(key: Tensor, stream: int, count: int) -> Tensor:
-    """Return random numbers with the standard normal distribution, (len(key), count), float64.
+    """Return random numbers with the standard normal distribution, (len(key), count), in float64.
+
+    Different values of ``stream`` give independent numbers.
 
     >>> x = normals(keys((0,), torch.arange(10)), 0, 10_000)
     >>> bool(x.mean().abs() < 0.02), bool((x.var() - 1).abs() < 0.02)
@@ -49,6 +51,8 @@ def normals(key: Tensor, stream: int, count: int) -> Tensor:
 
 def permutations(key: Tensor, stream: int, count: int) -> Tensor:
     """Return one random permutation of 0 … count - 1 per key, (len(key), count).
+
+    Different values of ``stream`` give independent permutations.
 
     >>> permutations(keys((0,), torch.arange(1)), 0, 5)[0].sort().values.tolist()
     [0, 1, 2, 3, 4]

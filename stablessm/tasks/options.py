@@ -72,7 +72,9 @@ def listed(cls: type[Options], defaults: Mapping[str, Any]) -> tuple[Described, 
 
 
 def read(cls: type[Options], texts: Mapping[str, str]) -> dict[str, Any]:
-    """Convert options from text to the types of their fields; the names must be valid."""
+    """Convert options, given as a dict from names to texts, to the types of the fields of ``cls``; the names must be
+    valid.
+    """
     hints = _hints(cls)
     return {name: parsed(name, text, hints[name]) for name, text in texts.items()}
 
@@ -82,8 +84,8 @@ def _hints(cls: type[Options]) -> dict[str, Any]:
 
 
 def _choices(kind: Any) -> tuple[Any, ...]:
-    """Return the types in a union as a tuple, such as (int, str) for ``int | str``. For any other type, return a tuple
-    with this type.
+    """Return the types in the union ``kind`` as a tuple, such as (int, str) for ``int | str``. If ``kind`` is not a
+    union, return a tuple that contains only this type.
     """
     return get_args(kind) if get_origin(kind) in (Union, types.UnionType) else (kind,)
 
@@ -103,7 +105,9 @@ def _named(kind: Any) -> str:
 
 
 def parsed(name: str, text: str, kind: Any) -> Any:
-    """Convert a text to a type; for a union, to the first of its types that fits. Errors name the option ``name``."""
+    """Convert a text to the type ``kind``; if ``kind`` is a union, to the first type of the union that fits. Errors
+    name the option ``name``.
+    """
     for one in _choices(kind):
         try:
             if get_origin(one) is Literal:

@@ -181,7 +181,9 @@ class Sequences(ArrayTask):
 
 
 def names_in(text: str, known: Collection[str]) -> tuple[str, ...]:
-    """Split a list of column names at commas; a name that contains a comma is written in double quotes."""
+    """Split a list of column names at commas. A name that contains a comma is written in double quotes, unless ``text``
+    is a single name (one of the ``known`` column names).
+    """
     names = [text] if text in known else next(csv.reader([text], skipinitialspace=True), [])
     return tuple(name.strip() for name in names if name.strip())
 
@@ -195,7 +197,9 @@ def _numeric(table: Table, besides: tuple[str, ...] = ()) -> tuple[str, ...]:
 
 
 def _inputs(table: Table, option: str) -> tuple[str, ...]:
-    """Return the names of the input columns; a column of words is replaced by one indicator column per word."""
+    """Return the names of the input columns in the list ``option``; a column of words is replaced by one indicator
+    column per word.
+    """
     numeric, found = table.numeric(), list[str]()
     for name in names_in(option, table.header):
         words = name in table.header and name not in numeric

@@ -115,8 +115,8 @@ def source(text: str, separator: str | None, valid: float, test: float) -> Sourc
 
 
 def split_text(text: str, separator: str | None, valid: float, test: float) -> dict[Split, Text]:
-    """Divide a text into train, valid and test splits. The cuts are between documents; a single document is cut between
-    characters.
+    """Divide a text into train, valid and test splits. The cuts are between documents, which ``separator`` separates; a
+    single document (``separator`` is None) is cut between characters.
 
     >>> parts = split_text("a" * 80 + "b" * 10 + "c" * 10, None, 0.1, 0.1)
     >>> {split: len(part.documents[0]) for split, part in parts.items()}

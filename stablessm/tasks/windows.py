@@ -112,7 +112,9 @@ class WindowTask(Task):
         return torch.from_numpy((self.unscaled - self.mean) / self.deviation).float()
 
     def ahead(self, split: Split, indices: Tensor, horizon: int) -> tuple[Tensor, Tensor]:
-        """Return windows (B, window, columns) and the rows (B, horizon, targets) that follow them, standardized."""
+        """Return the windows (B, window, columns) with the given indices, and the rows (B, horizon, targets) that
+        follow each window, both standardized.
+        """
         later = len(self._tensors["window"]) + torch.arange(horizon, device=self.device)
         return self._rows(split, indices, self._tensors["window"]), self._after(split, indices, later)
 
@@ -130,8 +132,8 @@ class WindowTask(Task):
         return self._rows(split, indices, steps)[..., self._tensors["targets"]]
 
     def _rows(self, split: Split, indices: Tensor, steps: Tensor) -> Tensor:
-        """Return the rows (B, steps, columns) of the series at the given steps, counted from the start of each
-        window.
+        """Return the rows (B, steps, columns) of the series at the given steps, counted from the start of each window
+        with the given indices.
         """
         first = (indices + self._first[split]).to(self.device, non_blocking=True)
         return self._tensors["series"][first[:, None] + steps]

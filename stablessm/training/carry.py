@@ -77,7 +77,9 @@ class Carry:
         return nested.mapped(self._gathered, self.state)
 
     def of_rank(self, everyone: State, rank: int, device: torch.device) -> Carry:
-        """Create the carried state of another rank, so that this process can repeat a step of that rank."""
+        """Create a :class:`Carry` with the carried state of another rank, so that this process can repeat a step of
+        that rank. ``everyone`` is the result of :meth:`everyone`.
+        """
         found = Carry(self.rows, noise=self.noise)
         found.state = nested.mapped(lambda whole: self._own(whole, rank).to(device), everyone)
         return found

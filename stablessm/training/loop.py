@@ -185,7 +185,9 @@ class _Run:
         self.loop.history = history
 
     def complete(self, resume: bool | Literal["last-good"], origin: Mapping[str, Any], *, progress: bool) -> None:
-        """Run the remaining training steps."""
+        """Resume from a checkpoint if ``resume`` requests it and there is one, or else prepare a new run; then run the
+        remaining training steps.
+        """
         try:
             self.trained.train()
             for session in self.sessions:

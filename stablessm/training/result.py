@@ -71,7 +71,9 @@ class TrainingResult(Result):
 
 
 def together(folder: Path, seconds: float, replicas: Sequence[TrainingResult]) -> TrainingResult:
-    """Combine the results of all replicas into one result with mean scores, and write the mean metrics."""
+    """Combine the results of all replicas into one result with mean scores, and write the mean metrics to ``folder``.
+    ``seconds`` is the training time.
+    """
     splits = dict.fromkeys(split for one in replicas for split in one.scores)
     scores = {split: _means([one.scores[split] for one in replicas if split in one.scores]) for split in splits}
     rows = write_means(folder, [one.folder for one in replicas])

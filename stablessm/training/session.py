@@ -341,7 +341,7 @@ def write_record(
 
 
 def _scores(plain: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Convert scores from a checkpoint, where NaN is stored as text, to numbers."""
+    """Convert scores as a checkpoint stores them, with NaN as text, to numbers."""
     if plain is None:
         return None
     return {name: value if isinstance(value, int) else float(value) for name, value in plain.items()}

@@ -186,7 +186,9 @@ class StepLoop:
         self.cadence.wrote(began)
 
     def resume(self, *, last_good: bool = False) -> bool:
-        """Resume from the last checkpoint, if there is one; return True if settings have changed since then."""
+        """Resume from the last checkpoint, if there is one; return True if settings have changed since the checkpoint.
+        With ``last_good``, damaged checkpoints are skipped.
+        """
         found = None if self.checkpoints is None else self.checkpoints.load(last_good=last_good, like=self._like)
         if found is None:
             return False

@@ -58,7 +58,9 @@ def _modules_of(place: Path) -> Mapping[str, str]:
 
 
 def _require_same_recurrences(model: nn.Module, before: Mapping[str, str]) -> None:
-    """Raise an error if the saved recurrent weights belong to another kind of recurrence, such as another map."""
+    """Raise an error if the saved recurrent weights belong to a recurrence of another class or with another map;
+    ``before`` is the result of :func:`_modules_of` for the saved model.
+    """
     now = signature(model)["modules"]
     for name, _ in recurrent_modules(model):
         was = before.get(name or "itself")

@@ -80,7 +80,7 @@ class ChunkEmitter:
         self._suffix = f"v{self.lanes}f{8 * self.emit.size}.p0"
 
     def buffer(self, vectors: int, element: ir.VectorType | None = None) -> ir.Value:
-        """Emit code that allocates a buffer on the stack, and return the buffer's address.
+        """Emit code that allocates a buffer for ``vectors`` vectors on the stack, and return the address of the buffer.
 
         The stack grows every time the code runs, so the code must not be in a loop.
         """
@@ -123,8 +123,8 @@ class ChunkEmitter:
         self.store([self.builder.fadd(u, v) for u, v in zip(sums, self.widen(row), strict=True)], pointer)
 
     def product(self, u: Row, v: Row, plus: Row, *, conjugate: bool = False) -> Row:
-        """Emit code for u v + plus, or conj(u) v + plus, of PARTS real or complex numbers per channel; return the
-        result.
+        """Emit code for u v + plus or, with ``conjugate``, conj(u) v + plus, of PARTS real or complex numbers per
+        channel; return the result.
         """
         fma, minus = self.emit.multiply_add, self.builder.fneg
         if not self.spec.complex:

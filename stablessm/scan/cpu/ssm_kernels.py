@@ -128,7 +128,9 @@ class _State:
 
 
 def _running(code: ChunkEmitter, step: Row, start: Row, inputs: list[Row], *, conjugate: bool = False) -> list[Row]:
-    """Emit code for the states before all chunks of a block, by the recurrence h = step · h + input from ``start``."""
+    """Emit code for the states before all chunks of a block, by the recurrence h = step · h + input from ``start``.
+    With ``conjugate``, the factor is conj(step).
+    """
     states = [start]
     for given in inputs[:-1]:
         states.append(code.product(step, states[-1], given, conjugate=conjugate))
@@ -136,7 +138,8 @@ def _running(code: ChunkEmitter, step: Row, start: Row, inputs: list[Row], *, co
 
 
 def _jump(code: ChunkEmitter, state: _State, before: Row, inputs: list[Row], *, conjugate: bool = False) -> None:
-    """Emit code that advances a state from the start to the end of a whole block, in float64.
+    """Emit code that advances a state, or with ``conjugate`` its gradient, by a whole block from the value ``before``,
+    in float64.
 
     Only the contribution of the inputs is summed in float32.
     """

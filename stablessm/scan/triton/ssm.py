@@ -236,7 +236,7 @@ class _Layer:
         return rows
 
     def turn_back(self, flat: Tensor, y: Tensor) -> None:
-        """Copy rows to y (batch, time, channel), the inverse of :meth:`turned`."""
+        """Copy the rows in ``flat`` to y (batch, time, channel), the inverse of :meth:`turned`."""
         self._turn(y.stride(), flat.stride(1), True)(y, flat)
 
     @functools.lru_cache(maxsize=16)  # noqa: B019 (layers are cached anyway)
@@ -252,7 +252,8 @@ class _Layer:
         """Compute the states at the starts of chunks and the final states; write them to ``entering`` and ``final``.
 
         The last R columns of ``both`` hold the contribution of each chunk to the state after it; ``tail`` is the
-        contribution of a last chunk that is not complete.
+        contribution of a last chunk that is not complete. ``jumps`` are the factors by which a state passes a whole
+        chunk and the last chunk.
         """
         flags, offsets = {"INITIAL": initial is not None, "WHOLE": tail is None}, (self._after_T, *[0] * 5)
         launch = self._walk(kernels.enter_kernel, entering.stride(1), final.stride(0), offsets, **flags)
