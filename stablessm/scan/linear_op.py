@@ -90,7 +90,8 @@ class Scan(torch.autograd.Function):
         given, initial, reset, states = ctx.saved_tensors
         # With create_graph (double backward, torch.func) the gradient itself must be differentiable.
         again = torch.is_grad_enabled() and not torch.compiler.is_compiling()
-        run: Any = _gradients_by_scan if again else _gradients_at_once if plain(grad) else scan_backward_op
+        at_once = plain(grad) and plain(states)  # not after torch.func.vjp, which leaves wrapped states
+        run: Any = _gradients_by_scan if again else _gradients_at_once if at_once else scan_backward_op
         d_decay, d_drive, d_initial = run(grad, in_three(given), states, initial, reset, ctx.reverse, ctx.backend)
         if initial is not None:
             d_initial = (d_initial if initial.is_complex() else d_initial.real).to(initial.dtype)

@@ -129,7 +129,7 @@ class SSM(torch.autograd.Function):
         d_y = torch.zeros_like(tensors[0]) if d_y is None else d_y
         # With create_graph (double backward, torch.func) the gradient itself must be differentiable.
         again = torch.is_grad_enabled() and not torch.compiler.is_compiling()
-        at_once = plain(d_y) and (d_final is None or plain(d_final)) and not again
+        at_once = plain(checkpoints) and plain(d_y) and (d_final is None or plain(d_final)) and not again
         gradients: Any = _gradients_at_once if at_once else _gradients_by_states if again else ssm_backward_op
         *rest, d_D, d_initial = gradients(d_y, d_final, checkpoints, *tensors, ctx.backend)
         D, initial = tensors[4:6]

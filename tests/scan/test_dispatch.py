@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from torch import Tensor
 from torch.autograd.functional import jacobian
 
 import stablessm
-from stablessm import linear_scan, ssm_scan
+from stablessm import linear_scan, selective_scan, ssm_scan
 from stablessm.scan import dispatch
 
 DECAY, DRIVE = torch.rand(3, dtype=torch.float64), torch.randn(2, 7, 3, dtype=torch.float64)
@@ -57,7 +58,16 @@ def test_values_and_gradients_are_the_same(dtype: torch.dtype, length: int) -> N
         check_layer("cpu", dtype, length, states=3, skip=True, reset=2, lengths=True, **case)
 
 
+def pulled_back(function: Callable[[Tensor], Tensor], recorded: bool) -> Tensor:
+    """Return the result of ``torch.func.vjp``, with or without the recording of gradients."""
+    y, pull_back = torch.func.vjp(function, DECAY)
+    with torch.set_grad_enabled(recorded):
+        return pull_back(torch.ones_like(y))[0]
+
+
 TRANSFORMS = {
+    "vjp": lambda f: pulled_back(f, True),
+    "vjp without gradients": lambda f: pulled_back(f, False),
     "grad": lambda f: torch.func.grad(lambda a: f(a).square().sum())(DECAY),
     "double backward": lambda f: torch.autograd.functional.hessian(lambda a: f(a).square().sum(), DECAY),
     "jvp": lambda f: torch.func.jvp(f, (DECAY,), (torch.ones_like(DECAY),))[1],
@@ -69,16 +79,22 @@ TRANSFORMS = {
 }
 
 
-@pytest.mark.usefixtures("unknown_release")
-@pytest.mark.parametrize("operator", ["linear", "ssm"])
+@pytest.mark.parametrize("private", [dispatch._private, None], ids=["known", "unknown"])
+@pytest.mark.parametrize("operator", ["linear", "ssm", "selective"])
 @pytest.mark.parametrize("transform", TRANSFORMS)
-def test_transforms_are_the_same(transform: str, operator: str) -> None:
+def test_transforms_are_the_same(
+    transform: str, operator: str, private: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dispatch, "_private", private)
     if (operator, transform) == ("ssm", "the older forward mode"):
         pytest.skip("not supported by PyTorch's older vmap, with its private functions or without")
 
     def function(decay: Tensor, backend: str) -> Tensor:
         if operator == "linear":
             return linear_scan(decay, DRIVE, backend=backend)
+        if operator == "selective":
+            column = torch.ones_like(DRIVE[:, :, :1])
+            return selective_scan(DRIVE, DRIVE**2, -decay[:, None], column, column, backend=backend)[0]
         return ssm_scan(DRIVE, decay[:, None], decay[:, None], torch.ones_like(decay[:, None]), backend=backend)[0]
 
     ours, truth = (TRANSFORMS[transform](lambda a, name=name: function(a, name)) for name in ("cpu", "reference"))

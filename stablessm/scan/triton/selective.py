@@ -57,11 +57,8 @@ def backward(layer: Selective, checkpoints: Tensor, d_y: Tensor, d_final: Tensor
 
 
 def _supported(layer: Selective) -> bool:
-    """Return True if the Triton kernels support the sizes and device of this layer.
-
-    GPUs are excluded, because the kernels have run only in Triton's interpreter.
-    """
-    return not layer.x.is_cuda and layer.A.shape[1] <= MOST_STATES and layer.x.numel() > 0
+    """Return True if the Triton kernels support the sizes of this layer."""
+    return layer.A.shape[1] <= MOST_STATES and layer.x.numel() > 0
 
 
 def _tile(layer: Selective) -> tuple[int, int]:
