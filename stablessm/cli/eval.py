@@ -31,12 +31,13 @@ def evaluate(
     standardized by the scale of the training data, and their labels get the numbers of the training labels.
 
     A forecast is also scored in the units of the data: root mean square and mean absolute error of each target. The row
-    "chance" scores the best constant prediction, "naive" scores a repetition of the last row. A remark is printed if
-    the model is not better than both on the test split.
+    "chance" scores the best constant prediction, and the row "naive" scores a repetition of the last row of each
+    window. A remark is printed if the model is not better than both of these on the test split.
 
     A language model has two columns of perplexities per token, per word (between white space) and per byte. For
     "carried", the state is carried from the start to the end of every document; for "windows", every window starts
-    without a state, as in training without -o carry=true. A warning is printed if "carried" is more than 2 % higher.
+    without a state, as in training without -o carry=true. A warning is printed if "carried" is more than 2 % higher
+    than "windows".
 
     Examples:
 

@@ -183,7 +183,9 @@ def _dates_to_seconds(cells: Sequence[Sequence[str]], values: Sequence[list[comp
 
 
 def _separator(lines: list[str]) -> str | None:
-    """Return the character that separates columns, or None if columns are separated by spaces or there is only one."""
+    """Return the character that separates columns, or None if columns are separated by spaces or there is only one
+    column.
+    """
     body = [line.strip() for line in lines if _STARTS_NUMBER.match(line)]
     separator = _cells.separator_of("\n".join(body))
     if separator != ",":

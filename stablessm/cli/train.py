@@ -166,7 +166,7 @@ class RunOptions:
     )
 
     def loggers(self) -> list[Any]:
-        """Return the loggers that ``--logger`` names; raise an error for one without the methods of
+        """Return the loggers that ``--logger`` names; raise an error for a logger without the methods of
         ``training.Logger``.
         """
         return [from_factory("--logger", source, "logger", "begin", "log", "end") for source in self.logger or ()]

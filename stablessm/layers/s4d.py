@@ -28,8 +28,8 @@ from stablessm.scan.decay_product import power
 class S4D(DiagonalLayer):
     """An S4D layer: a diagonal recurrence with N complex states for each of H channels, which do not mix.
 
-    For each channel: dh/dt = λ h + x,  y = 2 Re Σ_n C_n h_n + D x, with λ = f(w) + iω and its own time step. Each state
-    represents a conjugate pair, hence the factor 2 Re.
+    For each channel: dh/dt = λ h + x, y = 2 Re Σ_n C_n h_n + D x, with λ = f(w) + iω. Each channel has its own time
+    step. Each state represents a conjugate pair, hence the factor 2 Re.
 
     Args:
         d_model: H, the number of input and output channels.

@@ -104,7 +104,7 @@ def backward_kernel(
 ):  # fmt: skip
     """Compute the gradient of λ for one tile of eigenvalues, and the contribution of the tile to the gradient of dt.
 
-    With z = λ dt, the function φ of :func:`_phi` and the gradients d_a and d_g of a and g, the results are d_λ = dt
+    With z = λ dt, the function φ of :func:`_phi` and the gradients d_a and d_g of a and g, the two results are d_λ = dt
     (conj(a) d_a + conj(φ'(z) dt) d_g) and d_dt = Re Σ (conj(λ a) d_a + conj(a) d_g).
     """
     row, place, inside = _place(rows, N, ROWS, BLOCK)

@@ -137,7 +137,8 @@ class StableSSMForCausalLM(PreTrainedModel, GenerationMixin):
             inputs_embeds: (B, T, d_model) embeddings of the tokens.
             attention_mask: (B, T), or longer if it includes the tokens in the cache: 0 at padding, 1 at real tokens.
             past_key_values: the cache to continue from, in which the new state is stored.
-            labels: (B, T) the same tokens, for ``loss``; -100 excludes a token. Padding is always excluded.
+            labels: (B, T) the same tokens again, if the result must contain the loss; -100 excludes a token. Padding is
+                always excluded.
             reset: (B, T) bool: True at the first token of a document, which starts from the initial state.
             use_cache: whether to return a cache (default: the config's setting, and False during training).
             output_hidden_states: whether to return the input of each block and the output of the last norm.

@@ -26,7 +26,7 @@ EMBEDDING = 0.02
 class LanguageModel(SequenceModel):
     """A language model that returns the logits (B, T, vocab_size) of the next token at every step.
 
-    By default, it is the model of StableSSM, section 4.2.
+    By default, the model is the language model of StableSSM, section 4.2.
 
     Train with ``model(tokens)``. ``model.sequence(tokens, state)`` also returns the state, and ``model.step(tokens,
     state)`` reads one token (B,) per row; memory does not grow with the text. ``reset`` starts a new document within a

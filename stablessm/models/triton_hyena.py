@@ -119,8 +119,8 @@ def backward_kernel(
 ):  # fmt: skip
     """Compute the gradient of z for one chunk of time, and the chunk's contribution to the gradient of the filter.
 
-    Let g[t] be the gradient of the filter's output. Then d_z[t] = f0 g[t] + f1 g[t+1] + f2 g[t+2] within an episode,
-    and d_fj = Σ g[t] z[t-j]. For q, g is d_q; for k, it is d_u v; for v, it is d_u k.
+    Let g[t] be the gradient of the filter's output, and f0, f1, f2 the filter taps. Then d_z[t] = f0 g[t] + f1 g[t+1] +
+    f2 g[t+2] within an episode, and d_fj = Σ g[t] z[t-j]. For q, g is d_q; for k, g is d_u v; for v, g is d_u k.
     """
     ACC: tl.constexpr = tl.float64 if DOUBLE else tl.float32
     batch, c, start, chunk = _place(chunks, channels, ROWS, BLOCK, TILES)

@@ -29,7 +29,7 @@ POINTWISE: dict[type[nn.Module], str] = {
 
 @torch.no_grad()
 def freeze(model: nn.Module, *, whole: bool = False) -> Program:
-    """Convert a model, without dropout, to a program for one step or, with ``whole``, for a whole sequence.
+    """Convert a model to a program for one step or, with ``whole``, for a whole sequence; dropout is left out.
 
     >>> program = freeze(LRU(3, 8, 2))
     >>> [type(operation).__name__ for operation in program.operations]

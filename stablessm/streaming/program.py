@@ -204,8 +204,8 @@ class Program:
         return values
 
     def affine(self, *terms: tuple[int, Tensor], bias: Tensor | None = None) -> int:
-        """Append the sum of matrix products Σ weights source + bias, unless it is the identity; return the result's
-        index.
+        """Append the sum of matrix products Σ weights source + bias, unless the sum is the identity; return the index
+        of the result.
         """
         source, first = terms[0]
         if len(terms) == 1 and bias is None and torch.equal(first, torch.eye(len(first)).to(first)):
@@ -261,7 +261,9 @@ class Program:
         return out
 
     def pointwise(self, source: int, function: str) -> int:
-        """Append the elementwise operation function(source), unless it is ``linear``; return the result's index."""
+        """Append the elementwise operation function(source), unless ``function`` is "linear"; return the index of the
+        result.
+        """
         if function == "linear":
             return source
         if function not in FUNCTIONS:

@@ -216,7 +216,7 @@ class Streamer:
 
 
 def _array(name: str, x: Any) -> np.ndarray:
-    """Return a NumPy array that shares the memory of a CPU tensor; return an array unchanged."""
+    """Return a CPU tensor as a NumPy array that shares its memory; return a NumPy array unchanged."""
     if isinstance(x, np.ndarray) and not isinstance(x, np.ma.MaskedArray):
         return x
     if not isinstance(x, Tensor):

@@ -89,7 +89,7 @@ class SeriesReader:
 
 
 def _require_columns(table: csv_file.Table, columns: Sequence[str]) -> None:
-    """Raise an error that names the columns of the training that a table lacks."""
+    """Raise an error if a table lacks columns of the training data; the error names the missing columns."""
     if lacking := [name for name in columns if not table.has(name)]:
         dates = " (dt requires dates in every row that do not decrease)" if "dt" in lacking else ""
         expected = f"the columns of the training ({', '.join(columns)})"

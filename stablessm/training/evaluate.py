@@ -62,8 +62,8 @@ def evaluate(
     """Compute the metric and the loss of a model over a whole split of a task.
 
     The scores do not depend on the batch size, apart from rounding. For a task that carries its state, the state is
-    carried through every document of the split. The model runs in evaluation mode on the device of its parameters;
-    its mode is restored afterwards.
+    carried through every document of the split. The model runs in evaluation mode on the device of its parameters, and
+    then returns to the mode that it had before.
 
     Args:
         model: The model to evaluate.

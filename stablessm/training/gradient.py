@@ -280,7 +280,9 @@ def _both_passes(losses: Callable[..., Iterable[Tensor]], parameters: Sequence[T
 
 
 def _replay(graph: Replayed[Passes], arguments: Sequence[Tensor], parameters: Sequence[Tensor]) -> Tensor:
-    """Replay a captured CUDA graph, store the gradients that it computed in the parameters, and return its loss."""
+    """Replay a captured CUDA graph, store the gradients that the graph computed in the parameters, and return the
+    loss.
+    """
     loss, gradients = graph(*arguments)
     for parameter, gradient in zip(parameters, gradients, strict=True):
         parameter.grad = gradient

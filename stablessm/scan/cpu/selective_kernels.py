@@ -138,7 +138,7 @@ def _forward(unit: _Unit) -> None:
 def _backward(unit: _Unit) -> None:
     """Emit code for the backward pass of one unit: one sequence and one tile (a vector of channels).
 
-    The buffer ``carry`` holds the gradient of the state that arrives from the later step.
+    The buffer ``carry`` holds the gradient with respect to the state that comes from the later steps.
     """
     f, b, emit = unit.fields, unit.b, unit.emit
     steps = b.load(emit.at(f["ends"], unit.batch))

@@ -313,7 +313,8 @@ def backward_chain_kernel(
     LANE: tl.constexpr, EVEN: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK: tl.constexpr, SPREAD: tl.constexpr,
     WINDOW: tl.constexpr, LANES: tl.constexpr, COMPILED: tl.constexpr,
 ):  # fmt: skip
-    """Compute one tile of λ[t] = g[t] + conj(a[t+1]) λ[t+1], and the gradients that depend on λ.
+    """Compute one tile of the adjoint λ[t] = g[t] + conj(a[t+1]) λ[t+1], where g is ``grad``, and the gradients that
+    depend on λ.
 
     Rows and results are defined as in ``linear_kernels.backward_kernel``. The gradient of a decay per channel is summed
     over each tile; ``reduce_kernel`` sums it over tiles and sequences.

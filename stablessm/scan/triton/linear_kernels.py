@@ -170,8 +170,8 @@ def store_gradients(
 ):  # fmt: skip
     """Store the gradients of a tile: dx = λ and, if the decay varies in time, da[t] = λ[t] conj(h[t-1]); return da.
 
-    y is λ. Rows run from the last step to the first. ``ends`` is True at the last row, whose h[t-1] is the initial
-    state.
+    ``y_re`` and ``y_im`` are λ, as in :func:`backward_kernel`. Rows run from the last step to the first. ``ends`` is
+    True at the last row, whose h[t-1] is the initial state.
     """
     mask = within < count
     store(y_re, y_im, d_drive, rows_at(d_drive_at, within, d_drive_t, LANE), mask, not EVEN, IS_COMPLEX, LANE)
@@ -200,7 +200,7 @@ def store_initial_gradient(
 ):  # fmt: skip
     """Store the gradient of the initial state, dh[-1] = conj(a[0]) λ[0].
 
-    y is λ[0], (1, BLOCK), and a[0] is the decay at row ``final``.
+    ``y_re`` and ``y_im`` are λ[0], (1, BLOCK), as in :func:`backward_kernel`, and a[0] is the decay at row ``final``.
     """
     if PER_STEP:
         offset = rows_at(decay_at, final, decay_t, LANE)
@@ -224,10 +224,11 @@ def backward_kernel(
     LANE: tl.constexpr, EVEN: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK: tl.constexpr, SPREAD: tl.constexpr,
     STAGES: tl.constexpr,
 ):  # fmt: skip
-    """Compute λ[t] = g[t] + conj(a[t+1]) λ[t+1], and from it the gradients of drive, decay and initial state.
+    """Compute the gradients of drive, decay and initial state from the gradient g (``grad``) of the states h.
 
-    dx = λ, da[t] = λ[t] conj(h[t-1]) and dh[-1] = conj(a[0]) λ[0]. Time runs backward: row i is step ``steps - 1 - i``.
-    The gradient of a decay per channel is summed over time in float64; ``reduce_kernel`` sums it over the sequences.
+    With the adjoint λ[t] = g[t] + conj(a[t+1]) λ[t+1], the gradients are dx = λ, da[t] = λ[t] conj(h[t-1]) and dh[-1] =
+    conj(a[0]) λ[0]. Time runs backward: row i is step ``steps - 1 - i``. The gradient of a decay per channel is summed
+    over time in float64; ``reduce_kernel`` sums it over the sequences.
     """
     WIDE: tl.constexpr = tl.float64 if DOUBLE else tl.float32
     batch, channel, count = place(tl.program_id(0), steps, channels, BLOCK, LANE)

@@ -189,8 +189,9 @@ def leave_kernel(
 ):  # fmt: skip
     """Compute the gradients of the arguments of ``enter_kernel``, by a recurrence from the last chunk to the first.
 
-    λ[c] = d_entering[c] + conj(decay^LENGTH) λ[c+1] and d_added[c] = λ[c+1], from λ[chunks] = 0; conj(decay^rest)
-    d_final is added to d_entering of the last chunk. Time runs backward: row i is chunk ``chunks - 1 - i``.
+    The recurrence is λ[c] = d_entering[c] + conj(decay^LENGTH) λ[c+1] with λ[chunks] = 0, and d_added[c] = λ[c+1]. The
+    gradient d_final enters at the last chunk, as the additional term conj(decay^rest) d_final. Time runs backward: row
+    i is chunk ``chunks - 1 - i``.
     """
     channel, sequence, first, n = _column(batch, chunks, states, BLOCK)
     mask = n < states
