@@ -59,7 +59,8 @@ def bench(
 
     Every result is first compared with the float64 reference; contenders with wrong results are not timed. Times are
     medians, with quartiles in brackets. "× floor" is the time divided by the time in which a plain copy moves the same
-    bytes. "vs peer" is the time of the fastest other package divided by this time: above 1, stablessm is faster.
+    bytes. "vs peer" is the time of the fastest other package divided by the time of stablessm: above 1, stablessm is
+    faster.
 
     Examples:
 

@@ -92,7 +92,7 @@ class SequenceLayer(nn.Module, ABC):
                 (T, d_input) or a ``PackedSequence``, without ``lengths``.
             state: the state that an earlier call returned (default: zeros).
             lengths: (B,) whole numbers: the number of real steps of each right-padded sequence. Padding changes no real
-                step, its output is zero, and the returned state is the state after the last real step.
+                step, the output at padded steps is zero, and the returned state is the state after the last real step.
             reset: (T,) or (B, T) bool: True at the first step of a new episode, which starts from the zero state.
             dt: the time since the previous sample: a number, (T,) or (B, T) (default: the layer's own time step).
 

@@ -125,11 +125,11 @@ class ModelConfig(StackConfig):
 class LanguageConfig(StackConfig):
     """The settings of a language model; by default, Hyena blocks with a real recurrence and an MLP in each block.
 
-    With ``tied``, the readout shares its weights with the embeddings. Unless ``mixer_options`` set others, a real
-    recurrence starts with time scales from 2 to 2000 tokens, so that every map starts from the same eigenvalues. The
-    states of the mixer ``real`` are moving averages (``average`` of :class:`~stablessm.RealSSM`), because slow states
-    would add up the mean of their inputs. The default of ``hyena-real`` is ``average=False``. Models that were saved
-    before this option existed load with ``average=False``.
+    With ``tied``, the readout shares its weights with the embeddings. Unless ``mixer_options`` give other time scales,
+    a real recurrence starts with time scales from 2 to 2000 tokens, so that every map starts from the same eigenvalues.
+    The option ``average`` of :class:`~stablessm.RealSSM` is True by default for the mixer ``real``: its states are
+    moving averages, because slow states would otherwise add up the mean of their inputs. The default for ``hyena-real``
+    is ``average=False``. Models that were saved before the option ``average`` existed load with ``average=False``.
 
     >>> LanguageConfig(vocab_size=30).mixer_options
     {'timescales': [2.0, 2000.0]}

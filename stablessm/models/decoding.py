@@ -1,4 +1,6 @@
-"""Repeats one step of a model on its own output state, as a CUDA graph if possible, for example to generate text."""
+"""Repeats one step of a model, each time from the state that the previous step returned, as a CUDA graph if
+possible.
+"""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ class Hyena(nn.Module):
     def _step_onto(self, x_t: Tensor, state: States, norm: nn.LayerNorm, *, dt: Dt = None) -> tuple[Tensor, Any]:
         """Compute x_t + y_t, where y_t is the output of ``step`` for norm(x_t); return the sum and the next state.
 
-        Requires ``_runs_at_once``.
+        Call this method only if ``_runs_at_once`` returns True.
         """
         tail, inner = self.initial_state(x_t.shape[0]) if state is None else self._parts(state, x_t.shape[0])
         return self._step_at_once(x_t, tail, inner, dt, (norm.weight, norm.bias, norm.eps), onto=x_t)

@@ -123,9 +123,9 @@ def register_mixer(name: str, factory: Factory, *, overwrite: bool = False) -> N
 
     Args:
         name: a new name.
-        factory: called as ``factory(d_model, d_state, map, map_options, **mixer_options)``. It returns a module from
-            (B, T, d_model) to (B, T, d_model) with a layer's contract: ``y, state = m(x, state, lengths=, reset=,
-            dt=)``, ``m.step(x_t, state, dt=)`` and ``m.initial_state(batch)``.
+        factory: called as ``factory(d_model, d_state, map, map_options, **mixer_options)``. The factory returns a
+            module m from (B, T, d_model) to (B, T, d_model) that is called like a layer: ``y, state = m(x, state,
+            lengths=, reset=, dt=)``, ``m.step(x_t, state, dt=)`` and ``m.initial_state(batch)``.
         overwrite: whether an existing mixer of this name may be replaced.
 
     >>> from stablessm.layers import ContinuousRNN

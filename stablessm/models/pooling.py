@@ -82,7 +82,9 @@ class Mean:
         return total / (count + counted.sum(1, keepdim=True)).clamp(min=1)
 
     def running(self, h: Tensor, state: Any, lengths: Tensor | None, reset: Tensor | None) -> tuple[Tensor, Any]:
-        """Return the means of h over the steps up to each step, (B, T, C), and the state after the last step."""
+        """Return, for each step, the mean of h over all steps up to this step, (B, T, C); also return the state after
+        the last step.
+        """
         h = h.to(_wide(h))
         total, count = self._parts(h.new_empty(h.shape[0], h.shape[-1]), state)
         sums = linear_scan(h.new_ones(h.shape[-1]), h, total, reset=reset)

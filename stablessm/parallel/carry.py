@@ -105,8 +105,9 @@ class Affine:
 def incoming(own: Affine, initial: Tensor | None = None, group: Group = None) -> Tensor:
     """Return the state before this rank's steps; the first rank starts from ``initial``, or from zeros.
 
-    Every rank of the group must call this function, with maps of the same shape and dtype; only the first rank's
-    ``initial`` is used. The backward pass communicates too, so either all ranks use the result in their loss, or none.
+    ``own`` is the effect of this rank's steps on the state. Every rank of the group must call this function, with maps
+    of the same shape and dtype; only the first rank's ``initial`` is used. The backward pass communicates too, so
+    either all ranks use the result in their loss, or none.
 
     >>> one = torch.ones(2, 3)
     >>> incoming(Affine(0.5 * one, one)).sum().item()          # one rank: nothing came before
@@ -155,7 +156,8 @@ class _Incoming(torch.autograd.Function):
 
 
 def joined_before(own: Affine, group: Group, backwards: bool = False) -> Affine | None:
-    """Return the composition of the affine maps of all previous ranks, or None on the first rank.
+    """Return the composition of the affine maps of all previous ranks, or None on the first rank; ``own`` is the map of
+    this rank.
 
     With ``backwards``, the maps of all later ranks are composed instead.
     """

@@ -1,4 +1,6 @@
-"""Converts a model to a program: a list of operations, with all that depends only on weights precomputed."""
+"""Converts a model to a program: a list of operations, for which everything that depends only on weights is
+precomputed.
+"""
 
 from __future__ import annotations
 

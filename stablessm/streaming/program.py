@@ -1,4 +1,4 @@
-"""Programs: one step of a model as operations on real vectors, with all that depends only on weights precomputed.
+"""Programs: one step of a model as operations on real vectors; everything that depends only on weights is precomputed.
 
 ``step_code`` compiles a program to machine code; ``interpret`` runs it in NumPy, and as a PyTorch module for export.
 Both give the same results. A *value* is a real vector with an index; value 0 is the input. A complex vector is two

@@ -71,7 +71,9 @@ class Batch:
 @checked
 @dataclass(frozen=True)
 class Inputs:
-    """The description of a model's inputs for a task: values or tokens, and their sizes."""
+    """The description of a model's inputs for a task: values or tokens, the number of channels or of different tokens,
+    and the length of the sequences.
+    """
 
     kind: Literal["values", "tokens"]
     size: int
@@ -101,8 +103,8 @@ class Outputs:
 class Task(ABC):
     """The base class of tasks. A task provides the batches of a data set, a loss and a metric.
 
-    A subclass sets the attributes below and implements ``_examples`` and ``chance``. An entry in ``TASKS``
-    (``registry.py``) includes the subclass in the contract test. ``to`` moves the tensors in ``_tensors`` to a device.
+    A subclass sets the attributes below and implements ``_examples`` and ``chance``. The tests check every subclass
+    that has an entry in ``TASKS`` (``registry.py``). ``to`` moves the tensors in ``_tensors`` to a device.
     """
 
     name: str

@@ -150,8 +150,8 @@ class Table:
         return tuple(notes)
 
     def unused(self, names: Sequence[str]) -> tuple[str, ...]:
-        """Return a note for the user that lists the columns not in ``names``, as a tuple with one sentence; empty if
-        all columns are in ``names``.
+        """Return a note for the user that lists the columns of the file that are not in ``names``: a tuple with one
+        sentence, or an empty tuple if there are no such columns.
         """
         others = [name for name in self.header if name not in {*names, *(each.partition("=")[0] for each in names)}]
         uneven = " (dates; their steps are uneven)" if self.irregular else " (dates)"

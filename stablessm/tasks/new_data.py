@@ -1,4 +1,4 @@
-"""Prepares new data for a trained model: reads inputs without targets, and scales them like the training data."""
+"""Prepares new data for a trained model: reads data that need no labels, and scales them like the training data."""
 
 from __future__ import annotations
 

@@ -146,7 +146,7 @@ def _separated(text: str, separator: str) -> list[str]:
 
 def _known_key(name: str, files: Sequence[str]) -> str:
     """Return the cache key of a text with this name. If its files are the published files, or are absent, the key is
-    the name; otherwise it is a digest of their content.
+    the name; otherwise the key is a digest of the content of the files.
     """
     folder = os.environ.get(sources.VARIABLE)
     paths = [Path(folder) / file for file in files] if folder else []

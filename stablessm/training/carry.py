@@ -22,7 +22,8 @@ class Carry:
     """Carries the final state of the model from each batch to the next batch, without its gradient.
 
     A training step calls ``begin``, then ``run`` for each of its batches, then ``settle``, which keeps the new state.
-    After a bad step the state, like the weights, stays as it was before the step, so that the step can be repeated.
+    If the step diverged, the state, like the weights, stays as it was before the step, so that the step can be
+    repeated.
 
     Args:
         rows: Number of rows of a batch, over all ranks. Each rank keeps the state of its own rows.

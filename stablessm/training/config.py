@@ -161,8 +161,8 @@ class TrainingConfig:
 
     @staticmethod
     def filled(binding: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the settings that :meth:`binding` returned, completed with the default values of settings that it left
-        out.
+        """Return the settings in ``binding``, a result of :meth:`binding`, completed with the default values of missing
+        settings.
         """
         return {field.name: field.default for field in fields(TrainingConfig) if field.name in _LATER} | {**binding}
 

@@ -86,7 +86,9 @@ class Ranks:
 
     @torch.no_grad()
     def share(self, module: nn.Module, *, buffers_only: bool = False) -> None:
-        """Copy the parameters and buffers of a module from rank 0 to all ranks."""
+        """Copy the parameters and buffers of a module, or with ``buffers_only`` only its buffers, from rank 0 to all
+        ranks.
+        """
         if self.size == 1:
             return
         for tensor in (*(() if buffers_only else module.parameters()), *module.buffers()):

@@ -315,7 +315,7 @@ class ChunkEmitter:
         return self.builder.shuffle_vector(first, nothing, order)
 
     def _whole(self, scalars: ir.Value) -> ir.Value:
-        """Cast a pointer to a number to a pointer to the vector that starts with this number."""
+        """Convert a pointer ``scalars`` to a number into a pointer to a vector at the same address."""
         return self.builder.bitcast(scalars, self._pointer)
 
     def _intrinsic(self, name: str, result: ir.Type, arguments: list[ir.Type]) -> ir.Function:

@@ -60,7 +60,7 @@ class Layout(NamedTuple):
     def length(self) -> int:
         """Return L, the number of time steps in a chunk (16).
 
-        Longer chunks carry states less often but convolve longer rows.
+        With longer chunks, states are carried less often, but convolutions have more terms.
         """
         return 16
 
@@ -196,7 +196,8 @@ def _carry(state: Tensor | None, x: Tensor, layout: Layout) -> Tensor:
 
 
 def _blocks(batch: int, steps: int, size: int, reset: Tensor | None, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Divide all sequences into blocks of at most ``size`` steps; return the blocks and each sequence's first block.
+    """Divide all sequences into blocks of at most ``size`` steps; return the blocks, and the index of the first block
+    of each sequence (with the number of blocks at the end).
 
     A block is described by three numbers: its first step, its number of steps, and 1 if the scan restarts at its first
     step (otherwise 0). A block begins at every multiple of ``size`` and at every reset.

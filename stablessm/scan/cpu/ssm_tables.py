@@ -89,7 +89,8 @@ def _gradients(code: ChunkEmitter, tile: ir.Value) -> None:
     def summed(place: Callable[[ir.Value], ir.Value], width: int = PARTS) -> Row:
         """Emit code that sums an array of gradients over all groups of sequences, always in the same order.
 
-        ``place(unit)`` returns the address of a unit's gradients; ``width`` is their number of vectors.
+        ``place(unit)`` returns the address of the gradients of a unit; ``width`` is the number of vectors of these
+        gradients.
         """
 
         def one_group(group: ir.Value, total: Row) -> Row:

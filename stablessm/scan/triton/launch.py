@@ -129,7 +129,7 @@ class Launch:
     def _build(self, tensors: tuple[Tensor, ...]) -> tuple[Any, Any, Any]:
         """Return the internal launch function, the compiled kernel and its metadata, for tensors like these.
 
-        Reading ``.run`` compiles the launch function.
+        Reading the attribute ``run`` of the compiled kernel compiles the launch function.
         """
         made = self.compile(tensors)
         return made.run, made.function, made.packed_metadata

@@ -259,7 +259,7 @@ def diagonals_kernel(d_T, d_response, d_D, width, LENGTH: tl.constexpr, ROWS: tl
 
 @triton.jit
 def _pull(sum_re, sum_im, g_re, g_im, z_re, z_im, IS_COMPLEX: tl.constexpr):
-    """Add Σ g conj(z), summed over rows, to ``sum``: the gradient of w in a product w z whose gradient is g."""
+    """Add Σ g conj(z), summed over rows, to ``sum``. The result is the gradient of w if g is the gradient of w z."""
     re, im = product(g_re, g_im, z_re, -z_im, IS_COMPLEX)
     sum_re += tl.sum(re, 0, keep_dims=True)
     if IS_COMPLEX:
