@@ -101,9 +101,7 @@ class Scan(torch.autograd.Function):
 
     @staticmethod
     def jvp(ctx: Any, d_decay: Tensor | None, d_drive: Tensor | None, d_initial: Tensor | None, *_: None) -> Tensor:
-        """Compute the forward-mode derivative dh of the states by the scan dh[t] = a[t] dh[t-1] + (da[t] h[t-1] +
-        dx[t]).
-        """
+        """Compute the forward-mode derivative by the scan dh[t] = a[t] dh[t-1] + (da[t] h[t-1] + dx[t])."""
         given, initial, reset, states = ctx.saved_tensors
         decay, d_decay = in_three(given), None if d_decay is None else in_three(d_decay)
         drive = torch.zeros_like(states) if d_drive is None else d_drive
