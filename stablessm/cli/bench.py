@@ -27,9 +27,8 @@ def bench(
         typer.Option(
             "--shapes",
             "--sizes",
-            help="Shapes of the cases, separated by commas; not for suite all. Suite scan: BATCHxTIMExCHANNELS, such "
-            "as 8x1024x256. Suite ssm: BATCHxTIMExCHANNELSxSTATES. Suite accuracy: number of steps. Suite stream: "
-            "number of channels.",
+            help="Shapes of the cases, separated by commas. Suite scan: BATCHxTIMExCHANNELS, such as 8x1024x256. Suite "
+            "ssm: BATCHxTIMExCHANNELSxSTATES. Suite accuracy: number of steps. Suite stream: number of channels.",
         ),
     ] = None,
     dtype: Annotated[
@@ -37,10 +36,7 @@ def bench(
     ] = None,
     size: Annotated[
         str,
-        typer.Option(
-            help="Size of the cases: smoke (tiny, to see that everything runs) or full.",
-            autocompletion=choices("smoke", "full"),
-        ),
+        typer.Option(help="Size of the cases: smoke (tiny) or full.", autocompletion=choices("smoke", "full")),
     ] = "full",
     smoke: Annotated[bool, typer.Option("--smoke", hidden=True, help="Old name of --size smoke.")] = False,
     seconds: Annotated[float, typer.Option(help="Time limit in seconds for each implementation in each case.")] = 1.0,
@@ -57,10 +53,9 @@ def bench(
       accuracy  errors over a million steps; whether two runs agree to the bit
       stream    microseconds per step of a Streamer
 
-    Every result is first compared with the float64 reference; contenders with wrong results are not timed. Times are
-    medians, with quartiles in brackets. "× floor" is the time divided by the time in which a plain copy moves the same
-    bytes. "vs peer" is the time of the fastest other package divided by the time of stablessm: above 1, stablessm is
-    faster.
+    Every result is first compared with the float64 reference; wrong results are not timed. Times are medians, with
+    quartiles in brackets. "× floor" is the time divided by the time in which a plain copy moves the same bytes. "vs
+    peer" is the time of the fastest other package divided by the time of stablessm.
 
     Examples:
 

@@ -29,40 +29,28 @@ def check(
     *,
     family: Annotated[
         list[str] | None,
-        typer.Option(
-            help="Check a small random model of this family in the package transformers, such as mamba; repeatable."
-        ),
+        typer.Option(help="Check a small random model of this family of the package transformers; repeatable."),
     ] = None,
     families: Annotated[
-        bool,
-        typer.Option(
-            "--families",
-            help="Check one small random model of every recurrent or hybrid model family in the package transformers.",
-        ),
+        bool, typer.Option("--families", help="Check every recurrent or hybrid family of the package transformers.")
     ] = False,
     case: Annotated[
         list[str] | None,
         typer.Option(help="Case to check, such as chunks (default: all cases in the table); repeatable."),
     ] = None,
-    d_input: Annotated[
-        int | None, typer.Option(min=1, help="Number of input channels (default: read from the model).")
-    ] = None,
+    d_input: Annotated[int | None, typer.Option(min=1, help="Number of input channels (default: the model's).")] = None,
     length: Annotated[int, typer.Option(min=12, help="Number of steps of the random sequences.")] = 24,
     batch_size: Annotated[int, typer.Option(min=2, help="Number of random sequences.")] = 3,
-    tol: Annotated[
-        float | None, typer.Option(help="Error tolerance, relative to the largest output (default: depends on dtype).")
-    ] = None,
-    seed: Annotated[
-        int, typer.Option(min=0, help="Seed of the random sequences, and of the weights of random models.")
-    ] = 0,
+    tol: Annotated[float | None, typer.Option(help="Error relative to the largest output (default: by dtype).")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the sequences and of the weights of --family.")] = 0,
     trust_remote_code: TrustRemoteCode = False,
 ) -> dict[str, Any]:
     """Check that carrying the state does not change the outputs.
 
-    The model computes random sequences in one pass, and again step by step, in chunks, with padding, one sequence at a
-    time, with packed sequences, from copied and saved states, in bfloat16, and by its method generate. The table shows
-    for each of these cases whether the outputs are the same, the largest error, the first step with an error above the
-    tolerance, and the first layer that differs. The exit code is 1 if a case fails.
+    The model computes random sequences in one pass, and again step by step, in chunks, with padding, one by one,
+    packed, from copied and saved states, in bfloat16, and by its method generate. For each case, the table shows
+    whether the outputs are the same, the largest error, the first step with an error above the tolerance, and the
+    first layer that differs. The exit code is 1 if a case fails.
 
     Examples:
 

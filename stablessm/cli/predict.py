@@ -26,8 +26,7 @@ def predict(
     data: Annotated[
         Path | None,
         typer.Argument(
-            help="CSV, .npy or .npz file with new data; labels are not needed (default: the training data for a "
-            "forecast, otherwise the test split)."
+            help="CSV, .npy or .npz file without labels (default: forecast: training data; else: test split)."
         ),
     ] = None,
     horizon: Annotated[

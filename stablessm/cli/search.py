@@ -19,8 +19,7 @@ def search(
     over: Annotated[
         list[str],
         typer.Option(
-            help="Setting to vary and its range: NAME=float:LOW:HIGH, NAME=log:LOW:HIGH (log scale), NAME=int:LOW:HIGH "
-            "or NAME=choice:A,B; repeatable."
+            help="Setting to vary and its range: NAME=log:LOW:HIGH, float:…, int:… or choice:A,B; repeatable."
         ),
     ],
     trials: Annotated[int, typer.Option(help="Total number of trials, including those already in the storage.")] = 20,
@@ -35,10 +34,7 @@ def search(
     size: Annotated[str, typer.Option(help="Size of the experiment, such as smoke; ignored for a task.")] = "smoke",
     objective: Annotated[
         str | None,
-        typer.Option(
-            help="Number to optimize for an experiment, as STAGE/ARRAY:HOW; HOW (mean, min, max or last) reduces the "
-            "array to a number."
-        ),
+        typer.Option(help="Number to optimize for an experiment: STAGE/ARRAY:HOW (HOW: mean, min, max or last)."),
     ] = None,
     maximize: Annotated[
         bool, typer.Option("--maximize", help="Maximize the --objective instead of minimizing it.")
