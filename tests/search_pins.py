@@ -1,7 +1,7 @@
 """Which inputs the search for a supremum tries, in which order, for how many steps, and what it finds.
 
-``python tests/search_pins.py`` runs the searches again and writes ``search_pins.json``, with ``null`` for a call that
-depends on the processor's rounding, which decides how many inputs count as equal. A change here is a change of the
+``python tests/search_pins.py`` runs the searches again and writes ``search_pins.json``, with ``null`` for a call or
+a number that depends on the processor's rounding, which decides how many inputs count as equal. A change here is a change of the
 search: ``tests/instruments/test_supremum.py`` with ``-m slow`` says whether it finds as much as before.
 """
 
@@ -68,19 +68,20 @@ def searched(name: str) -> dict[str, Any]:
     return {"calls": model.calls, "found": [float(number) for number in found], "note": curve.note}
 
 
-def same(found: list[list[float]], expected: list[list[float] | None]) -> list[bool]:
-    """Return for each call whether it is the expected one; there must be as many."""
+def same(found: list[Any], expected: list[Any]) -> list[bool]:
+    """Return for each call or number whether it is the expected one; there must be as many."""
     assert len(found) == len(expected)
     close = partial(np.allclose, rtol=1e-3, atol=1e-3)
     return [wanted is None or close(call, wanted) for call, wanted in zip(found, expected, strict=True)]
 
 
 def pinned(name: str) -> dict[str, Any]:
-    """Return what a search does, with None for calls on which the processors do not agree."""
-    runs = computed_by_each(__file__, name)
-    agreed = np.all([same(run["calls"], runs[0]["calls"]) for run in runs], axis=0)
-    calls = [call if agree else None for call, agree in zip(runs[0]["calls"], agreed, strict=True)]
-    return {**runs[0], "calls": calls}
+    """Return what a search does, with None where the processors do not agree."""
+    first, *others = computed_by_each(__file__, name)
+    for key in ("calls", "found"):
+        agreed = np.all([same(other[key], first[key]) for other in others], axis=0)
+        first[key] = [number if agree else None for number, agree in zip(first[key], agreed, strict=True)]
+    return first
 
 
 def main() -> None:

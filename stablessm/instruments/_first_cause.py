@@ -185,6 +185,8 @@ class _Watch(operation_mode()):  # type: ignore[misc]
         self.large = self.large or (self.gradient and any(is_large(tensor, 1e4) for tensor in before + made))
 
     def _named(self, name: str, before: list[Tensor], zeros: list[bool], nan: bool) -> Cause | None:
+        if nan and "attention" in name and any(map(is_large, before[:2])):  # products of queries and keys
+            return "overflow"
         if nan and ("softmax" in name or "attention" in name):
             return "masked softmax"
         if name in _LOG:

@@ -73,7 +73,7 @@ def test_a_downloaded_model_is_found(network, tmp_path, monkeypatch):
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
     commit = tmp_path / "models--someone--small" / "snapshots" / "0123456789012345678901234567890123456789"
     (refs := tmp_path / "models--someone--small" / "refs").mkdir(parents=True)
-    (refs / "main").write_text(commit.name)
+    (refs / "main").write_text(commit.name, encoding="utf-8")
     model = GPT2Model(GPT2Config(vocab_size=9, n_positions=8, n_embd=4, n_layer=1, n_head=1))
     model.save_pretrained(commit)
     found, _ = model_source.load_model("someone/small")

@@ -446,7 +446,9 @@ class Running(nn.Module):
 
 def test_find_tells_of_other_modules() -> None:
     model = nn.Sequential(Fixed(SMOOTH), Running())
-    with pytest.raises(ssm.NumericalError, match=r"step by step the output differs .* Remedy: describe every module"):
+    with pytest.raises(
+        ssm.NumericalError, match=r"the output step by step differs by .* Remedy: describe every module"
+    ):
         convert(model, 1e-4, length=400, example=example())
 
     def find(name: str, module: nn.Module) -> LongFilter | None:

@@ -241,7 +241,8 @@ def test_blocks_of_a_deep_model_give_what_one_pass_gives(monkeypatch, norm):
     short = ssm.memory_function(model, 200, norm=norm, samples=2, ascent=2)
     whole = ssm.memory_function(lambda x: model(x)[0], 200, d_input=1, norm=norm, samples=2, ascent=2)
     for other in (short, whole):
-        np.testing.assert_allclose(curve.value, other.value, rtol=1e-6, atol=1e-12)
+        rounding = 1e-6 if norm == "unit" else 1e-3  # of the inputs that the search follows
+        np.testing.assert_allclose(curve.value, other.value, rtol=rounding, atol=1e-12)
         np.testing.assert_array_equal(curve.maximizer[:100], other.maximizer[:100])
 
 
@@ -416,6 +417,68 @@ def test_a_module_that_takes_time_first_is_refused():
         ssm.memory_function(nn.TransformerEncoderLayer(8, 2, 16), 10, d_input=8)
     kept = ssm.memory_function(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 10, d_input=8, samples=4)
     assert kept.value.max() > 0
+
+
+class Residual(nn.Module):
+    """A module of one's own around a recurrence, with a layer before it."""
+
+    def __init__(self, inner: nn.Module, d: int) -> None:
+        super().__init__()
+        self.first, self.inner = nn.Linear(d, d), inner
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(self.first(x))[0]
+
+
+def contained(draw: np.random.Generator, d: int, batch_first: bool) -> nn.Module | Callable[[Tensor], Tensor]:
+    """A recurrence of PyTorch in a container."""
+    kind, options = [nn.RNN, nn.GRU, nn.LSTM][draw.integers(3)], {"batch_first": batch_first}
+    inner = kind(d, 3, int(draw.integers(1, 3)), bidirectional=bool(draw.random() < 0.3), **options)
+    match draw.integers(4):
+        case 0:
+            return nn.Sequential(inner)
+        case 1:
+            return nn.Sequential(nn.Linear(d, d), nn.Sequential(nn.Tanh(), inner))
+        case 2:
+            return Residual(inner, d)
+    return lambda x: inner(x)[0]
+
+
+@pytest.mark.parametrize("batch_first", [False, True])
+@given(d=st.integers(1, 4), seed=st.integers(0, 2**31))
+def test_a_recurrence_in_a_container_runs_over_time(d: int, seed: int, batch_first: bool) -> None:
+    torch.manual_seed(seed)
+    model = contained(np.random.default_rng(seed), d, batch_first)
+    if batch_first:
+        assert systems.as_system(model, d_input=d).d_input == d
+    else:
+        with pytest.raises(ArgumentError, match="sequences in a batch that do not mix"):
+            systems.as_system(model, d_input=d)
+
+
+MIXED: dict[str, Callable[[Tensor, int], Tensor]] = {
+    "mean": lambda x, lag: x - x.mean(0, keepdim=True),
+    "largest": lambda x, lag: x / x.abs().max(),
+    "softmax": lambda x, lag: x.softmax(0),
+    "sorted": lambda x, lag: x.sort(0).values,
+    "reversed": lambda x, lag: x.flip(0),
+    "turned": lambda x, lag: x.roll(lag, 0),
+    "sum so far": lambda x, lag: x.cumsum(0),
+    "sum from here": lambda x, lag: x.flip(0).cumsum(0).flip(0),
+    "delay": lambda x, lag: x + nn.functional.pad(x, (0, 0, 0, 0, lag, 0))[: len(x)],
+    "delay alone": lambda x, lag: nn.functional.pad(x, (0, 0, 0, 0, lag, 0))[: len(x)] + 0 * x,
+    "another axis": lambda x, lag: x.reshape(x.shape[1], len(x), -1).cumsum(1).reshape(x.shape),
+    "attention": lambda x, lag: (
+        torch.einsum("btd,ctd->tbc", x, x).softmax(-1).matmul(x.transpose(0, 1)).transpose(0, 1)
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", MIXED)
+@pytest.mark.parametrize("lag", [1, 2, 3, 15])
+def test_sequences_of_a_batch_that_mix_are_refused(kind: str, lag: int) -> None:
+    with pytest.raises(ArgumentError, match="sequences in a batch that do not mix"):
+        systems.as_system(lambda x: MIXED[kind](x, lag).tanh(), d_input=2)
 
 
 def test_a_horizon_of_one_step():

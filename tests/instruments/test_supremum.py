@@ -61,7 +61,8 @@ def share_found(seed: int, d_input: int, horizon: int) -> float:
 def test_the_search_tries_the_same_inputs(name: str) -> None:
     expected, found = json.loads(search_pins.PATH.read_text(encoding="utf-8"))[name], search_pins.searched(name)
     assert all(search_pins.same(found["calls"], expected["calls"])), (found["calls"], expected["calls"])
-    assert found["found"] == pytest.approx(expected["found"], rel=1e-4, abs=0)
+    numbers = [number for number, wanted in zip(found["found"], expected["found"], strict=True) if wanted is not None]
+    assert numbers == pytest.approx([wanted for wanted in expected["found"] if wanted is not None], rel=1e-4, abs=0)
     assert found["note"] == expected["note"]
 
 

@@ -350,7 +350,7 @@ def test_words_that_the_training_did_not_have_are_noted(tmp_path):
 
 
 def test_columns_that_new_data_lack_are_named(run, tmp_path):
-    (tmp_path / "new.csv").write_text("\n".join(["day,load", *(f"{i},{i % 7}" for i in range(30))]))
+    (tmp_path / "new.csv").write_text("\n".join(["day,load", *(f"{i},{i % 7}" for i in range(30))]), encoding="utf-8")
     message = r"data: expected the columns of the training \(load, wind\), got .*new\.csv without wind$"
     with pytest.raises(ArgumentError, match=message):
         TrainedModel(run[0], device="cpu").predict(tmp_path / "new.csv")
@@ -362,10 +362,10 @@ def test_columns_that_new_data_lack_are_named(run, tmp_path):
 
 def test_gaps_of_new_sequences_are_noted(walks, tmp_path):
     rows = [f"{'pq'[i // 6]},{'' if i == 3 else i},1" for i in range(12)]
-    (tmp_path / "new.csv").write_text("\n".join(["walk,x,y", *rows]))
+    (tmp_path / "new.csv").write_text("\n".join(["walk,x,y", *rows]), encoding="utf-8")
     found = TrainedModel(walks[0], device="cpu").predict(tmp_path / "new.csv")
     assert "new.csv: 1 of 12 cells of x are missing or not numbers; the previous value is repeated" in found.note
-    (tmp_path / "new.csv").write_text("\n".join(["x,y", *(f"{i},1" for i in range(12))]))
+    (tmp_path / "new.csv").write_text("\n".join(["x,y", *(f"{i},1" for i in range(12))]), encoding="utf-8")
     with pytest.raises(ArgumentError, match=r"data: expected the columns of the training .* without walk$"):
         TrainedModel(walks[0], device="cpu").predict(tmp_path / "new.csv")
 
