@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional as F
@@ -109,6 +109,40 @@ def test_a_window_in_a_state_has_its_width():
 
     for first in (True, False):
         assert effective_state_size(window(first), noise(0, 40)).size == 6
+
+
+def taps(seed: int) -> np.ndarray:
+    """A random filter whose effect of x[t] on y[t] may be small, and whose taps may differ by orders of magnitude."""
+    rng = np.random.default_rng(seed)
+    kernel = rng.standard_normal(rng.integers(2, 9)) * 10 ** rng.uniform(-2, 0)
+    kernel[0] *= 10 ** rng.uniform(-2, 2)
+    kernel[-1] = 10 ** rng.uniform(-2, 0)
+    return [np.concatenate([np.ones(len(kernel) - 1), kernel[-1:]]), kernel][seed % 2]
+
+
+@given(seed=SEEDS)
+def test_the_size_of_a_filter_and_its_entropy_do_not_depend_on_the_direct_effect(seed):
+    kernel = taps(seed)
+    index = np.arange(1, len(kernel))[:, None] + np.arange(len(kernel) - 1)
+    assume(np.linalg.cond(np.append(kernel, np.zeros(len(kernel)))[index]) < 1e8)  # all above the tolerance
+    other = kernel.copy()
+    other[0] *= 50.0
+    one, two = (effective_state_size(filtered(each), noise(seed, 6 * len(kernel))) for each in (kernel, other))
+    assert one.size == two.size == len(kernel)
+    np.testing.assert_allclose(one.entropy, two.entropy, rtol=1e-6)
+    np.testing.assert_allclose(one.singular_values, two.singular_values, atol=1e-12)
+
+
+@pytest.mark.parametrize("numpy", [False, True])
+def test_a_window_of_one_input_keeps_nothing(numpy):
+    """By Fourier transforms, whose rounding errors are everywhere."""
+
+    def pointwise(x):
+        return torch.fft.irfft(torch.fft.rfft(torch.as_tensor(x), dim=1) * 3.0, n=x.shape[1], dim=1)
+
+    model = (lambda x: pointwise(x).numpy()) if numpy else pointwise
+    assert effective_state_size(model, noise(0, 41)).size == 0
+    assert effective_state_size(filtered(np.array([2.0])), noise(0, 30)).size == 0
 
 
 def test_memoryless_models_and_parts_of_the_state():

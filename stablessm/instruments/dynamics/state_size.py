@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 CHANNELS = 8
 """Largest number of channels of an input or output; wider inputs and outputs are projected at random."""
 
+ROUNDING = 1e-14
+"""Smallest relative rounding error that is assumed."""
+
 WITHIN = 0.75
 """Share of the past and of the future that must give the same size, unless the size still grows with their length."""
 
@@ -44,7 +47,8 @@ class EffectiveStateSize(Result):
     by_step: np.ndarray
     """Largest rank over sequences at each step (S,)."""
     entropy: np.ndarray
-    """Exponential of the entropy of the normalized singular values at each step (S,): a size without a threshold."""
+    """Exponential of the entropy of the normalized singular values at each step (S,): a size without a threshold. It does
+    not depend on the direct effect of x[t] on y[t]."""
     by_layer: np.ndarray
     """Rank of the operator if one of the L parts of the state alone carries the past (L, S); L is 0 without a state."""
     layers: tuple[str, ...]
@@ -90,11 +94,14 @@ def effective_state_size(
     At a step t, the past-to-future operator is the derivative of the outputs y[t], y[t+1], … with respect to the inputs
     x[t], x[t-1], …. Its rank is the number of independent values that a state must hold at t (effective state size).
     For a linear model the operator is the Hankel matrix of the kernel: a model with N modes has rank N, and a window
-    over W inputs has rank W.
+    over W > 1 inputs has rank W.
 
-    The effect of x[t] on y[t] is not memory; it is replaced by the value that gives the smallest rank. If y[t] does not
-    depend on x[t] at all, the future starts at y[t+1]: a delay of D steps has rank D. If the state has complex numbers,
-    the operator has complex entries and the future starts at y[t+1]: N complex modes have rank N.
+    The effect of x[t] on y[t] is not memory, and neither the rank nor the entropy contains it (a window over one input
+    has rank 0). The rank counts the values of earlier inputs that y[t], y[t+1], … need, and the values of x[t] that
+    y[t+1], y[t+2], … need and that no earlier input can set. It is the smallest rank that the operator can have if the
+    effect of x[t] on y[t] is unknown. If y[t] does not depend on x[t] at all, the future starts at y[t+1]: a delay of D
+    steps has rank D. If the state has complex numbers, the operator has complex entries and the future starts at
+    y[t+1]: N complex modes have rank N.
 
     Args:
         model: One of our layers or models, a ``torch.nn`` recurrence, ``(x, state) -> (y, state)``, a Hugging Face
@@ -179,6 +186,7 @@ def _at(found: Flow, row: int, t: int, tol: float, generator: torch.Generator) -
     dx = torch.zeros(columns + 1, t + 1, x.shape[1]).to(x)
     dx[:columns] = torch.einsum("st,id->sitd", torch.eye(t + 1).to(x), into).reshape(columns, t + 1, -1)
     weights = torch.randn(columns, generator=generator, dtype=torch.float64)
+    weights[-len(into) :] = 0.0  # the rounding error of the direct effect of x[t] on y[t] does not matter
     dx[columns] = torch.einsum("c,ctd->td", weights.to(x), dx[:columns])  # a sum, which shows the rounding
     now = x.expand(columns + 1, -1, -1)
     if not found.carries:
@@ -248,32 +256,29 @@ def _operator(dy: Tensor, generator: torch.Generator) -> Tensor:
     return torch.einsum("csd,od->soc", wide, out).flatten(0, 1)
 
 
-def _spectrum(operator: Tensor, weights: Tensor, tol: float, corner: tuple[int, int] | None = None) -> _Spectrum:
+def _spectrum(operator: Tensor, weights: Tensor, tol: float, corner: tuple[int, int] = (0, 0)) -> _Spectrum:
     """Return the singular values of the past-to-future operator, and its rounding error.
 
     The last column of ``operator`` was computed as a sum of the others, with the given weights; its difference from the
     sum shows the rounding error. ``corner`` is the shape of the block for the direct effect of x[t] on y[t], which is
-    not memory.
+    not memory and is set to zero. If there is such an effect, x[t] counts only with the part of its effect on later
+    outputs that no earlier input has: this gives the rank if the block had the value with the smallest rank.
     """
-    matrix, combined = operator[:, :-1], operator[:, -1]
-    expected = matrix @ weights.to(matrix.dtype)
-    size = float(torch.linalg.vector_norm(expected))
-    noise = 30 * float(torch.linalg.vector_norm(combined - expected)) / size if size else 0.0
-    if corner is not None:
-        matrix = _without_direct_effect(matrix, *corner, max(tol, noise))
+    outputs, width = corner
+    matrix, combined = operator[:, :-1].clone(), operator[:, -1]
+    error = float(torch.linalg.vector_norm(combined - matrix @ weights.to(matrix.dtype)))
+    direct = float(torch.linalg.vector_norm(matrix[:outputs, matrix.shape[1] - width :]))
+    matrix[:outputs, matrix.shape[1] - width :] = 0.0
+    size = float(torch.linalg.vector_norm(matrix))
+    noise = max(ROUNDING, 30 * error / size) if size else 0.0
+    if direct <= max(tol, noise) * size:
+        matrix = matrix[outputs:]
+    else:
+        before, new = matrix[outputs:].tensor_split([-width], 1)
+        known, values, _ = torch.linalg.svd(before, full_matrices=False)
+        known = known[:, values > 0.1 * noise * size]
+        new -= known @ (known.mH @ new)
     near, late = math.ceil(WITHIN * len(matrix)), math.ceil(WITHIN * matrix.shape[1])
     values = torch.linalg.svdvals(matrix)
     shorter = torch.linalg.svdvals(matrix[:near, -late:]) > max(tol, noise) * values.max()
     return _Spectrum(values, noise, int(shorter.sum()))
-
-
-def _without_direct_effect(matrix: Tensor, outputs: int, width: int, tol: float) -> Tensor:
-    """Replace the effect of x[t] on y[t] in the past-to-future operator by the value that gives the lowest rank."""
-    corner = matrix[:outputs, -width:]
-    if float(corner.abs().max()) <= 1e-12 * float(matrix.abs().max()):
-        return matrix[outputs:]
-    completed = matrix.clone()
-    inverse = torch.linalg.pinv(matrix[outputs:, :-width], rtol=tol)
-    completed[:outputs, -width:] = matrix[:outputs, :-width] @ inverse @ matrix[outputs:, -width:]
-    ranks = [int(torch.linalg.matrix_rank(each, rtol=tol)) for each in (matrix, completed)]
-    return completed if ranks[1] < ranks[0] else matrix
