@@ -71,6 +71,7 @@ class Search:
         self.reach, self.limit = reach(norm, bound), min(horizon, SEARCHED)
         self._value = torch.zeros(horizon, dtype=torch.float64)
         self.best = torch.zeros(horizon, system.d_input, dtype=torch.float64)
+        self.lengths = torch.zeros(horizon, dtype=torch.int64)  # of the runs that gave the largest values, in steps
         self._gram = torch.zeros(system.d_input, system.d_input, dtype=torch.float64)
         self._cross: Tensor | None = None
         self._largest_output, self._eps, self.note = 0.0, torch.finfo(system.dtype).eps, "inputs as given"
@@ -135,18 +136,18 @@ class Search:
         response differs from the linear response from some time on, as near an unstable fixed point, the largest
         values from that time on are not updated.
         """
-        at, size = 0, SMALLEST * self.bound
+        at, size, until = 0, SMALLEST * self.bound, self.searched
         channels = torch.eye(system.d_input, device=system.device, dtype=system.dtype)
-        small = self._velocities(size * channels, self.searched)
+        small = self._velocities(size * channels, until)
         with tangents():
-            for velocity, real in zip(self._velocities(channels, self.searched, system), small, strict=True):
+            for velocity, real in zip(self._velocities(channels, until, system), small, strict=True):
                 rounding = 8 * self._eps * self._largest_output / self.dt
                 off = _length(real - size * velocity) > NONLINEAR * size * _length(velocity) + rounding
                 linear = int((~off.any(0)).long().cumprod(0).sum())
                 gain, inputs, _ = largest_gain(velocity[:, :linear].permute(1, 2, 0), self.norm, self.bound)
                 gain = gain.nan_to_num(0, 0)  # a model may have no derivative at rest
                 value = gain * (size / (size + 1) if self.norm == "plus_one" else SMALLEST)
-                self._keep(at, value, inputs * SMALLEST)
+                self._keep(at, value, inputs * SMALLEST, until)
                 at += len(value)
                 if linear < velocity.shape[1]:
                     break
@@ -204,15 +205,16 @@ class Search:
             if whole:
                 self._remember(inputs, velocity, at)
             best, index = speed.max(0)
-            self._keep(at, best, inputs[index])
+            self._keep(at, best, inputs[index], horizon)
             at += len(best)
             yield speed
 
-    def _keep(self, at: int, value: Tensor, inputs: Tensor) -> None:
+    def _keep(self, at: int, value: Tensor, inputs: Tensor, length: int) -> None:
         """Update the largest value of the memory function at each time, and the inputs that gave these values.
 
-        ``value`` and ``inputs`` are the new values and their inputs, from time step ``at`` on. Raises an error if a
-        value is not finite: no supremum exists, and the next inputs could not be chosen.
+        ``value`` and ``inputs`` are the new values and their inputs, from time step ``at`` on, found in a run of
+        ``length`` steps. Raises an error if a value is not finite: no supremum exists, and the next inputs could not be
+        chosen.
         """
         bad = (~value.isfinite()).nonzero()
         if len(bad):
@@ -222,6 +224,7 @@ class Search:
         better = value > known
         self._value[now] = torch.where(better, value, known)
         self.best[now] = torch.where(better[:, None], inputs, self.best[now])
+        self.lengths[now] = torch.where(better, length, self.lengths[now])
 
     def _together(self, horizon: int) -> int:
         """Return the number of inputs to run at once, which depends on the horizon and the size of the state."""

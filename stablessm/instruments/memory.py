@@ -177,20 +177,29 @@ def _confirm(search: _supremum.Search) -> None:
     """Measure the inputs with the largest values again, and raise a NoisyError if the values have changed.
 
     The cause is then random noise that is rare. But if a tiny change of the inputs changes the values as much, the
-    cause is that the model amplifies rounding errors, and no error is raised.
+    cause is that the model amplifies rounding errors, and no error is raised. Nor is an error raised if runs of the
+    same lengths as in the search give the same values: the outputs then depend on where the input ends.
     """
-    value, best = torch.from_numpy(search.value.copy()), torch.from_numpy(search.maximizer.copy())
+    value, best, lengths = torch.from_numpy(search.value.copy()), search.best.clone(), search.lengths.clone()
     late = torch.unique(best[value > 8 * search.rounding], dim=0, return_counts=True)
     points = torch.cat([best[value.argmax()][None], late[0][late[1].topk(min(7, len(late[0]))).indices]])
-    size, device = float(value.max()), search.system.device
-    again = search.rows(points.to(device, search.system.dtype))
-    same = (best[None] == points[:, None]).all(-1)
-    off = torch.where(same, (again - value).abs(), 0)
-    if not float(off.max()) > 1e-6 * size + 1e4 * search.rounding:
+    size, same = float(value.max()), (best[None] == points[:, None]).all(-1)
+
+    def change(again: Tensor, known: Tensor) -> float:
+        """Return the largest change of the known values, or 0 if rounding explains the change."""
+        largest = float(torch.where(known[:, : again.shape[1]], (again - value[: again.shape[1]]).abs(), 0).max())
+        return largest if largest > 1e-6 * size + 1e4 * search.rounding else 0.0
+
+    again = search.rows(search.own(points))
+    if not (off := change(again, same)):
         return
-    moved = search.rows((points * (1 + 1e3 * torch.finfo(search.system.dtype).eps)).to(device, search.system.dtype))
-    if not float((moved - again).abs().max()) > float(off.max()) / 100:
-        raise NoisyError(float(off.max()) * search.dt, "rare random numbers of its own, or a state kept between calls")
+    moved = search.rows(search.own(points * (1 + 1e3 * torch.finfo(search.system.dtype).eps)))
+    if float((moved - again).abs().max()) > off / 100:
+        return
+    runs = {int(length): same & (lengths == length) for length in lengths[same.any(0)].unique()}
+    off = max(change(search.rows(search.own(points), length), known) for length, known in runs.items())
+    if off:
+        raise NoisyError(off * search.dt, "rare random numbers of its own, or a state kept between calls")
 
 
 def _around(system: System, inputs: Tensor | np.ndarray, steps: int) -> System:

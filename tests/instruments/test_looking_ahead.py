@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import torch
@@ -10,6 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import stablessm as ssm
+from stablessm import ArgumentError
 from stablessm.instruments.systems import as_system, seeing_ahead
 
 HORIZON = 60
@@ -96,3 +99,48 @@ def test_a_state_does_not_hide_looking_ahead() -> None:
 def test_fading_sees_no_edge_either() -> None:
     curve = ssm.fading_function(lambda x: shifted(x, 20).tanh(), 40, d_input=1)
     assert curve.value.max() == 0
+
+
+def reading_all(kind: str, d: int, draw: torch.Generator) -> Callable[[Tensor], Tensor]:
+    """A model whose outputs depend on the whole input, and so on where the input ends."""
+    one, two, three = torch.randn(3, d, d, generator=draw, dtype=torch.float64) / d**0.5
+    if kind == "transformer":
+        torch.manual_seed(int(torch.randint(2**31, (1,), generator=draw)))
+        return nn.TransformerEncoderLayer(d, 1, 8, batch_first=True, dropout=0.0).double().eval()
+    return {
+        "mean": lambda x: torch.tanh(x @ one - x.mean(1, keepdim=True) @ two),
+        "linear mean": lambda x: x @ one - x.mean(1, keepdim=True) @ two,
+        "softmax": lambda x: (x @ one).softmax(1),
+        "attention": lambda x: ((x @ one) @ (x @ two).mT).softmax(-1) @ (x @ three),
+        "residual attention": lambda x: nn.functional.layer_norm(x + ((x @ one) @ x.mT).softmax(-1) @ x, (d,)),
+        "scale": lambda x: x @ one / (1 + x.square().mean((1, 2), keepdim=True)),
+        "spectrum": lambda x: torch.fft.rfft(x @ one, dim=1, norm="ortho").abs().mean(1, keepdim=True) + x,
+        "from the end": lambda x: (x.flip(1).cumsum(1).flip(1) @ one).tanh(),
+    }[kind]
+
+
+KINDS = ["transformer", "mean", "linear mean", "softmax", "attention", "residual attention", "scale", "spectrum"]
+
+
+@settings(max_examples=30)
+@given(
+    kind=st.sampled_from([*KINDS, "from the end"]),
+    d=st.integers(1, 4),
+    horizon=st.integers(1, 60),
+    seed=st.integers(0, 999),
+)
+def test_a_model_that_reads_the_whole_input_is_not_noisy(kind: str, d: int, horizon: int, seed: int) -> None:
+    model = reading_all(kind, d, torch.Generator().manual_seed(seed))
+    curve = ssm.memory_function(model, horizon, d_input=d, samples=8, ascent=1)
+    if kind in ("mean", "linear mean"):  # which change as one step of the input changes
+        assert np.flatnonzero(curve.value > 1e-9).tolist() == [0]
+
+
+@settings(max_examples=30)
+@given(kind=st.sampled_from(KINDS), horizon=st.integers(20, 60), seed=st.integers(0, 999))
+def test_noise_of_a_model_that_reads_the_whole_input_is_named(kind: str, horizon: int, seed: int) -> None:
+    draw = np.random.default_rng(seed)
+    model, size = reading_all(kind, 2, torch.Generator().manual_seed(seed)), 10 ** draw.uniform(-5, 0)
+    rare = lambda y: y + size * torch.from_numpy(draw.random(y.shape) < 0.02)  # noqa: E731
+    with pytest.raises(ArgumentError, match="got noise: two calls differ by"):
+        ssm.memory_function(lambda x: rare(model(x)), horizon, d_input=2, samples=8, ascent=1)
