@@ -36,12 +36,14 @@ def check(
     ] = False,
     case: Annotated[
         list[str] | None,
-        typer.Option(help="Case to check, such as chunks (default: all cases in the table); repeatable."),
+        typer.Option(help="Name of a case to check, such as chunks (default: all cases); repeatable."),
     ] = None,
     d_input: Annotated[int | None, typer.Option(min=1, help="Number of input channels (default: the model's).")] = None,
     length: Annotated[int, typer.Option(min=12, help="Number of steps of the random sequences.")] = 24,
     batch_size: Annotated[int, typer.Option(min=2, help="Number of random sequences.")] = 3,
-    tol: Annotated[float | None, typer.Option(help="Error relative to the largest output (default: by dtype).")] = None,
+    tol: Annotated[
+        float | None, typer.Option(help="Largest error, relative to the largest output (default: by dtype).")
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the sequences and of the weights of --family.")] = 0,
     trust_remote_code: TrustRemoteCode = False,
 ) -> dict[str, Any]:
