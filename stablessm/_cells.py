@@ -1,4 +1,4 @@
-"""Reads CSV and similar text files: encodings, separators, decimal marks, missing values and dates.
+"""Reads CSV and similar text files: encodings, separators, decimal marks and missing values.
 
 This module does not import torch.
 """
@@ -6,16 +6,15 @@ This module does not import torch.
 from __future__ import annotations
 
 import codecs
-import contextlib
 import csv
-import functools
 import io
 import itertools
 import math
 import re
-from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
+from collections.abc import Sequence
 from typing import Final
+
+from stablessm._dates import MISSING, dates
 
 _MARKS: Final = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
 _SEPARATORS: Final = ";\t|,"
@@ -26,31 +25,16 @@ _DECIMAL: Final = re.compile(r"[+-]?(\d*|\d{1,3}(\.\d{3})+),\d+([eE][+-]?\d+)?")
 _THOUSANDS: Final = re.compile(r"[+-]?[1-9]\d{0,2}(,\d{3})+(\.\d*)?")
 _POINT: Final = re.compile(r"[+-]?(\d+\.\d*|\.\d+)([eE][+-]?\d+)?")
 _DOTTED: Final = re.compile(r"[+-]?[1-9]\d{0,2}(\.\d{3})+")
-MISSING: Final = frozenset({"", "na", "n/a", "nan", "null", "none", "-", "--", "?", "#n/a", ".", "missing"})
-"""Spellings of a missing value, in lower case."""
 _SPACES: Final = " \u00a0\u2009\u202f'\u2019"
 """Characters that may separate thousands, besides commas and dots."""
 _GROUPED: Final = re.compile(rf"[+-]?[1-9]\d{{0,2}}([{_SPACES}]\d{{3}})+([.,]\d*)?")
-_UNIT: Final = re.compile(rf"([$€£¥]\s?)?([+-]?[\d.,{_SPACES}]*\d)(\s?[%$€£¥])?")
-"""A number with a percent or currency sign."""
-_DAYS: Final = (
-    *("%d.%m.%Y", "%m/%d/%Y", "%d/%m/%Y", "%Y/%m/%d", "%d-%m-%Y", "%m-%d-%Y", "%Y-%m-%d", "%Y-%m", "%m/%Y"),
-    *("%d.%m.%y", "%m/%d/%y", "%d/%m/%y", "%y/%m/%d", "%d-%m-%y", "%m-%d-%y", "%y-%m-%d"),
+_SPACED: Final = re.compile(r"[+-]?\d[\d.,]*( +[+-]?\d[\d.,]*)+")
+_SIGN: Final = re.compile(
+    r"^(?P<before>[(+\-\u2212]*)\s?[$€£¥₹₽₩₺]\s?|\s?[%$€£¥₹₽₩₺]\s?(?P<after>[)\-\u2212]*)$"
 )
-_NAMED_DAYS: Final = tuple(
-    day.replace("%b", month).replace(" ", mark)
-    for day in ("%d %b %Y", "%d %b %y", "%b %d %Y", "%b %d, %Y", "%b %Y")
-    for month in ("%b", "%B")
-    for mark in (" ", "-")
-)
-_MONTHS: Final = frozenset(["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"])
-_OFFSETS: Final = {
-    **dict.fromkeys(("UTC", "GMT", "Z", "WET"), "+00:00"), **dict.fromkeys(("CET", "MEZ", "BST"), "+01:00"),
-    **dict.fromkeys(("CEST", "MESZ", "EET"), "+02:00"), "EEST": "+03:00", "EDT": "-04:00", "EST": "-05:00",
-    "CDT": "-05:00", "CST": "-06:00", "MDT": "-06:00", "MST": "-07:00", "PDT": "-07:00", "PST": "-08:00",
-}  # fmt: skip
-"""Offsets of time zones in Europe and North America from UTC."""
-_TIMES: Final = ("", " %H:%M", " %H:%M:%S", " %H:%M:%S.%f", " %I:%M %p", " %I:%M:%S %p")
+"""A currency sign before a number, or a currency or percent sign after a number."""
+_DIGITS: Final = rf"[\d.,{_SPACES}]*\d[.,]?(?:[eE][+\-\u2212]?\d+)?"
+_NUMBER: Final = re.compile(rf"\+?({_DIGITS})|[-\u2212]({_DIGITS})|({_DIGITS})[-\u2212]|\(\s?({_DIGITS})\s?\)")
 
 
 def decoded(content: bytes) -> str:
@@ -253,26 +237,47 @@ def split(text: str, separator: str | None, most: int | None = None) -> list[tup
 
 
 def _tidy(cell: str, separator: str | None) -> str:
-    """Return a cell without surrounding spaces; from a number, also remove signs of units such as % and $, and spaces
-    between thousands.
+    """Return a cell without surrounding spaces. A number is returned without signs of units such as % and $, without
+    spaces between thousands, and, if it is negative, with a minus sign in front.
 
-    In a file without a separator of cells, spaces between digits are kept, because they may separate cells.
+    In a file without a separator of cells, ordinary spaces between digits are kept, because they may separate cells.
 
     >>> _tidy(" 1 234,5 ", ";"), _tidy("12.5 %", ","), _tidy("$1,200", ";"), _tidy("1 234", None), _tidy("3 men", ";")
     ('1234,5', '12.5', '1,200', '1 234', '3 men')
-    >>> _tidy("\N{MINUS SIGN}2.5", ",")
-    '-2.5'
+    >>> _tidy("\N{MINUS SIGN}2.5", ","), _tidy("-$ 2.5", ","), _tidy("($2.5)", ","), _tidy("2.5-", ",")
+    ('-2.5', '-2.5', '-2.5', '-2.5')
     """
     cell = cell.strip()
     if not cell or cell.isalpha():
         return cell
-    if cell[0] == "\N{MINUS SIGN}":
-        cell = f"-{cell[1:]}"
-    if unit := _UNIT.fullmatch(cell):
-        cell = unit[2]
-    if separator is not None and _GROUPED.fullmatch(cell):
-        cell = re.sub(f"[{_SPACES}]", "", cell)
-    return cell
+    bare = _SIGN.sub(r"\g<before>\g<after>", cell, count=1).strip()
+    found = _NUMBER.fullmatch(bare)
+    if found is None:
+        return cell
+    positive, *negative = found.groups()
+    cell = positive or f"-{next(filter(None, negative))}"
+    if _GROUPED.fullmatch(cell):
+        cell = re.sub(f"[{_SPACES}]" if separator else f"[{_SPACES[1:]}]", "", cell)
+    return cell.replace("\N{MINUS SIGN}", "-")
+
+
+def joined(rows: Sequence[tuple[int, list[str]]]) -> list[tuple[int, list[str]]]:
+    """Remove the spaces between thousands in a file with one cell per line; ``rows`` are the result of :func:`split`.
+
+    If the spaces may separate cells, raise csv.Error, whose message names the line.
+
+    >>> joined([(1, ["load"]), (2, ["1 234"]), (3, ["987"])])
+    [(1, ['load']), (2, ['1234']), (3, ['987'])]
+    """
+    spaced = {line: cell for line, (cell,) in rows if _SPACED.fullmatch(cell)}
+    wrong = {line: cell for line, cell in spaced.items() if not _GROUPED.fullmatch(cell)}
+    counts = {len(cell.split()) for _, (cell,) in rows if cell.lower() not in MISSING}
+    if len(counts) == 1:  # there may be several columns, with one word of the first line as the name of each
+        wrong = wrong or spaced
+    for line, cell in wrong.items():
+        why = f"{cell!r}, whose spaces may separate cells: put a semicolon between cells and no spaces between digits"
+        raise csv.Error(f"line {line}: {why}")
+    return [(line, [cell.replace(" ", "") if line in spaced else cell]) for line, (cell,) in rows]
 
 
 def decimal_mark(cells: Sequence[str], separator: str | None) -> tuple[bool, str]:
@@ -365,74 +370,3 @@ def number(cell: str, decimal_commas: bool = False) -> float | None:
     except ValueError:
         return None
     return value if math.isfinite(value) else math.nan
-
-
-def dates(cells: Sequence[str]) -> list[datetime | None]:
-    """Return the dates in the cells of a column, with None for a missing date.
-
-    The list is empty if a cell is neither a date nor missing. The dates are in ISO 8601, or all in one of these
-    forms: day.month.year, day and month and year in any order with slashes or hyphens, year-month, month/year, or with
-    the English name of the month, such as 31-Jan-2024 and Jan 31, 2024. Years have two or four digits. A time of
-    day may follow. If several forms fit every cell, the form that gives the most even steps is used; among equally even
-    forms, the form with the shortest time between the first and the last date. A time with an offset or a time zone is
-    converted to UTC, so that daylight saving time does not make the steps uneven.
-
-    >>> dates(["2024-02-01T12:30:00+02:00", "", "2024-02-01"])
-    [datetime.datetime(2024, 2, 1, 10, 30), None, datetime.datetime(2024, 2, 1, 0, 0)]
-    >>> dates(["1/2/2024", "1/13/2024"])[0].month, dates(["1/2/2024", "13/2/2024"])[0].month, dates(["12.5"])
-    (1, 2, [])
-    >>> dates(["1/2/2024 23:00", "2/2/2024 00:00", "2/2/2024 01:00"])[0].month
-    2
-    >>> dates(["31-Jan-2024"]) == dates(["January 31, 2024"]) == dates(["31.01.24"])
-    True
-    """
-    there = {cell for cell in cells if cell.lower() not in MISSING}
-    if not there or not all(map(_may_be_date, there)):
-        return []
-    forms = _NAMED_DAYS if any(_month_in(cell) for cell in there) else _DAYS
-    readers: list[Callable[[str], datetime]] = [_iso, *(functools.partial(_formatted, day) for day in forms)]
-    fitting = []
-    for read in readers:
-        with contextlib.suppress(ValueError):
-            found = {cell: read(cell) for cell in there}
-            fitting.append([found.get(cell) for cell in cells])
-            if read is _iso:
-                break
-    return min(fitting, key=_oddness, default=[])
-
-
-def _may_be_date(cell: str) -> bool:
-    """Return True unless a quick look shows that a cell is not a date."""
-    if not cell[:1].isdigit():
-        return cell[:3].lower() in _MONTHS and any(map(str.isdigit, cell))
-    return any(mark in cell for mark in "-./") or (" " in cell and _month_in(cell))
-
-
-def _month_in(cell: str) -> bool:
-    return any(word[:3].lower() in _MONTHS for word in re.findall(r"[A-Za-z]{3,}", cell))
-
-
-def _oddness(found: list[datetime | None]) -> tuple[bool, float, float]:
-    """Return a sort key for one way to read a column's dates; the key is lower the more regular the dates are.
-
-    The tuple states whether a date is before the previous date, the ratio of the longest step to the mean step, and the
-    time between the first and the last date.
-    """
-    first = next(filter(None, found))
-    times = [(date - first).total_seconds() for date in found if date is not None]
-    span = times[-1]
-    ratios = [(b - a) * (len(times) - 1) / span for a, b in itertools.pairwise(times)] if span else [1.0]
-    return min(ratios) < 0, round(max(ratios), 1), abs(span)
-
-
-def _iso(cell: str) -> datetime:
-    time, _, zone = cell.rpartition(" ")
-    found = datetime.fromisoformat(time + _OFFSETS[zone] if zone in _OFFSETS else cell)
-    return found if found.tzinfo is None else found.astimezone(UTC).replace(tzinfo=None)
-
-
-def _formatted(day: str, cell: str) -> datetime:
-    for time in _TIMES:
-        with contextlib.suppress(ValueError):
-            return datetime.strptime(cell, day + time)
-    raise ValueError(cell)

@@ -11,7 +11,7 @@ from typing import final
 
 import numpy as np
 
-from stablessm import _cells
+from stablessm import _cells, _dates
 from stablessm._errors import ArgumentError
 
 _UNEVEN = 1e-6  # as a fraction of a step: how far rounded times may be from a grid
@@ -172,8 +172,8 @@ def _dates_to_seconds(cells: Sequence[Sequence[str]], values: Sequence[list[comp
 
     The rows above the first date, such as column names, are left alone.
     """
-    first = next((i for i, row in enumerate(cells) if len(row) > 1 and _cells.dates(row[:1])), len(cells))
-    dates = _cells.dates([row[0] for row in cells[first:]])
+    first = next((i for i, row in enumerate(cells) if len(row) > 1 and _dates.dates(row[:1])), len(cells))
+    dates = _dates.dates([row[0] for row in cells[first:]])
     there = [date for date in dates if date is not None]
     if not there:
         return []

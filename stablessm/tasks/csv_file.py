@@ -15,10 +15,10 @@ from typing import Any, Literal, TypeAlias, final
 
 import numpy as np
 
-from stablessm import _cells
+from stablessm import _cells, _dates
 from stablessm._errors import ArgumentError, MissingPackageError, quoted
 from stablessm._optional import require
-from stablessm.tasks import sources
+from stablessm.tasks import csv_head, sources
 
 Missing: TypeAlias = Literal["forward", "interpolate", "drop", "mask", "refuse"]
 _EXPECTED = "a CSV file with a line of column names and at least one row"
@@ -64,13 +64,13 @@ class Table:
 
     def numeric(self) -> tuple[str, ...]:
         """Return the names of the numeric columns. A column is numeric if more than half of its cells, apart from
-        missing cells, are numbers.
+        missing cells, are numbers, unless these numbers are dates such as 20240131.
         """
         found = []
         for place, name in enumerate(self.header):
             values = [self._number(row[place]) for row in self.rows]
             numbers = sum(value is not None and not math.isnan(value) for value in values)
-            if numbers > sum(value is None for value in values):
+            if numbers > sum(value is None for value in values) and not self._dates_at(name):
                 found.append(name)
         return tuple(found)
 
@@ -91,6 +91,7 @@ class Table:
             groups: Rows of each sequence; sequences are filled separately (default: one group of all rows).
         """
         values = self.numbers(names, option)
+        self._require_readable(names)
         gaps = np.isnan(values)
         if not gaps.any():
             return values, np.ones(len(values), dtype=bool)
@@ -108,6 +109,29 @@ class Table:
                 values[rows, k] = _filled(values[rows, k], means[k], missing)
         return values, np.ones(len(values), dtype=bool)
 
+    def _require_readable(self, names: Sequence[str]) -> None:
+        """Raise an error if two or more cells of a column contain digits in the same form but are not numbers. To fill
+        such cells would replace values that the file states.
+        """
+        for name in filter(self.header.__contains__, names):
+            forms: dict[str, list[tuple[int, str]]] = {}
+            for line, cell in self._lost(name):
+                if form := re.sub(r"\d+", "0", re.sub(r"[^\W\d]+", "a", cell)):
+                    forms.setdefault(form, []).append((line, cell))
+            (line, cell), *others = max(
+                (alike for form, alike in forms.items() if "0" in form), key=len, default=[(0, "")]
+            )
+            if others:
+                where = f"{self.file}, line {line}, column {name}"
+                expected = "a number (cells without a value must be empty; columns= selects other columns)"
+                raise ArgumentError(where, expected, f"{quoted(cell)}, and {len(others)} more cells of this form")
+
+    def _lost(self, name: str) -> list[tuple[int, str]]:
+        """Return the line and the text of each cell of a column that is neither a number nor missing."""
+        place = self.header.index(name)
+        cells = ((line, row[place]) for line, row in zip(self.lines, self.rows, strict=True))
+        return [(line, cell) for line, cell in cells if self._number(cell) is None]
+
     def gaps(self, names: Sequence[str], missing: Missing) -> tuple[str, ...]:
         """Return notes for the user: which lines were dropped, and how many cells of the given columns are missing."""
         how = {"drop": "their rows are dropped", "interpolate": "they are interpolated"}
@@ -117,11 +141,15 @@ class Table:
             self.notes
             + self._marks_of_gaps(used)
             + tuple(
-                f"{self.file}: {count} of {len(self.rows)} cells of {name} are missing or not numbers; {done}"
-                for name, count in zip(used, counts, strict=True)
+                f"{self.file}: {count} of {len(self.rows)} cells of {name} are missing or not numbers{such}; {done}"
+                for name, count, such in zip(used, counts, map(self._example, used), strict=True)
                 if count
             )
         )
+
+    def _example(self, name: str) -> str:
+        """Return the part of a note that quotes a cell of a column that is not a number; "" if there is none."""
+        return next((f", such as {quoted(cell)} in line {line}" for line, cell in self._lost(name)), "")
 
     def _marks_of_gaps(self, names: Sequence[str]) -> tuple[str, ...]:
         """Return notes for the user on numbers such as -9999 that are far from all other numbers of their column."""
@@ -142,7 +170,7 @@ class Table:
         notes, of = [], dict.fromkeys(name.partition("=")[0] for name in names if name not in self.header)
         for column in (name for name in of if name in self.header):
             place = self.header.index(column)
-            words = [row[place] for row in self.rows if row[place].lower() not in _cells.MISSING]
+            words = [row[place] for row in self.rows if row[place].lower() not in _dates.MISSING]
             others = [word for word in words if f"{column}={word}" not in names]
             if others:
                 notes.append(f"{self.file}: {len(others)} cells of {column} have a word that the training did not have")
@@ -165,7 +193,7 @@ class Table:
     def categories(self, name: str, option: str) -> tuple[str, ...]:
         """Return the names ``NAME=TEXT`` of the indicator columns that replace a column of words, one for each word."""
         place = self.column(name, option)
-        found = sorted({row[place] for row in self.rows if row[place].lower() not in _cells.MISSING})
+        found = sorted({row[place] for row in self.rows if row[place].lower() not in _dates.MISSING})
         if not 1 < len(found) <= _MOST_CATEGORIES:
             expected = f"numbers, or 2 to {_MOST_CATEGORIES} different words, in column {name} of {self.file}"
             raise ArgumentError(option, expected, f"{len(found)} words")
@@ -176,7 +204,7 @@ class Table:
         text.
         """
         first, *rest = (row[self.header.index(name)] for row in self.rows)
-        odd = next((cell for cell in rest if not _cells.dates([first, cell])), "") if _cells.dates([first]) else ""
+        odd = next((cell for cell in rest if not _dates.dates([first, cell])), "") if _dates.dates([first]) else ""
         return f" (begins with {first}, but {odd!r} is not such a date)" if odd else ""
 
     @cached_property
@@ -194,8 +222,16 @@ class Table:
         return None if steps is None else float(np.median(steps[steps > 0]))
 
     def oldest_first(self) -> tuple[Table, tuple[str, ...]]:
-        """Return the table with the oldest row first, and a sentence for the user if the file is in another order."""
+        """Return the table with the oldest row first, and a sentence for the user if the file is in another order, or
+        if its order is unknown because dates were not understood.
+        """
         name, steps = self._date_steps
+        if not name:
+            like = {name: _dates.like_date([row[place] for row in self.rows]) for place, name in enumerate(self.header)}
+            name = next((name for name in like if like[name]), "")
+            why = f"looks like dates that were not understood, such as {quoted(like[name])}" if name else ""
+            remedy = "rows are used in the order of the file; write dates as in 2024-01-31 12:30"
+            return self, ((f"{self.file}: {name} {why}; {remedy}",) if name else ())
         if not (steps < 0).any():
             return self, ()
         if (steps > 0).any():
@@ -204,20 +240,20 @@ class Table:
         return ordered, (f"{self.file}: the newest row is first by {name}; rows are used in reverse order",)
 
     def _time_steps(self) -> np.ndarray | None:
-        """Return the seconds between consecutive rows, (rows - 1,); None if there are no dates, or if the dates do not
-        increase. Some rows may have the same date, as in the hour that daylight saving time repeats.
+        """Return the seconds between consecutive rows, (rows - 1,); None if there are no dates, if dates are missing,
+        or if the dates do not increase. Some rows may have the same date, as in the hour that daylight saving time
+        repeats.
         """
         _, steps = self._date_steps
-        return steps if (steps > 0).any() and (steps >= 0).all() else None
+        whole = len(steps) == len(self.rows) - 1
+        return steps if whole and (steps > 0).any() and (steps >= 0).all() else None
 
     @cached_property
     def _date_steps(self) -> tuple[str, np.ndarray]:
-        """Return the name of the first column of dates, and the seconds between consecutive rows (empty if dates are
-        missing).
-        """
+        """Return the name of the first column of dates, and the seconds between consecutive rows with dates."""
         for name in self.header:
             if dates := self._dates_at(name):
-                pairs = pairwise(dates) if None not in dates else ()
+                pairs = pairwise(date for date in dates if date is not None)
                 return name, np.array([(b - a).total_seconds() for a, b in pairs])
         return "", np.empty(0)
 
@@ -227,7 +263,7 @@ class Table:
         """
         place = self.header.index(name)
         if name not in self._dates:
-            self._dates[name] = _cells.dates([row[place] for row in self.rows])
+            self._dates[name] = _dates.dates([row[place] for row in self.rows])
         return self._dates[name]
 
     @cached_property
@@ -270,7 +306,8 @@ def read(path: Path, expected: str = _EXPECTED) -> Table:
     text = _cells.without_comments(sources.text(path, expected, _cells.decoded))
     separator = _cells.separator_of(text)
     try:
-        found, above = _cells.below_preamble(_cells.split(text, separator))
+        found = _cells.split(text, separator)
+        found, above = _cells.below_preamble(found if separator else _cells.joined(found))
         found, below = _cells.above_notes(found)
     except csv.Error as error:
         where, _, why = str(error).partition(": ")
@@ -286,9 +323,9 @@ def read(path: Path, expected: str = _EXPECTED) -> Table:
     body = [tuple(row[place] for place in kept) for row in rows]
     commas, either = _cells.decimal_mark([cell for row in body for cell in row], separator)
     commas, either = _thousands(body, commas, either)
-    named = not _alike(body, commas)
-    names = _distinct(body[0] if named else [""] * len(kept))
-    first = named + (named and _units(body[1:], commas))
+    named = not csv_head.alike(body, commas)
+    names = csv_head.distinct(body[0] if named else [""] * len(kept))
+    first = named + (named and csv_head.units(body[1:], commas))
     notes = [*above, *below, *([f"line {lines[1]} is dropped as a line of units"] if first > named else [])]
     if not named:
         notes.append(f"line {lines[0]} is read as data, since it looks like the lines after it; columns have no names")
@@ -309,44 +346,6 @@ def _thousands(rows: Sequence[tuple[str, ...]], commas: bool, either: str) -> tu
         return commas, either
     marks = {_cells.separates_thousands([row[place] for row in rows[1:]]) for place in range(len(rows[0]))} - {""}
     return (marks == {"."}, "") if len(marks) == 1 else (commas, either)
-
-
-def _units(rows: Sequence[tuple[str, ...]], commas: bool) -> bool:
-    """Return True if the first row contains units: text above a column of numbers, and no numbers or dates."""
-    kinds = [_kind(cell, commas) for cell in rows[0]]
-    above = any(kind == "text" and _first_kind(rows, place, commas) == "number" for place, kind in enumerate(kinds))
-    return above and not {"number", "date"} & set(kinds)
-
-
-def _alike(rows: Sequence[tuple[str, ...]], commas: bool) -> bool:
-    """Return True if the first row has numbers, dates and words in the same columns as the rows after it."""
-    pairs = [(_kind(a, commas), _first_kind(rows, place, commas)) for place, a in enumerate(rows[0])]
-    return all(a in (b, "missing") for a, b in pairs) and any(a in ("number", "date") for a, _ in pairs)
-
-
-def _first_kind(rows: Sequence[tuple[str, ...]], place: int, commas: bool) -> str:
-    kinds = (_kind(row[place], commas) for row in rows[1:])
-    return next((kind for kind in kinds if kind != "missing"), "missing")
-
-
-def _kind(cell: str, commas: bool) -> str:
-    value = _cells.number(cell, commas)
-    if value is None:
-        return "date" if _cells.dates([cell]) else "text"
-    return "missing" if math.isnan(value) else "number"
-
-
-def _distinct(names: Sequence[str]) -> tuple[str, ...]:
-    """Make column names distinct: an empty name becomes ``column 2``, the second ``load`` becomes ``load (2)``."""
-    found: list[str] = []
-    for place, name in enumerate(names, 1):
-        name = name or f"column {place}"
-        copies, count = name, 1
-        while copies in found:
-            count += 1
-            copies = f"{name} ({count})"
-        found.append(copies)
-    return tuple(found)
 
 
 def _filled(values: np.ndarray, mean: float, how: Missing) -> np.ndarray:

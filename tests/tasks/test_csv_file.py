@@ -16,7 +16,7 @@ from csv_files import random_file, right, same, with_notes_below, with_preamble
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stablessm import ArgumentError, MissingPackageError, _cells, tasks
+from stablessm import ArgumentError, MissingPackageError, _dates, tasks
 from stablessm.cli.samples_source import read_samples
 from stablessm.tasks import csv_file
 
@@ -298,7 +298,8 @@ def test_a_line_with_a_number_is_no_line_of_units(tmp_path):
     path = write(tmp_path / "u.csv", "time,load", "0,broken", *(f"{i},{i % 7}" for i in range(1, 60)))
     task = tasks.get("series", file=str(path), target="load", window=4)
     assert len(task.unscaled) == 60
-    assert task.notes == (f"{path}: 1 of 60 cells of load are missing or not numbers; the previous value is repeated",)
+    said = "1 of 60 cells of load are missing or not numbers, such as 'broken' in line 2"
+    assert task.notes == (f"{path}: {said}; the previous value is repeated",)
 
 
 def test_true_and_false_are_numbers(tmp_path):
@@ -364,7 +365,7 @@ def test_days_and_months_are_told_apart_by_even_steps() -> None:
         form = f"{rng.choice(['%m/%d', '%d/%m'])}/%Y{rng.choice(['', ' %H:%M', ' %I:%M %p'])}"
         cells = [date.strftime(form) for date in truth]
         wanted = [datetime.strptime(cell, form) for cell in cells]
-        assert _steps(_cells.dates(cells)) == pytest.approx(_steps(wanted)), (form, cells)
+        assert _steps(_dates.dates(cells)) == pytest.approx(_steps(wanted)), (form, cells)
 
 
 FORMS = (
@@ -391,14 +392,14 @@ def test_dates_in_many_forms_have_the_right_steps(seed):
     if rng.random() < 0.3:
         del truth[2:4]
     zone = str(rng.choice(list(ZONES))) if form.startswith("%Y-%m-%d ") and "%p" not in form else ""
-    found = _cells.dates([date.strftime(form) + zone for date in truth])
+    found = _dates.dates([date.strftime(form) + zone for date in truth])
     assert _steps(found) == pytest.approx(_steps(truth)), (form, truth[:2])
     assert not zone or found[0] == truth[0] - timedelta(hours=ZONES[zone])
 
 
 @pytest.mark.parametrize("cell", ["1.5", "12", "1-2", "May be 3 men", "x/1", "2024", "1.2.3.4", "12:30", "Marchand 7"])
 def test_what_is_no_date(cell):
-    assert _cells.dates([cell, cell]) == []
+    assert _dates.dates([cell, cell]) == []
 
 
 @given(seed=st.integers(0, 10**9))
