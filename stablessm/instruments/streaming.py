@@ -87,19 +87,21 @@ def check_streaming(
 
     The input is white noise. The model is one of our layers, ``nn.RNN``, ``nn.GRU``, ``nn.LSTM`` (``batch_first`` or
     not), or anything that is called as ``model(x, state) -> (y, state)``, where the initial state is None. If the model
-    has a method ``sequence(x, state)``, as our models do, this method is called instead. If it has
+    has a method ``sequence(x, state)``, as our models do, this method is called instead. If the model has a method
     ``step(x_t, state)``, this method is also compared. Modules run in evaluation mode. :func:`stablessm.check_state`
-    does this and more: padding, copies of the state, other dtypes, Hugging Face models.
+    does the same, also for Hugging Face models, and also checks padding, copies of the state and other dtypes.
 
     Args:
         model: Module or callable.
         d_input: Number of input channels (default: the model's ``d_input`` or ``input_size``).
         length, batch: Shape of the input.
-        chunks: Lists of chunk lengths, each of which adds up to ``length`` (default: a first chunk of one step, a last
-            chunk of one step, three uneven chunks, and single steps).
+        chunks: Lists of chunk lengths; the lengths of each list add up to ``length``. Every list is one comparison. By
+            default there are four lists: one step and the rest; all steps but one and the last step; three chunks of
+            about equal length; chunks of one step.
         seed: Seed of the input.
-        tol: Largest difference relative to the largest output, or state (default: 1e-9 in float64, 1e-4 in float32,
-            5e-2 in other dtypes).
+        tol: Largest difference that counts as agreement. Differences of outputs are divided by the largest output, and
+            differences of final states by the largest entry of the state (default: 1e-9 if the output is float64, 1e-4
+            if it is float32, else 5e-2).
 
     Raises:
         ArgumentError: The model cannot stream: it returns no state, or looks ahead in time.

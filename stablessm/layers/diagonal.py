@@ -75,7 +75,7 @@ class DiagonalLayer(MappedLayer):
         return computed_at_once(self._weights_of_factors()) or self._discretize(None)
 
     def _step_factors(self) -> tuple[Tensor, Tensor] | Weights:
-        """Return the factors a and g for one step without gradients.
+        """Return the factors a and g of the recurrence h[t] = a h[t-1] + g u[t], for a step without gradients.
 
         If a GPU kernel can compute them together with the step, the parameters for this kernel are returned instead.
         """

@@ -1,4 +1,6 @@
-"""The public function ``ssm_scan``: it checks and normalizes its arguments, and calls the operator."""
+"""The public function ``ssm_scan``, which checks and normalizes its arguments and calls a backend: the kernels of a CPU
+or GPU, or the reference implementation.
+"""
 
 from __future__ import annotations
 
@@ -81,7 +83,8 @@ def ssm_scan(
 
 
 def _dense(layer: DiagonalSSM, backend: str) -> tuple[Tensor, Tensor]:
-    """Compute a layer in which every state reads all inputs, by matrix products before and after a scan.
+    """Compute a layer in which every state reads all inputs and adds to all outputs, by matrix products before and
+    after a scan.
 
     B is (N, d_in) and C is (d_out, N). The results are the output (B, T, d_out) and the last state (B, N).
 

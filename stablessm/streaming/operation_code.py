@@ -26,7 +26,9 @@ SUM_BLOCK = 32
 
 
 class StepArithmetic(NamedTuple):
-    """The arithmetic options of a program's machine code: real numbers, stored through the cache."""
+    """The arithmetic options of a program's machine code: float64 or float32 (``double``). Numbers are real, and stores
+    do not bypass the cache.
+    """
 
     double: bool
     complex: bool = False

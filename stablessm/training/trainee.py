@@ -40,11 +40,13 @@ class Trainee:
         return nullcontext()
 
     def collect(self) -> None:
-        """Copy the trained weights into the caller's model. No-op if the caller's model is itself trained."""
+        """Copy the weights of the model that training updates (``trained``) into the caller's model (``model``). If
+        both are the same module, do nothing.
+        """
 
     def spread(self) -> None:
-        """Copy the weights of the caller's model into the trained model. No-op if the caller's model is
-        itself trained.
+        """Copy the weights of the caller's model (``model``) into the model that training updates (``trained``). If
+        both are the same module, do nothing.
         """
 
     def changed(self) -> None:

@@ -95,9 +95,10 @@ class Pusher:
 
 
 def plain(stepper: Stepper, rows: Tensor, frame: Any) -> Any:
-    """Return the ``frame`` of the next step: a state object without derivatives, in the form that the model accepts.
+    """Return a state object for the next step: the state that the model accepts, with values that carry no derivatives.
 
-    ``rows`` are the next states, and ``frame`` is the state object that the model returned.
+    ``rows`` are the next states as one matrix (R, n) without derivatives. ``frame`` is the state object that the model
+    returned, whose tensors may carry derivatives.
     """
     return frame if stepper.place in ("single", "first", "last") else stepper.layout.unpack(rows, frame, stepper.place)
 

@@ -204,8 +204,10 @@ def _sum_launch(
 
 
 def _has_wgmma(precision: str) -> bool:
-    """Return True on GPUs whose tensor cores read b from shared memory (sm_90 or newer), and in
-    Triton's interpreter.
+    """Return True if tensor cores can read the second factor of a product from shared memory: on GPUs with sm_90 or
+    newer, and in Triton's interpreter.
+
+    ``precision`` is the ``input_precision`` of ``tl.dot``; the value ``ieee`` means that Triton's interpreter runs.
     """
     return precision == "ieee" or driver.active.get_current_target().arch >= 90
 

@@ -227,9 +227,10 @@ class _Layer:
         return (checkpoints[..., :kept], checkpoints[..., kept:]) if kept else (None, checkpoints)
 
     def turned(self, x: Tensor, rows: Tensor | None = None) -> Tensor:
-        """Return a copy of x (batch, time, channel) as float32 rows, one row per channel, sequence and chunk.
+        """Copy x (batch, time, channel) to a float32 tensor (channel, row, step), where a row is one chunk of one
+        sequence; return this tensor.
 
-        The rows are written to the first columns of ``rows``, or to a new tensor.
+        ``rows`` is the tensor that receives the copy in its first columns (default: a new tensor).
         """
         rows = self.rows(self.length, x.device) if rows is None else rows
         self._turn(x.stride(), rows.stride(1), False)(x, rows)
