@@ -41,7 +41,10 @@ def _tensor(argument: str, value: object) -> Tensor:
 
 
 def spectrum(eigenvalues: Array, *, channels: bool = True) -> Tensor:
-    """Check eigenvalues and return them in complex128: (N,) or, if ``channels``, (M, R) for M channels of R states."""
+    """Check eigenvalues and return them in complex128.
+
+    The shape must be (N,) or, if ``channels`` is true, (N,) or (M, R) for M channels of R states.
+    """
     tensor = finite("eigenvalues", eigenvalues)
     if tensor.dim() not in (1, 1 + channels) or not tensor.numel():
         expected = "shape (N,), or (M, R) for M channels" if channels else "shape (N,)"
@@ -53,7 +56,10 @@ def spectrum(eigenvalues: Array, *, channels: bool = True) -> Tensor:
 
 
 def states(argument: str, state: Array, shape: tuple[int, ...]) -> Tensor:
-    """Check states and return them in complex128, with shape (…, *shape); leading axes are batch axes."""
+    """Check that states have the shape (…, *shape), and return them in complex128.
+
+    ``argument`` is the name of the argument in error messages.
+    """
     tensor = finite(argument, state)
     if tuple(tensor.shape[tensor.dim() - len(shape) :]) != shape or tensor.dim() < len(shape):
         wanted = ", ".join(map(str, shape))
@@ -69,7 +75,9 @@ def real_dtype(state: Array) -> torch.dtype:
 
 
 def resolution(eigenvalues: Array) -> float:
-    """Return the machine epsilon of the dtype that holds the eigenvalues, float32 or float64."""
+    """Return the relative precision of eigenvalues: the machine epsilon of float32 or float64, depending on their
+    dtype.
+    """
     return torch.finfo(real_dtype(eigenvalues)).eps
 
 

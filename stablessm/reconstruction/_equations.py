@@ -24,11 +24,13 @@ class Equations:
     """The linear equations E u = c between L inputs u and the state that they produce.
 
     Row n of E is row n of the Vandermonde matrix V[n, j] = λ_n^(L-1-j) (LRU-UA eq. 4), divided by its norm. For
-    |λ_n| > 1 the row is divided by λ_n^(L-1) first, which leaves powers of 1/λ_n. c is the state, multiplied by the
-    same factors. For real inputs, the equations are the real and the imaginary parts of these, without duplicates.
+    |λ_n| > 1 the row is divided by λ_n^(L-1) first, which leaves powers of 1/λ_n. The right side c is the state,
+    divided by the same numbers. These N equations are complex. For real inputs they are replaced by their real and
+    imaginary parts, without duplicates.
 
-    V is not stored. The exponent p = L-1-j is written as p = a S + b with b < S, and the entry of E is the product of
-    ``coarse``[n, a] and ``fine``[n, b]. The entries with the largest exponents are stored in ``tail``.
+    V is not stored. The exponent p = L-1-j is written as p = a S + b with b < S, where S, about √L, is a power of two.
+    The entry of E is the product of ``coarse``[n, a] and ``fine``[n, b]. The entries with the largest exponents are
+    stored in ``tail``.
     """
 
     length: int
@@ -183,10 +185,11 @@ def _square(part: Tensor) -> Tensor:
 
 
 def _distinct(eigenvalues: Tensor, tolerance: float) -> Tensor:
-    """Return the indices of the independent real equations.
+    """Return the indices of the independent equations among the real parts of N complex equations, followed by their
+    imaginary parts.
 
-    There are two for each complex eigenvalue or pair of conjugate eigenvalues, and one for each real eigenvalue.
-    ``tolerance`` is the relative difference up to which two eigenvalues count as equal.
+    A complex eigenvalue, or a pair of conjugate eigenvalues, gives two independent equations; a real eigenvalue gives
+    one. ``tolerance`` is the relative difference up to which two eigenvalues count as equal.
     """
     kept = torch.ones(len(eigenvalues), dtype=torch.bool, device=eigenvalues.device)
     order = torch.arange(len(eigenvalues), device=eigenvalues.device)

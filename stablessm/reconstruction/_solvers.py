@@ -86,13 +86,13 @@ class GramSolver:
 
     The equations are E x = c. A multiple δ of the identity is added to the Gram matrix E Eᴴ (or Eᴴ E), just enough that
     a Cholesky factor exists. The eigenvalues of the Gram matrix are squares of the singular values σ of E, so that
-    singular values below about 1e-7 of the largest are lost. For the others, each round of
-    x += Eᴴ (E Eᴴ + δ)⁻¹ (c - E x) multiplies the error by δ / (σ² + δ). Residuals are computed with E itself, so that
-    the final error is the rounding error of E and not of its square.
+    singular values below about 1e-7 of the largest are lost. Iterative refinement repeats x += Eᴴ (E Eᴴ + δ)⁻¹ (c - E
+    x). Each round multiplies the error in the direction of a singular value σ by δ / (σ² + δ). The residuals c - E x
+    are computed with E itself, so that the rounding of the Gram matrix does not limit the final accuracy.
 
-    The shift δ is also the cutoff, and the cutoff is smooth: rounds end when they no longer converge. Components with
-    singular values near the cutoff are therefore damped, and some components below the cutoff remain. ``rank`` counts
-    as if the cutoff were sharp.
+    The shift δ also serves as a cutoff for small singular values. The cutoff is smooth, because the rounds end when
+    they no longer converge: components with singular values near the cutoff are damped, and some components below the
+    cutoff remain. ``rank`` counts as if the cutoff were sharp.
     """
 
     equations: Equations

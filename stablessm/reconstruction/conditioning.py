@@ -174,7 +174,8 @@ def required_state_size(
 def _least_size(ring: Tensor, size: int, tol: float, decoder: Callable[[Tensor], Decoder | SparseDecoder]) -> int:
     """Return the smallest number of eigenvalues, at least ``size``, with which the decoder meets the tolerance.
 
-    The eigenvalues are the first entries of ``ring``. If all of them do not suffice, len(ring) + 1 is returned.
+    The eigenvalues are the first entries of ``ring``, and ``decoder`` creates a decoder for them. If the decoder for
+    all entries of ``ring`` does not meet the tolerance, len(ring) + 1 is returned.
     """
 
     def meets(count: int) -> bool:

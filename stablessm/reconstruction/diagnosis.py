@@ -50,10 +50,10 @@ class Diagnosis(Result):
     def expected_error(self) -> float:
         """Return the relative root mean square error of decoding random inputs from a state.
 
-        The inputs are white or, with a basis, have white coefficients. The error is measured at the first access: a
-        recurrence that rounds to ``precision`` at every step processes at least 32 inputs, and the solver decodes them.
-        The root mean square error of 30 other inputs lies between a third of this number and three times this number.
-        The error is inf if a state overflows.
+        The inputs are white or, with a basis, have white coefficients. At the first access, a recurrence that rounds to
+        ``precision`` at every step processes at least 32 test inputs, the solver decodes these inputs from the final
+        states, and the error is measured. For 30 other inputs, the root mean square error lies between a third of this
+        number and three times this number. The error is inf if a state overflows.
         """
         return self._rehearse()
 
@@ -83,7 +83,8 @@ def diagnosis(
 ) -> Diagnosis:
     """Create the report on a decoding problem from the singular values and the rank of its equations.
 
-    The rows of the equations must have norm 1. ``rehearse`` measures the expected error; it is called at most once.
+    ``unknowns`` and ``equations`` are the numbers of unknowns and of equations; the rows of the equations must have
+    norm 1. The function ``rehearse`` measures the expected error, and is called at most once.
     """
     full = len(singular_values) == unknowns and float(singular_values[-1]) > 0
     return Diagnosis(
@@ -136,11 +137,12 @@ def rehearsed_error(
     determine. It is inf if the state overflows.
 
     Args:
-        decode: function from states (K, …) to inputs (K, L), or (K, L, M) for M channels.
+        decode: function from the final states (K, …) of K input sequences to these inputs (K, L), or (K, L, M) for M
+            channels.
         eigenvalues: eigenvalues (N,), or (M, R) for M channels, in the dtype in which the recurrence stores them.
         precision: dtype to which the state is rounded at every step.
-        unknowns: L, or the number of functions in ``basis``.
-        basis: functions (L, P), or (L, M, P); the inputs are their sums with white coefficients.
+        unknowns: number of inputs L or, with a basis, number of functions P.
+        basis: functions (L, P), or (L, M, P); the inputs are sums of these functions with white coefficients.
         real: whether inputs are real.
     """
     u = white(unknowns, real=real).to(eigenvalues.device)

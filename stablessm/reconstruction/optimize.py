@@ -30,8 +30,9 @@ def optimized(count: Size, length: Size, *, r_max: float = 1.0, basis: Array | N
     - Without a basis, 2N < L: N of the L-th roots of unity above the real axis, so the rows of V are orthogonal: κ = 1
       for r_max = 1. For r_max < 1 the better of the two placements is returned; κ is about r_max^(1 - 2N).
     - With a basis: a greedy choice among the L-th roots of unity, and another among the points midway between them.
-      Each step takes the point that determines most of what the previous points leave undetermined. The placement of
-      higher rank is returned; for equal ranks, the placement with the smaller κ.
+      Each step takes the point whose equations determine most of the part of the coefficients that the previous points
+      leave undetermined. Of the two placements, the one whose equations have the higher rank is returned; if the ranks
+      are equal, the one with the smaller κ.
 
     Args:
         count: number of eigenvalues N.
@@ -62,17 +63,20 @@ def optimized(count: Size, length: Size, *, r_max: float = 1.0, basis: Array | N
 def _sort_key(lam: Tensor, psi: Tensor) -> tuple[int, float]:
     """Return a sort key of eigenvalues, lower is better: (number of undetermined coefficients, condition number).
 
-    κ alone may prefer a placement with fewer equations.
+    The number of undetermined coefficients comes first, because a set of eigenvalues that determines fewer coefficients
+    can have the smaller condition number.
     """
     found = diagnose(lam, len(psi), basis=psi)
     return found.unknowns - found.rank, found.condition
 
 
 def _greedy(count: int, psi: Tensor, r_max: float, half: float) -> Tensor:
-    """Choose ``count`` eigenvalues among r_max e^(2πi(k + half)/L), one after the other, for a basis ``psi`` (L, P).
+    """Choose ``count`` eigenvalues from the points r_max e^(2πi(k + half)/L), k = 0, 1, …, one after the other.
 
-    Each choice determines as much as possible of what the previous eigenvalues leave undetermined. When the chosen
-    eigenvalues determine all coefficients in the basis, the choice starts again with the remaining angles.
+    The inputs are linear combinations of the columns of ``psi`` (L, P). Each step takes the point whose equations
+    determine most of the part of the coefficients that the previous eigenvalues leave undetermined. When the chosen
+    eigenvalues determine all coefficients, all coefficients count as undetermined again, and the next steps choose
+    among the remaining points.
     """
     length = len(psi)
     k = torch.arange((length + 1) // 2 if half else length // 2 + 1, dtype=torch.float64)

@@ -14,7 +14,10 @@ from stablessm.reparam.modulus import quadratic_modulus
 
 
 class BuiltIn(Reparameterization):
-    """Base class of the built-in maps, whose methods use closed forms and whose inverse checks the eigenvalues."""
+    """Base class of the built-in maps.
+
+    The methods use closed forms, and ``inverse`` raises an error for eigenvalues outside the range of the map.
+    """
 
     @property
     def modulus_tolerance(self) -> float:

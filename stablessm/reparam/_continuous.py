@@ -21,7 +21,7 @@ from stablessm.reparam.modulus import exp_modulus
 class Direct(Identity):
     """The map λ = w, with gradient scale G = 1/w².
 
-    It is not stable, because a small change of w can make λ > 0 (StableSSM eq. 76).
+    The map is not stable, because a small change of w can make λ > 0 (StableSSM eq. 76).
 
     >>> Direct().stability_modulus(0.1)
     inf
@@ -35,7 +35,7 @@ class Direct(Identity):
 class Clip(Clipped):
     """The map λ = min(w, -margin), with gradient scale G = 1/w² where w < -margin and G = 0 elsewhere.
 
-    Its stability modulus is β/margin: it is stable only for a margin > 0.
+    The stability modulus is β/margin, so that the map is stable only for a margin > 0.
 
     >>> Clip(margin=0.5)(torch.tensor([-2.0, 1.0]))
     tensor([-2.0000, -0.5000])
@@ -74,7 +74,7 @@ class _Continuous(BuiltIn):
 class Relu(_Continuous):
     """The map λ = -ReLU(w), with gradient scale G = 1/w² where w > 0 and G = 0 elsewhere.
 
-    It is not stable, because λ = 0 for every w ≤ 0.
+    The map is not stable, because λ = 0 for every w ≤ 0.
 
     >>> Relu().inverse(torch.tensor([-2.0]))
     tensor([2.])
@@ -98,7 +98,10 @@ class Relu(_Continuous):
 
 
 class _StrictlyNegative(_Continuous):
-    """Base class of stable maps λ < 0 for which log(-λ) is 1-Lipschitz in w; their stability modulus is e^β - 1."""
+    """Base class of stable maps with λ < 0 for which log(-λ) is 1-Lipschitz in w.
+
+    The stability modulus of these maps is e^β - 1.
+    """
 
     is_stable: ClassVar[bool] = True
     range: ClassVar[Interval] = Interval(-math.inf, 0.0)
@@ -136,7 +139,7 @@ class Exp(_StrictlyNegative):
 class Softplus(_StrictlyNegative):
     """The map λ = -log(1 + e^w), with gradient scale G = e^w / ((1 + e^w) λ²) and stability modulus e^β - 1.
 
-    The modulus is approached as w → -∞ (StableSSM eq. 72).
+    The modulus is the limit of the relative change of the memory as w → -∞ (StableSSM eq. 72); no weight attains it.
 
     >>> Softplus()(torch.tensor([0.0]))
     tensor([-0.6931])
@@ -196,7 +199,8 @@ class Best(Quadratic):
     def stability_modulus_published(self, beta: float, w: Tensor) -> Tensor:
         """Return a(β² + 2β|w|)/b, the expression that StableSSM eq. 75 gives for the stability modulus.
 
-        It depends on w, whereas the stability modulus g(β) of definition 3.2 is a function of β alone.
+        This expression depends on w. By definition 3.2 of StableSSM, the stability modulus g(β) depends on β alone;
+        :meth:`stability_modulus` returns this g(β).
         """
         return self.a * (beta * beta + 2 * beta * w.abs()) / self.b
 

@@ -20,7 +20,7 @@ from stablessm.reparam.modulus import TOLERANCE, exp_modulus, search
 class Direct(Identity):
     """The map λ = w, with gradient scale G = 1/(1 - |w|)².
 
-    It is not stable, because a small change of w can make |λ| > 1.
+    The map is not stable, because a small change of w can make |λ| > 1.
 
     >>> Direct().gradient_scale(torch.tensor(-0.5)), Direct().gradient_scale_published(torch.tensor(-0.5))
     (tensor(4.), tensor(0.4444))
@@ -34,8 +34,9 @@ class Direct(Identity):
 class Clip(Clipped):
     """The map λ = w clamped to |λ| ≤ 1 - margin, with gradient scale G = 1/(1 - |w|)² where w is not clamped, else 0.
 
-    It is stable only for a margin > 0. The stability modulus is β/margin for β ≤ 1 - margin. For a larger β it is
-    (1 - margin)/margin if margin ≤ 1/2, and larger if margin > 1/2, because λ can then change its sign.
+    The map is stable only for a margin > 0. The stability modulus is β/margin for β ≤ 1 - margin. For a larger β, the
+    modulus is (1 - margin)/margin if margin ≤ 1/2. If margin > 1/2, it is larger than this value, because λ can then
+    change its sign.
 
     >>> Clip(margin=0.1).stability_modulus(0.5)
     5.0
@@ -79,7 +80,7 @@ class _Discrete(BuiltIn):
 class Relu(_Discrete):
     """The map λ = exp(-ReLU(w)), with gradient scale G = e^(-w)/(1 - e^(-w))² where w > 0 and G = 0 elsewhere.
 
-    It is not stable, because λ = 1 for every w ≤ 0.
+    The map is not stable, because λ = 1 for every w ≤ 0.
 
     >>> Relu()(torch.tensor([-1.0, 1.0]))
     tensor([1.0000, 0.3679])
@@ -111,7 +112,7 @@ class Relu(_Discrete):
 class _Stable(_Discrete):
     """Base class of stable maps for which log(1 - |λ|) has the Lipschitz constant ``rate`` as a function of w.
 
-    Their stability modulus is e^(rate β) - 1.
+    The stability modulus of these maps is e^(rate β) - 1.
     """
 
     rate: ClassVar[float] = 1.0
@@ -127,7 +128,7 @@ class _Stable(_Discrete):
 class Exp(_Stable):
     """The map λ = exp(-e^w), with gradient scale G = e^w λ / (1 - λ)² and stability modulus e^β - 1.
 
-    The modulus is approached as w → -∞.
+    The modulus is the limit of the relative change of the memory as w → -∞; no weight attains it.
 
     >>> Exp().inverse(torch.tensor([0.5]))
     tensor([-0.3665])
@@ -159,7 +160,7 @@ class Exp(_Stable):
 class Softplus(_Stable):
     """The map λ = 1/(1 + e^w), with gradient scale G = e^(-w) and stability modulus e^β - 1.
 
-    The modulus is approached as w → -∞.
+    The modulus is the limit of the relative change of the memory as w → -∞; no weight attains it.
 
     >>> Softplus()(torch.tensor([0.0]))
     tensor([0.5000])
@@ -188,7 +189,8 @@ class Softplus(_Stable):
 class Tanh(_Stable):
     """The map λ = tanh(w), with gradient scale G = e^(2|w|) and stability modulus e^(2β) - 1.
 
-    The modulus is approached as |w| → ∞. StableSSM prints G = e^(2w) (table 1).
+    The modulus is the limit of the relative change of the memory as |w| → ∞; no weight attains it. StableSSM (table 1)
+    prints G = e^(2w).
 
     >>> Tanh().gradient_scale(torch.tensor(-1.0)), Tanh().gradient_scale_published(torch.tensor(-1.0))
     (tensor(7.3891), tensor(0.1353))

@@ -1,4 +1,4 @@
-"""The matrix maps W = g(M) of IAT, section 4.4 (eq. 15), and a map onto general stable matrices."""
+"""The matrix maps W = g(M) of IAT, section 4.4 (eq. 15), and the more general map :class:`SkewMinusPSD`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ from stablessm.reparam.spectral import skew_part, symmetric_part
 
 
 def _widened(method: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Decorate a method to compute in float32 or better, because PyTorch's matrix decompositions require it."""
+    """Decorate a method that takes a matrix, so that it receives a half-precision matrix in float32.
+
+    The result has the dtype of the original matrix. PyTorch's matrix decompositions require float32 or float64.
+    """
 
     @functools.wraps(method)
     def call(self: Any, *args: Any, **options: Any) -> Tensor:
@@ -76,7 +79,8 @@ class Direct(MatrixMap):
 class NegExp(MatrixMap):
     """The map W = -e^S with S = (M + Mᵀ)/2; W is symmetric, and all its eigenvalues are negative.
 
-    In floating point, an eigenvalue smaller than about eps ‖W‖ can change its sign, as in any dense matrix.
+    As in any dense matrix, rounding can make an eigenvalue positive if its absolute value is below about eps ‖W‖, where
+    eps is the machine epsilon.
 
     >>> NegExp()(torch.zeros(2, 2))
     tensor([[-1., -0.],
@@ -95,7 +99,7 @@ class NegExp(MatrixMap):
     def published(self, M: Tensor) -> Tensor:
         """Return -e^M, the map as published in IAT, which does not symmetrize M.
 
-        It is unstable if an eigenvalue μ of M has cos(Im μ) < 0.
+        The result is unstable if an eigenvalue μ of M has cos(Im μ) < 0.
         """
         return -torch.linalg.matrix_exp(M)
 
@@ -121,7 +125,7 @@ class NegSoftplus(MatrixMap):
     def published(self, M: Tensor) -> Tensor:
         """Return the complex matrix -log(I + e^M), the map as published in IAT, which does not symmetrize M.
 
-        It is unstable if an eigenvalue μ of M has |1 + e^μ| < 1.
+        The result is unstable if an eigenvalue μ of M has |1 + e^μ| < 1.
         """
         mu, V = torch.linalg.eig(M)
         return torch.linalg.solve(V, V * -torch.log(1 + mu.exp())[..., None, :], left=False)
@@ -140,8 +144,8 @@ def _softplus_difference(x: Tensor, y: Tensor) -> Tensor:
 class Project(MatrixMap):
     """The map W = (M - Mᵀ)/2 + S', where S' is the symmetric part of M with eigenvalues clipped to at most -margin.
 
-    Of all matrices whose symmetric part has no eigenvalue above -margin, W is nearest to M in the Frobenius norm. Its
-    eigenvalues have Re λ ≤ -margin. The map is stable for a margin > 0; with margin 0, an eigenvalue can be on the
+    Of all matrices whose symmetric part has no eigenvalue above -margin, W is nearest to M in the Frobenius norm. The
+    eigenvalues of W have Re λ ≤ -margin. The map is stable for a margin > 0; with margin 0, an eigenvalue can be on the
     imaginary axis.
 
     >>> Project()(torch.tensor([[1.0, 2.0], [-2.0, -3.0]]))

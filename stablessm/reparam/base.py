@@ -30,8 +30,8 @@ class Reparameterization(ABC):
     Every method takes a real tensor of any shape and returns a tensor of the same shape and dtype. Your own map sets
     ``name`` and ``time`` and implements ``__call__`` and ``inverse``. All other methods have defaults, which a map
     overrides if it has a closed form (``derivative``, ``distance``, ``gradient_scale``, ``is_stable``, ``range``,
-    ``_modulus`` together with ``modulus_tolerance``, ``_boundary_distance``). If the map is a frozen dataclass, its
-    options are printed, compared and copied.
+    ``_modulus`` together with ``modulus_tolerance``, ``_boundary_distance``). A map that is a frozen dataclass prints
+    its options, and two such maps are equal if their options are equal.
 
     >>> class Calm(Reparameterization):
     ...     name, time = "calm", "continuous"
@@ -83,7 +83,10 @@ class Reparameterization(ABC):
 
     @property
     def note(self) -> str:
-        """Return a note for users, for example that a numerical search determined the stability; it may be empty."""
+        """Return a note for users, or an empty text.
+
+        A note says, for example, that the stability comes from a numerical search.
+        """
         return "" if self._states_stability else _SEARCHED
 
     @property
@@ -100,7 +103,10 @@ class Reparameterization(ABC):
 
     @takes_tensor
     def distance(self, w: Tensor) -> Tensor:
-        """Return the distance of λ from the stability boundary: -λ in continuous time, 1 - |λ| in discrete time."""
+        """Return the distance of λ = f(w) from the stability boundary.
+
+        The distance is -λ in continuous time and 1 - |λ| in discrete time.
+        """
         return -self(w) if self.time == "continuous" else 1 - self(w).abs()
 
     @takes_tensor
@@ -109,7 +115,7 @@ class Reparameterization(ABC):
 
         Where λ is stable, the gradient of a loss with respect to w is at most G(w) times a constant that does not
         depend on the map. In continuous time G is |f'| / f² (StableSSM eq. 12). In discrete time it is
-        |f'| / (1 - |f|)², because the sum in StableSSM eq. 91 is over k|λ|^(k-1).
+        |f'| / (1 - |f|)², because the terms of the sum in StableSSM eq. 91 are k|λ|^(k-1).
         """
         slope = self.derivative(w).abs()
         return torch.where(slope == 0, 0.0, slope / self.distance(w) ** 2)
@@ -118,7 +124,8 @@ class Reparameterization(ABC):
     def gradient_scale_published(self, w: Tensor) -> Tensor:
         """Return the gradient scale as printed in StableSSM, which is |f'| / (1 - f)² in discrete time (eq. 93).
 
-        This is too small for λ < 0; :meth:`gradient_scale` is correct. In continuous time both are equal.
+        In discrete time the printed scale is too small for λ < 0, and :meth:`gradient_scale` is correct. In continuous
+        time the two scales are equal.
         """
         ours = self.gradient_scale(w)
         if self.time == "continuous":
@@ -135,9 +142,11 @@ class Reparameterization(ABC):
         - λ is stable at about 400 weights in ``search_interval``, and does not touch the stability boundary between
           them,
         - λ is not unstable at 800 weights from the ends of this interval to ±1e6, at logarithmic distances,
-        - and the modulus at β = 1 does not increase up to the ends of the interval.
+        - and the stability modulus at β = 1 is not much larger near an end of the interval than in the middle half of
+          the interval.
 
-        A map whose stability is proven states it: ``is_stable: ClassVar[bool] = True``.
+        If the stability of a map is proven, the class of the map replaces the search by ``is_stable: ClassVar[bool] =
+        True``.
         """
         low, high = self.search_interval
         if bool((self.distance(modulus.grid(low, high)) <= 0).any()):
@@ -153,7 +162,8 @@ class Reparameterization(ABC):
     def modulus_tolerance(self) -> float:
         """Return the relative tolerance of ``stability_modulus``; 0 for a closed form.
 
-        The modulus that a search finds has this tolerance for β ≥ 1e-8, among the weights in ``search_interval``.
+        A modulus that comes from a search has this tolerance for β ≥ 1e-8. The search considers only weights in
+        ``search_interval``.
         """
         return modulus.TOLERANCE
 
@@ -200,21 +210,22 @@ class Reparameterization(ABC):
         See StableSSM, remark B.1. ``distance`` is a distance of eigenvalues; ``boundary_distance`` is a distance of
         weights, which training and rounding change.
 
-        The result is 0 if f(w) itself is not strictly stable, and infinite if the map defines ``is_stable`` as True
-        itself. Otherwise it is computed in closed form or found by a search, which ends at weights of ±1e6.
+        The result is 0 if f(w) itself is not strictly stable. It is infinite if the class of the map sets ``is_stable``
+        to True. Otherwise the distance is computed in closed form or by a search, which ends at weights of ±1e6.
         """
         proven = self._states_stability and self.is_stable
         return torch.full_like(w, math.inf) if proven else self._boundary_distance(w)
 
     @torch.no_grad()
     def _boundary_distance(self, w: Tensor) -> Tensor:
-        """Compute ``boundary_distance`` for an unstable map; the default searches weights between -1e6 and 1e6.
+        """Compute ``boundary_distance`` for a map that is not known to be stable; the default searches weights from
+        -1e6 to 1e6.
 
-        The map is evaluated at about 1200 points, and at points around each weight. Bisection finds the ends of the
-        intervals of unstable weights between them. Local minima of the distance to the boundary are followed, to find
-        points at which λ only touches the boundary. If the map jumps, an interval of unstable weights is found if it is
-        wider than a tenth of its distance from the weight. Nothing is known beyond ±1e6, so that the result is at most
-        the distance to there.
+        The search evaluates the map at about 1200 points, and at points around each weight. Between neighboring points
+        of which only one is unstable, bisection finds the end of the interval of unstable weights. At each local
+        minimum of the distance between λ and the stability boundary, the search checks whether λ touches the boundary.
+        If the map jumps, the search finds each interval of unstable weights that is wider than a tenth of its distance
+        from w. The result is at most the distance from w to the ends of the search, -1e6 and 1e6.
         """
         interval = self.search_interval
         points = torch.cat([modulus.grid(*interval), modulus.far_grid(*interval)])

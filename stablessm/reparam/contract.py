@@ -1,4 +1,4 @@
-"""Checks the properties that every map must have; run it on your own map before you train with the map."""
+"""Check of the properties that every map must have; call :func:`check` on your own map before you train with it."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ def check(map: Reparameterization, *, dtype: torch.dtype = torch.float64) -> Non
 
     These properties are checked, in this order:
 
-    - ``range``: f(w) lies in ``map.range``, and is stable if the map says so.
+    - ``range``: f(w) lies in ``map.range`` and, if ``map.is_stable``, is a stable eigenvalue.
     - ``round trip``: f(inverse(λ)) = λ.
     - ``distance`` is -λ, or 1 - |λ| in discrete time.
     - ``derivative`` equals the derivative by autograd.
     - ``gradient``: the gradient is never NaN, however large the weight.
     - ``gradient scale`` is |f'|/distance².
     - ``modulus at zero``: the stability modulus g(0) is 0.
-    - ``modulus finite``: it is finite exactly if the map is stable.
-    - ``modulus monotone``: it does not decrease in β.
+    - ``modulus finite``: the stability modulus is finite if and only if the map is stable.
+    - ``modulus monotone``: the stability modulus does not decrease in β.
     - ``modulus dominates``: no sampled change of a weight changes the memory by more than the modulus.
 
     >>> from stablessm.reparam import get

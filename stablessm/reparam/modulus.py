@@ -26,7 +26,10 @@ _STARTS, _ROUNDS, _SHRINK = 8, 40, 0.5
 
 
 def exp_modulus(rate: float) -> float:
-    """Return e^rate - 1, or infinity if e^rate overflows: the stability modulus of an exponential map.
+    """Return e^rate - 1, or infinity if e^rate overflows.
+
+    This is the stability modulus g(β) of a map for which the logarithm of the distance to the stability boundary has
+    the Lipschitz constant ``rate`` / β.
 
     >>> exp_modulus(1000.0)
     inf
@@ -53,12 +56,12 @@ def relative_change(map: Reparameterization, w: Tensor, w_tilde: Tensor) -> Tens
     The stability modulus is the supremum of this number. The two tensors of weights are broadcast.
 
     In continuous time, and in discrete time for eigenvalues of the same sign, the change is |d(w)/d(w̃) - 1|, where d
-    is the distance to the stability boundary. In discrete time it equals the sum (1 - |λ|) Σ_k |λ̃^k - λ^k|. For
-    eigenvalues of opposite signs, this sum is (1 - |λ|) (|λ| + |λ̃|) / ((1 - max) (1 + min)), with the maximum and the
-    minimum of |λ| and |λ̃|.
+    is the distance to the stability boundary. In discrete time the change is the sum (1 - |λ|) Σ_k |λ̃^k - λ^k|, with
+    the eigenvalues λ of w and λ̃ of w̃. For eigenvalues of opposite signs, this sum is
+    (1 - |λ|) (|λ| + |λ̃|) / ((1 - max) (1 + min)), with the maximum and the minimum of |λ| and |λ̃|.
 
-    The change is infinite where only w̃ is unstable. It is 0 where w is unstable, because definition 3.2 of StableSSM
-    changes the weights of stable models.
+    The change is infinite where only w̃ is unstable. The change is set to 0 where w is unstable, because definition 3.2
+    of StableSSM considers only changes of stable models.
     """
     lam, lam_tilde = map(w), map(w_tilde)
     d, d_tilde = map.distance(w), map.distance(w_tilde)
@@ -94,10 +97,11 @@ def close_grid(w: Tensor, low: float, high: float) -> Tensor:
 
 
 def touching(map: Reparameterization, interval: tuple[float, float], *, beyond: bool = False) -> Tensor:
-    """Find weights between grid points at which λ only touches the stability boundary, as λ = -w² does at w = 0.
+    """Return weights at which λ touches the stability boundary without crossing it, as λ = -w² does at w = 0.
 
-    Each local minimum of the distance to the boundary on the grid is located by ternary search. A distance counts as
-    zero if it is negligible compared with the median distance on the grid. ``beyond`` adds the points of ``far_grid``.
+    The distance to the boundary is evaluated on a grid, and a ternary search refines each local minimum. A distance
+    counts as zero if it is negligible compared with the median distance on the grid. If ``beyond``, the grid also
+    contains the points of :func:`far_grid`, outside of the interval.
     """
     points = grid(*interval)
     zero = _TOUCH * map.distance(points).median()
@@ -134,8 +138,8 @@ def grows(map: Reparameterization, interval: tuple[float, float]) -> bool:
 def search(map: Reparameterization, beta: float, interval: tuple[float, float]) -> float:
     """Find the supremum of ``relative_change`` over all weights in the interval with |w̃ - w| ≤ β.
 
-    The search evaluates a grid and refines it around the pairs with the largest change. The result is a lower bound of
-    the supremum.
+    The search evaluates the pairs (w, w̃) of a grid, and refines the grid around the pairs with the largest change. The
+    result is a lower bound of the supremum.
 
     >>> from stablessm.reparam import get
     >>> round(search(get("exp"), 1.0, (-5.0, 5.0)), 6)                  # e - 1

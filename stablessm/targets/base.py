@@ -47,8 +47,8 @@ class Target(ABC):
     def memory(self, times: ArrayLike, bound: float = 1.0) -> Tensor:
         """Return the exact memory function M(t) at the given times, as a float64 tensor (len(times),).
 
-        M(t) = sup over |x|₂ ≤ bound of |d/dt H_t(u^x)| / bound (IAT eq. 6), where the input u^x is 0 before time 0 and
-        the constant vector x from time 0 on.
+        M(t) = sup over |x|₂ ≤ bound of |d/dt H_t(u^x)| / bound (IAT eq. 6). H_t(u^x) is the output at time t for the
+        input u^x, which is 0 before time 0 and the constant vector x from time 0 on.
 
         The derivative is the difference quotient of the sampled output, (y[k] - y[k-1]) / dt, as in
         :func:`stablessm.memory_function`. A target without ``has_memory`` raises an ArgumentError.

@@ -39,8 +39,10 @@ class Kernel(ABC):
     @property
     @abstractmethod
     def l1_norm(self) -> float:
-        """The integral ∫_0^∞ |ρ(t)| dt, which may be infinite. It is the largest output for inputs of size at most 1
-        (IAT appendix A.1).
+        """The integral ∫_0^∞ |ρ(t)| dt, which may be infinite.
+
+        The integral equals the largest output of the convolution with ρ for inputs of size at most 1 (IAT appendix
+        A.1).
         """
 
 

@@ -23,7 +23,7 @@ from stablessm.targets.kernels import Kernel, Rho
 class LinearFunctional(Target):
     """A linear target, the convolution of the input with a kernel ρ: y[k] = dt Σ_{j ≤ k} ρ(j dt) x[k-j].
 
-    It samples H_t(x) = ∫_0^∞ ρ(s) x(t-s) ds (IAT eq. 3).
+    This sum approximates the functional H_t(x) = ∫_0^∞ ρ(s) x(t-s) ds (IAT eq. 3) at times t = k dt.
 
     Args:
         kernel: the kernel ρ: ``exponential``, ``polynomial``, ``polynomial_released``, ``shift``, ``two_part``,

@@ -28,10 +28,10 @@ class LotkaVolterra(Target):
     constant during a step.
 
     Unlike the other targets, the system does not start at rest: a zero input gives a nonzero output, and a delayed
-    input does not simply delay the output. The map is causal, and for a finite time H(x) - H(0) is continuous, bounded
-    and regular (very short pulses hardly change it). Nothing keeps z positive: an input that drives z₂ far below 0
-    makes z₁ explode. The memory function has no closed form. If the system starts at rest, z(0) = (c/d, a/b), the map
-    is time-homogeneous.
+    input does not simply delay the output. The map is causal. Over a finite time, the change of the output by an input
+    is a continuous, bounded and regular function of the input (regular: very short pulses hardly change the output).
+    Nothing keeps z positive: an input that drives z₂ far below 0 makes z₁ explode. The memory function has no closed
+    form. If the system starts at rest, z(0) = (c/d, a/b), the map is time-homogeneous.
 
     >>> target = LotkaVolterra()
     >>> target(torch.zeros(1, 2048, 1)).shape

@@ -27,11 +27,13 @@ class Volterra(Target):
 
     This is a Volterra series (SSM-UA eq. 18, with h_0 = 0) whose kernels have finite rank (SSM-UA eq. 57).
 
-    Term r is a product of n_r convolutions; it belongs to the Volterra kernel of order n_r.
+    Term r is a product of n_r convolutions with kernels of one variable, ρ_{r,1} to ρ_{r,n_r}. All terms of n
+    convolutions together form the Volterra kernel of order n, a function of n variables. The number of these terms is
+    the rank of the kernel.
 
     Args:
-        terms: a list of kernels for each term; a kernel is a name or a function, as in :class:`LinearFunctional`. All
-            terms with n kernels together form the kernel of order n, and their number is its rank.
+        terms: for each term r, the list of its kernels ρ_{r,j}; each is a name or a function, as in
+            :class:`LinearFunctional`.
         dt: time between samples, in any unit.
 
     For a Heaviside input of size x, (ρ * u^x)(t) = x R(t) with R(t) = ∫_0^t ρ. By the product rule, the derivative of
@@ -90,8 +92,10 @@ class Volterra(Target):
         return torch.from_numpy(largest_values(slopes * bound ** np.arange(-1.0, self.order)))
 
     def _slopes(self, steps: int) -> Tensor:
-        """Return coefficients a_n(k dt), (steps, N + 1): for a Heaviside input of height u, the derivative of the
-        output is Σ_n a_n u^n.
+        """Return the coefficients a_n(k dt), n = 0 … N, of the derivative of the output at the steps k, as a tensor
+        (steps, N + 1).
+
+        For an input that is constant at u from step 0 on, this derivative is Σ_n a_n(k dt) u^n.
 
         The differences of products are written as telescoping sums, so that no digits cancel.
         """
