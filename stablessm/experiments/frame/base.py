@@ -212,8 +212,8 @@ def execute(
 
 
 def deviations(experiment: Experiment[Any]) -> str:
-    """Return the section of an experiment's README that says how the experiment differs from the paper. Return an empty
-    string if there is no such section.
+    """Return the section "Differences from the paper" or "Limits" of an experiment's README as plain text. Return an
+    empty string if there is no such section.
 
     The file is ``experiment.readme``, or else the README.md beside the module that defines ``experiment.run``.
 

@@ -39,7 +39,8 @@ def described(
     large: C | None = None,
     jobs: Callable[[C], Mapping[str, Callable[[Run], object]]] | None = None,
 ) -> Experiment[C]:
-    """Return the experiment that the README.md in the folder of ``file`` describes.
+    """Return the experiment that the README.md in the folder of ``file`` describes. ``run``, ``figures``, ``claims``
+    and ``jobs`` become fields of the experiment.
 
     Args:
         file: ``__file__`` of the module that defines the experiment.
@@ -47,7 +48,8 @@ def described(
         reduced: Config of a size that is smaller than ``paper`` but large enough for verdicts.
         paper: Config of the published size.
         large: Config of a larger size, for a GPU.
-        minutes: Minutes that the given sizes take on two cores (``large``: on one GPU), in the order of the arguments.
+        minutes: Minutes that each size takes on two cores (``large``: on one GPU), in the order smoke, reduced, paper,
+            large without the sizes that the experiment does not have.
 
     >>> from stablessm.experiments import catalog
     >>> catalog.get("ia-fig3").claim

@@ -23,7 +23,7 @@ def panel(
 ) -> Panel:
     """Return a panel of the perturbation errors E_m(β) against β. ``found`` has two families with the same widths m:
     the first from random draws, shown as points; the second from gradient ascent, shown as lines. The names of the
-    points end with ``note``.
+    points end with ``note``; ``label`` is the label of the y axis.
     """
 
     drawn, climbed = found
@@ -55,10 +55,10 @@ def of_errors(widths: Sequence[int], radii: Sequence[float], errors: np.ndarray)
 
 
 def improving(family: PerturbationFamily) -> PerturbationFamily:
-    """Return the family without the widest models, if these do not fit better than narrower models. The first model
-    that does not fit better than all narrower models is left out, and so are all wider models.
+    """Return the family up to the width at which the models stop improving. The first model that does not clearly fit
+    better than all narrower models is removed, and all wider models are removed too.
 
-    If a wider model does not fit better, its error is due to its training and says nothing about the width.
+    The reason: if a wider model does not fit better, its error is due to its training and says nothing about the width.
     """
     best, kept = np.inf, {}
     for (width, curve), error in zip(family.curves.items(), family.errors[:, 0], strict=True):
@@ -81,8 +81,9 @@ def evidence(verdicts: Mapping[str, StabilityVerdict]) -> str:
 
 
 def stability(statement: str, paper: str, verdicts: Mapping[str, StabilityVerdict], *, stable: bool = True) -> Claim:
-    """Return a claim about the families of models in ``verdicts``: that all of them approximate their target stably or,
-    with ``stable=False``, that none of them does.
+    """Return a claim about several families of models: all of them approximate their targets stably. With
+    ``stable=False`` the claim is that none of them does. ``verdicts`` maps the name of a family to the verdict on its
+    stability; ``statement`` and ``paper`` are fields of the claim.
     """
     agree = [None if verdict.stable is None else verdict.stable is stable for verdict in verdicts.values()]
     ours = "; ".join(f"{name}: {said(verdict)}" for name, verdict in verdicts.items())

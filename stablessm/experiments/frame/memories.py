@@ -96,10 +96,10 @@ def _short(value: np.ndarray) -> np.ndarray:
 
 
 def planes(rows: np.ndarray) -> np.ndarray:
-    """Encode rows of floats, without loss, as bytes (8, seeds, time) that compress well.
+    """Encode floats (seeds, time) without loss as bytes (8, seeds, time), which compress well.
 
-    The bit pattern of a float is read as a 64-bit integer. The encoding holds the differences of successive integers
-    along a row; its first axis has the eight bytes of a difference, least significant first.
+    The bit pattern of a float is read as a 64-bit integer. The bytes are the differences of successive integers along a
+    row. The first axis has the eight bytes of a difference, least significant first.
 
     >>> rows = np.array([[1.0, 0.5, -np.inf], [3e-300, 0.0, np.pi]])
     >>> np.array_equal(from_planes(planes(rows)), rows)
@@ -171,7 +171,7 @@ def is_power(curve: MemoryCurve) -> bool:
 
 def series(name: str, curve: MemoryCurve, x_scale: Scale = "linear", *, group: str | None = None) -> Series:
     """Return a memory function as a line of a figure. Each point is the maximum over a short interval; values below the
-    rounding level are left out.
+    rounding level are left out. Lines with the same ``group`` have the same color.
     """
     first = 1 if x_scale == "log" else 0
     spacing = np.geomspace if x_scale == "log" else np.linspace
@@ -181,6 +181,8 @@ def series(name: str, curve: MemoryCurve, x_scale: Scale = "linear", *, group: s
 
 
 def panel(title: str, curves: dict[str, MemoryCurve], unit: str, x_scale: Scale = "linear") -> Panel:
-    """Return a panel of memory functions with a logarithmic y axis, on which exponential decay is a straight line."""
+    """Return a panel of memory functions with a logarithmic y axis. ``unit`` is the unit of time on the x axis. If the
+    x axis is linear, exponential decay is a straight line.
+    """
     lines = [series(name, curve, x_scale) for name, curve in curves.items()]
     return Panel(title, f"t [{unit}]", "memory M(t)", lines, x_scale, "log")

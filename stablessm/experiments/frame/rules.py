@@ -61,10 +61,11 @@ def most_seen(kinds: Mapping[Any, int], kind: str = "exponential", *, unclear: s
 
 
 def some(held: Sequence[bool | None]) -> Verdict:
-    """Return ``reproduced`` if every case agrees with the claim, and ``partly`` if at least one case agrees.
+    """Return ``reproduced`` if every case agrees with the claim, ``partly`` if at least one case agrees, and ``not
+    reproduced`` otherwise. ``held`` says for each case whether the case agrees.
 
-    None stands for a case that cannot be decided, which counts as not agreeing. If no case can be decided, the verdict
-    is ``inconclusive``.
+    A case that cannot be decided is None and counts as a case that does not agree. If no case can be decided, the
+    verdict is ``inconclusive``.
 
     >>> some([True, True]), some([True, None]), some([False, None]), some([None, None])
     ('reproduced', 'partly', 'not reproduced', 'inconclusive')
@@ -113,7 +114,7 @@ def ahead(gaps: Sequence[float], margins: Sequence[float]) -> Verdict:
 
 
 def decided(able: bool, verdict: Verdict) -> Verdict:
-    """Return the given verdict if the run can decide the statement, and ``inconclusive`` otherwise.
+    """Return ``verdict`` if the run can decide the statement (``able``), and ``inconclusive`` otherwise.
 
     >>> decided(True, "partly"), decided(False, "partly")
     ('partly', 'inconclusive')
@@ -122,8 +123,8 @@ def decided(able: bool, verdict: Verdict) -> Verdict:
 
 
 def given(condition: bool, verdict: Verdict) -> Verdict:
-    """Return ``verdict`` if a necessary condition holds. Otherwise return the negative verdict: ``not reproduced``, or
-    ``does not hold`` for statements of our own.
+    """Return ``verdict`` if a necessary condition of the statement is true. Otherwise return the negative verdict:
+    ``not reproduced``, or ``does not hold`` for statements of our own.
 
     >>> given(True, "partly"), given(False, "reproduced"), given(False, "holds")
     ('partly', 'not reproduced', 'does not hold')

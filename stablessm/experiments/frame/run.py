@@ -33,10 +33,11 @@ _RESUMABLE = "checkpoints of this stage; without the folder it is computed from 
 class Run(Stages):
     """The folder of one experiment at one size, open for writing.
 
-    Every number comes from a *stage*: a function of the config alone, whose arrays are written to ``NAME.npz`` when it
-    ends. A resumed run skips the stages that are complete and continues an interrupted loop from its last checkpoint,
-    with the same bits. ``metrics.jsonl`` has the logged metrics. ``stages.json`` has the seconds and the machine of
-    each stage, because a run may be started on one machine and resumed on another.
+    Every number comes from a *stage*: a computation that depends only on the config, and whose resulting arrays are
+    written to ``NAME.npz``. A resumed run skips complete stages, and continues an interrupted loop from its last
+    checkpoint; the results are bitwise the same as without the interruption. ``metrics.jsonl`` has the logged metrics.
+    ``stages.json`` has the seconds and the machine of each stage, because a run may be started on one machine and
+    resumed on another.
 
     Several processes, called jobs, may compute different stages of one folder. A job writes its times and metrics to
     the folder ``jobs/JOB``, and :meth:`gather` merges them into the run.
@@ -148,8 +149,8 @@ class Run(Stages):
         restore: Callable[[Mapping[str, np.ndarray]], None],
     ) -> Iterator[int]:
         """Yield the numbers of the steps of a loop inside a stage, up to ``steps``, and write checkpoints in between. A
-        resumed loop starts at the last checkpoint. ``save`` returns the content of a checkpoint, and ``restore`` takes
-        it.
+        resumed loop starts at the last checkpoint. ``save`` returns the arrays to write to a checkpoint; ``restore``
+        gets the arrays of the last checkpoint when the loop is resumed.
 
         >>> import tempfile
         >>> total = np.zeros(1)
@@ -190,7 +191,9 @@ class Run(Stages):
         loop.run(progress=self.progress, name=name)
 
     def checkpoints(self, name: str) -> Checkpoints:
-        """Return an object that writes the checkpoints of a stage, and reads the last one after an interruption."""
+        """Return an object that writes the checkpoints of a stage, and that reads the last checkpoint after an
+        interruption.
+        """
         return Checkpoints(self.folder / f"{name}{_CHECKPOINT}", {"stage": name, **flat(self.config)})
 
     def cadence(self) -> Cadence:
@@ -198,7 +201,9 @@ class Run(Stages):
         return Cadence(seconds=CHECKPOINT_SECONDS)
 
     def _once(self, name: str, compute: Callable[[], Callable[[Path], None]]) -> None:
-        """Compute a stage unless it is complete, and write it together with its computing time and machine."""
+        """Compute and write a stage unless it is complete; also record its computing time and machine. ``compute``
+        returns a function that writes the result to a path.
+        """
         if name not in self:
             started, outside, self._elsewhere = time.perf_counter(), self._elsewhere, 0.0
             self._forget(name)
@@ -275,8 +280,8 @@ def _said(path: Path) -> list[dict[str, Any]]:
 
 
 def _step(said: Mapping[str, Any]) -> float:
-    """Return the step of an entry of ``metrics.jsonl``. The last entry of a stage has no step; infinity is returned for
-    it.
+    """Return the step of an entry of ``metrics.jsonl``. For the last entry of a stage, which has no step, return
+    infinity.
     """
     return record.number(said.get("step", math.inf))
 

@@ -33,8 +33,9 @@ def changed(config: C, changes: Mapping[str, str]) -> C:
 
 
 def _with(config: Any, changes: Sequence[tuple[list[str], str, str]]) -> Any:
-    """Return a copy of the config with all changes. The changes are made at once because the valid range of one field
-    may depend on another field.
+    """Return a copy of the config with all changes. Each change is a tuple: the parts of the setting's name between
+    dots, the whole name (for error messages), and the new value as text. All changes are made at once, because the
+    valid range of one field may depend on another field.
     """
     known = [field.name for field in fields(config)]
     old = getattr(config, "_old_names", ())
@@ -55,7 +56,7 @@ def _with(config: Any, changes: Sequence[tuple[list[str], str, str]]) -> Any:
 
 
 def _read(kind: Any, name: str, text: str) -> Any:
-    """Convert a text to the type of a field."""
+    """Convert the text of a setting to the type ``kind``. ``name`` is the name of the setting, for error messages."""
     kinds = get_args(kind) if get_origin(kind) in (Union, types.UnionType) else (kind,)
     for one in kinds:
         if get_origin(one) is tuple and get_args(one)[1:] == (...,):

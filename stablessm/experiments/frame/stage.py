@@ -1,5 +1,5 @@
-"""Declares the stages of an experiment. Stages of one kind are computed by one function of the config and of a key, and
-a format string gives their names.
+"""Declares the stages of an experiment. All stages of one kind are computed by the same function, each with a key of
+its own. A format string turns the key into the name of the stage.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ class Stage(Generic[P, T]):
     instance with a key reads the result of the stage with this key.
 
     Args:
-        compute: ``compute(config, run, *key)`` returns the result of a stage, which is then stored.
+        compute: ``compute(config, run, *key)`` returns the result of a stage, which is then stored. ``name`` and
+            ``over`` are as in :func:`stage`.
         write: ``write(run, name, compute)`` computes and stores a stage unless it is complete; for example
             :meth:`Run.stage`.
         read: ``read(stages, name)`` returns the stored result of a stage.
@@ -46,21 +47,21 @@ class Stage(Generic[P, T]):
         update_wrapper(self, compute)
 
     def __call__(self, stages: Stages, *key: P.args, **named: P.kwargs) -> T:
-        """Return the result of the stage with these keys."""
+        """Return the stored result of the stage with this key."""
         return self._read(stages, self.name(*key))
 
     def name(self, *key: Any) -> str:
-        """Return the name of the stage with these keys; its file has the same name."""
+        """Return the name of the stage with this key. The file of the stage has the same name."""
         if callable(self._name):
             return self._name(*key)
         return self._name.format(**dict(zip(self._parameters, key, strict=True)))
 
     def compute(self, config: Any, run: Run, *key: P.args, **named: P.kwargs) -> None:
-        """Compute the stage with these keys and write its result, unless it is complete."""
+        """Compute the stage with this key and write its result, unless the stage is complete."""
         self._write(run, self.name(*key), lambda: self._compute(config, run, *key, **named))
 
     def keys(self, config: Any) -> list[Any]:
-        """Return the keys of all stages of this kind; a kind with a single stage has the key ``()``."""
+        """Return the keys of all stages of this kind. If there is a single stage, its key is ``()``."""
         return [()] if self._over is None else list(self._over(config))
 
     def all(self, config: Any, stages: Stages) -> dict[Any, T]:

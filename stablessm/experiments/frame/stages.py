@@ -41,8 +41,8 @@ K = TypeVar("K", bound=Kept)
 
 @final
 class Arrays(Mapping[str, np.ndarray]):
-    """A mapping from names to the arrays of one stage. The set ``read`` collects the names of the arrays that were
-    read.
+    """A mapping from names to the arrays of one stage. Whenever an array is read, its name is added to the set
+    ``read``.
     """
 
     def __init__(self, arrays: Mapping[str, np.ndarray], stage: str, command: str, read: set[str]) -> None:
@@ -120,8 +120,8 @@ class Stages:
         return record.inside(own, self.folder)
 
     def pack(self) -> None:
-        """Write the arrays that figures and claims have read to ``stages.npz``. Arrays that are already in this file
-        are kept.
+        """Store in the file ``stages.npz`` all arrays that figures and claims have read. Arrays that are already in
+        this file are kept.
         """
         parts: dict[str, tuple[Mapping[str, Any], Mapping[str, np.ndarray]]] = {}
         for name in sorted({*self._packed, *self._read}):
@@ -137,8 +137,8 @@ class Stages:
 
     @cached_property
     def _digests(self) -> dict[str, str | None]:
-        """Return a dict from the name of a stage to the recorded SHA-256 checksum of its file, for the files that have
-        not been checked yet.
+        """Return a dict from the name of each stage to the recorded SHA-256 checksum of its file. :meth:`path` checks a
+        file once and then removes its entry.
         """
         places = (self.folder, *sorted((self.folder / JOBS).glob("*/")))
         noted = [(name, fact) for place in places for name, fact in facts_of(place)["stages"].items()]
@@ -153,8 +153,8 @@ class Stages:
 
 
 def facts_of(folder: Path) -> dict[str, Any]:
-    """Return the machines and the time of each stage, as a run folder records them. If the file is damaged, warn and
-    return an empty dict.
+    """Return the times and machines of the stages that a run folder records, in the format of :meth:`Run.facts`. If the
+    file with this record is damaged, warn and return a dict without machines and stages.
     """
 
     def whole(found: dict[str, Any]) -> dict[str, Any]:

@@ -111,8 +111,8 @@ def train(
     """Train several models of one class together, as one stage of a run. All parameters are trained. The models may
     differ in their initial weights and in their width.
 
-    Models narrower than the widest model are padded with units whose weights are all zero. The gradients of these
-    weights are zero, so the weights stay zero.
+    Models narrower than the widest model are padded with zero weights to the size of the widest model. The gradients of
+    the added weights are zero, so the added weights stay zero.
 
     Args:
         name: Name of the stage.
@@ -163,8 +163,8 @@ def restored(models: Sequence[M], arrays: Mapping[str, np.ndarray]) -> list[M]:
 
 
 def noise(seed: int, index: int, *shape: int, dtype: torch.dtype = torch.float64) -> Tensor:
-    """Return a tensor of white noise of the given shape. It depends only on ``seed`` and ``index``, so a loop that is
-    resumed needs no saved random state.
+    """Return a tensor of white noise of the given shape. The noise depends only on ``seed`` and ``index``, so that a
+    resumed loop needs no saved random state.
 
     >>> torch.equal(noise(0, 3, 2, 5), noise(0, 3, 2, 5)), torch.equal(noise(0, 3, 5), noise(0, 4, 5))
     (True, False)
@@ -175,8 +175,8 @@ def noise(seed: int, index: int, *shape: int, dtype: torch.dtype = torch.float64
 
 
 def noisy(target: Callable[[Tensor], Tensor], training: Training, length: int, seed: int = 0) -> Callable[[int], Batch]:
-    """Return a function that maps the index of a batch to a pair: white noise, and the output of the target for this
-    noise.
+    """Return a function that maps the index of a batch to a pair: sequences of white noise with ``length`` steps, and
+    the outputs of the target for these sequences.
     """
 
     def batch(index: int) -> Batch:
@@ -187,7 +187,7 @@ def noisy(target: Callable[[Tensor], Tensor], training: Training, length: int, s
 
 
 def sliced(training: Training, *tensors: Tensor) -> Callable[[int], Batch]:
-    """Return a function that maps the index of a batch to the rows of each tensor that belong to this batch."""
+    """Return a function that maps the index of a batch to the rows of the given tensors that belong to this batch."""
     return lambda index: tuple(tensor[index * training.batch : (index + 1) * training.batch] for tensor in tensors)
 
 

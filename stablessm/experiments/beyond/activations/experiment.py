@@ -38,10 +38,11 @@ class ActivationConfig:
 
 
 def shifted(ensemble: str, width: int, margin: float) -> Tensor:
-    """Return a random matrix G - s I, where G is Gaussian and the shift s depends on ``ensemble``.
+    """Return a random matrix G - s I, where G is Gaussian, I is the identity matrix, and the number s depends on
+    ``ensemble``.
 
-    For ``dissipative``, the largest eigenvalue of the symmetric part of G - s I is -margin. Otherwise the largest real
-    part of the eigenvalues of G - s I is -margin, or +margin for ``unstable``.
+    ``dissipative``: the largest eigenvalue of the symmetric part of G - s I is -margin. ``Hurwitz``: the largest real
+    part of the eigenvalues of G - s I is -margin. ``unstable``: this largest real part is +margin.
     """
     G = torch.randn(width, width, dtype=torch.float64) * width**-0.5
     largest = torch.linalg.eigvalsh((G + G.mT) / 2) if ensemble == "dissipative" else torch.linalg.eigvals(G).real
@@ -50,8 +51,9 @@ def shifted(ensemble: str, width: int, margin: float) -> Tensor:
 
 
 def build(config: ActivationConfig, activation: str, ensemble: str) -> ContinuousRNN:
-    """Return a random RNN, whose recurrent matrix is of the kind ``ensemble``. The weights depend only on the state of
-    torch's random generator: RNNs with different activations, built from the same state, get the same weights.
+    """Return a random RNN. Its recurrent matrix is drawn by :func:`shifted` for this ``ensemble``. The weights do not
+    depend on the activation: for the same ``ensemble``, calls with the same state of torch's random generator return
+    RNNs with the same weights.
     """
     W = shifted(ensemble, config.width, config.margin)
     layer = ContinuousRNN(1, config.width, 1, activation=activation, dt=config.dt).double()
@@ -92,8 +94,8 @@ def figures(config: ActivationConfig, stages: Stages) -> Figures:
 
 
 def claims(config: ActivationConfig, stages: Stages) -> Claims:
-    """Yield claims with their verdicts: the memory of tanh and ReLU RNNs decays exponentially, the memory of sigmoid
-    RNNs decays like a power law, and only the memory of ReLU RNNs can explode.
+    """Yield claims with their verdicts. Stable RNNs forget exponentially with each of the four activations (hardtanh,
+    tanh, ReLU and sigmoid). Among unstable RNNs, only the memory of RNNs with ReLU explodes.
     """
     found = curves.all(config, stages)
     n = len(STABLE) * config.seeds

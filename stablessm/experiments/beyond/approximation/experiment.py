@@ -2,8 +2,8 @@
 attention, gated recurrences or linear recurrences. All networks have about the same number of parameters and training
 steps.
 
-In the functions below, ``kind`` is the name of a target, and ``found`` holds the results of :func:`measured` for each
-pair (mixer, target).
+In the functions below, ``kind`` is the name of a target, and ``found`` maps each pair (mixer, target) to the results of
+:func:`measured`.
 """
 
 from __future__ import annotations
@@ -101,8 +101,9 @@ def error(config: ApproximationConfig, model: nn.Module, kind: str, length: int)
 
 @stage("rate-{mixer}", over=lambda config: MIXERS)
 def chosen(config: ApproximationConfig, run: Run, mixer: str) -> Mapping[str, np.ndarray]:
-    """Train a network with this mixer at each learning rate, with seed 0. Return the ``errors``, one per learning rate,
-    the ``best`` learning rate, and the number of ``parameters`` of a network.
+    """Choose the learning rate for networks with this mixer: train one network per learning rate on the target
+    ``CHOOSING``, with seed 0. Return the errors of these networks (``errors``), the learning rate with the smallest
+    error (``best``), and the number of parameters of each network (``parameters``).
     """
     models = [trained(config, mixer, CHOOSING, rate, 0) for rate in config.rates]
     errors = np.array([error(config, model, CHOOSING, config.length) for model in models])
@@ -157,8 +158,8 @@ def curves(found: Tables, mixers: Iterable[str], kinds: Iterable[str] = tuple(TA
 
 
 def middle(found: Tables, kind: str, key: str = "error") -> dict[str, float]:
-    """Return a dict from each mixer to its relative error on a target, the median over the seeds. ``key`` selects the
-    errors on inputs of the training length or on longer inputs.
+    """Return a dict from each mixer to its median relative error on a target over the seeds. ``key`` selects the errors
+    on inputs of the training length (``error``) or on longer inputs (``longer``).
     """
     return {mixer: float(np.median(found[mixer, kind][key])) for mixer in MIXERS}
 

@@ -52,7 +52,9 @@ class ArchitectureConfig:
 
 
 def build(name: str, horizon: int) -> nn.Module:
-    """Return a model of the named architecture with random weights."""
+    """Return a model of the named architecture with random weights. If the architecture has a table of positions, the
+    table is long enough for a measurement over ``horizon`` tokens.
+    """
     if name in ("LSTM", "GRU"):
         return getattr(nn, name)(WIDTH, WIDTH, LAYERS, batch_first=True)
     transformers = require("transformers", "ext-architectures")
@@ -76,8 +78,8 @@ def _data() -> Path:
 
 @stage("trained")
 def is_there(config: ArchitectureConfig, run: Run) -> dict[str, list[bool]]:
-    """Return whether the trained Llama model is in the folder that the environment variable ``STABLESSM_DATA``
-    names.
+    """Return ``{"there": [True]}`` if the trained Llama model is in the folder that the environment variable
+    ``STABLESSM_DATA`` names, and ``{"there": [False]}`` otherwise.
     """
     return {"there": [(_data() / "config.json").exists()]}
 
@@ -177,8 +179,8 @@ def confirmed(curves: list[MemoryCurve]) -> rules.Verdict:
 
 
 def slopes(curves: list[MemoryCurve]) -> str:
-    """Return as text how steeply the memory functions fall, as log-log slopes in the second last and in the last octave
-    (doubling) of time. Both numbers are medians over the curves.
+    """Return two numbers as text: the negated log-log slopes of the memory functions in the second last and in the last
+    octave (doubling) of time, as in :func:`.octave_slopes`. Both numbers are medians over the curves.
     """
     earlier, later = np.median([memories.octave_slopes(curve) for curve in curves], axis=0)
     return f"{earlier:.2f} then {later:.2f}"

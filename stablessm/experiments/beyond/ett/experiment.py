@@ -90,8 +90,9 @@ class Config:
 
 @cache
 def windows(config: Config) -> tuple[Tensor, Tensor, Tensor]:
-    """Return three arrays: the standardized series of T hours, (T, 7); for each hour the following H hours, (T - H, H,
-    7), where H is the forecast horizon; and for each of these following hours the value one day earlier, (T - H, H, 7).
+    """Return three tensors. The first is the standardized series of T hours, (T, 7). The second has, for each hour, the
+    values of the following H hours, (T - H, H, 7); H is the forecast horizon. The third has, for each of these
+    following hours, the last known value at the same hour of the day, (T - H, H, 7).
     """
     raw = hourly(config.data, sum(config.parts))
     first = raw[: config.parts[0]]
@@ -104,8 +105,8 @@ def windows(config: Config) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def part(config: Config, number: int) -> slice:
-    """Return the range of hours at which the forecasts of a split start. The split ``number`` is 0 (training), 1
-    (validation) or 2 (test). The first week of the training split is left out.
+    """Return the range of the hours at which the forecasts of a split start. ``number`` selects the split: 0 is
+    training, 1 is validation, and 2 is test. The range omits the first week of the training split.
     """
     start = sum(config.parts[:number])
     return slice(start if number else 7 * DAY, start + config.parts[number] - config.horizon)
@@ -130,16 +131,16 @@ def states(config: Config) -> tuple[LinearRNNMLP, Tensor]:
 
 
 def correction(config: Config) -> Tensor:
-    """Return what the readouts are trained to predict, (T - H, 7 H): the values of the next H hours minus the values of
-    the same hours one day earlier.
+    """Return the training targets of the readouts, (T - H, 7 H). A target is a correction: the values of the next H
+    hours minus the values of the same hours one day earlier.
     """
     _, ahead, before = windows(config)
     return (ahead - before).flatten(1)
 
 
 def trained(config: Config, run: Run, epochs: int) -> list[PointwiseMLP]:
-    """Train one MLP per seed, and return the MLPs. From the states of the recurrence, an MLP predicts the next hours
-    minus the same hours one day earlier.
+    """Train one MLP per seed for this number of epochs, and return the MLPs. The input of an MLP is a state of the
+    recurrence; its target is the correction that :func:`correction` returns.
     """
     model, features = states(config)
     chosen = part(config, 0)
@@ -161,9 +162,8 @@ def loss(mlp: PointwiseMLP, features: Tensor, y: Tensor) -> Tensor:
 
 
 def corrected_by_mlp(config: Config, run: Run) -> dict[str, Tensor]:
-    """Return the corrections (T - H, 7 H) that the MLPs predict, as a dict with one entry per number of training
-    epochs. A correction is the next H hours minus the same hours one day earlier. The predictions of all MLPs are
-    averaged.
+    """Return a dict from each number of training epochs (as text) to the corrections (T - H, 7 H) that MLPs predict
+    after this training. The predictions are means over the seeds. :func:`correction` explains what a correction is.
     """
     found, features = {}, states(config)[1].float()
     for epochs in config.epochs:
@@ -174,8 +174,8 @@ def corrected_by_mlp(config: Config, run: Run) -> dict[str, Tensor]:
 
 
 def corrected_linearly(config: Config) -> dict[str, Tensor]:
-    """Return the corrections (T - H, 7 H) that linear readouts predict, as a dict with one entry per ridge parameter. A
-    correction is the next H hours minus the same hours one day earlier.
+    """Return a dict from each ridge parameter (as text) to the corrections (T - H, 7 H) that a linear readout predicts.
+    :func:`correction` explains what a correction is.
     """
     model, features = states(config)
     z = model.mlp.inputs(features)
@@ -186,11 +186,12 @@ def corrected_linearly(config: Config) -> dict[str, Tensor]:
 
 
 def forecast(config: Config, run: Run, way: str) -> tuple[Tensor, str]:
-    """Return the forecasts (T - H, H, 7) of a method, and the setting with the smallest validation error as text.
+    """Return the forecasts (T - H, H, 7) of a method, and, as text, the setting of the method that has the smallest
+    validation error.
 
-    ``way`` is the method: ``last`` repeats the last value, and ``yesterday`` the values of one day earlier; ``mlp`` is
-    the MLP, whose setting is the number of epochs; ``linear`` is the linear readout, whose setting is the ridge
-    parameter. T is the number of hours of the series, and H the forecast horizon.
+    ``way`` is the method. ``last`` repeats the last value, and ``yesterday`` repeats the values of one day earlier;
+    both have no setting. ``mlp`` is the MLP, whose setting is the number of epochs. ``linear`` is the linear readout,
+    whose setting is the ridge parameter.
     """
     x, ahead, before = windows(config)
     if way == "last":
@@ -205,9 +206,9 @@ def forecast(config: Config, run: Run, way: str) -> tuple[Tensor, str]:
 
 @stage("errors-{way}", over=lambda config: WAYS)
 def errors(config: Config, run: Run, way: str) -> Mapping[str, Any]:
-    """Return the mean square and the mean absolute error of a method (``way``, as in :func:`forecast`) on the test
-    split for each number of hours ahead, an example forecast, and the number of epochs or the ridge parameter that
-    :func:`forecast` chose.
+    """Measure a method (``way``, as in :func:`forecast`) on the test split, and return a dict. ``square`` and
+    ``absolute`` are the mean square and the mean absolute error for each number of hours ahead. ``shown`` is an example
+    forecast, and ``true`` has the correct values. ``chosen`` is the setting that :func:`forecast` chose.
     """
     y, chosen = forecast(config, run, way)
     (_, ahead, _), test = windows(config), part(config, 2)

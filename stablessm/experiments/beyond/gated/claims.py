@@ -14,7 +14,9 @@ OURS = "beyond the papers"
 
 
 def claims(training: Stage[Any, Any], config: Any, stages: Stages) -> Claims:
-    """Yield one claim with its verdict for each hypothesis in the README of the experiment, in the same order."""
+    """Yield one claim with its verdict for each hypothesis in the README of the experiment, in the same order.
+    ``training`` gives access to the results of the trainings.
+    """
     stable = [map for map in STABLE if map in config.maps]
     edges: dict[str, dict[str, np.ndarray]] = {}
     tables: dict[str, dict[str, dict[str, np.ndarray]]] = {}
@@ -36,7 +38,7 @@ def claims(training: Stage[Any, Any], config: Any, stages: Stages) -> Claims:
 
 def _table(training: Stage[Any, Any], config: Any, stages: Stages, task: str, map: str) -> dict[str, np.ndarray]:
     """Return the results of the trainings with one map on one task: a dict from the name of a result to an array
-    (rates, seeds).
+    (rates, seeds). The entropy of the targets is an exception: it does not depend on the seed and is an array (rates,).
     """
     found = [training(stages, task, map, rate) for rate in config.rates]
     return {
@@ -45,16 +47,16 @@ def _table(training: Stage[Any, Any], config: Any, stages: Stages, task: str, ma
 
 
 def survived(config: Any, found: dict[str, np.ndarray]) -> np.ndarray:
-    """Return a boolean array (rates, seeds) that marks the trainings that did not fail: they neither diverged nor ended
-    with a loss clearly above the entropy of the targets.
+    """Return a boolean array (rates, seeds): True for each training that did not fail. A training fails if it diverges,
+    or if its final loss is clearly above the entropy of the targets. ``found`` is the result of :func:`_table`.
     """
     return (found["diverged"] < 0) & (found["final"] <= found["entropy"][:, None] + config.worse)
 
 
 def _told(config: Any, edges: dict[str, np.ndarray]) -> str:
-    """Return as text, for each map, the largest learning rate up to which no training of a seed failed: the median and
-    the range over the seeds. ``edges`` maps each map to an array (seeds,): the number of learning rates below the first
-    rate at which the training failed.
+    """Return as text, for each map, the largest surviving learning rate: the median and the range over the seeds. The
+    trainings of a seed survive up to the largest rate before the first failed training. ``edges`` is a dict from the
+    name of a map to an array (seeds,), the number of these surviving rates.
     """
     rates = (0.0, *config.rates)
     parts = []
@@ -95,7 +97,7 @@ def _best(config: Any, stable: list[str], edges: dict[str, dict[str, np.ndarray]
 
 def _losses(config: Any, task: str, stable: list[str], found: dict[str, dict[str, np.ndarray]]) -> Claim:
     """Return a claim with its verdict: each stable map, at its own best learning rate, has about the same test loss as
-    the map with the smallest test loss. ``found`` holds the results of :func:`_table` for each map.
+    the map with the smallest test loss. ``found`` is a dict from the name of a map to the result of :func:`_table`.
     """
     losses = {}
     for map, table in found.items():
@@ -112,9 +114,9 @@ def _losses(config: Any, task: str, stable: list[str], found: dict[str, dict[str
 
 
 def _unstable(config: Any, tables: dict[str, dict[str, dict[str, np.ndarray]]]) -> Claim:
-    """Return a claim with its verdict: if training with the direct map fails, the reason is in most cases that the
-    recurrence has become unstable, which means that its largest eigenvalue λ is positive. ``tables`` holds the results
-    of :func:`_table` for each task and map.
+    """Return a claim with its verdict: in most failed trainings with the direct map, the recurrence has become
+    unstable, which means that its largest eigenvalue λ is positive. ``tables[task][map]`` is the result of
+    :func:`_table`.
     """
     failed = [(row["direct"]["largest"], ~survived(config, row["direct"])) for row in tables.values()]
     count = sum(int(lost.sum()) for _, lost in failed)

@@ -72,7 +72,8 @@ class GatedConfig:
 
 def entropy(task: Task, batch: int, batches: int = 16) -> float:
     """Return the entropy, in nats, of the distribution of the targets that count in the loss. A model that ignores its
-    input cannot have a smaller loss.
+    input cannot have a smaller loss. The distribution is estimated from the first training batches: at most ``batches``
+    batches of ``batch`` sequences.
     """
     given = [task.batch("train", batch, index=i) for i in range(min(batches, task.steps("train", batch)))]
     counted = torch.cat([b.targets.flatten() if b.weights is None else b.targets[b.weights > 0] for b in given])
@@ -85,8 +86,9 @@ def training(config: GatedConfig, run: Run, task: str, map: str, rate: float) ->
     """Train one model per seed with the given task, map and learning rate of the recurrent weights.
 
     Return a dict of arrays (seeds,). ``diverged``: the step at which training diverged, or -1. ``final``: the mean
-    training loss over the last tenth of the steps. ``test``: the loss on the test split. ``largest``: the largest
-    eigenvalue λ of the trained recurrences. The dict also contains the ``entropy`` of the targets, a single number.
+    training loss over the last tenth of the steps. ``test``: the loss on the test split, NaN after divergence.
+    ``largest``: the largest eigenvalue λ of the trained recurrences. The dict also contains the ``entropy`` of the
+    targets, a single number.
     """
     data = config.task(task)
     rows = []

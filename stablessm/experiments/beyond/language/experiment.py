@@ -106,14 +106,16 @@ def _loaded(text: str, level: Level, length: int) -> LanguageModeling:
 
 @stage("{name}", over=lambda config: config.models())
 def one(config: Config, run: Run, name: str) -> dict[str, Any]:
-    """Train a language model with the public training loop; return its losses, its scores, a generated text and its
-    memory function.
+    """Train the language model ``name`` with the public training loop. Return its losses, its scores, a generated text
+    and its memory function.
 
-    The dict has the following entries. ``losses`` (rows, 2): the logged steps and losses. ``SPLIT-carried`` and
-    ``SPLIT-windows``: the fields nats, tokens, words, bytes and lost of ``Perplexity`` on a split, with the state
-    carried from window to window and with a zero state at the start of each window. ``sample``: the generated text.
-    ``memory`` and ``floor``: the memory function and its rounding level. ``compressed``: the bits per byte that a
-    general-purpose compressor needs for the test text.
+    The dict has the following entries. ``losses`` (rows, 2): the logged steps and losses. ``steps`` and ``parameters``:
+    the number of training steps and of parameters. ``diverged``: the step at which training diverged, or -1.
+    ``SPLIT-carried`` and ``SPLIT-windows``: the fields nats, tokens, words, bytes and lost of ``Perplexity`` on a
+    split. For ``carried``, the state is carried from window to window; for ``windows``, the state is zero at the start
+    of each window. ``sample``: the generated text, empty after divergence. ``memory`` and ``floor``: the memory
+    function and its rounding level. ``compressed``: the bits per byte that a general-purpose compressor needs for the
+    test text.
     """
     own = config.models()[name]
     task = own.task()
@@ -143,7 +145,9 @@ def one(config: Config, run: Run, name: str) -> dict[str, Any]:
 
 
 def sampled(own: Trained, model: Any, task: LanguageModeling) -> str:
-    """Return a continuation of the prompt. Each token is sampled at temperature 0.8 from the 40 most likely tokens."""
+    """Return the prompt of the settings ``own`` with a continuation that the model generates. Each token is sampled at
+    temperature 0.8 from the 40 most likely tokens.
+    """
     tokenizer = task.tokenizer
     prompt = tokenizer.encode(own.prompt).tolist()
     begin = torch.tensor([tokenizer.border, *prompt])
@@ -158,8 +162,8 @@ def compressed(task: LanguageModeling) -> float:
 
 
 def scored(found: Mapping[str, np.ndarray], split: str, how: str) -> Perplexity:
-    """Return the perplexity that the run measured on a split. ``how`` says whether the state was carried between
-    windows (``carried``) or not (``windows``).
+    """Return the perplexity on a split from the results ``found`` of :func:`one`. ``how`` is ``carried`` if the state
+    was carried between windows, and ``windows`` if not.
     """
     nats, *counts = found[f"{split}-{how}"].tolist()
     tokens, words, bytes, lost = map(int, counts)
@@ -193,14 +197,15 @@ def claims(config: Config, stages: Stages) -> Claims:
 
 
 def _lost(claim: Claim, step: int) -> Claim:
-    """Return the claim with a negative verdict and a remark that the training diverged at this step."""
+    """Return the claim with a negative verdict, and with a remark that the training diverged at the step ``step``."""
     verdict, why = cast("rules.Verdict", claim.verdict), "The model was measured with its best weights."
     return replace(claim, ours=f"diverged at step {step}", verdict=rules.given(False, verdict), why=why)
 
 
 def fewer_bits(own: Trained, found: Mapping[str, np.ndarray]) -> Claim:
-    """Return a claim with its verdict: the model needs fewer bits per byte than a general-purpose compressor, which is
-    not trained.
+    """Return a claim with its verdict: on the test text, the model needs fewer bits per byte than a general-purpose
+    compressor. The compressor does not know the training text. ``own`` are the settings of the model, ``found`` its
+    results.
     """
     score, needed = scored(found, "test", "carried"), float(found["compressed"])
     return Claim(

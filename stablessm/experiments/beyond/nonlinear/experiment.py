@@ -127,16 +127,17 @@ def errors(config: NonlinearConfig, run: Run, kind: str, map: str) -> Mapping[st
 
 
 def verdict(config: NonlinearConfig, table: np.ndarray) -> bool | None:
-    """Return whether the models with these errors (widths, radii) approximate the target stably. Return None if this is
-    undecided, or if no model approximates the target.
+    """Return whether models of growing width approximate the target stably. ``table`` (widths, radii) has the errors of
+    the models. Return None if the errors cannot decide this question, or if no model approximates the target.
     """
     family = families.improving(families.of_errors(config.widths, config.radii, table))
     return family.verdict().stable if family.errors[:, 0].min() <= config.good else None
 
 
 def tolerated(config: NonlinearConfig, table: np.ndarray) -> float:
-    """Return the largest radius that the widest model tolerates: up to this radius, its error after perturbation is
-    smaller than the error of the narrowest model without perturbation.
+    """Return the largest radius of perturbations that the widest model tolerates: up to this radius, the error of the
+    perturbed widest model is smaller than the error of the narrowest model without perturbation. ``table`` (widths,
+    radii) has the errors.
 
     Between the radii of the settings the errors are interpolated linearly. Return 0 if the widest model tolerates no
     radius, and the largest radius of the settings if it tolerates all of them.

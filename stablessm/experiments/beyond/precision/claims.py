@@ -81,7 +81,8 @@ def kernel_claim(config: rounding.PrecisionConfig, stages: Stages, format: str) 
 
 def size_claim(config: rounding.PrecisionConfig, stages: Stages) -> Claim:
     """Return a claim with its verdict: a rounding error of size β changes the kernel about as much as a random
-    perturbation of size β does, and by at most E(β), the bound on the change by any perturbation of size β.
+    perturbation of size β, and by no more than the theoretical bound on E(β), the largest change by a perturbation of
+    size β.
     """
     ratios, below = {}, []
     for map, time in product(rounding.MAPS, rounding.TIMES):

@@ -73,16 +73,16 @@ def rounded(w: Tensor, format: str) -> Tensor:
 
 
 def model(width: int, horizon: int, map: str, time: Time) -> RealSSM:
-    """Return a float64 model whose kernel is a sum of exponentials, fitted to the polynomial memory of figure 1
-    of IAT.
+    """Return a float64 model with ``width`` states. Its kernel, a sum of exponentials, is fitted to the polynomial
+    memory of figure 1 of IAT over ``horizon`` steps.
     """
     return fitted_layer(TARGETS["polynomial"], width, longest_time("polynomial", width), horizon, map, time)
 
 
 @stage("modes-{time}-{map}", over=lambda config: product(TIMES, MAPS))
 def single_modes(config: PrecisionConfig, run: Run, time: Time, map: str) -> Mapping[str, Tensor]:
-    """Return the time scales of single modes (``scale``) and, for each number format, the relative change of each time
-    scale when the mode's weight is rounded. The change is infinite if the rounded mode is unstable.
+    """Round the weights of single modes. Return the time scales of the modes (``scale``) and, for each number format,
+    the relative change of each time scale by rounding. The change is infinite if the rounded mode is unstable.
     """
     f, scale = reparam.get(map, time), timescales(config.scales, 1.0, config.longest)
     w = f.inverse(-1 / scale if time == "continuous" else torch.exp(-1 / scale))
