@@ -57,7 +57,7 @@ NAMES = tuple(_TABLE)
 
 @constant_result  # torch.compile cannot trace a warning
 def current_name(name: str) -> str:
-    """Return the present name of a backend, given its present or old name; an old name gives a DeprecationWarning.
+    """Return the current name of a backend. If ``name`` is an old name of the backend, issue a DeprecationWarning.
 
     >>> current_name("cpu")
     'cpu'
@@ -96,7 +96,7 @@ def _why_not(name: str) -> str | None:
 def load(name: str) -> Backend:
     """Import a scan backend by name, and return its operators as a :class:`Backend`.
 
-    Old names are accepted, because programs that earlier versions exported contain old names.
+    Old names are accepted too, because programs can contain old names if an earlier version exported the programs.
     """
     return _load(name if name in _TABLE else current_name(name))
 
@@ -108,7 +108,8 @@ def _load(name: str) -> Backend:
 
 
 def resolve(backend: str, device: torch.device) -> str:
-    """Return the name of the backend that will run on ``device``: the requested backend, or the choice of ``auto``.
+    """Return the name of the backend that runs on ``device``: ``backend`` itself or, if ``backend`` is "auto", the
+    default backend of the device.
 
     >>> resolve("reference", torch.device("cpu"))
     'reference'

@@ -38,7 +38,10 @@ def without_autocast(device: str) -> AbstractContextManager[Any]:
 
 
 def check_tensor(name: str, value: object, rank: int | None = None, letters: str = "(batch, time, channel)") -> None:
-    """Raise an error unless a value is a dense tensor with ``rank`` dimensions, whose names are ``letters``."""
+    """Raise an error unless a value is a dense tensor and, if ``rank`` is given, has ``rank`` dimensions.
+
+    The error states the name of the value, ``name``, and the names of the expected dimensions, ``letters``.
+    """
     if not isinstance(value, Tensor):
         raise ArgumentError(name, "a tensor", type(value).__name__)
     if value.layout != torch.strided or value.is_quantized:
@@ -48,8 +51,9 @@ def check_tensor(name: str, value: object, rank: int | None = None, letters: str
 
 
 def check_dtype(name: str, value: Tensor, parameters: Iterable[Tensor | None]) -> None:
-    """Raise an error unless a tensor has the same dtype as the parameters; autocast allows any
-    dtypes except float64.
+    """Raise an error unless a tensor has the dtype of one of the parameters.
+
+    Under autocast, the dtypes of the tensor and the parameters may differ if none of these dtypes is float64.
     """
     dtypes = {parameter.dtype for parameter in parameters if parameter is not None and parameter.is_floating_point()}
     if value.dtype in dtypes or not dtypes:
@@ -64,10 +68,10 @@ def check_dtype(name: str, value: Tensor, parameters: Iterable[Tensor | None]) -
 def check_signal(
     name: str, x: Tensor, letters: Sequence[str], channels: int, like: Tensor, projection: Tensor | None = None
 ) -> None:
-    """Raise an error unless x is a dense real tensor on the device of ``like``, with one dimension per name in
-    ``letters``.
+    """Raise an error unless x is a dense real tensor with ``channels`` channels, on the device of ``like``.
 
-    If the matrix ``projection``, which multiplies x, is given, x must have its dtype.
+    ``letters`` are the names of the dimensions of x; the channels are the last dimension. If ``projection`` (a matrix
+    that multiplies x) is given, x must have the dtype of the matrix.
     """
     check_tensor(name, x, len(letters), f"({', '.join(letters)})")
     if x.shape[-1] != channels:
@@ -79,7 +83,10 @@ def check_signal(
 
 
 def check_state(state: Tensor, shape: tuple[int, ...], like: Tensor, *, complex: bool = False) -> None:
-    """Raise an error unless a state is a dense real or complex tensor of a given shape on the device of ``like``."""
+    """Raise an error unless a state is a dense tensor of the given shape on the device of ``like``.
+
+    The state must be complex if ``complex`` is True, otherwise real.
+    """
     check_tensor("state", state)
     if state.shape != shape:
         raise ArgumentError("state", f"shape {shape}", f"shape {tuple(state.shape)}")
@@ -90,7 +97,7 @@ def check_state(state: Tensor, shape: tuple[int, ...], like: Tensor, *, complex:
 
 
 def check_pair(state: Any) -> tuple[Any, Any]:
-    """Return a state that must be a pair (a tuple of two parts); raise an error if it is not."""
+    """Return the two parts of a state; raise an error unless the state is a tuple or list of two parts."""
     if not isinstance(state, tuple | list) or len(state) != 2:
         raise ArgumentError("state", "the pair that forward or step returned", type(state).__name__)
     return state[0], state[1]
@@ -105,7 +112,7 @@ def check_device(name: str, value: Tensor, like: Tensor) -> None:
 def check_kinds(like: str, **tensors: Tensor | None) -> None:
     """Raise an error unless all tensors are floating point or complex, and on the device of the first tensor.
 
-    ``like`` is the name of the first tensor, which the error states.
+    ``like`` is the name of the first tensor, for the error message. Tensors that are None are skipped.
     """
     device = None
     for name, tensor in tensors.items():
@@ -134,7 +141,7 @@ def check_arguments(decay: Tensor, drive: Tensor, initial: Tensor | None, reset:
 def check_raw_recurrence(recurrence: Recurrence, **signals: Tensor) -> None:
     """Raise an error unless the arguments of the operator ``stablessm::scan`` are valid.
 
-    All ``signals`` (drive, gradient, states) must have one shape (B, T, C).
+    All ``signals`` (drive, gradient, states) must have the same shape (B, T, C).
     """
     decay, initial, reset, _ = recurrence
     (name, first), *others = signals.items()
@@ -172,10 +179,10 @@ def check_raw_layer(layer: DiagonalSSM) -> None:
 
 
 def check_layer(layer: DiagonalSSM) -> bool:
-    """Raise an error unless the tensors of a layer fit together; return True for a layer with N states in total.
+    """Raise an error unless the tensors of a layer fit together; return True if all channels share N states.
 
-    In such a layer (LRU), every state reads all inputs, and B and C are matrices. The result is False for a layer with
-    N states per channel (S4D). Resets and lengths are checked elsewhere.
+    If all channels share N states (as in an LRU), every state reads all inputs, and B and C are matrices. The result is
+    False if every channel has N states of its own (as in S4D). Resets and lengths are not checked here.
     """
     x, decay, C, tensors = layer.x, layer.decay, layer.C, layer._asdict()
     check_tensor("x", x, 3)
@@ -246,7 +253,10 @@ def check_reset(reset: Tensor | None, batch: int, steps: int) -> None:
 
 
 def check_flags(**flags: bool) -> None:
-    """Raise an error unless every flag is the bool True or False, because even the text "False" is true in Python."""
+    """Raise an error unless every flag is True or False.
+
+    Other values are not accepted, because Python would treat even the text "False" as true.
+    """
     for name, flag in flags.items():
         if flag is not True and flag is not False:
             raise ArgumentError(name, "True or False", quoted(flag))

@@ -89,7 +89,9 @@ class ChunkEmitter:
         return room
 
     def entry(self, name: str, index: ir.Value, rows: int = 1, row: ir.Value | int = 0) -> ir.Value:
-        """Return the address of one row of entry ``index`` in the array ``name``, of shape (entries, rows, PARTS)."""
+        """Return the address of row ``row`` of entry ``index`` in the array ``name``, whose shape is (entries, rows,
+        PARTS).
+        """
         return self.at(self.fields[name], self.times(index, PARTS * rows), self.times(row, PARTS))
 
     def load(self, pointer: ir.Value, count: int = 1) -> Row:
@@ -98,7 +100,7 @@ class ChunkEmitter:
         return [emit.load(self.at(pointer, i), self.lanes) for i in range(count)]
 
     def store(self, row: Row, pointer: ir.Value) -> None:
-        """Emit code that stores consecutive vectors, starting at the given address."""
+        """Emit code that stores consecutive vectors, the first of them at the address ``pointer``."""
         for i, value in enumerate(row):
             self._emitter(pointer).store(value, self.at(pointer, i))
 
@@ -123,8 +125,10 @@ class ChunkEmitter:
         self.store([self.builder.fadd(u, v) for u, v in zip(sums, self.widen(row), strict=True)], pointer)
 
     def product(self, u: Row, v: Row, plus: Row, *, conjugate: bool = False) -> Row:
-        """Emit code for u v + plus or, with ``conjugate``, conj(u) v + plus, of PARTS real or complex numbers per
-        channel; return the result.
+        """Emit code for u v + plus or, with ``conjugate``, conj(u) v + plus; return the result.
+
+        The product is elementwise. u, v and plus are states of PARTS real numbers per channel, which are pairs (re, im)
+        if the kernel is complex.
         """
         fma, minus = self.emit.multiply_add, self.builder.fneg
         if not self.spec.complex:
@@ -145,12 +149,12 @@ class ChunkEmitter:
         return state[::2] if self.spec.complex else state
 
     def as_state(self, value: ir.Value) -> Row:
-        """Return a state, as PARTS numbers, in which every number is ``value``."""
+        """Return a state of PARTS real numbers per channel, in which every real or complex number equals ``value``."""
         zero = ir.Constant(value.type, None)
         return [zero if self.spec.complex and i % 2 else value for i in range(PARTS)]
 
     def one(self) -> Row:
-        """Return a float64 state in which every number is 1."""
+        """Return a float64 state in which every real or complex number is 1."""
         return self.as_state(self._wide.constant(self.lanes, (1.0,)))
 
     def scaled(self, state: Row, count: ir.Value) -> Row:
@@ -162,8 +166,9 @@ class ChunkEmitter:
     # The three products of small matrices. ``table`` is (steps, PARTS); step s of chunk c is row c L + s of ``rows``.
 
     def project(self, rows: ir.Value, table: ir.Value, count: ir.Value, chunks: int) -> list[Row]:
-        """Emit code for the sums Σ_s table[s] rows[c, s] over the steps s of each chunk c; return
-        one state per chunk.
+        """Emit code for the sums Σ_s table[s] rows[c, s] of each chunk c, and return the sums: one state per chunk.
+
+        rows[c, s] is step s of chunk c. The sums are over the steps s < ``count``; ``chunks`` is the number of chunks.
         """
 
         def step(s: ir.Value, sums: Row) -> Row:
@@ -178,7 +183,10 @@ class ChunkEmitter:
         return [sums[c * PARTS : (c + 1) * PARTS] for c in range(chunks)]
 
     def expand(self, states: list[Row], table: ir.Value, count: ir.Value, rows: ir.Value) -> None:
-        """Emit code that adds Σ_i table[s, i] states[c, i] to rows[c, s]."""
+        """Emit code that adds Σ_i table[s, i] states[c, i] to rows[c, s], for each state c and all steps s < ``count``.
+
+        states[c] belongs to chunk c, and rows[c, s] is step s of this chunk.
+        """
 
         def step(s: ir.Value) -> None:
             entry = self.load(self.at(table, self.times(s, PARTS)), PARTS)
@@ -191,7 +199,10 @@ class ChunkEmitter:
         self.emit.repeat(count, step)
 
     def gather(self, states: list[Row], rows: ir.Value, count: ir.Value, table: ir.Value) -> None:
-        """Emit code that adds Σ_c states[c, i] rows[c, s] to table[s, i]."""
+        """Emit code that adds Σ_c states[c, i] rows[c, s] to table[s, i], for all steps s < ``count``.
+
+        states[c] belongs to chunk c, and rows[c, s] is step s of this chunk.
+        """
 
         def step(s: ir.Value) -> None:
             place = self.at(table, self.times(s, PARTS))
@@ -223,10 +234,10 @@ class ChunkEmitter:
         self.store(sums, results)
 
     def convolve_back(self, rows: ir.Value, kernel: ir.Value, results: ir.Value, count: ir.Value) -> None:
-        """Emit code for the transposed convolution of a chunk that has only ``count`` rows.
+        """Emit code for the transposed convolution (:meth:`convolve`) of a chunk that has only ``count`` rows.
 
-        The other rows are skipped. Setting them to zero would not be enough, because zero times an infinite number of
-        the kernel is NaN.
+        The missing rows are skipped. Setting these rows to zero would not be enough: if an entry of the kernel is
+        infinite, the product with zero is NaN.
         """
 
         def result(s: ir.Value) -> None:
@@ -315,7 +326,9 @@ class ChunkEmitter:
         return self.builder.shuffle_vector(first, nothing, order)
 
     def _whole(self, scalars: ir.Value) -> ir.Value:
-        """Convert a pointer ``scalars`` to a number into a pointer to a vector at the same address."""
+        """Return a pointer to a vector of numbers, at the address of ``scalars``, which is a pointer to a single
+        number.
+        """
         return self.builder.bitcast(scalars, self._pointer)
 
     def _intrinsic(self, name: str, result: ir.Type, arguments: list[ir.Type]) -> ir.Function:

@@ -18,8 +18,9 @@ MANY = 16
 
 
 def supports(layer: Gated) -> bool:
-    """Return True if the CPU kernels support a gated layer: it has enough channels for a vector, and not too many for
-    the stack.
+    """Return True if the CPU kernels support a gated layer, which depends on its number of channels and its dtype.
+
+    The channels must fill at least one SIMD vector, and their states must fit on the stack.
     """
     lanes = _spec(layer, backward=False).lanes
     return lanes <= len(layer.rate) <= MOST_CHANNELS and layer.gates.dtype in (torch.float32, torch.float64)
@@ -33,7 +34,9 @@ def forward(layer: Gated) -> Tensor:
 
 
 def backward(layer: Gated, states: Tensor, grad: Tensor) -> tuple[Tensor | None, ...]:
-    """Compute the gradients with respect to gates, rate, x and initial (None for tensors that were not given)."""
+    """Compute the gradients with respect to gates, rate, x and initial. The gradient of an argument that is None is
+    None.
+    """
     spec, dtype, (batch, _, channels) = _spec(layer, backward=True), states.dtype, states.shape
     tiles = -(-channels // spec.lanes)
     arrays = {"states": states, "grad": results.rows(grad, dtype), "d_gates": results.empty(layer.gates.shape, dtype)}

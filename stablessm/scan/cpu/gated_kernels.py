@@ -57,18 +57,23 @@ class _Code(UnitEmitter):
         self.buffer, self.spec = buffer, spec
 
     def channel(self, tile: ir.Value) -> ir.Value:
-        """Return the index of the first channel of a tile; the last tile ends at the last channel."""
+        """Return the index of the first channel of a tile.
+
+        The last tile ends at the last channel, so it may overlap the tile before it.
+        """
         first, last = self.emit.times(tile, self.lanes), self.b.sub(self.fields["channels"], I64(self.lanes))
         return self.b.select(self.b.icmp_signed("<", first, last), first, last)
 
     def at(self, name: str, t: ir.Value, tile: ir.Value, gate: int = 0) -> ir.Value:
-        """Return the address of a tile's channels in a (batch, time, channel) or (batch, time, gate, channel) array."""
+        """Return the address of a tile's channels at step t, in an array (batch, time, channel) or (batch, time, gate,
+        channel).
+        """
         gates = self.emit.times(self.fields["channels"], gate)
         return self.emit.at(self.step_of(name, t), gates, self.channel(tile))
 
     def inputs(self, t: ir.Value, tile: ir.Value) -> list[ir.Value]:
-        """Emit code that loads the inputs of all gates, and the layer's input if the formulas use it; return all of
-        them.
+        """Emit code that loads the inputs of all gates and, if the formulas use it, the input of the layer; return all
+        of these.
         """
         form = FORMS[self.spec.form]
         found = [self.load(self.at("gates", t, tile, gate)) for gate in range(form.gates)]
@@ -84,7 +89,11 @@ class _Code(UnitEmitter):
         return self.emit.load(pointer, self.lanes)
 
     def carry(self, tile: ir.Value, which: int = 0) -> ir.Value:
-        """Return the address of the stack buffer in which a tile keeps its state from one time step to the next."""
+        """Return the address of the buffer on the stack in which a tile carries a vector from one time step to the
+        next.
+
+        ``which`` selects one of two buffers: 0 for the state or its gradient, 1 for the gradient of the rate.
+        """
         place = self.emit.sum(self.emit.times(tile, 2), which)
         return self.emit.at(self.buffer, self.emit.times(place, self.lanes))
 
@@ -112,7 +121,10 @@ class Form(NamedTuple):
 
 
 def _min_gru(code: _Code, rate: ir.Value, inputs: list[ir.Value]) -> _Change:
-    """Emit code for the gate of a minGRU: f = a - 1 = exp(rate softplus(z)) - 1, where a is the decay."""
+    """Emit code for the gate of a minGRU: f = a - 1 = exp(rate softplus(z)) - 1, where a is the decay.
+
+    ``inputs`` are z and the candidate.
+    """
     b, (z, candidate) = code.b, inputs
     opened = code.math.softplus(z)
     exponent = b.fmul(rate, opened)
@@ -127,8 +139,9 @@ def _min_gru(code: _Code, rate: ir.Value, inputs: list[ir.Value]) -> _Change:
 
 
 def _min_lstm(code: _Code, rate: ir.Value, inputs: list[ir.Value]) -> _Change:
-    """Emit code for the gate of a minLSTM, which is the gate of a minGRU at z = softplus(-forget) -
-    softplus(-enter).
+    """Emit code for the gate of a minLSTM: the gate of a minGRU with z = softplus(-forget) - softplus(-enter).
+
+    ``inputs`` are the input of the forget gate (forget), the input of the input gate (enter) and the candidate.
     """
     b, (forget, enter, candidate) = code.b, inputs
     z = b.fsub(*(code.math.softplus(b.fneg(gate)) for gate in (forget, enter)))
@@ -143,7 +156,10 @@ def _min_lstm(code: _Code, rate: ir.Value, inputs: list[ir.Value]) -> _Change:
 
 
 def _hgrn(code: _Code, rate: ir.Value, inputs: list[ir.Value]) -> _Change:
-    """Emit code for an HGRN: f = a - 1 = rate sigmoid(-z), where a is the decay, and the candidate c = silu(v)."""
+    """Emit code for the gate of an HGRN: f = a - 1 = rate sigmoid(-z), where a is the decay.
+
+    ``inputs`` are z and v, from which the candidate c = silu(v) is computed.
+    """
     b, (z, v) = code.b, inputs
     closed, passed = code.math.sigmoid(b.fneg(z)), code.math.sigmoid(v)
     candidate = b.fmul(v, passed)
@@ -158,9 +174,10 @@ def _hgrn(code: _Code, rate: ir.Value, inputs: list[ir.Value]) -> _Change:
 
 
 def _rg_lru(code: _Code, rate: ir.Value, inputs: list[ir.Value]) -> _Change:
-    """Emit code for an RG-LRU: f = a - 1 = exp(rate sigmoid(z)) - 1, where a is the decay, and the drive.
+    """Emit code for the gate of an RG-LRU: f = a - 1 = exp(rate sigmoid(z)) - 1, where a is the decay.
 
-    The drive is u = √(1 - a²) sigmoid(i) x. The code computes 1 - a² as -f (2 + f), which does not cancel.
+    ``inputs`` are z, i and x. The code also computes the drive u = √(1 - a²) sigmoid(i) x, in which 1 - a² is computed
+    as -f (2 + f), without cancellation.
     """
     b, (z, i, x) = code.b, inputs
     opened, entered = code.math.sigmoid(z), code.math.sigmoid(i)
@@ -192,9 +209,9 @@ FORMS = {
 
 
 def _changed(code: _Code, t: ir.Value, tile: ir.Value) -> tuple[_Change, ir.Value]:
-    """Emit code for the gate of a tile at step t; return its values, and f = a - 1 for the decay a.
+    """Emit code for the gate of a tile at step t. Return the gate values, and f = a - 1, where a is the decay.
 
-    With the option ``below_one``, the returned f is always below 0.
+    With the option ``below_one``, the returned f is below 0, so that a is below 1.
     """
     rate = code.load(code.emit.at(code.fields["rate"], code.channel(tile)))
     found = FORMS[code.spec.form].change(code, rate, code.inputs(t, tile))
@@ -271,8 +288,9 @@ def _backward(code: _Code, tile_of: Callable[[ir.Value], ir.Value], tiles: ir.Va
 
 
 def build(spec: Spec) -> ir.Function:
-    """Return the LLVM function of the kernel, which computes a range of work units (each is one group of tiles of one
-    sequence).
+    """Return the LLVM function of the kernel, which computes a range of work units.
+
+    Each work unit is one group of tiles (vectors of channels) of one sequence.
     """
     names = BACKWARD_FIELDS if spec.backward else FORWARD_FIELDS
     scalar = ir.DoubleType() if spec.double else ir.FloatType()

@@ -62,16 +62,17 @@ def backward(recurrence: Recurrence, states: Tensor, grad: Tensor) -> tuple[Tens
 
 
 def _sum_over_batch(array: Tensor) -> Tensor:
-    """Compute the sum of an array over its batch, (1, time, channel), in an order that the number of threads does not
-    change.
+    """Return the sum of an array over its batch dimension, as an array (1, time, channel).
+
+    The order of the additions does not depend on the number of threads.
     """
     return torch.stack([part.sum(0, keepdim=True) for part in array.split(1 << 14)]).sum(0)
 
 
 def _rows(array: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return an array as real numbers in the kernel's dtype, (batch, time, scalar) or (batch, scalar).
+    """Return an array as real numbers of the given dtype, in the shape (batch, time, scalar) or (batch, scalar).
 
-    The numbers of a row are adjacent in memory. A complex number is two real numbers.
+    A complex number becomes two real numbers. The numbers of a row are adjacent in memory.
     """
     array = results.rows(array, dtype)
     return torch.view_as_real(array).flatten(-2) if array.is_complex() else array

@@ -59,8 +59,9 @@ BACKWARD_FIELDS = (
 
 
 class _Tile:
-    """One tile, 128 bytes of neighboring channels of one sequence: the addresses of its rows, and operations on
-    a row.
+    """One tile, which is 128 bytes of neighboring channels of one sequence.
+
+    The methods return the addresses of rows, and emit operations on rows. A row is the tile's numbers at one time step.
     """
 
     def __init__(
@@ -70,7 +71,10 @@ class _Tile:
         self._batch, self._column = batch, column
 
     def row(self, array: str, step: ir.Value | None = None, column: ir.Value | int = 0) -> ir.Value:
-        """Return the address of element ``column`` in an array at one time step of this sequence."""
+        """Return the address of element ``column`` of this sequence in an array.
+
+        ``step`` is the time step; None stands for an array without a time dimension.
+        """
         emit, fields = self.emit, self.fields
         terms = [emit.times(self._batch, fields[f"{array}_batch"]), column]
         if step is not None:
@@ -89,7 +93,7 @@ class _Tile:
         return row if self.emit.spec.double else [self.emit.builder.fpext(u, _wide(u.type.count)) for u in row]
 
     def prefetch(self, array: str, step: ir.Value) -> None:
-        """Emit code that prefetches the row PREFETCH_STEPS time steps ahead.
+        """Emit code that prefetches the row at the time step ``step`` + PREFETCH_STEPS.
 
         A prefetch past the last row has no effect.
         """
@@ -113,7 +117,10 @@ class _Tile:
         return [ir.Constant(_wide(lanes), None) for lanes in self.widths]
 
     def unless_reset(self, row: list[ir.Value], step: ir.Value) -> list[ir.Value]:
-        """Return the row, or zeros if ``step`` has a reset (selected, not multiplied, because 0 · NaN is NaN)."""
+        """Emit code that replaces a row by zeros if ``step`` has a reset; return the resulting row.
+
+        The code selects zeros instead of multiplying by zero, because 0 · NaN is NaN.
+        """
         if not self.emit.spec.reset:
             return row
         builder = self.emit.builder
@@ -126,7 +133,7 @@ def _wide(lanes: int) -> ir.VectorType:
 
 
 def _forward(tile: _Tile) -> None:
-    """Emit code for the forward loop h = a h + x over all time steps."""
+    """Emit code for the forward loop h = a h + x over all time steps, with the decay a and the drive x."""
     emit = tile.emit
     constant = None if emit.spec.per_step else tile.load("decay")
 
@@ -146,8 +153,8 @@ def _forward(tile: _Tile) -> None:
 def _backward(tile: _Tile) -> None:
     """Emit code for the backward loop λ = g + carry; dx = λ; da += λ conj(h[t-1]); carry = conj(a) λ.
 
-    g is the gradient of the loss with respect to h[t] as an output of the scan. λ is the total gradient of the loss
-    with respect to h[t], which also affects all later states.
+    a is the decay, x the drive, and h[t] a state. g is the gradient of the loss with respect to the output h[t] alone.
+    λ is the total gradient: h[t] also affects the loss through all later states.
     """
     emit, builder, rows = tile.emit, tile.emit.builder, len(tile.widths)
     constant = None if emit.spec.per_step else tile.load("decay")
@@ -183,7 +190,7 @@ def _backward(tile: _Tile) -> None:
 def _pointers(spec: Spec) -> dict[str, ir.Type]:
     """Return the LLVM element type of each array that the kernel receives.
 
-    Sums over time are float64, because their sum over the batch may cancel.
+    Sums over time are float64, because terms may cancel when these sums are added over the batch.
     """
     scalar = ir.DoubleType() if spec.double else ir.FloatType()
     arrays = ("decay", "drive", "grad", "initial", "states", "d_drive", "d_initial")

@@ -38,9 +38,9 @@ LARGE_BYTES = 4 << 20
 class Pool:
     """A pool of memory mappings that no tensor uses at the moment, kept so that later results can reuse the memory.
 
-    No method waits for the lock. If another call holds the lock, memory is mapped and freed without the pool. Therefore
-    a call from a signal handler, from a garbage collection or in a forked process cannot hang, even if a locked section
-    was interrupted.
+    A lock protects the pool, but no method waits for the lock. If another call holds the lock, memory is mapped and
+    freed without the pool. Therefore a call from a signal handler, from a garbage collection or in a forked process
+    cannot hang, even if the call that holds the lock was interrupted.
 
     >>> pool = Pool(limit=8192)
     >>> pool.give_back(pool.take(4096))
@@ -60,8 +60,9 @@ class Pool:
         return sum(map(len, self._idle))
 
     def take(self, size: int) -> mmap.mmap:
-        """Return a mapping of ``size`` bytes that no tensor uses, from the pool or newly made; its content is
-        undefined.
+        """Return a mapping of ``size`` bytes that no tensor uses, from the pool or newly created.
+
+        The content of the mapping is undefined.
         """
         idle = None
         if self._lock.acquire(blocking=False):
@@ -82,8 +83,9 @@ class Pool:
     def _released(self, size: int) -> mmap.mmap | None:
         """Remove the mapping whose size is closest to ``size`` from the pool and return it; None if the pool is empty.
 
-        Of several equally close mappings, the latest is returned. If its size is not ``size``, the oldest other
-        mappings are freed, so that a mapping of ``size`` bytes in use does not raise the total.
+        Of several equally close mappings, the method returns the mapping that became idle last. The caller changes the
+        size of the returned mapping to ``size``. If this requires a change, the oldest other mappings are freed first,
+        so that the total memory does not grow.
         """
         if not self._idle:
             return None
@@ -141,7 +143,7 @@ def converted(array: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def rows(array: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return the array in a kernel's dtype, with the numbers of each row adjacent in memory.
+    """Return the array in the given dtype, with the numbers of each row adjacent in memory; copy only if necessary.
 
     A dimension that is expanded (with stride 0) stays expanded, so that its numbers are copied only once.
     """

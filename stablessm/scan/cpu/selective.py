@@ -34,7 +34,10 @@ def forward(layer: Selective) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def backward(layer: Selective, checkpoints: Tensor, d_y: Tensor, d_final: Tensor | None) -> tuple[Tensor | None, ...]:
-    """Compute the gradients with respect to x, delta, A, B, C and initial (None if there is no initial state)."""
+    """Compute the gradients with respect to x, delta, A, B, C and initial.
+
+    The gradient of initial is None if there is no initial state.
+    """
     spec = Spec(True, layer.A.dtype == torch.float64, layer.below_one)
     carry = _packed(layer.zero_state() if d_final is None else d_final, spec)
     arrays = _arrays(layer, spec) | {"checkpoints": checkpoints, "state": carry, "d_y": _rows(d_y, spec)}
@@ -69,23 +72,23 @@ def _arrays(layer: Selective, spec: Spec) -> dict[str, Tensor]:
 
 
 def _rows(signal: Tensor, spec: Spec) -> Tensor:
-    """Return a signal (B, T, channels) with zero channels appended until the channels fill whole SIMD vectors."""
+    """Return a signal (B, T, channels), padded with channels of zeros until the channels fill whole SIMD vectors."""
     lack = -signal.shape[2] % spec.lanes
     return results.rows(pad(signal, (0, lack)) if lack else signal, signal.dtype)
 
 
 def _packed(states: Tensor, spec: Spec) -> Tensor:
-    """Copy states (B, H, N) into the layout (B, tiles, N, lanes), in which the channels of a tile are adjacent."""
+    """Copy states (B, H, N) to the layout (B, tiles, N, lanes).
+
+    A tile is one SIMD vector of ``lanes`` channels. The channels of a tile are adjacent in memory.
+    """
     lack = -states.shape[1] % spec.lanes
     states = pad(states, (0, 0, 0, lack)) if lack else states
     return states.unflatten(1, (-1, spec.lanes)).transpose(2, 3).clone(memory_format=torch.contiguous_format)
 
 
 def _unpacked(packed: Tensor, layer: Selective) -> Tensor:
-    """Return states in the shape (B, H, N), given their packed copy; the inverse of :func:`_packed`.
-
-    The result is never a view.
-    """
+    """Copy packed states back to the shape (B, H, N): the inverse of :func:`_packed`. The result is never a view."""
     return packed.transpose(2, 3).flatten(1, 2)[:, : layer.A.shape[0]].clone(memory_format=torch.contiguous_format)
 
 

@@ -61,15 +61,24 @@ class _Unit(UnitEmitter):
         self.buffers, self.spec, self.tile = buffers, spec, I64(0)
 
     def vector(self, start: ir.Value, *index: ir.Value | int) -> ir.Value:
-        """Return the address of one vector in an array of vectors, given the array's address and the vector's index."""
+        """Return the address of one vector in the array of vectors at the address ``start``.
+
+        The index of the vector is the sum of the numbers in ``index``.
+        """
         return self.emit.at(start, self.emit.times(self.emit.sum(*index), self.lanes))
 
     def load(self, start: ir.Value, *index: ir.Value | int) -> ir.Value:
-        """Emit code that loads the vector with the given index from an array of vectors, and return the vector."""
+        """Emit code that loads one vector from the array of vectors at the address ``start``, and return the vector.
+
+        The index of the vector is the sum of the numbers in ``index``.
+        """
         return self.emit.load(self.vector(start, *index), self.lanes)
 
     def buffer(self, name: str, *index: ir.Value | int) -> ir.Value:
-        """Return the address of the vector with the given index in the stack buffer ``name``."""
+        """Return the address of one vector in the stack buffer ``name``.
+
+        The index of the vector is the sum of the numbers in ``index``.
+        """
         return self.vector(self.buffers[name], *index)
 
     def row(self, name: str, t: ir.Value) -> ir.Value:
@@ -81,7 +90,10 @@ class _Unit(UnitEmitter):
         return self.emit.broadcast(self.emit.at(self.step_of(name, t), n), self.lanes)
 
     def states_of(self, name: str, *index: ir.Value) -> ir.Value:
-        """Return the address of this tile's N state vectors in an array of shape (batch, *index, tiles, N)."""
+        """Return the address of this tile's N state vectors in the array ``name``.
+
+        The shape of the array is (batch, tiles, N) or, if ``index`` is the number of a cell, (batch, cells, tiles, N).
+        """
         emit, place = self.emit, self.batch
         for size, number in zip(("cells",) * len(index), index, strict=True):
             place = emit.sum(emit.times(place, self.fields[size]), number)
@@ -99,7 +111,8 @@ class _Unit(UnitEmitter):
     def step(self, t: ir.Value, kept: Callable[[ir.Value, ir.Value, ir.Value], None] | None) -> ir.Value:
         """Emit code for h = exp(delta A) h + delta B x for the states in the buffer ``h``, and return Σ_n C h.
 
-        ``kept(n, before, decay)`` is called for every state n, with the state before the step and its decay.
+        If ``kept`` is given, ``kept(n, before, decay)`` is called for every state n, with the state before the step and
+        the decay of the step; the result is then zero.
         """
         emit, b = self.emit, self.b
         A = self.vector(self.fields["A"], emit.times(self.tile, self.fields["states"]))
@@ -138,7 +151,7 @@ def _forward(unit: _Unit) -> None:
 def _backward(unit: _Unit) -> None:
     """Emit code for the backward pass of one unit: one sequence and one tile (a vector of channels).
 
-    The buffer ``carry`` holds the gradient with respect to the state that comes from the later steps.
+    Later steps contribute to the gradient with respect to the state; the buffer ``carry`` contains their contribution.
     """
     f, b, emit = unit.fields, unit.b, unit.emit
     steps = b.load(emit.at(f["ends"], unit.batch))
@@ -174,7 +187,10 @@ def _backward(unit: _Unit) -> None:
 
 
 def _adjoint(unit: _Unit, first: ir.Value, i: ir.Value) -> None:
-    """Emit code for the backward pass of one time step, number ``i`` after the step ``first``."""
+    """Emit code for the backward pass of one time step.
+
+    The time step is ``first`` + ``i``, where ``first`` is the first step of a cell.
+    """
     f, b, emit = unit.fields, unit.b, unit.emit
     t = emit.sum(first, i)
     delta, x, d_y = (emit.load(unit.row(name, t), unit.lanes) for name in ("delta", "x", "d_y"))
@@ -236,8 +252,9 @@ def _name(spec: Spec) -> str:
 
 
 def build(spec: Spec) -> ir.Function:
-    """Return the LLVM function of the kernel, which computes a range of work units (each is one tile of one
-    sequence).
+    """Return the LLVM function of the kernel, which computes a range of work units.
+
+    Each work unit is one tile (a vector of channels) of one sequence.
     """
     names = BACKWARD_FIELDS if spec.backward else FORWARD_FIELDS
     scalar = ir.DoubleType() if spec.double else ir.FloatType()

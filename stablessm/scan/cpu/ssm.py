@@ -69,9 +69,10 @@ class Layout(NamedTuple):
         return Spec(backward, self.dtype == torch.float64, self.complex, self.length)
 
     def pack(self, values: Tensor) -> Tensor:
-        """Rearrange states (rows, H, N), real or complex, as (rows, tiles, groups, PARTS, lanes), padded with zeros.
+        """Rearrange states (rows, H, N), real or complex, to (rows, tiles, groups, PARTS, lanes), padded with zeros.
 
-        Without padding the result is a view, so that a copy in another dtype takes one pass.
+        ``rows`` is any number of states. If no padding is needed, the result is a view, so that the caller can copy and
+        convert it to another dtype in one pass over the memory.
         """
         parts = torch.view_as_real(values.resolve_conj()).flatten(2) if values.is_complex() else values
         lack = (0, self.groups * PARTS - parts.shape[2], 0, self.tiles * self.lanes - self.channels)
@@ -81,7 +82,8 @@ class Layout(NamedTuple):
     def unpack(self, packed: Tensor) -> Tensor:
         """Return packed states in the shape (rows, H, N): the inverse of :meth:`pack`.
 
-        The result has the layout's dtype, and is never a view, because an operator must not return a view.
+        The result has the layout's dtype. It is never a view, because the result of an operator must not be a view of
+        an input.
         """
         parts = packed.permute(0, 1, 4, 2, 3).flatten(3).flatten(1, 2)[:, : self.channels]
         dtype = self.dtype.to_complex() if self.complex else self.dtype
@@ -116,7 +118,10 @@ def forward(layer: DiagonalSSM) -> tuple[Tensor, Tensor, Tensor]:
 def backward(
     layer: DiagonalSSM, checkpoints: Tensor, d_y: Tensor, d_final: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor | None]:
-    """Compute the gradients with respect to x, decay, B, C, D and initial (None without an initial state)."""
+    """Compute the gradients with respect to x, decay, B, C, D and initial.
+
+    The gradient of initial is None if there is no initial state.
+    """
     x, layout, dtype, wide = layer.x, _layout(layer.decay), checkpoints.dtype, torch.float64
     tiles, groups, length, lanes = layout.tiles, layout.groups, layout.length, layout.lanes
     d_x = _results(layer, dtype)
@@ -147,8 +152,9 @@ def backward(
 
 
 def _groups(tiles: int, batch: int, steps: int) -> int:
-    """Return the number of groups into which a backward pass divides the sequences. The groups run in parallel, because
-    gradients are summed for each group separately.
+    """Return the number of groups into which a backward pass divides the sequences.
+
+    Each group sums its gradients separately, so that the groups can run in parallel.
     """
     tiles = max(1, tiles)
     return max(1, min(batch, UNITS // tiles, CORES // math.gcd(tiles, CORES), batch * steps // GROUP_STEPS))
@@ -160,7 +166,10 @@ def _layout(decay: Tensor) -> Layout:
 
 
 def _results(layer: DiagonalSSM, dtype: torch.dtype) -> Tensor:
-    """Return a new tensor for results in the shape of x, filled with zeros if the kernels will skip padded steps."""
+    """Return a new tensor in the shape of x, to which the kernels write results.
+
+    If sequences are padded, the tensor is filled with zeros, because the kernels skip padded steps.
+    """
     return (results.empty if layer.lengths is None else results.zeros)(layer.x.shape, dtype)
 
 
@@ -188,7 +197,9 @@ def _tables(layer: DiagonalSSM, layout: Layout) -> dict[str, Tensor]:
 
 
 def _carry(state: Tensor | None, x: Tensor, layout: Layout) -> Tensor:
-    """Return a copy of the state (B, H, N), or zeros for None, in the layout and dtype that the kernels use."""
+    """Return a float64 copy of a state (B, H, N) in the layout that the kernels use; if the state is None, return
+    zeros.
+    """
     shape = (len(x), layout.tiles, layout.groups, PARTS, layout.lanes)
     if state is None:
         return results.zeros(shape, torch.float64)
@@ -196,11 +207,11 @@ def _carry(state: Tensor | None, x: Tensor, layout: Layout) -> Tensor:
 
 
 def _blocks(batch: int, steps: int, size: int, reset: Tensor | None, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Divide all sequences into blocks of at most ``size`` steps; return the blocks, and the index of the first block
-    of each sequence (with the number of blocks at the end).
+    """Divide all sequences into blocks of at most ``size`` steps.
 
-    A block is described by three numbers: its first step, its number of steps, and 1 if the scan restarts at its first
-    step (otherwise 0). A block begins at every multiple of ``size`` and at every reset.
+    Return two tensors. The first contains three numbers for each block: its first step, its number of steps, and 1 if
+    the scan restarts at its first step (otherwise 0). The second contains the index of the first block of each sequence
+    and, at the end, the number of all blocks. A block begins at every multiple of ``size`` and at every reset.
     """
     if reset is None and lengths is None:
         return _even_blocks(batch, steps, size)

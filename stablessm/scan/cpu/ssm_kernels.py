@@ -70,8 +70,9 @@ class _Block:
         self.kernel = code.at(code.fields["kernel"], code.times(tile, length))
 
     def steps_of(self, chunk: ir.Value) -> tuple[ir.Value, ir.Value]:
-        """Return the number of steps in a chunk, and the number of vectors to skip at the start of a table if the chunk
-        has fewer than L steps.
+        """Return the number of steps in a chunk, and the number of vectors to skip at the start of the table ``into``.
+
+        The second number is 0 if the chunk has L steps.
         """
         builder, length = self.code.builder, self.code.spec.length
         left = builder.sub(self.steps, self.code.times(chunk, length))
@@ -96,7 +97,10 @@ class _Block:
 
 
 class _State:
-    """A group of PARTS states during one block of time steps: its tables, and its values at the start of the block."""
+    """A group of states, stored as PARTS real numbers per channel, during one block of time steps.
+
+    The attributes are the addresses of the tables of the states, and of their values at the start of the block.
+    """
 
     def __init__(self, block: _Block, state: ir.Value) -> None:
         code, fields, length = block.code, block.code.fields, block.code.spec.length
@@ -118,7 +122,7 @@ class _State:
     def power(self, exponent: ir.Value | int) -> Row:
         """Return a power of the decay in float64: a**exponent for exponents from 0 to L.
 
-        ``exponent`` = L + 1 stands for the power a**(CHUNKS L), by which a state passes a whole block.
+        The exponent L + 1 has a special meaning: it selects a**(CHUNKS L), the product of the decays of a whole block.
         """
         return self.code.load(self.code.at(self._powers, self.code.times(exponent, PARTS)), PARTS)
 
@@ -128,8 +132,10 @@ class _State:
 
 
 def _running(code: ChunkEmitter, step: Row, start: Row, inputs: list[Row], *, conjugate: bool = False) -> list[Row]:
-    """Emit code for the states before all chunks of a block, by the recurrence h = step · h + input from ``start``.
-    With ``conjugate``, the factor is conj(step).
+    """Emit code for the state before each chunk of a block; return these states.
+
+    The recurrence is h = step · h + input, with h = ``start`` before the first chunk. With ``conjugate``, the factor is
+    conj(step).
     """
     states = [start]
     for given in inputs[:-1]:
@@ -138,10 +144,10 @@ def _running(code: ChunkEmitter, step: Row, start: Row, inputs: list[Row], *, co
 
 
 def _jump(code: ChunkEmitter, state: _State, before: Row, inputs: list[Row], *, conjugate: bool = False) -> None:
-    """Emit code that advances a state, or with ``conjugate`` its gradient, by a whole block from the value ``before``,
-    in float64.
+    """Emit code that computes the state after a whole block from the state ``before``, and stores the result.
 
-    Only the contribution of the inputs is summed in float32.
+    With ``conjugate``, the code does the same with the gradient of the state. The code computes in float64, except for
+    the contribution of the inputs, which is summed in the dtype of the kernel.
     """
     length = code.spec.length
     step = code.round(state.power(length))
@@ -226,7 +232,10 @@ def _backward(block: _Block, rows: _Buffers) -> None:
 
 
 def _inside_back(block: _Block, rows: _Buffers) -> None:
-    """Emit code for the gradients of x and of the kernel k that come from outputs in the same chunk as the inputs."""
+    """Emit code for a part of the gradients of x and of the kernel k.
+
+    This part is due to pairs of an input and an output in the same chunk.
+    """
     code, builder, length = block.code, block.code.builder, block.code.spec.length
 
     def inside(c: ir.Value, sums: Row) -> Row:
@@ -244,7 +253,10 @@ def _inside_back(block: _Block, rows: _Buffers) -> None:
 
 
 def _whole_back(code: ChunkEmitter, rows: _Buffers, state: _State, before: Row) -> None:
-    """Emit code for the gradients that pass between the chunks of a full block, for all of its chunks at once."""
+    """Emit code for the part of the gradients that passes from chunk to chunk through the states.
+
+    The code computes all chunks of a full block at once.
+    """
     length = code.spec.length
     step = code.round(state.power(length))
     states = _running(code, step, before, code.project(rows.x, state.into, I64(length), CHUNKS))
@@ -262,7 +274,10 @@ def _whole_back(code: ChunkEmitter, rows: _Buffers, state: _State, before: Row) 
 
 
 def _chunks_back(block: _Block, rows: _Buffers, state: _State, before: Row) -> None:
-    """Emit code for the gradients that pass between the chunks of a block, one chunk after the other."""
+    """Emit code for the part of the gradients that passes from chunk to chunk through the states.
+
+    The code computes one chunk after the other, also if the block is not full.
+    """
     code, builder, length = block.code, block.code.builder, block.code.spec.length
 
     def kept(c: ir.Value) -> ir.Value:
@@ -293,8 +308,9 @@ def _chunks_back(block: _Block, rows: _Buffers, state: _State, before: Row) -> N
 
 
 def _clear(code: ChunkEmitter, unit: ir.Value) -> None:
-    """Emit code that sets all gradient sums of a work unit (one tile of one group of sequences) to zero, on the thread
-    that will add to these sums.
+    """Emit code that sets all gradient sums of a work unit (one tile of one group of sequences) to zero.
+
+    The thread that later adds to these sums runs the code.
     """
     length, states = code.spec.length, code.fields["states"]
     table = code.times(states, 2 * length * PARTS)
@@ -337,8 +353,9 @@ def _pointers(spec: Spec) -> dict[str, ir.Type]:
 
 
 def build(spec: Spec) -> ir.Function:
-    """Return the LLVM function of the kernel, which computes a range of work units: each is one tile (a vector of
-    channels) of all sequences of one group, over all blocks of time.
+    """Return the LLVM function of the kernel, which computes a range of work units.
+
+    Each work unit is one tile (a vector of channels) of all sequences in one group, over all blocks of time.
     """
     name = "ssm_" + "_".join(str(int(option)) for option in spec)
     names = BACKWARD_FIELDS if spec.backward else FORWARD_FIELDS

@@ -26,7 +26,11 @@ over ``groups`` of sequences."""
 
 
 class _Parameters:
-    """The decay, B and C of a group of PARTS states of a tile, and the addresses of the tables computed from them."""
+    """The decay, B and C of a group of states of a tile, and the addresses of the tables computed from these
+    parameters.
+
+    The states are stored as PARTS real numbers per channel.
+    """
 
     def __init__(self, code: ChunkEmitter, tile: ir.Value, state: ir.Value) -> None:
         self.code, fields, length = code, code.fields, code.spec.length
@@ -37,13 +41,16 @@ class _Parameters:
         self._powers = code.entry("powers", self.index, length + 2)
 
     def power(self, *exponent: ir.Value | int) -> ir.Value:
-        """Return the address of the power a**exponent in the table of powers, where a is the decay."""
+        """Return the address of a power of the decay in the table of powers. The exponent is the sum
+        of the arguments.
+        """
         return self.code.at(self._powers, self.code.times(self.code.sum(*exponent), PARTS))
 
 
 def _make(code: ChunkEmitter, tile: ir.Value, wide_kernel: ir.Value) -> None:
-    """Emit code that computes the tables of one tile; ``wide_kernel`` is the address of a buffer of
-    L float64 vectors.
+    """Emit code that computes the tables of one tile.
+
+    ``wide_kernel`` is the address of a buffer of L float64 vectors, in which the table ``kernel`` is summed.
     """
     fields, length = code.fields, code.spec.length
     none = code.widen(code.zeros(PARTS))
@@ -82,15 +89,17 @@ def _make(code: ChunkEmitter, tile: ir.Value, wide_kernel: ir.Value) -> None:
 
 
 def _gradients(code: ChunkEmitter, tile: ir.Value) -> None:
-    """Emit code for the gradients da = Σ_j j conj(a^(j-1)) d(a^j) and dB = Σ_j conj(a^j) d(B a^j), and likewise dC."""
+    """Emit code for the gradients da = Σ_j j conj(a^(j-1)) d(a^j) and dB = Σ_j conj(a^j) d(B a^j), and likewise dC.
+
+    Here d(u) is the gradient with respect to u, for example with respect to the entry u = a^j of a table.
+    """
     fields, length = code.fields, code.spec.length
     none = code.widen(code.zeros(PARTS))
 
     def summed(place: Callable[[ir.Value], ir.Value], width: int = PARTS) -> Row:
         """Emit code that sums an array of gradients over all groups of sequences, always in the same order.
 
-        ``place(unit)`` returns the address of the gradients of a unit; ``width`` is the number of vectors of these
-        gradients.
+        ``place(unit)`` returns the address of the gradients of a work unit, which are ``width`` vectors.
         """
 
         def one_group(group: ir.Value, total: Row) -> Row:

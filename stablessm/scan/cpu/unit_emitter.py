@@ -1,4 +1,6 @@
-"""Code that kernels of gated and selective layers share: addresses, resets and loops of one work unit."""
+"""The :class:`UnitEmitter`, from which the kernels of gated and selective layers are built: addresses, resets and loops
+of one work unit.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,8 @@ class UnitEmitter:
     """Emits instructions that process one sequence of the batch, with the channels in SIMD vectors of ``lanes``
     numbers.
 
-    ``fields`` are the kernel's arguments by name; an array (batch, time, …) has strides ``NAME_batch``, ``NAME_time``.
+    ``fields`` are the kernel's arguments by name. The fields ``NAME_batch`` and ``NAME_time`` are the strides of the
+    array NAME, which has the shape (batch, time, …).
     """
 
     def __init__(self, builder: ir.IRBuilder, spec: Arithmetic, lanes: int, fields: dict[str, ir.Value]) -> None:
@@ -27,7 +30,7 @@ class UnitEmitter:
         self.emit.repeat(count, body)
 
     def step_of(self, name: str, t: ir.Value) -> ir.Value:
-        """Return the address of step t of this sequence in an array of shape (batch, time, …)."""
+        """Return the address of step t of this sequence in the array ``name``, which has the shape (batch, time, …)."""
         emit, f = self.emit, self.fields
         return emit.at(f[name], emit.times(self.batch, f[f"{name}_batch"]), emit.times(t, f[f"{name}_time"]))
 
