@@ -42,7 +42,9 @@ class _Private(NamedTuple):
 
 
 def private_functions(version: str) -> _Private | None:
-    """Return PyTorch's private functions that this module uses, or None for a release that is not tested with them.
+    """Return the private functions of PyTorch that this module uses.
+
+    The result is None if this module has not been tested with PyTorch's release ``version``.
 
     >>> private_functions("1.0.0") is None
     True
@@ -105,7 +107,7 @@ def plain(tensor: Tensor) -> bool:
 def quick(signal: Tensor) -> bool:
     """Return True if a signal is a plain tensor, and no ``torch.compile``, ``torch.func`` or dispatch mode is active.
 
-    Then a scan may call its backend directly.
+    If the result is True, a scan of the signal may call its backend directly.
     """
     if torch.compiler.is_compiling() or _private is None:
         return False
@@ -199,10 +201,9 @@ _uncompiled_loop: Any = None
 
 @constant_result
 def _made_uncompiled_loop() -> bool:
-    """Create the function ``_uncompiled_loop`` if it does not exist yet; return True, because callers use it as a
-    condition.
+    """Create the function ``_uncompiled_loop`` if it does not exist yet; always return True, for use in a condition.
 
-    The function is created during the first compilation and not earlier, because marking a function imports the
+    The function is created during the first compilation and not earlier, because ``torch.compiler.disable`` imports the
     compiler.
     """
     global _uncompiled_loop
@@ -212,10 +213,10 @@ def _made_uncompiled_loop() -> bool:
 
 
 def eager(function: Any) -> Any:
-    """Return an autograd function in PyTorch's older form, without ``setup_context``, which PyTorch calls faster.
+    """Convert an autograd function to PyTorch's older form, which has no ``setup_context`` and can be called faster.
 
-    The result is only for ``plain`` tensors. PyTorch calls the older form without binding arguments by name, which
-    saves a third of the time of a small call. ``torch.func`` requires the newer form.
+    The result supports only ``plain`` tensors, because ``torch.func`` requires the newer form. PyTorch calls the older
+    form without binding arguments by name, which saves a third of the time of a small call.
     """
 
     class Eager(torch.autograd.Function):
@@ -232,10 +233,10 @@ def eager(function: Any) -> Any:
 
 
 class Forms(NamedTuple):
-    """The three ways to call one operator; :meth:`choose` selects the fastest that is allowed.
+    """The three ways to call one operator; :meth:`choose` selects the fastest way that the tensors allow.
 
-    All three compute the same results. They differ in the features of PyTorch that they support, and in the time that a
-    call takes.
+    All three ways compute the same results. They differ in the features of PyTorch that they support, and in the time
+    that a call takes.
     """
 
     operator: Any
@@ -247,7 +248,9 @@ class Forms(NamedTuple):
     """The autograd function in the form of :func:`eager`, for plain tensors."""
 
     def choose(self, at_once: bool, *tensors: Tensor | None) -> Any:
-        """Return the function to call for these tensors; ``at_once`` is the result of :func:`quick` for the signal."""
+        """Return the function to call for these tensors; ``at_once`` is the result of :func:`quick` for the input
+        signal.
+        """
         if at_once:
             return self.eager.apply if _differentiated(*tensors) else self.function.at_once
         return self.operator if torch.compiler.is_compiling() else self.function.apply
@@ -262,9 +265,9 @@ def _differentiated(*tensors: Tensor | None) -> bool:
 def operation_mode(private: _Private | None = _private) -> type:
     """Return a base class for context managers that intercept every PyTorch operation.
 
-    A subclass defines ``operation(name, function, args, kwargs)``, which runs instead of each operation. Every
-    operation that PyTorch dispatches is intercepted. In a release of PyTorch whose private functions have not been
-    tested, every call of a PyTorch function is intercepted.
+    A subclass defines ``operation(name, function, args, kwargs)``, which runs instead of each operation. Normally, the
+    context manager intercepts every operation that PyTorch dispatches. If ``private`` is None (in a release of PyTorch
+    whose private functions have not been tested), it intercepts every call of a PyTorch function instead.
     """
     base = TorchFunctionMode if private is None else private.mode
 

@@ -76,7 +76,10 @@ def _softplus(z: Tensor) -> Tensor:
 
 
 def _decayed(change: Tensor, candidate: Tensor | None, below_one: bool, dt: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Return the decay a = 1 + change and the drive (1 - a) · candidate; if ``below_one``, a < 1 where dt > 0."""
+    """Return the decay a = 1 + change and the drive (1 - a) · candidate, or 1 - a if the candidate is None.
+
+    With ``below_one``, rounding cannot make a equal to 1 where the time step ``dt`` is positive.
+    """
     if below_one:
         limited = change.clamp(max=-torch.finfo(change.dtype).eps / 2)
         change = limited if dt is None else torch.where(dt > 0, limited, change)

@@ -112,8 +112,10 @@ class Scan(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Tensor, int]:
-        """Run all scans of a ``vmap`` as one scan, with a larger batch or, if only a decay (C,) is mapped, with more
-        channels.
+        """Run all scans of a ``vmap`` as one scan with a larger batch or more channels.
+
+        The scan has more channels if the decay is mapped, is the same for all sequences of the batch, and resets are
+        not mapped.
         """
         decay, drive, initial, reset, *rest = args
         size = info.batch_size
@@ -144,11 +146,11 @@ _FORMS = Forms(scan_op, Scan, eager(Scan))
 def scan(
     decay: Tensor, drive: Tensor, initial: Tensor | None, reset: Tensor | None, reverse: bool, backend: str
 ) -> Tensor:
-    """Compute all states of the linear scan by the fastest way that supports the required derivatives: the backend, an
-    autograd function or the operator.
+    """Compute all states of the linear scan by the fastest way that supports the required derivatives.
 
-    The decay may have fewer than three dimensions: in small calls, a view with three dimensions and the derivative of
-    this view would take a noticeable part of the time.
+    The ways are: to call the backend, an autograd function or the operator. The decay may have fewer than three
+    dimensions: in small calls, a view with three dimensions and the derivative of this view would take a noticeable
+    part of the time.
     """
     at_once = quick(drive)
     if not at_once:

@@ -81,8 +81,10 @@ def scan_parts(decay: Parts, drive: Parts, initial: Parts, reset: Tensor | None 
 
 
 def _within_blocks(h: Parts, a: Parts, place: Tensor, start: Tensor) -> tuple[Parts, Parts, Parts]:
-    """Compute the states of each block as if the state before the block were zero; also compute the products of the
-    decays from the start of the block to each step.
+    """Compute the states of each block as if the state before the block were zero.
+
+    Return the states, the product of the decays from the start of the block to each step, and the products of decays
+    that :func:`_across_blocks` requires.
     """
     constant, reach, powers = _constant(a), 1, a
     first = torch.maximum(start, place // BLOCK * BLOCK)
@@ -95,8 +97,9 @@ def _within_blocks(h: Parts, a: Parts, place: Tensor, start: Tensor) -> tuple[Pa
 
 
 def _across_blocks(h: Parts, a: Parts, ends: Tensor, start: Tensor) -> Parts:
-    """Compute the states at the ends of all blocks from the result of :func:`_within_blocks`, in which every block
-    starts from zero.
+    """Compute the states at the ends of all blocks.
+
+    The arguments are results of :func:`_within_blocks`, in which every block starts from zero.
     """
     place, reach = torch.arange(h[0].shape[1], device=ends.device), 1
     while reach * BLOCK < LONGEST:
@@ -108,8 +111,9 @@ def _across_blocks(h: Parts, a: Parts, ends: Tensor, start: Tensor) -> Parts:
 def _doubled(h: Parts, a: Parts, source: Tensor, exists: Tensor) -> tuple[Parts, Parts]:
     """Double the number of steps that each state covers: add a · h[source] to h, and multiply a by a[source].
 
-    Positions without a source keep their state and decay. ``where`` comes after the product, because a power of an
-    unstable decay may be infinite, and ∞ times zero is NaN.
+    ``source`` is the earlier position from which each position takes a state. Where ``exists`` is False, there is no
+    such position, and h and a do not change. ``where`` comes after the product, because a power of an unstable decay
+    may be infinite, and ∞ times zero is NaN.
     """
     if _constant(a):
         longer = _times(a, a)
@@ -125,9 +129,9 @@ def _plus_where(exists: Tensor, h: Parts, more: Parts) -> Parts:
 
 
 def _episode_starts(place: Tensor, reset: Tensor) -> Tensor:
-    """Return the position of the last reset at or before each position in time, or 0 without a reset, (B, T + 1).
+    """Return the position of the last reset at or before each position in time, or 0 if there is no such reset.
 
-    Position 0 is the initial state, and position t + 1 is step t.
+    The shape is (B, T + 1). Position 0 is the initial state, and position t + 1 is step t.
     """
     return torch.nn.functional.pad(torch.where(reset, place[1:], 0), (1, 0)).cummax(1).values
 

@@ -152,17 +152,17 @@ class SelectiveBackend(Protocol):
     def backward(
         self, layer: Selective, checkpoints: Tensor, d_y: Tensor, d_final: Tensor | None
     ) -> tuple[Tensor | None, ...]:
-        """Return the gradients with respect to x, delta, A, B, C and initial (may be None if there is no initial
-        state).
+        """Return the gradients with respect to x, delta, A, B, C and initial.
 
-        ``d_y`` and ``d_final`` are the gradients of the output and of the final state; ``d_final=None`` means zeros.
+        The gradient of initial may be None if there is no initial state. ``d_y`` and ``d_final`` are the gradients of
+        the output and of the final state; ``d_final=None`` means zeros.
         """
 
 
 class Backend(NamedTuple):
     """The operators that one scan backend implements, such as the linear scan and the fused layer.
 
-    A new operator is one more field here and one more module in each backend's folder.
+    To add an operator, add a field here and a module in the folder of each backend.
     """
 
     linear: LinearBackend

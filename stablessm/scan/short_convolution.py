@@ -1,4 +1,6 @@
-"""A causal convolution of each channel with a short filter; its state is the last inputs."""
+"""A causal convolution of each channel with a short filter. The state of the convolution consists of
+the last inputs.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ def short_convolution(
     reset: Tensor | None = None,
     lengths: Lengths = None,
 ) -> tuple[Tensor, Tensor]:
-    """Compute y[t] = Σ_j weight[K-1-j] x[t-j] + bias for every channel; also return the last K - 1 inputs, the state.
+    """Compute y[t] = Σ_j weight[K-1-j] x[t-j] + bias for every channel, with K weights per channel.
+
+    The sum is over j = 0 … K - 1. The state, which is also returned, consists of the last K - 1 inputs.
 
     Args:
         x: (B, T, H), real.
@@ -66,7 +70,8 @@ def short_convolution(
 def _last_inputs(joined: Tensor, taps: int, episode: Tensor | None, lengths: Tensor | None) -> Tensor:
     """Return the last K - 1 inputs (B, K - 1, H) of each sequence, with zeros for inputs before the last reset.
 
-    ``joined`` are the inputs with the K - 1 inputs before the first step; ``taps`` is K.
+    ``joined`` are the K - 1 inputs before the first step, followed by the inputs of all steps. ``taps`` is K.
+    ``episode`` is the number of the episode to which each of these inputs belongs; None means that there are no resets.
     """
     batch, total, channels = joined.shape
     steps = total - taps + 1

@@ -24,8 +24,9 @@ _LAYER = f"{_TENSORS}, str backend"
 
 
 def _run(backend: str, direction: str, layer: DiagonalSSM, *rest: Any) -> Any:
-    """Call a backend's ``forward`` or ``backward`` with autocast off, because autocast makes matrix products less
-    accurate.
+    """Call ``forward`` or ``backward`` of a backend (``direction``) with autocast off.
+
+    Autocast would make matrix products less accurate.
     """
     function, device = getattr(backends.load(backend).ssm, direction), layer.x.device.type
     if not autocast_enabled(device):
@@ -38,8 +39,8 @@ def _sound(*args: Any) -> tuple[str, str, DiagonalSSM]:
     """Check the arguments of the operator ``stablessm::ssm_scan``; return the arguments with which to call
     :func:`_run`.
 
-    During compilation the values of ``lengths`` are unknown. On a GPU, where a check would have to wait, lengths are
-    clamped to the number of steps.
+    On a CPU, lengths are checked, except during compilation, when their values are unknown. On a GPU, a check would
+    have to wait for the GPU, so lengths are clamped to the number of steps instead.
     """
     layer = DiagonalSSM(*args[:-1])
     check_raw_layer(layer)
@@ -65,8 +66,10 @@ def ssm_op(*args: Any) -> tuple[Tensor, Tensor, Tensor]:
     schema=f"(Tensor d_y, Tensor? d_final, Tensor checkpoints, {_LAYER}) -> ({', '.join(['Tensor'] * 6)})",
 )
 def ssm_backward_op(d_y: Tensor, d_final: Tensor | None, checkpoints: Tensor, *args: Any) -> tuple[Tensor, ...]:
-    """Return the gradients with respect to x, decay, B, C, D and initial. The gradient of initial is an empty tensor if
-    there is no initial state.
+    """The operator ``stablessm::ssm_scan_backward``: compute the gradients with respect to x, decay, B, C, D and
+    initial.
+
+    The gradient of initial is an empty tensor if there is no initial state.
     """
     backend, _, layer = _sound(*args)
     x, shape_and_dtype = layer.x, backends.load(backend).ssm.checkpoint_shape(layer)
@@ -137,10 +140,10 @@ class SSM(torch.autograd.Function):
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Tensor | None) -> tuple[Tensor, Tensor, None]:
-        """Compute the forward-mode derivatives: dy[t] = Re Σ (dC h[t] + C dh[t]) + dD x + D dx, and dh after the last
-        step.
+        """Compute the forward-mode derivatives of the output and of the final state.
 
-        dh[t] = a dh[t-1] + (da h[t-1] + dB x[t] + B dx[t]).
+        The derivative of the output is dy[t] = Re Σ (dC h[t] + C dh[t]) + dD x + D dx, where dh[t] = a dh[t-1] + (da
+        h[t-1] + dB x[t] + B dx[t]) is the derivative of the state.
         """
         x, decay, B, C, D, initial, reset, lengths, _ = ctx.saved_tensors
         d_x, d_decay, d_B, d_C = (
@@ -169,8 +172,9 @@ class SSM(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[tuple[Tensor, ...], tuple[Any, ...]]:
-        """Run all layers of a ``vmap`` as one layer with more channels, or as a scan if resets or
-        lengths are mapped.
+        """Run all layers of a ``vmap`` as one layer with more channels.
+
+        If resets or lengths are mapped, a scan computes all states in memory instead.
         """
         if in_dims[6] is not None or in_dims[7] is not None:  # reset and lengths belong to a sequence, not to a channel
             y, final = torch.vmap(lambda *args: by_states(DiagonalSSM(*args[:-1]), args[-1]), in_dims=in_dims)(*args)
@@ -194,8 +198,9 @@ _FORMS = Forms(ssm_op, SSM, eager(SSM))
 
 
 def ssm(layer: DiagonalSSM, backend: str) -> tuple[Tensor, Tensor]:
-    """Compute the output and final state of a layer by the fastest way that supports the required derivatives: the
-    backend, an autograd function or the operator.
+    """Compute the output and final state of a layer by the fastest way that supports the required derivatives.
+
+    The ways are: to call the backend, an autograd function or the operator.
     """
     run = _FORMS.choose(quick(layer.x), *layer[:6])
     y, final, _ = run(*layer, backend)

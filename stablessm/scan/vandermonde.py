@@ -72,7 +72,7 @@ def accumulate(signal: Tensor, decay: Tensor) -> Tensor:
 
 
 def _check_batches(**given: Tensor) -> None:
-    """Raise an error unless all shapes without their last dimension can be broadcast together."""
+    """Raise an error unless the shapes of all tensors, without their last dimension, can be broadcast together."""
     if torch.compiler.is_compiling():
         return
     try:

@@ -9,7 +9,7 @@ from stablessm.scan.selective_states import by_states, gradients_by_states
 
 
 def forward(layer: Selective) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the layer's output and final state, and an empty tensor, because the reference has no checkpoints."""
+    """Return the layer's output, its final state, and an empty tensor in place of checkpoints."""
     return (*by_states(layer, "reference"), layer.x.new_empty(0))
 
 

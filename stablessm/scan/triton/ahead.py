@@ -31,8 +31,9 @@ fewer kernels are compiled in advance."""
 
 
 def running(operation: Callable[[], object] | None) -> None:
-    """Tell this module which operation is about to run. The call ``operation()`` runs the operation on meta tensors;
-    None stands for no operation.
+    """Tell this module which operation is about to run.
+
+    ``operation`` is a function that runs the operation on meta tensors, or None if no operation is about to run.
     """
     global _operation
     _operation = operation

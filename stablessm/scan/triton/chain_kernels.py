@@ -57,7 +57,10 @@ FIRST = 16
 
 @triton.jit
 def _ticket(board):
-    """Return how many programs of this launch started before this program, and the number of this launch (1, 2, …)."""
+    """Return the number of programs of this launch that started before this program, and the number of the launch.
+
+    Launches on the board are numbered 1, 2, 3, ….
+    """
     taken = tl.atomic_add(board, 1, sem="relaxed", scope="gpu")
     programs = tl.num_programs(0)
     ticket = (taken & 0xFFFFFF).to(tl.int32)
@@ -70,8 +73,8 @@ def _ticket(board):
 def _opaque(raw, zero):
     """Return ``raw`` unchanged, in a way that makes the compiler keep the numbers in their short dtype.
 
-    Otherwise the compiler would keep the numbers in float64 until they are used again, which takes more registers than
-    their short dtype.
+    ``zero`` is 0, but the compiler does not know this. Without this function, the compiler would keep the numbers in
+    float64 until they are used again, which takes more registers.
     """
     BITS: tl.constexpr = raw.dtype.primitive_bitwidth
     if BITS == 64:
@@ -87,7 +90,7 @@ def _opaque(raw, zero):
 def _arrived(word, at, number, COMPILED: tl.constexpr):
     """Wait until the lower half of every 64-bit word is ``number``, and return the words.
 
-    ``word`` contains the words that were already read at the addresses ``at``. A word whose lower half is not
+    ``word`` contains the words as they were read first, and ``at`` their addresses. A word whose lower half is not
     ``number`` is loaded again.
     """
     if COMPILED:
@@ -112,7 +115,10 @@ def _arrived(word, at, number, COMPILED: tl.constexpr):
 
 @triton.jit
 def _publish(at, plane, value, launch):
-    """Write float64 numbers to the board, each as two words that are ``plane`` words apart."""
+    """Write float64 numbers to the board at the addresses ``at``, each as two words that are ``plane`` words apart.
+
+    The lower half of each word is ``launch``, the number of the launch.
+    """
     bits, number = value.to(tl.float64).to(tl.int64, bitcast=True), launch & 0xFFFFFFFF
     tl.atomic_xchg(at, (bits >> 32 << 32) | number, sem="relaxed", scope="gpu")
     tl.atomic_xchg(at + plane, (bits << 32) | number, sem="relaxed", scope="gpu")
@@ -120,8 +126,9 @@ def _publish(at, plane, value, launch):
 
 @triton.jit
 def _read(at, plane, there, launch):
-    """Return the two words of each number at the addresses ``at``, without waiting until the words are written; numbers
-    where the mask ``there`` is False are left out.
+    """Read the two words of each number at the addresses ``at``, without waiting until the words are written.
+
+    The two words are ``plane`` words apart. Numbers where the mask ``there`` is False are not read.
     """
     number = launch & 0xFFFFFFFF
     return tl.load(at, there, number, volatile=True), tl.load(at + plane, there, number, volatile=True)
@@ -131,7 +138,7 @@ def _read(at, plane, there, launch):
 def _wait_for(high, low, at, plane, launch, COMPILED: tl.constexpr):
     """Wait until both words of each published number are written, and return the numbers as float64.
 
-    Numbers that the mask of ``_read`` left out are 0.
+    ``high`` and ``low`` are the words that :func:`_read` returned. Numbers that its mask left out are 0.
     """
     number = launch & 0xFFFFFFFF
     high = _arrived(high, at, number, COMPILED)
@@ -143,7 +150,7 @@ def _wait_for(high, low, at, plane, launch, COMPILED: tl.constexpr):
 def _wait_for_state(
     at, plane, launch, BLOCK: tl.constexpr, LANES: tl.constexpr, IS_COMPLEX: tl.constexpr, COMPILED: tl.constexpr
 ):
-    """Wait for the published state after a group, and return its real and imaginary parts, (1, BLOCK) each.
+    """Wait until the state after a group of levels is published; return its real and imaginary parts, (1, BLOCK) each.
 
     The array of words has at least one entry per lane. In a smaller array, the compiler would assign several words to
     every lane, which would wait for one word after the other.
@@ -167,11 +174,11 @@ def _group(
     WINDOW: tl.constexpr, BLOCK: tl.constexpr, LANES: tl.constexpr, CUTS: tl.constexpr, IS_COMPLEX: tl.constexpr,
     COMPILED: tl.constexpr,
 ):  # fmt: skip
-    """Compose the affine maps of all earlier tiles in this tile's group, as soon as they are published; return (a, x,
-    cut).
+    """Compose the maps h ↦ a h + x of all earlier tiles in this tile's group; return a, x and the cut of the result.
 
-    ``at`` is the address at which the first of these tiles publishes, and ``step`` the distance from the address of
-    each tile to the address of the next tile.
+    a and x are returned as real and imaginary parts. The function waits until the maps are published. ``at`` is the
+    address at which the first of these tiles publishes, and ``step`` the distance from the address of each tile to the
+    address of the next tile.
     """
     ROWS: tl.constexpr = max(WINDOW, LANES // BLOCK)
     row = tl.arange(0, ROWS)[:, None]
@@ -268,7 +275,10 @@ def forward_chain_kernel(
     LANE: tl.constexpr, EVEN: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK: tl.constexpr, SPREAD: tl.constexpr,
     WINDOW: tl.constexpr, LANES: tl.constexpr, COMPILED: tl.constexpr,
 ):  # fmt: skip
-    """Compute one tile of h[t] = a[t] h[t-1] + x[t], after receiving the state before the tile."""
+    """Compute one tile of h[t] = a[t] h[t-1] + x[t], after receiving the state before the tile from earlier programs.
+
+    a is the decay, x the drive, and h the states.
+    """
     WIDE: tl.constexpr = tl.float64 if DOUBLE else tl.float32
     ticket, launch = _ticket(board)
     level, strip = ticket // strips, ticket % strips

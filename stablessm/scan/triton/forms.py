@@ -14,7 +14,9 @@ import torch
 
 
 class Tile(NamedTuple):
-    """The size of the tile that a program computes at once, and launch options for loading it."""
+    """The size of the tile that a program computes at once, and the options with which the program loads and computes
+    it.
+    """
 
     lane_bytes: int
     """Number of bytes that a lane (thread) loads with one instruction, if the array is aligned to it."""
@@ -121,12 +123,16 @@ def chains(device: torch.device) -> bool:
 
 
 def kind(dtype: torch.dtype) -> torch.dtype:
-    """Return the dtype whose measured costs apply to a dtype: float16 for bfloat16, otherwise the dtype itself."""
+    """Return the dtype whose measured costs are used for ``dtype``: float16 for bfloat16, otherwise
+    ``dtype`` itself.
+    """
     return _HALF if dtype.itemsize == 2 else dtype
 
 
 def block(tile: Tile, dtype: torch.dtype, channels: int) -> int:
-    """Return the number of channels that a program computes: a power of two that is at most the width of the tile."""
+    """Return the number of channels that a program computes: a power of two, at most the number that fits in a tile's
+    row.
+    """
     return min(tile.row_bytes // dtype.itemsize, max(8, 1 << (channels - 1).bit_length()))
 
 

@@ -127,9 +127,10 @@ class Launch:
         return self._compiled[key]
 
     def _build(self, tensors: tuple[Tensor, ...]) -> tuple[Any, Any, Any]:
-        """Return the internal launch function, the compiled kernel and its metadata, for tensors like these.
+        """Return the internal launch function, the compiled kernel and its metadata.
 
-        Reading the attribute ``run`` of the compiled kernel compiles the launch function.
+        The kernel is compiled for the dtypes and alignment of ``tensors``. Reading the attribute ``run`` of the
+        compiled kernel compiles the launch function.
         """
         made = self.compile(tensors)
         return made.run, made.function, made.packed_metadata
@@ -138,8 +139,9 @@ class Launch:
         return {**self._constants, "num_warps": self._warps, **self._limit}
 
     def _places(self, tensors: tuple[Tensor, ...]) -> list[Tensor]:
-        """Return tensors that start at the addresses to pass to the kernel, which are ``offsets`` bytes after the given
-        tensors.
+        """Return views of the given tensors, whose addresses are passed to the kernel.
+
+        Each view starts ``offsets`` bytes after its tensor.
         """
         real = [torch.view_as_real(tensor) if tensor.is_complex() else tensor for tensor in tensors]
         offsets = self._offsets or (0,) * len(real)

@@ -106,8 +106,8 @@ class _Grid(NamedTuple):
 
     def launch(self, kernels: tuple[Any, Any], strides: tuple[int, ...], initial: bool, cuts: bool,
                offsets: tuple[int, ...]) -> Launch:  # fmt: skip
-        """Return a launch of the walk kernel ``kernels[0]`` or, if several programs share a sequence, the chain
-        ``kernels[1]``.
+        """Return a launch of one of two ``kernels``: the walk kernel or, if several programs share a sequence, the
+        chain kernel.
         """
         flags, sizes = {"INITIAL": initial, "CUTS": cuts}, (self.steps, self.channels)
         if not self.window:

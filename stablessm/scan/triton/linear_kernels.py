@@ -105,7 +105,7 @@ def widen_tile(
     """Convert a tile from :func:`fetch_tile` to the dtype WIDE; return the tile, and a mask of the rows that are resets
     (cuts).
 
-    In rows without a decay, a becomes 1 and x becomes 0, so that they do not change the state.
+    In rows without a decay, a becomes 1 and x becomes 0, so that these rows do not change the state.
     """
     if PER_STEP:
         a_re, a_im = widen(a, there, 1.0, (not EVEN) or SHIFT, IS_COMPLEX, WIDE)

@@ -60,8 +60,8 @@ def product_kernel(
 ):  # fmt: skip
     """Compute c = a b, or c += a b with ADD, for a (rows, K) and b (K, N) of every channel.
 
-    ALIGNED is a number that divides the strides between channels. A program computes TILES tiles of rows, one after the
-    other; TILES > 1 requires TERMS ≥ K.
+    ALIGNED is a number that divides the strides between channels. TERMS is the number of columns of a that are
+    multiplied at once. A program computes TILES tiles of rows, one after the other; TILES > 1 requires TERMS ≥ K.
     """
     columns: tl.constexpr = (N + COLUMNS - 1) // COLUMNS
     groups = tl.cdiv(rows, ROWS * TILES) * columns
@@ -100,8 +100,9 @@ def sum_kernel(
     A_R: tl.constexpr, B_R: tl.constexpr, M: tl.constexpr, N: tl.constexpr, PRECISION: tl.constexpr,
     ALIGNED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, TERMS: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """Compute c[part] = aᵀ b over the ``part_rows`` rows of one part, for a (rows, M) and b (rows,
-    N) of every channel.
+    """Compute c[part] = aᵀ b for one part of the rows, for a (rows, M) and b (rows, N) of every channel.
+
+    Each part has ``part_rows`` rows; the last part may have fewer.
     """
     columns: tl.constexpr = (N + COLUMNS - 1) // COLUMNS
     tiles: tl.constexpr = (M + ROWS - 1) // ROWS * columns

@@ -88,6 +88,10 @@ def _launch(kernel: Any, layer: Selective, *tensors: Tensor) -> None:
 
 @functools.lru_cache(maxsize=256)
 def _launcher(kernel: Any, numbers: tuple[float, ...], reset: bool, block: int, padded: int) -> Launch:
-    """Return a launch of a kernel for these sizes; the launch is cached for later calls with the same sizes."""
+    """Return a launch of a kernel, which is cached for later calls with the same arguments.
+
+    ``numbers`` are the batch size, the numbers of steps, channels, states and cells, and the largest allowed exponent.
+    ``block`` and ``padded`` are the numbers of channels and of states that a program computes.
+    """
     constants = {"RESET": reset, "CELL": CELL, "BLOCK": block, "STATES": padded}
     return Launch(kernel, int(numbers[0] * -(-numbers[2] // block)), numbers, constants, warps=2)

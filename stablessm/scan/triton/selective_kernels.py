@@ -24,7 +24,8 @@ def _load_and_step(h, x, delta, rates, B, C, reset, row, channel, state, inside,
            RESET: tl.constexpr):  # fmt: skip
     """Load the inputs of one step and compute the step for a block of channels.
 
-    Return the states before and after the step, and the inputs. ``row`` is the index of the step.
+    ``row`` is the index of the step. Return the state before the step, the decay, the inputs, and the state after the
+    step.
     """
     step = tl.load(delta + row * channels + channel, inside, 0.0)
     signal = tl.load(x + row * channels + channel, inside, 0.0)

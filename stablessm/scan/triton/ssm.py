@@ -252,9 +252,9 @@ class _Layer:
     ) -> None:
         """Compute the states at the starts of chunks and the final states; write them to ``entering`` and ``final``.
 
-        The last R columns of ``both`` hold the contribution of each chunk to the state after it; ``tail`` is the
-        contribution of a last chunk that is not complete. ``jumps`` are the factors by which a state passes a whole
-        chunk and the last chunk.
+        A state is R real numbers. The last R columns of ``both`` contain the contribution of each chunk to the state
+        after it. ``tail`` is the contribution of the last chunk if this chunk is not complete. ``jumps`` are the
+        factors by which a state is multiplied over a whole chunk and over the last chunk.
         """
         flags, offsets = {"INITIAL": initial is not None, "WHOLE": tail is None}, (self._after_T, *[0] * 5)
         launch = self._walk(kernels.enter_kernel, entering.stride(1), final.stride(0), offsets, **flags)
@@ -294,8 +294,9 @@ class _Layer:
         return rows.unflatten(1, (self.batch, self.chunks))[:, :, -1, : self.rest]
 
     def tail_added(self, inputs: Tensor, M: Tensor) -> Tensor:
-        """Compute what the inputs in the incomplete last chunk add to the final state, (channel, sequence, R) real
-        numbers.
+        """Compute the contribution of the inputs in the incomplete last chunk to the final state.
+
+        The result has the shape (channel, sequence, R); R real numbers are one state.
         """
         return torch.bmm(self.tail_of(inputs), self.into_final(M))
 
@@ -340,7 +341,7 @@ def _length(states: int) -> int:
 
 
 def _kept(x: Tensor, decay: Tensor) -> int:
-    """Return the number of columns in which the checkpoints keep a copy of the input; 0 if the input is too large."""
+    """Return the number of columns of the checkpoints that contain a copy of the input; 0 if the input is too large."""
     return _length(decay.shape[1]) if x.numel() <= LARGE else 0
 
 
@@ -348,8 +349,9 @@ def _parts(x: Tensor, decay: Tensor) -> list[tuple[_Layer, slice | None]]:
     """Divide the channels into parts that are computed one after the other; return the layer and the slice of each
     part.
 
-    A single part with the slice None means all channels. Several parts are used for a large input with many states,
-    whose intermediate results would take more memory than inputs and outputs.
+    If there is only one part, its slice is None, which means all channels. There are several parts if the input is
+    large and the layer has many states: the intermediate results would otherwise take more memory than inputs and
+    outputs.
     """
     batch, steps, channels = x.shape
     kind = (decay.shape[1], decay.is_complex())
@@ -363,12 +365,16 @@ def _parts(x: Tensor, decay: Tensor) -> list[tuple[_Layer, slice | None]]:
 def _view(at: slice | None, tensor: Any, dim: int) -> Any:
     """Return a view of a tensor restricted to the channels ``at``, where ``dim`` is the channel dimension.
 
-    None means all channels and returns the tensor itself: creating a view takes the host as long as launching a kernel.
+    If ``at`` is None, which means all channels, return the tensor itself: to create a view takes as much time on the
+    CPU as to launch a kernel.
     """
     return tensor if at is None or tensor is None else tensor.narrow(dim, at.start, at.stop - at.start)
 
 
 def _ready(at: slice | None, *parameters: Tensor | None) -> tuple[Any, ...]:
-    """Return the parameters of the channels ``at``, as contiguous tensors without lazy conjugation or negation."""
+    """Return the parameters of some channels, as contiguous tensors without lazy conjugation or negation.
+
+    ``at`` is a slice of the channels, or None for all channels.
+    """
     chosen = (_view(at, tensor, 0) for tensor in parameters)
     return tuple(None if tensor is None else tensor.resolve_conj().resolve_neg().contiguous() for tensor in chosen)

@@ -96,7 +96,7 @@ def segments(tile, SPREAD: tl.constexpr):
 
 @triton.jit
 def all_rows(value, ROWS: tl.constexpr):
-    """Return a tile (ROWS, BLOCK) that repeats ``value[s]`` in every row of segment s."""
+    """Return a tile (ROWS, BLOCK) that repeats ``value[s]``, the values of segment s, in every row of segment s."""
     SPREAD: tl.constexpr = value.shape[0]
     BLOCK: tl.constexpr = value.shape[1]
     return tl.broadcast_to(value[None], [ROWS // SPREAD, SPREAD, BLOCK]).reshape(ROWS, BLOCK)
