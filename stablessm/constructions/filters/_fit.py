@@ -21,7 +21,10 @@ _STEPS = Domain(1.0, discrete=True, real=False, positive=False, slowest=0.0)
 @final
 @dataclass(frozen=True, eq=False)
 class Fit:
-    """A sum ρ(k) = Re Σ_n weights_n e^{rates_n k} that was fitted to a filter, with one entry per conjugate pair."""
+    """A sum ρ(k) = Re Σ_n weights_n e^{rates_n k} that was fitted to a filter.
+
+    One entry of ``rates`` and ``weights`` stands for each conjugate pair of modes.
+    """
 
     rates: np.ndarray
     weights: np.ndarray
@@ -38,8 +41,9 @@ def fit(values: np.ndarray, tol: float, max_order: int, finite: bool, dtype: str
         values: the filter (L,).
         tol: largest allowed ℓ1 error, absolute.
         max_order: largest number of real states, at least 1.
-        finite: the filter is zero from L on, and the sum is fitted up to 2L.
-        dtype: dtype in which the sum will run; every |λ| is below 1 in this dtype.
+        finite: whether the filter is zero from step L on. If so, the sum is fitted to 2L steps, and its later values
+            count as error.
+        dtype: dtype of the recurrence that will compute the sum; every |λ| is below 1 in this dtype.
     """
     goal = np.concatenate([values, np.zeros_like(values)]) if finite else values
     best = Fit(np.zeros(0, complex), np.zeros(0, complex), 0, float(np.abs(goal).sum()))
@@ -65,9 +69,10 @@ def fit(values: np.ndarray, tol: float, max_order: int, finite: bool, dtype: str
 
 
 def _faded(values: np.ndarray) -> np.ndarray:
-    """Return a filter extended beyond its last tap by its mirror image, which fades to zero.
+    """Return a filter, extended beyond its last tap by a reflected copy that is faded out to zero.
 
-    Without the extension the filter ends suddenly, which requires additional modes.
+    The copy is reflected in time and in value at the last tap. Without it the filter ends suddenly, and a sum of
+    exponentials requires additional modes.
     """
     size = len(values) // 2
     fade = np.cos(np.pi / 2 * np.arange(1, size + 1) / (size + 1)) ** 2

@@ -259,8 +259,10 @@ def convert(
     Args:
         model: a module from (batch, time, …) to (batch, time, …), for example from tokens to logits. It is not changed.
         tol: for each filter, the largest allowed Σ |filter - kernel| / Σ |filter|. A filter that needs more than
-            ``max_order`` states keeps a buffer of its length and is exact; ``report()`` states how many and why.
-        length: number of steps of ``filters(length)`` that are fitted; afterwards the fitted exponentials continue.
+            ``max_order`` states is computed exactly, with a buffer as long as the filter; ``report()`` states the
+            number of such filters and the reason.
+        length: number of steps of ``filters(length)`` that are fitted; after these steps, the filter of the recurrence
+            is the continuation of the fitted exponentials.
         find: function from the name and the module to a :class:`LongFilter`, or to None to apply the rules above.
         example: an input for two checks with dropout off. First, the converted model must give the same output step by
             step as in one pass. Second, its output must agree with the output of the original up to 100 ``tol`` or

@@ -56,11 +56,11 @@ def from_convolution(
         filters: (channels, length), or (d_out, d_in, length) for y[o] = Σ_i filters[o, i] ∗ x[i]; array or tensor.
         tol: largest allowed Σ |filter - kernel| / Σ |filter| of each filter.
         max_order: highest order of the recurrence of a filter; a real mode counts one, a conjugate pair two. A filter
-            that requires more keeps a buffer of its length and is exact, and so does a filter whose buffer takes no
-            more numbers than its modes. Each mode is stored as one complex number; filters of similar size run
-            together, padded to the largest of them.
-        head: number of first taps that are exact, for direct terms and irregular first taps. Each adds one number to
-            the state.
+            that requires more is computed exactly, with a buffer of past inputs as long as the filter. A buffer is also
+            used where it takes no more numbers than the modes. Each mode is stored as one complex number. Filters of
+            similar order are computed together, and each state is padded to the largest of these orders.
+        head: number of first taps that are computed exactly, for direct terms and irregular first taps. Each exact tap
+            adds one number to the state.
         finite: whether the filter is zero after its last tap, so that later values of the kernel count as error. By
             default the filter is unknown after its last tap, and the exponentials continue it.
         dtype: dtype of the parameters and the state of the layer, for every dtype of the input. Errors are measured
@@ -121,9 +121,10 @@ def _plan(row: np.ndarray, tol: float, max_order: int, head: int, finite: bool, 
 
 
 def _cheapest(plans: list[_Plan], flat: np.ndarray, d_input: int) -> list[_Plan]:
-    """Return plans with the smallest state: where a buffer is not larger than the modes, the buffer replaces the modes.
+    """Replace the modes of filters by a buffer where the buffer is not larger than the modes; return the new plans.
 
-    This is decided for all filters of an input channel together, because they can share one buffer of past inputs.
+    ``flat`` (filters, length) contains the filters. All filters of an input channel are replaced together or not at
+    all, because they can share one buffer of past inputs.
     """
     plans = list(plans)
     for source in range(d_input):
@@ -140,9 +141,11 @@ def _cheapest(plans: list[_Plan], flat: np.ndarray, d_input: int) -> list[_Plan]
 def _build(
     plans: list[_Plan], shape: tuple[int, ...], flat: np.ndarray, finite: bool, dtype: torch.dtype
 ) -> RecurrentConvolution:
-    """Build the recurrent layer from the plans of all filters, and measure its errors.
+    """Build the recurrent layer from the plans of all filters, and measure the error of each filter.
 
-    Filters with states of similar size form a group, which is computed together.
+    ``shape`` is the shape of the array of filters without its last axis, and ``flat`` contains the filters in rows.
+
+    Filters with states of similar size are computed together, as one :class:`ChannelGroup`.
     """
     members: dict[tuple[int, int], list[int]] = defaultdict(list)
     for i, plan in enumerate(plans):

@@ -195,7 +195,7 @@ class RecurrentConvolution(nn.Module):
         """Apply the filters to a sequence (B, T, d_input); return outputs (B, T, d_output) and the state after the last
         step.
 
-        Calls of ``step`` give the same outputs.
+        Calls of ``step`` with the same inputs give the same outputs.
         """
         return self._run(x, state, 3)
 

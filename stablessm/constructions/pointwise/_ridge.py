@@ -86,10 +86,10 @@ def fit(A: np.ndarray, b: np.ndarray, x: np.ndarray, y: np.ndarray) -> Ridge:
 
 
 def on_an_interval(f: Pointwise, tol: float, max_width: int) -> Iterator[tuple[Ridge, float]]:
-    """Yield pairs of a network that fits f on an interval and its error, with more and more hidden units.
+    """Yield networks that fit f on an interval, with more and more hidden units; each is yielded with its error.
 
-    There is one hidden unit for each cell of a mesh, and one beyond each end of the interval. After each network, the
-    cells with a large error are halved.
+    The interval is divided into cells. Each network has one hidden unit for each cell, and one beyond each end of the
+    interval. After each network, the cells with a large error are halved.
     """
     edges = np.linspace(f.low[0], f.high[0], 5)
     while len(edges) + 1 <= max_width:
@@ -113,9 +113,10 @@ def on_an_interval(f: Pointwise, tol: float, max_width: int) -> Iterator[tuple[R
 
 
 def _mesh(edges: np.ndarray, steepness: float) -> tuple[np.ndarray, np.ndarray]:
-    """Return weights A (m, 1) and biases b (m,) of tanh units, one unit per cell of a mesh of an interval.
+    """Return weights A (m, 1) and biases b (m,) of tanh units, one unit for each cell of an interval.
 
-    The mesh is extended by one cell beyond each end of the interval.
+    The cells lie between neighboring ``edges``, and one more cell lies beyond each end of the interval. The slope of a
+    unit is ``steepness`` divided by the length of the cell.
     """
     length = np.diff(edges)
     middle = edges[:-1] + length / 2
@@ -125,7 +126,7 @@ def _mesh(edges: np.ndarray, steepness: float) -> tuple[np.ndarray, np.ndarray]:
 
 
 def in_a_box(f: Pointwise, max_width: int) -> Iterator[tuple[Ridge, float]]:
-    """Yield pairs of a network that fits f on a box and its error, with more and more hidden units.
+    """Yield networks that fit f on a box, with more and more hidden units; each is yielded with its error.
 
     The hidden units are ridges in random directions.
     """

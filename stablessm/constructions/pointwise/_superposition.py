@@ -31,9 +31,9 @@ class Sprecher:
         ψ(0.i_1 … i_k) = ψ(0.i_1 … i_(k-1)) + i_k γ^(-β(k))                              i_k < γ - 1
                        = ½ (ψ(0.i_1 … i_(k-1) [γ-2]) + ψ(0.i_1 … i_(k-1) + γ^(1-k)))      i_k = γ - 1
 
-    The last case is Köppen's correction, which makes ψ continuous and monotone; Sprecher's original function was not.
-    The function of k digits used here is constant on the first (γ-2)/(γ-1) of each cell of length γ^(-k) and linear on
-    the rest of the cell, which is called the gap. For increasing k it converges to ψ uniformly.
+    The last case is Köppen's correction. It makes ψ continuous and monotone; without it, Sprecher's function is
+    neither. The function of k digits used here is constant on the first (γ-2)/(γ-1) of each cell of length γ^(-k) and
+    linear on the rest of the cell, which is called the gap. With increasing k, this function converges uniformly to ψ.
 
     The constants are λ_p = Σ_r γ^(-(p-1)β(r)), a = 1/(γ(γ-1)) and s = 1 - families · a, so that the shifted variable
     s x_p + q a stays below the last gap before 1. With at most γ - 1 families, every x_p is in the gap of at most one
@@ -94,8 +94,9 @@ class Sprecher:
     def cells(self, family: int, digits: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return the cubes in [0, 1]^n on which the inner sum ξ_q of one family is nearly constant, sorted by ξ_q.
 
-        The results are arrays with an entry for each cube: the smallest value of ξ_q on its flat part, (cubes,); the
-        largest value, (cubes,); and the center of its flat part, (cubes, n).
+        The flat part of a cube is the part outside of all gaps. The results are three arrays: the smallest value of ξ_q
+        on the flat part of each cube, (cubes,); the largest value, (cubes,); and the center of the flat part, (cubes,
+        n). ``digits`` determines the size of the cubes: there are about base^digits along each axis.
         """
         finer, per_axis = self.base ** (self.digits - digits), self.base**digits
         start = family * self.shift * per_axis
@@ -161,10 +162,10 @@ def iterate(f: Pointwise, inner: Sprecher, iterations: int) -> Superposition:
     """Return a superposition whose outer functions Φ_q are fitted to f iteratively.
 
     Let F_r be the superposition after r iterations. The image of a cube is the interval of the values of the inner sum
-    ξ_q on the cube (see :meth:`Sprecher.cells`). Iteration r adds a function Φ_q^r to each Φ_q. Its value on the image
-    of a cube of min(r, digits) digits is (1/families) (f - F_(r-1)) at the center of the cube; between the images it is
-    linear. (Algorithm 2.1 of Braun and Griebel 2009 has a bump on each image and zero in between. Interpolation
-    requires half as many units, and images that are neighbors mostly belong to neighboring cubes.)
+    ξ_q on the cube (see :meth:`Sprecher.cells`). Iteration r adds a function Φ_q^r to each Φ_q. On the image of a cube
+    of min(r, digits) digits, Φ_q^r is constant: it equals (1/families) (f - F_(r-1)) at the center of the cube. Between
+    the images, Φ_q^r is linear. (In Algorithm 2.1 of Braun and Griebel 2009, the function is zero between the images.
+    Linear interpolation requires half as many units, and neighboring images mostly belong to neighboring cubes.)
     """
     finest = [inner.cells(q, inner.digits)[0] for q in range(inner.families)]
     outer = [Steps(knots, np.zeros(len(knots))) for knots in finest]

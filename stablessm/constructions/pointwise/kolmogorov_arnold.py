@@ -122,8 +122,8 @@ def kolmogorov_arnold(
     cube root of the width. More digits do not reduce the largest error, but make the regions where it occurs narrower,
     which reduces the mean square error.
 
-    Only the output at step ``length`` equals f. Before that step, future inputs count as ψ = 0; after it, the kernel of
-    layer 3 repeats, reduced by a factor of 2^(-length).
+    Only the output at step ``length`` approximates f. At earlier steps, ψ = 0 takes the place of the inputs that have
+    not arrived. At later steps, the kernel of layer 3 repeats, reduced by a factor of 2^(-length).
 
     >>> product = kolmogorov_arnold(lambda x: x[:, 0] * x[:, 1], length=2, level=2)
     >>> product.widths, product.error < 0.2, product.realization < 1e-9

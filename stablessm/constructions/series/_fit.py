@@ -84,8 +84,8 @@ class Modes:
     def factors(self, terms: Sequence[tuple[int, np.ndarray, np.ndarray]], horizon: int, dt: float) -> Factors:
         """Return the factors of a Volterra model from its terms.
 
-        ``terms`` holds a triple for each order: the order, the factors as R rows of coefficients (R, m) of the basis,
-        and the weights (R,).
+        ``terms`` contains three values for each order: the order; the factors, given by the coefficients (R, m) of R
+        functions in the orthonormal basis; and the weights (R,) of the powers of these functions.
         """
         orders, directions, weights = zip(*terms, strict=True)
         values = self.weights(np.concatenate(directions).T)[:, :, None]
@@ -116,8 +116,9 @@ def fit(kernels: Sequence[SampledKernel], tol: float) -> Factors:
 def shared_modes(samples: np.ndarray, tol: float, dt: float) -> Modes:
     """Find few exponentials whose linear combinations approximate all columns of samples (T + 1, R) up to ``tol``.
 
-    The search ignores late steps where all columns are negligible, so that a longer horizon changes nothing. If no such
-    exponentials exist and the horizon is short, T + 1 eigenvalues on a ring are used, which span everything.
+    T is the horizon in steps. The search ignores late steps at which all columns are negligible, so that a longer
+    horizon does not change the result. If few exponentials do not suffice and the horizon is short, T + 1 exponentials
+    are returned whose eigenvalues are on a circle: their linear combinations represent any samples.
     """
     steps = len(samples)
     energy = np.sqrt(np.cumsum((samples**2).sum(1)[::-1]))[::-1]
@@ -156,9 +157,9 @@ def _spread(eigenvalues: np.ndarray, tol: float) -> np.ndarray:
 def realizations(samples: np.ndarray, least: int) -> Iterator[np.ndarray]:
     """Yield eigenvalues of recurrences whose responses approximate samples (T + 1, R), for orders from ``least`` up.
 
-    This is the Ho-Kalman algorithm (ERA) on the Hankel matrix H[i, (j, r)] = samples[i + j, r]. Only some of its rows
-    and columns are used: all for small i and j, and fewer and fewer for larger ones. Each is weighted by the number of
-    rows or columns that it represents.
+    This is the Ho-Kalman algorithm (ERA) on the Hankel matrix H[i, (j, r)] = samples[i + j, r]. Only some rows and
+    columns of the matrix are used: all rows with small i and all columns with small j, and fewer and fewer of the later
+    rows and columns. Each of these rows (columns) is weighted by the number of rows (columns) that it represents.
     """
     half = len(samples) // 2
     rows, row_weights = strata(half - 1, _ROWS, seed=2)

@@ -42,7 +42,10 @@ class Records:
     """End of the fitted steps: steps memory..fitted are fitted, steps fitted..T are held out."""
 
     def regressors(self, modes: Modes) -> np.ndarray:
-        """Return the regressors (steps, F): 1, then all products of up to ``order`` responses of basis functions."""
+        """Return the regressors as a matrix with one row per fitted step.
+
+        The columns are the constant 1 and all products of up to ``order`` responses of basis functions.
+        """
         z = responses(self.x, modes)[:, self.memory : self.fitted].reshape(-1, modes.basis.shape[1])
         columns = [np.ones(len(z))]
         for degree in range(1, self.order + 1):

@@ -77,12 +77,15 @@ class SampledKernel:
         return symmetric_part(self._given(*(one.reshape(-1) for one in mesh)).reshape(mesh[0].shape))
 
     def span(self, tol: float) -> tuple[np.ndarray, float]:
-        """Return two results: R functions of one variable, whose products approximate the kernel, and the norm ‖h_n‖.
+        """Return R functions of one variable, as an array (horizon + 1, R), and the norm ‖h_n‖ of the kernel.
 
-        A fiber of the kernel is the function h_n(·, p, …) of its first time, with all other times fixed. The R
-        functions (horizon + 1, R) are left singular vectors of the matrix of the fibers, times the singular values
-        divided by ‖h_n‖. On a large grid, only the fibers at a few p are used, weighted by the number of grid points
-        that p represents, and the norm is an estimate.
+        The functions are chosen so that sums of products of them approximate the kernel with a relative error of about
+        ``tol``.
+
+        A fiber of the kernel is the function h_n(·, p, …) of the first time, with all other times p, … fixed. The R
+        functions are left singular vectors of the matrix of the fibers, multiplied by the singular values and divided
+        by ‖h_n‖. On a large grid, only fibers at a few p are used. Each is weighted by the number of grid points that
+        it represents, and the norm is an estimate.
         """
         time = np.arange(self.horizon + 1)
         if self.whole is not None:
@@ -109,9 +112,10 @@ class SampledKernel:
     def core(self, basis: np.ndarray) -> np.ndarray:
         """Return coefficients c (m, …, m) such that the kernel is about Σ c_ij… b_i(t_1) b_j(t_2) ….
 
-        ``basis`` (horizon + 1, m) holds the orthonormal functions b_i of one time. If the whole grid is evaluated, the
-        coefficients are a projection. Otherwise they come from least squares on nodes that are drawn according to their
-        leverage, weighted so that the mean square over the nodes equals the mean square over the grid.
+        The columns of ``basis`` (horizon + 1, m) are the orthonormal functions b_i of one time. If the kernel is
+        evaluated on the whole grid, the coefficients are a projection. Otherwise the coefficients come from a weighted
+        least-squares fit on a grid of random steps: steps at which the functions b_i are large are drawn more often,
+        and get smaller weights.
         """
         steps, m = basis.shape
         count = max(int(_ALL ** (1 / self.order)), 4 * m)
@@ -136,7 +140,7 @@ class SampledKernel:
     def scattered(self) -> tuple[tuple[np.ndarray, float], ...]:
         """Return two further sets of points at which a fit is tested: random points, and the diagonal of the grid.
 
-        Each is a pair of the points (P, n) and their weight.
+        Each set is a pair: an array of points (P, n), and one weight for all these points.
         """
         draw = np.random.default_rng(2).integers(self.horizon + 1, size=(_UNIFORM, self.order))
         diagonal = np.repeat(np.arange(self.horizon + 1)[:, None], self.order, 1)
@@ -148,7 +152,10 @@ class SampledKernel:
 
 
 def _leading(fibers: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
-    """Return leading left singular vectors, their singular values, and the norm of the remainder of the matrix.
+    """Return the leading left singular vectors of a matrix, the singular values, and the norm of the remainder.
+
+    The columns of the matrix are the fibers of a kernel (see :meth:`SampledKernel.span`). The remainder is the part of
+    the matrix that the returned vectors do not represent.
 
     For a large matrix the vectors come from a randomized decomposition with fixed random vectors.
     """

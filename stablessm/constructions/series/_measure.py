@@ -47,7 +47,7 @@ def ratio(error: float, size: float) -> float:
 def _whole(model: VolterraSSM, kernel: SampledKernel) -> list[float]:
     """Compare the kernel of a model with the given kernel at all points of the grid.
 
-    Returns [sum of squared errors, sum of squared values, largest error, largest value], as :func:`_part`.
+    Returns the list [sum of squared errors, sum of squared values, largest error, largest value].
     """
     import torch
 

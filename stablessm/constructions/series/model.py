@@ -101,7 +101,9 @@ class VolterraSSM(nn.Module):
 
     @checked
     def kernel(self, *times: Tensor | np.ndarray) -> Tensor:
-        """Return the kernel ĥ_n of the model on a grid; each argument holds the whole steps along one of the n axes.
+        """Return the kernel ĥ_n of order n of the model on a grid.
+
+        The n arguments are the grid points along the n axes, as whole numbers of steps.
 
         >>> from stablessm.constructions.series.volterra import volterra
         >>> model = volterra({2: lambda a, b: 1 / (1 + a + b) ** 2}, horizon=100, tol=1e-3)

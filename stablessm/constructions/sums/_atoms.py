@@ -106,9 +106,9 @@ def _gains(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the gains of damped waves of all frequencies on a grid, and the frequencies, as two arrays.
 
-    The gain of a wave is the reduction of the sum of squared residuals if the wave is added. All waves decay in the
-    same way; ``decay`` holds the values of this decay at the times ``index * step``. ``left`` and ``weight`` are as in
-    :func:`_best_waves`.
+    The gain of a wave is the reduction of the sum of squared residuals if the wave is added. All waves have the same
+    decaying envelope, and ``decay`` contains the values of this envelope at the times ``index * step``. ``left`` and
+    ``weight`` are as in :func:`_best_waves`.
     """
     from scipy import fft
 

@@ -1,7 +1,8 @@
 """Solution of linear minimax programs by an interior-point method.
 
-The linear program of a fit has thousands of rows, about a hundred unknowns, and many solutions that are nearly as good
-as the best. The method stays in the middle of these solutions, while a simplex method returns an extreme solution.
+A step of the minimax fit of an exponential sum is a linear program. It has thousands of constraints, about a hundred
+unknowns, and many solutions that are nearly optimal. An interior-point method returns a solution in the middle of these
+solutions, and a simplex method would return an extreme one.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ _FIRST_SLACK = 1e-2  # smallest slack at the start, also for a bound that the st
 class _Rows:
     """The constraint matrix G of a linear program G z ≥ h with unknowns z = (x, t), stored as blocks.
 
-    The constraints are along @ x + t ≥ left, t ≥ 0, and the finite bounds of x.
+    The constraints are along @ x + t ≥ left, where t is an upper bound of all entries of left - along @ x; t ≥ 0; and
+    the finite bounds of x.
     """
 
     along: np.ndarray
@@ -64,7 +66,7 @@ def minimax_program(along: np.ndarray, left: np.ndarray, low: np.ndarray, high: 
     """Return the x in [low, high] that minimizes the largest entry of left - along @ x.
 
     Returns None if the minimum is at least 1. The method is Mehrotra's predictor-corrector method (Nocedal and Wright,
-    Numerical Optimization, chapter 14), with the slacks s = G z - h and the multipliers y.
+    Numerical Optimization, chapter 14).
 
     >>> minimax_program(np.array([[1.0], [-1.0]]), np.array([0.9, -0.5]), np.array([-1.0]), np.array([1.0])).round(4)
     array([0.7])
@@ -88,7 +90,9 @@ def minimax_program(along: np.ndarray, left: np.ndarray, low: np.ndarray, high: 
 def _step(
     rows: _Rows, h: np.ndarray, z: np.ndarray, s: np.ndarray, y: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
-    """Return a predictor-corrector step for the unknowns z, slacks s and multipliers y; None at the minimum."""
+    """Return a predictor-corrector step for the unknowns z, the slacks s = G z - h and the multipliers y; None at the
+    minimum.
+    """
     from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
     primal, dual, mean = rows.product(z) - s - h, rows.adjoint(y), float(y @ s) / len(h)

@@ -15,11 +15,11 @@ _CHUNK = 1 << 20
 def mittag_leffler(alpha: Any, z: Any) -> np.ndarray:
     """Return the Mittag-Leffler function E_α(z) = Σ_k z^k / Γ(αk + 1) for z ≤ 0 and 0.05 ≤ α ≤ 2.
 
-    It is NaN for other arguments, and for 0 < |α - 1| < 0.01.
+    The result is NaN for other arguments, and for 0 < |α - 1| < 0.01.
 
-    It is computed as an integral by the trapezoidal rule in log u. With x = -z, the integral is
-    sin(απ)/(απ) ∫ exp(-(xu)^(1/α)) / (u² + 2u cos(απ) + 1) du over u > 0. For α > 1, the term
-    2/α exp(x^(1/α) cos(π/α)) cos(x^(1/α) sin(π/α)) is added.
+    The function is computed as an integral, by the trapezoidal rule in log u. With x = -z, the integral is sin(απ)/(απ)
+    ∫ exp(-(xu)^(1/α)) / (u² + 2u cos(απ) + 1) du over u > 0. For α > 1, the term 2/α exp(x^(1/α) cos(π/α)) cos(x^(1/α)
+    sin(π/α)) is added.
     """
     a, x = float(np.asarray(alpha).reshape(-1)[0]), -np.asarray(z, dtype=np.float64)
     if a in (1.0, 2.0):

@@ -49,7 +49,7 @@ class Panels:
     def misfit(self) -> np.ndarray:
         """Return the interpolation error at each check point, as an array (panels, checks).
 
-        If the function has several entries, it is the largest error of an entry.
+        If the function has several entries, the error is the largest error of an entry.
         """
         nodes = 2 * (self.times[:, :_NODES] - self.left[:, None]) / (self.right - self.left)[:, None] - 1
         checks = 2 * (self.times[:, _NODES:] - self.left[:, None]) / (self.right - self.left)[:, None] - 1

@@ -131,9 +131,9 @@ def descend(
 def minimax(problem: Problem, fit: Fit) -> Fit:
     """Minimize the largest error, starting from a fit; return the best fit found.
 
-    The method is a Gauss–Newton method with a trust region, in which each step is a linear program (Madsen). The
-    second-order part of a step can mostly be compensated by a change of the weights. A linear fit of the weights after
-    each step therefore makes the convergence quadratic early.
+    The method is a Gauss–Newton method with a trust region, in which each step is a linear program (Madsen). After each
+    step, a linear fit changes the weights so that they compensate most of the second-order error of the step. The
+    convergence therefore becomes quadratic after few steps.
     """
     domain, weight = problem.domain, problem.weight[:, None]
     graded = problem.graded[:, None]
@@ -179,9 +179,13 @@ def _program(
 ) -> tuple[np.ndarray, np.ndarray] | None:
     """Return the changes of rates and of coefficients that minimize the largest error to first order.
 
-    They are the solution of a linear program; None is returned if it has no solution. Nearly dependent modes have huge
-    coefficients, with which a linear program fails. The unknowns of the program are therefore coordinates of the change
-    in an orthonormal basis of the modes, unless the coefficients have bounds.
+    The changes are the solution of a linear program; None is returned if the program has no solution. Nearly dependent
+    modes have huge coefficients, with which a linear program fails. Unless the coefficients have bounds, the unknowns
+    of the program are therefore the coordinates of their change in an orthonormal basis of the modes.
+
+    ``columns`` are the modes at the sample times, ``slope`` the derivatives of the fit with respect to the rates, and
+    ``residual`` the residual of the fit, all multiplied by the weights of the errors. ``radius`` is the largest step of
+    a rate.
     """
     at = _points(residual)
     entries, order = residual.shape[1], columns.shape[1]

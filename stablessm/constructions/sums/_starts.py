@@ -24,7 +24,7 @@ ECHO = 1e-8  # smallest echo: the square root of rounding balances the echo and 
 class Mixture:
     """A fit by many decays with positive weights, ρ(t) ≈ Σ weights_i e^{-decays_i t}.
 
-    It is accurate if the kernel is completely monotone (Bernstein).
+    The fit is accurate if the kernel is completely monotone, by Bernstein's theorem.
     """
 
     decays: np.ndarray
@@ -43,9 +43,10 @@ class Mixture:
         """Return ``order`` rates that approximate the many decays of the mixture, by balanced truncation.
 
         The Hankel matrix of the mixture, weighted by ω over time, is L Lᵀ with L = √ω e^{-decay t} √weight. Let V be
-        the first right singular vectors of L. The matrix Vᵀ diag(e^{-decay dt}) V describes a step of length dt in
-        fewer states. Its eigenvalues are e^{rate dt}; it is symmetric, so that they lie between the eigenvalues of the
-        mixture. For times that are not evenly spaced, log(decay) replaces e^{-decay dt}.
+        the first right singular vectors of L. The matrix Vᵀ diag(e^{-decay dt}) V describes a step of length dt, the
+        time step of the samples, with ``order`` states. The eigenvalues of this matrix are e^{rate dt}. The matrix is
+        symmetric, so that the eigenvalues lie between the smallest and the largest e^{-decay dt} of the mixture. For
+        times that are not evenly spaced, log(decay) replaces e^{-decay dt}.
         """
         v = self._vectors[:, :order]
         if not self._shift:
@@ -56,7 +57,7 @@ class Mixture:
     def hankel_singular_values(self, rows: int, step: float) -> np.ndarray:
         """Return the singular values of the Hankel matrix H[i, j] = ρ((i + j) step) of this sum ρ, with ``rows`` rows.
 
-        They are computed in closed form, without the matrix.
+        The singular values are computed from a closed form, without the Hankel matrix.
         """
         total = (self.decays[:, None] + self.decays) * step
         root = np.sqrt(self.weights)

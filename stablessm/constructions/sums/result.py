@@ -161,7 +161,8 @@ class ExponentialSum(Result):
     def tail(self) -> float:
         """Return an upper bound of the sum (in continuous time, the integral) of |ρ̂| after the horizon.
 
-        If ρ is zero after the horizon, outputs differ by at most (l1_error + tail + rounding) sup |x| at all times.
+        Let ρ be the kernel to which the sum was fitted. If ρ is zero after the horizon, the outputs of the sum and of ρ
+        for an input x differ by at most (l1_error + tail + rounding) sup |x| at all times.
         """
         decay = -self.rates.real
         if self.time == "discrete":
