@@ -149,15 +149,19 @@ def array(part: str, value: str | np.ndarray | Tensor) -> np.ndarray:
     """Return a value as a NumPy array; a string is the path of an .npy file to read. Errors name the argument
     ``part``.
     """
+    found: Any = None
     if isinstance(value, str):
         try:
             found = np.load(value, allow_pickle=False)
-            if isinstance(found, np.ndarray):
-                return found
         except sources.BROKEN as error:
             raise ArgumentError(part, "an array in a whole .npy file", f"{value} ({error})") from error
-        raise ArgumentError(part, "an array in an .npy file", value)
-    return value.detach().cpu().numpy() if isinstance(value, Tensor) else np.asarray(value)
+        if not isinstance(found, np.ndarray):
+            raise ArgumentError(part, "an array in an .npy file", value)
+    else:
+        found = value.detach().cpu().numpy() if isinstance(value, Tensor) else np.asarray(value)
+    if not found.ndim:
+        raise ArgumentError(part, "an array with at least one axis", f"a single {found.dtype}, {found}")
+    return np.asarray(found)
 
 
 def inputs_from(x: np.ndarray) -> Tensor:

@@ -78,7 +78,10 @@ def arrays(path: Path, names: tuple[str, ...], *others: str) -> tuple[np.ndarray
     try:
         with np.load(path, allow_pickle=False) as stored:
             there = (*names, *(name for name in others if name in stored.files))
-            return tuple(np.asarray(stored[name]) for name in there)
+            found = tuple(np.asarray(stored[name]) for name in there)
+        if single := [name for name, array in zip(there, found, strict=True) if not array.ndim]:
+            raise ValueError(f"{single[0]} has no axes")
+        return found
     except (*BROKEN, AttributeError) as error:
         got = f"{path.stat().st_size:,} bytes ({type(error).__name__}: {error}){_known(path.name)}"
         raise ArgumentError(str(path), expected, got) from error

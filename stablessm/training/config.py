@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
@@ -78,7 +79,7 @@ class TrainingConfig:
     average instead of the weights."""
     patience: int | None = None
     """Stop when the validation metric has not improved in this number of consecutive validations."""
-    init_from: str | None = None
+    init_from: str | os.PathLike[str] | None = None
     """Folder of a run or of a saved model whose weights are the initial weights of this run."""
     evaluate_every: int | None = None
     """Number of steps between validations (default: an epoch)."""
@@ -88,8 +89,8 @@ class TrainingConfig:
     """Number of steps between log entries; the host does not wait for the device in between."""
     explode: float = 10.0
     """A run has diverged if its loss, averaged over about ten steps, exceeds this factor times the first loss."""
-    device: str = "auto"
-    """Device to train on: ``auto`` (a GPU if there is one), ``cpu`` or ``cuda``."""
+    device: str | torch.device | None = "auto"
+    """Device to train on: ``auto`` or None (a GPU if there is one), ``cpu``, ``cuda`` or a ``torch.device``."""
     replicas: int = 1
     """Number of models that are trained as one computation, with the seeds ``seed``, ``seed + 1``, …"""
     parallel: Literal["ddp", "fsdp"] = "ddp"
@@ -97,6 +98,15 @@ class TrainingConfig:
     Ignored by a single process."""
 
     def __post_init__(self) -> None:
+        device = "auto" if self.device is None else self.device
+        if not isinstance(device, str | torch.device):
+            raise ArgumentError("device", "auto, cpu, cuda or a torch.device", quoted(device))
+        object.__setattr__(self, "device", str(device))
+        if self.init_from is not None:
+            source = os.fspath(self.init_from) if isinstance(self.init_from, str | os.PathLike) else None
+            if not isinstance(source, str):
+                raise ArgumentError("init_from", "the folder of a run or of a saved model", quoted(self.init_from))
+            object.__setattr__(self, "init_from", source)
         whole_number("seed", self.seed, least=0)
         for name in ("epochs", "batch_size", "accumulate", "log_every", "replicas"):
             whole_number(name, getattr(self, name))
@@ -147,7 +157,7 @@ class TrainingConfig:
 
     def chosen_device(self) -> torch.device:
         """Return the device to train on, as ``device`` requests; raise an error if there is no such device."""
-        name = ("cuda" if torch.cuda.is_available() else "cpu") if self.device == "auto" else self.device
+        name = ("cuda" if torch.cuda.is_available() else "cpu") if self.device == "auto" else str(self.device)
         if not re.fullmatch(r"(cpu|cuda)(:\d+)?", name):
             raise ArgumentError("device", "auto, cpu or cuda", quoted(self.device))
         device = torch.device(name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from stablessm.training import folder as run_folder
 from stablessm.training.settings import signature
 
 
-def warm_start(models: Sequence[nn.Module], source: str, folder: Path) -> dict[str, Any]:
+def warm_start(models: Sequence[nn.Module], source: str | os.PathLike[str], folder: Path) -> dict[str, Any]:
     """Load initial weights from a run or a saved model into every model; return their origin, for the record.
 
     Args:
