@@ -1,7 +1,8 @@
 """Fits sums of exponentials to memory kernels by least squares, and measures their perturbation errors (IAT, appendix
 C).
 
-A search looks for the worst perturbation, by random draws or by gradient ascent.
+In the functions below, ``kind`` is the kind of memory, such as ``polynomial``, and ``search`` is the method that
+searches for the worst perturbation: random draws or gradient ascent.
 """
 
 from __future__ import annotations
@@ -78,8 +79,8 @@ def fitted_layer(
 
 
 def longest_time(kind: str, width: int) -> float:
-    """Return the longest time scale that the modes of a model of this width get. For exponential memory it is fixed;
-    for polynomial memory it grows with the width.
+    """Return the longest time scale among the modes of a model of this width. For exponential memory this time scale is
+    fixed; for polynomial memory it grows with the width.
     """
     return 30.0 if kind == "exponential" else 2 * width**1.5
 
@@ -115,7 +116,7 @@ def family(config: SumConfig, stages: Stages, kind: str, map: str, horizon: int,
 
 
 def verdicts(config: SumConfig, stages: Stages, kind: str, map: str) -> dict[str, StabilityVerdict]:
-    """Return for each horizon and search the verdict on stability: do layers of growing width approximate the memory
+    """Return one verdict on stability per horizon and search method: do layers of growing width approximate the memory
     stably?
     """
     return {

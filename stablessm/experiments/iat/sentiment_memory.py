@@ -136,7 +136,9 @@ def trained(run: Run, subject: Subject, seed: int) -> Classifier:
 
 
 def asked(model: Classifier, corpus: Corpus, words: Sequence[str], horizon: int) -> MemoryCurve:
-    """Measure the memory function of each word, M(k) = |score of k + 1 repeats - score of k repeats|."""
+    """Return the memory function of each word, M(k) = |score of k + 1 repeats - score of k repeats|, for k up to
+    ``horizon``.
+    """
     return replace(model.memory(corpus, corpus.ids(words), horizon), inputs=tuple(words))
 
 
@@ -160,8 +162,8 @@ def accuracy_of(config: RecurrentConfig, stages: Stages, name: str) -> str:
 
 
 def memory_figure(name: str, found: Mapping[str, Sequence[MemoryCurve]], note: str = "") -> Figure:
-    """Return a figure of memory functions: one panel per sentiment model, one color per word. The line of the first
-    seed is solid; the lines of the other seeds are dotted.
+    """Return a figure of memory functions with one panel per sentiment model and one color per word. The line of the
+    first seed is solid; the lines of the other seeds are dotted. ``note`` is inserted into the caption.
     """
     panels = []
     for title, curves in found.items():

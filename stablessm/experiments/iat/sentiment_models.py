@@ -122,7 +122,7 @@ class Bert(Classifier):
 
 
 def _along(x: Tensor, places: Tensor) -> Tensor:
-    """Select entries of x (B, T, d) along time: indices (B, S) give a tensor (B, S, d)."""
+    """Return the entries of x (B, T, d) at the time indices ``places`` (B, S), as a tensor (B, S, d)."""
     return x.gather(1, places[..., None].expand(-1, -1, x.shape[-1]))
 
 

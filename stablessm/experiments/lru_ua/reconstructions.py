@@ -1,8 +1,8 @@
 """Reconstructs images from the last state of a linear recurrence that has read their pixels one by one; shared by
 figures 2 to 5 of LRU-UA.
 
-In the functions below, ``placement`` says where the eigenvalues are (a ring, roots of unity, or optimized), ``solver``
-is a key of ``SOLVERS``, and ``found`` holds the arrays that :func:`measured` returns.
+In the functions below, ``placement`` says where the eigenvalues are (on a ring, at the roots of unity, or at optimized
+places), ``solver`` is a key of ``SOLVERS``, and ``found`` is the dict that :func:`measured` returns.
 """
 
 from __future__ import annotations
@@ -145,9 +145,10 @@ def _name(placement: Placement, size: int) -> str:
 def measured(config: DigitsConfig, run: Run, placement: Placement, size: int) -> Mapping[str, np.ndarray]:
     """Reconstruct the images with both solvers, ``complex`` and ``real``, for every draw of the random eigenvalues.
 
-    Return mean square errors ``mse``, ranks ``rank`` and condition numbers κ ``condition``, each (draws, solvers); the
-    mean square error at each position, ``by position`` (solvers, L); and some images reconstructed with the first draw,
-    ``shown`` (solvers, images, L). A placement of eigenvalues that is not random has one draw.
+    Return a dict with the following arrays. ``mse`` (draws, solvers): mean square errors. ``rank`` and ``condition``
+    (draws, solvers): the rank and the condition number of the matrix that maps the pixels to the state. ``by position``
+    (solvers, L): the mean square error at each of the L pixels. ``shown`` (solvers, images, L): some images,
+    reconstructed with the first draw. A placement of eigenvalues that is not random has one draw.
     """
 
     def one(draw: int) -> Mapping[str, np.ndarray]:
@@ -183,8 +184,8 @@ def condition(found: Mapping[str, np.ndarray], solver: str) -> float:
 
 
 def middle(found: Mapping[str, np.ndarray], solver: str) -> float:
-    """Return the median mean square error of the reconstructed images. The square error is averaged over images and
-    pixels, for each draw of the eigenvalues; the median is over these draws.
+    """Return the median of the mean square errors of the reconstructed images over the draws of the eigenvalues. For
+    each draw, the square error is averaged over images and pixels.
     """
     return float(np.median(found["mse"][:, INDEX[solver]]))
 
@@ -199,7 +200,7 @@ def spread(found: Mapping[str, np.ndarray], solver: str) -> str:
 
 
 def missing(stages: Stages, found: Mapping[str, np.ndarray], solver: str) -> float:
-    """Return which fraction of the energy (the mean square of the pixels) is missing in the reconstructed images."""
+    """Return the mean square error of the reconstructed images divided by the mean square of the pixels."""
     return error(found, solver) / float(seen(stages)["energy"].mean())
 
 

@@ -65,7 +65,8 @@ def inputs(config: SparseConfig) -> tuple[Tensor, Tensor]:
 @stage("errors-{kind}-{size}", over=lambda config: [(n, kind) for kind in ("ring", "optimized") for n in config.sizes])
 def errors(config: SparseConfig, run: Run, size: int, kind: Literal["ring", "optimized"]) -> Mapping[str, Any]:
     """Reconstruct the inputs u_1 … u_k from the state x_k for several steps k. Return the relative root mean square
-    error over all inputs, (draws, steps).
+    error over all inputs, (draws, steps). ``kind`` says how the eigenvalues are chosen: several random draws on a ring,
+    or optimized (a single draw).
     """
     basis, u = inputs(config)
 
@@ -127,7 +128,7 @@ def figures(config: SparseConfig, stages: Stages) -> Figures:
 
 def claims(config: SparseConfig, stages: Stages) -> Claims:
     """Yield claims, with their verdicts: is the state size in the paper large enough, how does the error depend on the
-    state size, and are optimized eigenvalues better than random ones?
+    state size, and are optimized eigenvalues better than random eigenvalues?
     """
     worst = {n: errors(stages, n, "ring")["error"].max(axis=1) for n in config.sizes}
     good = {n: int((row <= config.negligible).sum()) for n, row in worst.items()}

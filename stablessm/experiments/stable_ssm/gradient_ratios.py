@@ -38,9 +38,10 @@ def correlation(a: np.ndarray, b: np.ndarray) -> float:
 
 
 def predicted(found: Mapping[str, Mapping[str, np.ndarray]], limits: Sequence[float]) -> Claim:
-    """Return a claim with its verdict: sorted by the theoretical bound, the maps are in the same order as sorted by the
-    measured gradient-to-weight ratio. ``found`` holds for each map the arrays ``ratio`` and ``bound``. ``limits`` are
-    two rank correlations: the claim is reproduced above the first, and partly reproduced above the second.
+    """Return a claim with its verdict: the theoretical bound ranks the maps in the same order as the measured
+    gradient-to-weight ratio does. ``found`` maps each map to two arrays, the measured ratios (``ratio``) and their
+    bounds (``bound``). ``limits`` are two rank correlations: the claim is reproduced above the first, and partly
+    reproduced above the second.
     """
     ratio, bound = ({map: one[key].max() for map, one in found.items()} for key in ("ratio", "bound"))
     order = correlation(np.array([*ratio.values()]), np.array([*bound.values()]))

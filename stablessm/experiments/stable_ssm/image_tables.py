@@ -115,7 +115,7 @@ def figures(config: ImageConfig, stages: Stages) -> Figures:
 
 def claims(config: ImageConfig, stages: Stages, published: Mapping[str, float]) -> Claims:
     """Yield claims, with their verdicts: how accurate the models with each map are, in which order the maps are, and
-    which trainings diverge. ``published`` holds the test accuracies in the paper, in percent.
+    which trainings diverge. ``published`` maps each map to its test accuracy in the paper, in percent.
     """
     for layers, study in studies(config).items():
         scores, depth = study.scores(stages), named(layers)

@@ -28,7 +28,8 @@ def loaded(text: str, vocabulary: int, length: int) -> Task:
 
 
 def chain(vocabulary: int, length: int, lines: int = _LINES) -> Task:
-    """Return a synthetic text: a random Markov chain in which each token has few successors.
+    """Return a language modeling task with a synthetic text: ``lines`` sequences of ``length`` steps from a random
+    Markov chain, in which each token has few successors.
 
     >>> task = chain(12, 20)
     >>> batch = task.batch("train", 4)

@@ -91,7 +91,7 @@ class StackedClassifier:
         generator: torch.Generator | None = None,
         at: Tensor | None = None,
     ) -> Tensor:
-        """Return logits (M, B, size), or the logits at each step (M, B, T, size).
+        """Return the logits (M, B, classes) of M models, or the logits at each step (M, B, T, classes).
 
         Args:
             weights: Weights of all models: an array (M, P) like the attribute ``weights``, or a dict from each
@@ -99,7 +99,7 @@ class StackedClassifier:
             x: Inputs (B, T, d_input), or token ids (B, T).
             generator: Generator of the dropout masks, which all models share (default: no dropout).
             at: Indices (K,) of steps. If the models have logits at each step, only the logits at these steps are
-                returned, (M, B, K, size).
+                returned, (M, B, K, classes).
         """
         c, w = self.config, self._named(weights) if isinstance(weights, Tensor) else weights
         h = self._encoded(w, x)

@@ -48,13 +48,13 @@ def scaled_start(model: SequenceModel) -> SequenceModel:
     """Rescale the updates and some initial weights of a language model in place. The model consists of Hyena blocks
     with real recurrences.
 
-    Adam changes every trained number by about the learning rate. The changes of the n weights of a unit add up, so the
-    change of its output is proportional to the number n of its inputs. To prevent this, weights are stored as s v (see
-    :class:`Scale`), and an update changes a weight by s times the learning rate. The constant s is a product of up to
-    three factors. For all matrices it contains min(1, 256/n). For matrices whose output is added to the residual stream
-    it also contains 1/√(2L), where L is the number of blocks. For the input weights and biases of a recurrence it also
-    contains 1 - a², where a is the decay of the mode, because a mode adds up its inputs over about 1/(1 - a) steps.
-    These factors change only the updates, not the initial weights.
+    Adam changes every trained number by about the learning rate. The output of a neuron is a sum over its n inputs, and
+    the changes of its n weights add up, so the change of the output is proportional to n. To prevent this, weights are
+    stored as s v (see :class:`Scale`), and an update changes a weight by s times the learning rate. The constant s is a
+    product of up to three factors. For all matrices it contains min(1, 256/n). For matrices whose output is added to
+    the residual stream it also contains 1/√(2L), where L is the number of blocks. For the input weights and biases of a
+    recurrence it also contains 1 - a², where a is the decay of the mode, because a mode adds up its inputs over about
+    1/(1 - a) steps. These factors change only the updates, not the initial weights.
 
     Two initial weights are changed as well. The embeddings get the standard deviation 1 instead of 0.02, and the gain
     of the final norm is 1.6/d instead of 1, where d is the width. The initial logits then have the variance 2.6/d. The

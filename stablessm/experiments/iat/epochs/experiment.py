@@ -58,7 +58,7 @@ def scores(config: EpochsConfig, run: Run, kind: str, epochs: int) -> Mapping[st
 
 
 def best(config: EpochsConfig, stages: Stages, kind: str) -> np.ndarray:
-    """Return for each number of epochs the smallest relative loss; the minimum is over widths and seeds."""
+    """Return an array with one entry per number of epochs: the smallest relative loss over all widths and seeds."""
     return np.array([np.nanmin(scores(stages, kind, epochs)["score"]) for epochs in config.epochs])
 
 

@@ -46,8 +46,8 @@ class FamiliesConfig:
 
 
 def scales(kind: str, widths: Sequence[int], seed: int) -> torch.Tensor:
-    """Return random time scales, with log-uniform distribution, for a model of the last width in ``widths``. The widths
-    increase, and the time scales for each narrower model are among the time scales for the wider models.
+    """Return the random time scales of the widest model of a family. ``widths`` are the widths of the family in
+    ascending order. The time scales are log-uniform, and a wider model has all time scales of the narrower models.
 
     >>> narrow, wide = scales("polynomial", (4,), 0), scales("polynomial", (4, 8), 0)
     >>> len(wide), bool(torch.isin(narrow, wide).all()), wide.max().item() == longest_time("polynomial", 8)
@@ -90,7 +90,7 @@ def family(config: FamiliesConfig, found: np.ndarray) -> PerturbationFamily:
 
 def radius(config: FamiliesConfig, found: np.ndarray) -> float:
     """Return the smallest radius β at which perturbations increase the error of the widest model by at least half of
-    the unperturbed error of the narrowest model. Return inf if no radius does.
+    the unperturbed error of the narrowest model. Return inf if there is no such radius.
     """
     lost = found[-1] - found[-1, 0] >= 0.5 * found[0, 0]
     return float(np.array(config.radii)[lost][0]) if lost.any() else np.inf

@@ -132,7 +132,9 @@ def perturbed(config: Config, run: Run) -> Mapping[str, np.ndarray]:
 
 
 def remembered(config: Config) -> Mapping[str, np.ndarray]:
-    """Measure and return the memory functions of all teachers."""
+    """Measure the memory functions of all teachers. Return three arrays: their common time axis (``time``), their
+    values (``value``) and their rounding levels (``floor``).
+    """
     device = config.training.chosen_device()
     curves = [
         memory_function(teacher(config, i).to(device), config.memory, samples=16, progress=False)
@@ -203,8 +205,8 @@ def curve(config: Config, errors: np.ndarray) -> PerturbationCurve:
 
 
 def figures(config: Config, stages: Stages) -> Figures:
-    """Yield a figure of the perturbation errors of one teacher's students, and of the memory functions of teachers that
-    students approximate stably, and of other teachers.
+    """Yield a figure with up to three panels: the perturbation errors of the students of one teacher, the memory
+    functions of teachers that students approximate stably, and the memory functions of other teachers.
     """
     teachers = sorted(judged(config, stages), key=lambda one: (not one.survives, one.kind == "exponential", one.error))
     curves = teachers[0].family.curves.items()

@@ -32,8 +32,8 @@ def run(config: SumConfig, run: Run) -> None:
 
 
 def figures(config: SumConfig, stages: Stages) -> Figures:
-    """Yield one figure per horizon, with the published panels and a panel for the direct map, and then a figure of how
-    much the smallest perturbation increases the errors.
+    """Yield one figure per horizon, with the published panels and a panel for the direct map. Then yield a figure that
+    shows how much a perturbation of the smallest radius increases the error.
     """
     costs, label = [], f"E_m({config.radii[1]:g}) − E_m(0)"
     for horizon in config.horizons:
@@ -51,8 +51,8 @@ def figures(config: SumConfig, stages: Stages) -> Figures:
 
 
 def climbed(config: SumConfig, stages: Stages, map: str, horizon: int) -> PerturbationFamily:
-    """Return the perturbation errors that the search by gradient ascent found. They are larger than the errors that
-    random draws find.
+    """Return the perturbation errors for polynomial memory that gradient ascent found. These errors are larger than the
+    errors that random draws find.
     """
     return family(config, stages, "polynomial", map, horizon, "ascent")
 

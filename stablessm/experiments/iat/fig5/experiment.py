@@ -50,7 +50,7 @@ def claims(config: Config, stages: Stages) -> Claims:
 
 def exponential(name: str, words: list[str], curves: list[MemoryCurve], learned: str) -> Claim:
     """Return a claim with its verdict: the memory of the given words decays exponentially. ``learned`` is a sentence on
-    the test accuracy of the models, which ends the evidence for the verdict.
+    the test accuracy of the models; it is appended to the evidence for the verdict.
     """
     found = {word: [curve.of(word) for curve in curves] for word in words}
     kinds = {word: tally(memories) for word, memories in found.items()}
@@ -66,8 +66,8 @@ def exponential(name: str, words: list[str], curves: list[MemoryCurve], learned:
 
 
 def slow(name: str, words: list[str], curves: list[MemoryCurve], learned: str, left: float) -> Claim:
-    """Return a claim with its verdict: the word "ha" is remembered longer than the other words, which means that its
-    memory falls below the fraction ``left`` of its maximum later. ``learned`` is as in :func:`exponential`.
+    """Return a claim with its verdict: the word "ha" is remembered longer than the other words. The memory of a word
+    ends when it falls below the fraction ``left`` of its maximum. ``learned`` is as in :func:`exponential`.
     """
     own = [curve.of(SLOW).memory_time(left) for curve in curves]
     others = [max(curve.of(word).memory_time(left) for word in words) for curve in curves]

@@ -73,7 +73,7 @@ def figures(config: BertConfig, stages: Stages) -> Figures:
 
 def claims(config: BertConfig, stages: Stages) -> Claims:
     """Yield claims with their verdicts: compared with the memory of the LSTM, the memory of BERT decays more slowly and
-    fluctuates more; and it is not exponential.
+    fluctuates more; and the memory of BERT does not decay exponentially.
     """
     curves = sentiment.memories(config, stages, (*config.architectures, "BERT"))
     learned = "; ".join(f"{name} {sentiment.accuracy_of(config, stages, name)}" for name in curves)

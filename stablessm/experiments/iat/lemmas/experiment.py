@@ -1,5 +1,5 @@
-"""Computes two things: how well sums of exponentials approximate a memory function if none of them decays more slowly
-than a common rate; and the bound of lemma A.10 of IAT.
+"""Computes two things. The first is how well a sum of exponentials approximates a memory function if every exponential
+decays at least at a common rate. The second is the bound of lemma A.10 of IAT.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ def memory(kind: str, t: np.ndarray, order: int) -> np.ndarray:
 
 @stage("sums-{kind}-{case}", over=lambda config: [(kind, case) for kind in KINDS for case in CASES])
 def errors(config: LemmasConfig, run: Run, kind: str, case: str) -> Mapping[str, np.ndarray]:
-    """Return for each width m the smallest possible maximum error of a sum of m exponentials with given rates that
-    approximates the memory ``kind``. ``case`` says whether the weights of the sum are bounded, and whether the
-    derivative of the memory is approximated too. The error is NaN if the solver fails.
+    """Approximate the memory ``kind`` by sums of m exponentials with fixed rates. Return for each width m the smallest
+    possible maximum error, or NaN if the solver fails. ``case`` is ``free`` (any weights), ``bounded`` (the sum of the
+    absolute weights is bounded) or ``derivative`` (bounded, and the derivative of the memory is approximated too).
     """
     from scipy.optimize import linprog
 
@@ -103,8 +103,8 @@ def matrix(family: str, size: int, abscissa: float) -> Tensor:
 def bounds(config: LemmasConfig, run: Run, family: str) -> Mapping[str, np.ndarray]:
     """Return three arrays (sizes,), one entry per matrix size: the largest value of the cubic form in lemma A.10 of IAT
     that gradient ascent found (``value``), and the ratios M₀/β₀ (``entries``) and ‖W‖₂/β₀ (``spectral``). The lemma
-    says that the first ratio bounds the form. M₀ is the largest entry of the recurrent matrix W, and -β₀ the largest
-    real part of its eigenvalues.
+    says that M₀/β₀ is an upper bound of the cubic form. M₀ is the largest entry of the recurrent matrix W, and -β₀ the
+    largest real part of its eigenvalues.
     """
     from scipy.linalg import solve_continuous_lyapunov
 
@@ -130,8 +130,8 @@ def bounds(config: LemmasConfig, run: Run, family: str) -> Mapping[str, np.ndarr
 
 
 def figures(config: LemmasConfig, stages: Stages) -> Figures:
-    """Yield a figure with two panels: the approximation errors against the number of exponentials, and the cubic form
-    of lemma A.10, relative to its bound, against the matrix size.
+    """Yield a figure with two panels. The first shows the approximation errors against the number of exponentials; the
+    second shows the cubic form of lemma A.10, relative to its bound, against the matrix size.
     """
     drawn = {f"{kind}, {case}": errors(stages, kind, case)["errors"] for kind in KINDS for case in CASES}
     ratios = {family: one["value"] / one["entries"] for family, one in bounds.all(config, stages).items()}

@@ -85,7 +85,9 @@ def figures(config: Config, stages: Stages) -> Figures:
 
 
 def squared_condition(found: Mapping[str, np.ndarray], solver: str) -> float:
-    """Return κ², the square of the condition number of the reconstruction with this solver."""
+    """Return κ², the square of the condition number of the reconstruction with this solver. ``found`` are the results
+    of :func:`.reconstructions.measured`.
+    """
     return images.condition(found, solver) ** 2
 
 
@@ -95,8 +97,8 @@ def falls(values: Iterable[float]) -> bool:
 
 
 def table(config: Config, numbers: Mapping[tuple[float, int], float], digits: str) -> str:
-    """Return ``numbers``, whose keys are pairs (ring, state size), as text: one row for each ring, one number for each
-    state size.
+    """Format ``numbers``, a dict with pairs (ring, state size) as keys, as text with one row per ring and one number
+    per state size. ``digits`` is the format of a number.
     """
     rows = {ring: [numbers[ring, size] for size in config.sizes] for ring in config.rings}
     return "; ".join(f"r_min = {ring:g}: {listed(row, digits)}" for ring, row in rows.items())

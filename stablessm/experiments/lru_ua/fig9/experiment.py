@@ -151,9 +151,9 @@ def slowly(start: LinearRNNMLP, moved: LinearRNNMLP, part: float) -> dict[str, T
 
 
 def predicted(config: Config, run: Run, way: str, u: Tensor) -> Tensor:
-    """Return the outputs for the held-out inputs u that are predicted in one of four ways: by a model of which only the
-    MLP was trained (``fixed``), by a model of which all weights were trained (``end-to-end``), by a linear readout
-    (``linear``), or by the mean trajectory (``mean``).
+    """Predict the outputs for the held-out inputs u, and return the predictions. ``way`` is the method of prediction: a
+    model of which only the MLP was trained (``fixed``), a model of which all weights were trained (``end-to-end``), a
+    linear readout (``linear``), or the mean trajectory (``mean``).
     """
     if way in WAYS:
         device = config.fixed.chosen_device()
@@ -179,8 +179,9 @@ def predicted(config: Config, run: Run, way: str, u: Tensor) -> Tensor:
 
 @stage("errors-{way}", over=lambda config: (*WAYS, *CONTROLS))
 def errors(config: Config, run: Run, way: str) -> Mapping[str, Any]:
-    """Return statistics of the relative error |ŷ - y| / |y| over the held-out trajectories (median, ninth decile,
-    fraction of small errors) for every step, the largest error, and some example trajectories.
+    """Return statistics of the relative error |ŷ - y| / |y|, where ŷ is the prediction of y. For every step: the
+    median, the ninth decile and the fraction of small errors over the held-out trajectories. Also return the largest
+    error and some example trajectories.
     """
     u, y = split(config)[1]
     found = predicted(config, run, way, u)

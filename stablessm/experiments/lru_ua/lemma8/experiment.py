@@ -70,9 +70,9 @@ def family(config: LemmaConfig, seed: int) -> Callable[[np.ndarray, int], np.nda
 
 @stage("map-{form}", over=lambda config: FORMS)
 def mapped(config: LemmaConfig, run: Run, form: str) -> Mapping[str, np.ndarray]:
-    """Measure the map that interpolates between the maps T_k.
+    """Measure three properties of the map that interpolates between the maps T_k: is it correct, continuous and causal?
 
-    ``form`` selects the equation as ``printed`` or as ``corrected``.
+    ``form`` selects the interpolation formula of the paper as ``printed`` or as ``corrected``.
 
     Return three arrays: ``whole``, the relative error at whole positions t = k, where the map should equal
     T_k; ``change``, the largest change when t increases by h, for each h in ``steps``; and ``causal``, the largest
@@ -118,7 +118,8 @@ def clock(config: LemmaConfig, run: Run) -> Mapping[str, np.ndarray]:
 @stage("reconstruction-{form}", over=lambda config: FORMS)
 def reconstruction(config: LemmaConfig, run: Run, form: str) -> Mapping[str, np.ndarray]:
     """Reconstruct the first k inputs from the state after step k, and return the relative errors (seeds, length). The
-    position k is not given; :func:`clock` recovers it. ``form`` selects the equation as ``printed`` or ``corrected``.
+    reconstruction does not know the position k, but uses the position that :func:`clock` recovers. ``form`` selects the
+    equation as ``printed`` or ``corrected``.
     """
     psi = haar(config.length, config.functions).numpy()
     positions = clock(run)["positions"]

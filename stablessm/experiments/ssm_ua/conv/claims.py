@@ -1,8 +1,8 @@
 """The claims of ``su-conv``: proposition 3.2 and remark 3.3 of SSM-UA, theorem A.3 of IAT, and a comparison with
 trained models.
 
-In the functions below, ``orders``, ``tolerances`` and ``rates`` hold for each kernel the results of the stages
-``by_order``, ``by_tolerance`` and ``rate``.
+In the functions below, the arguments ``orders``, ``tolerances`` and ``rates`` are mappings from the name of a kernel to
+the results of the stages ``by_order``, ``by_tolerance`` and ``rate``, respectively.
 """
 
 from __future__ import annotations
@@ -77,8 +77,9 @@ def needed(config: measured.ConvConfig, tolerances: Found, orders: Found) -> Cla
 
 
 def hankel_limit(config: measured.ConvConfig, orders: Found) -> Claim:
-    """Return a claim with its verdict: every sum of m exponentials has an ℓ¹ error of at least σ_(m+1), a Hankel
-    singular value of the kernel; and the largest error of the sum that this library fits is at most σ_(m+1).
+    """Return a claim with its verdict on sums of m exponentials and the Hankel singular value σ_(m+1) of the kernel.
+    The ℓ¹ error of every sum is at least σ_(m+1). The largest error over time of the sum that this library fits is at
+    most σ_(m+1).
     """
     low, high = [], []
     for found in orders.values():

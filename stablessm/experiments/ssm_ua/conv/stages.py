@@ -173,5 +173,5 @@ def trained(config: ConvConfig, run: Run) -> Mapping[str, Any]:
 
 
 def slug(name: str) -> str:
-    """Return a name in a form that is valid in file names."""
+    """Return the name in the form used in file names: spaces become hyphens, and slashes are removed."""
     return name.replace(" ", "-").replace("/", "")

@@ -60,8 +60,9 @@ def rate(distance: np.ndarray, dt: float, decades: float) -> float:
 
 @stage("layer-{slowest:g}", over=lambda config: config.slowest)
 def layer(config: DecayConfig, run: Run, slowest: float) -> Mapping[str, np.ndarray]:
-    """Compute the output y(t) of random linear layers for an input that converges exponentially. Return for each seed
-    the rate at which y(t) converges to its limit y*, and for the first seed the distance |y(t) - y*|.
+    """Compute the output y(t) of random linear layers for an input that converges exponentially. ``slowest`` is the
+    slowest decay rate among the modes of a layer. Return for each seed the rate at which y(t) converges to its limit
+    y*, and for the first seed the distance |y(t) - y*|.
     """
     steps = int(1.3 * config.decades * np.log(10) / min(config.input, slowest) / config.dt)
     time = torch.arange(1, steps + 1, dtype=torch.float64) * config.dt

@@ -61,7 +61,8 @@ def chain(rates: list[Tensor], between: list[Tensor], U: Tensor, C: Tensor, dt: 
 
 def equation(formula: str, first: Tensor, second: Tensor, C: Tensor, U1: Tensor, U2: Tensor, times: Tensor) -> Tensor:
     """Return the memory function of two linear layers at the given times by equation 38 of SSM-UA. ``first`` and
-    ``second`` are the rates of the two layers.
+    ``second`` are the eigenvalues of the two layers; ``C``, ``U1`` and ``U2`` are the weights of the output, of the
+    connection between the layers and of the input.
 
     ``formula`` selects one of three versions of the equation: ``printed``; ``ours``, which is corrected; and
     ``quotient``, which is corrected but computed with the printed quotient, and inaccurate for nearly equal rates. The
@@ -101,8 +102,8 @@ def errors(config: DepthConfig, run: Run, gap: float) -> Mapping[str, np.ndarray
 
 
 def off_by(ratio: np.ndarray, *, scaled: bool) -> float:
-    """Return the largest distance of the ratios from 1. With ``scaled``, all ratios are first multiplied by the
-    constant that makes this distance smallest.
+    """Return the largest |ratio - 1| over all ratios. With ``scaled``, all ratios are first multiplied by the constant
+    for which this result is smallest.
     """
     low, high = float(ratio.min()), float(ratio.max())
     return (high - low) / (high + low) if scaled else max(high - 1, 1 - low)

@@ -75,8 +75,8 @@ def run(config: SuperpositionConfig, run: Run) -> None:
 
 @final
 class Table:
-    """Widths and errors of five-layer models, in one row of models per approximated function. The models in a row
-    differ in one argument: ``level``, ``digits`` or the length of the input.
+    """Widths and errors of several five-layer models for each approximated function (``rows``). The models for one
+    function differ in one argument: ``level``, ``digits`` or the length of the input.
     """
 
     def __init__(self, rows: Mapping[str, Sequence[Mapping[str, np.ndarray]]]) -> None:
@@ -90,8 +90,8 @@ class Table:
 
 
 def tables(config: SuperpositionConfig, stages: Stages) -> tuple[Table, Table, Table]:
-    """Return the widths and errors of the five-layer models as three tables, whose models differ in ``level``, in
-    ``digits`` and in the length of the input.
+    """Return three tables with the widths and errors of five-layer models. In the first table the models differ in
+    ``level``, in the second in ``digits``, and in the third in the length of the input.
     """
     return (
         Table({name: [refined(stages, name, level, 1) for level in config.levels] for name in TARGETS}),

@@ -38,8 +38,8 @@ class RandomConfig:
 
 
 def naive_ssm(d_input: int, width: int, gain: float) -> ContinuousRNN:
-    """Return a linear layer h[k+1] = W h[k] + U x + b, y = C h. All weights are initialized like those of
-    ``torch.nn.RNN``, and W is then multiplied by ``gain``.
+    """Return a linear layer h[k+1] = W h[k] + U x + b, y = C h. All weights are initialized as in ``torch.nn.RNN``, and
+    then W is multiplied by ``gain``.
     """
     layer = ContinuousRNN(d_input, width, width, activation="linear", dt=1.0)  # Euler: h + (W - 1) h + …
     with torch.no_grad():

@@ -92,8 +92,8 @@ def curves(config: TableConfig, seed: int, name: str) -> MemoryCurve:
 
 @stage("rank-{channels}", over=lambda config: config.channels)
 def spectrum(config: TableConfig, run: Run, channels: int) -> Mapping[str, np.ndarray]:
-    """Reshape the kernel of a random linear TCN to a square matrix, and return its singular values divided by the
-    largest, (seeds, singular values).
+    """Reshape the kernel of a random linear TCN with ``channels`` channels to a square matrix, and return the singular
+    values of this matrix divided by the largest, (seeds, singular values).
     """
     side = config.shape.kernel ** (config.shape.layers // 2)
     impulse = torch.zeros(1, side * side, 1, dtype=torch.float64)

@@ -82,7 +82,9 @@ def receiver(name: str, shape: Shape) -> Chain:
 
 
 def linear_tcn(shape: Shape, channels: int) -> Chain:
-    """Return a temporal convolutional network (TCN) without activations, with one input and one output channel."""
+    """Return a temporal convolutional network (TCN) without activations. It has one input, one output, and ``channels``
+    channels in between.
+    """
     layers = [
         CausalConvolution(channels, channels, shape.kernel, dilation=shape.kernel**depth, bias=False)
         for depth in range(shape.layers)

@@ -96,8 +96,8 @@ def mode_error(eigenvalue: Tensor, target: float) -> Tensor:
 
 @stage("rates-{map}", over=lambda config: MAPS)
 def largest_rates(config: AppendixConfig, run: Run, map: str) -> Mapping[str, np.ndarray]:
-    """Train one mode by gradient descent from each initial time scale. For each, return the largest learning rate with
-    which the training converges, or NaN if the training converges with no learning rate.
+    """Train one mode by gradient descent, starting from several time scales. Return for each initial time scale the
+    largest learning rate with which the training converges, or NaN if the training converges with no learning rate.
     """
     f, rate = reparam.get(map), torch.logspace(-12, 3, config.rates, dtype=torch.float64)
     w = f.weights(-1 / torch.tensor(config.starts, dtype=torch.float64))[:, None].repeat(1, config.rates)

@@ -1,6 +1,7 @@
 """Trains state-space models with each map and measures their perturbation errors.
 
-In the functions below, ``found`` holds the perturbation errors for each triple (map, length, search).
+In the functions below, ``found`` maps each triple (map, length, search) to the perturbation errors of the models of all
+widths. The search is the method that looks for the worst perturbation.
 """
 
 from __future__ import annotations
@@ -125,8 +126,8 @@ def shrinking(config: models.Config, stages: Stages, found: Families) -> Claim:
 def stability(config: models.Config, map: str, every: Families) -> Claim:
     """Return a claim with its verdict: the models with this map approximate the target stably. This means that, for
     perturbations of up to some size β, no wider model has a larger error than a narrower model. Wider models that do
-    not fit better than narrower models are left out. ``every`` holds the perturbation errors for each triple (map,
-    length, search).
+    not fit better than narrower models are left out. ``every`` maps each triple (map, length, search) to perturbation
+    errors.
     """
     found = {key: improving(every[map, *key]) for key in product(config.lengths, models.SEARCHES)}
     verdicts = {key: one.verdict() for key, one in found.items()}

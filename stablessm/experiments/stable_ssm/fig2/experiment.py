@@ -48,8 +48,8 @@ class ScaleConfig:
 
 @stage("{time}", over=lambda config: get_args(Time))
 def measured(config: ScaleConfig, run: Run, time: Time) -> Mapping[str, Tensor]:
-    """Return the ratio G/|w| (gradient scale over weight) of every map on two grids, and the grids: a grid of weights
-    w, and a grid of time scales.
+    """Return two grids, one of weights w (``weights``) and one of time scales (``scales``). Also return the ratio G/|w|
+    (gradient scale over weight) of every map on both grids.
     """
     weights = torch.linspace(-config.reach, config.reach, config.weights, dtype=torch.float64)
     scales = timescales(config.scales, config.shortest, config.longest)
@@ -88,8 +88,9 @@ def figures(config: ScaleConfig, stages: Stages) -> Figures:
 
 
 def panel(found: Mapping[str, np.ndarray], title: str, grid: str, y: str, shown: tuple[float, float]) -> Panel:
-    """Return a panel of the gradient scale G or of G/|w|, with one line per map. A dotted line shows the published
-    formula where it differs.
+    """Return a panel with one line per map. ``y`` selects the gradient scale (``G(w)``) or its ratio to the weight
+    (``G(w)/|w|``); ``grid`` is the x axis (``weights`` or ``scales``), and ``shown`` is the range of the y axis. A
+    dotted line shows the published formula where it differs from the formula of this library.
     """
     x, series = found[grid], []
     times = np.abs(x) if y == "G(w)" else np.ones_like(x)

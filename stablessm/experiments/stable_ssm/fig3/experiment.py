@@ -118,8 +118,7 @@ def figures(config: Config, stages: Stages) -> Figures:
 
 def claims(config: Config, stages: Stages) -> Claims:
     """Yield claims with their verdicts: the map ``best`` has the smallest gradient-to-weight ratio; the losses are
-    similar with all maps; and sorted by the theoretical bound, the maps are in the same order as sorted by the measured
-    ratio.
+    similar with all maps; and the theoretical bound ranks the maps in the same order as the measured ratio does.
     """
     seen = {map: stages[f"training-{map}"]["seen"][..., -1] for map in config.maps}
     typical = {map: float(np.median(values)) for map, values in seen.items()}

@@ -62,7 +62,8 @@ def claims(config: StudyConfig, stages: Stages) -> Claims:
 
 def smallest(typical: dict[str, float], highest: dict[str, float]) -> Claim:
     """Return the claim of figure 5 of StableSSM with its verdict: the map ``best`` (with its parameter b = 0.5) has the
-    smallest gradient-to-weight ratio. ``best`` with b = 1, which is not in the paper, is left out.
+    smallest gradient-to-weight ratio. ``best`` with b = 1, which is not in the paper, is left out. For each map,
+    ``typical`` and ``highest`` are the median and the maximum over the steps of the largest ratio.
     """
     rivals = [scheme for scheme in typical if not scheme.startswith("best")] or ["best-1"]
     ratios = [numbers[PAPERS] / min(numbers[scheme] for scheme in rivals) for numbers in (typical, highest)]

@@ -1,7 +1,7 @@
 """Trains language models with each map at four learning rates.
 
-In the functions below, ``ends`` holds the final losses and ``unrest`` the instabilities of the trainings, by learning
-rate and map; ``rivals`` are the maps that the paper compares with ``best``; and ``limits`` are thresholds.
+In the functions below, ``ends[rate][map]`` is the final loss of a training, and ``unrest[rate][map]`` is its
+instability; ``rivals`` are the maps that the paper compares with ``best``; and ``limits`` are thresholds.
 """
 
 from __future__ import annotations

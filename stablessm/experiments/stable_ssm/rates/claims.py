@@ -55,8 +55,8 @@ class Survival:
         return bool(self.steps[one].min() > self.steps[other].max())
 
     def no_less(self, one: str, other: str) -> bool:
-        """Return whether the map ``one`` survives learning rates at least as large as the map ``other`` does. The
-        largest rate that a map survives is the median over the seeds.
+        """Return whether the largest learning rate that the map ``one`` survives is at least as large as for the map
+        ``other``. Both rates are medians over the seeds.
         """
         return bool(np.median(self.steps[one]) >= np.median(self.steps[other]))
 
@@ -74,7 +74,9 @@ class Survival:
 
 
 def claims(training: Stage[Any, Any], config: Any, stages: Stages) -> Claims:
-    """Yield one claim with its verdict for each hypothesis in the README of the experiment, in the same order."""
+    """Yield one claim with its verdict for each hypothesis in the README of the experiment, in the same order.
+    ``training`` gives access to the results of the trainings.
+    """
     sets = {set: Survival(config, {map: training(stages, set, map) for map in config.maps}) for set in config.sets}
     rivals = [map for map in RIVALS if map in config.maps]
     stable = [map for map in STABLE if map in config.maps]

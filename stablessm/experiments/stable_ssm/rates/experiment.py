@@ -80,8 +80,8 @@ def _start(config: RatesConfig, task: Task, map: str, seed: int) -> SequenceMode
 
 
 def entropy(task: Task, batch: int, batches: int = 64) -> float:
-    """Return the entropy of the token frequencies in nats. A model that ignores its input cannot have a smaller
-    loss.
+    """Return the entropy of the token frequencies in nats. A model that ignores its input cannot have a smaller loss.
+    The frequencies are counted in the first training batches: at most ``batches`` batches of ``batch`` sequences.
     """
     count = min(batches, task.steps("train", batch))
     tokens = torch.cat([task.batch("train", batch, index=i).targets.flatten() for i in range(count)])
@@ -91,8 +91,8 @@ def entropy(task: Task, batch: int, batches: int = 64) -> float:
 
 @stage("training-{set}-{map}", over=lambda config: product(config.sets, config.maps))
 def training(config: RatesConfig, run: Run, set: str, map: str) -> Mapping[str, np.ndarray]:
-    """Train models with one map at all learning rates and with all seeds. ``set`` says which learning rates grow and
-    whether gradients are clipped.
+    """Train models with one map at all learning rates and with all seeds. ``set`` is a name in ``SETS`` that says which
+    learning rates grow and whether gradients are clipped.
 
     Return the arrays of ``stacked_language.train``, whose axis of models is split into (rates, seeds), and three more:
     ``final``, the mean loss over the last tenth of the steps; ``spikes``, the number of loss spikes; and ``entropy``,
@@ -116,8 +116,8 @@ def training(config: RatesConfig, run: Run, set: str, map: str) -> Mapping[str, 
 
 
 def _over_rates(config: RatesConfig, table: Mapping[str, np.ndarray]) -> list[Series]:
-    """Return lines and points of a quantity against the learning rate. Each map has a line for the median over the
-    seeds, and points for the minimum and the maximum.
+    """Return lines and points of a quantity against the learning rate. ``table`` maps each map to the values (rates,
+    seeds) of the quantity. A line shows the median over the seeds, and points show the minimum and the maximum.
     """
     found = []
     for map, values in table.items():

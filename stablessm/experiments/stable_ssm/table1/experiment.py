@@ -102,7 +102,9 @@ def integral(f: reparam.Reparameterization, w: Tensor, nodes: int) -> Tensor:
 
 
 def series(f: reparam.Reparameterization, w: Tensor, terms: int) -> Tensor:
-    """Return the gradient scale G in discrete time, the sum Σ_k |∂_w f(w)^k| (StableSSM, equation 90)."""
+    """Return the gradient scale G in discrete time, the sum of |∂_w f(w)^k| over the powers k (StableSSM, equation 90).
+    ``terms`` is the number of powers.
+    """
     k = torch.arange(terms, dtype=torch.float64)
     return term_slopes(w, lambda leaf: f(leaf) ** k, terms).abs().sum()
 

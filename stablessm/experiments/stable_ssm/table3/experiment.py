@@ -1,5 +1,8 @@
 """Trains language models with three billion parameters for 100 steps at learning rate 0.01, and checks with which maps
 training converges.
+
+In the claims below, ``found`` maps each triple (number of warm-up steps, map, seed) to the results of a training, and
+``schemes`` are the maps.
 """
 
 from __future__ import annotations
@@ -155,8 +158,7 @@ Trainings = Mapping[tuple[int, str, int], Mapping[str, np.ndarray]]
 
 def started(config: Config, found: Trainings, schemes: list[str]) -> Claim:
     """Return a claim with its verdict: before training, all models have the loss of a uniform guess, and the first
-    update does not raise the loss of any model. ``found`` holds the results for each triple (number of warm-up steps,
-    map, seed); ``schemes`` are the maps.
+    update does not raise the loss of any model.
     """
     uniform = float(np.log(config.vocabulary))
     off = {key: abs(float(cell["losses"][0]) - uniform) for key, cell in found.items()}
@@ -174,8 +176,8 @@ def started(config: Config, found: Trainings, schemes: list[str]) -> Claim:
 
 
 def only_best(config: Config, found: Trainings, schemes: list[str]) -> Claim:
-    """Return a claim with its verdict: there is a number of warm-up steps with which training converges with the map
-    ``best`` for all seeds, and with the other maps for no seed.
+    """Return a claim with its verdict: for some number of warm-up steps, training with the map ``best`` converges for
+    all seeds, and training with the other maps converges for no seed.
     """
     counts = {
         warmup: {
