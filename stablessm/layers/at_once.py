@@ -34,8 +34,9 @@ def runs_at_once(x_t: Tensor, *parameters: Tensor | None) -> bool:
 
 
 def multiplies_at_once(x_t: Tensor, *parameters: Tensor | None) -> bool:
-    """Return True if a Triton kernel can compute the matrix products of a step with these parameters, and is at least
-    as fast as cuBLAS for the input x_t (B, C).
+    """Return True if a Triton kernel can compute the matrix products of a step, at least as fast as cuBLAS.
+
+    x_t (B, C) is the input of the step, and ``parameters`` are its weights and biases.
     """
     rows = x_t.shape[0]  # len() of a tensor takes longer
     if x_t.dtype == torch.float32 and rows > FEW:

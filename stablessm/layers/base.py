@@ -54,7 +54,7 @@ class SequenceLayer(nn.Module, ABC):
 
     @abstractmethod
     def eigenvalues(self) -> Tensor:
-        """Return the eigenvalues of the recurrence, through which gradients flow."""
+        """Return the eigenvalues of the recurrence, differentiable with respect to the parameters."""
 
     @abstractmethod
     def kernel(self, times: Times) -> Tensor:
@@ -137,9 +137,9 @@ class SequenceLayer(nn.Module, ABC):
         return _in_dtype_of(x_t, self._readout(new, x_t)), new
 
     def _step_at_once(self, x_t: Tensor, state: Tensor) -> tuple[Tensor, Tensor] | None:
-        """Compute one step with a few Triton kernels; return the output and the next state, as :meth:`step`.
+        """Compute one step with a few Triton kernels; return the output and the next state, as :meth:`step` does.
 
-        Returns None if the kernels do not support the layer or its tensors.
+        The result is None if the kernels do not support the layer or its tensors.
         """
         return None
 
@@ -151,8 +151,10 @@ class SequenceLayer(nn.Module, ABC):
         return self._readout(states, x), last_state(states, before, lengths)
 
     def _check(self, name: str, x: Tensor, rank: int, letters: str) -> tuple[int, ...]:
-        """Check the shape, dtype and device of an input x with ``rank`` dimensions, or one less without the batch
-        dimension; return x.shape[:-1].
+        """Check the shape, dtype and device of an input x, and return x.shape[:-1].
+
+        ``rank`` is the number of dimensions of a batch of inputs, and ``letters`` are the names of these dimensions. A
+        single input without the batch dimension is allowed too.
         """
         if not isinstance(x, Tensor) or x.dim() != rank - 1:
             check_tensor(name, x, rank, letters)

@@ -128,7 +128,10 @@ class ContinuousRNN(SequenceLayer):
 
     @checked
     def kernel(self, times: Times) -> Tensor:
-        """Return the kernel C e^{W t} U of a linear RNN: (len(times), d_output, d_input)."""
+        """Return the kernel C e^{W t} U, of shape (len(times), d_output, d_input), if the activation is linear.
+
+        Raise an error for any other activation.
+        """
         if self.activation != "linear":
             raise ArgumentError(
                 "activation", "'linear', since only a linear layer has a kernel", quoted(self.activation)
@@ -176,8 +179,8 @@ class ContinuousRNN(SequenceLayer):
     def _linear_step(self, W: Tensor, dt: Tensor | None) -> Tensor | None:
         """Return the matrix dt φ(dt W) with φ(z) = (e^z - 1)/z, by which the exponential solver multiplies σ(z).
 
-        Returns None with the Euler solver, and if the matrix is not the same in all steps, because σ is not linear or
-        because the length of the steps varies.
+        The result is None if the solver is Euler's, or if the matrix differs from step to step, because σ is not linear
+        or because dt varies.
         """
         if self.activation != "linear" or self.solver == "euler" or (dt is not None and dt.dim()):
             return None

@@ -48,7 +48,8 @@ class DiagonalLayer(MappedLayer):
     def _discretize(self, dt: Tensor | None) -> tuple[Tensor, Tensor]:
         """Compute the factors a and g of the recurrence h[t] = a h[t-1] + g u[t], in float32 or better.
 
-        Their shape is (*dt.shape, *state_shape), or state_shape without dt.
+        Both factors have the shape (*dt.shape, *state_shape), or state_shape if ``dt`` is None (the layer's own time
+        step).
         """
 
     def _weights_of_factors(self) -> Weights | None:
@@ -67,7 +68,11 @@ class DiagonalLayer(MappedLayer):
         return self._discretize(dt)[0]
 
     def _factors(self, dt: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Return the factors a and g of the recurrence: cached in the context ``hold``, otherwise computed."""
+        """Return the factors a and g of the recurrence h[t] = a h[t-1] + g u[t].
+
+        In the context :func:`~stablessm.layers.hold.hold`, a call without gradients and without ``dt`` returns cached
+        factors. Other calls compute the factors.
+        """
         if dt is not None:
             return self._discretize(dt)
         if self._held is not None and not torch.is_grad_enabled():
@@ -77,7 +82,7 @@ class DiagonalLayer(MappedLayer):
     def _step_factors(self) -> tuple[Tensor, Tensor] | Weights:
         """Return the factors a and g of the recurrence h[t] = a h[t-1] + g u[t], for a step without gradients.
 
-        If a GPU kernel can compute them together with the step, the parameters for this kernel are returned instead.
+        If a GPU kernel can compute the factors together with the step, return the parameters for this kernel instead.
         """
         if self._held is not None:
             return self._held

@@ -95,17 +95,23 @@ class GatedLayer(MappedLayer):
 
     @abstractmethod
     def _logits(self, x: Tensor) -> Tensor:
-        """Compute affine functions z(x) of inputs x (B, d_input), of which the decays are monotone functions."""
+        """Compute the numbers z(x) that determine the decays, for inputs x (B, d_input).
+
+        Each number is an affine function of x, and each decay is a monotone function of these numbers.
+        """
 
     @abstractmethod
     def _decays_at(self, logits: Tensor) -> Tensor:
-        """Compute the decays (B, *state_shape) from the affine functions that ``_logits`` returns."""
+        """Compute the decays (B, *state_shape) from the numbers z(x) that ``_logits`` returns."""
 
     def _decays(self, x: Tensor, dt: Tensor | None) -> Tensor:
         return self._gates(x, dt)[0]
 
     def _projected(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        """Compute W x + b in float32 or better; the weight may have a wider dtype than other parameters."""
+        """Compute W x + b in float32 or better, for the ``weight`` W and the ``bias`` b.
+
+        The dtype of W may be wider than the dtype of b.
+        """
         if bias.dtype == weight.dtype:
             return project(x, weight, bias).to(self._parameter_dtype())
         return project(x, weight).to(self._parameter_dtype()) + bias
@@ -152,8 +158,10 @@ class UnitLayer(GatedLayer):
 
     @abstractmethod
     def _rate(self) -> Tensor:
-        """Compute from the eigenvalues λ the coefficients, one per state, with which the formulas named by ``form``
-        compute the decays from the gates.
+        """Compute the rates (d_state,) that the formulas for the decays require, from the eigenvalues λ.
+
+        The class attribute ``form`` names the formulas, which are listed at
+        :func:`stablessm.scan.gated.decay_and_drive`.
         """
 
     def _direct(self, x: Tensor) -> Tensor | None:
@@ -195,9 +203,9 @@ def below_zero(change: Tensor) -> Tensor:
 
 
 def gate_bias(count: int, timescales: Sequence[float], unit: Tensor) -> Tensor:
-    """Return ``count`` biases b such that the rates ``unit`` · softplus(b) are 1/τ.
+    """Return ``count`` biases b such that the rates ``unit`` · softplus(b) are 1/τ for given time scales τ.
 
-    The time scales τ are evenly spaced in their logarithm, between the two ``timescales``.
+    The time scales are evenly spaced in their logarithm, from ``timescales[0]`` to ``timescales[1]``.
 
     >>> b = gate_bias(3, (1.0, 100.0), torch.tensor(1.0))
     >>> (1 / torch.nn.functional.softplus(b)).round(decimals=4).tolist()

@@ -53,7 +53,7 @@ class _MinimalUnit(UnitLayer):
     def reset_parameters(self) -> None:
         """Set the initial λ and biases, and draw all other weights at random.
 
-        The biases are such that the states have the initial time scales for a zero input.
+        If the input is zero, the biases give the states the time scales that were passed to the constructor.
         """
         start = torch.full_like(self.w, START, dtype=torch.float64) if self._start is None else self._start
         self.w.copy_(self.map.weights(start))
@@ -66,7 +66,7 @@ class _MinimalUnit(UnitLayer):
 
     @abstractmethod
     def _biases(self, z: Tensor) -> Tensor:
-        """Return the biases of the gates for which z[t] equals the given z if the input is zero."""
+        """Return the biases of the gates with which z[t] equals the argument ``z`` if the input is zero."""
 
     def _gate_inputs(self, x: Tensor) -> Tensor:
         return self._projected(x, torch.cat([self.gate, self.B]), torch.cat([self.gate_bias, self.bias]))

@@ -93,16 +93,16 @@ class RealSSM(DiagonalLayer):
         """Set the initial eigenvalues, draw B and C, and set the bias and D to zero.
 
         B is drawn such that white noise as input gives a stationary state of variance one, on average over the draws,
-        for every eigenvalue inside the stable region. An eigenvalue on the boundary or outside has no stationary state;
-        B is then scaled such that the variance would be one after a million steps on the boundary.
+        for every eigenvalue inside the stable region. For other eigenvalues there is no stationary state. B is then
+        scaled such that a state on the stability boundary reaches the variance one after a million steps.
 
         With ``average``, B is drawn such that a constant input, whose channels are independent with variance one, gives
         states of variance one. White noise then gives the variance (1 - a)/(1 + a) for a decay a, which is small for
         slow states.
 
         A recurrence in float32 rounds its decay. For |λ| dt below 1e-6, states can therefore be up to twice as large or
-        half as large as in exact arithmetic. Below 3e-8 the decay is rounded to 1 and states grow without limit. In
-        float64 (``layer.double()``), such errors occur only for |λ| dt below 1e-15.
+        half as large as in exact arithmetic. For |λ| dt below 3e-8, the decay is rounded to 1, and states grow without
+        limit. In float64 (``layer.double()``), such errors occur only for |λ| dt below 1e-15.
         """
         start = self._default_eigenvalues() if self._start is None else self._start
         self.w.copy_(self.map.weights(start))
@@ -116,7 +116,10 @@ class RealSSM(DiagonalLayer):
                 nn.init.zeros_(zero)
 
     def _forgotten(self, decay: Tensor) -> Tensor:
-        """Compute 1 - a² for the decays a of all states, without cancellation; 1e-6 for states that do not decay."""
+        """Compute 1 - a² for the decays a of all states, without cancellation.
+
+        For states that do not decay, the result is 1e-6.
+        """
         rough, w = 1 - decay**2, self.w.double()
         if self.time == "continuous":
             exact = discretize.forgotten(self.discretization, self.map(w) * self.dt)

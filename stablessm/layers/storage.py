@@ -16,7 +16,7 @@ from torch import nn
 
 from stablessm import _tensors, record
 from stablessm._checked import checked
-from stablessm._errors import ArgumentError
+from stablessm._errors import ArgumentError, quoted
 from stablessm._renamed import reading_a_file
 from stablessm._typing import Time
 from stablessm.layers.base import SequenceLayer
@@ -38,6 +38,7 @@ CLASSES: dict[str, type[nn.Module]] = {
 }
 FORMAT = "stablessm layer"
 WEIGHTS = "model.safetensors"
+_EXPECTED = "a folder written by stablessm.save"
 
 
 class SavedModel(nn.Module):
@@ -96,10 +97,13 @@ def load(folder: str | os.PathLike[str]) -> Any:
     """
     folder = Path(folder)
     config, weights = folder / "config.json", folder / WEIGHTS
-    if not is_saved_layer(folder):
-        raise ArgumentError("folder", "a folder written by stablessm.save", f"{folder}{replica_hint(folder.parent)}")
+    if not config.is_file():
+        raise ArgumentError("folder", _EXPECTED, f"{folder} without config.json{replica_hint(folder.parent)}")
     expected = f"a file written by stablessm.save{_checkpoint_hint(folder)}"
     content = record.read_json(config, expected)
+    if content.get("format") != FORMAT:
+        found = quoted(content.get("format", "none"))
+        raise ArgumentError("folder", _EXPECTED, f"{folder}, whose config.json has the format {found}, not {FORMAT!r}")
     if not weights.exists():
         raise record.DamagedFileError(str(weights), expected, "no such file. Restore it from a copy, or make it again")
     shapes = _tensors.header(weights, expected)[0]
@@ -145,9 +149,9 @@ def _require_whole(weights: Path, known: Sequence[str | None], expected: str) ->
 
 
 def _weights_of(folder: Path) -> list[str | None]:
-    """Return a list with the checksum of the weights that the config of a folder records.
+    """Return the checksum of the weights that is stored in the config of a folder, in a list.
 
-    The list is [None] if the config records no checksum, and empty if there is no readable config.
+    The list is [None] if the config contains no checksum, and empty if there is no readable config.
     """
     try:
         return list(record.read_json(folder / "config.json").get("weights", [None])[:1])
@@ -156,14 +160,14 @@ def _weights_of(folder: Path) -> list[str | None]:
 
 
 def _checkpoint_hint(folder: Path) -> str:
-    """Return a hint to use the last checkpoint in place of damaged weights; "" if there is no checkpoint."""
+    """Return a hint to use the last checkpoint instead of damaged weights; return "" if there is no checkpoint."""
     if not any(folder.parent.glob("checkpoints/step-*")):
         return ""
     return f", or stablessm train with --last-good, which takes the weights of the last checkpoint of {folder.parent}"
 
 
 def replica_hint(folder: Path) -> str:
-    """Return a hint to choose a replica of a run with several replicas; "" for another folder."""
+    """Return a hint to choose a replica if ``folder`` belongs to a run with several replicas; otherwise return ""."""
     found = sorted(path.name for path in folder.glob("replica-*") if is_saved_layer(path / "model"))
     return f" (each replica has a model: choose {found[0]} … {found[-1]} in {folder})" if found else ""
 
@@ -195,10 +199,12 @@ def _require_at_most(content: dict[str, Any], name: str, most: int) -> None:
 
 
 def is_saved_layer(folder: str | os.PathLike[str]) -> bool:
-    """Return True if :func:`save` wrote this folder."""
+    """Return True if :func:`save` wrote this folder, as its config or, if the config is damaged, its weights show."""
+    config = Path(folder) / "config.json"
     try:
-        return FORMAT in (Path(folder) / "config.json").read_text(encoding="utf-8", errors="replace")
-    except OSError:
+        written = FORMAT in config.read_text(encoding="utf-8", errors="replace")
+        return written or _tensors.header(config.with_name(WEIGHTS))[1] is not None
+    except (OSError, ArgumentError):
         return False
 
 

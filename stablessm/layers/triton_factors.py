@@ -84,7 +84,10 @@ def _discrete_map(w, p, q, MAP: tl.constexpr):
 
 @triton.jit
 def _place(rows, N: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr):
-    """Return the rows and the memory offsets of the entries of this program, and masks of existing rows and entries."""
+    """Return the rows of the tile that this program computes, the memory offsets of the tile's entries, and two masks.
+
+    The masks are True for the rows and for the entries that exist.
+    """
     row = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None]).to(tl.int64)
     column = tl.arange(0, BLOCK)[None, :]
     return row, row * N + column, row < rows, (row < rows) & (column < N)
@@ -94,7 +97,7 @@ def _place(rows, N: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr):
 def _gain(size, GAIN: tl.constexpr):
     """Return the factor g of a recurrence in discrete time, and its derivative with respect to ``size``.
 
-    ``size`` is the real factor a, or the modulus of a complex a. By GAIN, g is √(1 - |a|²), 1 - a or 1.
+    ``size`` is a if the factor a is real, otherwise |a|. GAIN selects the formula of g: √(1 - |a|²), 1 - a or 1.
     """
     if GAIN == "variance":
         square = (1.0 - tl.abs(size)) * (1.0 + tl.abs(size))

@@ -1,9 +1,9 @@
 """Triton kernels of the zero-order hold: one for the forward pass and one for the backward pass.
 
-λ is (K, N) and dt is (K, 1), where K stands for any number of dimensions. A program processes a tile of ROWS × BLOCK
-eigenvalues. It computes in float64, with real and imaginary parts as two numbers, so that no formula loses digits of
-float32. The backward pass computes a and g again. It sums the gradient of dt over the columns of a tile, and then over
-tiles in a fixed order.
+λ has the shape (rows, N) and dt the shape (rows, 1), where rows is the product of all dimensions except the last. A
+program processes a tile of ROWS × BLOCK eigenvalues. It computes in float64, with real and imaginary parts as two
+numbers, so that no formula loses digits of float32. The backward pass computes a and g again. It sums the gradient of
+dt over the columns of a tile, and then over tiles in a fixed order.
 """
 
 # mypy: allow-untyped-defs, allow-incomplete-defs

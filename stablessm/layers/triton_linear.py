@@ -60,7 +60,11 @@ def _input(
     x, times, scale, shift, mean, deviation, row, k, inside, K: tl.constexpr, NORM: tl.constexpr, TIMES: tl.constexpr,
     CONJUGATE: tl.constexpr,
 ):  # fmt: skip
-    """Load columns k of some rows of x, apply the layer norm, and multiply by ``times``; return (ROWS, TERMS)."""
+    """Load columns k of some rows of x, apply the layer norm, and multiply by ``times``; return (ROWS, TERMS).
+
+    The layer norm requires NORM, and the factor ``times`` requires TIMES. With CONJUGATE, odd columns change their
+    sign.
+    """
     there = inside & (k < K)
     value = tl.load(x + row * K + k, there, 0.0).to(tl.float32)
     if NORM:
@@ -158,8 +162,8 @@ def advanced(
 ):  # fmt: skip
     """Compute the next states a h + g total, where h are the present states at the memory offsets ``place``.
 
-    ``column`` counts real numbers, two for a complex state. If HELD, ``decay`` and ``gain`` point to a and g;
-    otherwise they point to w and the phases, from which a and g are computed.
+    A complex state is two real numbers, and ``column`` is the index of a real number. If HELD, ``decay`` and ``gain``
+    point to a and g; otherwise they point to w and the phases, from which a and g are computed.
     """
     entry = column // 2 if COMPLEX else column
     if HELD:
@@ -187,7 +191,7 @@ def advance_kernel(
 ):  # fmt: skip
     """Compute one tile of the next states (rows, N) of a diagonal recurrence from inputs x (rows, K).
 
-    N counts real numbers, two for a complex state.
+    N is the number of real numbers in the states of one row; a complex state is two real numbers.
     """
     row, column, inside = _tile(rows, N, ROWS, COLUMNS)
     total = _added(

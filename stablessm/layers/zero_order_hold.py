@@ -87,11 +87,12 @@ class _Hold(torch.autograd.Function):
 
 
 def _factors(eigenvalues: Tensor, dt: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return the factors a and g of the hold, dt in the dtype of λ, and a mask of small z = λ dt.
+    """Return the factors a and g of the hold, dt in the dtype of λ, and a mask that is True where z = λ dt is small.
 
-    dt and the mask are for the gradients, in which the difference e^z - φ cancels for small z, whereas the series
-    φ'/φ = 1/2 + z/12 - z³/720 + … (Bernoulli numbers) does not. Difference and series have the same error at
-    |z|⁴ = 720 ε. No gradient flows through this function, so that the unused branch of a ``where`` may divide by 0.
+    The gradients use dt and the mask. They need φ', which is (e^z - φ)/z. For small z this difference loses digits, so
+    where the mask is True, φ' is computed from the series φ'/φ = 1/2 + z/12 - z³/720 + … (Bernoulli numbers), which
+    loses none. The limit of the mask is |z|⁴ = 720 ε, where both formulas have the same error. Autograd does not
+    differentiate this function, so the unused branch of a ``where`` may divide by 0.
     """
     step = dt.to(eigenvalues.dtype)  # once, because each product of real and complex would convert it again
     z = eigenvalues * step
@@ -106,7 +107,10 @@ def _factors(eigenvalues: Tensor, dt: Tensor) -> tuple[Tensor, Tensor, Tensor, T
 def _gradients(
     d_decay: Tensor, d_gain: Tensor, eigenvalues: Tensor, dt: Tensor, *found: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Compute the gradients with respect to the eigenvalues λ and dt, in the shapes of λ and dt."""
+    """Compute the gradients with respect to the eigenvalues λ and dt, in the shapes of λ and dt.
+
+    ``found`` are the results of :func:`_factors`.
+    """
     decay, gain, step, small = found
     z = eigenvalues * step
     series = torch.addcmul(gain * 0.5, gain, z, value=1 / 12)
@@ -120,7 +124,9 @@ def _gradients(
 
 
 def _in_parts(z: Tensor) -> Tensor:
-    """Return z as real numbers with a new last dimension: real and imaginary part, or only z itself if z is real."""
+    """Return z as real numbers with a new last dimension, of size 2 (real and imaginary part) if z is
+    complex, else 1.
+    """
     return torch.view_as_real(z.resolve_conj()) if z.is_complex() else z[..., None]
 
 

@@ -79,15 +79,18 @@ class Emitter(Generic[Options]):
     def at(self, pointer: ir.Value, *terms: ir.Value | int) -> ir.Value:
         """Emit code for the address of the array element with the index Σ ``terms``, and return the address.
 
-        Give terms that are constant inside a loop first: LLVM adds the terms in this order, and then computes the sum
-        of the constant terms outside of the loop.
+        The terms are added to the address in this order. Pass terms that do not change inside a loop first, because
+        LLVM can then move their addition out of the loop.
         """
         for term in terms:
             pointer = self.builder.gep(pointer, [I64(term) if isinstance(term, int) else term])
         return pointer
 
     def load(self, pointer: ir.Value, lanes: int) -> ir.Value:
-        """Emit code that loads a vector from an address aligned only for single numbers; return the vector."""
+        """Emit code that loads a vector, and return the vector.
+
+        The address must be a multiple of the size of a single number, but not of the size of the vector.
+        """
         loaded = self.builder.load(self.builder.bitcast(pointer, self.vector(lanes).as_pointer()))
         loaded.align = self.size
         return loaded

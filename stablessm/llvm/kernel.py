@@ -25,9 +25,11 @@ Spec = TypeVar("Spec", bound=Hashable)
 def kernel_entry(
     name: str, fields: Sequence[str], pointers: Mapping[str, ir.Type]
 ) -> tuple[ir.IRBuilder, dict[str, ir.Value], ir.Value, ir.Value]:
-    """Create an empty kernel in a new LLVM module; return its builder, its fields by name, and its range of work units.
+    """Create an empty kernel in a new LLVM module; return its builder, its fields by name, and the first and last + 1
+    of its work units.
 
-    A field is a whole number, or the address of elements of the type that ``pointers`` names.
+    A field that is named in ``pointers`` is the address of elements of the type ``pointers[field]``. Any other field is
+    a whole number.
     """
     signature = ir.FunctionType(ir.VoidType(), [I64.as_pointer(), I64, I64])
     function = ir.Function(ir.Module(), signature, name)
@@ -43,9 +45,10 @@ def kernel_entry(
 
 
 def _add_team_member(kernel: ir.Function) -> dict[str, int]:
-    """Add the function that each OpenMP thread runs, which calls the kernel for the thread's share of the work units.
+    """Add a function to the module of a kernel that calls the kernel for one thread's share of the work units.
 
-    Return the addresses of the OpenMP functions that the added function calls; empty if there are none.
+    Every OpenMP thread runs this function. Return the addresses of the OpenMP functions that it calls, by name; the
+    result is empty if kernels cannot run on OpenMP threads.
     """
     team = threads.team()
     if team is None:
@@ -75,7 +78,7 @@ class Kernel:
         self._member = self._code.address(names[-1])
 
     def __call__(self, names: Sequence[str], values: Mapping[str, int], tiles: int, workers: int) -> None:
-        """Run the kernel over its ``tiles`` work units on at most ``workers`` threads.
+        """Run the kernel for all its work units on at most ``workers`` threads; ``tiles`` is the number of work units.
 
         ``names`` are the names of the kernel's fields in order, and ``values`` the values of the fields by name; fields
         without a value are 0.

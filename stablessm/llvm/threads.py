@@ -1,9 +1,10 @@
 """Runs a kernel on PyTorch's OpenMP threads if possible, otherwise on Python threads.
 
-OpenMP threads of PyTorch keep spinning for a moment after every parallel operation. Other threads would have to share
-the cores with these spinning threads, whereas a kernel that runs on the OpenMP threads starts at once. The runtimes of
-GNU, LLVM and Intel all have the necessary entry points. Python threads are used if PyTorch has another runtime
-(Windows), and in a forked process that cannot use OpenMP (:mod:`stablessm._fork`); kernels do not hold the GIL.
+OpenMP threads of PyTorch keep spinning for a moment after every parallel operation. A kernel that runs on the OpenMP
+threads starts at once, but a kernel on other threads would have to share the cores with the spinning threads. The
+runtimes of GNU, LLVM and Intel all have the functions that this module calls. Python threads are used if PyTorch has
+another runtime (Windows), and in a forked process that cannot use OpenMP (:mod:`stablessm._fork`); kernels do not hold
+the GIL.
 """
 
 from __future__ import annotations

@@ -25,7 +25,10 @@ _ERFC_TERMS = {False: 13, True: 27}
 
 
 class VectorMath:
-    """Emits mathematical functions of one vector, under the names in ``program.FUNCTIONS``; NaN gives NaN."""
+    """Emits mathematical functions of one vector; the names of the methods are those in ``program.FUNCTIONS``.
+
+    Every function of NaN is NaN.
+    """
 
     def __init__(self, emit: Emitter, lanes: int) -> None:
         self._emit, self._lanes, self._double = emit, lanes, emit.size == 8
@@ -102,7 +105,7 @@ class VectorMath:
         return b.fadd(self._select(self._less(z, 0.0), self._all(0.0), z), tail)
 
     def expm1(self, z: ir.Value) -> ir.Value:
-        """Emit code for e^z - 1, which is accurate for small z."""
+        """Emit code for e^z - 1, accurate also for small z."""
         return self._expm1(z)
 
     def sqrt(self, z: ir.Value) -> ir.Value:
@@ -136,7 +139,7 @@ class VectorMath:
         return self._emit.multiply_add(small, power, self._emit.builder.fsub(power, self._all(1.0)))
 
     def _reduced(self, z: ir.Value) -> tuple[ir.Value, ir.Value]:
-        """Emit code for e^r - 1 and 2^n, where z = n ln 2 + r and |r| ≤ ln 2 / 2."""
+        """Emit code for e^r - 1 and 2^n, where z = n ln 2 + r with a whole number n and |r| ≤ ln 2 / 2."""
         b, bits = self._emit.builder, 64 if self._double else 32
         z = self._clamp(z, _LARGEST[self._double])
         n = self._nearest(b.fmul(z, self._all(math.log2(math.e))))
@@ -154,8 +157,8 @@ class VectorMath:
     def _nearest(self, z: ir.Value) -> ir.Value:
         """Emit code for the whole number nearest to a small z.
 
-        Adding and subtracting a large number rounds z. A rounding instruction is not used, because on old processors
-        LLVM would replace it by a call of the C library.
+        The code adds a large number to z and subtracts it again, which rounds z. It does not use a rounding
+        instruction, because on old processors LLVM would replace the instruction by a call of the C library.
         """
         b, large = self._emit.builder, self._all(1.5 * 2.0 ** (52 if self._double else 23))  # too large for a fraction
         return b.fsub(b.fadd(z, large), large)
@@ -198,7 +201,10 @@ _MAP = 3.75
 
 @cache
 def _erfc_series(terms: int) -> tuple[float, ...]:
-    """Return the Chebyshev coefficients of (1 + 2u) e^{u²} erfc(u) as a function of t = (u - 3.75) / (u + 3.75)."""
+    """Return the first ``terms`` Chebyshev coefficients of (1 + 2u) e^{u²} erfc(u).
+
+    The variable of the Chebyshev polynomials is t = (u - 3.75) / (u + 3.75).
+    """
     from scipy import special
 
     def scaled(t: Any) -> Any:
