@@ -25,11 +25,11 @@ Spec = TypeVar("Spec", bound=Hashable)
 def kernel_entry(
     name: str, fields: Sequence[str], pointers: Mapping[str, ir.Type]
 ) -> tuple[ir.IRBuilder, dict[str, ir.Value], ir.Value, ir.Value]:
-    """Create an empty kernel in a new LLVM module; return its builder, its fields by name, and the first and last + 1
-    of its work units.
+    """Create an empty kernel in a new LLVM module; return its builder, its fields by name, and its arguments first and
+    last.
 
-    A field that is named in ``pointers`` is the address of elements of the type ``pointers[field]``. Any other field is
-    a whole number.
+    The kernel has to process the work units first … last - 1. A field that is named in ``pointers`` is the address of
+    elements of the type ``pointers[field]``. Any other field is a whole number.
     """
     signature = ir.FunctionType(ir.VoidType(), [I64.as_pointer(), I64, I64])
     function = ir.Function(ir.Module(), signature, name)

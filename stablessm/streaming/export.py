@@ -137,9 +137,10 @@ def _exported(
     *dynamic: Any,
     metadata: Mapping[str, str] | None,
 ) -> Any:
-    """Export a module to the given format, for an input x with the first dimensions ``shape``.
+    """Export a module to the given format, and write it to ``path`` unless this is None; return the exported program.
 
-    ``dynamic`` gives the dynamic dimensions of x and of each state.
+    ``shape`` is the shape of an example input x without its last dimension. ``dynamic`` states the dynamic dimensions
+    of x and of the states.
     """
     program, (of_input, of_state), texts = module.program, dynamic, dict(metadata or {})
     x = torch.zeros(*shape, program.sizes[0], dtype=program.torch_dtype)

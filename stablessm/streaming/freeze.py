@@ -31,7 +31,9 @@ POINTWISE: dict[type[nn.Module], str] = {
 
 @torch.no_grad()
 def freeze(model: nn.Module, *, whole: bool = False) -> Program:
-    """Convert a model to a program for one step or, with ``whole``, for a whole sequence; dropout is left out.
+    """Convert a model to a program for one step or, with ``whole``, for a whole sequence.
+
+    Dropout modules are left out, as in a model in evaluation mode.
 
     >>> program = freeze(LRU(3, 8, 2))
     >>> [type(operation).__name__ for operation in program.operations]
@@ -90,9 +92,9 @@ def _(layer: LRU, program: Program, x: int) -> int:
 
 
 def _lru(layer: LRU, program: Program, x: int, *, clock: bool) -> int:
-    """Append the step of an LRU to a program; return the index of its output.
+    """Append the step of an LRU to a program, given the index x of its input; return the index of its output.
 
-    With a ``clock``, the first input of the LRU is a constant 1, which x does not contain.
+    With ``clock``, the first input of the LRU is a constant 1, which is not an element of the value x.
     """
     decay, gain = layer._discretize(None)
     B = gain.double()[:, None, None] * layer.B
@@ -208,7 +210,7 @@ def _(layer: SelectiveSSM, program: Program, x: int) -> int:
 def _gated(layer: GatedLayer, program: Program, change: int, x: int, *, unit: bool = False) -> int:
     """Append the gated recurrence h = (1 + change) h + u to a program; return the index of h.
 
-    u is x if ``unit`` is set, otherwise change ⊙ x.
+    ``change`` and ``x`` are indices of values. The drive u is x if ``unit`` is True, otherwise change ⊙ x.
     """
     (h,) = program.state(layer.state_shape)
     change = program.pointwise(change, "negative") if layer.map.is_stable else change
@@ -305,11 +307,11 @@ def _(model: RecurrentConvolution, program: Program, x: int) -> int:
 
 
 def _group(group: ChannelGroup, program: Program, x: int) -> list[int]:
-    """Append several filters that are computed together to a program; return the indices of values whose sum is their
-    output.
+    """Append the filters of a group, which are computed together, to a program; return the indices of one or two
+    values.
 
-    There are one or two such values: the output of the first taps, and the output of the recurrence (the modes) that
-    computes the later taps.
+    The sum of these values is the output of the filters. One value is the output of the first taps, and the other is
+    the output of the recurrence (the modes) that computes the later taps.
     """
     sources = group.inputs[group.source]
     spread = program.affine((x, _rows(sources, program.sizes[x]).mT))

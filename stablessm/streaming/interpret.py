@@ -13,7 +13,7 @@ Values: TypeAlias = dict[int, Any]
 
 
 class Library(NamedTuple):
-    """Functions under common names for NumPy and PyTorch, in which they have different names."""
+    """Functions that have different names in NumPy and in PyTorch, under common names."""
 
     concatenate: Callable[[list[Any], int], Any]
     repeat: Callable[[Any, int], Any]
@@ -25,9 +25,9 @@ class Library(NamedTuple):
 def constants(operation: ops.Operation) -> dict[str, np.ndarray]:
     """Return the constant arrays of an operation by name, such as its weights.
 
-    A complex array is split into its real and its imaginary part; the arrays of a list are numbered. Filter taps come
-    in the order of the delay line, oldest first. For filters, ``first`` contains, for each input, the index of one
-    filter that reads this input.
+    A complex array is split into its real and its imaginary part; the arrays of a list are numbered. The taps of
+    filters are in the order of the delay line: the tap of the oldest input comes first. For filters, the array
+    ``first`` contains, for each input, the index of one filter that reads this input.
     """
     fields = operation._asdict()
     if isinstance(operation, ops.Taps):
@@ -45,10 +45,10 @@ def constants(operation: ops.Operation) -> dict[str, np.ndarray]:
 
 
 def lowered(operation: ops.Operation, numbers: Mapping[str, Any], library: Library) -> Callable[[Values], Any]:
-    """Return a function that computes the first result of an operation, given the list of all values.
+    """Return a function that computes the first result of an operation, given all values of the program.
 
-    Values are tensors (batch, size) and are replaced, never modified. If an operation has several results, the function
-    also puts the other results into the list of values.
+    The argument of the function is a dict of values by index. Values are arrays (batch, size) and are replaced, never
+    modified. If an operation has several results, the function stores the other results in the dict.
     """
     match operation:
         case ops.Affine(_, sources, _, bias):
@@ -114,6 +114,9 @@ def _affine(sources: list[Any], weights: list[Any], bias: Any) -> Any:
 
 
 def _rotated(u: Any, v: Any, numbers: Mapping[str, Any], drive_real: Any, drive_imag: Any) -> tuple[Any, Any]:
-    """Compute the real and imaginary parts of decay · h + drive, for h = u + iv."""
+    """Compute the real and imaginary parts of decay · h + drive, for h = u + iv.
+
+    ``numbers`` contains the real and imaginary parts of the decay.
+    """
     a, b = numbers["decay_real"], numbers["decay_imag"]
     return a * u - b * v + drive_real, a * v + b * u + drive_imag

@@ -15,9 +15,9 @@ from stablessm.streaming.program import Channels, Program, Slot, Taps
 class Memory:
     """The arrays of a compiled program: values and states, (batch, padded size) each, and weights.
 
-    Padding has weights of zero and never affects other elements. Recurrences carry their states in float64 (``wide``),
-    because a stream has no end and a slow mode would accumulate rounding errors. ``values`` contains the same states,
-    rounded to the dtype of the program.
+    The weights of padding are zero, so that padding never affects other elements. Recurrences carry their states in
+    float64 (``wide``), because a stream has no end and a slow mode would accumulate rounding errors. ``values``
+    contains the same states, rounded to the dtype of the program.
     """
 
     def __init__(self, program: Program, batch: int) -> None:
@@ -56,16 +56,17 @@ class Memory:
         return self.constant(np.pad(array, (0, self.padded(len(array)) - len(array))))
 
     def channel_states(self, op: Channels) -> np.ndarray:
-        """Return the array of the states of an operation, divided by their gains, in float64: (batch, H / lanes, N, 2,
-        lanes).
+        """Return the float64 array in which an operation stores its states, of shape (batch, H / lanes, N, 2, lanes).
 
-        The 2 stands for real and imaginary parts. The recurrence of the divided states needs no gain.
+        The array contains each state divided by its gain, because the recurrence of the divided states needs no gain.
+        The 2 stands for real and imaginary parts.
         """
         return self._channels[op.real][0]
 
     def delay_line(self, op: Taps) -> np.ndarray:
-        """Return the array of the last K inputs of each of the H filters of a bank, (batch, H / lanes, K, lanes), where
-        K is the number of taps.
+        """Return the array of the last K inputs of each of the H filters of a bank, where K is the number of taps.
+
+        The shape of the array is (batch, H / lanes, K, lanes).
         """
         return self._lines[op.past][0]
 
@@ -86,7 +87,7 @@ class Memory:
         return [state.real, state.imag]
 
     def write(self, slot: Slot, parts: list[np.ndarray]) -> None:
-        """Set one state of the model to ``parts``, arrays in the form that :meth:`read` returns."""
+        """Set one state of the model to ``parts``, a list of arrays as :meth:`read` returns it."""
         if slot.values[0] in self._lines:
             line, op = self._lines[slot.values[0]]
             H, K = op.taps.shape

@@ -32,9 +32,10 @@ class Step(Protocol):
 
 
 def _model(model: SequenceModel, program: Program, x: int, add: Add) -> int:
-    """Append one step of a model to a program; with pooling, its output is the output for the sequence so far.
+    """Append one step of a model to a program; return the index of its output.
 
-    Tokens are given as their embeddings.
+    For a model with pooling, this is the output for the sequence so far. For a model of tokens, value 0 is the
+    embedding of the token.
     """
     outer, program.structure = program.structure, []
     if model.config.vocab_size is None:
@@ -54,8 +55,9 @@ def _model(model: SequenceModel, program: Program, x: int, add: Add) -> int:
 
 
 def _mean(program: Program, x: int) -> int:
-    """Append the running mean of a value over all steps to a program; the states are the sum and the
-    number of steps.
+    """Append the running mean of a value over all steps to a program; return the index of the mean.
+
+    The program stores two states: the sum of the values, and the number of steps.
     """
     size = program.sizes[x]
     (total,), (count,) = program.state((size,)), program.state((1,))
@@ -89,7 +91,7 @@ def _block(block: Block, program: Program, x: int, add: Add) -> int:
 def _hyena(module: Hyena, program: Program, x: int, add: Add) -> int:
     """Append one step of a Hyena operator to a program; return the index of its output.
 
-    The filter of the operator has three taps; its state holds the last two inputs.
+    The filter of the operator has three taps; the state of the filter consists of the last two inputs.
     """
     outer, program.structure = program.structure, []
     z, width = add(module.projection, program, x), 3 * module.d_model
@@ -124,8 +126,9 @@ def _no_norm(norm: NoNorm, program: Program, x: int, add: Add) -> int:
 
 
 def _everywhere(program: Program, number: int, size: int) -> int:
-    """Append an operation that repeats a single number (the value with the index ``number``) ``size`` times; return the
-    index of the resulting vector.
+    """Append an operation that repeats a single number ``size`` times; return the index of the resulting vector.
+
+    ``number`` is the index of the value that contains the number.
     """
     return program.affine((number, torch.ones(size, 1)))
 

@@ -70,6 +70,6 @@ class NumpyRunner:
         return [self._at[value] for value in slot.values]
 
     def write(self, slot: Slot, parts: list[np.ndarray]) -> None:
-        """Set one state of the model to ``parts``, arrays in the form that :meth:`read` returns."""
+        """Set one state of the model to ``parts``, a list of arrays as :meth:`read` returns it."""
         for value, part in zip(slot.values, parts, strict=True):
             self._at[value] = np.array(part, self.y.dtype)

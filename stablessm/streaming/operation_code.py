@@ -92,7 +92,10 @@ class OperationCode:
         return self.emit.at(self.memory.pointer(array), self.emit.times(row, array.strides[0] // array.itemsize))
 
     def copy(self, source: ir.Value, target: ir.Value, size: int) -> None:
-        """Emit code that copies ``size`` elements between two arrays, only one of which is padded."""
+        """Emit code that copies ``size`` elements from the address ``source`` to the address ``target``.
+
+        Only one of the two arrays is padded.
+        """
         whole = size // self.lanes * self.lanes
         for first, count, lanes in ((0, whole // self.lanes, self.lanes), (whole, size - whole, 1)):
 
@@ -118,7 +121,10 @@ class OperationCode:
     def _each(
         self, sources: list[int], constants: list[ir.Constant], outs: list[int], body: Callable[..., list[ir.Value]]
     ) -> None:
-        """Emit code for outs = body(*sources, *constants) as a loop over the vectors of the arrays."""
+        """Emit a loop over the vectors of arrays, which computes outs = body(*sources, *constants).
+
+        ``sources`` and ``outs`` are indices of values, and ``constants`` are addresses.
+        """
 
         def row(index: ir.Value) -> None:
             starts = [*(self.at(value, index) for value in sources), *constants]
@@ -136,7 +142,11 @@ class OperationCode:
     def _recur(
         self, states: list[int], sources: list[int], constants: list[ir.Constant], body: Callable[..., list[ir.Value]]
     ) -> None:
-        """Emit code for states = body(*states, *sources, *constants), computed in float64 and rounded when stored."""
+        """Emit code for the recurrence states = body(*states, *sources, *constants), computed in float64.
+
+        ``states`` and ``sources`` are indices of values, and ``constants`` are addresses. The new states are stored
+        twice: in float64 for the next step, and rounded to the dtype of the program.
+        """
 
         def row(index: ir.Value) -> None:
             exact = [self._row(self.memory.wide[value], index) for value in states]
@@ -210,8 +220,10 @@ class OperationCode:
         self.rows(row)
 
     def _spread(self, op: ops.Spread, row: ir.Value) -> None:
-        """Emit code that repeats each element ``each`` times and then the whole array ``whole`` times
+        """Emit code that repeats each element ``op.each`` times and then the whole array ``op.whole`` times
         (:class:`.Spread`).
+
+        ``row`` is the index of the sequence.
         """
         emit, size = self.emit, self.memory.size(op.source)
         source, out = self.at(op.source, row), self.at(op.out, row)
@@ -278,8 +290,9 @@ class OperationCode:
             self._tiles(op, whole * TILE_VECTORS, 1, rest)
 
     def _tiles(self, op: Affine, first: int, tiles: int, width: int) -> None:
-        """Emit code for a part of a matrix product: ``tiles`` tiles of ``width`` vectors each of the output, beginning
-        with vector ``first``.
+        """Emit code for a part of the output of a matrix product: ``tiles`` tiles of ``width`` vectors each.
+
+        The first tile begins at vector ``first`` of the output.
         """
         if not tiles:
             return
@@ -314,13 +327,17 @@ class OperationCode:
     ) -> list[ir.Value]:
         """Emit code that adds Σ_j weights_j x_j to ``totals``, for ``width`` vectors of outputs; return the sums.
 
-        If ``width`` is less than TILE_VECTORS, several inputs are processed at once. Padding after the last input is
-        not read, because it may be infinite, and infinity times zero is NaN.
+        The sum is over ``inputs`` numbers x_j. If ``width`` is less than TILE_VECTORS, the code processes several
+        inputs at once. Padding after the last input is not read, because it may be infinite, and infinity times zero is
+        NaN.
         """
         b, emit, unroll = self.builder, self.emit, TILE_VECTORS // width
 
         def some(first: ir.Value, count: int, at_once: int, totals: list[ir.Value]) -> list[ir.Value]:
-            """Emit code that adds ``count`` · ``at_once`` weighted inputs, from input ``first`` on, to the sums."""
+            """Emit code that adds the weighted inputs from input ``first`` on to the sums; return the sums.
+
+            There are ``count`` rounds, and each round adds ``at_once`` inputs.
+            """
 
             def one(j: ir.Value, sums: list[ir.Value]) -> list[ir.Value]:
                 results = []

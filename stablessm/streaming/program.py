@@ -1,8 +1,9 @@
-"""Programs: one step of a model as operations on real vectors; everything that depends only on weights is precomputed.
+"""Programs: one step of a model as operations on real vectors.
 
-``step_code`` compiles a program to machine code; ``interpret`` runs it in NumPy, and as a PyTorch module for export.
-Both give the same results. A *value* is a real vector with an index; value 0 is the input. A complex vector is two
-values. States are values that persist from step to step.
+Everything that depends only on weights is computed in advance. A *value* is a real vector with an index; value 0 is the
+input. A complex vector is two values. States are values that persist from step to step. ``step_code`` compiles a
+program to machine code; ``interpret`` runs a program in NumPy, and as a PyTorch module for export. Both give the same
+results.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ class Channels(NamedTuple):
     """A diagonal recurrence with N states for each of H channels, as in S4D, with its readout.
 
     h = decay ⊙ h + gain ⊙ source, out = Re Σ_n weights_n h_n + skip ⊙ source. The values ``real`` and ``imag`` are the
-    two parts of h, with the H × N numbers in one dimension.
+    real and imaginary parts of h, flattened to vectors of H · N numbers.
     """
 
     out: int
@@ -78,9 +79,9 @@ class Taps(NamedTuple):
     """A bank of H filters with K taps each: out[t] = Σ_{j<K} taps[:, j] ⊙ source[t-j] and oldest[t] = source[t-K].
 
     ``source``, ``out`` and ``oldest`` are values of size H. ``oldest`` is the input that leaves the window of the
-    filters at this step; modes that continue the filters' kernels take this value as their input. The state ``past``
-    contains the last K inputs, oldest first, as an array (K, U) in one dimension, where U is the number of different
-    inputs. Filter h takes input number ``inputs[h]``.
+    filters at this step. If a recurrence continues the filters beyond K taps, ``oldest`` is its input. The state
+    ``past`` contains the last K inputs, oldest first: an array (K, U), flattened to a vector, where U is the number of
+    different inputs. Filter h reads input number ``inputs[h]``.
     """
 
     out: int
@@ -115,7 +116,7 @@ class Slice(NamedTuple):
 
 
 class Spread(NamedTuple):
-    """The operation that repeats each element ``each`` times, and then the whole result ``whole`` times."""
+    """The operation that repeats each element of a value ``each`` times, and then the whole result ``whole`` times."""
 
     out: int
     source: int
@@ -204,8 +205,10 @@ class Program:
         return values
 
     def affine(self, *terms: tuple[int, Tensor], bias: Tensor | None = None) -> int:
-        """Append the sum of matrix products Σ weights source + bias, unless the sum is the identity; return the index
-        of the result.
+        """Append the sum of matrix products Σ weights source + bias, and return the index of the result.
+
+        ``terms`` are pairs of the index of a source and a weight matrix. If there is only one source, its weights are
+        the identity and there is no bias, nothing is appended, and the index of this source is returned.
         """
         source, first = terms[0]
         if len(terms) == 1 and bias is None and torch.equal(first, torch.eye(len(first)).to(first)):
@@ -220,9 +223,9 @@ class Program:
         return out
 
     def scale(self, source: int, factor: Tensor, plus: int | Tensor, *, out: int | None = None) -> int:
-        """Append the elementwise operation factor ⊙ source + plus; return the result's index.
+        """Append the elementwise operation factor ⊙ source + plus, and return the index of the result.
 
-        ``out=source`` changes a state in place.
+        ``plus`` is a constant or the index of a value. ``out=source`` replaces a state by the result.
         """
         out = self.value(self.sizes[source]) if out is None else out
         constant = plus if isinstance(plus, int) else self.array(plus.expand(self.sizes[source]))
@@ -249,20 +252,27 @@ class Program:
         return parts
 
     def spread(self, source: int, *, each: int = 1, whole: int = 1) -> int:
-        """Append an operation that repeats each element, or the whole vector; return the result's index."""
+        """Append an operation that repeats each element of a value ``each`` times, and then the whole result ``whole``
+        times.
+
+        Return the index of the result.
+        """
         out = self.value(self.sizes[source] * each * whole)
         self.operations.append(Spread(out, source, each, whole))
         return out
 
     def fold(self, source: int, width: int) -> int:
-        """Append the sums over groups of ``width`` neighboring elements; return the result's index."""
+        """Append an operation that sums every ``width`` neighboring elements of a value; return the index of the
+        result.
+        """
         out = self.value(self.sizes[source] // width)
         self.operations.append(Fold(out, source, width))
         return out
 
     def pointwise(self, source: int, function: str) -> int:
-        """Append the elementwise operation function(source), unless ``function`` is "linear"; return the index of the
-        result.
+        """Append the elementwise operation function(source), and return the index of the result.
+
+        If ``function`` is "linear", nothing is appended, and ``source`` is returned.
         """
         if function == "linear":
             return source
@@ -273,7 +283,10 @@ class Program:
         return out
 
     def reverse(self, source: int) -> int:
-        """Append the reversal of a value in time; return the result's index."""
+        """Append an operation that reverses a value in time; return the index of the result.
+
+        Raise an error if the program is for a single step.
+        """
         if not self.whole:
             expected = "a model that reads forward in time, for a step (export_sequence accepts both directions)"
             raise ArgumentError("model", expected, "Bidirectional")

@@ -124,9 +124,11 @@ def _scanned(decay: Parts, drive: Parts, before: Parts) -> Parts:
 
 
 def _pieces(program: ops.Program) -> list[range]:
-    """Divide a program into ranges of operations: ranges that must run in one loop over time, and single operations.
+    """Divide the operations of a program into ranges: single operations, and operations that must run in one loop over
+    time.
 
-    A range begins with the first operation that reads a state and ends with the operation that replaces the state.
+    A range for a loop begins with the first operation that reads a state, and ends with the operation that replaces
+    this state.
     """
     last: dict[int, int] = {}
     for slot in program.slots:

@@ -21,8 +21,8 @@ _FLUSH_X86, _FLUSH_ARM = 0x8040, 1 << 24
 def build(program: Program, memory: Memory, x: np.ndarray, y: np.ndarray, triple: str) -> ir.Module:
     """Return an LLVM module with the two functions ``void step()`` and ``void block(x, y, steps)`` of a program.
 
-    ``step`` computes one sample from the array x to the array y; ``block`` computes many, (batch, time, size).
-    ``triple`` is LLVM's name of the machine.
+    ``step`` computes one sample from the array x to the array y, which are arguments of ``build``. ``block`` computes
+    several samples from one array (batch, time, size) to another. ``triple`` is LLVM's name of the machine.
     """
     module, arithmetic = ir.Module(), StepArithmetic(memory.dtype.itemsize == 8)
     module.triple = triple
@@ -44,11 +44,12 @@ def build(program: Program, memory: Memory, x: np.ndarray, y: np.ndarray, triple
 
 @contextmanager
 def _function(module: ir.Module, name: str, arguments: list[ir.Type]) -> Iterator[tuple[ir.IRBuilder, Any]]:
-    """Start an LLVM function in which denormal numbers count as zero; yield its builder and its arguments.
+    """Return a context in which an LLVM function is emitted; the context gives the function's builder and its
+    arguments.
 
-    Without input, a decaying state becomes denormal, and an addition of denormal numbers takes a hundred cycles on x86.
-    On Arm processors, denormal numbers are not slow; they count as zero there so that Arm and x86 processors give the
-    same numbers.
+    Denormal numbers count as zero in the function. Without input, a decaying state becomes denormal, and an addition of
+    denormal numbers takes a hundred cycles on x86. On Arm processors, denormal numbers are not slow; they count as zero
+    there so that Arm and x86 processors give the same numbers.
     """
     function = ir.Function(module, ir.FunctionType(ir.VoidType(), arguments), name)
     builder = ir.IRBuilder(function.append_basic_block("entry"))
@@ -63,10 +64,9 @@ def _function(module: ir.Module, name: str, arguments: list[ir.Type]) -> Iterato
 
 
 def _flush_x86(builder: ir.IRBuilder) -> Callable[[], Any]:
-    """Emit code that makes an x86 processor treat denormal numbers as zero; return a function that emits
-    code to restore the earlier setting.
+    """Emit code that makes an x86 processor treat denormal numbers as zero, by changing the control register MXCSR.
 
-    The setting is in the control register MXCSR.
+    Return a function that emits code to restore the earlier content of the register.
     """
     pointer, word = ir.IntType(8).as_pointer(), ir.IntType(32)
     store, load = (_intrinsic(builder, f"llvm.x86.sse.{name}mxcsr", ir.VoidType(), pointer) for name in ("st", "ld"))
@@ -78,10 +78,9 @@ def _flush_x86(builder: ir.IRBuilder) -> Callable[[], Any]:
 
 
 def _flush_arm(builder: ir.IRBuilder) -> Callable[[], Any]:
-    """Emit code that makes an Arm processor treat denormal numbers as zero; return a function that emits
-    code to restore the earlier setting.
+    """Emit code that makes an Arm processor treat denormal numbers as zero, by changing the control register FPCR.
 
-    The setting is in the control register FPCR.
+    Return a function that emits code to restore the earlier content of the register.
     """
     before = builder.call(_intrinsic(builder, "llvm.aarch64.get.fpcr", I64), [])
     change = _intrinsic(builder, "llvm.aarch64.set.fpcr", ir.VoidType(), I64)

@@ -49,8 +49,10 @@ class FrozenModule(nn.Module, ABC):
 
     @abstractmethod
     def _run(self, values: Values) -> None:
-        """Run all operations; ``values`` contains the input (value 0) and the flattened states (B, size), and receives
-        the results of the operations.
+        """Run all operations.
+
+        ``values`` contains the input (value 0) and the flattened states (B, size). The method adds the results of the
+        operations to ``values``, and replaces the states.
         """
 
     @abstractmethod
@@ -64,7 +66,7 @@ class FrozenModule(nn.Module, ABC):
         )
 
     def forward(self, x: Tensor, *states: Tensor) -> tuple[Tensor, ...]:
-        """Compute one step: return the output and the new states."""
+        """Run the program for the input x and the states before it; return the output and the states after it."""
         values = {0: x if self.program.table is None else F.embedding(x, self.get_buffer("table"))}
         for slot, state in zip(self.program.slots, states, strict=True):
             parts = (state,) if len(slot.values) == 1 else state.unbind(-1)
@@ -84,8 +86,9 @@ class FrozenModule(nn.Module, ABC):
         return {name: getattr(self, f"{name}_{number}") for name in self._names[number]}
 
     def _call(self, number: int) -> tuple[int, Callable[[Values], Tensor]]:
-        """Return the index of an operation's first result, and the function that computes the
-        result from all values.
+        """Return the index of an operation's first result, and the function that computes this result from all values.
+
+        ``number`` is the index of the operation.
         """
         operation = self.program.operations[number]
         return operation[0], lowered(operation, self._numbers(number), TORCH)

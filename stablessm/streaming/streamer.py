@@ -182,8 +182,10 @@ class Streamer:
         return state.reshape(self.batch, *slot.shape)
 
     def _pairs(self, structure: Any, state: Any) -> list[tuple[Slot, Any]]:
-        """Return pairs of a state of the program and the tensor that the caller gave for this state in the nested tuple
-        ``state``.
+        """Pair each state of the program with the caller's tensor for this state; return the list of pairs.
+
+        ``state`` is the caller's nested tuple of tensors, and ``structure`` the same tuple with the index of a state in
+        place of each tensor.
         """
         if isinstance(structure, int):
             return [(self._program.slots[structure], state)]
@@ -245,7 +247,10 @@ def _is_writable(array: np.ndarray) -> bool:
 
 
 def _copied(program: Program, batch: int, backend: str, arrays: list[np.ndarray]) -> Streamer:
-    """Create a streamer of the same program that starts from the state in the given arrays."""
+    """Create a streamer that runs the same program as another streamer and starts from a copy of its state.
+
+    ``arrays`` contain the state of the other streamer.
+    """
     streamer = object.__new__(Streamer)
     streamer.batch, streamer.backend = batch, _available(backend)
     streamer._build(program)
