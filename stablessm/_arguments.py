@@ -27,8 +27,8 @@ MOST = 2**31
 
 
 def whole_number(name: str, value: Any, least: int = 1, most: int = MOST) -> int:
-    """Return ``value`` converted to int if it is a whole number of any type except bool; otherwise raise
-    an ArgumentError.
+    """Return ``value`` converted to int if it is a whole number of any type except bool, at least ``least`` and below
+    ``most``; otherwise raise an ArgumentError.
 
     >>> import numpy as np
     >>> whole_number("order", np.int64(3))

@@ -101,8 +101,8 @@ def checked(thing: T) -> T:
 
 
 def _as_number(value: Any, rule: Rule, name: str, *, only: bool) -> Any:
-    """Raise an error for a bool or a text that the rule does not allow; return any other value, converted to
-    ``int`` or ``float`` if ``only`` a number is allowed.
+    """Return the value of the argument ``name``; raise an error if it is a bool or a text that the rule does not allow.
+    If ``only`` is True, a number of any type is converted to ``int`` or ``float``.
     """
     if isinstance(value, bool | str | bytes):
         require(name, value, rule)
@@ -126,7 +126,7 @@ def _checked_class(cls: Any) -> Any:
 
 
 def _places(function: Any, kind: re.Pattern[str]) -> list[tuple[str, int]]:
-    """Return the names and positions of the parameters whose annotations match a regular expression."""
+    """Return the names and positions of the parameters whose annotations match the regular expression ``kind``."""
     written = {name: each for name, each in getattr(function, "__annotations__", {}).items() if name != "return"}
     named = [name for name, each in written.items() if kind.search(each if isinstance(each, str) else repr(each))]
     code = getattr(inspect.unwrap(function), "__code__", None)
@@ -158,8 +158,8 @@ def _blame(function: Any, args: tuple[Any, ...], options: dict[str, Any], error:
 
 
 def _name_own_argument(function: Any, args: tuple[Any, ...], options: dict[str, Any], error: ArgumentError) -> None:
-    """Raise an ArgumentError that names an argument of this function, if ``error`` names only arguments of
-    inner calls.
+    """If ``error`` names an argument of an inner call, raise an ArgumentError that names an argument of this function
+    instead, provided that one of them is wrong. Otherwise return.
     """
     names = inspect.signature(function).parameters
     if names.keys() & set(re.findall(r"\w+", str(error.argument))):

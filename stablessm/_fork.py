@@ -92,7 +92,7 @@ def _survives_fork(runtime: ctypes.CDLL | None) -> bool:
 
 
 def _callers(frame: FrameType | None) -> Iterator[str]:
-    """Yield the files of a frame and of the frames that called it."""
+    """Yield the source file of a frame, then the source files of the frames that called it."""
     while frame is not None:
         yield frame.f_code.co_filename
         frame = frame.f_back

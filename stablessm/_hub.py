@@ -25,7 +25,8 @@ _LONGEST = 3.0
 
 @contextlib.contextmanager
 def cache_without_network() -> Iterator[str]:
-    """Let Hugging Face libraries use only files that are already downloaded if the hub cannot be reached.
+    """Test whether the hub can be reached. If not, let Hugging Face libraries use only downloaded files inside the
+    ``with`` block.
 
     Yields the reason why the hub cannot be reached, or an empty text.
     """
@@ -46,8 +47,8 @@ def cache_without_network() -> Iterator[str]:
 def unreachable() -> str:
     """Return the reason why the hub cannot be reached, or an empty text if it can.
 
-    The reason is found in at most three seconds. Behind a proxy, which looks up the address itself, the result is
-    always an empty text.
+    The test takes at most three seconds. Behind a proxy, which looks up the address itself, nothing is tested and the
+    result is an empty text, unless the variable HF_HUB_OFFLINE is set.
     """
     if os.environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on"):
         return "HF_HUB_OFFLINE is set"

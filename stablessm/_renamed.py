@@ -37,8 +37,9 @@ _silent = ContextVar("_silent", default=False)
 
 @contextmanager
 def reading_a_file() -> Iterator[None]:
-    """Return a context for reading a file, which an older release may have written: old names give no warnings, and
-    settings that the file does not have yet get the values that correspond to the older release.
+    """Return a context manager for reading a file that an older release may have written. Inside the ``with`` block,
+    old names give no warnings, and a setting that did not exist in the older release gets the value that corresponds to
+    the behavior of that release.
     """
     before = _silent.set(True)
     try:
@@ -53,7 +54,9 @@ def is_reading_a_file() -> bool:
 
 
 def warn(message: str) -> None:
-    """Give a DeprecationWarning that points to the first line of code outside this package and PyTorch."""
+    """Give a DeprecationWarning that points to the first line of code outside this package and PyTorch. Give no warning
+    while a file is read (see :func:`reading_a_file`).
+    """
     if _silent.get():
         return
     level, frame = 1, sys._getframe()

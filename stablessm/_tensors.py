@@ -78,9 +78,9 @@ def require_sizes(folder: Path, *, fewest: int = 1) -> None:
     """Raise an error if ``config.json`` in a model folder states larger sizes than the tensors in its ``.safetensors``
     files allow.
 
-    Otherwise a folder from an unknown source could make this process allocate any amount of memory. The number of
-    layers may be at most the number of tensors, or ``fewest`` if that is larger; no state size or width may be larger
-    than the number of entries of the largest tensor.
+    The number of layers may be at most the number of tensors, or at most ``fewest`` if ``fewest`` is larger. No state
+    size or width may be larger than the number of entries of the largest tensor. Without this check, a folder from an
+    unknown source could make this process allocate any amount of memory.
     """
     config, files = folder / "config.json", sorted(folder.glob("*.safetensors"))
     if not config.is_file() or not files:
@@ -98,8 +98,8 @@ def require_sizes(folder: Path, *, fewest: int = 1) -> None:
 def _unsealed(metadata: Mapping[str, str] | None) -> tuple[str, str | None]:
     """Return the text and the SHA-256 that :func:`save` stored in a file's metadata."""
     given = metadata or {}
-    if _SEALED in given:
-        found = json.loads(given[_SEALED])
+    if (text := record.sealed(given, _SEALED, r'\{"content": .*')) is not None:
+        found = json.loads(text)
         return found["content"], found["sha256"]
     return given.get("content", given.get("stablessm", "")), given.get("sha256")  # as in older files
 

@@ -53,8 +53,8 @@ def torch_contender(run: Callable[..., Tensor], sets: Sequence[Sequence[Tensor]]
     """Build a contender from a PyTorch function. The forward pass is timed without autograd; forward and backward
     together are timed with autograd.
 
-    Each entry of ``sets`` holds the inputs of the function and, last, the gradient of its result. ``more`` are further
-    fields of :class:`Contender`.
+    Each entry of ``sets`` is a list of tensors: the inputs of the function, followed by the gradient of its result.
+    ``more`` are further fields of :class:`Contender`.
     """
     leaves = [(*(tensor.detach().requires_grad_() for tensor in inputs), g) for *inputs, g in sets]
     calls = {phase: [partial(call, *inputs) for inputs in leaves] for phase, call in _phases(run).items()}
@@ -96,7 +96,10 @@ def is_peer(name: str) -> bool:
 @final
 @dataclass(frozen=True)
 class Gate:
-    """Compares a contender's result with the true values before the contender is timed."""
+    """Compares a contender's result with the true values before the contender is timed. ``select`` picks from a result
+    the numbers that are compared, ``expected`` are their true values, and ``tolerance`` is the largest relative error
+    of a correct result.
+    """
 
     expected: Sequence[np.ndarray]
     select: Select

@@ -148,8 +148,8 @@ def _timing(values: Sequence[float]) -> Timing:
 
 
 def copies(device: str, size_bytes: int) -> int:
-    """Return how many sets of inputs to use in turn. With this number, the inputs of the next call are no longer in the
-    GPU's cache.
+    """Return how many sets of inputs a benchmark has to use in turn, so that the inputs of each call are not in the
+    GPU's cache any more. ``size_bytes`` is the size of one set. On a CPU, return 1.
     """
     if device == "cpu":
         return 1
@@ -158,8 +158,8 @@ def copies(device: str, size_bytes: int) -> int:
 
 
 def rotating(calls: Sequence[Call]) -> Call:
-    """Return a function that, each time it is called, runs the next function in ``calls``, starting over after the last
-    one.
+    """Return a function that runs the functions in ``calls`` in turn: each call runs the next function, and after the
+    last function the first one is next.
 
     The results of a round of calls are kept in memory, so that the outputs of successive calls use different memory,
     like their inputs.

@@ -64,9 +64,9 @@ def one_case(
 
 
 def draw(size: tuple[int, ...], dtype: str, decay: str) -> scan_peers.Inputs:
-    """Draw random inputs: decays with a modulus from 0.5 to 0.999, which have any phase if they are complex; and a
-    normally distributed drive x and output gradient. There is one decay for each channel (``decay="channel"``) or for
-    each step and channel (``"step"``).
+    """Draw random inputs: decays, and a normally distributed drive x and output gradient. The modulus of a decay is
+    from 0.5 to 0.999 (bfloat16: 0.99); complex decays have any phase. There is one decay for each channel
+    (``decay="channel"``) or for each step and channel (``"step"``).
     """
     torch.manual_seed(0)
     kind = getattr(torch, dtype)
@@ -108,8 +108,9 @@ def truth(a: Tensor, x: Tensor, g: Tensor) -> list[np.ndarray]:
 
 
 def summarize(rows: Sequence[Row]) -> dict[str, float]:
-    """Return the smallest and the mean speed-up over the best peer, and the largest ratio of a time to the floor, over
-    all cases. On a GPU, also return these numbers for the times without launch overhead.
+    """Return three numbers over all cases: the smallest speed-up over the best peer, the geometric mean of these
+    speed-ups, and the largest ratio of a time to the floor. On a GPU, also return these numbers for the times without
+    launch overhead.
     """
     prefixes = ["queued_", ""] if any("queued_ms" in row for row in rows) else [""]
     return {f"{prefix}{name}": value for prefix in prefixes for name, value in _extremes(rows, prefix).items()}

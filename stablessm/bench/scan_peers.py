@@ -51,8 +51,8 @@ def available(device: str) -> dict[str, str]:
 
 
 def contenders(sets: Sequence[Inputs], peers: Mapping[str, str]) -> dict[str, Callable[[], Contender]]:
-    """Return a dict from the name of each contender to a function that builds it: first this package, then every
-    available peer that can run this case.
+    """Return a dict from the name of each contender to a function that builds it. The contenders are this package,
+    simple implementations in PyTorch, and every available peer that can run this case.
     """
     a, x, _ = sets[0]
     here = {name for name, version in peers.items() if version[0].isdigit()}
@@ -77,8 +77,8 @@ def contenders(sets: Sequence[Inputs], peers: Mapping[str, str]) -> dict[str, Ca
 
 
 def _fft(a: Tensor, x: Tensor) -> Tensor:
-    """Compute the states by FFT, as a convolution of x with the kernel a**t. S4D is trained in this way. The decay a
-    must not depend on time.
+    """Compute the states by FFT, as a convolution of x with the kernel a**t, as S4D does in training. The decay a must
+    not depend on time.
     """
     steps = x.shape[1]
     kernel = a ** torch.arange(steps, device=x.device, dtype=x.real.dtype)[:, None]
@@ -102,8 +102,8 @@ def accelerated_contender(sets: Sequence[Inputs], *, transpose: bool = True) -> 
     Args:
         sets: Inputs in the layout of this package, (batch, time, channel).
         transpose: If True, every timed call transposes the inputs to the contiguous layout (batch, channel, time) of
-            accelerated-scan, and the result back. Otherwise the inputs are transposed before, and the time contains no
-            transposes.
+            accelerated-scan, and the result back. Otherwise the inputs are transposed before the timed calls, and the
+            time contains no transposes.
     """
     x = sets[0][1]
     if transpose:
@@ -130,8 +130,8 @@ def _accelerated_own_layout(a: Tensor, x: Tensor) -> Tensor:
 
 
 def hgrn_contender(sets: Sequence[Inputs], function: str) -> Contender:
-    """Build a contender from a function of ``fla.ops.hgrn`` (flash-linear-attention), given by its name, which takes
-    log a instead of a. The logarithm is computed before, and not timed.
+    """Build a contender from the function of ``fla.ops.hgrn`` (flash-linear-attention) with the name ``function``. This
+    function takes log a instead of a. The logarithm is computed before the timed calls.
     """
     from fla.ops import hgrn
 

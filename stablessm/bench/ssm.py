@@ -155,8 +155,9 @@ def _kernel(decay: Tensor, B: Tensor, C: Tensor, steps: int) -> Tensor:
 
 
 def summarize(rows: Sequence[Row]) -> dict[str, float]:
-    """Return two speed-ups of the fused layer over each other contender, for each pass: the smallest of all cases, and
-    the geometric mean over all cases. On a GPU, times without launch overhead are compared.
+    """Compare the fused layer with each of the other contenders. Return two speed-ups for each contender and pass: the
+    smallest over all cases, and the geometric mean over all cases. On a GPU, times without launch overhead are
+    compared.
     """
     found = {}
     key = "queued_ms" if any("queued_ms" in row for row in rows) else "ms"

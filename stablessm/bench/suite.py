@@ -38,8 +38,8 @@ def run_cases(
 
     Args:
         axes: Values of arguments of ``measure`` by name; the cases are all combinations.
-        show: Returns a case as a table.
-        summarize: Returns the summary of all rows so far.
+        show: ``show(rows)`` formats the rows of a case as a table.
+        summarize: ``summarize(rows)`` returns the summary of all rows so far.
         more: Further entries of the record.
     """
     cases, path = list(itertools.product(*axes.values())), options.path(suite)

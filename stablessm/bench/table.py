@@ -60,7 +60,7 @@ def facts(values: Mapping[str, Any]) -> str:
 
 
 def milliseconds(ms: float, quartiles: Sequence[float] | None) -> str:
-    """Format a median and its quartiles as text, with so many digits that the three numbers differ.
+    """Format a median and its quartiles as text. The number of decimals depends on the size of the median.
 
     >>> milliseconds(0.11012, (0.1091, 0.1123)), milliseconds(920.4, (918.0, 930.2))
     ('0.110 (0.109–0.112)', '920 (918–930)')

@@ -36,8 +36,8 @@ def get(id: str) -> Experiment[Any]:
 
 
 def _of_paper(paper: str) -> tuple[Experiment[Any], ...]:
-    """Import and return the experiments of one paper. Only this paper is imported, because importing all papers takes
-    seconds.
+    """Import and return the experiments of one paper, such as ``ia``. The experiments of the other papers are not
+    imported, because importing all of them takes seconds.
     """
     if paper == "ia":
         from stablessm.experiments.iat.index import EXPERIMENTS

@@ -1,4 +1,4 @@
-"""``python -m stablessm.experiments.compare A B``: check whether two run folders hold the same numbers.
+"""``python -m stablessm.experiments.compare A B``: check whether two run folders contain the same numbers.
 
 Stages are compared array by array, claims by their verdicts and texts. The exit status is 1 if any numbers differ by
 more than ``--rtol`` (default 0: the numbers must have the same bits). For example, compare the runs of one experiment

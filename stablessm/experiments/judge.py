@@ -1,6 +1,6 @@
 """``python -m stablessm.experiments.judge RESULTS``: recompute figures and claims of complete runs from their stages.
 
-Run this command after a change of a rule for verdicts, of the text of a claim, or of a figure. No stage is computed
+Run this command after you have changed a rule for verdicts, the text of a claim, or a figure. No stage is computed
 again. Each verdict that changes is printed.
 """
 

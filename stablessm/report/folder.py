@@ -1,4 +1,4 @@
-"""Reads one run folder: keeps the intact parts and reports damaged or missing ones."""
+"""Reads one run folder: returns the intact parts, and reports damaged or missing parts."""
 
 from __future__ import annotations
 
@@ -130,7 +130,9 @@ def _claims(content: Mapping[str, Any], faults: list[str]) -> list[Claim]:
 
 
 def _files(folder: Path, names: list[str], faults: list[str], known: Mapping[str, Any]) -> list[File]:
-    """Return the files of a run folder that hold arrays or metrics."""
+    """Return the files ``names`` of a run folder and, if there is one, its file of metrics. A file that cannot be read
+    is left out and named in ``faults``. ``known`` maps file names to SHA-256 checksums.
+    """
     paths = [folder / name for name in names]
     if (folder / "metrics.jsonl").exists() or "metrics.jsonl" in known:
         paths.append(folder / "metrics.jsonl")

@@ -20,7 +20,8 @@ from stablessm.report.section import section
 def write(out: str | os.PathLike[str], runs: Sequence[str | os.PathLike[str]] | None = None) -> Collection:
     """Write the report on these run folders (or folders above them) to ``out``; return the runs that were found.
 
-    The page holds claims, settings and plotted numbers; the arrays stay in the run folders, and the page links them.
+    The page contains claims, settings and plotted numbers. The arrays stay in the run folders, and the page links to
+    them.
 
     Args:
         out: The file to write; its name ends in ``.html``.

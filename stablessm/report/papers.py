@@ -86,8 +86,8 @@ def paper_of(run: Record) -> str:
 
 
 def summaries(runs: Sequence[Record], anchors: Mapping[Record, str]) -> Html | None:
-    """Return one summary for each paper that has runs: the number of claims with each verdict, the main finding and one
-    figure. ``anchors`` maps each run to the id of its section.
+    """Return HTML with a summary of each paper that has runs: the number of claims with each verdict, the main finding
+    and one figure. Return None if no paper has runs. ``anchors`` maps each run to the id of its section.
     """
     articles = []
     for paper in PAPERS:
@@ -117,7 +117,9 @@ def _count(name: str, number: int) -> Html:
 
 
 def _evidence(paper: Paper, run: Record, anchor: str) -> Html:
-    """Return one claim and one figure from the experiment that shows the paper's finding best."""
+    """Return HTML with one claim and one figure of the experiment that shows the paper's finding best. ``anchor`` is
+    the id of the section on its run.
+    """
     shown = run.claims[min(paper.claim, len(run.claims) - 1) :][:1]
     claims = [
         element("div", element("p", verdict(claim), " ", element("b", claim.statement)), claim_values(claim))

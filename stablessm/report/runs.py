@@ -84,8 +84,8 @@ def _folders(root: Path) -> Iterator[Path]:
 def _ordered(runs: list[Record]) -> list[Record]:
     """Return the runs sorted by paper and id; runs that belong to no paper come last.
 
-    Of runs with the same id, complete runs come first, then runs of the paper's size, then the newest run. The front
-    page shows only the first run.
+    Runs with the same id are sorted by status (complete first), then by size (paper first), then by date (newest
+    first). The front page shows only the first run of each id.
     """
     runs.sort(key=lambda run: str(run.folder))
     runs.sort(key=lambda run: (run.status == "complete", run.size == "paper", run.date), reverse=True)

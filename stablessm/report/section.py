@@ -73,7 +73,8 @@ def claim_values(claim: Claim) -> Html:
 
 
 def flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    """Return a nested dict as a flat dict with dotted names as keys.
+    """Return a nested dict as a flat dict, with dotted names as keys and all values as text. ``prefix`` is put before
+    every name.
 
     >>> flat({"steps": 3, "model": {"map": "best", "widths": [4, 8]}})
     {'steps': '3', 'model.map': 'best', 'model.widths': '[4, 8]'}
@@ -118,7 +119,7 @@ def _eyebrow(run: Record) -> Html:
 
 
 def _figure(figure: Figure, anchor: str) -> Html:
-    """Return the data of a figure, and the HTML element in which a script draws it."""
+    """Return an HTML element that contains the data of a figure; a script draws the figure in it."""
     return element(
         "figure",
         element("div", class_="panels", data_figure=f"{anchor}-data"),

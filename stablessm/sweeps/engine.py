@@ -91,9 +91,9 @@ class Retrying(ABC):
 
     @abstractmethod
     def _workers(self, placed: Mapping[Any, Job], count: int) -> AbstractContextManager[Workers]:
-        """Return a context manager that provides two functions: the first starts a job and returns a handle, the second
-        waits until jobs end and yields their handles and outcomes. ``placed`` maps the handle of each running job to
-        the job; ``count`` is the number of all jobs.
+        """Return a context manager that provides two functions. The first starts a job and returns a handle. The second
+        waits until jobs end and returns their handles, each with the outcome of the job or a message that its worker
+        died. ``placed`` maps the handle of each running job to the job; ``count`` is the number of all jobs.
         """
 
 

@@ -18,8 +18,8 @@ _NAME = re.compile(r"[A-Za-z0-9_=+-][A-Za-z0-9._=+-]*")
 @final
 @dataclass(frozen=True)
 class Job:
-    """A job of a sweep, described only by strings, so that any worker can build the experiment and its settings from
-    it.
+    """A job of a sweep. Its fields are only strings, so that any worker can build the experiment and its settings from
+    these strings.
 
     >>> Job("st-fig1", "smoke", "runs", (), "direct-20").id
     'st-fig1/smoke/direct-20'
@@ -47,7 +47,8 @@ class Job:
 
 
 def expand(experiment: str, size: Size, out: Path, changes: Changes, sweep: str = "") -> list[Job]:
-    """Split an experiment into its jobs and return them in the order in which the experiment defines them.
+    """Split an experiment into jobs and return the jobs, in the order in which the experiment defines them. ``changes``
+    are pairs of the name of a setting and its new value; ``sweep`` is the name of the sweep.
 
     >>> [job.name for job in expand("st-fig1", "smoke", Path("runs"), (("maps", "exp,best"),))]
     ['exp-20', 'best-20']

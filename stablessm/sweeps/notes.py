@@ -22,7 +22,7 @@ FILE = "state.json"
 @final
 @dataclass(frozen=True)
 class Notes:
-    """The state of one job: number of attempts, worker, time, and the error if it failed."""
+    """The notes on one job: its state, number of attempts, worker, time, and error message if the job failed."""
 
     state: State = "left"
     attempts: int = 0
@@ -63,7 +63,9 @@ def begin(folder: Path) -> float:
 
 
 def end(folder: Path, began: float, error: str = "", traceback: str = "") -> None:
-    """Record that the job is done or, if ``error`` is not empty, that it has failed with this error."""
+    """Record that the job is done or, if ``error`` is not empty, that the job has failed with this error. ``began`` is
+    the start time that :func:`begin` returned.
+    """
     seconds = round(time.perf_counter() - began, 3)
     state: State = "failed" if error else "done"
     _write(folder, replace(read(folder), state=state, seconds=seconds, error=error, traceback=traceback))

@@ -68,8 +68,8 @@ class RayCluster(Retrying):
         }
 
     def _require_room(self, ray: Any) -> None:
-        """Raise an error if no node of a new cluster has enough resources for a job, because Ray would wait forever. On
-        an existing cluster, which may still grow, only warn.
+        """Raise an error if no node of a new cluster has enough resources for a job. Without this error, Ray would wait
+        forever. For an existing cluster, which may still grow, only warn.
         """
         if not any(_has_room(node["Resources"], self.resources) for node in ray.nodes() if node["Alive"]):
             said = f"{self.resources.cpus} CPUs, {self.resources.gpus} GPUs, {self.resources.memory or 0} bytes"

@@ -62,7 +62,7 @@ class Range:
         return Range(name, kind, low, high)  # type: ignore[arg-type]
 
     def suggest(self, trial: Any) -> str:
-        """Return a value of the setting that Optuna proposes, as text."""
+        """Ask Optuna for a value of this setting in its range, and return the value as text."""
         if self.kind == "choice":
             return str(trial.suggest_categorical(self.name, self.choices))
         if self.kind == "int":
@@ -152,7 +152,7 @@ def folder(out: Path, trial: Any) -> Path:
 
 
 def _revive(study: Any, out: Path, states: Any) -> None:
-    """Put trials whose process has died back into the queue."""
+    """Add every trial whose process has died to the queue again, so that the trial is resumed."""
     for trial in study.get_trials(deepcopy=False, states=(states.RUNNING,)):
         place = folder(out, trial)
         old = (datetime.datetime.now() - trial.datetime_start).total_seconds() > _BEGIN

@@ -114,7 +114,9 @@ def _begin(plan: Plan) -> str:
 
 
 def _receive(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Write to the run folder the files that a worker without access to this folder has sent back."""
+    """Store in the run folder the files of a worker that has no access to this folder. ``files`` maps paths inside the
+    folder to the contents of the files.
+    """
     for name in sorted(files, key=lambda name: Path(name).name == notes.FILE):  # last: it marks the job as done
         with record.atomic(folder / name) as temporary:
             temporary.write_bytes(files[name])

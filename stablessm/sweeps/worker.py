@@ -63,8 +63,8 @@ def environment(values: Mapping[str, str]) -> Iterator[None]:
 
 
 def compute(job: Job, cpus: int) -> Outcome:
-    """Compute a job, unless it is done already. If the experiment raises an error, record the error and return it in
-    the outcome.
+    """Compute a job on ``cpus`` cores, unless the job is done already. If the experiment raises an error, record the
+    error and return it in the outcome.
     """
     if "torch" in sys.modules:  # if torch is not imported yet, it reads the environment
         sys.modules["torch"].set_num_threads(cpus)
