@@ -39,7 +39,8 @@ def is_spoilt(tensor: Tensor, limit: float | None) -> bool:
 def is_mask(path: str, tensor: Tensor) -> bool:
     """Return True if a tensor that contains -∞ looks like an attention mask.
 
-    Its name contains "mask", or all its finite entries are 0.
+    This is the case if ``path``, the place of the tensor in the arguments of a module, contains "mask", or if all
+    finite entries of the tensor are 0.
     """
     return "mask" in path or not bool(tensor[tensor.isfinite()].any())
 
@@ -47,8 +48,9 @@ def is_mask(path: str, tensor: Tensor) -> bool:
 def first_bad(bad: Tensor, order: Order, latest: bool) -> tuple[int, ...]:
     """Return the index of the first True entry of a mask.
 
-    ``order`` names the first axis of a sequence, "batch" or "time"; None stands for any other tensor. In a sequence,
-    the entry is taken from the earliest time step with a True entry, or from the latest if ``latest`` is True.
+    ``order`` is the name of the first axis, "batch" or "time", if the mask belongs to a sequence, and None for any
+    other tensor. In a sequence, the index is that of an entry at the earliest time step with a True entry, or at the
+    latest such step if ``latest`` is True.
     """
     if order is None:
         return _unravel(bad)

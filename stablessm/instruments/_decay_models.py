@@ -168,8 +168,8 @@ def _minimize(
 def _residual(theta: np.ndarray, sign: np.ndarray, s: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the residuals of laws of decay, and the derivatives of the residuals with respect to all seven parameters.
 
-    A residual is the logarithm of the law minus the logarithm y of the curve. ``theta`` holds the seven parameters of
-    each law, and ``sign`` the sign (±1) of its second term.
+    A residual is the logarithm of the law minus the logarithm y of the curve. ``theta`` contains the seven parameters
+    of each law, and ``sign`` the sign (±1) of the second term of each law.
     """
     a, p, g, b, q, c, d = (theta[:, parameter, None] for parameter in range(7))
     shift, log_s = np.exp(g), np.log(np.maximum(s, 1e-12))
@@ -197,8 +197,8 @@ def _residual(theta: np.ndarray, sign: np.ndarray, s: np.ndarray, y: np.ndarray)
 def _starts(free: tuple[int, ...], window: Points) -> Iterator[np.ndarray]:
     """Yield starting values for the fit of a law of decay, as arrays of eight numbers.
 
-    These are the seven parameters, and the sign (±1) of the second term of the law. ``free`` holds the indices of the
-    parameters that the law fits.
+    These are the seven parameters, and the sign (±1) of the second term of the law. ``free`` contains the indices of
+    the parameters that the law fits.
     """
     s, y, weight = window.s, window.y, window.weight
     main = tuple(parameter for parameter in free if parameter < C)
@@ -227,10 +227,11 @@ def _starts(free: tuple[int, ...], window: Points) -> Iterator[np.ndarray]:
 
 
 def _single(main: tuple[int, ...], s: np.ndarray, y: np.ndarray, weight: np.ndarray, zooms: int = 1) -> np.ndarray:
-    """Fit a law of decay with one term; return its parameters, and 1 for the sign of the absent second term.
+    """Fit a law of decay with one term; return its seven parameters, followed by 1.
 
-    ``main`` holds the indices of the parameters to fit. The nonlinear parameter, if there is one, is searched on
-    ``zooms`` grids, each finer than the one before. At each grid point, the other parameters are fitted linearly.
+    The 1 stands for the sign of the second term, which the law does not have. ``main`` contains the indices of the
+    parameters to fit. If one of these parameters is nonlinear, ``zooms`` grids of values are tried for it, each finer
+    than the previous grid. At each grid point, the other parameters are fitted linearly.
     """
     theta = np.array([ABSENT, 0.0, 0.0, 0.0, 0.0, ABSENT, 0.0, 1.0])
     low, high = math.log(1e-3 * s[s > 0].min()), math.log(3.0)

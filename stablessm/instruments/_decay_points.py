@@ -89,7 +89,8 @@ def noise_floor(time: np.ndarray, value: np.ndarray, negligible: float) -> tuple
 
 
 def windows(time: np.ndarray, value: np.ndarray, offset: float, level: float) -> Windows | None:
-    """Reduce a curve above its noise floor to points in windows; return None if too few samples are above the floor.
+    """Reduce the part of a curve above the noise floor to points in four windows; return None if this part is too
+    short.
 
     ``offset`` and ``level`` are the mean and the level of the floor. The mean is subtracted from the curve. The first
     sample is left out, because it may belong to a skip connection. The windows begin after the maximum of the curve,
@@ -136,7 +137,7 @@ def windows(time: np.ndarray, value: np.ndarray, offset: float, level: float) ->
 def _falling(time: np.ndarray, envelope: np.ndarray, origin: float, unit: float) -> Points:
     """Return the envelope of a curve, from the maximum of the curve on, as :class:`Points`.
 
-    ``envelope`` holds the logarithms of the envelope, and ``origin`` and ``unit`` define the time scale of the points.
+    ``envelope`` contains the logarithms of the envelope. ``origin`` and ``unit`` define the time scale of the points.
     """
     top = after_last(envelope == envelope[0]) - 1
     return Points((time[top:] - origin) / unit, envelope[top:], np.ones(len(time) - top))
@@ -211,7 +212,8 @@ def _blocks(s: np.ndarray, y: np.ndarray, sigma: float, floor: np.ndarray) -> Po
 
     Half of the block edges are evenly spaced in time, for exponential laws, and half in log time, for power laws. Each
     mean covers only the middle of its block, so that the curvature of y changes the mean by at most the noise.
-    ``sigma`` is the standard deviation of the noise of y, and ``floor`` holds the errors of y from the noise floor.
+    ``sigma`` is the standard deviation of the noise of y, and ``floor`` contains the errors of y that the noise floor
+    causes.
     """
     n = len(s)
     if n <= 2 * _BLOCKS:
@@ -240,8 +242,8 @@ def _blocks(s: np.ndarray, y: np.ndarray, sigma: float, floor: np.ndarray) -> Po
 def _noise(time: np.ndarray, y: np.ndarray) -> float:
     """Estimate the standard deviation of the noise of a curve.
 
-    Each sample is compared with the polynomial through its one, two or three neighbors on each side. The smallest of
-    the three estimates is returned.
+    Each sample is compared with a polynomial through the neighbors of the sample: one, two or three neighbors on each
+    side. This gives three estimates, of which the smallest is returned.
     """
     found = []
     for reach in (1, 2, 3):

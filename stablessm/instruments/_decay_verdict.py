@@ -98,7 +98,8 @@ def decide(seen: Windows, margin: float, log_negligible: float) -> Verdict:
 def _followed(judged: list[Judgment], first: int, margin: float, seen: Windows) -> Verdict:
     """Decide the kind of decay from window ``first``, the first one in which a law fits within the noise.
 
-    The verdict is ``undecided`` if the evidence is too weak or if later windows contradict the law.
+    ``judged`` contains the judgments of all windows. The verdict is ``undecided`` if the evidence is too weak, or if
+    later windows contradict the law that fits best in window ``first``.
     """
     chosen, later = judged[first], judged[first + 1 :]
     kind, evidence = chosen.vote, chosen.evidence
@@ -146,9 +147,10 @@ def _followed(judged: list[Judgment], first: int, margin: float, seen: Windows) 
 def _claim(kind: Kind, best: Fit, judged: list[Judgment], comparison: str, evidence: float, seen: Windows) -> Verdict:
     """Return a verdict with the given kind of decay and an interval of the rate, exponent or stretch.
 
-    The interval covers all laws of this kind that fit about as well in the last two windows. If the interval is wider
-    than the value itself, the verdict is ``undecided``. Otherwise the interval is widened on both sides, because the
-    rate may still change after the end of the curve. ``comparison`` is the second half of the reason.
+    ``best`` is the law that decided. The interval covers the values of ``best`` and of all laws of the same kind that
+    fit about as well as the best law in one of the last two windows. If the interval is wider than the value itself,
+    the verdict is ``undecided``. Otherwise the interval is widened on both sides, because the rate may still change
+    after the end of the curve. ``comparison`` is the second half of the text that explains the verdict.
     """
     value, half = parameter(kind, best)
     spans = [(value - half, value + half)]
@@ -246,9 +248,9 @@ def _by_powers(judged: list[Judgment], undecided: Verdict, seen: Windows) -> Ver
     """Return the verdict polynomial if a power law clearly fits best in all windows but the first, with similar
     exponents.
 
-    Such a curve approaches its power slowly, so that a single law with a shift does not fit all of it. The exponent
-    changes less and less from window to window. (It would change more and more if the curve fell to a constant.) The
-    interval includes a continuation of the trend of the exponents.
+    Such a curve approaches a power of time slowly, so that no single power law fits the whole curve. The exponent
+    changes less and less from window to window. (If the curve fell to a constant, the exponent would change more and
+    more.) The interval includes a continuation of the trend of the exponents.
     """
     later = judged[1:]
     clear = all(each.best.law == "power" and each.evidence >= _CLEARLY for each in later)
@@ -292,7 +294,7 @@ def _evenness(window: Points) -> float:
 
 
 def _rests(last: Judgment, noisy: bool) -> bool:
-    """Return True if the curve no longer falls at its end, from the judgment ``last`` of the last window.
+    """Return True if the curve no longer falls in its last window; ``last`` is the judgment of this window.
 
     This is the case if the second half of the window is flat, or if the last value is almost the largest value of the
     window. For a noisy curve, the trend over the whole window must be flat or rise.

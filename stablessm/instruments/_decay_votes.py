@@ -70,9 +70,9 @@ class Judgment:
     def close(self, kind: Kind) -> list[Fit]:
         """Return the laws of one kind of decay that the reported interval has to cover.
 
-        These are the laws that fit about as well as the best law. If no law fits within the noise, these are one mode,
-        two modes, and a mode times a moderate power: after a transient, the first two tend to overestimate the final
-        rate, and the last tends to underestimate it.
+        If a law fits within the noise, these are all laws that fit about as well as the best law. Otherwise these are
+        three laws: one mode, two modes, and a mode times a moderate power of time. After a transient, the first two
+        laws tend to overestimate the final rate, and the third law tends to underestimate it.
         """
         found = [(score, fit) for score, vote, fit in self.laws if vote == kind]
         if self.best.misfit <= FOLLOWS:
@@ -81,8 +81,9 @@ class Judgment:
         return modes + [fit for _, fit in found if fit.law == "cut power" and abs(fit.theta[P]) <= _MODERATE]
 
     def agrees(self, kind: Kind, evidence: float) -> bool:
-        """Return True if this window votes for ``kind`` or ``undecided``, or if its evidence is weaker than
-        ``evidence``.
+        """Return True unless this window votes for another kind of decay with an evidence of at least ``evidence``.
+
+        A vote for ``undecided`` agrees with every kind.
         """
         return self.vote in (kind, "undecided") or self.evidence < evidence
 

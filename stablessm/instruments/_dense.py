@@ -40,13 +40,14 @@ def distance_to_instability(W: Tensor, time: Time) -> float:
     """Return the distance of W to the nearest unstable matrix in the 2-norm; 0 if W is not stable.
 
     The distance is the minimum of σ_min(zI - W) over z on the imaginary axis, or on the unit circle in discrete time.
-    Every value of σ_min is an upper bound. The method (Boyd and Balakrishnan 1990) repeats these steps:
+    The value of σ_min at any such z is an upper bound of the minimum. The method (Boyd and Balakrishnan 1990) repeats
+    these steps:
 
     - Choose a level just below the smallest value so far. (The first values are computed next to the eigenvalues.)
-    - Find all z at which a singular value of zI - W equals the level. They are eigenvalues of a Hamiltonian matrix
+    - Find all z at which a singular value of zI - W equals the level. These z are eigenvalues of a Hamiltonian matrix
       (Byers 1988), or of a symplectic pencil in discrete time.
-    - Evaluate σ_min at these z and midway between them. If no value lies below the level, the level is a lower bound,
-      and the iteration ends.
+    - Evaluate σ_min at these z and midway between them. If no value lies below the level, the level is a lower bound of
+      the minimum, and the iteration ends.
 
     The convergence is quadratic.
 
@@ -92,8 +93,9 @@ def _crossings(W: Tensor, level: float, time: Time) -> tuple[Tensor, Tensor]:
     """Return tensors α and β whose fractions z = α/β include all points z of the stability boundary at which ``level``
     is a singular value of zI - W.
 
-    The fractions are the eigenvalues of a problem that follows from (zI - W) v = level u and (zI - W)* u = level v,
-    with z* = -z on the imaginary axis and z* = 1/z on the unit circle.
+    Let u and v be singular vectors for the singular value ``level``: (zI - W) v = level u and (zI - W)* u = level v.
+    Substituting z* = -z on the imaginary axis, or z* = 1/z on the unit circle, gives a linear eigenvalue problem for z,
+    whose eigenvalues are the fractions.
     """
     one, none = torch.eye(len(W), dtype=W.dtype), torch.zeros_like(W)
     shift = level * one
@@ -111,10 +113,11 @@ def _points(alpha: Tensor, beta: Tensor, time: Time, *, real: bool) -> Tensor:
     """Return the points of the stability boundary that are closest to the fractions α/β, and the midpoints between
     these points.
 
-    Only the 64 fractions nearest to the boundary are used, or all fractions on the boundary if there are more. They are
-    used at any distance from the boundary, because rounding moves a double eigenvalue off the boundary by √eps or more:
-    a false point costs only one evaluation, but a missing point would invalidate the guarantee. For a real matrix W
-    (``real``), points below the real axis are left out, because σ_min(zI - W) is the same at z and at its conjugate.
+    Only the 64 fractions nearest to the boundary are used, or all fractions on the boundary if there are more than 64.
+    Fractions away from the boundary are used too, because rounding moves a double eigenvalue off the boundary by √eps
+    or more. A point that is used without need costs one evaluation, but a missing point would invalidate the result.
+    For a real matrix W (``real``), points below the real axis are left out, because σ_min(zI - W) is the same at z and
+    at its conjugate.
     """
     if time == "continuous":
         off, along = alpha.real.abs(), alpha.imag

@@ -78,9 +78,10 @@ def first_cause(
 ) -> Replay:
     """Run a module again with the same arguments, and return what the operations show about the first bad value.
 
-    ``steep`` searches for the cause of a bad gradient, among the operations that depend on a trainable tensor. If
-    all their values are finite, the cause is ``slope`` if a function has an infinite slope, or ``overflow`` if values
-    are so large that products with them overflow. ``place`` returns the name of the module that is running.
+    With ``steep``, the function searches for the cause of a bad gradient, among the operations that depend on a
+    trainable tensor. If all values of these operations are finite, the cause is ``slope`` if a function has an infinite
+    slope, or ``overflow`` if values are so large that products with them overflow. ``place`` returns the name of the
+    module that is running.
     """
     watch = _Watch(steep, place)
     try:
@@ -218,8 +219,9 @@ def _falls(tensors: list[Tensor]) -> bool:
 
 
 def is_large(tensor: Tensor, than: float | None = None) -> bool:
-    """Return True if a tensor contains finite numbers larger than a limit, by default so large that their products can
-    overflow.
+    """Return True if a tensor contains finite numbers with a modulus above ``than``.
+
+    By default, this limit is so large that products of numbers above the limit can overflow.
     """
     finite = tensor.detach().abs()
     finite = finite[finite.isfinite()]

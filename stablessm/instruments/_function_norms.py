@@ -45,8 +45,8 @@ class KernelDistance:
     """The ℓ1 distance Σ_k q_k |ρ(t_k) - ρ̂(t_k)|_F of the kernels of a target (ρ) and a model (ρ̂), with weights q_k.
 
     For a linear model this is the norm of H - Ĥ (StableSSM eq. 19, 58). In continuous time the q_k are the weights of
-    the trapezoidal rule on [0, horizon dt]. A model in discrete time computes y[k] = Σ_j ρ̂_j x[k-j]. Its ρ̂_j is
-    therefore compared with dt ρ(j dt) of a target in continuous time, and q_k = 1 for k < horizon.
+    the trapezoidal rule on [0, horizon dt]. In discrete time q_k = 1 for k < horizon. A model in discrete time computes
+    y[k] = Σ_j ρ̂_j x[k-j], so that ρ̂_j is compared with dt ρ(j dt) if the target is in continuous time.
     """
 
     model: nn.Module

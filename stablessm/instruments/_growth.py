@@ -22,9 +22,10 @@ _GROWN = math.log(1e3)
 
 @final
 class Growth:
-    """Records the sizes of the products with each parameter, in the order of computation.
+    """Records, for each parameter of a model, the sizes of the products of this parameter with other tensors.
 
-    A weight that is computed from parameters alone, elementwise or by a transposition, counts as its parameter.
+    The sizes are in the order of computation. A tensor that is computed from parameters alone, elementwise or by a
+    transposition, counts as the first of these parameters.
     """
 
     def __init__(self) -> None:

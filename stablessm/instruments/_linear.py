@@ -75,9 +75,9 @@ def gain(
 def _responses(system: System, horizon: int, size: float, warm_up: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """Yield the impulse response in chunks (·, d_output, d_input), each with two numbers for a test of linearity.
 
-    The model also runs on two constant inputs. If it is linear, its responses to them are sums over the impulse
-    response. The first number is the largest difference between the responses and these sums. The second number is the
-    largest entry of the responses.
+    The model also runs on two constant inputs. If the model is linear, the responses to the constant inputs are sums
+    over the impulse response. The first number is the largest difference between the responses and these sums. The
+    second number is the largest entry of the responses.
     """
     d = system.d_input
     # random directions: a model may respond to differences of channels alone, or only above a threshold
@@ -109,7 +109,7 @@ def _responses(system: System, horizon: int, size: float, warm_up: int) -> Itera
 def superposes(system: System, size: float) -> bool:
     """Return True if H(2x - 3x') = 2H(x) - 3H(x') for random inputs x and x' of the given size.
 
-    H is the system, from whose outputs its outputs for zero input are subtracted.
+    H(x) is the difference between the outputs of the system for the input x and for zero input.
     """
     generator = torch.Generator().manual_seed(0)
     pair = torch.randn(2, 32, system.d_input, generator=generator, dtype=torch.float64) * size
@@ -125,8 +125,9 @@ def superposes(system: System, size: float) -> bool:
 def continuous_kernel(system: System, horizon: int) -> Iterator[Tensor]:
     """Yield the exact kernel ρ(k dt) of a linear layer in continuous time, in chunks (·, d_output, d_input).
 
-    An input x that is held for a time τ leads to the state τ B x + O(τ²), so that its derivative at τ = 0 is the state
-    after an impulse. From there the layer runs without input.
+    An input x that is constant for a time τ leads to the state τ B x + O(τ²), where B are the input weights. The
+    derivative of this state with respect to τ at τ = 0 is B x, the state after an impulse. From this state, the layer
+    runs without input.
     """
     layer, d = system.model, system.d_input
     impulses = torch.eye(d + 1, d, device=system.device, dtype=system.dtype)  # the last row is no input

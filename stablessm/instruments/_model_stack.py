@@ -60,8 +60,8 @@ class Stack:
     def values(self, models: Weights, which: Tensor) -> Tensor:
         """Return the distances (P,) of P perturbed models from the target.
 
-        ``models`` holds the weights of the perturbed models. Perturbed model i is a copy of model ``which[i]`` of the
-        stack.
+        ``models`` contains the weights of the perturbed models. Perturbed model i is a copy of model ``which[i]`` of
+        the stack.
         """
         models = models | {name: w[which] for name, w in self.fixed.items()}
         if self.vectorized:

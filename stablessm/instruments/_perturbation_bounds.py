@@ -89,7 +89,7 @@ class Modes(ABC):
     def _mode_change(self, radii: Tensor, perturbed: AbstractSet[str]) -> Tensor:
         """Return an upper bound (R, N) on the change of each of N modes, for each of R radii.
 
-        The weight of a mode changes by at most the radius, and ``perturbed`` holds the names of the parameters that
+        The weight of a mode changes by at most the radius, and ``perturbed`` contains the names of the parameters that
         change. The change of mode n is Σ_k q_k |m̃_n(t_k) - m_n(t_k)|, where m̃_n is the mode after the change and q_k
         is the weight of time t_k. The bound is ∞ where the model would overflow.
         """
@@ -153,8 +153,10 @@ class RealModes(Modes):
         return eigenvalues**times if self.map.time == "discrete" else (eigenvalues * times).exp()
 
     def _mode_change(self, radii: Tensor, perturbed: AbstractSet[str]) -> Tensor:
-        """Return the largest change of each mode for weights within β: sup over |w̃ - w| ≤ β of Σ_k q_k |e^{λ̃t_k} -
-        e^{λt_k}|.
+        """Return the largest change of each mode, for each radius β in ``radii``.
+
+        The largest change is the supremum over |w̃ - w| ≤ β of Σ_k q_k |e^{λ̃t_k} - e^{λt_k}| with the weights q_k of
+        the times t_k.
 
         The difference has the same sign for all t and grows with |λ̃ - λ|. The supremum is therefore attained at an end
         of the interval of reachable λ̃. In discrete time this holds if λ̃ and λ have the same sign; otherwise each

@@ -15,8 +15,9 @@ FIRST_STEP, LAST_STEP = 2.0, 0.1
 def largest_distances(
     stack: Stack, starts: Weights, ball: WeightBall, radii: Tensor, *, steps: int, progress: bool
 ) -> Tensor:
-    """Search for the largest distance over a ball of weights, for each of M models and R radii; return the distances
-    (M, R).
+    """Search for the weights in a ball for which the distance of a model from its target is largest.
+
+    The result (M, R) contains the largest distance for each of M models and R radii of the ball.
 
     The search is a gradient ascent from random starts (M, samples, …) on the boundary of the ball. All radii use the
     same starts. With 0 steps, only the starts are evaluated. A step follows the gradient of the logarithm of the

@@ -42,8 +42,8 @@ def refine(search: Search, rounds: int, samples: int, generator: torch.Generator
     """Try random changes of the best inputs, and inputs on the lines through 0 and these inputs.
 
     The largest response of a piecewise linear model lies on a kink, where gradients jump and an ascent by gradients
-    zigzags. A model with a threshold has a large response only to a narrow range of inputs, which differs from time to
-    time; inputs on a line resolve this range.
+    zigzags. A model with a threshold has a large response only to a narrow range of inputs. This range is different for
+    each time of the response; inputs on a line resolve the range.
     """
     if 1 < search.system.d_input <= MOST_CHANNELS:
         _mutate(search, rounds, samples, generator)
@@ -70,7 +70,10 @@ def _mutate(search: Search, rounds: int, samples: int, generator: torch.Generato
 
 
 def _refine_lines(search: Search, rounds: int, samples: int) -> None:
-    """Measure the responses to inputs on lines through 0, with more and more sizes where large responses change."""
+    """Measure the responses to inputs on lines through 0.
+
+    Between sizes of inputs for which a large response differs, more and more sizes are tried.
+    """
     times = search.times(REFINED)
     if not len(times):
         return
@@ -122,10 +125,10 @@ class Line:
         return sizes[~torch.isin(sizes, self.sizes)].unique()
 
     def _beside(self, largest: Tensor, count: int) -> Tensor:
-        """Return new sizes next to the sizes at which the response has a local maximum: between these sizes and their
-        neighbors.
+        """Return about ``count`` new sizes, each between a size at which the response has a local maximum and a
+        neighboring size.
 
-        ``largest`` holds the largest known response at each time. About ``count`` new sizes are returned.
+        ``largest`` contains the largest known response at each time.
         """
         responses = self.responses
         change = (responses[1:] - responses[:-1]) / largest
@@ -146,11 +149,13 @@ class Line:
         return (self.sizes[chosen, None] + width[chosen, None] * part).flatten()
 
     def _from_time_to_time(self, largest: Tensor, best: Tensor) -> Tensor:
-        """Return a new size for each time at which the largest response has a dip.
+        """Return a new size for each time at which the largest known response is smaller than at the neighboring times
+        suggests.
 
-        ``largest`` holds the largest known response at each time, and ``best`` the index of the best size, which gave
-        this response. The new size is the mean of the best sizes at the time before and at the time after, if both have
-        the same sign.
+        ``largest`` contains the largest known response at each time, and ``best`` the index of the size that gave this
+        response (the best size). At these times, the logarithm of the largest response is below the mean of the
+        logarithms at the time before and at the time after. The new size is the mean of the best sizes at these two
+        neighboring times, if both sizes have the same sign.
         """
         value, size = largest.log(), self.sizes[best]
         dips = value[1:-1] < (value[:-2] + value[2:]) / 2 - FLAT / 2

@@ -98,9 +98,10 @@ class Check:
     def run(self, name: str, ways: Sequence[plans.Plan], note: str = "", truth: Tensor | None = None) -> StateCase:
         """Run plans, compare their outputs with ``truth`` (default: the outputs of one pass), and return one result.
 
-        If no plan fails, this is the result with the largest error. If a plan raises an error, it is the result of this
-        plan. Otherwise it is the result of the plan that fails at the earliest time step (with the fewest calls, if
-        there are several), but with the largest error of all plans.
+        If no plan fails, the result of the plan with the largest error is returned. If a plan raises an error, the
+        result of this plan is returned. Otherwise the result is that of the plan that fails at the earliest time step,
+        and of several such plans, of the plan with the fewest calls; the error in this result is the largest error of
+        all plans.
         """
         found = []
         for plan in ways:

@@ -58,7 +58,7 @@ def outputs(adapter: Stateful, x: Tensor, plan: Plan) -> Iterator[tuple[Feed, Te
 def compare(pairs: Iterator[tuple[Feed, Tensor]], whole: Tensor, tol: float) -> Difference:
     """Return the difference between the outputs of the calls of a plan and the outputs of one pass.
 
-    ``pairs`` are the calls with their outputs, from :func:`outputs`. ``whole`` (S, T, ...) holds the outputs of one
+    ``pairs`` are the calls with their outputs, from :func:`outputs`. ``whole`` (S, T, ...) contains the outputs of one
     pass over S sequences. ``tol`` is the tolerance, relative to the largest |output|.
     """
     scale, channels = float(whole.abs().max()) or 1.0, _channel_scales(whole)

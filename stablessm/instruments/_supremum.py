@@ -132,9 +132,9 @@ class Search:
         """Compute the memory function for very small inputs from the linearization ``system`` of the model, and update
         the largest value at each time.
 
-        The inputs have the size ``SMALLEST`` times the bound. The model itself also runs on such inputs. If its
-        response differs from the linear response from some time on, as near an unstable fixed point, the largest
-        values from that time on are not updated.
+        The inputs have the size ``SMALLEST`` times the bound. The model itself also runs on inputs of this size. If the
+        response of the model differs from the linear response from some time on, as near an unstable fixed point, the
+        largest values from that time on are not updated.
         """
         at, size, until = 0, SMALLEST * self.bound, self.searched
         channels = torch.eye(system.d_input, device=system.device, dtype=system.dtype)
@@ -161,16 +161,13 @@ class Search:
         return inputs[times.topk(min(LEADERS, len(inputs))).indices]
 
     def evaluate(self, points: Tensor, horizon: int) -> None:
-        """Measure the memory function of given inputs over ``horizon`` steps, and update the largest value at each
-        time.
-        """
+        """Measure the responses to given inputs over ``horizon`` steps, and update the largest value at each time."""
         for some in points.split(self._together(horizon)) if len(points) else ():
             for _ in self._evaluated(some, horizon):
                 pass
 
     def _search(self, points: Tensor) -> None:
-        """Measure the memory function of given inputs up to step ``searched``, and update the largest value at each
-        time.
+        """Measure the responses to given inputs up to step ``searched``, and update the largest value at each time.
 
         Later steps are measured with only one input, the best one at the last of these steps. Otherwise the curve would
         fall to zero where the search ends.
@@ -180,7 +177,7 @@ class Search:
         self.follow(until)
 
     def follow(self, until: int) -> None:
-        """Measure the memory function after step ``until`` with the best input at this step.
+        """Measure the response after step ``until`` to the input that gave the largest value at this step.
 
         Nothing is measured if the memory function has already decayed.
         """
@@ -188,8 +185,10 @@ class Search:
             self.evaluate(self.own(self.best[until - 1 : until]), self.limit)
 
     def rows(self, points: Tensor, horizon: int | None = None, times: Tensor | slice = slice(None)) -> Tensor:
-        """Return the memory function (n, ·) for each of n inputs at the given times (default: all), and update the
-        largest value at each time.
+        """Return the size of the rate of change of the output for each of n inputs, and update the largest value at
+        each time.
+
+        The result has the shape (n, ·), with one entry for each of the given times (default: all).
         """
         horizon = self.horizon if horizon is None else horizon
         groups = points.split(self._together(horizon))
@@ -362,9 +361,9 @@ class Search:
         return zip(x.split(size), times.split(size), strict=True)
 
     def _slope(self, x: Tensor, times: Tensor) -> Tensor:
-        """Return the direction in which to change each input x so that the memory function at its time grows fastest.
+        """Return the direction in which to change each input so that the response to it grows fastest at a given time.
 
-        The directions are unit vectors (n, d_input). ``times`` (n,) holds one time for each input.
+        The directions are unit vectors (n, d_input). ``times`` (n,) contains the time for each input.
         """
         with torch.enable_grad():
             x = x.detach().requires_grad_()

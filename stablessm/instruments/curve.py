@@ -91,8 +91,9 @@ class MemoryCurve(Result):
         return decay.memory_time(self.time, self.value, eps, fit=self._fit)
 
     def effective_length(self) -> float:
-        """Return the area under M divided by the largest M: the length of a constant memory with the same height and
-        area.
+        """Return the effective length: the area under M, divided by the largest value of M.
+
+        A memory function that is constant over this length, at the largest value of M, has the same area.
 
         For the units steps and tokens the length is Σ M[k] / max M, for any other unit of time ∫ M dt / max M. The
         fitted law continues M after the last sample.

@@ -47,11 +47,12 @@ class DecayFit(Result):
     ``reason`` explains the kind. ``evidence`` is the log of the likelihood ratio (by BIC) to the best law of another
     kind.
 
-    ``interval`` is the 95 % interval of the rate, the exponent or the stretch, given the kind. It is the union of the
-    intervals of all laws of that kind that fit about as well, in the last windows of the curve. It therefore includes
-    the systematic error of the laws, not only the error from noise. ``used`` holds the times of the first sample that
-    was fitted and of the last sample that is clearly above ``floor``. An exponential with a ``power`` is the tail of a
-    repeated mode, or of the last of many modes.
+    ``interval`` is the 95 % interval of the rate, the exponent or the stretch, under the assumption that the kind is
+    correct. The interval covers all laws of that kind that fit about as well as the best law in the last windows of the
+    curve. It therefore includes the systematic error of the laws, not only the error from noise. ``used`` is the pair
+    of the time of the first sample that was fitted and the time of the last sample that is clearly above ``floor``. An
+    exponential law with a ``power`` other than 0 occurs if an eigenvalue is repeated, or if the curve is a sum of many
+    modes.
     """
 
     kind: Literal["exponential", "polynomial", "stretched", "none", "finite", "undecided"]
@@ -72,7 +73,7 @@ class DecayFit(Result):
     def __call__(self, times: ArrayLike) -> np.ndarray:
         """Return the values of the fitted law at the given times.
 
-        They are NaN if the kind is ``undecided``, and 0 after ``last_lag`` if it is ``finite``.
+        The values are NaN if the kind is ``undecided``, and 0 after ``last_lag`` if the kind is ``finite``.
         """
         t = np.asarray(times, dtype=float)
         value = np.exp(self.log(t))
@@ -201,8 +202,9 @@ def _end(t: np.ndarray, v: np.ndarray, stop: int, level: float, top: float) -> D
 def memory_time(time: ArrayLike, value: ArrayLike, eps: float, fit: DecayFit | None = None) -> float:
     """Return the memory time of a curve M: the last time at which M > eps max M.
 
-    If the last sample is above eps max M, the result is infinite, or, with a ``fit``, the time at which its law reaches
-    eps max M (infinite for the kinds ``none`` and ``undecided``). Samples in the floor of the fit are ignored.
+    If the last sample is above eps max M, the result without a ``fit`` is infinite. With a ``fit``, the result is then
+    the time at which the fitted law reaches eps max M (infinite for the kinds ``none`` and ``undecided``). Samples in
+    the floor of the fit are ignored.
 
     >>> t = np.arange(50) * 0.1
     >>> curve = np.exp(-t)
@@ -226,11 +228,11 @@ def memory_time(time: ArrayLike, value: ArrayLike, eps: float, fit: DecayFit | N
 def effective_length(time: ArrayLike, value: ArrayLike, fit: DecayFit | None = None) -> float:
     """Return the effective length ∫ M dt / max M of a curve M: the width of a rectangle with the same height and area.
 
-    For e^(-βt) it is 1/β.
+    For M = e^(-βt) the effective length is 1/β.
 
-    Without a ``fit`` the integral ends with the samples. With a ``fit``, its law continues the curve after the last
-    sample clearly above the floor: the result is infinite for ``none`` and for exponents up to 1, and nothing is added
-    for ``finite`` and ``undecided``.
+    Without a ``fit`` the integral ends at the last sample. With a ``fit``, the fitted law continues the curve after the
+    last sample that is clearly above the floor. The result is then infinite for the kind ``none`` and for exponents up
+    to 1; for the kinds ``finite`` and ``undecided``, nothing is added to the integral over the samples.
 
     >>> t = np.arange(500) * 0.01
     >>> round(effective_length(t, np.exp(-t)), 3), round(effective_length(t, np.exp(-t), fit_decay(t, np.exp(-t))), 3)
@@ -244,7 +246,7 @@ def effective_length(time: ArrayLike, value: ArrayLike, fit: DecayFit | None = N
 def half_life(time: ArrayLike, value: ArrayLike, fit: DecayFit | None = None) -> float:
     """Return the half-life of a curve M: the time after the first sample by which half of ∫ M dt has passed.
 
-    For e^(-βt) it is log 2 / β. The integral is the same as in :func:`effective_length`.
+    For M = e^(-βt) the half-life is log 2 / β. The integral is computed as in :func:`effective_length`.
 
     >>> t = np.arange(5000) * 0.01
     >>> round(half_life(t, np.exp(-t)), 4)
@@ -331,7 +333,8 @@ def _longest_gap(value: np.ndarray, floor: float) -> int:
 def _clear(t: np.ndarray, v: np.ndarray, fit: DecayFit | None) -> tuple[np.ndarray, np.ndarray]:
     """Return the times and values of a curve up to its noise floor; without a ``fit``, of the whole curve.
 
-    For the kinds ``finite`` and ``undecided``, the next sample is also included; for ``finite``, its value is 0.
+    For the kinds ``finite`` and ``undecided``, the first sample in the floor is also included; for ``finite``, the
+    value of this sample is set to 0.
     """
     stop = len(t) if fit is None else max(int(np.searchsorted(t, fit.used[1], side="right")), 1)
     if fit is not None and fit.kind in ("finite", "undecided") and stop < len(t):

@@ -208,7 +208,8 @@ def _overtakes(radius: np.ndarray, low: np.ndarray, high: np.ndarray, margin: fl
 def _worse(first: np.ndarray) -> str:
     """Return a sentence that says from which β on wider models are worse than all narrower models.
 
-    ``first`` holds, for each width, the radius from which the model is worse than all narrower models.
+    ``first`` contains, for each width, the radius from which on the model of this width is worse than all narrower
+    models.
     """
     if np.isinf(first).all():
         return "no wider model is worse than all narrower ones at any β"

@@ -84,8 +84,8 @@ def gradient_over_weight(model: nn.Module, *, recurrent_only: bool = False) -> G
         |∂loss/∂w| ≤ C G(w),   G(w) = |f'(w)| / f(w)²
 
     with a C that does not depend on f. In discrete time 1 - |f| replaces f, see ``Reparameterization.gradient_scale``.
-    The predicted ratio G(w)/|w| is reported with the measured ratio. It shows how a map distributes the ratio over
-    modes; it is constant for the map "best".
+    The predicted ratio G(w)/|w| is reported with the measured ratio. The predicted ratio shows how a map distributes
+    the ratio over modes; for the map "best" it is the same for all modes.
 
     A weight of 0 has ratio ∞, or 0 if its gradient is 0 too. Parameters without a gradient are left out.
 

@@ -29,7 +29,7 @@ _POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len")
 def embedding_system(model: Any, output: Output | None, neutral: Sequence[int] | None = None) -> System:
     """Return a system that runs a model on embeddings; inputs are added to the embedding of a neutral token.
 
-    ``neutral`` holds neutral token ids, of which the last is used (default: see :func:`neutral_prefix`).
+    ``neutral`` is a list of neutral token ids, of which the last is used (default: see :func:`neutral_prefix`).
     """
     base = neutral_embedding(model, neutral)
     return _system(model, output, lambda x: {"inputs_embeds": base + x}, base.shape[-1], base.dtype, "embedding")

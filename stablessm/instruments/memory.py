@@ -61,9 +61,9 @@ def memory_function(
 ) -> MemoryCurve:
     """Measure the memory function: how fast the output still changes a time t after a constant input is switched on.
 
-    u^x is the Heaviside input, which is 0 before time 0 and the vector x from then on. H is the model, from whose
-    outputs its outputs for zero input are subtracted (StableSSM section 2.2). B is ``bound``. The option ``norm``
-    chooses one of::
+    u^x is the Heaviside input, which is 0 before time 0 and the vector x from then on. H_t(u^x) is the difference
+    between the outputs of the model at time t for the input u^x and for zero input (StableSSM section 2.2). B is
+    ``bound``. The option ``norm`` chooses one of::
 
         ball       M(t) = sup over |x|₂ ≤ B of |d/dt H_t(u^x)| / B          IAT eq. 6
         plus_one   M(t) = sup over x ≠ 0 of |d/dt H_t(u^x)| / (|x|_∞ + 1)   StableSSM eq. 5
@@ -176,9 +176,10 @@ def memory_function(
 def _confirm(search: _supremum.Search) -> None:
     """Measure the inputs with the largest values again, and raise a NoisyError if the values have changed.
 
-    The cause is then random noise that is rare. But if a tiny change of the inputs changes the values as much, the
-    cause is that the model amplifies rounding errors, and no error is raised. Nor is an error raised if runs of the
-    same lengths as in the search give the same values: the outputs then depend on where the input ends.
+    Changed values show that the model draws random numbers, but so rarely that earlier tests did not see them. No error
+    is raised in two cases. First, a tiny change of the inputs changes the values as much: the model then amplifies
+    rounding errors. Second, runs of the same lengths as in the search give the same values: the outputs then depend on
+    where the input ends.
     """
     value, best, lengths = torch.from_numpy(search.value.copy()), search.best.clone(), search.lengths.clone()
     late = torch.unique(best[value > 8 * search.rounding], dim=0, return_counts=True)

@@ -324,9 +324,9 @@ def _same(a: np.ndarray, b: np.ndarray, tolerance: float) -> bool:
 
 
 def _compare(now: np.ndarray, draws: list[np.ndarray], tolerance: float) -> str:
-    """Return a text that describes how numbers differ from their initial values; "" if they do not differ.
+    """Return a text that describes how the numbers ``now`` differ from their initial values; "" if they do not differ.
 
-    ``draws`` holds the initial values for several seeds. All arrays are sorted.
+    ``draws`` contains the initial values for several seeds. All arrays are sorted.
     """
     found = f"is {now[0]:.4g} to {now[-1]:.4g}"
     low, high = min(draw[0] for draw in draws), max(draw[-1] for draw in draws)

@@ -156,7 +156,7 @@ def perturbation_error(
         parameters: Perturbed parameters θ: names or glob patterns, or ``recurrent`` for the parameters that modules
             list in ``recurrent_parameters``, as in theorem 3.3 (default: all trainable parameters).
         search: ``random``: ``samples`` perturbations of norm β, as published. ``ascent``: ``steps`` steps of projected
-            gradient ascent from the same perturbations, so that the result is never smaller.
+            gradient ascent from the same perturbations; the result is never smaller than with ``random``.
         samples: Number of random perturbations.
         steps: Number of steps of ascent.
         horizon: Length of the kernels and test inputs, in steps of ``dt``.

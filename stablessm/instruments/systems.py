@@ -84,8 +84,9 @@ class System:
         """Run the model from step ``start`` to ``stop``; yield the outputs in pieces (B, ·, d_output).
 
         ``drive`` returns the inputs of given steps. A model that carries its state runs in chunks of bounded length, so
-        that its use of memory is bounded. The input must be constant from step ``steady`` on, if that is given: once a
-        chunk does not change the state, its outputs are repeated without running the model.
+        that its use of memory is bounded. If ``steady`` is given, the input must be constant from step ``steady`` on:
+        after a chunk that does not change the state, the outputs of this chunk are repeated without running the model
+        again.
         """
         beyond = self.ahead  # a model that looks ahead must not see the end of the input
         if self.longest is not None and stop - start + beyond > self.longest:
@@ -316,7 +317,8 @@ def _require_repeatable(system: System, steps: int, calls: int = 8, rows: int = 
 def _rows_are_apart(system: System) -> bool:
     """Return True if the model gives the same outputs for a sequence alone and for the same sequence in a batch.
 
-    The first and the last sequence of a batch are tried: a recurrence over the batch leaves the first one as it is.
+    The first and the last sequence of a batch are tried, because a recurrence over the batch axis does not change the
+    first.
     """
     x = _probe(system, 6, _BATCH)
     batch, ends = _try(system, x), [_try(system, row) for row in (x[:1], x[-1:])]

@@ -1,4 +1,4 @@
-"""Conversion of states of any structure to rows of real numbers, and back."""
+"""Conversion of states of any structure to rows of real numbers, and back. A row contains all numbers of one state."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Leaf:
 @final
 @dataclass(frozen=True)
 class Layout:
-    """The layout of a state: the shapes and dtypes of its parts, for one row."""
+    """The layout of a state: the shapes and dtypes of its parts, without the axis of the rows."""
 
     leaves: tuple[Leaf, ...]
 

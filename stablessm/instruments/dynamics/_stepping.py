@@ -59,7 +59,7 @@ class Stepper:
     def advance(self, rows: Tensor, x: Tensor | None, frame: Any) -> tuple[Tensor, Any]:
         """Advance states (R, n) by one step; return the next states as rows (R, n), and as a state object.
 
-        ``x`` holds the inputs of the step, and ``frame`` is a state object from which the states copy their structure.
+        ``x`` are the inputs of the step, and ``frame`` is a state object from which the states copy their structure.
         The returned state object is the ``frame`` of the next step.
         """
         if self.place == "single" and not self.vectorized:

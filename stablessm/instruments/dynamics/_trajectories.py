@@ -188,9 +188,9 @@ class Trajectories:
     def _walk(self, first: Tensor | None, pattern: Tensor | None) -> Any:
         """Run the trajectories and return the three results of :meth:`grown`.
 
-        ``first`` holds the Jacobian matrices of the first step. ``pattern`` (n, n) is True where a variable is assumed
-        to influence another. If another influence appears in a step, the run ends, and the method returns the mask
-        (n, n) of all influences in this step instead.
+        ``first`` are the Jacobian matrices of the first step. ``pattern`` (n, n) is True where a variable is assumed to
+        influence another. If another influence appears in a step, the run ends, and the method returns the mask (n, n)
+        of all influences in this step instead.
         """
         size, count, k = self.stepper.size, len(self.start), self.tangents
         parts = None if pattern is None else blocks(pattern)

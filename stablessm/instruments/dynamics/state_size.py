@@ -47,8 +47,8 @@ class EffectiveStateSize(Result):
     by_step: np.ndarray
     """Largest rank over sequences at each step (S,)."""
     entropy: np.ndarray
-    """Exponential of the entropy of the normalized singular values at each step (S,): a size without a threshold. It does
-    not depend on the direct effect of x[t] on y[t]."""
+    """Exponential of the entropy of the normalized singular values at each step (S,): a size without a threshold. The
+    entropy does not depend on the direct effect of x[t] on y[t]."""
     by_layer: np.ndarray
     """Rank of the operator if one of the L parts of the state alone carries the past (L, S); L is 0 without a state."""
     layers: tuple[str, ...]
@@ -221,7 +221,7 @@ def _corner(dy: Tensor, into: Tensor) -> tuple[int, int]:
     """Return the number of rows of the operator matrix that belong to y[t], and the number of columns that belong to
     x[t].
 
-    ``dy`` holds the changes of the outputs, and ``into`` the directions in which each input is changed.
+    ``dy`` contains the changes of the outputs, and ``into`` the directions in which each input is changed.
     """
     return min(CHANNELS, dy.shape[-1]), len(into)
 
@@ -261,8 +261,9 @@ def _spectrum(operator: Tensor, weights: Tensor, tol: float, corner: tuple[int, 
 
     The last column of ``operator`` was computed as a sum of the others, with the given weights; its difference from the
     sum shows the rounding error. ``corner`` is the shape of the block for the direct effect of x[t] on y[t], which is
-    not memory and is set to zero. If there is such an effect, x[t] counts only with the part of its effect on later
-    outputs that no earlier input has: this gives the rank if the block had the value with the smallest rank.
+    not memory and is set to zero. If there is a direct effect, only that part of the effect of x[t] on later outputs
+    counts that no earlier input can have. The rank is then the smallest rank that the operator can have for any values
+    in this block.
     """
     outputs, width = corner
     matrix, combined = operator[:, :-1].clone(), operator[:, -1]
