@@ -169,3 +169,19 @@ def test_a_state_that_does_not_continue_exactly_is_not_carried() -> None:
     assert not curve.carried
     np.testing.assert_allclose(curve.loss[-1], losses[:, curve.position[-2] :].mean(), rtol=1e-5)
     assert length_curve(ssm.LanguageModel(11, d_model=8, n_layers=1, d_state=4), tokens).carried
+
+
+@pytest.mark.parametrize("steps", [4, 5, 40, 41])
+def test_contexts_up_to_half_of_the_inputs(steps):
+    tokens = torch.arange(steps) % 7
+    model = lambda tokens: F.one_hot(tokens.cummax(1).values, 7).double()  # noqa: E731
+    found = effective_remembrance(model, tokens, contexts=[1, steps // 2])
+    assert found.context.tolist() == [1, steps // 2]
+    with pytest.raises(ArgumentError, match=f"contexts: expected numbers from 1 to {steps // 2} "):
+        effective_remembrance(model, tokens, contexts=[steps // 2 + 1])
+
+
+@pytest.mark.parametrize("window", [0, -3, 2.5])
+def test_a_window_of_no_steps_is_refused(window):
+    with pytest.raises(ArgumentError, match="window: expected a whole number, at least 1"):
+        length_curve(Counter(9), torch.arange(40) % 10, window=window)

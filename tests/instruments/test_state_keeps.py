@@ -178,6 +178,50 @@ def test_a_delay_line_keeps_its_inputs(seed, width):
     assert found.linear == pytest.approx(np.ones(width))
 
 
+def polynomial(degree: int, u: np.ndarray) -> np.ndarray:
+    return np.polynomial.legendre.legval(u, [0] * degree + [1]) * (2 * degree + 1) ** 0.5
+
+
+@given(seed=SEEDS, delay=st.integers(0, 150))
+def test_a_single_input_at_any_delay_is_found(seed, delay):
+    u = np.random.default_rng(seed).uniform(-1, 1, 1500)
+    found = information_processing_capacity(np.roll(u, delay)[:, None], u, max_delay=150)
+    assert found.total == pytest.approx(1)
+    assert found.linear.argmax() == len(found.linear) - 1 == delay
+    assert found.complete
+    assert found.reach == {1: 150}
+
+
+@given(seed=SEEDS)
+def test_random_products_of_inputs_are_found(seed):
+    """Products of degrees up to 4 and delays up to 9, with a gap at short delays, mixed and scaled."""
+    rng = np.random.default_rng(seed)
+    u, terms = rng.uniform(-1, 1, 2000), set()
+    for _ in range(rng.integers(1, 6)):
+        delays = np.sort(rng.choice(10, rng.integers(1, 3), replace=False)).tolist()
+        terms.add(tuple((each, int(rng.integers(1, 3))) for each in delays))
+    table = np.stack([np.prod([polynomial(n, np.roll(u, k)) for k, n in term], 0) for term in terms], 1)
+    found = information_processing_capacity(table @ rng.normal(size=(len(terms),) * 2), u, max_degree=4, max_delay=10)
+    assert {term for term, value in found.terms if value > 0.8} == terms
+    assert found.total == pytest.approx(len(terms), rel=0.01)
+    assert found.complete
+
+
+def test_a_search_says_what_it_left_out():
+    u = np.random.default_rng(0).uniform(-1, 1, 2000)
+    late = polynomial(2, np.roll(u, 60))[:, None]
+    found = information_processing_capacity(late, u, max_delay=80, most=500)
+    assert (found.total, found.complete, found.reach) == (0.0, False, {1: 80, 2: 30, 3: 12, 4: 8, 5: 6})
+    assert "delays up to 80 (degree 1), 30 (degree 2)" in str(found)
+    assert information_processing_capacity(late, u, max_delay=80).terms == ((((60, 2),), pytest.approx(1, abs=1e-4)),)
+    noise = np.random.default_rng(1).normal(size=(2000, 2))
+    assert information_processing_capacity(noise, u, max_degree=2, max_delay=20).complete
+    both = np.c_[noise[:, 0], polynomial(2, u)]  # higher degrees may have a capacity, and longer delays
+    assert not information_processing_capacity(both, u, max_degree=2, max_delay=20).complete
+    both = np.c_[noise[:, 0], np.roll(u, 20)]
+    assert not information_processing_capacity(both, u, max_degree=2, max_delay=20).complete
+
+
 def test_functions_of_inputs_are_named():
     rng = np.random.default_rng(0)
     u = rng.uniform(-3, 5, 6000)
@@ -284,6 +328,21 @@ def test_errors():
         effective_state_size(nn.GRU(1, 2), noise(0, 3))
     with pytest.raises(ArgumentError, match="no embedding"):
         effective_state_size(nn.GRU(1, 2), torch.arange(9))
+    states, inputs = np.random.default_rng(0).normal(size=(300, 2)), np.random.default_rng(1).normal(size=300)
+    with pytest.raises(ArgumentError, match="states: expected 300 steps, as many as the inputs, got 299 steps"):
+        information_processing_capacity(states[1:], inputs)
+    for bad in (np.nan, np.inf):
+        with pytest.raises(
+            ArgumentError, match="states: expected finite numbers, got NaN or infinity, first at step 7"
+        ):
+            information_processing_capacity(np.where(np.arange(300)[:, None] < 7, states, bad), inputs)
+        with pytest.raises(
+            ArgumentError, match="inputs: expected finite numbers, got NaN or infinity, first at step 9"
+        ):
+            information_processing_capacity(states, np.where(np.arange(300) < 9, inputs, bad))
+    for name in ("max_degree", "max_delay", "most"):
+        with pytest.raises(ArgumentError, match=f"{name}: expected a whole number, at least 1"):
+            information_processing_capacity(states, inputs, **{name: 0})
     with pytest.raises(ArgumentError, match="states: expected more than"):
         information_processing_capacity(np.ones((30, 9)), np.arange(30.0))
     with pytest.raises(ArgumentError, match="at least one state variable that varies"):

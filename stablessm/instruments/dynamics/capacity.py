@@ -35,10 +35,13 @@ BLOCK = 64
 """Number of functions that are projected onto the states at once."""
 
 DEAD = 6
-"""Number of further delays without a significant capacity after which the search stops."""
+"""Number of delays after a delay with significant capacity up to which a weak capacity of an input counts."""
 
 ENOUGH = 0.995
 """Fraction of the largest possible capacity at which the search stops."""
+
+ROUNDING = 1e-9
+"""Capacity that rounding errors may cause."""
 
 
 @final
@@ -62,7 +65,12 @@ class InformationCapacity(Result):
     threshold: dict[int, float]
     """Capacity below which a function of each degree counts as zero, from shifted inputs."""
     complete: bool
-    """Whether the search ended before its limit of functions and degrees."""
+    """Whether the capacities sum to the rank (to 0.5 %), or all products up to ``max_degree`` and ``max_delay`` were
+    tried, and products of the largest degree or delay have no capacity. If False, products that were not tried may have
+    capacities."""
+    reach: dict[int, int] = field(default_factory=dict)
+    """Largest delay up to which all products of each degree were tried: ``max_delay`` for degree 1, and as many delays
+    as ``most`` allows for higher degrees. A degree is missing if the capacities of lower degrees sum to the rank."""
 
     @property
     def nonlinear(self) -> float:
@@ -79,7 +87,8 @@ class InformationCapacity(Result):
 
     def __str__(self) -> str:
         parts = ", ".join(f"degree {degree}: {value:.4g}" for degree, value in self.by_degree.items() if value)
-        open_end = "" if self.complete else "; the search reached its limit before it was complete"
+        tried = ", ".join(f"{delay} (degree {degree})" for degree, delay in self.reach.items())
+        open_end = "" if self.complete else f"; longer delays or higher degrees may add more than delays up to {tried}"
         return f"capacity {self.total:.4g} of {self.rank} ({parts or 'none'}){open_end}"
 
 
@@ -103,9 +112,14 @@ def information_processing_capacity(
     variables. It equals this number if the inputs alone determine the states, and if old inputs are forgotten.
 
     A function is included if its capacity is above a threshold. The states cannot depend on inputs that are shifted in
-    time; the capacity of a function of such inputs exceeds the threshold with probability 1e-4. For degree 1, all
-    delays up to the largest significant delay are included. Each function is made orthogonal to the previous functions,
-    so that the total is at most the rank for inputs of any distribution.
+    time; the capacity of a function of such inputs exceeds the threshold with probability 1e-4. For degree 1, delays in
+    short gaps between significant delays are included as well. Each function is made orthogonal to the previous
+    functions, so that the total is at most the rank for inputs of any distribution.
+
+    The input at every single delay up to ``max_delay`` is tried. There are C(D + d, d) products of degree d with delays
+    up to D; for degrees above 1, D is the largest delay for which this number is at most ``most``. With the default, D
+    is 198 for degree 2, 47 for degree 3, 23 for degree 4 and 15 for degree 5. The field ``reach`` contains D for each
+    degree, and ``complete`` states whether functions that were not tried may have a capacity.
 
     Args:
         states: (time, state) states after each input, real or complex.
@@ -113,7 +127,7 @@ def information_processing_capacity(
         max_degree: Largest degree of a product.
         max_delay: Largest delay (default: a tenth of the time, at most 1000). This number of first steps is left out.
         washout: Number of further first steps to leave out.
-        most: Largest number of functions of each degree.
+        most: Largest number of functions of each degree above 1.
         seed: Seed of the shifts.
         progress: Whether a long computation shows a progress bar.
 
@@ -124,6 +138,7 @@ def information_processing_capacity(
     (3.0, ((2, 1),))
     """
     x, u = _checked_arrays(states, inputs)
+    max_degree, most = whole_number("max_degree", max_degree), whole_number("most", most)
     delay = min(1000, len(u) // 10) if max_delay is None else whole_number("max_delay", max_delay)
     first = delay + whole_number("washout", washout, 0)
     if len(u) - first < 2 * x.shape[1] + 20:
@@ -133,19 +148,24 @@ def information_processing_capacity(
     with working("information_processing_capacity", progress) as tell:
         search = _Search(basis, _Polynomials(u, first, max_degree), delay, most, np.random.default_rng(seed), tell)
         for degree in range(1, max_degree + 1):
-            search.degree(degree)
-            if search.total() >= ENOUGH * basis.shape[1]:
-                break
+            if not search.full:
+                search.degree(degree)
     return search.result(x.shape[1], max_degree)
 
 
 def _checked_arrays(states: Any, inputs: Any) -> tuple[np.ndarray, np.ndarray]:
     x, u = (np.asarray(part.numpy(force=True) if hasattr(part, "numpy") else part) for part in (states, inputs))
     u = u[:, 0] if u.ndim == 2 and u.shape[1] == 1 else u
-    if u.ndim != 1 or u.dtype.kind not in "fiu" or not np.isfinite(u).all():
-        raise ArgumentError("inputs", "finite real numbers (time,)", f"{u.dtype}, shape {u.shape}")
-    if x.ndim != 2 or len(x) != len(u) or not x.shape[1] or x.dtype.kind not in "fciu" or not np.isfinite(x).all():
-        raise ArgumentError("states", f"finite numbers ({len(u)}, state)", f"{x.dtype}, shape {x.shape}")
+    if u.ndim != 1 or u.dtype.kind not in "fiu":
+        raise ArgumentError("inputs", "real numbers (time,)", f"{u.dtype}, shape {u.shape}")
+    if x.ndim != 2 or not x.shape[1] or x.dtype.kind not in "fciu":
+        raise ArgumentError("states", f"numbers ({len(u)}, state)", f"{x.dtype}, shape {x.shape}")
+    if len(x) != len(u):
+        raise ArgumentError("states", f"{len(u)} steps, as many as the inputs", f"{len(x)} steps")
+    for name, part in (("inputs", u), ("states", x)):
+        if not np.isfinite(part).all():
+            first = int((~np.isfinite(part)).reshape(len(part), -1).any(1).argmax())
+            raise ArgumentError(name, "finite numbers", f"NaN or infinity, first at step {first}")
     low, high = float(u.min()), float(u.max())
     if low == high:
         raise ArgumentError("inputs", "numbers that vary", f"{low} at all times")
@@ -176,17 +196,28 @@ class _Polynomials:
 
     def columns(self, terms: Iterable[Term]) -> np.ndarray:
         """Return the values (T, n) of products of Legendre polynomials, centered and with norm 1."""
-        stop = len(self.values[0])
-        made = []
-        for term in terms:
-            product = np.ones(stop - self.first)
-            for delay, degree in term:
-                product = product * self.values[degree][self.first - delay : stop - delay]
-            made.append(product)
-        table = np.stack(made, 1)
+        table = np.stack([self._product(term, self.first) for term in terms], 1)
         table -= table.mean(0)
         size = np.linalg.norm(table, axis=0)
         return table / np.where(size > 1e-12, size, np.inf)
+
+    def functions(self, degree: int, reach: int) -> Iterator[tuple[Term, np.ndarray]]:
+        """Yield all products of one degree with delays up to ``reach``, with their values, not centered.
+
+        The product of each combination of polynomials is computed once, and shifted to all delays.
+        """
+        stop = len(self.values[0])
+        for span in range(reach + 1):
+            for term in (each for each in _terms(degree, span) if each[0][0] == 0):
+                product = self._product(term, self.first - reach + span)
+                for shift in range(reach - span + 1):
+                    start = reach - span - shift
+                    later = tuple((delay + shift, own) for delay, own in term)
+                    yield later, product[start : start + stop - self.first]
+
+    def _product(self, term: Term, first: int) -> np.ndarray:
+        stop = len(self.values[0])
+        return math.prod(self.values[degree][first - delay : stop - delay] for delay, degree in term)
 
 
 @final
@@ -200,54 +231,71 @@ class _Search:
     most: int
     rng: np.random.Generator
     tell: Callable[[], object]
-    kept: list[Term] = field(default_factory=list)
+    kept: dict[Term, float] = field(default_factory=dict)
+    """Capacity that each function adds to the functions before it."""
     threshold: dict[int, float] = field(default_factory=dict)
-    reached: int = 0
-    """Largest delay of an included function."""
-    complete: bool = True
+    reach: dict[int, int] = field(default_factory=dict)
+    directions: np.ndarray = field(init=False)
+    """Orthonormal basis of the functions in ``kept``."""
+
+    def __post_init__(self) -> None:
+        self.directions = self.basis[:, :0]
+
+    @property
+    def full(self) -> bool:
+        """Whether the functions have almost the largest possible capacity."""
+        return sum(self.kept.values()) >= ENOUGH * self.basis.shape[1]
 
     def degree(self, degree: int) -> None:
-        """Search for functions of one degree with significant capacity, in the order of their largest delay."""
+        """Search for functions of one degree with significant capacity, with delays as far as ``most`` allows."""
         limit = self.threshold[degree] = self._threshold(degree)
-        seen = alive = 0
-        shells: list[list[Term]] = []
-        for delay in range(self.delay + 1):
-            terms = list(_terms(degree, delay))
-            seen += len(terms)
-            if seen > self.most:
-                self.complete = False
-                break
-            capacity = self._capacities(terms)
-            near = (
-                degree == 1 and delay - alive <= DEAD
-            )  # a weak function is included if functions at similar delays are
-            least = limit / CAUTION if near else limit
-            counted = [term for term, value in zip(terms, capacity, strict=True) if value > least]
-            shells.append(counted if degree > 1 else terms)
-            if counted:
-                alive = delay
-                self.reached = max(self.reached, delay) if degree == 1 else self.reached
-            patience = max(DEAD, alive // 4, self.reached // 2 if degree > 1 else self.delay // 10)
-            if delay - alive >= patience:
-                break
+        allowed = (delay for delay in range(self.delay, 0, -1) if math.comb(delay + degree, degree) <= self.most)
+        reach = self.reach[degree] = self.delay if degree == 1 else next(allowed, 0)
+        capacity = self._capacities(degree, reach)
+        if degree == 1:
+            self._keep([((each, 1),) for each in _memory(capacity, limit, self.delay)], ROUNDING)
         else:
-            self.complete = self.complete and not shells[-1]
-        if degree == 1 and not any(self._capacities(shells[0]) > limit) and alive == 0:
-            return
-        self.kept += [term for shell in shells[: alive + 1] for term in shell]
+            terms = (term for delay in range(reach + 1) for term in _terms(degree, delay))
+            self._keep([term for term in terms if capacity[term] > limit], limit)
 
-    def _capacities(self, terms: list[Term]) -> np.ndarray:
-        found = []
-        for start in range(0, len(terms), BLOCK):
-            columns = self.polynomials.columns(terms[start : start + BLOCK])
-            found.append(np.square(self.basis.T @ columns).sum(0))
+    def _capacities(self, degree: int, reach: int) -> dict[Term, float]:
+        """Return the capacity of each function alone, in single precision."""
+        rows, basis, found = np.empty((BLOCK, len(self.basis)), np.float32), self.basis.astype(np.float32), {}
+        functions = self.polynomials.functions(degree, reach)
+        while block := list(itertools.islice(functions, BLOCK)):
+            for row, (_, values) in zip(rows, block, strict=False):
+                np.subtract(values, values.mean(), out=row, casting="same_kind")
+            part = rows[: len(block)]
+            size = np.einsum("st,st->s", part, part)
+            explained = np.square(part @ basis).sum(1) / np.where(size > 1e-24, size, np.inf)
+            found.update({term: float(value) for (term, _), value in zip(block, explained, strict=True)})
             self.tell()
-        return np.concatenate(found)
+        return found
+
+    def _keep(self, terms: list[Term], limit: float) -> None:
+        """Make each function orthogonal to the functions in ``kept``, and keep it if it adds more than ``limit``."""
+        for start in range(0, len(terms), BLOCK):
+            if self.full:
+                return
+            block = self.polynomials.columns(terms[start : start + BLOCK])
+            for _ in range(2):  # twice, for rounding
+                block -= self.directions @ (self.directions.T @ block)
+            gram, onto, added = block.T @ block, self.basis.T @ block, []
+            for i, term in enumerate(terms[start : start + BLOCK]):
+                value = min(float(np.square(onto[:, i]).sum() / gram[i, i]), 1.0) if gram[i, i] > 1e-10 else 0.0
+                if value > limit:
+                    self.kept[term] = value
+                    added.append(i)
+                    onto = onto - np.outer(onto[:, i], gram[i] / gram[i, i])
+                    gram = gram - np.outer(gram[i], gram[i] / gram[i, i])
+            self.directions = np.concatenate([self.directions, np.linalg.qr(block[:, added])[0]], 1)
+            self.tell()
 
     def _threshold(self, degree: int) -> float:
         """Return the capacity above which a function of this degree is significant.
 
-        It is estimated from the capacities of functions that are shifted in time, on which the states do not depend.
+        The threshold is estimated from the capacities of functions of inputs that are shifted in time, on which the
+        states do not depend.
         """
         steps, low = len(self.basis), min(self.delay + 1, len(self.basis) // 3)
         near = list(itertools.islice(itertools.chain.from_iterable(_terms(degree, k) for k in itertools.count()), 2000))
@@ -262,35 +310,36 @@ class _Search:
         sample = np.concatenate(found)
         return CAUTION * max(_gamma_quantile(float(sample.mean()), float(sample.var())), float(sample.max()))
 
-    def capacities(self) -> np.ndarray:
-        """Return the capacities of the functions that were found, each made orthogonal to the functions before it."""
-        if not self.kept:
-            return np.zeros(0)
-        blocks = [self.kept[start : start + BLOCK] for start in range(0, len(self.kept), BLOCK)]
-        table = np.concatenate([self.polynomials.columns(block) for block in blocks], 1)
-        gram, onto = table.T @ table, self.basis.T @ table
-        lower = np.linalg.cholesky(gram + 1e-10 * np.eye(len(gram)))
-        return np.square(np.linalg.solve(lower, onto.T)).sum(1)
-
-    def total(self) -> float:
-        """Return the sum of the capacities of all functions that were found."""
-        return float(self.capacities().sum())
-
     def result(self, state_size: int, max_degree: int) -> InformationCapacity:
         """Return the capacities of all functions that were found, as an :class:`InformationCapacity`."""
-        values = np.minimum(self.capacities(), 1.0)
-        degrees = np.array([sum(degree for _, degree in term) for term in self.kept], dtype=int)
-        limits = np.array([self.threshold[degree] if degree > 1 else 0.0 for degree in degrees])
-        values = np.where(values > limits, values, 0.0)  # functions of outliers share their values
-        rank = self.basis.shape[1]
-        by_degree = {degree: float(values[degrees == degree].sum()) for degree in range(1, max_degree + 1)}
-        total = min(sum(by_degree.values()), float(rank))
-        more = total < ENOUGH * rank and by_degree[max_degree] > 0.01 * rank
+        by_degree, rank = dict.fromkeys(range(1, max_degree + 1), 0.0), self.basis.shape[1]
+        memory = {term[0][0]: value for term, value in self.kept.items() if term[0][1] == len(term) == 1}
+        linear = np.zeros(max(memory, default=-1) + 1)
+        linear[list(memory)] = list(memory.values())
+        for term, value in self.kept.items():
+            by_degree[sum(degree for _, degree in term)] += value
+        tried = list(self.reach.values()) == [self.delay] * max_degree
+        open_end = by_degree[max_degree] > 0.01 * rank or any(term[-1][0] == self.delay for term in self.kept)
         return InformationCapacity(
-            total=total, by_degree=by_degree, linear=values[degrees == 1],
-            terms=tuple(zip(self.kept, values.tolist(), strict=True)), rank=rank, state_size=state_size,
-            threshold=self.threshold, complete=(self.complete or total >= ENOUGH * rank) and not more,
+            total=min(sum(by_degree.values()), float(rank)), by_degree=by_degree, linear=linear,
+            terms=tuple(self.kept.items()), rank=rank, state_size=state_size, threshold=self.threshold,
+            complete=self.full or (tried and not open_end), reach=self.reach,
         )  # fmt: skip
+
+
+def _memory(capacity: dict[Term, float], limit: float, longest: int) -> Iterator[int]:
+    """Yield the delays at which the states contain the input, from the capacity of each delay.
+
+    A delay counts if its capacity is above ``limit``. A lower capacity is enough if one of the previous ``DEAD`` delays
+    counts. All delays in a gap between two delays that count are included as well, if the gap is short compared with
+    the delay or with the delay ``longest``.
+    """
+    last = -DEAD - 1
+    for delay, value in enumerate(capacity.values()):
+        if value > (limit / CAUTION if delay - last <= DEAD else limit):
+            gap = delay - last > max(DEAD, last // 4, longest // 10)
+            yield from range(delay if gap else max(last + 1, 0), delay + 1)
+            last = delay
 
 
 def _terms(degree: int, delay: int) -> Iterator[Term]:

@@ -172,6 +172,7 @@ def length_curve(
     (np.int64(199), True)
     """
     x, y, loss = _prepared(inputs, targets, loss)
+    window = None if window is None else whole_number("window", window)
     with evaluating(model), working("length_curve", progress) as tell:
         run, carries = _runner(model, x)
         place = _placed(model)
@@ -221,7 +222,7 @@ def effective_remembrance(
         raise ArgumentError("inputs", "tokens (batch, time), whole numbers", f"{torch.as_tensor(inputs).dtype}")
     x, y, loss = _prepared(inputs, None, None)
     length = x.shape[1]
-    most = max(1, length // 2)
+    most = (length + 1) // 2
     chosen = [2**n for n in range(int(math.log2(most)) + 1)] if contexts is None else sorted(set(contexts))
     if not chosen:
         raise ArgumentError("contexts", "at least one number", "none")
@@ -230,7 +231,7 @@ def effective_remembrance(
             raise ArgumentError("contexts", f"numbers from 1 to {most} (half of the inputs)", each)
     generator = torch.Generator().manual_seed(seed)
     rows = torch.randint(0, len(x), (samples,), generator=generator)
-    ends = torch.randint(most - 1, length, (samples,), generator=generator)
+    ends = torch.randint(max(length // 2, *chosen) - 1, length, (samples,), generator=generator)
     with evaluating(model), working("effective_remembrance", progress) as tell:
         run, carries = _runner(model, x)
         place = _placed(model)
