@@ -18,8 +18,8 @@ Input: TypeAlias = Sequence | PackedSequence
 def packed(run: Callable[..., Any], x: PackedSequence, state: Any, *, lengths: Any, **options: Any) -> tuple[Any, Any]:
     """Call ``run``, the ``forward`` of a layer, with a PackedSequence.
 
-    Returns the outputs as a PackedSequence, and the state. In states and options, the sequences have their order before
-    packing.
+    Returns the outputs as a PackedSequence, and the state. The state and the options list the sequences in the order
+    that they had before packing.
     """
     if lengths is not None:
         raise ArgumentError("lengths", "None, since a PackedSequence contains its lengths", type(lengths).__name__)

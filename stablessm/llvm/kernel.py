@@ -2,7 +2,7 @@
 
 A kernel is ``void kernel(const int64 *fields, int64 first, int64 last)``, compiled at its first use. It processes the
 work units first … last-1; ``fields[0]`` is the number of all units, and the other ``fields`` are the kernel's
-arguments. Compilation takes a fraction of a second, so nothing is cached on disk, and every process gives bitwise
+arguments. Nothing is cached on disk, because compilation takes only a fraction of a second. Every process gives bitwise
 identical results.
 """
 

@@ -23,7 +23,7 @@ _pool_size = 0
 
 
 class Team(NamedTuple):
-    """The functions of PyTorch's OpenMP runtime by which kernels run on its threads."""
+    """The functions of PyTorch's OpenMP runtime that are needed to run kernels on the threads of this runtime."""
 
     parallel: Callable[[int, int, int, int], None]
     """The function GOMP_parallel(function, argument, threads, flags)."""

@@ -1,9 +1,9 @@
 """The scan in standard PyTorch operations, for exported programs that run without this package (``torch.export``).
 
 The length may be unknown when a program is exported, so there is no loop over steps and no branch on a shape. States
-are computed by doubling: after the round with reach s, h[t] includes the drives of the steps t-2s+1 … t. Rounds with a
-reach below ``BLOCK`` work inside blocks of time, on all steps; later rounds join the blocks, with one step per block.
-Complex numbers are pairs of real tensors.
+are computed by doubling, in rounds with the reach s = 1, 2, 4, …: after the round with reach s, h[t] includes the
+drives of the steps t-2s+1 … t. Rounds with a reach below ``BLOCK`` work inside blocks of time, on all steps; later
+rounds join the blocks, with one step per block. Complex numbers are pairs of real tensors.
 
 In the functions below, ``h`` are states, ``a`` products of decays, ``place`` positions in time, and ``start`` is the
 first position of the episode to which each position belongs.
@@ -43,7 +43,7 @@ def in_parts(tensor: Tensor) -> Parts:
 
 
 def joined(parts: Parts) -> Tensor:
-    """Return the real or complex tensor whose parts are given, the inverse of :func:`in_parts`."""
+    """Join the parts of a real or complex tensor: the inverse of :func:`in_parts`."""
     return torch.complex(*parts) if len(parts) == 2 else parts[0]
 
 

@@ -1,14 +1,14 @@
 """Memory for large result tensors: mapped in huge pages, and reused after the tensors are deleted.
 
-By default, glibc returns a block above 32 MB to the system as soon as it is freed. The next result of that size then
-pays for one page fault per 4 KB, which takes several times longer than the scan itself. Here every large result has a
-mapping of its own. When the last user of the memory is gone (a tensor, a view, a NumPy array, a tensor that autograd
-saved), the mapping becomes idle, and the next result takes it over. A mapping of another size is resized, which keeps
-the pages that both sizes need.
+By default, glibc returns a block above 32 MB to the system as soon as the block is freed. The next result of that size
+then pays for one page fault per 4 KB, which takes several times longer than the scan itself. Here every large result
+has a mapping of its own. When the last user of the memory is gone (a tensor, a view, a NumPy array, a tensor that
+autograd saved), the mapping becomes idle, and the next result uses this mapping. If the sizes differ, the mapping is
+resized, which keeps the pages that both sizes need.
 
-Idle mappings do not raise the peak: before a new or resized mapping is used, idle mappings of at least its size are
-returned to the system. The environment variable ``STABLESSM_POOL`` sets the largest number of idle megabytes
-(default: 1024); with 0, PyTorch allocates all results.
+Idle mappings do not raise the peak memory use: before a result uses a mapping of another size, idle mappings of at
+least the size of the result are returned to the system. The environment variable ``STABLESSM_POOL`` sets the largest
+number of idle megabytes (default: 1024); with 0, PyTorch allocates all results.
 """
 
 from __future__ import annotations

@@ -146,7 +146,11 @@ def _gradients(code: ChunkEmitter, tile: ir.Value) -> None:
 
 
 def build(spec: Spec) -> ir.Function:
-    """Return the LLVM function of the kernel, which computes the tables of a range of tiles, or their gradients."""
+    """Return the LLVM function of the kernel, which computes the tables of a range of tiles.
+
+    With the option ``backward``, the kernel computes the gradients of the decay, B and C from the gradients of the
+    tables.
+    """
     name = "ssm_tables_" + "_".join(str(int(option)) for option in spec)
     names, kinds = GRADIENT_FIELDS if spec.backward else MAKE_FIELDS, types(spec)
     pointers = dict.fromkeys(names[2:], kinds.wide) | dict.fromkeys(("into", "out", "kernel"), kinds.vector)

@@ -116,8 +116,9 @@ def processors(device: torch.device) -> int:
 
 
 def chains(device: torch.device) -> bool:
-    """Return True if the chain kernels can run on a device: not on an AMD GPU, because these kernels contain NVIDIA
-    assembly.
+    """Return True if the chain kernels can run on a device.
+
+    They cannot run on an AMD GPU, because they contain NVIDIA assembly.
     """
     return device.type != "cuda" or torch.version.hip is None
 

@@ -223,10 +223,10 @@ def _reads_at_once(lane: int, array: Layout) -> bool:
 
 
 def _rows(reverse: bool, *arrays: Layout) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the byte offset of each array's row that is computed first, and the strides of all arrays in scan order.
+    """Return two tuples for arrays (batch, time, channel): byte offsets, and strides in the order of the scan.
 
-    The arrays are (batch, time, channel). In reverse, the last row is computed first and the stride of time is
-    negative. The stride of a dimension of size 1 is 0.
+    The offset of an array is the offset of the row that is computed first. In reverse, this is the last row, and the
+    stride of time is negative. The stride of a dimension of size 1 is 0.
     """
     offsets, strides = [], []
     for shape, stride, dtype, _ in arrays:
@@ -237,7 +237,11 @@ def _rows(reverse: bool, *arrays: Layout) -> tuple[tuple[int, ...], tuple[int, .
 
 
 def _reset(cuts: tuple[int, ...] | None, states: Layout) -> Layout:
-    """Return the layout of the resets as a (batch, time, channel) array; its strides are 0 if there are no resets."""
+    """Return the layout of the resets as a (batch, time, channel) array.
+
+    ``cuts`` are the strides of the resets in batch and time. If ``cuts`` is None, there are no resets, and all strides
+    are 0.
+    """
     batch, steps, _ = states[0]
     return (batch, steps, 1), (0, 0, 0) if cuts is None else (*cuts, 0), torch.uint8, 0
 

@@ -63,7 +63,10 @@ def every_step(
     decay, decay_b, decay_c, batch, channel, count,
     SHIFT: tl.constexpr, SPREAD: tl.constexpr, IS_COMPLEX: tl.constexpr, WIDE: tl.constexpr, LANE: tl.constexpr,
 ):  # fmt: skip
-    """Return the decay that all steps of a channel share, copied for SPREAD segments; with SHIFT, its conjugate."""
+    """Load the decay of each channel if it is the same at every step; return a copy for each of SPREAD segments.
+
+    With SHIFT, the result is the complex conjugate of the decay.
+    """
     offset = rows_at(batch * decay_b + channel * decay_c, tl.zeros([SPREAD, 1], tl.int32), 0, LANE)
     a_re, a_im = load(decay, offset, count > 0, 1.0, True, IS_COMPLEX, WIDE, LANE)
     if SHIFT:

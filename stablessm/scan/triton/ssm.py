@@ -39,8 +39,9 @@ PARTS = 2
 
 
 def checkpoint_shape(layer: DiagonalSSM) -> tuple[tuple[int, ...], torch.dtype]:
-    """Return the shape and dtype of the checkpoints: the states at chunk starts and, unless too large, a copy of the
-    input.
+    """Return the shape and dtype of the checkpoints.
+
+    The checkpoints are the states at chunk starts and, if the input is not too large, a copy of the input.
     """
     if not _chunked(layer):
         return ssm_blocked.checkpoint_shape(layer)

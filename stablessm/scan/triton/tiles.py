@@ -30,13 +30,13 @@ def product(u_re, u_im, v_re, v_im, IS_COMPLEX: tl.constexpr):
 
 @triton.jit
 def join(a1, x1, a2, x2):
-    """Compose two maps y ↦ a₁ y + x₁ and then y ↦ a₂ y + x₂ (real numbers): return (a₂ a₁, a₂ x₁ + x₂)."""
+    """Compose two maps of real numbers, first y ↦ a₁ y + x₁ and then y ↦ a₂ y + x₂: return (a₂ a₁, a₂ x₁ + x₂)."""
     return a2 * a1, a2 * x1 + x2
 
 
 @triton.jit
 def join_complex(a1_re, a1_im, x1_re, x1_im, a2_re, a2_im, x2_re, x2_im):
-    """Compose two maps y ↦ a₁ y + x₁ and then y ↦ a₂ y + x₂, for complex numbers."""
+    """Compose two maps of complex numbers, first y ↦ a₁ y + x₁ and then y ↦ a₂ y + x₂."""
     a_re, a_im = product(a2_re, a2_im, a1_re, a1_im, True)
     x_re, x_im = product(a2_re, a2_im, x1_re, x1_im, True)
     return a_re, a_im, x_re + x2_re, x_im + x2_im
@@ -44,7 +44,7 @@ def join_complex(a1_re, a1_im, x1_re, x1_im, a2_re, a2_im, x2_re, x2_im):
 
 @triton.jit
 def join_cut(a1, x1, cut1, a2, x2, cut2):
-    """Compose two maps like :func:`join`; if the second has a cut (a reset), the first has no effect."""
+    """Compose two maps like :func:`join`. If the second map has a cut (a reset), the first map has no effect."""
     a, x = join(a1, x1, a2, x2)
     return a, tl.where(cut2 != 0, x2, x), cut1 | cut2
 
@@ -53,7 +53,9 @@ def join_cut(a1, x1, cut1, a2, x2, cut2):
 def join_complex_cut(
     a1_re, a1_im, x1_re, x1_im, cut1, a2_re, a2_im, x2_re, x2_im, cut2
 ):  # fmt: skip
-    """Compose two maps like :func:`join_complex`; if the second has a cut (a reset), the first has no effect."""
+    """Compose two maps like :func:`join_complex`. If the second map has a cut (a reset), the first map
+    has no effect.
+    """
     a_re, a_im, x_re, x_im = join_complex(a1_re, a1_im, x1_re, x1_im, a2_re, a2_im, x2_re, x2_im)
     keep = cut2 == 0
     return a_re, a_im, tl.where(keep, x_re, x2_re), tl.where(keep, x_im, x2_im), cut1 | cut2
@@ -202,8 +204,8 @@ def base(batch, step, channel, per_batch, per_step, per_channel):
 def rows_at(base, within, per_step, LANE: tl.constexpr):
     """Return the offsets of rows in an array, with a hint to the compiler that LANE channels can be loaded at once.
 
-    ``within`` are the numbers of the rows, counted from ``base``. The hint is at least 2, because the compiler then
-    assigns neighboring channels to neighboring lanes.
+    ``within`` are the indices of the rows, counted from the offset ``base``. The hint is at least 2, because the
+    compiler then assigns neighboring channels to neighboring lanes.
     """
     offset = base + within.to(tl.int64) * per_step  # computed here, because hints only apply where a value is computed
     return tl.max_contiguous(tl.multiple_of(offset, (1, LANE)), (1, max(2, LANE)))
