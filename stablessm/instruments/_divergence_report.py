@@ -92,8 +92,8 @@ class Divergence(Result):
     channel: int | None
     """``index`` as (batch, time, channel), if the tensor is a sequence."""
     mode: Mode | None
-    """The recurrent mode that most likely diverged: a mode of the module, or, if the module has no modes, an unstable
-    mode anywhere in the model."""
+    """The unstable recurrent mode that most likely diverged: a mode of the module, or, if the module has no unstable
+    mode, a mode anywhere in the model. For an entry of the weights of a recurrence, the mode of this entry."""
     cause: Cause | None = None
     """Kind of the operation that produced the first bad number, found by running the module again."""
     weight: str | None = None
@@ -116,7 +116,9 @@ class Divergence(Result):
         if self.time is not None:
             where = f"batch {self.batch}, time {self.time}, channel {self.channel}"
         place = f"{self.module!r} ({self.kind})" if self.module else f"the model ({self.kind})"
-        blame = "" if self.mode is None else f"; most to blame: {self.mode}{', unstable' * self.mode.unstable}"
+        blame = "" if self.mode is None else f"; the entry belongs to {self.mode}"
+        if self.mode is not None and self.mode.unstable:
+            blame = f"; most to blame: {self.mode}, unstable"
         cause = "" if self.cause is None else f"; cause: {_CAUSES[self.cause][0]}"
         radius = "" if self.weight is None else f" ({self.weight}, growth factor {self.radius:.3g} per step)"
         return f"{self.phase}: {self.value:.3g} in {self.tensor} of {place} at {where}{blame}{cause}{radius}"

@@ -13,7 +13,7 @@ from stablessm._checked import checked
 from stablessm._display import Result
 from stablessm._errors import ArgumentError, NumericalError, quoted
 from stablessm._typing import Time
-from stablessm.instruments._dense import spectral_bound, square_matrix
+from stablessm.instruments._dense import distance_to_instability, spectral_bound, square_matrix
 
 if TYPE_CHECKING:
     import numpy as np
@@ -68,7 +68,8 @@ def lyapunov_certificate(W: Tensor | np.ndarray, *, time: Time = "continuous") -
         |e^(Wt) x| ≤ √cond(P) e^(-t/(2‖P‖₂)) |x|        |W^k x| ≤ √cond(P) (1 - 1/‖P‖₂)^(k/2) |x|
 
     ``rate`` is the exponent of this bound, reduced by the effect of the residual and of rounding, so that the proof
-    holds for the computed P. W may be complex; ᵀ is then the adjoint.
+    holds for the computed P. W may be complex; ᵀ is then the adjoint. A matrix that is nearly unstable, or too far from
+    normal for double precision, has no certificate; the error says which.
 
     IAT lemma A.9 (eq. 68) states ‖P‖₂ ≤ 1/(2β₀) with β₀ = -max Re λ. Its proof assumes orthogonal eigenvectors, so it
     covers normal W. In general 1/(2β₀) bounds ‖P‖₂ from *below* (insert an eigenvector), so that the lemma holds only
@@ -94,7 +95,7 @@ def lyapunov_certificate(W: Tensor | np.ndarray, *, time: Time = "continuous") -
     proven = (1 - residual - rounding) / norm
     if not (low > 0 and proven > 0):
         met = f"the residual is {residual + rounding:.3g}, and P has eigenvalues from {low:.3g} to {norm:.3g}"
-        raise _beyond_precision(met)
+        raise _beyond_precision(A, time, met)
     dtype = torch.as_tensor(W).dtype
     eps = torch.finfo(dtype if dtype.is_floating_point or dtype.is_complex else torch.float64).eps
     normal_bound = -0.5 / abscissa if time == "continuous" else 1 / ((1 - abscissa) * (1 + abscissa))
@@ -126,7 +127,7 @@ def _solve(A: Tensor, time: Time) -> tuple[Tensor, float, float]:
         P = _stein(A, one)
         P = P + _stein(A, A.mH @ P @ A - P + one)
     if not bool(P.isfinite().all()):
-        raise _beyond_precision("P overflows")
+        raise _beyond_precision(A, time, "P overflows")
     P = (P + P.mH) / 2
     norm, size = (float(torch.linalg.matrix_norm(matrix, 2)) for matrix in (P, A))
     left, terms = (A.mH @ P + P @ A, 2 * size) if time == "continuous" else (A.mH @ P @ A - P, 1 + size**2)
@@ -144,11 +145,22 @@ def _stein(A: Tensor, Q: Tensor) -> Tensor:
     return P
 
 
-def _beyond_precision(detail: str) -> NumericalError:
-    return NumericalError(
-        f"no certificate in double precision, though W is stable: {detail}",
-        "W is within rounding of instability (stability_radius says how near); move its eigenvalues inwards",
-    )
+def _beyond_precision(A: Tensor, time: Time, detail: str) -> NumericalError:
+    """Return the error for a stable matrix for which no certificate can be computed: a nearly unstable or far from
+    normal one.
+    """
+    radius = distance_to_instability(A, time)
+    if radius <= 10 * len(A) * torch.finfo(torch.float64).eps * float(torch.linalg.matrix_norm(A)):
+        cause = "W is within rounding of instability (stability_radius says how near)"
+        remedy = "move its eigenvalues inwards"
+    else:
+        size = "‖W‖" if time == "continuous" else "‖W‖²"
+        cause = f"W is so far from normal that eps ‖P‖ {size} is not small, though the stability radius is {radius:.3g}"
+        remedy = (
+            "scale the states of the Schur form T of W (scipy.linalg.schur(W, 'complex')): the matrix T[i, j] δ^(j-i) "
+            "with a small δ has the same eigenvalues and a certificate; or move the eigenvalues of W inwards"
+        )
+    return NumericalError(f"no certificate in double precision, though W is stable: {detail}; {cause}", remedy)
 
 
 def _require_stable(abscissa: float, time: Time) -> None:

@@ -237,9 +237,12 @@ class DivergenceTrace:
         return None
 
     def _again(self, call: Call | None, gradient: bool = False) -> Replay | None:
-        """Run a module again and watch every operation; for a cell of a loop, run the module that contains the loop.
+        """Run a module again and watch every operation.
 
-        ``gradient`` searches for the cause of a bad gradient instead of a bad output.
+        If the module is called many times in a loop, such as the cell of a recurrence, the module that contains the
+        loop runs instead.
+
+        With ``gradient``, the cause of a bad gradient is searched instead of the cause of a bad output.
         """
         if call is None:
             return None
@@ -337,9 +340,10 @@ class DivergenceTrace:
     def _blame(self, name: str, states: Sequence[Tensor], index: tuple[int, ...] | None, forward: bool) -> Mode | None:
         """Return the mode that most likely caused a divergence, or None.
 
-        This is the mode of the module ``name`` at ``index`` or, without an index, the mode of this module with the
-        largest state (if no states are known, with the fastest growth). If the module has no modes, it is the fastest
-        growing unstable mode of the model; in the forward pass, modules that have already run come first.
+        This is the mode of the module ``name`` at ``index`` or, without an index, the unstable mode of this module with
+        the largest state (if no states are known, with the fastest growth). If the module has no unstable mode, it is
+        the fastest growing unstable mode of the model; in the forward pass, modules that have already run come first,
+        and no mode after a stable recurrence counts.
         """
         try:
             modes = report_modes(self._model)
@@ -350,9 +354,10 @@ class DivergenceTrace:
         for state in states:
             if state.dim() > 1 and state.numel() and state[0].numel() == len(own):
                 size[own] = state.detach().abs().nan_to_num(nan=math.inf).amax(0).flatten().double().cpu().numpy()
-        unstable = np.flatnonzero(modes.growth > 0).tolist()
+        unstable = np.flatnonzero(growth > 0).tolist()
         before = [i for i in unstable if forward and modes.module[i] in self._ran]
-        candidates = own or before or unstable
+        likely = own if index is not None else [i for i in own if i in unstable]
+        candidates = likely or before or ([] if own and forward else unstable)
         return modes[max(candidates, key=lambda i: (size[i], growth[i]))] if candidates else None
 
     def _found(self, report: Divergence | None) -> None:

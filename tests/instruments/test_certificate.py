@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from scipy.linalg import schur
 
 from stablessm import ArgumentError, NumericalError
 from stablessm.instruments.certificate import lyapunov_certificate
@@ -159,3 +160,42 @@ def test_where_precision_ends_there_is_no_certificate(time):
         lyapunov_certificate(W, time=time)
     with pytest.raises(NumericalError, match="overflows"):
         lyapunov_certificate(np.array([[0.5, 1e200], [0.0, 0.5]]), time="discrete")
+
+
+def far_from_normal(seed, time):
+    """A rotated triangular matrix, most of them with a Lyapunov equation beyond double precision."""
+    rng = np.random.default_rng(seed)
+    n, complex = int(rng.integers(2, 12)), bool(rng.random() < 0.5)
+    above, turned = rng.standard_normal((2, n, n)) + (1j * rng.standard_normal((2, n, n)) if complex else 0)
+    eigenvalues = -(10 ** rng.uniform(-3, 1, n)) if time == "continuous" else 1 - 10 ** rng.uniform(-3, 0, n)
+    Q = np.linalg.qr(turned)[0] if rng.random() < 0.5 else np.eye(n)
+    W = Q @ (np.diag(eigenvalues) + 10 ** rng.uniform(0, 2) * np.triu(above, 1)) @ Q.conj().T
+    return W * (10 ** rng.uniform(-5, 5) if time == "continuous" else 1)
+
+
+def refusal(W, time):
+    """Why there is no certificate, if there is none; a matrix that rounding has made unstable is not meant."""
+    try:
+        lyapunov_certificate(W, time=time)
+    except ArgumentError:
+        assume(False)
+    except NumericalError as error:
+        return str(error)
+    return None
+
+
+@pytest.mark.parametrize("time", TIMES)
+@settings(max_examples=60)
+@given(seed=st.integers(0, 2**32 - 1))
+def test_a_matrix_far_from_normal_is_not_called_nearly_unstable(time, seed):
+    W = far_from_normal(seed, time)
+    n, reason = len(W), refusal(W, time)
+    if reason is None:
+        return
+    radius, rounding = stability_radius(W, time=time), n * 2.0**-52 * np.linalg.norm(W)
+    assert ("within rounding of instability" in reason) == (radius <= 10 * rounding)
+    assert ("far from normal" in reason) == (radius > 10 * rounding)
+    if radius > 10 * rounding:
+        assert f"{radius:.3g}" in reason
+        powers = np.clip(np.arange(n) - np.arange(n)[:, None], 0, None)
+        assert refusal(schur(W, "complex")[0] * 1e-9**powers, time) is None

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
@@ -147,7 +147,7 @@ FORWARD = {
     ],
 }
 GRADIENT = {
-    "slope": [lambda x: (0 * x).sqrt(), lambda x: torch.hypot(0 * x, 0 * x) + x, lambda x: torch.atan2(0 * x, 0 * x)],
+    "slope": [lambda x: (0 * x).sqrt(), lambda x: torch.hypot(0 * x, 0 * x) + x, lambda x: (0 * x) ** 0.3],
     "exp": [lambda x: 1 / (1 + (1e3 + x.abs()).exp()) + x],
     "log": [lambda x: torch.where(x < 1e9, x, (0 * x).log())],
     "division": [lambda x: torch.where(x < 1e9, x, 1 / (0 * x))],
@@ -307,3 +307,58 @@ def test_innocent_models_are_not_reported(seed: int) -> None:
     with trace_divergence(model, when="record") as trace:
         model(torch.randn(2, 12, width)).square().mean().backward()
     assert trace.report is None
+
+
+STABLE: dict[str, Callable[[int, int], nn.Module]] = {
+    "LRU": lambda d, n: ssm.LRU(d, n, d),
+    "S4D": lambda d, n: ssm.S4D(d, n),
+    "RealSSM": lambda d, n: ssm.RealSSM(d, n, d, map="softplus"),
+    "discrete": lambda d, n: ssm.RealSSM(d, n, d, map="tanh", time="discrete"),
+    "dense": lambda d, n: ssm.ContinuousRNN(d, n, d, activation="linear", solver="exponential", map="skew_minus_psd"),
+    "MinGRU": ssm.MinGRU,
+    "MinLSTM": ssm.MinLSTM,
+    "HGRN": lambda d, n: ssm.HGRN(d),
+    "SelectiveSSM": lambda d, n: ssm.SelectiveSSM(d, n),
+}
+
+
+@settings(max_examples=40)
+@given(kind=st.sampled_from(list(STABLE)), gradient=st.booleans(), seed=st.integers(0, 2**31))
+def test_no_mode_of_a_stable_recurrence_is_to_blame_for_large_data(kind: str, gradient: bool, seed: int) -> None:
+    draw = np.random.default_rng(seed)
+    torch.manual_seed(seed)
+    d = int(draw.integers(1, 5))
+    layer, x = STABLE[kind](d, int(draw.integers(1, 7))), torch.randn(2, 30, d)
+    model = nn.Sequential(layer) if draw.integers(2) else layer
+    x[1, draw.integers(30)] = 1e25 if gradient else 3e38
+    with trace_divergence(model, when="record") as trace:
+        y = model(x)[0]
+        if gradient:
+            (y - 1).square().sum().backward()
+    assume(trace.report is not None)  # the layer may scale the data down
+    assert trace.report.cause != "recurrent weight"
+    assert "to blame" not in str(trace.report)
+    if trace.report.phase == "forward":
+        assert trace.report.mode is None
+        assert "inputs" in trace.report.remedy
+
+
+def test_an_unstable_mode_before_a_stable_recurrence_is_to_blame() -> None:
+    unstable = ssm.RealSSM(2, 2, 2, map="direct", eigenvalues=torch.tensor([-1.0, 0.1]))
+    stable = ssm.LRU(2, 4, 2)
+    with torch.no_grad():
+        stable.B.mul_(1e10)
+    model = nn.Sequential(First(unstable), First(stable))
+    with trace_divergence(model, when="record") as trace:
+        model(torch.randn(1, 860, 2))
+    assert (trace.report.module, trace.report.mode.module) == ("1.layer", "0.layer")
+    assert trace.report.cause == "recurrent weight"
+
+
+def test_an_unstable_mode_after_the_first_bad_value_is_not_to_blame() -> None:
+    unstable = ssm.RealSSM(2, 2, 2, map="direct", eigenvalues=torch.tensor([-1.0, 0.1]))
+    model, x = nn.Sequential(First(ssm.LRU(2, 4, 2)), First(unstable)), torch.randn(1, 20, 2)
+    x[0, 9] = 3e38
+    with trace_divergence(model, when="record") as trace:
+        model(x)
+    assert (trace.report.module, trace.report.mode, trace.report.cause) == ("0.layer", None, "overflow")
