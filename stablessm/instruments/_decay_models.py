@@ -1,7 +1,7 @@
 """Parametric laws of decay (such as exponential or power law), and their fit to the logarithm of a curve.
 
-All laws have the form M(s) = e^a (s + e^g)^(-p) exp(-b s^q) ± e^(c - d s). Each law fits some of the seven parameters
-(log q instead of q) and fixes the others. Many fits run at once.
+All laws have the form M(s) = e^a (s + e^g)^(-p) exp(-b s^q) ± e^(c - d s). In each law, some of the seven parameters
+are fitted (log q instead of q), and the other parameters are fixed. Many fits run at once.
 """
 
 from __future__ import annotations

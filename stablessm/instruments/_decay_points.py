@@ -65,9 +65,9 @@ def noise_floor(time: np.ndarray, value: np.ndarray, negligible: float) -> tuple
     """Return the level and the mean of the noise floor of a curve, or (0, 0) if the curve does not end in a flat tail.
 
     The level is the 90 % quantile of the last tenth of the samples, and must be below ``negligible``. The tail begins
-    after the last sample above three times the level. The first third of the tail is left out, since the decay may
-    still show there. The rest counts as flat if it falls by at most 15 % or by at most four standard errors; the mean
-    is computed over this rest.
+    after the last sample above three times the level. The first third of the tail is left out, because the decay may
+    still affect it. The other two thirds count as flat if they fall by at most 15 % or by at most four standard errors;
+    the mean is computed over these two thirds.
     """
     n = len(value)
     level = float(np.quantile(value[-max(FEWEST, n // 10) :], 0.9))
@@ -164,7 +164,7 @@ def _is_white(y: np.ndarray) -> bool:
     spectral line.
 
     The spectrum is the spectrum of second differences, divided by the spectrum of second differences of white noise.
-    Its lowest quarter is left out, because the decay itself contributes to it.
+    The lowest quarter of the spectrum is left out, because the decay itself contributes to it.
     """
     n = len(y) - 2
     if n < _FEWEST_WHITE:

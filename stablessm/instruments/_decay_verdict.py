@@ -3,7 +3,7 @@
 Every law votes for a kind of decay in every window. The first window in which a law fits within the noise decides, by
 the Bayesian information criterion (BIC); later windows must not contradict it. If no law fits, the curve is exponential
 if every window clearly votes for an exponential, or if the curve falls at a nearly constant rate and by more than any
-power of time could. It is polynomial if it approaches a power of time.
+power of time could. The curve is polynomial if it approaches a power of time.
 """
 
 from __future__ import annotations
@@ -219,9 +219,9 @@ def _by_envelope(seen: Windows, undecided: Verdict, least: float) -> Verdict:
 
     Straight lines are fitted to the logarithm of the whole envelope, of its last three quarters and of its last half.
     The rate is the slope of the first line if the curve has waves, otherwise the slope of the last line. The interval
-    of the rate contains all three slopes and a continuation of their trend. It is widened by the uncertainty from
-    waves.
-    ``least`` is the smallest ratio of the decay rates of two halves (:func:`_evenness`) that counts as constant.
+    of the rate contains all three slopes and a continuation of their trend. The interval is widened by the uncertainty
+    from waves. ``least`` is the smallest ratio of the decay rates of two halves (:func:`_evenness`) that counts as
+    constant.
     """
     s, y = seen.envelope.s, seen.envelope.y
     span = float(s[-1] - s[0])

@@ -96,7 +96,7 @@ def kernel_distance(model: nn.Module, target: Any, horizon: int, dt: float, like
 def counts_steps(owner: Any) -> bool:
     """Return True if ``owner.kernel`` takes times as numbers of steps.
 
-    This holds for layers in discrete time, and for layers in continuous time that have no attribute ``dt``.
+    The result is True for layers in discrete time, and for layers in continuous time that have no attribute ``dt``.
     """
     time = getattr(owner, "time", None)
     return time == "discrete" or (time == "continuous" and not hasattr(owner, "dt"))

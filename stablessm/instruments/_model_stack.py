@@ -26,7 +26,9 @@ ONE_BY_ONE = ("cpu",)
 @final
 @dataclass(frozen=True)
 class Stack:
-    """M models, and the computation of the distance from a target for many perturbed copies of these models.
+    """M models with perturbed weights, and a function that computes the distance of a model from its target.
+
+    :meth:`values` computes the distances of many perturbed copies of the models.
 
     The copies run at once by ``torch.vmap`` if possible, otherwise one by one.
     """
@@ -48,7 +50,7 @@ class Stack:
 
     @property
     def device(self) -> torch.device:
-        """Return the device that holds the weights of the models."""
+        """Return the device of the weights of the models."""
         return next(iter(self.weights.values())).device
 
     def of_one(self) -> float:
@@ -162,8 +164,9 @@ def padded(tensor: Tensor, shape: Sequence[int]) -> Tensor:
 
 
 def _kinds(model: nn.Module) -> tuple[tuple[object, ...], ...]:
-    """Return name, number of dimensions, dtype and device of each parameter; they must be equal for all models of a
-    stack.
+    """Return the name, number of dimensions, dtype and device of each parameter of a model.
+
+    All models of a stack must give the same result.
     """
     return tuple((name, p.dim(), p.dtype, p.device) for name, p in model.named_parameters())
 

@@ -58,7 +58,7 @@ def _errors(difference: Tensor, groups: int) -> Tensor:
 def explained(targets: Tensor, predicted: Tensor, groups: int) -> Tensor:
     """Return the explained variance 1 - |y - ŷ|² / |y - mean|² of each group of targets, at least 0.
 
-    It is 0 if the targets do not vary.
+    The explained variance is 0 if the targets do not vary.
     """
     total = _errors(targets - targets.mean(0), groups)
     error = _errors(targets - predicted, groups)

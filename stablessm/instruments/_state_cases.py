@@ -78,7 +78,7 @@ def _right_padding(check: Check, name: str) -> StateCase:
 def _batch(check: Check, name: str) -> StateCase:
     """Test that each sequence gives the same outputs alone, and in a batch in another order.
 
-    Both are tested in one pass and with the state carried from call to call.
+    The sequence alone and the batch are each run in one pass, and with the state carried from call to call.
     """
     case = _of(plans.single)(check, name)
     return _both(case, partial(_against(plans.alone, plans.together), check, name))

@@ -41,8 +41,8 @@ class Check:
         """Return the tolerance for all outputs, and a tolerance for each output channel.
 
         The tolerance for all outputs is relative to the largest output. The tolerance for a channel is relative to the
-        largest output of this channel. Both follow from the coarsest dtype of the model and from the sensitivity of the
-        model to rounding.
+        largest output of this channel. Both tolerances follow from the coarsest dtype of the model and from the
+        sensitivity of the model to rounding.
         """
         dtypes = [dtype.to_real() for dtype in (self.whole.dtype, *self._state_dtypes())]
         coarse = max((dtype for dtype in dtypes if dtype.is_floating_point), key=_eps, default=torch.float32)

@@ -88,7 +88,7 @@ class BernsteinCheck(Result):
 def bernstein_bound(
     times: Tensor | Sequence[float], *, rate: float, theta_max: float, d_input: Size = 1, lipschitz: float = 1.0
 ) -> BernsteinCheck:
-    """Return an upper bound of the memory of any target that can be approximated stably.
+    """Return an upper bound of the memory function of any target that state-space models can approximate stably.
 
     The bound at time t is (d+1) L₀ θ_max² e^(-βt) (StableSSM eq. 8 and 54).
 

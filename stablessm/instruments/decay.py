@@ -80,7 +80,9 @@ class DecayFit(Result):
         return value if self.last_lag is None else np.where(t <= self.last_lag, value, 0.0)
 
     def log(self, times: ArrayLike) -> np.ndarray:
-        """Return the logarithm of the fitted law at the given times; it is finite even where the law underflows."""
+        """Return the logarithm of the fitted law at the given times; the logarithm is finite even where the law
+        underflows.
+        """
         t = np.asarray(times, dtype=float)
         line = self.log_amplitude - (self.rate or 0.0) * t
         with np.errstate(invalid="ignore", divide="ignore"):  # these laws are not defined (NaN) before their beginning
@@ -101,9 +103,9 @@ def fit_decay(time: ArrayLike, value: ArrayLike, *, floor: float | None = None, 
     - an exponential, a power law and a stretched exponential above a constant,
     - a constant.
 
-    They are fitted in four windows. The first window is the time from the maximum of the curve to the time at which the
-    curve reaches its floor; the other windows are the last 15/16, 3/4 and 1/2 of this time. The first sample is in no
-    window, because it may belong to a skip connection.
+    The laws are fitted in four windows. The first window is the time from the maximum of the curve to the time at which
+    the curve reaches its floor; the other windows are the last 15/16, 3/4 and 1/2 of this time. The first sample is in
+    no window, because it may belong to a skip connection.
 
     The first window in which a law fits within the noise decides, by the BIC. The verdict is ``undecided`` if
 

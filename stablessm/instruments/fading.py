@@ -36,8 +36,9 @@ def fading_function(
     F(t) = sup |H_t(x) - H_t(x')| / B over inputs that are equal from time 0 on and differ by at most B before.
 
     Fading memory (IAT appendix A.3, eq. 24) means F(t) → 0. Decaying memory is a different property that concerns
-    constant inputs. Neither implies the other (remark A.5): the memory of a functional that holds the peak of its input
-    decays but does not fade, and the memory of a kernel of thinner and thinner spikes fades but does not decay.
+    constant inputs. Neither of the two properties implies the other (remark A.5). The memory of a functional that
+    returns the peak of its input so far decays but does not fade. The memory of a kernel of thinner and thinner spikes
+    fades but does not decay.
 
     The supremum is found by a search and is a lower bound. The pasts are ±B in every channel (constant, or only just
     before time 0), random signs and noise; each past is compared with a past of zeros. After time 0 the input is zero,

@@ -156,8 +156,8 @@ class PerturbationFamily(Result):
           decreases with every width, and does not settle.
 
         A wider model that is worse than only the previous model proves nothing: if E_m(0) decreases fast, errors at
-        β > 0 may dip before they reach their limit. A verdict requires at least three widths. It is not a proof, since
-        only finite widths are measured.
+        β > 0 may dip before they reach their limit. A verdict requires at least three widths. The verdict is not a
+        proof, since only finite widths are measured.
         """
         radius, errors = self.radius, self.errors
         if len(errors) < 3 or radius[0] > 0:

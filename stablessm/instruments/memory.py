@@ -69,8 +69,8 @@ def memory_function(
         plus_one   M(t) = sup over x ≠ 0 of |d/dt H_t(u^x)| / (|x|_∞ + 1)   StableSSM eq. 5
         unit       M(t) = max over i of |d/dt H_t(u^x)| with x = e_i        SSM-UA eq. 9
 
-    For a linear model, M(t) = |ρ(t)| is the norm of its kernel (IAT eq. 5). It is measured as the response to an
-    impulse, which avoids the cancellation of a difference, and the curve is ``exact``.
+    For a linear model, M(t) = |ρ(t)| is the norm of its kernel (IAT eq. 5). In this case M(t) is measured as the
+    response to an impulse, which avoids the cancellation of a difference, and the curve is ``exact``.
 
     For any other model the supremum is found by a search and is a lower bound. The search tries inputs of every size
     from 1e-6 B to B in many directions. It also tries the best inputs of the model linearized at rest (by forward

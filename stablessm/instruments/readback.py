@@ -73,9 +73,9 @@ def readback(
     """Measure how much of the input k steps ago a linear probe recovers from the state, on held-out data.
 
     For every lag k, a ridge regression predicts the input x[t-k] from the whole state (all layers, real and imaginary
-    parts). It is fitted on the first 60 % of the sequences, its ridge parameter is chosen on the next 20 %, and its
-    predictions are compared with the inputs of the rest. With fewer than 5 sequences the time steps are split instead,
-    with gaps as long as the largest lag.
+    parts). The regression is fitted on the first 60 % of the sequences. The ridge parameter is chosen on the next 20 %,
+    and the predictions are compared with the inputs of the last 20 %. With fewer than 5 sequences the time steps are
+    split instead, with gaps as long as the largest lag.
 
     Args:
         model: One of our layers, anything called as ``model(x, state) -> (y, state)``, a ``torch.nn`` recurrence, or a

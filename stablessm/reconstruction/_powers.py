@@ -19,8 +19,8 @@ Pair = tuple[Tensor, Tensor]
 def powers(base: Tensor, inner: int, outer: int) -> tuple[Tensor, Tensor]:
     """Return two arrays of powers of N numbers: base^b for all b < 2^inner, and base^(a 2^inner) for all a < outer.
 
-    Their shapes are (N, 2^inner) and (N, outer). ``base`` is (N,), complex128, with |base| ≤ 1. For |base| > 1, pass
-    the :func:`reciprocal` to :func:`powers_of_pair` and count the exponents from the other end.
+    The shapes of the two arrays are (N, 2^inner) and (N, outer). ``base`` is (N,), complex128, with |base| ≤ 1. For
+    |base| > 1, compute powers of 1/base instead: pass the result of :func:`reciprocal` to :func:`powers_of_pair`.
 
     >>> fine, coarse = powers(torch.tensor([0.5 + 0j]).to(torch.complex128), 2, 3)
     >>> fine.real.tolist(), coarse.real.tolist()

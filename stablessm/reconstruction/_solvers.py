@@ -1,6 +1,6 @@
 """Least-squares solvers that ignore small singular values.
 
-They use a singular value decomposition or, for large problems, a Gram matrix.
+The solvers use a singular value decomposition or, for large problems, a Gram matrix.
 """
 
 from __future__ import annotations

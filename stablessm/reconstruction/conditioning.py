@@ -33,10 +33,10 @@ def condition_number(eigenvalues: Array, length: Size, *, basis: Array | None = 
     This is the condition number of the matrix V[n, j] = λ_n^(L-1-j) (LRU-UA eq. 4) or, if a basis Ψ is given, of
     Ω = V Ψ (eq. 6). The paper plots κ², the condition number of VᵀV.
 
-    κ is computed from singular values, not from a Gram matrix. It is accurate up to about 1e15, and larger values are
-    lower bounds. V is scaled by one common factor to avoid overflow; κ is inf if σ_min underflows. Without a basis and
-    with N < L, σ_min is the smallest of the N singular values. With a basis, κ is inf if there are fewer equations than
-    functions, because the coefficients are then not determined.
+    κ is computed from singular values, not from a Gram matrix. Values of κ up to about 1e15 are accurate, and larger
+    values are lower bounds. V is scaled by one common factor to avoid overflow; κ is inf if σ_min underflows. Without a
+    basis and with N < L, σ_min is the smallest of the N singular values. With a basis, κ is inf if there are fewer
+    equations than functions, because the coefficients are then not determined.
 
     Args:
         eigenvalues: eigenvalues λ (N,), complex.

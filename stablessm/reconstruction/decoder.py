@@ -23,8 +23,8 @@ from stablessm.reconstruction.diagnosis import Diagnosis, IllConditionedWarning,
 class Decoder:
     """The linear map u = V⁺ x from the state x after ``length`` steps to the inputs u of these steps (LRU-UA eq. 5).
 
-    V[n, j] = λ_n^(L-1-j) is the matrix that maps inputs to the state. Its pseudoinverse V⁺ is computed once, when the
-    decoder is created.
+    V[n, j] = λ_n^(L-1-j) is the matrix that maps inputs to the state. The pseudoinverse V⁺ of V is computed once, when
+    the decoder is created.
 
     Args:
         eigenvalues: eigenvalues (N,), complex, |λ| up to 1e290.

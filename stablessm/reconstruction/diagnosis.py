@@ -134,7 +134,7 @@ def rehearsed_error(
     """Run a recurrence on white inputs, decode them from the final state, and return the relative error.
 
     The error includes the rounding errors of recurrence and solver, and the part of the inputs that the state does not
-    determine. It is inf if the state overflows.
+    determine. The error is inf if the state overflows.
 
     Args:
         decode: function from the final states (K, …) of K input sequences to these inputs (K, L), or (K, L, M) for M

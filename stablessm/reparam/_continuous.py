@@ -167,7 +167,7 @@ class Softplus(_StrictlyNegative):
 class Best(Quadratic):
     """The map λ = -1/(aw² + b) with a, b > 0 (StableSSM, appendix G).
 
-    Its gradient scale G = 2a|w| is proportional to |w|. The stability modulus is ``quadratic_modulus`` with c = b/a. Of
+    The gradient scale G = 2a|w| is proportional to |w|. The stability modulus is ``quadratic_modulus`` with c = b/a. Of
     the two weights with the same λ, the inverse returns the non-negative one.
 
     >>> f = Best(a=1.0, b=0.5)

@@ -210,7 +210,7 @@ class Reparameterization(ABC):
         See StableSSM, remark B.1. ``distance`` is a distance of eigenvalues; ``boundary_distance`` is a distance of
         weights, which training and rounding change.
 
-        The result is 0 if f(w) itself is not strictly stable. It is infinite if the class of the map sets ``is_stable``
+        The result is 0 if f(w) itself is not strictly stable, and infinite if the class of the map sets ``is_stable``
         to True. Otherwise the distance is computed in closed form or by a search, which ends at weights of ±1e6.
         """
         proven = self._states_stability and self.is_stable

@@ -27,8 +27,9 @@ def apply(S: Tensor, value: Callable[[Tensor], Tensor], difference: Callable[[Te
     ``value`` is φ, and ``difference(x, y)`` its divided difference (φ(x) - φ(y))/(x - y), or φ'(x) at x = y.
 
     Let G be the gradient with respect to the result, and D the matrix of the divided differences of all pairs of
-    eigenvalues. The gradient with respect to S is V (D ∘ (Vᵀ G V)) Vᵀ (Daleckii-Krein formula). It contains no
-    1/(s_i - s_j), which makes the gradient of ``torch.linalg.eigh`` NaN at repeated eigenvalues.
+    eigenvalues. The gradient with respect to S is V (D ∘ (Vᵀ G V)) Vᵀ (Daleckii-Krein formula). The gradient of
+    ``torch.linalg.eigh`` contains terms 1/(s_i - s_j), so that it is NaN at repeated eigenvalues; this formula does not
+    contain such terms.
 
     >>> S = torch.zeros(2, 2, requires_grad=True)
     >>> apply(S, torch.square, torch.add).sum().backward()

@@ -25,8 +25,8 @@ class PeakHold(Target):
 
     Each channel has its own maximum, which starts at 0. A constant input changes the output only once, so the memory
     function is 1/dt at the first step, where the output jumps, and 0 afterwards: the memory decays. The memory does not
-    fade, because an early peak is never forgotten. The map is not regular: even an arbitrarily short pulse changes the
-    output.
+    fade, because the output never forgets an early peak. The map is not regular: even an arbitrarily short pulse
+    changes the output.
 
     >>> PeakHold()(torch.tensor([[[-1.0], [2.0], [1.0], [3.0]]])).flatten().tolist()
     [0.0, 2.0, 2.0, 3.0]

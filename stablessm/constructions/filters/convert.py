@@ -163,7 +163,8 @@ class _Carried(_Replacement):
 class StreamingModel(nn.Module):
     """A model returned by :func:`convert`, to call as ``y, state = model(x, state)`` or ``model.step(x_t, state)``.
 
-    ``model.model`` is the converted copy of the original model; a call of it starts from the zero state.
+    ``model.model`` is the converted copy of the original model; each call of ``model.model`` starts from the zero
+    state.
 
     >>> class Decaying(nn.Module):
     ...     def filters(self, length):

@@ -1,6 +1,7 @@
 """A convolution layer that can run step by step.
 
-The first taps of a filter use a short buffer of past inputs, and the rest of the filter uses a recurrence.
+The first taps of a filter are applied to a short buffer of past inputs, and the later taps are computed by a
+recurrence.
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ class LayerStack(nn.Module):
 def two_layers(A: np.ndarray, b: np.ndarray, C: np.ndarray, c: np.ndarray, activation: str) -> tuple[RealSSM, RealSSM]:
     """Build two layers that compute h1 = A x + b and y = C σ(h1) + c at each step, in float64.
 
-    They have no memory: they are SSM-UA eq. 12–13 with W1 = W2 = 0.
+    The layers have no memory: they compute SSM-UA eq. 12–13 with W1 = W2 = 0.
 
     Args:
         A, b: weights (m, d_in) and (m,), which are U1 and b1 in the paper.

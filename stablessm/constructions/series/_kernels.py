@@ -173,8 +173,8 @@ def strata(horizon: int, count: int, *, seed: int) -> tuple[np.ndarray, np.ndarr
     """Divide the steps 0..horizon into at most ``count`` cells; return one random step of each cell, and the cell
     sizes.
 
-    The first half of the cells are single steps; the size of the others grows geometrically. With the cell sizes as
-    weights, Σ weight f(node) estimates Σ f over all steps.
+    The first half of the cells are single steps; the sizes of the later cells grow geometrically. With the cell sizes
+    as weights, Σ weight f(node) estimates Σ f over all steps.
 
     >>> nodes, weights = strata(3, 10, seed=0)
     >>> nodes.tolist(), weights.tolist(), int(strata(10_000, 64, seed=0)[1].sum())

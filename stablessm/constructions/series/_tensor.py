@@ -29,7 +29,7 @@ def symmetric_part(tensor: np.ndarray) -> np.ndarray:
 def powers(core: np.ndarray, tol: float, scale: float | None = None) -> tuple[np.ndarray, np.ndarray]:
     """Decompose a symmetric tensor into powers of vectors: return vectors a (R, m) and weights c (R,).
 
-    They satisfy ‖core - Σ_r c_r a_r ⊗ … ⊗ a_r‖ ≤ tol · scale.
+    The vectors and weights satisfy ‖core - Σ_r c_r a_r ⊗ … ⊗ a_r‖ ≤ tol · scale.
 
     Args:
         core: a symmetric tensor with one to three axes of length m.

@@ -47,7 +47,8 @@ class _Construction:
         """Construct a recurrent model with the given Volterra kernels, up to a relative error of ``tol``.
 
         The series is y_k = h_0 + Σ_n dt^n Σ_{τ_1..τ_n = 0..k} h_n(τ_1 dt, …, τ_n dt) Π_j x_{k - τ_j}, as in
-        :class:`stablessm.targets.Volterra`. Only the symmetric part of h_n matters. It is approximated by
+        :class:`stablessm.targets.Volterra`. Only the symmetric part of h_n affects the output. This part is
+        approximated by
 
             ĥ_n(t_1, …, t_n) = Σ_r c_r Π_j φ_r(t_j),   φ_r(t) = Re Σ_i w_ri e^{s_i t},
 
@@ -60,8 +61,9 @@ class _Construction:
                 an array of samples of shape (horizon + 1,) * order. The entry for order 0 is a number, the constant
                 h_0.
             horizon: number of steps (default: from the arrays).
-            tol: largest allowed ``error``. It limits ‖h_n - ĥ_n‖ / ‖h_n‖ of each order, in the Frobenius norm over
-                steps 0..horizon, and the relative root mean square error of outputs for white noise.
+            tol: largest allowed ``error``. The ``error`` is the largest of ‖h_n - ĥ_n‖ / ‖h_n‖ over all orders n, in
+                the Frobenius norm over steps 0..horizon, and of the relative root mean square error of outputs for
+                white noise.
             dt: time between samples, in any unit.
             map: reparameterization of the eigenvalues.
 
@@ -122,7 +124,7 @@ class _Construction:
             dt: time between samples, in any unit.
             map: reparameterization of the eigenvalues.
 
-        The result does not depend on the units of x and y. A constant output gives a constant model.
+        The model does not depend on the units of x and y. If y is constant, the model is constant.
 
         Returns:
             A model as ``volterra`` returns it. Its ``output_error`` is the root mean square error on the held-out steps

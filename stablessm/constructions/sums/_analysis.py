@@ -77,8 +77,8 @@ class Analysis:
     def most(self) -> int:
         """Return the highest order that the search tries.
 
-        It is at most half the number of samples and at most ``max_order``. If the Hankel matrix is too large to be
-        stored, it is also at most a fixed limit.
+        This order is at most half the number of samples, and at most ``max_order``. If the Hankel matrix is too large
+        to be stored, the order is also at most a fixed limit.
         """
         half = (len(self.samples.times) + 1) // 2
         half = half if self.dense and self.samples.uniform else min(_MOST_LONG, half)

@@ -1,6 +1,7 @@
 """Decomposition of the Hankel matrix of samples.
 
-Its singular values bound the error of every exponential sum, and its singular vectors give initial rates for a fit.
+The singular values bound the error of every exponential sum from below, and the singular vectors give initial rates for
+a fit.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class Hankel:
 def hankel(values: np.ndarray, *, padded: bool = False) -> Hankel:
     """Decompose the whole Hankel matrix of n samples by a singular value decomposition; n is at most ``DENSE`` + 1.
 
-    ``values`` (n, q) holds the samples of a kernel with q entries. If ``padded``, the samples are extended by zeros.
+    ``values`` (n, q) contains the samples of a kernel with q entries. If ``padded``, the samples are extended by zeros.
     """
     values, rows = _prepared(values, padded)
     index = np.arange(rows)[:, None] + np.arange(len(values) - rows + 1)

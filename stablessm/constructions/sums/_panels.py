@@ -107,7 +107,7 @@ Function = Callable[[np.ndarray], np.ndarray]
 def build(function: Function, left: np.ndarray, right: np.ndarray, step: float | None = None) -> Panels:
     """Sample a function on subintervals (panels) from ``left`` to ``right``; return the panels.
 
-    If a step is given, all times are multiples of it.
+    If a step is given, all times are multiples of this step.
     """
     within = np.random.default_rng(len(left)).uniform(*_MIDDLE, (len(left), _NODES - 1))
     checks = -np.cos(np.pi * (np.arange(_NODES - 1) + within) / (_NODES - 1))

@@ -50,7 +50,9 @@ def by_step(model: Any) -> Any:
 
 
 def own_step(model: Any) -> float | None:
-    """Return the time step of a model: its ``dt``, or the ``dt`` that all its parts in continuous time share."""
+    """Return the time step of a model: its attribute ``dt``, or the ``dt`` of its submodules in continuous time if all
+    of them have the same ``dt``.
+    """
     parts = [model] if hasattr(model, "dt") or not isinstance(model, nn.Module) else model.modules()
     found = (getattr(part, "dt", None) for part in parts if getattr(part, "time", None) != "discrete")
     steps = {float(step) for step in found if isinstance(step, Real)}

@@ -1,6 +1,6 @@
 """Instruments from dynamical systems.
 
-They measure Lyapunov exponents, the information about past inputs that a state holds, and the past inputs on which
+The instruments measure Lyapunov exponents, the information about past inputs in a state, and the past inputs on which
 outputs and losses depend.
 """
 

@@ -109,7 +109,7 @@ def information_processing_capacity(
     The functions are products of Legendre polynomials of inputs at different delays, which are orthogonal if the inputs
     are independent and uniform. The capacity of a function z is the share of its variance that a linear combination of
     the states explains, from 0 to 1. The sum over all functions is at most the number of linearly independent state
-    variables. It equals this number if the inputs alone determine the states, and if old inputs are forgotten.
+    variables. The sum equals this number if the inputs alone determine the states, and if old inputs are forgotten.
 
     A function is included if its capacity is above a threshold. The states cannot depend on inputs that are shifted in
     time; the capacity of a function of such inputs exceeds the threshold with probability 1e-4. For degree 1, delays in

@@ -114,13 +114,13 @@ def lyapunov_spectrum(
 ) -> LyapunovSpectrum:
     """Measure the Lyapunov exponents of a model: the rates at which small differences between states grow or shrink.
 
-    J_t is the Jacobian matrix of the state after step t with respect to the state before it. The exponents are
-    the logarithms of the growth rates of J_t ⋯ J_1. They are computed by multiplying k directions by J_t and
-    orthogonalizing them at every step (QR, in float64). The result is exact up to rounding in three cases:
+    J_t is the Jacobian matrix of the state after step t with respect to the state before it. The exponents are the
+    logarithms of the growth rates of J_t ⋯ J_1. To compute them, k directions are multiplied by J_t and orthogonalized
+    at every step (QR, in float64). The result is exact up to rounding in three cases:
 
     - All J_t are equal. The exponents are log |λ| of their eigenvalues λ.
-    - State variables do not influence each other in both directions. They are treated separately: the exponents of a
-      diagonal recurrence are the averages of log |a_t|.
+    - State variables do not influence each other in both directions. Such variables are treated separately: the
+      exponents of a diagonal recurrence h_t = a_t h_{t-1} + … are the averages of log |a_t|.
     - The trajectory ends at a fixed point. The exponents are log |λ| of the eigenvalues λ of its Jacobian matrix.
 
     A state that becomes infinite is an error, unless it grows and all J_t before are equal.
@@ -199,8 +199,9 @@ def _averages(means: Tensor, counts: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 def _standard_error(means: Tensor, weights: Tensor) -> Tensor:
     """Return the standard error of the mean: the larger of two estimates.
 
-    One is computed from the averages of the trajectories, which are not independent if they start near each other. The
-    other is computed from the averages of pieces of time, which are not independent if they are short.
+    The first estimate is computed from the averages of the trajectories, which are not independent if the trajectories
+    start near each other. The second estimate is computed from the averages of chunks of time, which are not
+    independent if the chunks are short.
     """
     pairs = list(zip(means.tensor_split(PIECES), weights.tensor_split(PIECES), strict=True))
     pieces = torch.stack([(w[:, None, None] * part).sum(0) / w.sum() for part, w in pairs if len(part)])

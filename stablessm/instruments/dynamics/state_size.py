@@ -92,16 +92,16 @@ def effective_state_size(
     """Measure the effective state size: the number of values through which the past of a model affects its future.
 
     At a step t, the past-to-future operator is the derivative of the outputs y[t], y[t+1], … with respect to the inputs
-    x[t], x[t-1], …. Its rank is the number of independent values that a state must hold at t (effective state size).
-    For a linear model the operator is the Hankel matrix of the kernel: a model with N modes has rank N, and a window
-    over W > 1 inputs has rank W.
+    x[t], x[t-1], …. The rank of this operator is the number of independent values that a state must contain at t
+    (effective state size). For a linear model the operator is the Hankel matrix of the kernel: a model with N modes has
+    rank N, and a window over W > 1 inputs has rank W.
 
     The effect of x[t] on y[t] is not memory, and neither the rank nor the entropy contains it (a window over one input
     has rank 0). The rank counts the values of earlier inputs that y[t], y[t+1], … need, and the values of x[t] that
-    y[t+1], y[t+2], … need and that no earlier input can set. It is the smallest rank that the operator can have if the
-    effect of x[t] on y[t] is unknown. If y[t] does not depend on x[t] at all, the future starts at y[t+1]: a delay of D
-    steps has rank D. If the state has complex numbers, the operator has complex entries and the future starts at
-    y[t+1]: N complex modes have rank N.
+    y[t+1], y[t+2], … need and that no earlier input can set. The rank is the smallest rank that the operator can have
+    if the effect of x[t] on y[t] is unknown. If y[t] does not depend on x[t] at all, the future starts at y[t+1]: a
+    delay of D steps has rank D. If the state has complex numbers, the operator has complex entries and the future
+    starts at y[t+1]: N complex modes have rank N.
 
     Args:
         model: One of our layers or models, a ``torch.nn`` recurrence, ``(x, state) -> (y, state)``, a Hugging Face
@@ -259,11 +259,11 @@ def _operator(dy: Tensor, generator: torch.Generator) -> Tensor:
 def _spectrum(operator: Tensor, weights: Tensor, tol: float, corner: tuple[int, int] = (0, 0)) -> _Spectrum:
     """Return the singular values of the past-to-future operator, and its rounding error.
 
-    The last column of ``operator`` was computed as a sum of the others, with the given weights; its difference from the
-    sum shows the rounding error. ``corner`` is the shape of the block for the direct effect of x[t] on y[t], which is
-    not memory and is set to zero. If there is a direct effect, only that part of the effect of x[t] on later outputs
-    counts that no earlier input can have. The rank is then the smallest rank that the operator can have for any values
-    in this block.
+    The last column of ``operator`` was computed as a weighted sum of the other columns, with the given weights. The
+    difference between this column and the sum shows the rounding error. ``corner`` is the shape of the block for the
+    direct effect of x[t] on y[t], which is not memory and is set to zero. If there is a direct effect, only that part
+    of the effect of x[t] on later outputs counts that no earlier input can have. The rank is then the smallest rank
+    that the operator can have for any values in this block.
     """
     outputs, width = corner
     matrix, combined = operator[:, :-1].clone(), operator[:, -1]
