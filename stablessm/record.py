@@ -13,6 +13,7 @@ import io
 import json
 import math
 import os
+import re
 import sys
 import tempfile
 import time
@@ -33,6 +34,8 @@ _Read = TypeVar("_Read")
 _META = "meta.json"
 _SEAL = "checksum"
 """The key of a JSON object's SHA-256."""
+_MOST_WRONG = 3
+"""Largest number of wrong characters in a damaged key."""
 _WINDOWS = os.name == "nt"
 RESTORE = "Restore it from a copy, or remove it and make it again"
 """Remedy in the message about a damaged file."""
@@ -193,10 +196,24 @@ def parsed(raw: bytes, remedy: str) -> dict[str, Any]:
     found = json.loads(raw.decode("utf-8"))
     if not isinstance(found, dict):
         raise ValueError(f"an object was expected, not {type(found).__name__}")
-    seal = found.pop(_SEAL, None)
-    if seal is not None and seal != _seal(found):
+    seal = sealed(found, _SEAL, "[0-9a-f]{64}")
+    content = {name: value for name, value in found.items() if name != _SEAL}
+    if seal is not None and seal != _seal(content):
         raise ValueError(f"its content does not have its checksum ({remedy})")
-    return found
+    return content
+
+
+def sealed(entries: Mapping[str, Any], key: str, like: str) -> Any:
+    """Return the entry ``key`` of a file, or None if there is none, as in files of earlier versions.
+
+    An entry with a similar key, whose value matches the regular expression ``like``, is the damaged entry ``key`` and
+    raises an error.
+    """
+    for name, value in entries.items() if key not in entries else ():
+        wrong = sum(a != b for a, b in zip(name, key, strict=False)) + abs(len(name) - len(key))
+        if wrong <= _MOST_WRONG and re.fullmatch(like, str(value), re.DOTALL):
+            raise ValueError(f"its entry {name!r} was {key!r} before it was damaged")
+    return entries.get(key)
 
 
 def plain(value: Any) -> Any:

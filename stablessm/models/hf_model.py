@@ -284,7 +284,14 @@ def _check_files(folder: Path) -> None:
     """Raise an error if a model's files do not have the stored checksums, or its weights do not fit its config."""
     if (folder / CHECKSUMS).is_file():
         expected = f"the file that save_pretrained wrote, or, if you changed it yourself, no {CHECKSUMS} beside it"
-        for name, digest in record.read_json(folder / CHECKSUMS).items():
+        digests = record.read_json(folder / CHECKSUMS)
+        unlisted = {path.name for path in (folder / "config.json", *folder.glob("model*.safetensors"))} - digests.keys()
+        for name in sorted(unlisted | {name for name in digests if not (folder / name).is_file()}):
+            wrong = f"a list without {name}" if name in unlisted else f"a list with {name}, which does not exist"
+            raise record.DamagedFileError(
+                str(folder / CHECKSUMS), "a list of the files that save_pretrained wrote", wrong
+            )
+        for name, digest in digests.items():
             record.require_digest(folder / name, digest, expected)
     _tensors.require_sizes(folder)
 
