@@ -1,4 +1,4 @@
-"""Checks of arguments that are numbers or words, without importing torch."""
+"""Checks arguments that are numbers or words. This module does not import torch."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The decorator ``checked``, which explains failed calls with the help of the annotations of the arguments.
 
-The annotation is the rule, so that the signature shows everything that is checked. The types below add ranges to
-numbers. This module does not import torch.
+Each argument is compared with its annotation alone, so that the signature shows everything that is checked. Types such
+as ``Size`` add ranges to numbers. This module does not import torch.
 """
 
 from __future__ import annotations

@@ -28,8 +28,8 @@ def packed(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def save(path: str | os.PathLike[str], tensors: Mapping[str, Tensor], content: str = "") -> str:
-    """Write a text, and tensors that :func:`packed` returned, to a ``.safetensors`` file with a SHA-256 of both; return
-    the SHA-256.
+    """Write tensors and the text ``content`` to a ``.safetensors`` file, together with a SHA-256 of both; return this
+    SHA-256. The tensors must be as :func:`packed` returns them.
     """
     from safetensors.torch import save_file
 

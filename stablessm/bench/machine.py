@@ -32,8 +32,8 @@ def keep_memory() -> None:
 
 
 def copy_bandwidth(device: str, megabytes: int, seconds: float = 1.0) -> float:
-    """Measure the bytes read and written per second by a plain copy of an array of the given size, which must be too
-    large for the caches. The measurement takes about ``seconds``.
+    """Measure the number of bytes that a plain copy of an array reads and writes per second. The size of the array,
+    ``megabytes``, must be too large for the caches. The measurement takes about ``seconds`` seconds.
     """
     source = torch.randn(megabytes * 2**18, device=device)
     target = torch.empty_like(source)
@@ -42,7 +42,9 @@ def copy_bandwidth(device: str, megabytes: int, seconds: float = 1.0) -> float:
 
 
 def matmul_rates(device: str, size: int, seconds: float = 1.0) -> dict[str, float]:
-    """Measure the floating-point operations per second of a square matrix product, by dtype and precision."""
+    """Measure products of two square matrices; return a dict from the name of a dtype or precision to the number of
+    floating-point operations per second.
+    """
     kinds = {"float32": ("highest", torch.float32)}
     if device == "cuda":
         kinds |= {"tf32": ("high", torch.float32), "bfloat16": ("highest", torch.bfloat16)}
@@ -57,7 +59,9 @@ def matmul_rates(device: str, size: int, seconds: float = 1.0) -> dict[str, floa
 
 @contextmanager
 def matmul_precision(name: str) -> Iterator[None]:
-    """Set the precision of float32 matrix products, by its name in PyTorch, inside a ``with`` block."""
+    """Set the precision of float32 matrix products inside a ``with`` block. ``name`` is the name of the precision in
+    PyTorch, such as ``high``.
+    """
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision(name)
     try:

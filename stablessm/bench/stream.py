@@ -1,4 +1,4 @@
-"""Measures the latency of one step, median and tail: one sample in, one sample out, on one thread.
+"""Measures the latency of one streaming step (one sample in, one sample out) on one thread: its median and its tail.
 
 Every contender is first compared with the float64 forward pass; no time is reported for a wrong result. Each step is
 timed by itself. The number of steps does not depend on the option ``seconds``, because high percentiles require many

@@ -13,7 +13,7 @@ _CLEAR = "\r\x1b[K"
 def progress(cases: Sequence[T], unit: str = "case") -> Iterator[T]:
     """Yield the cases one by one; in a terminal, also show a progress bar.
 
-    Use :func:`say` to print meanwhile.
+    While the bar is shown, print with :func:`say`.
     """
     for number, case in enumerate(cases):
         if sys.stderr.isatty():

@@ -24,11 +24,10 @@ Over: TypeAlias = Callable[[Any], Iterable[Any]]
 @final
 class Stage(Generic[P, T]):
     """All stages of one kind. One function computes them; each stage has a key, such as a map and a width. Calling an
-    instance with a key reads the result of the stage with this key.
+    instance with a key reads the result of the stage with this key. ``name`` and ``over`` are as in :func:`stage`.
 
     Args:
-        compute: ``compute(config, run, *key)`` returns the result of a stage, which is then stored. ``name`` and
-            ``over`` are as in :func:`stage`.
+        compute: ``compute(config, run, *key)`` returns the result of a stage, which is then stored.
         write: ``write(run, name, compute)`` computes and stores a stage unless it is complete; for example
             :meth:`Run.stage`.
         read: ``read(stages, name)`` returns the stored result of a stage.
@@ -123,8 +122,8 @@ def kept(
 
 
 def computing(*declared: Stage[Any, Any]) -> Callable[[Any, Run], None]:
-    """Return a function ``run(config, run)`` that computes these stages in the given order, to be used as the function
-    ``run`` of an experiment.
+    """Return the function ``run(config, run)`` of an experiment that consists of these stages. The function computes
+    the stages in the given order.
     """
 
     def compute(config: Any, run: Run) -> None:

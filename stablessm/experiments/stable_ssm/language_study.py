@@ -172,7 +172,8 @@ def experiment(
     rates: Callable[[StudyConfig], Sequence[float]] = lambda config: (config.rate,),
     large: tuple[StudyConfig, float] | None = None,
 ) -> Experiment[StudyConfig]:
-    """Return an experiment on language models, with one job for each map and learning rate.
+    """Return an experiment on language models, with one job for each map and learning rate. ``file``, ``run``,
+    ``figures`` and ``claims`` are as in :func:`.described`.
 
     Args:
         minutes: Minutes that the size ``paper`` takes on two cores.

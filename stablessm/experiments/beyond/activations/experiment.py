@@ -22,8 +22,8 @@ STABLE = ENSEMBLES[:2]
 
 @dataclass(frozen=True)
 class ActivationConfig:
-    """Settings of ``ext-activations``: size and number of the RNNs, time grid, and horizon. A memory function counts as
-    exploding if it grows by more than a threshold from the first to the second half of the horizon.
+    """Settings of ``ext-activations``: size and number of the RNNs, time grid, and horizon. A memory function explodes
+    if its maximum over the second half of the horizon is more than ``explodes`` times its maximum over the first half.
     """
 
     width: int = 32

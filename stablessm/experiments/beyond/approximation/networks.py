@@ -24,8 +24,8 @@ HEADS, LAYERS, STATES = 4, 2, 16
 
 @final
 class Attention(nn.Module):
-    """Causal softmax attention with four heads and rotary positions. It has no recurrent state: ``forward`` takes and
-    returns a state like a layer of this package, but does not read it.
+    """Causal softmax attention with four heads and rotary positions. Like a layer of this package, ``forward`` takes
+    and returns a state; attention ignores this state.
     """
 
     def __init__(self, d_model: int) -> None:
@@ -58,8 +58,8 @@ def rotated(x: Tensor) -> Tensor:
 
 @final
 class Gated(nn.Module):
-    """The GRU of PyTorch, which always starts from a zero state. ``forward`` takes and returns a state like a layer of
-    this package, but does not read it.
+    """The GRU of PyTorch, which always starts from a zero state. Like a layer of this package, ``forward`` takes and
+    returns a state; the GRU ignores this state.
     """
 
     def __init__(self, d_model: int) -> None:

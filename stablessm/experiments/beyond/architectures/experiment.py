@@ -130,7 +130,8 @@ def figures(config: ArchitectureConfig, stages: Stages) -> Figures:
 
 def claims(config: ArchitectureConfig, stages: Stages) -> Claims:
     """Yield claims with their verdicts: the memory of recurrent models decays exponentially; the memory of attention
-    does not; and with a sliding window, the memory of attention ends where the window ends.
+    does not; and with a sliding window, the memory of attention ends after as many tokens as the windows of all layers
+    together reach back.
     """
     found, n = measured(stages), config.seeds
     kinds = {name: memories.listed(memories.tally(curves)) for name, curves in found.items()}
@@ -170,7 +171,8 @@ def claims(config: ArchitectureConfig, stages: Stages) -> Claims:
 
 def confirmed(curves: list[MemoryCurve]) -> rules.Verdict:
     """Return the verdict on the claim that all these memory functions decay exponentially: ``reproduced`` if all of
-    them do, ``partly`` if only some do or if the end of a curve looks like a power law.
+    them do, ``partly`` if only some do or if the end of a curve looks like a power law. Curves whose decay is undecided
+    do not count; if at least half of the curves are undecided, the verdict is ``inconclusive``.
     """
     exponential = [curve for curve in curves if curve.decay().kind == "exponential"]
     unclear = sum(curve.decay().kind == "undecided" for curve in curves)

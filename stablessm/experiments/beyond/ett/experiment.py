@@ -32,7 +32,7 @@ DAY = 24
 
 
 def hourly(source: Source, hours: int) -> np.ndarray:
-    """Return the first hours of the seven channels of the series, (hours, 7).
+    """Return the seven channels of the series over its first ``hours`` hours, (hours, 7).
 
     ``etth1``: electricity transformer temperature and loads, from the folder that the environment variable
     STABLESSM_DATA names. ``synthetic``: daily and weekly waves with noise that lasts some hours.

@@ -1,3 +1,3 @@
-"""The experiment ``ext-gated``: how large the learning rate of the recurrent weights of a gated layer may be, for each
-map.
+"""The experiment ``ext-gated``: with each map, up to which learning rate of its recurrent weights can a gated layer be
+trained?
 """

@@ -25,9 +25,9 @@ class Config(images.DigitsConfig):
 
 @stage("image-by-image")
 def directly(config: Config, run: Run) -> dict[str, float]:
-    """Reconstruct the images one by one with the first draw of eigenvalues on the last ring, and return the mean square
-    error. This number checks the errors in the other stages, which are computed for all images at once from a matrix
-    factorization.
+    """Reconstruct every image with the first draw of eigenvalues on the last ring of the settings, and return the mean
+    square error. This number checks the errors of the other stages, which do not reconstruct every image but compute
+    the errors from a matrix factorization of all images.
     """
     parts = images.differences(config, config.rings[-1], config.sizes[0])
     return {"mse": sum(float(part.square().sum()) for part in parts) / images.pixels(config).numel()}
@@ -52,8 +52,8 @@ def figures(config: Config, stages: Stages) -> Figures:
 
 
 def claims(config: Config, stages: Stages) -> Claims:
-    """Yield claims with their verdicts: with eigenvalues in the whole disk only the recent past of the input can be
-    recovered, and with eigenvalues on a ring close to the unit circle the whole past.
+    """Yield claims with their verdicts: with eigenvalues in the whole unit disk, only the recent past of the input can
+    be recovered; with eigenvalues on a ring close to the unit circle, the whole past can be recovered.
     """
     (disk, ring), size = config.rings, config.sizes[0]
     far, near = (images.measured(stages, r, size) for r in (disk, ring))

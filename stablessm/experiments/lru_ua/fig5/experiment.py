@@ -42,7 +42,9 @@ def largest(config: Config, run: Run) -> dict[str, float]:
 
 
 def run(config: Config, run: Run) -> None:
-    """Reconstruct the images with roots of unity and with random eigenvalues, for every state size."""
+    """Reconstruct the images for every state size, first with roots of unity as eigenvalues, then with random
+    eigenvalues.
+    """
     for size, placement in product(config.sizes, PLACEMENTS):
         images.measured.compute(config, run, placement, size)
     largest.compute(config, run)

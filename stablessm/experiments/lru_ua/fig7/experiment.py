@@ -1,5 +1,5 @@
-"""Reconstructs inputs that are sparse in the Haar basis from the state of a recurrence with eigenvalues |λ| in (0.95,
-1).
+"""Reconstructs inputs that are sparse in the Haar basis from the state of a recurrence, whose eigenvalues are between
+0.95 and 1 in modulus.
 """
 
 from __future__ import annotations

@@ -74,10 +74,10 @@ def mapped(config: LemmaConfig, run: Run, form: str) -> Mapping[str, np.ndarray]
 
     ``form`` selects the interpolation formula of the paper as ``printed`` or as ``corrected``.
 
-    Return three arrays: ``whole``, the relative error at whole positions t = k, where the map should equal
-    T_k; ``change``, the largest change when t increases by h, for each h in ``steps``; and ``causal``, the largest
-    change when only inputs after t are replaced. For figures, also return the first output of the first seed on a grid
-    of positions (``value`` and ``time``), and the outputs of the T_k (``target``).
+    Return three arrays. ``whole``: the relative error at whole positions t = k, where the map should equal T_k.
+    ``change``: the largest change of the output when t increases by h, for each h in the setting ``steps``. ``causal``:
+    the largest change of the output when only inputs after t are replaced. For figures, also return the first output of
+    the first seed on a grid of positions (``value`` and ``time``), and the outputs of the T_k (``target``).
     """
     last, whole, causal = config.length, 0.0, 0.0
     change, shown, target = np.zeros(len(config.steps)), np.zeros(0), np.zeros(0)

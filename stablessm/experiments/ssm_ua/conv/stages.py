@@ -59,9 +59,9 @@ class ConvConfig:
 
 @stage(lambda name: f"order-{slug(name)}", over=lambda config: config.kernels)
 def by_order(config: ConvConfig, run: Run, name: str) -> Mapping[str, Any]:
-    """Return for each number m of states the errors of two sums of m exponentials that approximate the kernel: the sum
-    that this library fits and, for one kernel, the sum in the proof of the paper. Also return the Hankel singular
-    values of the kernel.
+    """Approximate the kernel by sums of m exponentials, for each number m of states. Return the errors of the sums that
+    this library fits and, for one kernel, the errors of the sums in the proof of the paper. Also return the Hankel
+    singular values of the kernel.
     """
     sums = [attempt(KERNELS[name], config.horizon, order=order) for order in config.orders]
     found: dict[str, Any] = {key: [getattr(es, key) for es in sums] for key in ("order", "error", "l1_error")}
@@ -72,8 +72,8 @@ def by_order(config: ConvConfig, run: Run, name: str) -> Mapping[str, Any]:
 
 @stage(lambda name: f"tolerance-{slug(name)}", over=lambda config: config.kernels)
 def by_tolerance(config: ConvConfig, run: Run, name: str) -> Mapping[str, Any]:
-    """Return for each tolerance the number of exponentials and the errors of the sum that this library fits to the
-    kernel, and the error of the output of the layer with this sum as its kernel.
+    """Fit a sum of exponentials to the kernel at each tolerance. Return for each sum the number of exponentials, its
+    errors, and the error of the output of a layer that has this sum as its kernel.
     """
     sums = [attempt(KERNELS[name], config.horizon, tol=tolerance) for tolerance in config.tolerances]
     found = {key: [getattr(es, key) for es in sums] for key in ("order", "error", "l1_error", "rounding")}
@@ -125,10 +125,11 @@ def layer_error(es: ExponentialSum, kernel: str, horizon: int) -> float:
 
 @stage(lambda name: f"rate-{slug(name)}", over=lambda config: jackson.KERNELS)
 def rate(config: ConvConfig, run: Run, name: str) -> Mapping[str, Any]:
-    """Return errors ∫ |ρ - ρ̂| dt of sums ρ̂ of m exponentials that approximate the kernel ρ in continuous time, for
-    each number m: the error of a sum that this library fits; and, for each number α of derivatives, the error of the
-    sum in the proof of theorem A.3 of IAT, and the upper bound of the theorem. Also return the constant γ of the
-    theorem in two units of time.
+    """Approximate the kernel ρ in continuous time by sums ρ̂ of m exponentials, for several m, and return a dict.
+    ``ours``: the errors ∫ |ρ - ρ̂| dt of the sums that this library fits. ``proof``: the errors of the sums in the
+    proof of theorem A.3 of IAT, for each number α of derivatives. ``bound``: the upper bounds of the theorem.
+    ``gamma``: its constant γ in two units of time. ``ours_in_other_unit``: the first entry of ``ours``, computed in the
+    second unit.
     """
     rho, orders, alphas = jackson.KERNELS[name], np.array(config.jackson_orders), config.alphas
     rows = jackson.derivatives(rho, max(alphas))
@@ -162,8 +163,8 @@ def l1_distance(es: ExponentialSum, kernel: Any) -> float:
 
 @stage("trained")
 def trained(config: ConvConfig, run: Run) -> Mapping[str, Any]:
-    """Return for each order the expected square error of the layer's last output, Σ (ρ - ρ̂)², for white noise of
-    variance 1 as input. Here ρ̂ is the fitted sum of exponentials with this number of terms.
+    """Fit sums of exponentials ρ̂ with several numbers of terms to kernels ρ. Return for each sum the expected square
+    error of the last output of the layer with this kernel, Σ (ρ - ρ̂)², if the input is white noise of variance 1.
     """
     times, losses = np.arange(config.trained_horizon + 1.0), {}
     for name, kernel in TRAINED.items():

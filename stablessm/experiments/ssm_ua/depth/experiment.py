@@ -65,9 +65,9 @@ def equation(formula: str, first: Tensor, second: Tensor, C: Tensor, U1: Tensor,
     connection between the layers and of the input.
 
     ``formula`` selects one of three versions of the equation: ``printed``; ``ours``, which is corrected; and
-    ``quotient``, which is corrected but computed with the printed quotient, and inaccurate for nearly equal rates. The
-    other two versions replace the quotient by an expression without cancellation: (e^(bt) - e^(at)) / (b - a) =
-    e^((a+b)t/2) · t · sinh(z)/z with z = (b - a)t/2.
+    ``quotient``, which is corrected but computed with the printed quotient, and inaccurate for nearly equal rates. For
+    the rates a and b, the other two versions replace the quotient by an expression without cancellation: (e^(bt) -
+    e^(at)) / (b - a) = e^((a+b)t/2) · t · sinh(z)/z with z = (b - a)t/2.
     """
     a, b, t = first[:, None], second[None, :], times[:, None, None]
     if formula == "quotient":

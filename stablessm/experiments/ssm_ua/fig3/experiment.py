@@ -27,8 +27,8 @@ KEPT = ("error", "rms_error", "condition", "base", "families", "width", "paramet
 
 @dataclass(frozen=True)
 class SuperpositionConfig:
-    """Settings of ``su-fig3``: the arguments ``level`` and ``digits`` of the constructions, which set their accuracy,
-    the lengths of the inputs, and thresholds. The paper has only a drawing.
+    """Settings of ``su-fig3``: lengths of the inputs, thresholds, and the arguments ``level`` and ``digits``, which
+    determine the accuracy of the constructions. The paper has only a drawing.
     """
 
     levels: tuple[int, ...] = (1, 2, 3, 4)

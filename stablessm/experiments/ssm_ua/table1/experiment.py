@@ -70,8 +70,8 @@ def weights(name: str, shape: Shape) -> int:
 @stage("cost-{name}", over=lambda config: NAMES)
 def costs(config: TableConfig, run: Run, name: str) -> dict[str, list[int]]:
     """Return for each length the number of operations (``flops``) and the number of values that must be stored to
-    continue the sequence (``kept``). Also return the number of weights at the given size, at twice the width, and at
-    twice the depth.
+    continue the sequence (``kept``). Also return three numbers of weights: of the model with the size in the settings,
+    of a model twice as wide, and of a model twice as deep.
     """
     shape = config.shape
     larger = (shape, replace(shape, width=2 * shape.width), replace(shape, layers=2 * shape.layers))

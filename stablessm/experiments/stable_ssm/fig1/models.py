@@ -68,8 +68,8 @@ def s4d_start(width: int, length: int, seed: int) -> S4D:
 
 
 def start(width: int, length: int, seed: int) -> RealSSM:
-    """Return an untrained model with the map ``direct``, whose time scales range from one step to the length of the
-    sequence. Models with other maps are made from this model; they keep the eigenvalues and the weights B and C.
+    """Return an untrained model with the map ``direct``. The time scales of its modes range from one step to the length
+    of the sequence. Models with other maps are made from this model; they keep its eigenvalues and its weights B and C.
     """
     torch.manual_seed(seed)
     rates = -1 / timescales(width, 1.0, float(length))

@@ -115,8 +115,8 @@ def _ahead(found: Survival, pairs: Sequence[tuple[str, str]], statement: str, pa
 
 
 def lowest(found: Survival, rivals: Sequence[str]) -> Claim:
-    """Return a claim with its verdict: at the largest learning rate that some map survives with every seed, the map
-    ``best`` has the smallest final loss (StableSSM, figure 6 c).
+    """Return a claim with its verdict: at the largest learning rate at which the trainings of at least one map survive
+    with every seed, the map ``best`` has the smallest final loss (StableSSM, figure 6 c).
     """
     config, limits = found.config, found.config.limits
     alive = np.array([found.survived[map].all(1) for map in (PAPERS, *rivals)])

@@ -155,7 +155,7 @@ def claims(config: TableConfig, stages: Stages) -> Claims:
 
 def claim(row: Row, found: Mapping[str, np.ndarray], exact: float) -> Claim:
     """Return a claim with its verdict: the printed formula in this row of the table equals the derived gradient scale.
-    If they differ, the claim says where.
+    If they differ, the claim says where. The two are equal if their relative difference is at most ``exact``.
     """
     printed, corrected = deviation(found, "printed"), deviation(found, "ours")
     w, wrong = found["w"], printed > exact

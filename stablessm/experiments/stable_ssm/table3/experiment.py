@@ -142,8 +142,8 @@ def figures(config: Config, stages: Stages) -> Figures:
 
 
 def claims(config: Config, stages: Stages) -> Claims:
-    """Yield a claim for each number of warm-up steps and each map of the table. With the setting ``beyond``, instead
-    yield three claims, each of which is about all trainings.
+    """Yield a claim for each number of warm-up steps and each map of the table. If the setting ``beyond`` is not None,
+    yield three claims on all trainings instead.
     """
     schemes = [scheme for scheme in PUBLISHED if scheme in config.maps]
     if config.beyond is None:
