@@ -13,7 +13,7 @@ from stablessm.layers.diagonal import DiagonalLayer
 
 @contextmanager
 def hold(model: nn.Module) -> Iterator[None]:
-    """Compute the discretized eigenvalues of all layers in ``model`` once, and reuse them inside this context.
+    """Compute the discretized eigenvalues of all diagonal layers in ``model`` once, and reuse them inside this context.
 
     The weights must not change inside the context. Tokens are generated faster inside the context, because the map and
     the discretization are a quarter to half of the operations of a step. Calls with gradients or ``dt`` compute the

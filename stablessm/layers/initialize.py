@@ -20,9 +20,9 @@ def timescales(count: int, shortest: float, longest: float) -> Tensor:
 
 
 def spread_rates(count: int, dt: float, fastest: float) -> Tensor:
-    """Return rates -1/τ for time scales τ that span a factor of 1000, evenly spaced in their logarithm.
+    """Return ``count`` rates -1/τ for time scales τ that span a factor of 1000, evenly spaced in their logarithm.
 
-    The shortest time scale is ``dt`` or, if that is longer, slightly above -1/fastest, where ``fastest`` is the fastest
+    The shortest time scale is ``dt``, or slightly above -1/fastest if this is longer, where ``fastest`` is the fastest
     rate that the map can represent.
 
     >>> spread_rates(4, 0.1, -torch.inf).round(decimals=4).tolist()

@@ -46,12 +46,14 @@ class MappedLayer(SequenceLayer):
     def _decays(self, x: Tensor, dt: Tensor | None) -> Tensor:
         """Compute the decays a[t] for inputs x (B, T, …), as a tensor (B, T, *state_shape).
 
-        If all decays are equal, or equal for all sequences, a tensor with fewer leading dimensions is returned.
+        The dimension B, or B and T, may be missing if the decays are the same for all sequences, or also at all steps.
         """
 
     @checked
     def with_map(self, map: str | Reparameterization, **options: Any) -> Self:
-        """Return a copy with another map, whose weights are chosen so that the eigenvalues and outputs do not change.
+        """Return a copy of the layer with another map.
+
+        The weights of the copy are chosen so that the eigenvalues and outputs do not change.
 
         >>> import stablessm as ssm
         >>> layer = ssm.RealSSM(1, 4, 1, map="best")

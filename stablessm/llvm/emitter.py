@@ -24,7 +24,7 @@ def pointer_to(address: int, element: ir.Type) -> ir.Constant:
 
 
 class Arithmetic(Protocol):
-    """The options that determine the arithmetic of a kernel: dtype, real or complex, and stores with or without the
+    """The options that determine the arithmetic of a kernel: the dtype, real or complex, and whether stores bypass the
     cache.
     """
 

@@ -48,7 +48,7 @@ class VectorMath:
         return self._call("copysign", b.fdiv(e, b.fadd(e, self._all(2.0))), z)
 
     def sigmoid(self, z: ir.Value) -> ir.Value:
-        """Emit code for the sigmoid of z, computed as 1 / (1 + e) or e / (1 + e) with e = exp(-|z|)."""
+        """Emit code for the sigmoid of z: 1 / (1 + e) if z ≥ 0, otherwise e / (1 + e), with e = exp(-|z|)."""
         b = self._emit.builder
         e = self._exp(b.fneg(self._call("fabs", z)))
         return b.fdiv(self._select(self._less(z, 0.0), e, self._all(1.0)), b.fadd(e, self._all(1.0)))
@@ -58,7 +58,7 @@ class VectorMath:
         return self._emit.builder.fmul(z, self.sigmoid(z))
 
     def gelu(self, z: ir.Value) -> ir.Value:
-        """Emit code for GELU(z), computed as z q or z - z q with the normal tail q = erfc(|z| / √2) / 2."""
+        """Emit code for GELU(z): z - z q if z ≥ 0, otherwise z q, with the normal tail q = erfc(|z| / √2) / 2."""
         b = self._emit.builder
         u = b.fmul(self._call("fabs", z), self._all(math.sqrt(0.5)))
         t = b.fdiv(b.fsub(u, self._all(_MAP)), b.fadd(u, self._all(_MAP)))

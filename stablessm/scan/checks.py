@@ -311,7 +311,9 @@ def extremes(values: Tensor) -> tuple[int, int] | None:
 
 
 def check_all_finite(**tensors: Tensor | None) -> None:
-    """Raise an error that names the first NaN or infinity, if one of the tensors contains any."""
+    """Raise an error if a tensor contains NaN or infinity; the error states the first of these numbers
+    and its index.
+    """
     for name, tensor in tensors.items():
         if tensor is not None and not bool(torch.isfinite(tensor).all()):
             where = (~torch.isfinite(tensor)).nonzero()[0].tolist()

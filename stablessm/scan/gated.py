@@ -50,7 +50,7 @@ def decay_and_drive(
     ``rg-lru``     exp(rate sigmoid(z))                   √(1 - a²) sigmoid(i) x
     =============  =====================================  ==============================
 
-    z, c, f and i are the k gate inputs, in the order z, c; f, i, c (``min-lstm``); z, c (``hgrn``); z, i (``rg-lru``).
+    The k gate inputs are, in order: z, c (``min-gru``); f, i, c (``min-lstm``); z, c (``hgrn``); z, i (``rg-lru``).
     The decay of a step of length ``dt`` is a^dt. With ``below_one``, a stays below 1 where it would be rounded to 1.
     """
     if form == "hgrn":

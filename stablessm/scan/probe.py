@@ -14,8 +14,10 @@ from stablessm.scan.linear import linear_scan
 
 @dataclass(frozen=True)
 class Probe:
-    """The result of :func:`probe`: whether the backend ran on this machine, and its error or the reason why it did not
-    run.
+    """The result of :func:`probe`.
+
+    ``ran`` is True if the backend computed correct numbers on this machine. ``detail`` states the numerical error, or
+    the reason why the backend did not run.
     """
 
     ran: bool
@@ -24,7 +26,7 @@ class Probe:
 
 @checked
 def probe(backend: str) -> Probe:
-    """Run a small scan and its gradient on ``backend`` and compare them with the float64 reference.
+    """Run a small scan and its gradient on ``backend``, and compare the numbers with the float64 reference.
 
     >>> probe("reference").ran
     True

@@ -83,7 +83,8 @@ class SSMBackend(Protocol):
     def backward(
         self, layer: DiagonalSSM, checkpoints: Tensor, d_y: Tensor, d_final: Tensor | None
     ) -> tuple[Tensor | None, ...]:
-        """Return the gradients with respect to x, decay, B, C, D and initial (None for an argument that is None).
+        """Return the gradients with respect to x, decay, B, C, D and initial; None stands for the gradient of a missing
+        argument.
 
         ``d_y`` and ``d_final`` are the gradients of the output and of the final state; ``d_final=None`` means zeros.
         """

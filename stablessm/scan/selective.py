@@ -42,7 +42,7 @@ def selective_scan(
 
     h_n[t] = exp(delta[t] A_n) h_n[t-1] + delta[t] B_n[t] x[t],  y[t] = (Σ_n C_n[t] h_n[t] + D x[t]) · silu(z[t]).
 
-    The states are stored only every 16 to 64 steps; the backward pass recomputes the states of the other steps.
+    The states are stored only every 8 to 64 steps; the backward pass recomputes the states of the other steps.
 
     Args:
         x: (B, T, H), real.

@@ -43,8 +43,10 @@ class _Eager(torch.autograd.Function):
 
 
 def selective(layer: Selective, backend: str) -> tuple[Tensor, Tensor]:
-    """Compute the output and final state of a layer by the kernels of a backend; inside ``torch.compile``,
-    ``torch.func`` transforms and forward mode, by a scan.
+    """Compute the output and final state of a layer by the kernels of a backend.
+
+    Inside ``torch.compile``, ``torch.func`` transforms and forward-mode differentiation, a scan computes all states in
+    memory instead.
     """
     if not quick(layer.x) or forward_mode():
         return by_states(layer, backend)

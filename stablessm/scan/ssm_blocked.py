@@ -3,7 +3,7 @@
 The state before each block is stored; the backward pass recomputes the other states, from the last block to the first.
 The states of a block take about as much memory as x, so the memory of the layer is a small multiple of the memory of
 its input for any number of states. This implementation is slower than kernels that keep states in registers, but
-supports every case.
+supports every dtype, resets and lengths.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Powers of a decay for a range of times, and sums with these powers, without the error of repeated multiplication.
 
 T repeated products in float32 have an error of T·1e-7; these powers are computed in double precision and rounded once.
-Sums over states use two levels (t = j L + s), so that no array (T, states) is needed.
+Sums over states write the time as t = j L + s with a block length L, so that no array (T, states) is needed.
 """
 
 from __future__ import annotations

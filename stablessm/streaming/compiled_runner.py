@@ -19,7 +19,8 @@ from stablessm.streaming.step_code import build
 class CompiledRunner:
     """A program (one step of a model) compiled to machine code for one batch size.
 
-    ``step`` holds the GIL, because a step takes microseconds, and waiting to get the GIL back could take milliseconds.
+    ``step`` holds the GIL: a step takes microseconds, but a thread that releases the GIL may have to wait milliseconds
+    until it gets the GIL back.
     """
 
     def __init__(self, program: Program, batch: int) -> None:
@@ -41,8 +42,8 @@ class CompiledRunner:
         return [self.x, self.y, *self._memory.arrays()]
 
     def run(self, x: np.ndarray, y: np.ndarray) -> None:
-        """Run the steps of a block of samples x (batch, time, size) without the GIL, and write the outputs to y.
+        """Run the steps of a block of samples without the GIL.
 
-        x and y are contiguous, (batch, time, size) each.
+        x contains the samples, and y receives the outputs; both are contiguous arrays (batch, time, size).
         """
         self._block(x.ctypes.data, y.ctypes.data, x.shape[1])

@@ -324,7 +324,7 @@ def _group(group: ChannelGroup, program: Program, x: int) -> list[int]:
 
 
 def _rows(places: Tensor, rows: int) -> Tensor:
-    """Return a matrix (rows, len(places)) in which each column k is one at row ``places[k]`` and zero elsewhere."""
+    """Return a matrix (rows, len(places)) that is one at row ``places[k]`` of each column k, and zero elsewhere."""
     return nn.functional.one_hot(places, rows).mT.double()
 
 

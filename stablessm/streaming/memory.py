@@ -71,8 +71,9 @@ class Memory:
         return self._lines[op.past][0]
 
     def read(self, slot: Slot) -> list[np.ndarray]:
-        """Return one state of the model as arrays (batch, size): one array, or two (real and imaginary parts) for a
-        complex state.
+        """Return one state of the model as a list of arrays (batch, size).
+
+        The list contains one array or, for a complex state, two arrays: the real and the imaginary parts.
         """
         if slot.values[0] in self._lines:
             line, op = self._lines[slot.values[0]]

@@ -64,8 +64,9 @@ class NumpyRunner:
         return [*self._at.values(), self.y]
 
     def read(self, slot: Slot) -> list[np.ndarray]:
-        """Return one state of the model as arrays (batch, size): one array, or two (real and imaginary parts) for a
-        complex state.
+        """Return one state of the model as a list of arrays (batch, size).
+
+        The list contains one array or, for a complex state, two arrays: the real and the imaginary parts.
         """
         return [self._at[value] for value in slot.values]
 

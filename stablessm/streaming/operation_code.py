@@ -109,13 +109,17 @@ class OperationCode:
         self.emit.repeat(I64(count), body)
 
     def _vector(self, start: ir.Value, *number: ir.Value | int) -> ir.Value:
-        """Return the address of vector ``sum(number)``, counted from 0, of the array of vectors at the address
-        ``start``.
+        """Return the address of one vector in the array of vectors at the address ``start``.
+
+        The index of the vector is the sum of the arguments in ``number``.
         """
         return self.emit.at(start, *(self.emit.times(part, self.lanes) for part in number))
 
     def _load(self, start: ir.Value, *number: ir.Value | int) -> ir.Value:
-        """Emit code that loads vector ``sum(number)``, counted from 0, of the array at ``start``; return the vector."""
+        """Emit code that loads one vector from the array of vectors at the address ``start``, and return the vector.
+
+        The index of the vector is the sum of the arguments in ``number``.
+        """
         return self.emit.load(self._vector(start, *number), self.lanes)
 
     def _each(

@@ -33,8 +33,8 @@ TORCH = Library(
 class FrozenModule(nn.Module, ABC):
     """A module with constant weights that runs a program as y, *states = module(x, *states).
 
-    A complex state is a pair of real numbers, (B, …, 2). ``torch.view_as_real`` of a layer's state is such a pair;
-    ``torch.view_as_complex`` converts it back.
+    A complex state is a pair of real numbers, (B, …, 2). ``torch.view_as_real`` converts the state of a layer to such a
+    pair, and ``torch.view_as_complex`` converts the pair back.
     """
 
     def __init__(self, program: Program) -> None:

@@ -4,9 +4,9 @@ The recurrence with the decay a = 1 + f is h[t] = a h[t-1] + (1 - a) c[t], compu
 h[t] = a h[t-1] + u[t], computed as h[t-1] + f h[t-1] + u[t]. A *form* (:data:`FORMS`) computes f, and the candidate c
 or the drive u, from the inputs of the gates.
 
-A work unit is one group of tiles (vectors of channels) of one sequence. Its outer loop runs over the time steps, so
-that memory is read in order. The last tile ends at the last channel and may overlap the tile before it, with the same
-results. The backward pass computes the gates again from their inputs.
+A work unit is one group of tiles (vectors of channels) of one sequence. The kernel loops over the time steps and, in
+each step, over the tiles of the unit, so that memory is read in order. The last tile ends at the last channel and may
+overlap the tile before it, with the same results. The backward pass computes the gates again from their inputs.
 """
 
 from __future__ import annotations

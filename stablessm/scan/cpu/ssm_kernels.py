@@ -1,6 +1,6 @@
 """CPU kernels of the fused layer: time in chunks, channels in SIMD vectors; states are not stored in memory.
 
-With tables of the powers of the decay, L steps (a *chunk*) that start from the state h need no recurrence:
+With tables of the powers of the decay a, L steps (a *chunk*) that start from the state h need no recurrence:
 
     y[t] = Σ_{s ≤ t} k[t-s] x[s] + Σ_i out[t, i] h[i]                 k[j] = Re Σ C a^j B, plus D at j = 0
     h'   = a^L h + Σ_s into[s] x[s]                                   into[s] = B a^(L-1-s),  out[t] = C a^(t+1)

@@ -42,10 +42,10 @@ def gradients(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Compute the gradients with respect to decay, drive and initial, by operations that can be differentiated again.
 
-    ``scan`` computes a recurrence from its arguments and its drive. The adjoint of a scan is a scan in the other
+    ``scan(recurrence, drive)`` computes the states of a recurrence. The adjoint of a scan is a scan in the other
     direction. With the decay a, the drive x, the states h and their gradient g (``grad``):
 
-    λ[t] = g[t] + conj(a[t+1]) λ[t+1];  dx = λ; da[t] = λ[t] conj(h[t-1]);  dh[-1] = conj(a[0]) λ[0].
+    λ[t] = g[t] + conj(a[t+1]) λ[t+1]; dx = λ; da[t] = λ[t] conj(h[t-1]); dh[-1] = conj(a[0]) λ[0].
     """
     decay, initial, reset, reverse = recurrence
     wide = torch.promote_types(states.dtype, torch.float32)
@@ -59,7 +59,10 @@ def gradients(
 
 
 def before(states: Tensor, initial: Tensor | None, reverse: bool) -> Tensor:
-    """Return the state h[t-1] before every step: ``initial``, followed by all states except the last, in scan order."""
+    """Return the state before every step: ``initial``, followed by all states except the last.
+
+    With ``reverse``, the scan runs backward in time, so the state before step t is the state of step t + 1.
+    """
     first = torch.zeros_like(states[:, :1]) if initial is None else initial.to(states.dtype)[:, None]
     parts = (states[:, 1:], first) if reverse else (first, states[:, :-1])
     return torch.cat(parts, 1)[:, : states.shape[1]]

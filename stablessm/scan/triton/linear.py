@@ -47,7 +47,10 @@ def forward_into(states: Tensor, recurrence: Recurrence, drive: Tensor) -> None:
 
 
 def backward(recurrence: Recurrence, states: Tensor, grad: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Compute the gradients with respect to decay, drive and initial (None if there is no initial state)."""
+    """Compute the gradients with respect to decay, drive and initial.
+
+    The gradient of initial is None if there is no initial state.
+    """
     decay, initial, reset, reverse = recurrence
     batch, _, channels = states.shape
     d_drive = torch.empty(states.shape, dtype=states.dtype, device=states.device)

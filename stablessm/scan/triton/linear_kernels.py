@@ -47,9 +47,9 @@ NUMBERS = (
 
 @triton.jit
 def place(strip, steps, channels, BLOCK: tl.constexpr, LANE: tl.constexpr):
-    """Return the sequence and channels that a program computes, and each channel's number of steps.
+    """Return the sequence and the channels of strip number ``strip``, and the number of steps of each channel.
 
-    The number of steps is 0 past the last channel.
+    A strip is BLOCK neighboring channels of one sequence. The number of steps is 0 past the last channel.
     """
     blocks = tl.cdiv(channels, BLOCK)
     channel = (strip % blocks) * BLOCK + tl.arange(0, BLOCK)[None, :]

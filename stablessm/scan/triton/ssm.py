@@ -92,7 +92,10 @@ def _forward(
 def backward(
     layer: DiagonalSSM, checkpoints: Tensor, d_y: Tensor, d_final: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor | None]:
-    """Compute the gradients with respect to x, decay, B, C, D and initial (None if there is no initial state)."""
+    """Compute the gradients with respect to x, decay, B, C, D and initial.
+
+    The gradient of initial is None if there is no initial state.
+    """
     if not _chunked(layer):
         return ssm_blocked.backward(layer, checkpoints, d_y, d_final, "triton")
     x, decay, initial = layer.x, layer.decay, layer.initial

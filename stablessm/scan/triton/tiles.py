@@ -4,7 +4,7 @@ A *tile* has ROWS rows (steps) and BLOCK columns (channels). Numbers are pairs (
 numbers share the code; ``im`` of a real number is not used. A *lane* is one thread of a warp. It holds LANE neighboring
 channels; the caller ensures that one instruction can load them.
 
-SPREAD lanes share a column. Each computes a *segment*, which is ROWS / SPREAD successive steps of the tile.
+SPREAD lanes share a column. Each of them computes a *segment*, which is ROWS / SPREAD successive steps of the tile.
 
 A *cut* is a step with a reset: nothing is carried into it. Cuts are applied by ``tl.where`` instead of a product with
 zero, because 0 · NaN is NaN. CUTS is false if a call has no resets.
@@ -84,7 +84,7 @@ def step_of_row(ROWS: tl.constexpr, SPREAD: tl.constexpr):
     """Return which time step each row of a tile contains, (ROWS, 1).
 
     Row r belongs to segment r % SPREAD, so that the lanes of a column compute one segment each and exchange only the
-    states at its ends.
+    states at the ends of segments.
     """
     row = tl.arange(0, ROWS)[:, None]
     return row % SPREAD * (ROWS // SPREAD) + row // SPREAD
