@@ -177,7 +177,8 @@ def _claim(kind: Kind, best: Fit, judged: list[Judgment], comparison: str, evide
 
 
 def _unfollowed(judged: list[Judgment], undecided: Verdict, seen: Windows) -> Verdict:
-    """Return exponential, polynomial or undecided for a curve that no law fits, such as a curve of many modes.
+    """Return the verdict on a curve that no law fits, such as a curve of many modes: exponential, polynomial or
+    undecided.
 
     The curve is exponential in three cases:
 
@@ -188,7 +189,8 @@ def _unfollowed(judged: list[Judgment], undecided: Verdict, seen: Windows) -> Ve
       evidence.
 
     The curve is polynomial if it approaches a power of time. A stretched exponential can also fall at a nearly constant
-    rate. A curve to which the same stretch fits in all windows but the last is therefore undecided.
+    rate. If stretched exponentials with the same stretch fit the curve in all windows but the last, the verdict is
+    therefore ``undecided``.
     """
     modes = [each.fits["mode"] for each in judged]
     fall = _fall(judged[-1].window)

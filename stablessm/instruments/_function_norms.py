@@ -105,8 +105,9 @@ def counts_steps(owner: Any) -> bool:
 @final
 @dataclass(frozen=True)
 class OutputDistance:
-    """The distance between the outputs of a model and of its target for a batch of test inputs; the first input is
-    zero.
+    """The distance between the outputs of a model and of its target for test inputs.
+
+    The first test input is zero; the norm ``mse`` does not use this input.
 
     ``mse``: the mean square error. ``sobolev``: the supremum over t of ‖H_t - Ĥ_t‖ + ‖dH_t/dt - dĤ_t/dt‖ (StableSSM
     eq. 6) with ‖H_t‖ = sup_x |H_t(x)| / (‖x‖_∞ + 1) + |H_t(0)| (eq. 14), over the test inputs; derivatives are

@@ -149,11 +149,13 @@ def continuous_kernel(system: System, horizon: int) -> Iterator[Tensor]:
 
 
 def largest_gain(kernel: Tensor, norm: str, bound: float) -> tuple[Tensor, Tensor, bool]:
-    """Return the largest |ρ x|₂ at each time, the inputs that attain it, and whether this is the exact maximum.
+    """Return three results: the largest |ρ x|₂ at each time, the inputs that attain it, and whether it is the exact
+    maximum.
 
-    The maximum is taken over the inputs x with |x|₂ ≤ 1 (``ball``), over the unit vectors of the channels (``unit``),
-    or over the inputs with |x|_∞ ≤ 1 (``plus_one``). The inputs that are returned for ``ball`` have the size ``bound``.
-    The value is a lower bound for ``plus_one`` with several outputs and more than ``MAX_CORNERS`` inputs.
+    ``kernel`` (T, d_output, d_input) is ρ. The maximum is taken over the inputs x with |x|₂ ≤ 1 (``ball``), over the
+    unit vectors of the channels (``unit``), or over the inputs with |x|_∞ ≤ 1 (``plus_one``). The inputs that are
+    returned for ``ball`` have the size ``bound``. For ``plus_one`` with several outputs and more than ``MAX_CORNERS``
+    input channels, the first result is only a lower bound of the maximum.
     """
     kernel = kernel.double().cpu()
     if norm == "ball":

@@ -80,7 +80,7 @@ class Modes(ABC):
 
     @abstractmethod
     def values(self, eigenvalues: Tensor) -> Tensor:
-        """Return the values (K, …) of all modes at all K times, without phases.
+        """Return the values (K, …) of all modes at all K times, without the phases e^{ikθ} of oscillating modes.
 
         ``eigenvalues`` (…) are the real eigenvalues of the modes, or the moduli of complex eigenvalues.
         """
@@ -148,7 +148,9 @@ class RealModes(Modes):
     """The modes of a recurrence with real eigenvalues λ = f(w): m(t) = e^{λt}, or λ^k in discrete time."""
 
     def values(self, eigenvalues: Tensor) -> Tensor:
-        """Return the values (K, …) of the modes with the given eigenvalues λ: e^{λt}, or λ^k in discrete time."""
+        """Return the values of the modes with the given eigenvalues λ at all K times, (K, …): e^{λt}, or λ^k in
+        discrete time.
+        """
         times = self.times.reshape(-1, *(1,) * eigenvalues.dim())
         return eigenvalues**times if self.map.time == "discrete" else (eigenvalues * times).exp()
 

@@ -1,4 +1,4 @@
-"""Search for the largest distance over a ball of weights, by random draws or gradient ascent of many models."""
+"""Search for the weights in a ball that maximize the distance of a model from its target, for many models at once."""
 
 from __future__ import annotations
 

@@ -42,7 +42,9 @@ def require_repeatable(run: Callable[[], Tensor], calls: int) -> None:
 
 
 def alike(a: Tensor, b: Tensor, scale: Tensor, least: float = 0.0) -> bool:
-    """Return True if two tensors agree up to rounding errors or, if that is larger, the relative tolerance ``least``.
+    """Return True if two tensors agree up to a relative tolerance.
+
+    The tolerance is ``least`` or, if that is larger, the size of rounding errors.
 
     Errors are relative to the largest entry of ``scale``.
     """

@@ -89,7 +89,10 @@ def _converted(change: plans.Change) -> Case:
 
 
 def _packing(check: Check, name: str) -> StateCase:
-    """Test rows of packed sequences; a model that ignores the borders between sequences does not support packing."""
+    """Test rows into which several sequences are packed.
+
+    If the model ignores the borders between the sequences, the result is that the model does not support packing.
+    """
     (plan,) = plans.packing(check.shape)
     case = check.run(name, [plan])
     if case.status == FAIL and case.error is not None:

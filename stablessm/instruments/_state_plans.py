@@ -58,7 +58,10 @@ class Shape:
     steps: int
 
     def chunk(self, start: int, stop: int, **options: Any) -> Feed:
-        """Return a call on steps ``start`` to ``stop`` of all sequences, from the stored state unless start is 0."""
+        """Return a call that feeds steps ``start`` to ``stop`` of all sequences.
+
+        The call continues from the stored state, or from the initial state if ``start`` is 0.
+        """
         rows = tuple((Piece(row, start, stop),) for row in range(self.rows))
         return Feed(rows, **{"source": "state" if start else None, **options})
 
@@ -231,7 +234,7 @@ def _detour(shape: Shape, steps: int = 1, **options: Any) -> Feed:
 
 
 def rollback(shape: Shape) -> list[Plan]:
-    """Return a plan of a prompt, calls with other inputs, and a return to a copy of the state after the prompt."""
+    """Return a plan of a prompt, calls with other inputs, and steps that continue from a copy of the prompt's state."""
     half = shape.half
     detour = (_detour(shape, source="state", keep="copy"), _detour(shape, source="state"))
     back = shape.chunk(half, half + 1, source="copy", how="step")

@@ -195,7 +195,7 @@ class Search:
         return torch.cat([torch.cat(list(self._evaluated(some, horizon)), 1)[:, times] for some in groups])
 
     def _evaluated(self, points: Tensor, horizon: int) -> Iterator[Tensor]:
-        """Yield the memory function for each of n inputs, in pieces (n, ·) of the time axis."""
+        """Yield the size of the output's rate of change for each of n inputs, in pieces (n, ·) of the time axis."""
         inputs, at, whole = points.double().cpu(), 0, horizon >= self.searched
         if whole:
             self._gram += inputs.mT @ inputs
@@ -212,8 +212,8 @@ class Search:
         """Update the largest value of the memory function at each time, and the inputs that gave these values.
 
         ``value`` and ``inputs`` are the new values and their inputs, from time step ``at`` on, found in a run of
-        ``length`` steps. Raises an error if a value is not finite: no supremum exists, and the next inputs could not be
-        chosen.
+        ``length`` steps. Raises an error if a value is not finite, because the supremum then does not exist and the
+        search could not choose the next inputs.
         """
         bad = (~value.isfinite()).nonzero()
         if len(bad):
@@ -291,8 +291,11 @@ class Search:
         return self.system.d_input > 1 and elements <= 8 * CHUNK_ELEMENTS
 
     def _proposed(self) -> Tensor:
-        """Return the inputs that a linear model of the responses predicts to be best, for the times with the largest
-        expected gain.
+        """Return inputs that may increase the largest value at some times.
+
+        A linear model of the measured responses predicts the best input and the largest value at each time. The
+        returned inputs belong to the times at which the predicted value is largest compared with the largest value
+        found so far.
         """
         cross = torch.as_tensor(self._cross)[: self.searched]
         slopes = torch.linalg.pinv(self._gram, hermitian=True) @ cross

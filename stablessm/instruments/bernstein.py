@@ -57,7 +57,10 @@ class BernsteinCheck(Result):
 
     @property
     def ratio(self) -> Tensor:
-        """Return the ratio of memory to bound, (T,); 0 where memory is noise, infinite where the bound underflows."""
+        """Return the ratio of memory to bound, (T,).
+
+        The ratio is 0 where the memory is at most ``floor``, and infinite where the bound underflows.
+        """
         if self.memory is None:
             raise ArgumentError("memory", "a measurement, given by `against(times, memory)`", None)
         return torch.where(self.memory > self.floor, self.memory / self.bound, 0.0)

@@ -92,7 +92,9 @@ class PerturbationFamily(Result):
     def of(
         cls, models: Mapping[int, nn.Module], target: Any, radii: Sequence[float] | np.ndarray | Tensor, **options: Any
     ) -> Self:
-        """Measure the perturbation curves of models by width, with the options of ``perturbation_error``.
+        """Measure the perturbation curves of models; ``models`` maps each width to a model of this width.
+
+        ``options`` are options of ``perturbation_error``.
 
         On a GPU the errors for all random perturbations, radii and widths are computed together, in chunks of a
         gigabyte. Narrow models are padded with zeros if that does not change their outputs.

@@ -148,9 +148,9 @@ class GradientHistory(Result):
 class GradientTracker:
     """Records gradient-over-weight ratios during training; numbers stay on the device until they are read.
 
-    Call ``update()`` after each backward pass, or pass the optimizer: every ``optimizer.step()`` then calls it, with
-    the clipped and unscaled gradients that the optimizer receives. ``remove()``, or the end of a ``with`` block,
-    detaches the tracker.
+    Call ``update()`` after each backward pass, or pass the optimizer. Every ``optimizer.step()`` then calls
+    ``update()``, with the clipped and unscaled gradients that the optimizer receives. ``remove()``, or the end of a
+    ``with`` block, detaches the tracker.
 
     Args:
         model: Any module.

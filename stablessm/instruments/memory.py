@@ -187,7 +187,10 @@ def _confirm(search: _supremum.Search) -> None:
     size, same = float(value.max()), (best[None] == points[:, None]).all(-1)
 
     def change(again: Tensor, known: Tensor) -> float:
-        """Return the largest change of the known values, or 0 if rounding explains the change."""
+        """Return the largest difference between ``again`` and the earlier values, or 0 if rounding explains it.
+
+        Only values where the mask ``known`` is True are compared.
+        """
         largest = float(torch.where(known[:, : again.shape[1]], (again - value[: again.shape[1]]).abs(), 0).max())
         return largest if largest > 1e-6 * size + 1e4 * search.rounding else 0.0
 

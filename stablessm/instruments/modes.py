@@ -30,8 +30,8 @@ DRAWS = 32
 def recurrent_modules(model: nn.Module) -> Iterator[tuple[str, Any]]:
     """Yield (name, module) for every module of a model that lists ``recurrent_parameters``.
 
-    A compiled module is skipped, because it forwards the attributes of the module inside it, which would be reported
-    twice.
+    A compiled module is skipped, because it has all attributes of the module that was compiled: this module would be
+    yielded twice.
     """
     for name, module in model.named_modules():
         if getattr(module, "recurrent_parameters", ()) and "_orig_mod" not in module._modules:
@@ -78,7 +78,9 @@ class Mode(Result):
 @final
 @dataclass(frozen=True, repr=False)
 class Initialization(Result):
-    """The result of :meth:`ModeReport.intact`, which is true if all eigenvalues are as the layers initialized them."""
+    """The result of :meth:`ModeReport.intact`; ``bool`` of it is True if all eigenvalues are as the layers initialized
+    them.
+    """
 
     findings: tuple[str, ...]
     """Differences from the initialization, one sentence per module."""

@@ -240,7 +240,10 @@ class Sweep:
     def _found(
         self, models: Sequence[nn.Module], stacks: list[Stack], starts: list[Weights], ball: WeightBall, radii: Tensor
     ) -> list[np.ndarray]:
-        """Search for the largest distances at all positive radii; return an array (R,) for each model."""
+        """Search for the largest distances of perturbed models from the target; return an array (R,) for each model.
+
+        ``radii`` are the R positive radii.
+        """
         together = joined(models, stacks)
         if together is not None:
             shapes = {name: w.shape[1:] for name, w in together.weights.items()}

@@ -46,7 +46,10 @@ class Readback(Result):
         return float(self.new.sum())
 
     def reach(self, level: float = 0.5) -> float:
-        """Return the longest lag, as a time, up to which at least ``level`` of the variance is explained, or nan."""
+        """Return the longest lag, as a time, up to which at least the fraction ``level`` of the variance is explained.
+
+        The result is nan if this fraction is explained at no lag.
+        """
         if not 0 < level <= 1:
             raise ArgumentError("level", "above 0 and at most 1", level)
         enough = np.minimum.accumulate(self.explained) >= level

@@ -36,9 +36,9 @@ def check_state(
 
     The model runs on random sequences in one pass. Then it runs on the same sequences in other ways: step by step, in
     chunks, with padding, each sequence alone, several sequences packed into a row, from copied, saved and moved states,
-    and so on. Each way is a case, in which the model must return the outputs of the one pass. ``StateReport.cases``
-    states for each case whether it does; if not, how large the error is, at which step it starts and which layer
-    differs first.
+    and so on. Each way is a case, in which the model must return the outputs of the one pass. For each case,
+    ``StateReport.cases`` states whether the outputs agree and, if they do not, how large the error is, at which step it
+    starts and which layer differs first.
 
     The model is a layer or model of this library, ``nn.RNN``, ``nn.GRU``, ``nn.LSTM`` or one of their cells, a causal
     Hugging Face model, a reservoirpy node, or a :class:`stablessm.instruments.Stateful` of your own. It may also be a

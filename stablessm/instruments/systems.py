@@ -43,7 +43,9 @@ SHORTEST, LONGEST = 16, 8192
 
 @dataclass(frozen=True)
 class System:
-    """A sequence model in the common form that the instruments use: a function to run it, shapes and properties."""
+    """A sequence model with the interface that all instruments use: a function that runs the model, its shapes and
+    properties.
+    """
 
     model: Any
     call: Call
@@ -180,10 +182,11 @@ def _takes_state(model: Any) -> bool:
 
 
 def completed(system: System) -> System:
-    """Run a system on short sequences, and return the system with the attributes that the outputs and states show.
+    """Run a system on short sequences; return the system with four attributes that are found from its outputs and
+    states.
 
-    These attributes are the output size, whether the model returns one output per sequence, whether the model carries
-    its state, and the size of the state. Raises an error if the outputs are random or if the sequences of a batch mix.
+    The attributes are the output size, whether the model returns one output per sequence, whether the model carries its
+    state, and the size of the state. Raises an error if the outputs are random or if the sequences of a batch mix.
     """
     with evaluating(system.model), torch.no_grad():
         short, long = (tuple(_try(system, torch.zeros(2, steps, system.d_input)).shape) for steps in (5, 7))

@@ -81,7 +81,8 @@ class SparseDecoder:
     def coefficients(self, state: Array) -> Tensor:
         """Return the coefficients α (…, P) for states (…, N) or (…, M, R).
 
-        ``basis @ α`` also gives the input after step k (LRU-UA eq. 29).
+        ``basis @ α`` gives the inputs of all L steps: the inputs up to step k, and a prediction of the later inputs
+        (LRU-UA eq. 29).
         """
         x = _checks.states("state", state, self._shape).to(self._basis.device)
         channels = [x] if len(self._shape) == 1 else list(x.unbind(-2))

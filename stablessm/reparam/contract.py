@@ -1,4 +1,7 @@
-"""Check of the properties that every map must have; call :func:`check` on your own map before you train with it."""
+"""Check of the properties that every map must have.
+
+Call :func:`check` on your own map before you train a model with this map.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Fit of a filter by a stable sum of few exponentials, by balanced truncation, which is fast for thousands of filters.
 
-:func:`exponential_sum` minimizes the number of modes for a supremum error and is slower. Here the error is the ℓ1 norm,
-which bounds the error of outputs, and the sum may have any values after the last tap of the filter.
+The error is the ℓ1 norm, which bounds the error of outputs. After the last tap of the filter, the sum may have any
+values. (:func:`exponential_sum` is slower: it minimizes the number of modes for a supremum error.)
 """
 
 from __future__ import annotations

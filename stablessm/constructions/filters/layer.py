@@ -143,8 +143,9 @@ class RecurrentConvolution(nn.Module):
     """A layer that applies long filters in constant memory, by recurrences.
 
     The output is y[b, t, c] = Σ_k filters[c, k] x[b, t-k, c] or, for dense filters (d_out, d_in, length), the sum of
-    such terms over the input channels. :func:`from_convolution` builds this layer. Channels of similar order share one
-    ``S4D``; channels without a short sum of exponentials keep a buffer of their length.
+    such terms over the input channels. :func:`from_convolution` builds this layer. Filters of similar order are
+    computed by one ``S4D``. A filter that no short sum of exponentials approximates is computed with a buffer of past
+    inputs as long as the filter.
 
     >>> from stablessm.constructions.filters.from_convolution import from_convolution
     >>> layer = from_convolution(0.9 ** torch.arange(200.0)[None], tol=1e-6)

@@ -125,7 +125,9 @@ class Sprecher:
 
 
 class Steps(NamedTuple):
-    """A function of one variable that is constant near each knot and linear in the middle half between two knots."""
+    """A function of one variable that is constant near each knot and linear in the middle half of each interval between
+    two neighboring knots.
+    """
 
     knots: np.ndarray
     values: np.ndarray

@@ -124,7 +124,7 @@ def _proven(
 ) -> tuple[Ridge, float, float]:
     """Fit f by larger and larger networks until an error of at most ``tol`` is proven.
 
-    Returns this network, its measured error, and the proven upper bound of its error.
+    Returns the last network, its measured error, and the proven upper bound of its error.
     """
     one = len(f.low) == 1
     if np.prod(lipschitz * (f.high - f.low) / tol) > BUDGET:

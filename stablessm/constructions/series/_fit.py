@@ -1,4 +1,6 @@
-"""Fit of Volterra kernels by products of exponential sums, all with the same exponentials. Does not import torch."""
+"""Fit of Volterra kernels by products of exponential sums, all with the same exponentials. This module does not import
+torch.
+"""
 
 from __future__ import annotations
 
@@ -95,7 +97,7 @@ class Modes:
 
 
 def fit(kernels: Sequence[SampledKernel], tol: float) -> Factors:
-    """Fit all kernels by sums of products of exponential sums, which all have the same exponentials.
+    """Fit all kernels by sums of products of exponential sums; all these exponential sums have the same exponentials.
 
     The relative error of each kernel in the Frobenius norm is about ``tol``.
     """

@@ -185,7 +185,7 @@ class Analysis:
     def _decompose(self) -> tuple[_hankel.Hankel, float] | None:
         """Return the decomposed Hankel matrix of the samples, from which initial rates are computed, and its time step.
 
-        Returns None if the mixture alone gives good initial rates.
+        Returns None if a :class:`Mixture` fits the samples so well that it gives good initial rates.
         """
         samples = self.samples
         if self.near(self.close) and not (self.dense and samples.uniform):
@@ -207,7 +207,8 @@ class Analysis:
     def _decompose_graded(self) -> GradedHankel | None:
         """Return the decomposed Hankel matrix of a function of continuous time, from which initial rates are computed.
 
-        Returns None for other kernels, and if the mixture alone gives good initial rates.
+        Returns None for other kernels, and if a :class:`Mixture` fits the samples so well that it gives good initial
+        rates.
         """
         panels = self.samples.panels
         if panels is None or self.samples.step is not None or self.near(self.close):

@@ -108,9 +108,10 @@ def _transposed_product(values: np.ndarray, block: np.ndarray, columns: int) -> 
 
 
 def _prepared(values: np.ndarray, padded: bool) -> tuple[np.ndarray, int]:
-    """Return samples with as few columns as possible, padded with zeros if requested, and the number of Hankel rows.
+    """Return samples with as few columns as possible, and the number of rows of their Hankel matrix.
 
-    The singular values of the Hankel matrix do not change.
+    The columns are combined so that the singular values of the Hankel matrix do not change. If ``padded``, the samples
+    are extended by zeros.
     """
     if values.shape[1] > 1:
         u, s, _ = np.linalg.svd(values, full_matrices=False)

@@ -159,7 +159,11 @@ def _joined(parts: list[Panels]) -> Panels:
 
 
 def _barycentric(nodes: np.ndarray, at: np.ndarray) -> np.ndarray:
-    """Return the interpolation matrices (p, m, n) from values at nodes (p, n) to values at points (p, m)."""
+    """Return, for each of p panels, the matrix (m, n) of the interpolation from values at n nodes to values at m
+    points.
+
+    ``nodes`` (p, n) and ``at`` (p, m) are the nodes and the points; the result has the shape (p, m, n).
+    """
     apart = nodes[:, :, None] - nodes[:, None, :]
     n = nodes.shape[1]
     apart[:, np.arange(n), np.arange(n)] = 1.0

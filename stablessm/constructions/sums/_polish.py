@@ -85,9 +85,9 @@ def descend(
 ) -> tuple[np.ndarray, float]:
     """Minimize the sum of squared errors over the rates by Levenberg–Marquardt with variable projection.
 
-    The best weights are eliminated (Golub and Pereyra; Kaufman's Jacobian). Returns the rates and the norm of the
-    residual. The iteration ends when a round with a damping below ``undamped`` reduces the norm by less than the
-    fraction ``leveled``.
+    For given rates, linear least squares determines the best weights, so that the rates are the only unknowns (Golub
+    and Pereyra; Kaufman's Jacobian). Returns the rates and the norm of the residual. The iteration ends when a round
+    with a damping below ``undamped`` reduces the norm by less than the fraction ``leveled``.
     """
     domain, times, graded = problem.domain, problem.times, problem.graded[:, None]
     target = problem.values * graded

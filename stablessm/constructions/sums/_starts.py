@@ -111,14 +111,15 @@ def mixture(problem: Problem, gap: float, *, uniform: bool) -> Mixture | None:
 
 
 def ring(domain: Domain, values: np.ndarray, order: int, echo: float = ECHO) -> Fit | None:
-    """Return a fit that equals the first ``order`` samples and then repeats these samples as weak echoes.
+    """Return a sum that equals the first ``order`` samples exactly, and then repeats these samples, reduced by
+    ``echo``.
 
     The eigenvalues are on a ring: λ_j = r e^{2πij/order}, r^order = echo. The weights are a discrete Fourier transform
     of the samples, and grow as 1 / echo. Returns None if waves or discrete time are not allowed.
 
     Such a sum is used for kernels that end, such as a delay by L steps. The Hankel matrix of a delay has L + 1 equal
-    singular values, so that no sum of lower order is close; and its exact recurrence of order L + 1 has no distinct
-    eigenvalues, so that it is not a sum of exponentials.
+    singular values, so that no sum of lower order is close to the kernel. The exact recurrence of a delay has the order
+    L + 1 and the eigenvalue 0 alone, so that it is not a sum of exponentials.
     """
     if domain.real or not domain.discrete:
         return None

@@ -63,7 +63,9 @@ def compare(samples: Samples, domain: Domain, fit: Fit, unit: float = 1.0) -> tu
 
 
 def _rounding(es: ExponentialSum, end: float) -> float:
-    """Return an upper bound of the rounding error (also of phases) of a sum at any time up to ``end``."""
+    """Return an upper bound of the rounding error of a sum, including the rounding of phases, at any time up to
+    ``end``.
+    """
     weights, phase = es.weights.reshape(len(es.rates), -1), np.abs(es.rates.imag) * np.minimum(end, -1 / es.rates.real)
     along, across = np.abs(weights.real).max(axis=1), np.abs(weights.imag).max(axis=1)
     if es.is_complex:
@@ -75,8 +77,9 @@ def _rounding(es: ExponentialSum, end: float) -> float:
 def _supremum(samples: Samples, fitted: Callable[[np.ndarray], np.ndarray], entries: tuple[int, ...]) -> Error:
     """Measure the error of ``fitted``, a function from times (n,) to values (n, q), against the samples.
 
-    A function is compared on its panels, which are halved until interpolation resolves the error; then it is evaluated
-    again around the largest errors. ``entries`` are d_out and d_in, for ``l1``.
+    A function is compared with ``fitted`` on its panels, which are halved until interpolation resolves the error. Then
+    the function is evaluated again around the largest errors. ``entries`` are d_out and d_in of a matrix kernel, which
+    the ℓ1 norm requires.
     """
     size = np.abs(samples.values - fitted(samples.times)).max(axis=1)
     weighted = size * samples.weight

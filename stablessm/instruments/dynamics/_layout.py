@@ -153,7 +153,7 @@ def _placed(value: Tensor, place: Place) -> Tensor:
 
 
 def _opened(value: Any) -> bool:
-    """Return True if the attributes of an object are parts of a state, as in dataclasses and ``transformers``
+    """Return True if the attributes of an object count as parts of a state, as for dataclasses and ``transformers``
     caches.
     """
     if isinstance(value, type | torch.nn.Module) or not hasattr(value, "__dict__"):

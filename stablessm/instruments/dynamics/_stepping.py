@@ -25,7 +25,10 @@ _EXPECTED = "a model with a state: (x, state) -> (y, state)"
 @final
 @dataclass(frozen=True)
 class Stepper:
-    """A model in a common form that advances several states, as rows of real numbers, by one step."""
+    """A model with a common interface: :meth:`advance` advances several states by one step.
+
+    Each state is a row of real numbers.
+    """
 
     step: Step
     layout: Layout
@@ -162,7 +165,11 @@ def _tried(step: Step, x: Any, state: Any) -> Any:
 
 
 def _function(model: Any, x: Tensor | None, state: Any) -> Stepper:
-    """Return the stepper of a function, with the first form of input and state that the function accepts."""
+    """Return the stepper of a function.
+
+    Several shapes of the input and types of the state are tried; the first combination that the function accepts is
+    used.
+    """
     if x is None and state is None:
         raise ArgumentError("state", "the first state, since the model has neither inputs nor a state of its own", None)
     reasons: list[Exception] = []
@@ -181,7 +188,7 @@ def _function(model: Any, x: Tensor | None, state: Any) -> Stepper:
 
 
 def _forms(model: Any, x: Tensor | None, state: Any) -> Iterator[tuple[tuple[int, ...], Any, bool]]:
-    """Yield the combinations of input shape, form of the first state and precision that may suit a function."""
+    """Yield combinations of input shape, first state and precision that a function may accept."""
     shapes: list[tuple[int, ...]] = [()]
     if x is not None:
         own = tuple(x.shape[2:])
@@ -195,7 +202,7 @@ def _forms(model: Any, x: Tensor | None, state: Any) -> Iterator[tuple[tuple[int
 
 
 def _first_states(state: Any) -> list[Any]:
-    """Return the forms in which a first state may suit a function: with tensors, as one array, or unchanged."""
+    """Return a first state in all types that a function may accept: made of tensors, as one array, or unchanged."""
     numbers = isinstance(state, tuple | list) and all(isinstance(part, int | float) for part in state)
     if isinstance(state, float | int):
         return [torch.tensor(float(state)), float(state)]

@@ -139,8 +139,9 @@ class Trajectories:
     def missing(self) -> float:
         """Return the largest error, per step, that the finite length of the trajectories can cause in the exponents.
 
-        There are two such errors, of which the larger is returned: growth may approach its limit slowly, or changes may
-        grow in proportion to time, as between periodic trajectories of different frequencies.
+        The error has two possible causes, and the larger of the two errors is returned. First, the growth rates may
+        approach their limit slowly. Second, changes may grow in proportion to time, as the distance of two periodic
+        trajectories of different frequencies does.
         """
         slow = SLOWEST / (self.settled + self.skip + self.length)
         return max(slow, math.log1p(self.length / max(self.skip, 1)) / self.length)
@@ -148,8 +149,8 @@ class Trajectories:
     def grown(self) -> tuple[Cocycle, Growth, Tensor | None]:
         """Run the trajectories and return three results.
 
-        These are the growth of k directions, the transient growth of small changes, and the Jacobian matrix if it is
-        the same at all steps (otherwise None).
+        The results are the growth of k directions, the transient growth of small changes, and the Jacobian matrix if it
+        is the same at all steps (otherwise None).
         """
         size = self.stepper.size
         matrix = self._matrix() if size <= MOST_EXPONENTS else None
@@ -230,8 +231,9 @@ class Trajectories:
         return cocycle, growth, first[0] if constant and first is not None else None
 
     def merged(self) -> float | None:
-        """Return the final distance between trajectories from different states under the same inputs, relative to their
-        initial distance; None without inputs.
+        """Return the final distance between trajectories that start in different states and have the same inputs.
+
+        The distance is relative to the initial distance. Without inputs, the result is None.
         """
         run = self.stepper
         if run.alone or run.inputs is None:

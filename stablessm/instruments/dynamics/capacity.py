@@ -273,7 +273,9 @@ class _Search:
         return found
 
     def _keep(self, terms: list[Term], limit: float) -> None:
-        """Make each function orthogonal to the functions in ``kept``, and keep it if it adds more than ``limit``."""
+        """Make each of the functions ``terms`` orthogonal to the functions in ``kept``, and add it to ``kept`` if the
+        capacity of the result is above ``limit``.
+        """
         for start in range(0, len(terms), BLOCK):
             if self.full:
                 return

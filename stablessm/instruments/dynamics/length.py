@@ -307,7 +307,8 @@ def _runner(model: Any, x: Tensor) -> tuple[Run, bool]:
 
 
 def _carries_exactly(run: Run, carries: bool, x: Tensor) -> bool:
-    """Return True if the second half of x has the same outputs with a carried state as without an interruption.
+    """Return True if the outputs for the second half of x are the same in one pass as with the state carried from the
+    first half.
 
     Raise an error if the outputs for the first half change with the second half, or if the outputs have no time axis.
     """

@@ -139,8 +139,8 @@ def effective_state_size(
 class _Spectrum:
     """The singular values of the past-to-future operator at one step.
 
-    ``noise`` is their relative rounding error. ``parts`` has one entry for each part (tensor) of the state: the rank of
-    the operator if this part alone carries the effect of the past.
+    ``noise`` is the relative rounding error of the singular values. ``parts`` has one entry for each part (tensor) of
+    the state: the rank of the operator if this part alone carries the effect of the past.
     """
 
     values: Tensor
@@ -227,7 +227,7 @@ def _corner(dy: Tensor, into: Tensor) -> tuple[int, int]:
 
 
 def _over_complex(found: Flow, change: Tensor, future: Any) -> Tensor:
-    """Return the changes of later outputs that follow from ``change``, changes of the state.
+    """Return the changes of later outputs that the changes ``change`` of the state cause.
 
     ``future`` is a function that computes the changes of the outputs for a real change of the state. If the state has
     complex numbers, the result is complex and combines the results for real and for imaginary changes.
