@@ -72,9 +72,8 @@ def selective_backward_kernel(
     batch, steps, channels, states, cells, limit,
     RESET: tl.constexpr, CELL: tl.constexpr, BLOCK: tl.constexpr, STATES: tl.constexpr,
 ):  # fmt: skip
-    """Compute the gradients of x, delta, A, B, C and the initial state.
-
-    The gradients of A, B and C are partial sums, which the caller adds up.
+    """Compute the gradients of x, delta, A, B, C and the initial state. For A, B and C, the kernel computes partial
+    sums, which the caller adds up.
     """
     sequence, block = (tl.program_id(0) % batch).to(tl.int64), (tl.program_id(0) // batch).to(tl.int64)
     channel = block * BLOCK + tl.arange(0, BLOCK)
