@@ -34,8 +34,8 @@ class SequenceLayer(nn.Module, ABC):
     A layer also accepts a ``PackedSequence`` and a single sequence (T, d_input), as ``torch.nn.GRU`` does.
 
     Parameters are real tensors; complex numbers are stored as pairs. A subclass implements ``_states``, ``_advance``,
-    ``_readout``, ``eigenvalues``, ``kernel`` and ``reset_parameters``, and is added to the table of layers that the
-    tests of this interface check.
+    ``_readout``, ``eigenvalues``, ``kernel`` and ``reset_parameters``. Add a new subclass to the table of layers in the
+    tests, which check that every layer satisfies this interface.
     """
 
     recurrent_parameters: ClassVar[tuple[str, ...]]

@@ -53,15 +53,17 @@ class DiagonalLayer(MappedLayer):
         """
 
     def _weights_of_factors(self) -> Weights | None:
-        """Return the parameters from which a GPU kernel computes the factors a and g; None if there is no such
-        kernel.
+        """Return the parameters from which a GPU kernel computes the factors a and g of h[t] = a h[t-1] + g u[t].
+
+        The result is None if there is no such kernel.
         """
         return None
 
     @abstractmethod
     def _drive(self, x: Tensor, gain: Tensor) -> Tensor:
-        """Return the term g u (…, *state_shape) of the recurrence, for an input x (…, d_input) and the factor g
-        (``gain``).
+        """Return the term g u[t] of the recurrence h[t] = a h[t-1] + g u[t], as a tensor (…, *state_shape).
+
+        The input x is (…, d_input), and ``gain`` is the factor g.
         """
 
     def _decays(self, x: Tensor, dt: Tensor | None) -> Tensor:

@@ -16,7 +16,7 @@ class Replayed(Generic[Result]):
     """A function captured as a CUDA graph, whose kernels run one after the other without waiting for the host.
 
     Args:
-        function: Function of tensors with fixed shapes, whose values the host does not read.
+        function: Function of tensors with fixed shapes. It must not read values of tensors on the host.
         arguments: Arguments of a first call.
         state: Tensors that ``function`` changes in place. Capturing the graph calls ``function``, and then restores
             these tensors.

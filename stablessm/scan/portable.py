@@ -155,7 +155,9 @@ def _ones(parts: Parts) -> Parts:
 
 
 def _times(a: Parts, h: Parts) -> Parts:
-    """Compute the product a · h, where both tensors are given as real and imaginary parts, in the dtype of ``h``."""
+    """Compute the product a · h in the dtype of ``h``. The factors and the result are tuples of real and imaginary
+    parts.
+    """
     real, *imag = (part.to(h[0].dtype) for part in a)
     if not imag:
         return (real * h[0],)

@@ -142,8 +142,8 @@ class SSM(torch.autograd.Function):
     def jvp(ctx: Any, *tangents: Tensor | None) -> tuple[Tensor, Tensor, None]:
         """Compute the forward-mode derivatives of the output and of the final state.
 
-        The derivative of the output is dy[t] = Re Σ (dC h[t] + C dh[t]) + dD x + D dx, where dh[t] = a dh[t-1] + (da
-        h[t-1] + dB x[t] + B dx[t]) is the derivative of the state.
+        The derivative of the output is dy[t] = Re Σ (dC h[t] + C dh[t]) + dD x + D dx. Here dh[t] = a dh[t-1] + (da
+        h[t-1] + dB x[t] + B dx[t]) is the derivative of the state, and a is the decay.
         """
         x, decay, B, C, D, initial, reset, lengths, _ = ctx.saved_tensors
         d_x, d_decay, d_B, d_C = (

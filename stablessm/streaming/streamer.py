@@ -261,7 +261,10 @@ def _copied(program: Program, batch: int, backend: str, arrays: list[np.ndarray]
 
 
 def _available(backend: str) -> str:
-    """Return the backend to use, "compiled" or "numpy", given the caller's argument ``backend``."""
+    """Return the backend that a streamer uses: "compiled" or "numpy".
+
+    ``backend`` is the backend that the caller requested, which may also be "auto".
+    """
     missing = why_not("cpu")
     if backend == "compiled" and missing is not None:
         raise BackendUnavailableError(f"backend: 'compiled' was requested, but {missing}")

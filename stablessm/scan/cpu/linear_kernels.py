@@ -154,7 +154,8 @@ def _backward(tile: _Tile) -> None:
     """Emit code for the backward loop λ = g + carry; dx = λ; da += λ conj(h[t-1]); carry = conj(a) λ.
 
     a is the decay, x the drive, and h[t] a state. g is the gradient of the loss with respect to the output h[t] alone.
-    λ is the total gradient: h[t] also affects the loss through all later states.
+    ``carry`` is the gradient that comes from later steps, because h[t] also affects all later states. λ is the sum of
+    both.
     """
     emit, builder, rows = tile.emit, tile.emit.builder, len(tile.widths)
     constant = None if emit.spec.per_step else tile.load("decay")

@@ -232,9 +232,8 @@ def _backward(block: _Block, rows: _Buffers) -> None:
 
 
 def _inside_back(block: _Block, rows: _Buffers) -> None:
-    """Emit code for a part of the gradients of x and of the kernel k.
-
-    This part is due to pairs of an input and an output in the same chunk.
+    """Emit code for those terms of the gradients of x and of the kernel k in which input and output are in the same
+    chunk.
     """
     code, builder, length = block.code, block.code.builder, block.code.spec.length
 

@@ -90,7 +90,7 @@ def _opaque(raw, zero):
 def _arrived(word, at, number, COMPILED: tl.constexpr):
     """Wait until the lower half of every 64-bit word is ``number``, and return the words.
 
-    ``word`` contains the words as they were read first, and ``at`` their addresses. A word whose lower half is not
+    ``word`` contains the words that the caller read from the addresses ``at``. A word whose lower half is not
     ``number`` is loaded again.
     """
     if COMPILED:

@@ -98,7 +98,7 @@ class Launch:
         self._kernel[(self._programs,)](*self._places(tensors), *self._numbers, **self._options())
 
     def compile(self, tensors: tuple[Tensor, ...]) -> Any:
-        """Compile the kernel for the dtypes and alignment of these tensors, and return the result."""
+        """Compile the kernel for the dtypes and alignment of these tensors, and return the compiled kernel."""
         return self._kernel.warmup(*self._places(tensors), *self._numbers, grid=(self._programs,), **self._options())
 
     def _record(self, tensors: tuple[Tensor, ...]) -> None:

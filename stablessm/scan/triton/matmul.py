@@ -154,7 +154,10 @@ def sum_of_products(a: Tensor, b: Tensor) -> Tensor:
 
 
 def _precision(tensor: Tensor) -> str | None:
-    """Return the ``input_precision`` for Triton's ``tl.dot``; None, which means cuBLAS, if PyTorch allows TF32."""
+    """Return the ``input_precision`` for Triton's ``tl.dot``, or None if PyTorch allows TF32.
+
+    If the result is None, the caller uses cuBLAS.
+    """
     if torch.backends.cuda.matmul.fp32_precision == "tf32":
         return None
     return "ieee" if tensor.device.type == "cpu" else "bf16x6"  # Triton's interpreter (CPU) supports no bf16x6.
