@@ -36,13 +36,12 @@ def fading_function(
     F(t) = sup |H_t(x) - H_t(x')| / B over inputs that are equal from time 0 on and differ by at most B before.
 
     Fading memory (IAT appendix A.3, eq. 24) means F(t) → 0. Decaying memory is a different property that concerns
-    constant inputs. Neither of the two properties implies the other (remark A.5). The memory of a functional that
-    returns the peak of its input so far decays but does not fade. The memory of a kernel of thinner and thinner spikes
-    fades but does not decay.
+    constant inputs. Neither property implies the other (remark A.5). The memory of the functional "largest input so
+    far" decays but does not fade; the memory of a kernel of ever thinner spikes fades but does not decay.
 
-    The supremum is found by a search and is a lower bound. The pasts are ±B in every channel (constant, or only just
-    before time 0), random signs and noise; each past is compared with a past of zeros. After time 0 the input is zero,
-    or the same noise for both.
+    The supremum is found by a search and is a lower bound. The inputs before time 0 (the pasts) are ±B in every channel
+    (constant, or only just before time 0), random signs and noise; each past is compared with a past of zeros. After
+    time 0 both inputs are zero, or the same noise.
 
     Args:
         model, d_input, dt, unit, progress: as for :func:`stablessm.memory_function`.

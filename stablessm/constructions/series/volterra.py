@@ -61,9 +61,8 @@ class _Construction:
                 an array of samples of shape (horizon + 1,) * order. The entry for order 0 is a number, the constant
                 h_0.
             horizon: number of steps (default: from the arrays).
-            tol: largest allowed ``error``. The ``error`` is the largest of ‖h_n - ĥ_n‖ / ‖h_n‖ over all orders n, in
-                the Frobenius norm over steps 0..horizon, and of the relative root mean square error of outputs for
-                white noise.
+            tol: largest allowed ``error``: the largest ‖h_n - ĥ_n‖ / ‖h_n‖ of all orders n (Frobenius norm over steps
+                0..horizon), or the relative root mean square error of outputs for white noise, if that is larger.
             dt: time between samples, in any unit.
             map: reparameterization of the eigenvalues.
 
