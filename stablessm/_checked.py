@@ -143,7 +143,9 @@ def _rule(function: Any, name: str) -> Rule:
 
 
 def _blame(function: Any, args: tuple[Any, ...], options: dict[str, Any], error: Exception) -> None:
-    """Raise an ArgumentError for the first argument that does not fit its annotation; return if all arguments fit."""
+    """Raise an ArgumentError for the first argument that does not fit its annotation, with ``error`` as its cause.
+    Return if all arguments fit.
+    """
     signature = inspect.signature(function)
     try:
         given = signature.bind(*args, **options).arguments

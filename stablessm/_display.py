@@ -51,7 +51,7 @@ class Result:
 
 
 def _digits(value: object) -> str:
-    """Return the value of a field as text, with numbers to six digits."""
+    """Return the value of a field as text. Numbers get six significant digits."""
     if isinstance(value, tuple) and value and all(isinstance(part, float) for part in value):
         return f"({', '.join(map(_digits, value))})"
     return f"{value:.6g}" if isinstance(value, float) else printable(quoted(value))

@@ -17,7 +17,8 @@ MOST = 8
 
 
 def shown(value: object) -> str:
-    """Return a short text for a value in an error message: shape, type and range of an array, the start of a long list.
+    """Return a short text for a value in an error message. For an array, the text has its dtype, shape and range; for a
+    long list, it has the first entries.
 
     >>> shown(list(range(100)))
     '[0, 1, 2, 3, 4, 5, 6, 7, …] (100 entries)'

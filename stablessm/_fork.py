@@ -88,7 +88,7 @@ def openmp_is_sound() -> bool:
 
 
 def _survives_fork(runtime: ctypes.CDLL | None) -> bool:
-    """Return True for OpenMP runtimes that restart by themselves in a forked child (LLVM's and Intel's)."""
+    """Return True for None, and for OpenMP runtimes that restart by themselves in a forked child (LLVM's, Intel's)."""
     return runtime is None or hasattr(runtime, "__kmpc_fork_call")
 
 

@@ -1,4 +1,6 @@
-"""File locks, with which one process at a time computes in a run folder, and one worker at a time computes a job."""
+"""File locks. They let only one process at a time compute in a run folder, and only one worker at a time compute
+a job.
+"""
 
 from __future__ import annotations
 

@@ -65,10 +65,11 @@ def why_missing(package: str) -> str | None:
 
 
 def require(package: str, purpose: str) -> Any:
-    """Import a package and return it; if it is missing, raise an error that says what needs it and how to install it.
+    """Import a package and return the module. If the package is missing, raise an error that says what needs the
+    package and how to install the package.
 
     Args:
-        package: Name under which it is imported.
+        package: Name under which the package is imported.
         purpose: What needs the package, such as ``--on ray``.
 
     >>> require("not_a_package", "format='onnx'")

@@ -16,7 +16,7 @@ quiet = False
 def working(name: str, show: bool = True) -> Iterator[Callable[[], object]]:
     """Yield a function to call after every step of long work; in a terminal, a progress bar counts the calls.
 
-    If the output is not a terminal, a line is printed from time to time.
+    If the output is not a terminal, a line is printed from time to time. With ``show=False``, nothing is shown.
     """
     from tqdm import tqdm
 

@@ -97,7 +97,8 @@ def truth(a: Tensor, x: Tensor, g: Tensor) -> list[np.ndarray]:
     """Compute the correct results in float64 with the reference scan, for the channels that are compared: the states,
     the gradient of a and the gradient of x. ``g`` is the gradient of the states.
 
-    The adjoint of a scan is a scan in the other direction. Autograd would take minutes for a long sequence.
+    The gradients are computed by a scan in the other direction, because autograd would take minutes for a long
+    sequence.
     """
     a, x, g = (torch.from_numpy(array) for array in some_channels((a, x, g)))
     states, nothing = linear_scan(a, x, backend="reference"), torch.zeros_like(x[:, :1])

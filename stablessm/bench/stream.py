@@ -79,8 +79,8 @@ def one_thread() -> Iterator[None]:
 
 
 def one_case(layer: str, width: int, steps: int, *, compiled: bool) -> list[Row]:
-    """Measure all contenders for one layer, and return a row for each contender. With ``compiled``, the step of the
-    layer compiled by ``torch.compile`` is a contender.
+    """Measure all contenders for one layer, and return a row for each contender. With ``compiled``, one of the
+    contenders is ``layer.step`` compiled by ``torch.compile``.
     """
     torch.manual_seed(0)
     torch.compiler.reset()  # torch.compile stops compiling a function after many layers
@@ -185,7 +185,9 @@ def _onnx(layer: SequenceLayer, x: Tensor) -> tuple[Step, list[np.ndarray]]:
 
 
 def latencies(steps: Mapping[str, tuple[Step, list[Any]]], count: int) -> dict[str, list[np.ndarray]]:
-    """Measure the duration of ``count`` steps of each contender, in turns; return nanoseconds."""
+    """Measure the duration of ``count`` steps of each contender. The contenders take turns. Return for each contender
+    the durations of each turn in nanoseconds.
+    """
     taken: dict[str, list[np.ndarray]] = {name: [] for name in steps}
     for _ in range(TURNS):
         for name, (step, inputs) in steps.items():

@@ -140,11 +140,13 @@ class Figure:
         return cls(content["name"], content["caption"], panels)
 
     def save(self, folder: str | os.PathLike[str]) -> None:
-        """Write the figure to ``name.json`` in a folder."""
+        """Write the figure to the file ``NAME.json`` in a folder, where NAME is the name of the figure."""
         record.write_json(Path(folder) / f"{self.name}.json", self.to_json(), indent=None)
 
     def save_pictures(self, folder: str | os.PathLike[str]) -> None:
-        """Write the figure to ``name.png`` and ``name.svg`` in a folder."""
+        """Write the figure to the files ``NAME.png`` and ``NAME.svg`` in a folder, where NAME is the name of the
+        figure.
+        """
         for suffix, content in self.pictures("png", "svg").items():
             with record.atomic(Path(folder) / f"{self.name}.{suffix}") as path:
                 path.write_bytes(content)

@@ -50,7 +50,8 @@ def join(children: object) -> Html:
 
 
 def json_block(name: str, content: Any) -> Html:
-    """Return a script element that holds data in JSON, encoded so that no content of the data can end the element.
+    """Return a script element that contains ``content`` as JSON. The JSON is encoded so that no text in it can end the
+    element. ``name`` is the id of the element.
 
     >>> json_block("data", {"title": "</script>"})
     '<script type="application/json" id="data">{"title":"\\\\u003c/script>"}</script>'

@@ -54,8 +54,8 @@ class Engine(Protocol):
 
 @dataclass(frozen=True)
 class Retrying(ABC):
-    """Base class of the engines of this package: jobs wait for free resources, and a job whose worker died is run
-    again.
+    """Base class of the engines of this package. Jobs wait until the resources that they need are free, and a job whose
+    worker died is run again.
     """
 
     jobs: int | None = None
@@ -71,7 +71,9 @@ class Retrying(ABC):
 
     @final
     def run(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, Outcome]]:
-        """Run every job once, in any order, and yield each job together with its outcome."""
+        """Run all jobs, in any order, and yield each job together with its outcome. A job whose worker died is run
+        again, at most ``retries`` times.
+        """
         waiting, died, placed = deque(jobs), Counter[Job](), dict[Any, Job]()
         with self._workers(placed, len(jobs)) as (begin, ended):
             while waiting or placed:

@@ -1,5 +1,5 @@
-"""Reads and writes the file that holds the state of a job. The worker of the job writes this file; any process may read
-it.
+"""Reads and writes the file that contains the state of a job. The worker of the job writes this file; any process may
+read it.
 """
 
 from __future__ import annotations

@@ -122,8 +122,8 @@ class OfTask:
     """The objective of a search on a task: the best validation score of a model that is trained with the given
     settings.
 
-    Names of settings are the fields of ``TrainingConfig``, ``model.NAME`` for arguments of the model, and ``task.NAME``
-    for arguments of the task.
+    The name of a setting is a field of ``TrainingConfig``, ``model.NAME`` for an argument of the model, or
+    ``task.NAME`` for an argument of the task.
     """
 
     task: str
@@ -197,7 +197,7 @@ def _below(prefix: str, settings: Mapping[str, str]) -> dict[str, str]:
 
 
 def _plain(text: str) -> Any:
-    """Return the value of a text parsed as JSON, or the text itself if it is not JSON."""
+    """Parse a text as JSON and return the value. If the text is not JSON, return the text itself."""
     try:
         return json.loads(text)
     except ValueError:

@@ -26,8 +26,9 @@ _PATIENCE = 10.0
 @final
 @dataclass(frozen=True)
 class RayCluster(Retrying):
-    """An engine that computes jobs on a Ray cluster: the cluster at ``address``, the running cluster of this machine
-    (``auto``), or a new cluster for this sweep (None).
+    """An engine that computes jobs on a Ray cluster. With an ``address``, this is the cluster at this address; with
+    ``auto``, it is the running cluster of this machine. With None, it is the running cluster of this machine or, if
+    there is none, a new cluster for this sweep.
     """
 
     address: str | None = None
@@ -68,8 +69,9 @@ class RayCluster(Retrying):
         }
 
     def _require_room(self, ray: Any) -> None:
-        """Raise an error if no node of a new cluster has enough resources for a job. Without this error, Ray would wait
-        forever. For an existing cluster, which may still grow, only warn.
+        """Check that a node of the cluster has enough resources for a job. If there is no such node, raise an error,
+        because Ray would wait forever. If the user named the cluster by an address, only warn, because this cluster may
+        still grow.
         """
         if not any(_has_room(node["Resources"], self.resources) for node in ray.nodes() if node["Alive"]):
             said = f"{self.resources.cpus} CPUs, {self.resources.gpus} GPUs, {self.resources.memory or 0} bytes"
@@ -107,8 +109,8 @@ def _has_room(node: dict[str, float], resources: Resources) -> bool:
 
 
 def _answers(address: str) -> bool:
-    """Return whether a Ray server accepts connections at the address. Without this check, Ray would retry for
-    minutes.
+    """Return whether a Ray server accepts connections at the address; for ``auto``, return True. Without this check,
+    Ray would retry for minutes.
     """
     host, colon, port = address.removeprefix("ray://").rpartition(":")
     if not colon:

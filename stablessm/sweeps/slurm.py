@@ -31,7 +31,7 @@ class Slurm(Retrying):
     """An engine that submits each job of a sweep to Slurm. If a Slurm job ends without a result, the job is submitted
     again, up to ``retries`` times.
 
-    Jobs stay in the queue when the sweep is interrupted, and a resumed sweep waits for them.
+    On a Slurm cluster, jobs stay in the queue when the sweep is interrupted, and a resumed sweep waits for them.
     """
 
     executor: Literal["slurm", "local"] = "slurm"
@@ -87,8 +87,8 @@ class Slurm(Retrying):
         return {"name": job.id.replace("/", "-"), "timeout_min": self.minutes, **needs, **others}
 
     def _found(self, submitit: Any, job: Job) -> Any | None:
-        """Return the Slurm job that an earlier, interrupted sweep submitted for this job and that is still in the
-        queue. Return None if there is none.
+        """Return the Slurm job that an earlier, interrupted sweep submitted for ``job``, if this Slurm job is still
+        waiting or running. Otherwise return None.
         """
         folder = _folder(job)
         try:

@@ -57,8 +57,8 @@ def seeded(seed: int, build: Callable[[], M]) -> M:
 def survey(
     name: Name, over: Over | None = None, seeds: Callable[[Any], int] = lambda config: config.seeds
 ) -> Callable[[Callable[Concatenate[Any, int, P], MemoryCurve]], Stage[P, list[MemoryCurve]]]:
-    """Return a decorator that declares stages, each of which holds one memory function per seed. The decorated function
-    measures the memory function of one seed; its arguments are the config, the seed and the key of the stage.
+    """Return a decorator that declares stages, each of which contains one memory function per seed. The decorated
+    function measures the memory function of one seed; its arguments are the config, the seed and the key of the stage.
 
     ``name`` and ``over`` are as in :func:`~stablessm.experiments.frame.stage.stage`; ``seeds`` returns the number of
     seeds for a config.

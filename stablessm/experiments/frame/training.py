@@ -33,7 +33,7 @@ Observe: TypeAlias = Callable[[Weights, Weights], Tensor]
 
 
 def device_called(name: str) -> torch.device:
-    """Return the device of that name; ``auto`` selects a GPU if there is one."""
+    """Return the device with this name; the name ``auto`` means a GPU if there is one, otherwise the CPU."""
     return torch.device(("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name)
 
 

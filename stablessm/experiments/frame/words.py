@@ -7,7 +7,8 @@ from typing import Any
 
 
 def listed(values: Mapping[Any, Any] | Iterable[Any], digits: str = ".3g", between: str = ", ") -> str:
-    """Format numbers as text; with a mapping, each number is preceded by its name.
+    """Format numbers as text; with a mapping, each number is preceded by its name. ``digits`` is the format of a
+    number, and ``between`` is the text between two numbers.
 
     >>> listed({"exp": 0.25, "best": 1 / 3}), listed([0.25, 1 / 3], ".1%", " and ")
     ('exp 0.25, best 0.333', '25.0% and 33.3%')

@@ -72,7 +72,7 @@ class WordLSTM(Classifier):
                     bias[hidden : 2 * hidden] = 1.0
 
     def forward(self, ids: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """Return scores (B,) of token ids (B, T)."""
+        """Return scores (B,) of token ids (B, T); ``lengths`` are as in :meth:`Classifier.forward`."""
         places = torch.arange(ids.shape[1], device=ids.device)
         ends = torch.full_like(ids[:, :1], ids.shape[1]) if lengths is None else lengths.to(ids.device)[:, None]
         # Reverse the text and leave the padding at its end. PyTorch's packed sequences do the same, but
@@ -105,7 +105,7 @@ class Bert(Classifier):
         self.model = model
 
     def forward(self, ids: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """Return scores (B,) of token ids (B, T)."""
+        """Return scores (B,) of token ids (B, T); ``lengths`` are as in :meth:`Classifier.forward`."""
         places = torch.arange(ids.shape[1], device=ids.device)
         mask = None if lengths is None else (places < lengths.to(ids.device)[:, None]).long()
         return log_odds(self.model(input_ids=ids, attention_mask=mask))

@@ -1,4 +1,6 @@
-"""Trains several language models with one map, but different learning rates and seeds, as one computation."""
+"""Trains several language models with one map, but different learning rates and seeds, as one computation. In the
+shapes below, M is the number of models.
+"""
 
 from __future__ import annotations
 

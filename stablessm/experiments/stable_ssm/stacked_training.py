@@ -1,5 +1,5 @@
 """Trains a stack of classifiers with AdamW, each at its own learning rate. If one model diverges, the other models
-continue.
+continue. In the shapes below, M is the number of models, and P is the number of weights of a model.
 """
 
 from __future__ import annotations

@@ -196,8 +196,8 @@ def stability(
     config: NonlinearConfig, found: Mapping[tuple[str, str], Mapping[str, np.ndarray]], kind: str, maps: list[str]
 ) -> Claim:
     """Return a claim with its verdict: the models with the given maps approximate this kind of memory stably. For the
-    direct map and slow memory, the claim is that they do not. ``found`` holds the results of :func:`errors` for each
-    pair (kind of memory, map).
+    direct map and slow memory, the claim is that the models do not approximate this memory stably. ``found`` maps each
+    pair (kind of memory, map) to the result of :func:`errors`.
     """
     judged = {map: verdict(config, found[kind, map]["recurrent"]) for map in maps}
     expected = maps != [CONTRAST] or kind == "exponential"
@@ -223,8 +223,8 @@ def tolerance(
     name: str,
 ) -> Claim:
     """Return a claim with its verdict: for every slow memory, stable maps tolerate clearly larger perturbations than
-    the direct map. ``name`` says which weights are perturbed: ``recurrent`` or ``all``. ``found`` holds the results of
-    :func:`errors` for each pair (kind of memory, map).
+    the direct map. ``name`` says which weights are perturbed: ``recurrent`` or ``all``. ``found`` maps each pair (kind
+    of memory, map) to the result of :func:`errors`.
     """
     radii = {key: tolerated(config, table[name]) for key, table in found.items()}
     slow = [kind for kind in TARGETS if kind != "exponential"]

@@ -37,7 +37,7 @@ class Config:
 
     def cases(self) -> list[tuple[int, int, int, int]]:
         """Return all combinations of a number P of wavelets and a state size N ≥ P, as tuples (index of P, P, index of
-        N, N). For N < P the matrix ΩᵀΩ is singular.
+        N, N). Cases with N < P are left out, because the matrix ΩᵀΩ is then singular.
         """
         pairs = product(enumerate(self.functions), enumerate(self.sizes))
         return [(p, functions, n, size) for (p, functions), (n, size) in pairs if size >= functions]

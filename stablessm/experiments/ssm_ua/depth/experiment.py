@@ -44,9 +44,9 @@ class DepthConfig:
 
 
 def chain(rates: list[Tensor], between: list[Tensor], U: Tensor, C: Tensor, dt: float) -> ContinuousRNN:
-    """Return one RNN that computes a stack of linear layers h_l' = Λ_l h_l + U_l h_(l+1). Λ_l is diagonal with the
-    entries ``rates[l]``, and U_l is ``between[l]``. The input enters the last layer through ``U``, and the output is
-    read from the first layer by ``C``.
+    """Return one RNN that computes a stack of linear layers dh_l/dt = Λ_l h_l + U_l h_(l+1), where h_l is the state of
+    layer l. Λ_l is diagonal with the entries ``rates[l]``, and U_l is ``between[l]``. The input enters the last layer
+    through ``U``, and the output is read from the first layer by ``C``.
     """
     ends = np.cumsum([0, *(len(rate) for rate in rates)]).tolist()
     model = ContinuousRNN(1, ends[-1], 1, activation="linear", solver="exponential", dt=dt, bias=False).double()

@@ -50,8 +50,8 @@ class AppendixConfig:
 
 @stage("weights-{floor:g}", over=lambda config: config.floors)
 def weights(config: AppendixConfig, run: Run, floor: float) -> Mapping[str, np.ndarray]:
-    """Return for each length the smallest possible sum of weights Σ|aᵢ| of an exponential sum Σ aᵢ e^(-λᵢt) that fits a
-    power law over this length (StableSSM, remark B.2). ``floor`` is the smallest rate λᵢ.
+    """Fit exponential sums Σ aᵢ e^(-λᵢt) to a power law over several lengths. Return for each length the smallest
+    possible sum of absolute weights Σ|aᵢ| of such a fit (StableSSM, remark B.2). ``floor`` is the smallest rate λᵢ.
     """
     from scipy.optimize import linprog
 
