@@ -86,7 +86,8 @@ def _own_verdicts(folder: Path) -> dict[str, int] | None:
 
     try:
         with record.reading(path, "the record of an experiment"):
-            return dict(Counter(str(claim["verdict"]) for claim in record.read_json(path)["claims"]))
+            found = record.read_json(record.inside(path, folder))
+            return dict(Counter(str(claim["verdict"]) for claim in found["claims"]))
     except (OSError, ArgumentError):
         return {"unreadable": 1}
 

@@ -118,7 +118,7 @@ def show_claims(folder: Path, cached: bool) -> list[dict[str, Any]]:
 
     path = folder / "record.json"
     with record.reading(path, "the record of an experiment, or --fresh to start again"):
-        found = record.read_json(path)
+        found = record.read_json(record.inside(path, folder))
         when = "from an earlier run" if cached else f"{found['wall_time_s']:.0f} s"
         title = f"{found['id']} ({found['source']}, size {found['size']}, {when})"
         judged = any(claim["verdict"] for claim in found["claims"])

@@ -27,13 +27,23 @@ def check_folder(folder: str | Path) -> None:
     folder = Path(folder)
     if folder.exists() and not folder.is_dir():
         raise ArgumentError("folder", "a folder", f"{folder}, a file")
-    for name in (*_FOLDERS, *_FILES, MARKER):
-        record.inside(folder / name, folder)
+    check_links(folder)
     taken = [name for name in (*_FOLDERS, *_FILES) if (folder / name).exists()]
     if taken and not (folder / MARKER).is_file():
         raise ArgumentError(
             "folder", "an empty folder, or the folder of an earlier training", f"{folder} (with {taken[0]})"
         )
+
+
+def check_links(folder: Path) -> None:
+    """Raise an error if symbolic links lead a file of a run, or of one of its replicas, out of the folder of the run.
+
+    The folder itself may be a symbolic link, because the user names it.
+    """
+    for run in (folder, *sorted(folder.glob("replica-*"))):
+        for name in (*_FOLDERS, *_FILES, MARKER):
+            for path in record.inside(run / name, folder).rglob("*"):
+                record.inside(path, folder)
 
 
 def claim(folder: Path, settings: Mapping[str, Any], companions: Mapping[str, str], *, fresh: bool) -> None:
@@ -62,8 +72,12 @@ def claim(folder: Path, settings: Mapping[str, Any], companions: Mapping[str, st
 
 @checked
 def settings_of(folder: str | Path) -> dict[str, Any]:
-    """Read the settings of a run from its folder: the dictionaries ``config``, ``task``, ``model`` and ``origin``."""
+    """Read the settings of a run from its folder: the dictionaries ``config``, ``task``, ``model`` and ``origin``.
+
+    Symbolic links that lead a file of the run out of the folder raise an error.
+    """
     path = Path(folder) / MARKER
+    check_links(path.parent)
     if not path.is_file():
         raise ArgumentError("folder", f"the folder of a training, with a {MARKER}", str(folder))
     expected = "the settings of a training, which the same stablessm train command writes again"

@@ -29,6 +29,8 @@ def warm_start(models: Sequence[nn.Module], source: str | os.PathLike[str], fold
     if given.resolve().is_relative_to(folder.resolve()):
         raise ArgumentError("init_from", "the folder of another run (extend=True continues a run)", source)
     place = given if (given / storage.WEIGHTS).is_file() else given / run_folder.MODEL
+    if place != given:
+        run_folder.check_links(given)
     weights = place / storage.WEIGHTS
     if not weights.is_file():
         several = "; choose one of its replicas" if any(given.glob("replica-*")) else ""
