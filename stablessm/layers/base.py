@@ -97,9 +97,10 @@ class SequenceLayer(nn.Module, ABC):
             dt: the time since the previous sample: a number, (T,) or (B, T) (default: the layer's own time step).
 
         Returns:
-            The output (B, T, d_output) and the state after the last step. For one sequence, both are without B. For a
-            ``PackedSequence``, the output is packed in the same way and the state is in the order before packing. Under
-            autocast the output has the dtype of autocast; the state has the dtype of the recurrence.
+            The output (B, T, d_output) and the state after the last step. For one sequence, neither has a batch
+            dimension. For a ``PackedSequence``, the output is packed in the same way, and the states are in the order
+            before packing. Under autocast the output has the dtype of autocast; the state has the dtype of the
+            recurrence.
         """
         if isinstance(x, PackedSequence):
             return packed(self.forward, x, state, lengths=lengths, reset=reset, dt=dt)

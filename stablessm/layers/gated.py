@@ -165,7 +165,7 @@ class UnitLayer(GatedLayer):
         """
 
     def _direct(self, x: Tensor) -> Tensor | None:
-        """Return the input that enters the recurrence directly, not through a gate; None if the layer has none."""
+        """Return the input that enters the recurrence directly, not through a gate; None if there is no such input."""
         return None
 
     def _logits(self, x: Tensor) -> Tensor:

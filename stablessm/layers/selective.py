@@ -29,7 +29,7 @@ class SelectiveSSM(GatedLayer):
         d_model: number of input and output channels.
         d_state: number of states per channel.
         map: continuous-time reparameterization of λ, a name or an instance.
-        dt_rank: rank of the map from the input to the time steps (default: d_model / 16, rounded up).
+        dt_rank: number of rows of P, the rank of the matrix G P (default: d_model / 16, rounded up).
         dt_min, dt_max: initial time steps for a zero input are drawn log-uniformly between these two values.
         eigenvalues: (d_state,) or (d_model, d_state) initial λ (default: -1 … -d_state; a map that does not reach
             -d_state starts from smaller rates and larger time steps, with the same decays).

@@ -149,9 +149,9 @@ def _require_whole(weights: Path, known: Sequence[str | None], expected: str) ->
 
 
 def _weights_of(folder: Path) -> list[str | None]:
-    """Return the checksum of the weights that is stored in the config of a folder, in a list.
+    """Return a list that contains the checksum of the weights, as the config of the folder states it.
 
-    The list is [None] if the config contains no checksum, and empty if there is no readable config.
+    The list is [None] if the config states no checksum, and empty if there is no readable config.
     """
     try:
         return list(record.read_json(folder / "config.json").get("weights", [None])[:1])
