@@ -44,9 +44,8 @@ def require_repeatable(run: Callable[[], Tensor], calls: int) -> None:
 def alike(a: Tensor, b: Tensor, scale: Tensor, least: float = 0.0) -> bool:
     """Return True if two tensors agree up to a relative tolerance.
 
-    The tolerance is ``least`` or, if that is larger, the size of rounding errors.
-
-    Errors are relative to the largest entry of ``scale``.
+    The tolerance is ``least`` or, if that is larger, the size of rounding errors. Differences are relative to the
+    largest entry of ``scale``.
     """
     relative = max(100 * torch.finfo(scale.dtype).eps, least)
     tolerance = relative * (1e-30 + float(scale.nan_to_num().abs().max()))

@@ -205,7 +205,10 @@ def _pieces(feed: Feed) -> Iterator[tuple[int, int, Any]]:
 
 
 def inputs(x: Tensor, feed: Feed) -> Tensor:
-    """Return the input batch for a call of a plan; padding is filled with noise, which must not affect the outputs."""
+    """Return the input batch for a call of a plan.
+
+    Padding contains the first input of the first sequence; it must not affect the outputs.
+    """
     steps = sum(map(len, feed.rows[0]))
     given = x[:1, :1].expand(len(feed.rows), steps, *x.shape[2:]).clone()
     for row, at, piece in _pieces(feed):

@@ -98,7 +98,9 @@ class Search:
 
     @property
     def rounding(self) -> float:
-        """Return the rounding error of the measured memory function, estimated from the largest output times eps."""
+        """Return the rounding error of the measured memory function, estimated from the largest output and the machine
+        epsilon.
+        """
         return self._eps * self._largest_output / self.dt / (self.bound if self.norm == "ball" else 1.0)
 
     def run(self, samples: int, ascent: int, seed: int) -> None:

@@ -53,7 +53,9 @@ class LyapunovCertificate(Result):
         )
 
     def bound(self, t: float | Tensor) -> Tensor:
-        """Return the upper bound constant · e^(-rate t), proven for ‖e^(Wt)‖₂ (in discrete time, ‖W^t‖₂) for t ≥ 0."""
+        """Return ``constant`` · e^(-``rate`` t), a proven upper bound of ‖e^(Wt)‖₂ (in discrete time, of ‖W^t‖₂) for
+        t ≥ 0.
+        """
         return self.constant * torch.exp(-self.rate * torch.as_tensor(t, dtype=torch.float64))
 
 

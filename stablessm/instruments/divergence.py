@@ -341,9 +341,10 @@ class DivergenceTrace:
         """Return the mode that most likely caused a divergence, or None.
 
         This is the mode of the module ``name`` at ``index`` or, without an index, the unstable mode of this module with
-        the largest state (if no states are known, with the fastest growth). If the module has no unstable mode, it is
-        the fastest growing unstable mode of the model; in the forward pass, modules that have already run come first,
-        and no mode after a stable recurrence counts.
+        the largest state (if no states are known, with the fastest growth). Otherwise the result is the fastest growing
+        unstable mode of the modules that have already run in the forward pass. If these have no unstable mode, it is
+        the fastest growing unstable mode of the model. In the forward pass of a module that has modes, all of them
+        stable, the rest of the model is not considered, and the result is None.
         """
         try:
             modes = report_modes(self._model)

@@ -73,7 +73,9 @@ _RENAMED = ("granitemoehybrid", "nemotron_h", "zamba", "zamba2")
 
 
 def names() -> list[str]:
-    """Return the names of the recurrent and hybrid model families of ``transformers``, found in the source code.
+    """Return the names of the recurrent and hybrid model families of the installed ``transformers`` package.
+
+    The families are found in the source code of the package.
 
     Multimodal families (images, sound and text) are left out; the text model of such a family is a separate family.
 
@@ -131,7 +133,7 @@ def _auto(transformers: Any, kind: str) -> Any:
 
 
 def small_config(transformers: Any, kind: str) -> Any:
-    """Return the config of a small model of the given type."""
+    """Return the config of a small model; ``kind`` is its ``model_type`` in ``transformers``."""
     cls = transformers.CONFIG_MAPPING[kind]
     known = {*transformers.AutoConfig.for_model(kind).to_dict(), *inspect.signature(cls).parameters, *cls.attribute_map}
     sizes = {name: size for name, size in _SMALL.items() if name in known}

@@ -167,8 +167,8 @@ def perturbation_error(
 
     The search gives ``lower``, a lower bound. The upper bound ``upper`` exists for ``kernel_l1`` and diagonal models:
     for ``RealSSM`` and a diagonal linear ``ContinuousRNN`` it is StableSSM eq. 60-63 on the same grid, for ``LRU`` the
-    same with a phase. There is no upper bound for S4D, whose steps can also change, for a ``RealSSM`` with ``average``,
-    for weights in half precision, and for other norms.
+    same bound, in which phases change too. There is no upper bound for S4D, whose steps can also change, for a
+    ``RealSSM`` with ``average``, for weights in half precision, and for other norms.
 
     >>> import stablessm as ssm
     >>> from stablessm.targets import LinearFunctional

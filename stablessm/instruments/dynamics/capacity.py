@@ -202,7 +202,7 @@ class _Polynomials:
         return table / np.where(size > 1e-12, size, np.inf)
 
     def functions(self, degree: int, reach: int) -> Iterator[tuple[Term, np.ndarray]]:
-        """Yield all products of one degree with delays up to ``reach``, with their values, not centered.
+        """Yield all products of one degree with delays up to ``reach``, each with its values, which are not centered.
 
         The product of each combination of polynomials is computed once, and shifted to all delays.
         """
