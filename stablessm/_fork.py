@@ -2,9 +2,9 @@
 
 GNU's OpenMP runtime (libgomp), on which PyTorch runs on Linux, keeps its threads for the next parallel operation and
 does not notice a fork: the child inherits a list of threads that it does not have, and its first parallel operation
-waits for them forever. Therefore ``import stablessm`` makes every later fork end the OpenMP threads of the forking
-thread first. Parent and child then start new threads when they need them, for our kernels and for PyTorch's operations
-alike.
+waits for them forever. Therefore, once stablessm has been imported, every fork first ends the OpenMP threads of the
+thread that forks. Parent and child then start new threads when they need them, for our kernels and for PyTorch's
+operations alike.
 
 A process that was forked after PyTorch had been loaded, and imports stablessm only after the fork, may already have
 such a list of missing threads. In this process, PyTorch is set to one thread, as in DataLoader workers, and our kernels

@@ -158,8 +158,8 @@ def copies(device: str, size_bytes: int) -> int:
 
 
 def rotating(calls: Sequence[Call]) -> Call:
-    """Return a function that runs the functions in ``calls`` in turn: each call runs the next function, and after the
-    last function the first one is next.
+    """Return a function that runs the functions in ``calls`` in turn: each call runs the next function, and the first
+    function follows the last.
 
     The results of a round of calls are kept in memory, so that the outputs of successive calls use different memory,
     like their inputs.

@@ -49,7 +49,7 @@ def described(
         paper: Config of the published size.
         large: Config of a larger size, for a GPU.
         minutes: Minutes that each size takes on two cores (``large``: on one GPU), in the order smoke, reduced, paper,
-            large without the sizes that the experiment does not have.
+            large. Sizes that the experiment does not have are omitted.
 
     >>> from stablessm.experiments import catalog
     >>> catalog.get("ia-fig3").claim

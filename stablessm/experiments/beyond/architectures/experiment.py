@@ -130,8 +130,8 @@ def figures(config: ArchitectureConfig, stages: Stages) -> Figures:
 
 def claims(config: ArchitectureConfig, stages: Stages) -> Claims:
     """Yield claims with their verdicts: the memory of recurrent models decays exponentially; the memory of attention
-    does not; and with a sliding window, the memory of attention ends after as many tokens as the windows of all layers
-    together reach back.
+    does not; and attention with a sliding window remembers only the tokens that the windows of all layers together can
+    reach.
     """
     found, n = measured(stages), config.seeds
     kinds = {name: memories.listed(memories.tally(curves)) for name, curves in found.items()}

@@ -47,7 +47,8 @@ class FamiliesConfig:
 
 def scales(kind: str, widths: Sequence[int], seed: int) -> torch.Tensor:
     """Return the random time scales of the widest model of a family. ``widths`` are the widths of the family in
-    ascending order. The time scales are log-uniform, and a wider model has all time scales of the narrower models.
+    ascending order. The distribution of the time scales is log-uniform. The time scales of every narrower model are
+    among the time scales of the wider models.
 
     >>> narrow, wide = scales("polynomial", (4,), 0), scales("polynomial", (4, 8), 0)
     >>> len(wide), bool(torch.isin(narrow, wide).all()), wide.max().item() == longest_time("polynomial", 8)

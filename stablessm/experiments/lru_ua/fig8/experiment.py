@@ -1,5 +1,5 @@
-"""Reconstructs inputs that are sparse in the Haar basis from the state of a recurrence, whose eigenvalues are between
-0.99 and 1 in modulus.
+"""Reconstructs inputs that are sparse in the Haar basis from the state of a recurrence. The eigenvalues of the
+recurrence have a modulus between 0.99 and 1.
 """
 
 from __future__ import annotations

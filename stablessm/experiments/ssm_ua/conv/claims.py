@@ -78,8 +78,8 @@ def needed(config: measured.ConvConfig, tolerances: Found, orders: Found) -> Cla
 
 def hankel_limit(config: measured.ConvConfig, orders: Found) -> Claim:
     """Return a claim with its verdict on sums of m exponentials and the Hankel singular value σ_(m+1) of the kernel.
-    The ℓ¹ error of every sum is at least σ_(m+1). The largest error over time of the sum that this library fits is at
-    most σ_(m+1).
+    The ℓ¹ error of every sum is at least σ_(m+1). For the sum that this library fits, the largest error at any time is
+    at most σ_(m+1).
     """
     low, high = [], []
     for found in orders.values():
