@@ -35,8 +35,7 @@ def check(
         bool, typer.Option("--families", help="Check every recurrent or hybrid family of the package transformers.")
     ] = False,
     case: Annotated[
-        list[str] | None,
-        typer.Option(help="Name of a case to check, such as chunks (default: all cases); repeatable."),
+        list[str] | None, typer.Option(help="Name of a case to check, such as chunks (default: all cases); repeatable.")
     ] = None,
     d_input: Annotated[int | None, typer.Option(min=1, help="Number of input channels (default: the model's).")] = None,
     length: Annotated[int, typer.Option(min=12, help="Number of steps of the random sequences.")] = 24,
