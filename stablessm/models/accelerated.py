@@ -26,11 +26,11 @@ Model = TypeVar("Model", bound=nn.Module)
 def accelerate(model: Model) -> Model:
     """Make a ``transformers`` model compute its recurrences with this library's fast operators; return the same model.
 
-    Supported are Mamba, FalconMamba, Mamba2, Jamba and RecurrentGemma, and every model that contains their mixers. The
+    Mamba, FalconMamba, Mamba2, Jamba, RecurrentGemma and every model that contains their mixers are supported. The
     weights stay where they are; only the computation of recurrent mixers and of linear layers is replaced. Nothing has
-    to be compiled. Prompts are computed in one pass, and may come in chunks: a call with a cache continues from the
-    state in the cache. Padding on either side changes no real token and no state. Generation, caches and training work
-    as before.
+    to be compiled. Prompts are computed in one pass. A long prompt may be passed in several chunks, because a call with
+    a cache continues from the state in the cache. Padding on the left or right changes neither the outputs of real
+    tokens nor the states. Generation, caches and training work as before.
 
     Args:
         model: a model of ``transformers``, or any module that contains such mixers.
@@ -62,8 +62,8 @@ def _linear(self: nn.Linear, x: Tensor) -> Tensor:
 
 
 class _Padding(NamedTuple):
-    """The places of the real tokens in a padded batch, with methods that move the real tokens to the front and back to
-    their places.
+    """The positions of the real tokens in a padded batch, with methods that move the real tokens to the front of each
+    sequence and back to these positions.
     """
 
     order: Tensor
@@ -96,8 +96,10 @@ def _moved(x: Tensor, padding: _Padding | None) -> tuple[Tensor, Tensor | None]:
 
 
 def _convolved(mixer: Any, x: Tensor, tail: Tensor | None, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Compute the short convolution of a mixer for x (B, T, C), followed by the mixer's activation function; also
-    return the last K inputs (B, C, K), where K is the length of the filter.
+    """Compute the short convolution of a mixer for x (B, T, C) and apply the mixer's activation function; return the
+    result (B, T, C) and the last K inputs (B, C, K), where K is the length of the filter.
+
+    ``tail`` is the last K inputs before x (None for zeros).
     """
     weight = mixer.conv1d.weight[:, 0]
     before = None if tail is None else tail.mT
@@ -160,7 +162,9 @@ def _selective_mixer(
 
 
 def _one_step(x: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute one time step of :func:`selective_scan`; return the output Σ_n C h and the next state h."""
+    """Compute one time step of :func:`selective_scan` for x and ``delta`` (B, 1, H), before its softplus, and B, C (B,
+    1, N); return the output Σ_n C_n h_n, (B, H), and the next state h, (B, H, N).
+    """
     step = F.softplus(delta[:, 0].float())
     drive = (step * x[:, 0])[..., None] * B[:, 0, None].float()
     state = torch.addcmul(drive, torch.exp(step[..., None] * A), state)
@@ -172,7 +176,8 @@ def _head_mixer(
 ) -> Tensor:
     """Compute the forward pass of a Mamba2 mixer, in which all channels of a head have the same decay.
 
-    The operator :func:`selective_scan` takes a rate for each channel and state, so the rate of a head is repeated.
+    :func:`selective_scan` takes one rate for each channel and state, so the rate of a head is repeated for all of its
+    channels and states.
     """
     if _recording(self, cache_params):
         return type(self).forward(self, hidden_states, cache_params, attention_mask, **kwargs)
@@ -203,7 +208,7 @@ def _head_mixer(
 
 
 def _recording(mixer: Any, cache: Any) -> bool:
-    """Return True if a ``transformers`` cache currently stores the states after all tokens, as assisted generation
+    """Return True if a ``transformers`` cache currently stores the state after every token, which assisted generation
     requires.
 
     With such a cache, a mixer runs the code of ``transformers``.

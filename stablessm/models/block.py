@@ -65,8 +65,8 @@ class TiedDropout(nn.Module):
 class Block(nn.Module):
     """A residual block: x + dropout(gate(dropout(σ(mixer(norm(x)))))), with an optional x + dropout(mlp(norm(x))).
 
-    With ``prenorm=False`` the norm comes after the sum instead. The gate is a gated linear unit at each step: it maps
-    its input a to (Va + b) ⊙ sigmoid(Wa + c).
+    With ``prenorm=False`` the norm comes after the sum instead. The gate is a gated linear unit, applied at each step:
+    it maps its input a to (Va + b) ⊙ sigmoid(Wa + c) with trained V, W, b and c.
 
     Args:
         d_model: number of input and output channels.
@@ -163,8 +163,8 @@ class Block(nn.Module):
         return linear(y, narrow.weight, narrow.bias, onto=x), state
 
     def _check(self, name: str, x: Tensor, letters: tuple[str, ...]) -> None:
-        """Raise an error unless x has dimensions named by ``letters``, d_model channels, and a dtype with which the
-        block can compute. Norms in float32 also accept 16-bit inputs.
+        """Raise an error unless x has the dimensions that ``letters`` names, d_model channels, and a dtype with which
+        the block can compute. The error message calls x ``name``. Norms in float32 also accept 16-bit inputs.
         """
         check_signal(name, x, letters, self.d_model, next(self.parameters(), x))
         scale = getattr(self.norm, "weight", None)

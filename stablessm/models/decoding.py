@@ -25,11 +25,11 @@ PLAIN = 3
 class CapturedStep:
     """A function ``step(x, state) -> (y, state)`` captured as a CUDA graph, with x, y and state in fixed memory.
 
-    A GPU replays all kernels of the step without waiting for the host, which would otherwise take most of the time of a
-    generated token.
+    A GPU replays all kernels of the step without waiting for the CPU. Without the graph, launching the kernels from the
+    CPU takes most of the time of a generated token.
 
     Args:
-        step: the function. Shapes and dtypes must not depend on values.
+        step: the function. The shapes and dtypes of its tensors must not depend on values in tensors.
         x: the input of the first step, from which shape, dtype and device are read.
         state: the state before the first step: tensors in nested tuples.
         generator: random generator that ``step`` draws from. The state of the generator before a call determines the
@@ -50,7 +50,7 @@ class CapturedStep:
         return run
 
     def __call__(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
-        """Replay the graph; return the output and the next state, in memory that the next call overwrites."""
+        """Replay the graph; return the output and the next state. The next call overwrites the memory of both."""
         self._load(x, state)
         return self._graph(), self.state
 
@@ -86,7 +86,7 @@ class Repeated:
         self._captured: CapturedStep | None = None
 
     def __call__(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
-        """Run one step; return the output and the next state, in memory that the next call may overwrite."""
+        """Run one step; return the output and the next state. The next call may overwrite the memory of both."""
         if self._captured is None or not self._captured.fits(x, state):
             self._calls += 1
             if self._calls <= PLAIN or not self._can_capture or not _on_gpu(x, state):

@@ -17,9 +17,9 @@ from stablessm.models.states import mapped, tensors
 class StableSSMCache(Cache):
     """The state of a language model after some tokens, as a cache that ``transformers`` accepts as ``past_key_values``.
 
-    The cache holds the states of the blocks and their last output. ``model(…, past_key_values=cache)`` continues from
-    the cache and stores the new state in it. Tensors are replaced, never modified, so ``copy.copy(cache)`` is a
-    snapshot.
+    The cache contains the states of all blocks, and the output of the last block for the last token. ``model(…,
+    past_key_values=cache)`` continues from the cache and stores the new state in the cache. Tensors are replaced, never
+    modified, so ``copy.copy(cache)`` is a snapshot.
 
     >>> cache = StableSSMCache()
     >>> cache.get_seq_length(), cache.nbytes
@@ -43,7 +43,7 @@ class StableSSMCache(Cache):
         return sum(tensor.nbytes for tensor in tensors((self.state, self.last)))
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
-        """Return how many tokens per row the model has read, including padding."""
+        """Return how many tokens of each row the model has read, including padding; ``layer_idx`` is ignored."""
         return self.seen
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
@@ -84,7 +84,7 @@ class StableSSMCache(Cache):
         return -1 if self.last is None else len(self.last)
 
     def get_max_length(self, layer_idx: int | None = None) -> int:
-        """Return -1, which stands for no limit on the number of tokens."""
+        """Return -1, which means that the number of tokens is not limited; ``layer_idx`` is ignored."""
         return -1
 
     def __len__(self) -> int:
@@ -95,8 +95,10 @@ class StableSSMCache(Cache):
         self.state, self.last, self.padded = (mapped(part, change) for part in (self.state, self.last, self.padded))
 
     def check(self, mask: Tensor | None, steps: int) -> None:
-        """Raise an error if an attention mask over all tokens disagrees with the padding that the cache has already
-        read.
+        """Raise an error if an attention mask marks other padding among the earlier tokens than the masks of the
+        earlier calls.
+
+        ``steps`` is the number of new tokens. A mask that covers only the new tokens is not checked.
         """
         if mask is None or self.state is None or mask.shape[1] != self.seen + steps or torch.compiler.is_compiling():
             return

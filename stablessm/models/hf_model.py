@@ -81,7 +81,7 @@ class StableSSMForCausalLM(PreTrainedModel, GenerationMixin):
         """Wrap a language model, without copying its weights, in a ``transformers`` model.
 
         Args:
-            network: the trained model.
+            network: the language model to wrap, trained or not.
             options: further Hugging Face settings, such as ``eos_token_id``.
 
         >>> plain = LanguageModel(100, d_model=16, n_layers=1, d_state=8)
@@ -184,7 +184,10 @@ class StableSSMForCausalLM(PreTrainedModel, GenerationMixin):
         reset: Tensor | None,
         wants_hidden: bool,
     ) -> tuple[Tensor, tuple[Tensor, ...] | None]:
-        """Run the blocks; return their output at every token (even padding) and, if requested, the hidden states."""
+        """Run the blocks on tokens or embeddings x, from the state in ``cache``, and store the next state there; return
+        the output of the blocks at every token, including padding, and the hidden states (None unless
+        ``wants_hidden``).
+        """
         body = self.network.body
         state, last = (None, None) if cache is None else (cache.state, cache.last)
         if x.shape[1] == 1 and state is not None and padding is None and reset is None and not wants_hidden:
@@ -302,8 +305,8 @@ def _is_loaded(parameter: Tensor) -> bool:
 
 @contextmanager
 def _inputs(blocks: nn.ModuleList, wanted: bool) -> Iterator[list[Tensor]]:
-    """Return a context that yields a list, to which each block appends its input whenever the block runs; if ``wanted``
-    is False, the list stays empty.
+    """Return a context that yields an empty list. If ``wanted``, each block appends its input to this list whenever the
+    block runs inside the context.
     """
     seen: list[Tensor] = []
     hooks = [block.register_forward_pre_hook(lambda _, args: seen.append(args[0])) for block in blocks if wanted]

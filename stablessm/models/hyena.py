@@ -26,10 +26,11 @@ States: TypeAlias = tuple[Tensor, Any] | None
 class Hyena(nn.Module):
     """The Hyena operator, a recurrence m between two products: y = W (q ⊙ m(k ⊙ v)).
 
-    (q, k, v) are three linear maps of x, followed by a short causal filter. The papers on H3 and Hyena introduced this
-    operator, and StableSSM uses it in figures 4 to 6. The product k ⊙ v can store a pair of neighboring tokens, and q
-    reads the pair. The module is called like a layer (``step``, ``lengths``, ``reset``, ``dt``). Its state is a pair:
-    the last inputs of the filter (B, 2, 3 d_model), and the state of m.
+    Here q, k and v are linear maps of the input x, followed by a short causal filter, and W is a linear map. The papers
+    on H3 and Hyena introduced this operator, and StableSSM uses it in figures 4 to 6. The product k ⊙ v can combine a
+    token with the token before it, the recurrence m stores the product, and q reads it later. The module is called like
+    a layer (``step``, ``lengths``, ``reset``, ``dt``). The state of the module is a pair: the last two inputs of the
+    filter (B, 2, 3 d_model), and the state of m.
 
     Args:
         d_model: number of input and output channels.
@@ -129,8 +130,8 @@ class Hyena(nn.Module):
 
 
 def _tail(z: Tensor, before: Tensor, reset: Tensor | None, lengths: Tensor | None) -> Tensor:
-    """Return the last two inputs of the filter, (B, 2, 3 C), from its inputs z and the two inputs ``before`` them;
-    inputs from before the current episode become zeros.
+    """Return the last two inputs of the short filter, (B, 2, 3 C), after its inputs z (B, T, 3 C); ``before`` are the
+    two inputs before z. Inputs of earlier episodes are replaced by zeros.
     """
     if lengths is None and reset is None and not exporting():
         last = z[:, max(0, z.shape[1] - TAPS + 1) :].to(before.dtype)

@@ -16,7 +16,8 @@ TAPS = 3
 
 
 def filtered(z: Tensor, tail: Tensor | None, weight: Tensor, reset: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Compute q and k ⊙ v, where the filter (q, k, v)[t] = Σ_j weight_j z[t - j] only reads steps of the same episode.
+    """Compute q and k ⊙ v for the filter (q, k, v)[t] = Σ_j weight_j z[t - j], j = 0, 1, 2, which reads only steps of
+    the same episode.
 
     Args:
         z: (B, T, 3 C) the inputs of the filter: C channels for q, for k and for v.
@@ -43,7 +44,8 @@ def plainly(z: Tensor, tail: Tensor | None, weight: Tensor, reset: Tensor | None
 
 
 def of_joined(joined: Tensor, weight: Tensor, episode: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Compute q and k ⊙ v like :func:`filtered`, from one array (B, 2 + T, 3 C) that contains the tail and z.
+    """Compute q and k ⊙ v like :func:`filtered`, from the array ``joined`` (B, 2 + T, 3 C), in which the tail is
+    followed by z.
 
     ``episode`` (B, 2 + T) is a number for each step, which is the same for all steps of an episode (default: all steps
     are in one episode).
@@ -90,8 +92,8 @@ class _Filtered(torch.autograd.Function):
 
 
 def _tail_gradient(z: Tensor, tail: Tensor, weight: Tensor, reset: Tensor | None, d_q: Tensor, d_u: Tensor) -> Tensor:
-    """Compute the gradient of the tail (the two inputs before z), which affects only the outputs of the first two
-    steps.
+    """Compute the gradient of the tail (the two inputs before z) from the gradients d_q of q and d_u of k ⊙ v. The tail
+    affects only the outputs of the first two steps.
     """
     few = slice(TAPS - 1)
     with torch.enable_grad():

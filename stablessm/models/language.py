@@ -28,9 +28,10 @@ class LanguageModel(SequenceModel):
 
     By default, the model is the language model of StableSSM, section 4.2.
 
-    Train with ``model(tokens)``. ``model.sequence(tokens, state)`` also returns the state, and ``model.step(tokens,
-    state)`` reads one token (B,) per row; memory does not grow with the text. ``reset`` starts a new document within a
-    row. :class:`~stablessm.models.StableSSMForCausalLM` wraps the same network as a Hugging Face model.
+    ``model(tokens)`` returns the logits, for training. ``model.sequence(tokens, state)`` also takes and returns a
+    state, and ``model.step(tokens, state)`` reads one token per row, tokens (B,). The size of the state does not grow
+    with the text. The argument ``reset`` marks the first token of each document within a row.
+    :class:`~stablessm.models.StableSSMForCausalLM` wraps the same network as a Hugging Face model.
 
     Args:
         vocab_size: number of tokens.

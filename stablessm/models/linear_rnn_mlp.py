@@ -24,8 +24,8 @@ _FLOOR = 1e-4
 
 
 class _Measured(nn.Module):
-    """The base class of modules that store the mean and standard deviation of each channel of samples, which are not
-    trained.
+    """The base class of modules that store the mean and the standard deviation of each channel of some samples. The
+    stored numbers are not trained.
     """
 
     shift: Tensor
@@ -51,7 +51,7 @@ class _Measured(nn.Module):
 class Whitening(_Measured):
     """The map z ↦ Wᵀ (z - mean) / deviation, after which samples have mean 0 and covariance 1.
 
-    W is set from samples, not trained.
+    The matrix W, the mean and the deviation are computed from samples by :meth:`set`, not trained.
 
     >>> whiten = Whitening(2)
     >>> _ = whiten.set(torch.tensor([[0.0, 1.0], [2.0, 1.0]]))
@@ -66,8 +66,8 @@ class Whitening(_Measured):
         self.register_buffer("W", torch.eye(channels))
 
     def set(self, samples: Tensor) -> Tensor:
-        """Store the mean, deviation and W of samples (…, channels); return the whitened samples as rows
-        (n, channels).
+        """Compute and store the mean, the deviation and the matrix W for samples (…, channels); return the whitened
+        samples as rows (n, channels).
         """
         flat = super().set(samples)
         variance, directions = torch.linalg.eigh(flat.mT @ flat / len(flat))
@@ -85,7 +85,7 @@ class Whitening(_Measured):
 class Units(_Measured):
     """The map z ↦ z · scale + shift from standardized values to the units of samples.
 
-    Scale and shift are set from samples, not trained.
+    Scale and shift are computed from samples by :meth:`set`, not trained.
 
     >>> units = Units(2)
     >>> _ = units.set(torch.tensor([[0.0, 1.0], [2.0, 1.0]]))
@@ -121,7 +121,8 @@ def _what(samples: Tensor) -> str:
 class PointwiseMLP(nn.Module):
     """An MLP φ from features (…, d) to outputs (…, d_output), applied at every step.
 
-    The MLP whitens its features and applies hidden layers with GELU, then a linear readout in the units of the outputs.
+    The MLP whitens its features, applies hidden layers with GELU and a linear readout, and converts the result to the
+    units of the outputs.
 
     >>> PointwiseMLP(6, (16, 16), 2)(torch.zeros(4, 10, 6)).shape
     torch.Size([4, 10, 2])
@@ -164,9 +165,9 @@ class LinearRNNMLPConfig:
 class LinearRNNMLP(SavedModel):
     """A random linear recurrence followed by an MLP φ at every step (LRU-UA eq. 2 and 7, proposition 7).
 
-    y[k] = φ(Re x[k], Im x[k]) with x[k] = Λ x[k-1] + B (1, u[k]).
-    The recurrence is an :class:`~stablessm.LRU` with random eigenvalues; the MLP is the same at every step. The module
-    is called like a layer (``step``, ``lengths``, ``reset``, ``dt``).
+    y[k] = φ(Re x[k], Im x[k]) with x[k] = Λ x[k-1] + B (1, u[k]), where (1, u[k]) is the input with the additional
+    constant 1 (see ``clock``). The recurrence is an :class:`~stablessm.LRU` with random eigenvalues; the MLP is the
+    same at every step. The module is called like a layer (``step``, ``lengths``, ``reset``, ``dt``).
 
     Args:
         d_input, d_state, d_output: sizes; d_state counts complex states.
@@ -231,9 +232,9 @@ class LinearRNNMLP(SavedModel):
         """Set the whitening and the output units of φ from samples: inputs u (B, T, d_input) and outputs y (B, T,
         d_output).
 
-        Whitening speeds up training: without whitening, states near the frequencies of the input dominate and are
-        nearly redundant. Whitening is linear, so it can be counted as a part of the matrix C in LRU-UA, section 2.
-        Samples must be finite and not empty.
+        Whitening speeds up training: without it, states whose eigenvalues are near a frequency of the input are much
+        larger than the other states, and nearly equal to each other. Whitening is linear, so it can be counted as a
+        part of the matrix C in LRU-UA, section 2. Samples must be finite and not empty.
         """
         if u.dim() != 3 or not u.numel() or not bool(u.isfinite().all()):
             raise ArgumentError("u", "finite numbers (B, T, d_input), at least one", _what(u))
@@ -261,6 +262,9 @@ class LinearRNNMLP(SavedModel):
         return self.mlp(features), state
 
     def _encoded(self, name: str, u: Tensor, *letters: str) -> Tensor:
-        """Check the input u, and return it with a channel of ones in front if the model has a clock."""
+        """Check the input u; return u, with a channel of ones in front if the model has a clock.
+
+        ``name`` is the name of u in error messages, and ``letters`` are the names of its dimensions except the last.
+        """
         check_signal(name, u, (*letters, "d_input"), self.d_input, self.recurrence.w, self.recurrence.w)
         return torch.cat([torch.ones_like(u[..., :1]), u], -1) if self.clock else u

@@ -72,8 +72,8 @@ def _minimal(layer: type[nn.Module]) -> Factory:
 
 
 def _gated(layer: type[nn.Module], factor: float) -> Factory:
-    """Return a function that builds gated layers with ``d_model`` states and the decay exp(``factor`` λ)
-    at zero input.
+    """Return a function that builds a gated layer with ``d_model`` states. If the input of the layer is zero, its decay
+    per step is exp(``factor`` λ).
     """
 
     def factory(
@@ -140,7 +140,9 @@ def register_mixer(name: str, factory: Factory, *, overwrite: bool = False) -> N
 
 
 def map_time(name: str, options: Mapping[str, Any]) -> Time | None:
-    """Return whether a mixer uses maps for "continuous" or "discrete" time; None for a mixer that a user registered."""
+    """Return the kind of time of the maps that a mixer with these options uses, "continuous" or "discrete"; None for a
+    mixer that a user registered.
+    """
     times: dict[str, Time] = dict.fromkeys(("s4d", *_GATED), "continuous")
     times |= {"lru": "discrete", "real": options.get("time", "continuous")}
     return times.get(name.removeprefix(GATED))
@@ -153,7 +155,7 @@ def current_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def within(name: str, options: Mapping[str, Any], length: int) -> dict[str, Any]:
-    """Return the options of a mixer; unless the options give time scales, initial time scales of at most ``length``
+    """Return the options of a mixer. If the options do not set initial time scales, time scales of at most ``length``
     steps are added.
 
     Training on windows of ``length`` steps does not constrain modes with longer time scales. With such modes, a model

@@ -21,7 +21,9 @@ class BatchNorm(nn.BatchNorm1d):
     """
 
     def forward(self, x: Tensor, real: Tensor | None = None) -> Tensor:
-        """Normalize x (B, T, C); in training, with the statistics of the steps for which ``real`` (B, T) is True."""
+        """Normalize x (B, T, C). In training, the mean and variance are computed over the steps for which ``real`` (B,
+        T) is True (default: all steps); in evaluation, the running mean and variance are used.
+        """
         if real is None or not self.training:
             return super().forward(x.reshape(-1, x.shape[-1])).view(x.shape)
         normal = torch.zeros_like(x)
@@ -31,10 +33,12 @@ class BatchNorm(nn.BatchNorm1d):
 
 @final
 class LayerNorm(nn.LayerNorm):
-    """Layer normalization over the channels of each step of (B, T, C), which padding therefore cannot affect."""
+    """Layer normalization over the channels of each step of (B, T, C). Each step is normalized separately, so padded
+    steps do not affect real steps.
+    """
 
     def forward(self, x: Tensor, real: Tensor | None = None) -> Tensor:
-        """Normalize every step of x (B, T, C) over its channels."""
+        """Normalize every step of x (B, T, C) over its channels; ``real`` is ignored."""
         return F.layer_norm(x, self.normalized_shape, self.weight, self.bias, self.eps)
 
 
@@ -48,7 +52,9 @@ class NoNorm(nn.Module):
 
 
 def norm_of(name: Norm, channels: int) -> nn.Module:
-    """Return the normalization with a given name, as a module to be called as ``norm(x, real)``."""
+    """Return the normalization with a given name: a module ``norm`` that is called as ``norm(x, real)``, where ``real``
+    (B, T) is True at the steps that are not padding.
+    """
     if name == "layer":
         return LayerNorm(channels)
     return BatchNorm(channels) if name == "batch" else NoNorm()

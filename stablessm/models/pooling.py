@@ -1,10 +1,10 @@
 """Pooling: reduces a sequence to one vector, the mean of its steps or its last step.
 
-Pooling maps (B, T, C) to (B, C), over the real steps of the last episode; an empty sequence gives zeros. A pooling has
-four methods. ``whole`` pools the given steps together with the earlier steps that ``state`` summarizes. ``running``
-returns (B, T, C), at each step the result of ``whole`` for the sequence up to that step, and the state after the last
-step. ``step`` is one step of ``running``. ``initial_state`` returns the state before the first step; it takes the
-number of channels, device and dtype from ``like`` (C,).
+Pooling maps (B, T, C) to (B, C), over the real steps of the last episode of each sequence; an empty sequence gives
+zeros. A class for pooling has four methods. ``whole`` pools the given steps together with the earlier steps that
+``state`` summarizes. ``running`` returns (B, T, C), at each step the result of ``whole`` for the sequence up to that
+step, and the state after the last step. ``step`` is one step of ``running``. ``initial_state`` returns the state before
+the first step; it takes the number of channels, device and dtype from ``like`` (C,).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Last:
         return ()
 
     def whole(self, h: Tensor, state: Any, lengths: Tensor | None, reset: Tensor | None) -> Tensor:
-        """Return the last real step of each sequence, (B, C)."""
+        """Return the last real step of each sequence in h (B, T, C), as (B, C); ``state`` and ``reset`` are ignored."""
         return last_state(h, torch.zeros_like(h[:, :1]).sum(1), lengths)
 
     def running(self, h: Tensor, state: Any, lengths: Tensor | None, reset: Tensor | None) -> tuple[Tensor, Any]:
@@ -61,7 +61,8 @@ class Mean:
         return total, count
 
     def whole(self, h: Tensor, state: Any, lengths: Tensor | None, reset: Tensor | None) -> Tensor:
-        """Return the mean over the real steps of each sequence, (B, C).
+        """Return the mean over the real steps of each sequence, or of its last episode if there are resets, (B, C).
+        Earlier steps that ``state`` contains count, too.
 
         The mean is computed as a product with a vector of zeros and ones, which avoids a copy.
         """
@@ -82,8 +83,8 @@ class Mean:
         return total / (count + counted.sum(1, keepdim=True)).clamp(min=1)
 
     def running(self, h: Tensor, state: Any, lengths: Tensor | None, reset: Tensor | None) -> tuple[Tensor, Any]:
-        """Return, for each step, the mean of h over all steps up to this step, (B, T, C); also return the state after
-        the last step.
+        """Return, for each step, the mean of h over all steps of its episode up to this step, (B, T, C); also return
+        the state after the last step.
         """
         h = h.to(_wide(h))
         total, count = self._parts(h.new_empty(h.shape[0], h.shape[-1]), state)

@@ -59,7 +59,8 @@ def sample_tokens(
 
 @torch.inference_mode()
 def drawn(model: Any, prompt: Tensor, count: int, draw: Draw) -> Iterator[Tensor]:
-    """Yield ``count`` tensors of tokens (B,), one after the other, which continue the prompts (B, T).
+    """Yield ``count`` tensors of tokens (B,), one after the other, which continue the prompts (B, T). ``draw`` draws
+    the tokens from the logits.
 
     On a GPU, all tensors share one memory, so each tensor is overwritten when the next tensor is drawn.
     """

@@ -106,7 +106,10 @@ class SequenceStack(nn.Module):
         return self.norm(h), tuple(after)
 
     def _checked(self, name: str, x: Tensor, state: Sequence[Any] | None, time: int) -> Sequence[Any]:
-        """Check the shapes, dtypes and devices of the input and the state; return a state for every block."""
+        """Check the input x and the state; return one state per block (None for the initial state).
+
+        ``name`` is the name of x in error messages. ``time`` is 1 if x has a time axis, and 0 if x is a single step.
+        """
         check_tensor(name, x)
         for weight in self.encoder.parameters():  # a quantized encoder has no parameters
             check_device(name, x, weight)

@@ -37,7 +37,7 @@ def _row(z, tail, batch, t, channel, steps, width, inside, TAIL: tl.constexpr, A
 
 @triton.jit
 def _kept(reset, batch, t, steps, RESET: tl.constexpr, ACC: tl.constexpr):
-    """Return the factor of earlier inputs: 0 at the first step of an episode, 1 at all other steps."""
+    """Return the factor by which inputs before step t are multiplied: 0 if an episode starts at step t, otherwise 1."""
     if RESET:
         starts = tl.load(reset + batch * steps + t, mask=(t >= 0) & (t < steps), other=0)
         return tl.where(starts != 0, 0.0, 1.0).to(ACC)
@@ -46,8 +46,8 @@ def _kept(reset, batch, t, steps, RESET: tl.constexpr, ACC: tl.constexpr):
 
 @triton.jit
 def _place(chunks, channels: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, TILES: tl.constexpr):
-    """Return the sequence, the channels, the first step and the number of the chunk of time that this program
-    computes.
+    """Return which part of the result this program computes: its sequence, its channels, its first step, and the number
+    of its chunk (a range of time of one sequence) among all chunks.
     """
     columns = tl.cdiv(channels, BLOCK)
     chunk = tl.program_id(0) // columns
@@ -57,7 +57,7 @@ def _place(chunks, channels: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constex
 
 @triton.jit
 def _taps(weight, channel, width, inside, ACC: tl.constexpr):
-    """Load and return the three filter taps of the given channels."""
+    """Load and return the three filter taps of each channel in ``channel``."""
     first = tl.load(weight + channel, mask=inside, other=0.0).to(ACC)
     second = tl.load(weight + width + channel, mask=inside, other=0.0).to(ACC)
     third = tl.load(weight + 2 * width + channel, mask=inside, other=0.0).to(ACC)
@@ -69,7 +69,10 @@ def _sum(
     z, tail, batch, t, channel, steps, width, inside, one, two, first, second, third,
     TAIL: tl.constexpr, ACC: tl.constexpr,
 ):  # fmt: skip
-    """Compute the filter's output at step t from z[t] and the two inputs before it."""
+    """Compute the filter's output at step t: first · z[t] + second · one · z[t-1] + third · two · z[t-2].
+
+    ``first``, ``second`` and ``third`` are the filter taps. ``one`` and ``two`` are 0 if the earlier input belongs to
+    another episode, otherwise 1."""
     total = first * _row(z, tail, batch, t, channel, steps, width, inside, TAIL, ACC)
     total += second * (one * _row(z, tail, batch, t - 1, channel, steps, width, inside, TAIL, ACC))
     return total + third * (two * _row(z, tail, batch, t - 2, channel, steps, width, inside, TAIL, ACC))
@@ -104,7 +107,9 @@ def forward_kernel(
 
 @triton.jit
 def _added(partial, chunk, channel, width, within, first, second, third):
-    """Sum the gradients of the three filter taps over the steps of this program, and store the sums."""
+    """Sum the gradients ``first``, ``second`` and ``third`` of the three filter taps over their rows (steps), and store
+    the sums in ``partial`` at the number ``chunk``.
+    """
     to = partial + chunk * 3 * width + channel
     tl.store(to, tl.sum(first, 0, keep_dims=True), mask=within)
     tl.store(to + width, tl.sum(second, 0, keep_dims=True), mask=within)
@@ -237,7 +242,9 @@ def forward(z: Tensor, tail: Tensor | None, reset: Tensor | None, weight: Tensor
 def backward(
     z: Tensor, tail: Tensor | None, reset: Tensor | None, weight: Tensor, d_q: Tensor, d_u: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Compute the gradient of z, and the gradient of the filter's weight (in float32 or float64)."""
+    """Compute the gradient of z and the gradient of the filter's weight (in float32 or float64) from the gradients d_q
+    of q and d_u of k ⊙ v.
+    """
     batch, steps, width = z.shape
     partial = z.new_empty(batch * _chunks(steps), 3, width, dtype=torch.promote_types(z.dtype, torch.float32))
     d_z, grads = torch.empty_like(z), (d.to(z.dtype).contiguous() for d in (d_q, d_u))

@@ -95,8 +95,10 @@ class Affine:
         return Affine(self.times(earlier.factor), self(earlier.offset), self.matrix)
 
     def adjoint(self, gradient: Tensor) -> Affine:
-        """Return the affine map by which the gradient of the state passes back through the steps, with the offset
-        ``gradient``.
+        """Return the affine map of the backward pass over the steps, g ↦ factorᴴ · g + gradient.
+
+        Here g is the gradient of the state after the steps, factorᴴ is the conjugate (and transposed) factor, and
+        ``gradient`` is the gradient of the state before the steps that does not come from later states.
         """
         return Affine(self.factor.mH if self.matrix else self.factor.conj(), gradient, self.matrix)
 

@@ -33,8 +33,8 @@ def incoming_state(module: nn.Module, x: Tensor, state: Any, group: Group, **opt
     """Return the state of a module before this rank's steps x, given the ``state`` before the whole sequence.
 
     The function supports diagonal and gated layers and the short filter of :class:`~stablessm.models.Hyena`;
-    ``incoming_state.register`` adds a layer of your own. ``options`` are the other arguments of the call: lengths,
-    reset, dt.
+    ``incoming_state.register`` adds a layer of your own. ``options`` are the other arguments with which the module is
+    called: ``lengths``, ``reset`` and ``dt``.
     """
     raise ArgumentError("module", "a module whose state can be joined across ranks", type(module).__name__)
 
@@ -86,9 +86,10 @@ def sequence_parallel(model: nn.Module, group: Group = None) -> SequenceParallel
         group: the ranks that share a sequence, in the order of their parts (default: all).
 
     All ranks call the model with the same batch size. Each rank passes its own steps (0 and 1 steps are allowed), and
-    its parts of ``reset``, of a ``dt`` per step, and of ``lengths`` (clamped to its steps). Only the first rank's
-    ``state`` is used, and the last rank returns the final state of the sequence. Dropout draws one mask per sequence,
-    so all ranks need the same seed. The gradient of the whole sequence is the sum of the ranks' gradients.
+    the parts of ``reset`` and of a ``dt`` per step that belong to its steps. In ``lengths``, each rank passes how many
+    of its own steps are real. Only the first rank's ``state`` is used, and the last rank returns the final state of the
+    sequence. Dropout draws one mask per sequence, so all ranks need the same seed. The gradient of the whole sequence
+    is the sum of the ranks' gradients.
 
     >>> import torch
     >>> import stablessm as ssm
@@ -143,7 +144,9 @@ def _check(model: nn.Module) -> None:
 
 
 def _own_size(module: Any) -> int:
-    """Return the number of states of a module, not counting submodules to which a hook of their own is attached."""
+    """Return the number of values in the state of a module, without the states of those submodules to which
+    :func:`sequence_parallel` attaches a hook of their own.
+    """
     within = sum(_own_size(part) for part in module.modules() if part is not module and _joins(part))
     return sum(leaf.numel() for leaf in _leaves(module.initial_state(1))) - within
 

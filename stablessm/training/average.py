@@ -25,7 +25,7 @@ class Average:
     Args:
         trainee: The model. If its weights are in shards, the average is in shards too.
         decay: The largest value of d', for example 0.999.
-        prefix: Prefix of the names in a checkpoint that holds several averages.
+        prefix: Prefix of the tensors' names in a checkpoint, which distinguishes the averages of several models.
 
     >>> from torch import nn
     >>> from stablessm.training.ranks import Ranks
@@ -57,8 +57,8 @@ class Average:
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """Return a context in which the model uses its averaged parameters, and after which it has its own parameters
-        again.
+        """Return a context in which the model has its averaged parameters. At the end of the context, the model gets
+        its own parameters back.
         """
         self._exchange()
         try:

@@ -21,9 +21,8 @@ from stablessm.training.ranks import Ranks
 class Carry:
     """Carries the final state of the model from each batch to the next batch, without its gradient.
 
-    A training step calls ``begin``, then ``run`` for each of its batches, then ``settle``, which keeps the new state.
-    If the step diverged, the state, like the weights, stays as it was before the step, so that the step can be
-    repeated.
+    A training step calls ``begin``, then ``run`` for each of its batches, then ``settle``, which stores the new state.
+    If the step diverged, neither the stored state nor the weights change, so that the step can be repeated.
 
     Args:
         rows: Number of rows of a batch, over all ranks. Each rank keeps the state of its own rows.
@@ -50,7 +49,7 @@ class Carry:
         self._after: State = None
 
     def begin(self, *, anew: bool) -> None:
-        """Start a step from the carried state, or from no state if ``anew``, as in the first step of an epoch."""
+        """Start a step from the carried state; if ``anew`` (the first step of an epoch), start without a state."""
         self._after = None if anew else self.state
 
     def run(self, call: Any, batch: Batch, *, autocast: bool = False) -> Tensor:
@@ -63,9 +62,10 @@ class Carry:
         return output
 
     def settle(self, bad: Tensor) -> None:
-        """Keep the state after this step for the next step; if ``bad`` is 1, keep the state before this step instead.
+        """Store the state after this step as the initial state of the next step; if ``bad`` is 1, do not change the
+        stored state.
 
-        The host does not wait for the GPU.
+        The CPU does not wait for the GPU.
         """
         if self.state is None:
             self.state = nested.mapped(Tensor.clone, self._after)
@@ -74,12 +74,12 @@ class Carry:
         self._after = None  # it may be a view of all states of the window
 
     def everyone(self) -> State:
-        """Gather the carried state of the batch rows of all ranks. All ranks must call this method."""
+        """Return the carried state of all batch rows, gathered from all ranks. All ranks must call this method."""
         return nested.mapped(self._gathered, self.state)
 
     def of_rank(self, everyone: State, rank: int, device: torch.device) -> Carry:
-        """Create a :class:`Carry` with the carried state of another rank, so that this process can repeat a step of
-        that rank. ``everyone`` is the result of :meth:`everyone`.
+        """Create a :class:`Carry` with the carried state of the rank ``rank``, so that this process can repeat a step
+        of that rank. The argument ``everyone`` is the result of the method :meth:`everyone`.
         """
         found = Carry(self.rows, noise=self.noise)
         found.state = nested.mapped(lambda whole: self._own(whole, rank).to(device), everyone)

@@ -34,7 +34,7 @@ Agree = Callable[[Mapping[str, Any], Mapping[str, Any]], Mapping[str, tuple[Any,
 
 
 def whole_on_cpu(name: str, shape: torch.Size, dtype: torch.dtype) -> Tensor:
-    """Return an empty, unsharded CPU tensor, into which one tensor of a checkpoint will be read."""
+    """Return an empty, unsharded CPU tensor, into which a tensor of a checkpoint will be read; ``name`` is ignored."""
     return torch.empty(shape, dtype=dtype)
 
 
@@ -79,8 +79,8 @@ class Checkpoints:
         self.folder, self.settings, self.ranks, self.agree = folder, record.plain(settings), ranks or Ranks(), agree
 
     def save(self, checkpoint: Checkpoint, *, sharded: bool = False) -> None:
-        """Write a checkpoint, and remove all checkpoints but the last ``KEEP``. If ``sharded``, every rank writes its
-        own part.
+        """Write a checkpoint, and remove all checkpoints except the last ``KEEP``. If ``sharded``, every rank writes
+        its shards of the tensors.
         """
         if sharded:
             self._write_folder(checkpoint)
@@ -150,8 +150,9 @@ class Checkpoints:
         self.ranks.first(finish)
 
     def _write_shards(self, folder: Path, tensors: Mapping[str, Tensor]) -> dict[str, str]:
-        """Write the shards of this rank; tensors that all ranks hold are written by one rank only. Return a dict from
-        the name of each file of the checkpoint to its SHA-256.
+        """Write the shards of this rank; return a dict from the name of each file of the checkpoint to its SHA-256.
+
+        If all ranks have the same tensor, only one of the ranks writes this tensor.
         """
         from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
         from torch.distributed.checkpoint.state_dict_saver import save

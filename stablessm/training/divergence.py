@@ -83,18 +83,19 @@ class DivergenceReport(Result):
 
 @final
 class Watch:
-    """Records losses and gradient norms on the device, without waiting for it, and detects steps at which training
+    """Records losses and gradient norms on the GPU, without making the CPU wait, and detects steps at which training
     diverges.
 
     A step is bad if its loss or gradient norm is not finite, or if the running mean of the loss is above the limit. In
-    this mean, the weight of a loss falls by a tenth per step, so that a single loss may be about ten times the limit.
-    From a bad step on, ``bad`` is 1, which makes a fused optimizer skip its updates: the weights stay as they were at
-    the bad step.
+    this mean, the weight of each loss decreases by a tenth per step, so a single loss may be up to about ten times the
+    limit. From a bad step on, ``bad`` is 1, which makes a fused optimizer skip its updates, so that the weights stay as
+    they were at the bad step.
 
     Args:
         replicas: Number of models that are trained as one computation. Losses, norms and ``bad`` then have the shape
             (replicas,).
-        forgiving: Only a step whose gradient is not finite is bad, and only the update of that step is skipped.
+        forgiving: If True, a step is bad only if its gradient is not finite, and only the update of this step is
+            skipped.
 
     >>> watch = Watch(torch.device("cpu"))
     >>> watch.start(torch.tensor(1.0), explode=10.0)
@@ -136,7 +137,7 @@ class Watch:
     def values(self) -> np.ndarray:
         """Return the recorded losses, gradient norms and running mean losses, (steps, 3) or (steps, 3, replicas).
 
-        The host waits for the device.
+        The CPU waits until the GPU has computed these numbers.
         """
         return torch.stack([self._stacked(seen) for seen in (self.losses, self.norms, self.means)], 1).cpu().numpy()
 
@@ -153,7 +154,7 @@ class Watch:
         return len(seen) - first, BadStep(loss, norm, mean, limit)
 
     def clear(self) -> None:
-        """Delete the recorded losses and norms; called after the host has read them."""
+        """Delete the recorded losses and norms; called after the CPU has read these numbers."""
         self.losses, self.norms, self.means = [], [], []
 
     def tensors(self) -> dict[str, Tensor]:

@@ -19,8 +19,8 @@ from stablessm.training.ranks import Ranks
 
 
 def apply(model: Any, batch: Batch, *, autocast: bool = False) -> Tensor:
-    """Return the output of a model for a batch, in float32 or better; a state that the model also
-    returns is dropped.
+    """Return the output of a model for a batch, in float32 or better. If the model also returns a state, the state is
+    dropped.
     """
     output = _called(model, batch, autocast=autocast)
     return _wide(output[0] if isinstance(output, tuple) else output)
@@ -121,7 +121,8 @@ def outputs(
         task: The task.
         split: The split.
         batch_size: Number of rows per batch, over all ranks.
-        carry: Carry the state from batch to batch (``Task.lanes``); otherwise every window starts without a state.
+        carry: If True, carry the state from batch to batch (with the batches of ``Task.lanes``); otherwise every window
+            starts without a state.
         autocast: Compute matrix products in bfloat16.
         ranks: The processes that evaluate together (default: one).
     """
@@ -145,8 +146,8 @@ def outputs(
 
 
 def _part(rows: int, ranks: Ranks) -> tuple[tuple[int, int], bool]:
-    """Return the part (i, n) of a batch of ``rows`` rows that this rank computes (part i of n), and whether the part
-    counts in the scores.
+    """Return (i, n) and whether this rank's rows count in the scores: of a batch of ``rows`` rows, divided into n
+    parts, this rank computes part i.
     """
     spare = ranks.rank >= rows
     return (0, rows) if spare else (ranks.rank, min(ranks.size, rows)), not spare

@@ -36,7 +36,8 @@ def check_folder(folder: str | Path) -> None:
 
 
 def check_links(folder: Path) -> None:
-    """Raise an error if symbolic links lead a file of a run, or of one of its replicas, out of the folder of the run.
+    """Raise an error if a file of a run or of one of its replicas lies outside the folder of the run because of a
+    symbolic link.
 
     The folder itself may be a symbolic link, because the user names it.
     """
@@ -74,7 +75,7 @@ def claim(folder: Path, settings: Mapping[str, Any], companions: Mapping[str, st
 def settings_of(folder: str | Path) -> dict[str, Any]:
     """Read the settings of a run from its folder: the dictionaries ``config``, ``task``, ``model`` and ``origin``.
 
-    Symbolic links that lead a file of the run out of the folder raise an error.
+    If a file of the run lies outside the folder because of a symbolic link, an error is raised.
     """
     path = Path(folder) / MARKER
     check_links(path.parent)

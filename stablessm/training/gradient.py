@@ -31,18 +31,19 @@ _APART = 0x9E3779B97F4A7C15
 
 
 class Strategy(ABC):
-    """The base class of strategies, which compute the loss and the gradient of a training step, of one
-    or more models.
+    """The base class of strategies. A strategy computes the loss and the gradient of a training step, for one model or
+    for several models.
     """
 
     @abstractmethod
     def compute(self, step: int) -> Tensor:
-        """Compute the gradient of a step, store it in ``grad`` of the parameters, and return the loss
-        (one per model).
+        """Compute the gradient of a step, store it in ``grad`` of the parameters, and return the loss (for several
+        models, one loss per model).
         """
 
     def settle(self, bad: Tensor) -> None:  # noqa: B027 (most strategies keep nothing)
-        """Keep the model's state after this step for the next step, unless ``bad`` is 1 (the step diverged)."""
+        """Keep the state that the model carries, as it is after this step, for the next step, unless ``bad`` is 1 (the
+        step diverged)."""
 
     def updated(self) -> None:  # noqa: B027
         """Update values that depend on the weights, such as buffers; called after every update by the optimizer."""
@@ -166,8 +167,8 @@ class Gradient(Strategy):
         return loss
 
     def _replayed(self, step: int, batches: Sequence[Batch]) -> Tensor:
-        """Compute the loss and the gradient of a step by replaying a CUDA graph, if all batches have the
-        captured shapes.
+        """Compute the loss and the gradient of a step by replaying a CUDA graph, which the first call captures. If the
+        batches have other shapes than the captured batches, compute the step without the graph.
         """
         names = [name for name, value in vars(batches[0]).items() if value is not None]
         arguments = [getattr(batch, name) for batch in batches for name in names]
@@ -195,7 +196,9 @@ class Gradient(Strategy):
         return _replay(self._graph, arguments, parameters)
 
     def settle(self, bad: Tensor) -> None:
-        """Keep the model's state after this batch for the next step, unless ``bad`` is 1 (the step diverged)."""
+        """Keep the state that the model carries, as it is after this step, for the next step; if ``bad`` is 1 (the step
+        diverged), keep the state before this step.
+        """
         self.carry.settle(bad)
 
     def updated(self) -> None:
@@ -240,8 +243,8 @@ class Gradient(Strategy):
         return apply(runner, batch, autocast=self.config.autocast)
 
     def _count(self, batches: Sequence[Batch]) -> Tensor | None:
-        """Return the number of scored positions of a step over all ranks, or None if the step is one
-        batch on one rank.
+        """Return the number of scored positions of a step over all ranks; None if the step consists of one batch on one
+        rank, so that the number is not needed.
         """
         alone = self.config.accumulate * self.ranks.size == 1
         return None if alone else self.ranks.sum(count_of(self.task, batches))
@@ -259,13 +262,19 @@ class Gradient(Strategy):
 
 
 def descend(loss: Tensor) -> Tensor:
-    """Run the backward pass of a loss (a tensor of several losses is summed), and return the loss, detached."""
+    """Run the backward pass of a loss, and return the loss without its graph. If ``loss`` contains several losses, the
+    backward pass is that of their sum.
+    """
     loss.sum().backward()
     return loss.detach()
 
 
 def _both_passes(losses: Callable[..., Iterable[Tensor]], parameters: Sequence[Tensor]) -> Callable[..., Passes]:
-    """Return a function that computes the sum of several losses and the gradients of this sum, one loss at a time."""
+    """Return a function that computes the sum of the losses that ``losses(*tensors)`` yields, and the gradients of this
+    sum with respect to ``parameters``.
+
+    The backward pass of each loss runs before the next loss is computed, which saves memory.
+    """
 
     def both(*tensors: Tensor) -> Passes:
         total, sums = None, list[Tensor | None]([None] * len(parameters))
@@ -312,8 +321,8 @@ def _apart(gradients: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
 
 
 def require_parts(task: Task, config: TrainingConfig, ranks: int) -> None:
-    """Raise an error if a step would be divided among several batches or ranks, but the task cannot add up the losses
-    of the parts.
+    """Raise an error if the settings divide a step among several batches or ranks, but the task has no methods to add
+    up the losses of the parts.
     """
     if config.batch_size < ranks:
         raise ArgumentError("batch_size", f"at least one sequence for each of {ranks} ranks", config.batch_size)

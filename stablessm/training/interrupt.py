@@ -31,7 +31,7 @@ class Interrupted(KeyboardInterrupt):
 
 @final
 class Request:
-    """Stores which of the signals SIGINT and SIGTERM has arrived (None before a signal)."""
+    """Stores the signal, SIGINT or SIGTERM, that this process has received (None if it has received no signal)."""
 
     signal: int | None = None
 

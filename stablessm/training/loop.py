@@ -118,8 +118,8 @@ def _require_possible(task: Task, config: TrainingConfig, ranks: Ranks, resume: 
 
 
 def _models(model: nn.Module | Callable[[], nn.Module], config: TrainingConfig) -> list[nn.Module]:
-    """Return one model per replica: copies of a given model, or models that a factory builds, each with
-    its own seed.
+    """Return one model per replica. If ``model`` is a module, it is replica 0, and the other replicas are copies of it;
+    if ``model`` is a function, it builds each replica with the seed of the replica.
     """
     if isinstance(model, nn.Module):
         return [model, *(copy.deepcopy(model) for _ in range(config.replicas - 1))]
@@ -133,7 +133,8 @@ def _models(model: nn.Module | Callable[[], nn.Module], config: TrainingConfig) 
 
 @final
 class _Run:
-    """One call of :func:`train`: its step loop and a session per model. As a context manager, it closes the loggers.
+    """One call of :func:`train`, with the step loop and one session per model. The end of a ``with`` block closes the
+    loggers.
 
     Args:
         again: Whether the run is resumed from a checkpoint.
@@ -185,8 +186,8 @@ class _Run:
         self.loop.history = history
 
     def complete(self, resume: bool | Literal["last-good"], origin: Mapping[str, Any], *, progress: bool) -> None:
-        """Resume from a checkpoint if ``resume`` requests it and there is one, or else prepare a new run; then run the
-        remaining training steps.
+        """Run the remaining training steps, from the last checkpoint if ``resume`` allows it and there is a checkpoint;
+        otherwise prepare a new run and run all steps.
         """
         try:
             self.trained.train()

@@ -39,8 +39,8 @@ class Metrics:
 
     @property
     def digest(self) -> str:
-        """Return the SHA-256 of all lines of the file: lines kept from an earlier run, and lines written by this
-        object.
+        """Return the SHA-256 of all lines of the file: the lines that were in the file before, without those dropped,
+        and the lines that this object has written.
         """
         return self._hash.hexdigest()
 

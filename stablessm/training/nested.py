@@ -37,7 +37,8 @@ def mapped(function: Callable[..., Tensor], *states: State) -> State:
 
 
 def named(state: State, name: str = "state") -> Iterator[tuple[str, Tensor]]:
-    """Yield the name and the tensor of every entry of a nested state; complex tensors become real ones of shape (…, 2).
+    """Yield the name and the tensor of every entry of a nested state. A complex tensor becomes a real tensor of shape
+    (…, 2).
 
     >>> [name for name, _ in named((torch.ones(1), {"a": torch.ones(1)}))]
     ['state.0', 'state.1.a']

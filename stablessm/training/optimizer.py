@@ -50,8 +50,8 @@ class Optimizer:
             parameter.grad = None
 
     def clip(self) -> Tensor:
-        """Clip the norm of the gradient of all parameters (over all ranks if sharded); return the norm
-        before clipping.
+        """Clip the norm of the gradient of all parameters; return the norm before clipping. The norm covers the shards
+        of all ranks.
         """
         with_gradient = [p for p in self._named.values() if p.grad is not None]
         norm = get_total_norm([p.grad for p in with_gradient if p.grad is not None], foreach=True)
@@ -91,10 +91,10 @@ class Optimizer:
 class StackedOptimizer(Optimizer):
     """AdamW for a :class:`~stablessm.training.stack.Stack` of models, each with its own learning rate and clipping.
 
-    Gradients are clipped, and updates are skipped, separately for each model. AdamW updates tensors of zeros with
-    learning rate 1 and no weight decay, so that these tensors become the updates; each model adds its rows of the
-    updates, times its own learning rate. The result equals AdamW, because an AdamW update is linear in the rate and
-    otherwise elementwise.
+    Gradients are clipped, and updates are skipped, separately for each model. AdamW is applied to tensors of zeros with
+    learning rate 1 and no weight decay, so that these tensors become the updates. The updates of each model, times the
+    learning rate of the model, are then added to its weights. The result equals AdamW, because an AdamW update is
+    elementwise and proportional to the learning rate.
 
     Args:
         stack: The models to optimize.

@@ -88,9 +88,9 @@ def perplexity(
         task: The text.
         split: ``train``, ``valid`` or ``test``.
         batch_size: Number of windows that are in memory at once.
-        carry: With ``False``, every window starts without a state (as in training, unless the task carries the state).
-            A model without a method ``sequence(x, state, reset=…) -> (logits, state)`` is always evaluated as with
-            ``False``.
+        carry: If False, every window starts without a state (as in training, unless the task carries the state). A
+            model without a method ``sequence(x, state, reset=…) -> (logits, state)`` cannot carry a state: the result
+            is the same as for False.
         autocast: Compute matrix products in bfloat16.
         progress: Show a progress bar in a terminal.
 

@@ -69,8 +69,9 @@ class TrainedModel:
 
     Args:
         folder: Folder of a run of ``stablessm train`` or ``stablessm.training.train``.
-        task: The task that the model was trained on. By default, the data of the task are read again in the same way as
-            by ``stablessm train``. The data are needed only for intervals and for predictions on the training data.
+        task: The task that the model was trained on (default: the task that ``stablessm train`` stored in the folder,
+            whose data are read again from their files). The data are needed only for intervals and for predictions on
+            the training data.
         device: ``auto``, ``cpu`` or ``cuda``.
     """
 

@@ -97,7 +97,9 @@ class Ranks:
             tensor.copy_(sent)
 
     def device(self, chosen: torch.device) -> torch.device:
-        """Return the device of this rank: a GPU of its own if ``cuda`` was chosen, otherwise the chosen device."""
+        """Return the device of this rank. If there are several ranks and ``chosen`` is ``cuda`` without a number, this
+        is a GPU that no other rank uses; otherwise it is ``chosen``.
+        """
         if self.size == 1 or chosen.type != "cuda" or chosen.index is not None:
             return chosen
         own = torch.device("cuda", int(os.environ.get("LOCAL_RANK", self.rank)))
@@ -108,8 +110,8 @@ class Ranks:
 
 
 def launched() -> Ranks:
-    """Return the rank and number of ranks that a launcher such as ``torchrun`` announces, without connecting the
-    processes.
+    """Return the rank and the number of ranks, which a launcher such as ``torchrun`` sets in environment variables; the
+    processes are not connected.
     """
     if not all(os.environ.get(name) for name in _LAUNCHED):
         return Ranks()
@@ -137,5 +139,7 @@ def joined() -> Iterator[Ranks]:
 
 
 def _host() -> torch.device:
-    """Return the device of small tensors for communication: the CPU, unless the process group supports only GPUs."""
+    """Return the device on which the ranks exchange small tensors: the CPU, unless the process group supports only
+    GPUs.
+    """
     return torch.device("cpu" if "gloo" in str(dist.get_backend_config()) else "cuda")

@@ -24,7 +24,9 @@ _DROPOUTS = (F.dropout, F.dropout1d, F.dropout2d, F.dropout3d)
 
 @final
 class Replica(Trainee):
-    """One model of a stack of models in training, with the same interface as a model that is trained alone."""
+    """One of several models that are trained together in a :class:`~stablessm.training.stack.Stack`, with the same
+    interface as a model that is trained alone.
+    """
 
     def __init__(self, stack: Stack, number: int) -> None:
         self.stack, self.number = stack, number
@@ -42,7 +44,8 @@ class Replica(Trainee):
 
 @final
 class Replicas(Strategy):
-    """The strategy for several models: the gradient of every model on its own batch, computed with ``torch.vmap``.
+    """The strategy for several models: it computes the gradient of every model on the model's own batch, with
+    ``torch.vmap``.
 
     Each model has the same batches and dropout masks as if it were trained alone. Other random numbers are shared by
     all models.
@@ -117,7 +120,7 @@ class _Streams(TorchFunctionMode):
         return self
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Call ``func``, but if it is a dropout function, draw a separate mask for each model."""
+        """Call ``func``; if ``func`` is a dropout function, apply it with a separate mask for each model."""
         if func not in _DROPOUTS:
             return func(*args, **(kwargs or {}))
         return self._dropped(func, *args, **(kwargs or {}))
@@ -136,7 +139,9 @@ class _Streams(TorchFunctionMode):
 
 
 def _together(batches: Sequence[Batch]) -> tuple[list[str], list[Tensor]]:
-    """Stack the batches of all replicas, padded to equal length; return field names and tensors (replicas, …)."""
+    """Stack the batches of all replicas, padded to equal length; return the names of the fields of :class:`Batch` that
+    are set, and their stacked tensors (replicas, …).
+    """
     names = [name for name, value in vars(batches[0]).items() if value is not None]
     longest, found = max(batch.inputs.shape[1] for batch in batches), []
     for name in names:

@@ -104,7 +104,9 @@ class Session(Hooks):
         self._board.end(None)
 
     def looks(self, step: int) -> bool:
-        """Return True if losses must be logged, or the model validated, after the given step."""
+        """Return True if the losses are logged or the model is validated after this step, so that the CPU must read
+        results.
+        """
         return self._logs(step) or self._evaluates(step)
 
     def clipped(self, step: int) -> None:
@@ -112,7 +114,7 @@ class Session(Hooks):
         self.ratios = self.trainee.ratios() if self.recurrent and self._logs(step + 1) and not self.stopped else None
 
     def updated(self, step: int) -> None:
-        """Update the averaged weights and look for a divergence, on a GPU only at steps at which the host reads
+        """Update the averaged weights. Then look for a divergence; on a GPU, do so only at steps at which the CPU reads
         results.
         """
         if self.average is not None and not self.stopped:
@@ -341,7 +343,7 @@ def write_record(
 
 
 def _scores(plain: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Convert scores as a checkpoint stores them, with NaN as text, to numbers."""
+    """Convert the scores in a checkpoint, in which NaN and infinity are texts, to numbers."""
     if plain is None:
         return None
     return {name: value if isinstance(value, int) else float(value) for name, value in plain.items()}

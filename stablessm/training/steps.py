@@ -25,10 +25,8 @@ _VIEW = "FSDP2-wrapped module .* returned a view tensor"
 
 
 class Hooks:
-    """The base class of callbacks that run between the parts of a training step. Checkpoints store the state of the
-    callbacks.
-
-    By default, methods do nothing.
+    """The base class of objects whose methods :class:`StepLoop` calls between the parts of a training step. Checkpoints
+    store the state of these objects.
     """
 
     name = ""
@@ -44,19 +42,23 @@ class Hooks:
         """React to an update of the weights; ``step`` is the number of updates so far."""
 
     def looked(self, step: int) -> None:
-        """React to the losses recorded since the last call; called before these losses are deleted."""
+        """React to the losses of the steps since the previous call of this method; called before the recorded losses
+        are deleted.
+        """
 
     def saving(self) -> None:
         """Prepare for a checkpoint; called before a checkpoint is written."""
 
     @property
     def stopped(self) -> bool:
-        """True if this hook wants to stop the training early; the loop ends when all hooks want to stop."""
+        """True if this hook wants to stop the training early. The loop ends when ``stopped`` is True for all hooks."""
         return False
 
     @property
     def lost(self) -> bool:
-        """True if the weights are useless after a divergence; no checkpoint is written if this holds for all hooks."""
+        """True if the weights are useless after a divergence. If ``lost`` is True for all hooks, no checkpoint is
+        written.
+        """
         return self.stopped
 
     def told(self) -> str:

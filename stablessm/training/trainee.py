@@ -50,8 +50,8 @@ class Trainee:
         """
 
     def changed(self) -> None:
-        """React when something other than the optimizer, such as an average, has changed the parameters
-        of ``trained``.
+        """Update what depends on the parameters of ``trained``. This method is called after something other than the
+        optimizer has changed the parameters, for example an average of the weights.
         """
 
     def ratios(self) -> GradientOverWeight:
@@ -99,10 +99,11 @@ class Sharded(Trainee):
     """A model in training with sharded weights (FSDP2): every rank stores a part of each parameter and its moments.
 
     The parameters of a block are gathered while the block runs. A block is an entry of an outermost ``nn.ModuleList``;
-    everything outside these entries is one more block. The model of the caller stays on the CPU, to be saved or
-    searched for a divergence. Parameters keep their dtype, because recurrences are not accurate in bfloat16; autocast
-    reduces the precision of the other products. Gradients are reduced to shards after every batch of a step, because
-    whole gradients would need the memory that sharding saves.
+    everything outside these entries is one more block. The model of the caller stays on the CPU; it is used to save the
+    weights and to find the cause of a divergence. Parameters keep their dtype, because recurrences are not accurate in
+    bfloat16; with autocast, the matrix products outside the recurrences run in bfloat16. Gradients are summed over
+    ranks and divided into shards after every batch of a step, because unsharded gradients would need as much memory as
+    sharding saves.
     """
 
     sharded = True
@@ -124,7 +125,9 @@ class Sharded(Trainee):
 
     @torch.no_grad()
     def collect(self) -> None:
-        """Gather the trained weights into the model of the caller on every rank, one tensor at a time."""
+        """Copy the weights of the sharded model into the model of the caller, on every rank; gather one tensor at a
+        time.
+        """
         own = self.model.state_dict()
         for name, tensor in self.trained.state_dict().items():
             own[name].copy_(whole(tensor))

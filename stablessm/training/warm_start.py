@@ -49,8 +49,8 @@ def warm_start(models: Sequence[nn.Module], source: str | os.PathLike[str], fold
 
 
 def _modules_of(place: Path) -> Mapping[str, str]:
-    """Return a dict from the name of each module of a saved model to its description; empty if only weights were
-    saved.
+    """Return a dict from the name of each module of a saved model to a text that describes the module; the dict is
+    empty if only weights were saved.
     """
     if storage.is_saved_layer(place):
         return dict(signature(storage.load(place))["modules"])
