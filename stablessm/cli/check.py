@@ -81,7 +81,10 @@ def check(
 
 
 def _families(names: list[str] | None, options: dict[str, Any]) -> dict[str, Any]:
-    """Check small models with random weights of the named families, or of all families if ``names`` is None."""
+    """Check a small model with random weights of each named family, or of every family if ``names`` is None.
+
+    ``options`` are further arguments of :func:`stablessm.check_state`.
+    """
     from stablessm import check_state
     from stablessm._optional import require
     from stablessm.instruments import families
@@ -120,7 +123,7 @@ def _show(title: str, report: Any) -> None:
 
 
 def _summary(report: Any) -> str:
-    """Return one line about the check of a family of transformers.
+    """Return one line of text about the check of one family of models of the package ``transformers``.
 
     The line lists the failed cases with their errors, or says ``right`` if no case failed. If the family could not be
     checked, ``report`` is the text of the error and is returned unchanged.

@@ -1,4 +1,4 @@
-"""Compares the memory functions of several models: a table, two pictures and an interactive page."""
+"""Compares the memory functions of several models, in a table, a picture and an interactive page."""
 
 from __future__ import annotations
 
@@ -12,13 +12,17 @@ SHOWN = ("decay", "half-life", "effective length", "last time above 1%", "stabil
 
 
 def show(facts: dict[str, dict[str, Any]]) -> None:
-    """Print a table of the memory measurements, with one row per model."""
+    """Print a table of the memory measurements, with one row per model. ``facts`` maps the name of each model to the
+    measured values by name.
+    """
     rows = [(name, *(each.get(fact, "") for fact in SHOWN)) for name, each in facts.items()]
     tables.show(("model", *SHOWN), rows, title=f"memory of {len(rows)} models")
 
 
 def save(curves: dict[str, Any], folder: Path) -> list[str]:
-    """Write each model's memory function, two pictures and an interactive page to a folder; return the file names."""
+    """Write the memory function of each model, a picture of all memory functions in two formats and an interactive page
+    to a folder; return the file names.
+    """
     from stablessm import record
     from stablessm.cli.options import slug
     from stablessm.instruments import _axes

@@ -90,7 +90,7 @@ def _scores(folder: Path, split: Any, batch_size: int | None, device: str, chang
 
 
 def _lines(scores: dict[str, Any]) -> Iterator[str]:
-    """Yield the scores as lines of text, with a table of perplexities if the model is a language model."""
+    """Yield lines of text that show the scores; for a language model, these lines contain a table of perplexities."""
     for name, value in scores.items():
         if not isinstance(value, dict | list):
             yield f"{name:<9} {f'{value:.6g}' if isinstance(value, float) else value}"
@@ -102,10 +102,11 @@ def _lines(scores: dict[str, Any]) -> Iterator[str]:
 
 
 def _options_for_another_text(folder: Path, options: dict[str, str], changes: Mapping[str, str]) -> dict[str, str]:
-    """Return the task options of the training, changed to score another text with the tokenizer of the model.
+    """Return the task options with which the model in ``folder`` is scored on another text: the options of its
+    training, and the tokenizer of the model.
 
-    The vocabulary is left out, because the tokenizer determines it. For a text that is given by name, the separator is
-    also left out.
+    The option ``vocabulary`` is left out, because the tokenizer determines the vocabulary. If ``changes`` select a text
+    by name, the option ``separator`` is also left out.
     """
     from stablessm.tasks.text_sources import NAMED
 

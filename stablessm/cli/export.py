@@ -71,8 +71,8 @@ def export(
 
 
 def standardization(run: Path) -> dict[str, Any]:
-    """Return the means and standard deviations of the inputs and forecast outputs of the model in the run folder
-    ``run``; empty if its data are not standardized.
+    """Return the means and standard deviations by which the data of a training were standardized, for the inputs and
+    for the outputs of a forecast. The dict is empty if the data in the run folder ``run`` were not standardized.
     """
     from stablessm import training
     from stablessm.tasks.new_data import SeriesReader

@@ -65,10 +65,11 @@ class KernelOptions:
         return from_file if self.expression is None else self.expression
 
     def read(self, *, noisy: bool) -> tuple[np.ndarray, np.ndarray, dict[str, Any]]:
-        """Return times and values of the kernel for the plot, and the arguments that describe the kernel to
-        ``exponential_sum``.
+        """Return times and values of the kernel, for the plot, and the arguments of ``exponential_sum`` that describe
+        the kernel.
 
-        ``noisy``: the fit is by least squares, which uses standard deviations and weights in a file.
+        ``noisy`` states whether the fit is by least squares (``--norm l2``), which uses standard deviations and weights
+        in a file.
         """
         if (self.expression is None) == (self.samples is None):
             got = "neither" if self.samples is None else "both"
@@ -99,8 +100,8 @@ class KernelOptions:
         return found.times, found.values, grid | (counted if noisy else {})
 
     def _formula(self) -> tuple[np.ndarray, np.ndarray, dict[str, Any]]:
-        """Return times and values of a formula for the plot, which needs fewer times than the fit, and arguments for
-        the fit.
+        """Return times and values of the formula, for the plot, and the arguments of ``exponential_sum`` that describe
+        the kernel. The plot has fewer times than the fit.
         """
         import numpy as np
 
@@ -278,7 +279,7 @@ def _facts(es: ExponentialSum) -> dict[str, Any]:
 
 
 def _told(facts: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield (name, value) rows for a table that summarizes the fit; a missing value becomes "unknown"."""
+    """Yield the rows (name, value) of a table that summarizes the fit; the value None is shown as "unknown"."""
     yield from ((name, "unknown" if value is None else value) for name, value in facts.items())
 
 
@@ -298,8 +299,11 @@ def _modes(es: ExponentialSum) -> Iterator[tuple[str, ...]]:
 def _figure(
     name: str, times: np.ndarray, values: np.ndarray, es: ExponentialSum, tol: float | None, relative: bool
 ) -> Any:
-    """Return a figure of the kernel, the sum of exponentials and their difference. Each curve has at most POINTS
-    points: in every span of time, the point with the largest difference is drawn.
+    """Return a figure that shows the kernel (``values`` at ``times``), the sum of exponentials, and their difference
+    with the tolerance.
+
+    Time is divided into at most POINTS spans, and each curve shows one point per span: the point with the largest
+    difference.
     """
     import numpy as np
 

@@ -61,7 +61,10 @@ def generate(
 
 
 def _by_us(model: Any, source: str, prompt: str, count: int, **how: Any) -> Iterator[str]:
-    """Yield pieces of text as a stablessm model generates them, with the tokenizer in the model's folder."""
+    """Yield each piece of text as soon as a stablessm model has generated it, with the tokenizer in the model's folder.
+
+    ``count`` is the largest number of tokens. ``how`` are further arguments of :func:`~stablessm.models.sample_tokens`.
+    """
     import torch
 
     from stablessm.models import sample_tokens

@@ -65,8 +65,8 @@ def _row(id: str, out: Path) -> dict[str, Any]:
 
 
 def _of_a_package(id: str) -> Any:
-    """Return the summary of the experiment with the id ``id``, which another installed package defines; if it cannot be
-    imported, the title of the summary is the error.
+    """Return the summary of the experiment with the id ``id``, which another installed package defines. If the
+    experiment cannot be imported, the error is the title of the summary.
     """
     from stablessm.experiments import catalog, listing
 
@@ -105,7 +105,9 @@ def _line(row: Mapping[str, Any], id_width: int, sign_width: int, width: int) ->
 
 
 def _signs(row: Mapping[str, Any]) -> str:
-    """Return text with the number of claims for each verdict; a star marks numbers of a run by the user."""
+    """Return a text with the number of claims for each verdict of an experiment (``row``). A star marks the numbers of
+    a run by the user, in contrast to the committed record.
+    """
     from stablessm.report.claim import VERDICTS
 
     verdicts, mine = row["verdicts"], "*" if row["own"] else ""

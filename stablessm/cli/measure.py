@@ -105,7 +105,12 @@ def measure(
 def _told(
     curves: dict[str, Any], facts: dict[str, dict[str, Any]], config: dict[str, Any], folder: Path, started: float
 ) -> dict[str, Any]:
-    """Print a table of the results for one or more models, write the files, and return the results."""
+    """Print a table of the results for one or more models, write the files to ``folder``, and return the results.
+
+    Args: curves: Memory function of each model, by the name of the model. facts: Measured values of each model, by the
+    name of the model. config: Settings of the measurement, for the record. folder: Output folder. started: Time at
+    which the command started, for the record.
+    """
     from stablessm import record
 
     if len(curves) == 1:
@@ -142,7 +147,7 @@ def _measured(
 
 
 def _save(curve: Any, folder: Path) -> None:
-    """Write the values of the memory function, two pictures of it and an interactive page to a folder."""
+    """Write the values of the memory function, its picture in two formats and an interactive page to a folder."""
     from stablessm import record
 
     curve.save(folder / "memory.npz")

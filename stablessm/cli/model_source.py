@@ -69,7 +69,8 @@ def _is_model(folder: Path) -> bool:
 
 
 def _is_path(folder: Path) -> bool:
-    """Return True if the user meant a name as a path and not as a model on the Hugging Face hub.
+    """Return True if the argument of a command is meant as the path of a folder, and False if it is meant as the name
+    of a model on the Hugging Face hub.
 
     Names on the hub are NAME or OWNER/NAME. A name ``runs/NAME`` is a path, because commands write to the folder
     ``runs``.
@@ -79,8 +80,8 @@ def _is_path(folder: Path) -> bool:
 
 
 def _similar(folder: Path) -> str:
-    """Return a hint about a folder that does not exist: a similar name, or that its parent folder does
-    not exist either.
+    """Return a hint for the error message about a folder that does not exist. The hint names a folder with a similar
+    name, or says that the parent folder does not exist either.
     """
     if not folder.parent.is_dir():
         return f"; {folder.parent} does not exist either" if folder.parent != Path() else ""
@@ -89,8 +90,8 @@ def _similar(folder: Path) -> str:
 
 
 def load_tokenizer(source: str, argument: str, *, trust_remote_code: bool = False) -> Any:
-    """Load the tokenizer of a Hugging Face model; ``argument`` is the command-line argument that error
-    messages name.
+    """Load the tokenizer of a Hugging Face model; ``argument`` is the name of the command-line argument, for error
+    messages.
     """
     transformers = require("transformers", argument)
     with contextlib.nullcontext("") if Path(source).is_dir() else _hub.cache_without_network() as unreachable:
@@ -187,7 +188,11 @@ def from_factory(argument: str, source: str, kind: str, *methods: str) -> Any:
 
 
 def _made(argument: str, source: str, kind: str, methods: tuple[str, ...], expected: str) -> Any:
-    """Import an object, and call it to create the result unless the object itself has the required methods."""
+    """Import the object that ``source`` names; return the object if it has the required methods and is not a class,
+    otherwise call it and return the result.
+
+    ``argument``, ``kind`` and ``expected`` are texts for error messages.
+    """
     module_name, _, attribute = source.partition(":")
     _current_folder.use()
     try:

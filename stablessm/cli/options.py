@@ -15,7 +15,9 @@ from stablessm._errors import ArgumentError, printable, quoted
 
 
 def choices(*names: str) -> Callable[[str], list[str]]:
-    """Return a shell-completion function that offers those of the given names that begin with the typed text."""
+    """Return a function for shell completion, which takes the typed text and returns those of ``names`` that begin with
+    it.
+    """
 
     def offer(incomplete: str) -> list[str]:
         return [name for name in names if name.startswith(incomplete)]
@@ -99,7 +101,9 @@ of_command: dict[str, str] = {}
 
 
 def in_options(error: Exception) -> str:
-    """Return an error's message with Python argument names replaced by options of the running command."""
+    """Return the message of an error, in which the names of Python arguments are replaced by the options of the running
+    command.
+    """
     text = str(error)
     for word, option in _PYTHON.items():
         text = text.replace(word, option)

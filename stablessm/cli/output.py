@@ -25,7 +25,9 @@ _SHARED = {"as_json": Json, "quiet": Quiet}
 
 
 class Unsuccessful(typer.Exit):
-    """The exception for a command that has a result but failed: the result is printed and the exit status is 1."""
+    """The exception with which a command reports that it failed but has a result: the result is printed, and the exit
+    status is 1.
+    """
 
     def __init__(self, result: Any) -> None:
         super().__init__(1)
@@ -35,7 +37,8 @@ class Unsuccessful(typer.Exit):
 def with_output(command: Callable[..., Any]) -> Callable[..., None]:
     """Return the command with two added options: ``--json`` and ``--quiet``.
 
-    The command prints its result for people and returns it as plain data, which ``--json`` prints instead.
+    The command prints its result as text for people, and returns its result as plain data. With ``--json``, these data
+    are printed as JSON instead of the text.
     """
     given = inspect.signature(command, eval_str=True)
 
@@ -98,7 +101,9 @@ def waiting(text: str) -> AbstractContextManager[Any]:
 
 
 def printed() -> str:
-    """Return the text that the command has printed so far if ``--json`` is given, otherwise an empty string."""
+    """Return the text that the command would have printed so far without ``--json``; an empty string if ``--json`` is
+    not given.
+    """
     return sys.stdout.getvalue() if isinstance(sys.stdout, io.StringIO) else ""
 
 

@@ -42,10 +42,10 @@ def predict(
 ) -> Any:
     """Forecast a series, or classify sequences, with a trained model.
 
-    A forecast continues the last row of the file and is in the units of the data. The intervals of a forecast add
+    A forecast is for the rows after the last row of the file, in the units of the data. The intervals of a forecast add
     quantiles of the model's errors on the validation split, taken separately for each step, to the forecast. With a
-    horizon longer than in training, forecasts are fed back as inputs. Without a file, the forecast continues the
-    training data.
+    horizon longer than in training, forecasts are fed back as inputs. Without a file, the forecast is for the rows
+    after the training data.
 
     A classifier gives the most likely class and the probability of each class. Without a file, it classifies the test
     split.

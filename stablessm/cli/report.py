@@ -24,7 +24,7 @@ def report(
 ) -> dict[str, Any]:
     """Write an HTML report of all runs.
 
-    The file holds the claims, plots, settings and downloads of every run, and needs no network.
+    The file contains the claims, plots, settings and downloads of every run, and needs no network.
 
     Examples:
 

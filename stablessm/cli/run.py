@@ -80,8 +80,8 @@ def run(
 
 
 def _all(size: str) -> list[str]:
-    """Return the ids of the experiments that have this size, or all ids if none has it; print the ids
-    that are left out.
+    """Return the ids of the experiments that have the size ``size``, and print the other ids. If no experiment has this
+    size, return all ids.
     """
     from stablessm.experiments import listing
 
@@ -94,8 +94,10 @@ def _all(size: str) -> list[str]:
 
 
 def _one_by_one(ids: list[str], size: Any, out: Path, *, changes: dict[str, str], fresh: bool) -> Iterator[Any]:
-    """Run experiments one after the other in this process, and yield the result of each. If a package is missing for
-    one of several experiments, the other experiments still run.
+    """Run experiments one after the other in this process, and yield the result of each. If one of several experiments
+    cannot run because a package is missing, the other experiments still run.
+
+    ``changes`` are the settings to change, by name.
     """
     from stablessm.experiments import catalog
     from stablessm.experiments.frame.base import execute

@@ -18,7 +18,7 @@ def status(
     """Show the progress of trainings, runs and sweeps.
 
     A training is running, finished, stopped (the same command resumes it) or diverged; the loss is the last one that
-    was logged. For each run, the table has the number of jobs that are done, running, failed and left.
+    was logged. For each run, the table has the number of jobs that are done, running, failed and left (to be computed).
 
     Examples:
 

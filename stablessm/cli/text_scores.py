@@ -1,4 +1,6 @@
-"""Computes the perplexities of a language model on a text, with its state carried from window to window and without."""
+"""Computes two perplexities of a language model on a text: with a state that is carried from window to window, and with
+windows that start without a state.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ MARGIN = 1.02
 
 
 def text_scores(model: Any, task: Any, split: Any, batch_size: int, *, autocast: bool) -> dict[str, Any]:
-    """Return numbers of tokens, words and bytes, and the perplexities with and without a carried state."""
+    """Return the numbers of tokens, words and bytes of a split, and the perplexities with and without carried state."""
     from stablessm import training
 
     scores: dict[str, Any] = {}

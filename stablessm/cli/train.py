@@ -172,8 +172,8 @@ class RunOptions:
         return [from_factory("--logger", source, "logger", "begin", "log", "end") for source in self.logger or ()]
 
     def again(self) -> Any:
-        """Return the argument ``resume`` of ``training.train`` (True, False or "last-good") that the
-        options request.
+        """Return the value that the options request for the argument ``resume`` of ``training.train``: True, False or
+        "last-good".
         """
         for name, given in (("--last-good", self.last_good), ("--extend", self.extend)):
             if given and not self.resume:
@@ -290,7 +290,7 @@ def _run(
 
 
 def _wherever(name: str, options: dict[str, str]) -> dict[str, str]:
-    """Return task options in which paths are absolute, so that the run can be resumed from any folder."""
+    """Return the options of the task ``name`` with absolute paths, so that the run can be resumed from any folder."""
     from stablessm import tasks
 
     places = {option.name for option in tasks.listing(name) if option.place}
@@ -301,7 +301,9 @@ def _wherever(name: str, options: dict[str, str]) -> dict[str, str]:
 
 
 def _remedies(argument: str, task: str | None) -> list[str]:
-    """Return advice on how to correct a wrong argument by options of the command."""
+    """Return texts that say which options of the command correct a wrong argument; ``task`` is the name of the task, if
+    known.
+    """
     from stablessm import tasks
 
     if argument == "resume":
