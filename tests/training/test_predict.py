@@ -312,7 +312,7 @@ def series_file(path: Path, times: list[datetime], words: str = "ab") -> Path:
 
 
 def times_of(rng: np.random.Generator, step: timedelta, even: bool) -> list[datetime]:
-    steps = np.ones(60, dtype=int) if even else rng.choice([1, 1, 1, 2, 3], 60)
+    steps = np.ones(60, dtype=int) if even else rng.choice([1, 1, 1, 1, 1, 1, 2, 3], 60)  # the median is 1
     return [datetime(2024, 1, 31) + int(i) * step for i in steps.cumsum()]
 
 
