@@ -145,13 +145,12 @@ def perturbation_error(
         model: Any module from (B, T, d_input) to y or (y, state). It is not changed.
         target: The target H, a callable of the same shapes; for ``kernel_l1`` anything with ``kernel(times)``.
         radii: Radii β ≥ 0, in any order; they are sorted in the curve.
-        norm: Function norm. ``kernel_l1``: distance of the kernels, ∫|ρ - ρ̂| dt up to the horizon, for linear models
-            and targets, by the trapezoid rule over horizon + 1 points; Σ_k |dt ρ(k dt) - ρ̂_k| over horizon steps for a
-            model in discrete time, whose kernel ρ̂_k is the weight of one step. A direct term D x and a bias are not
-            part of a kernel. ``sobolev``: the largest difference of outputs and of their derivatives (StableSSM eq. 6
-            and 14) over test inputs, which are Heaviside inputs, random signs and white noise with amplitudes 0.1 to
-            100; a lower bound of the supremum over all inputs. ``mse``: mean square difference of outputs for white
-            noise.
+        norm: Function norm. ``kernel_l1``: distance of the kernels, ∫|ρ - ρ̂| dt by the trapezoid rule over horizon + 1
+            points, for linear models and targets; Σ_k |dt ρ(k dt) - ρ̂_k| for a model in discrete time, whose kernel
+            ρ̂_k is the weight of one step. A direct term D x and a bias are not part of a kernel. ``sobolev``: the
+            largest difference of outputs and of their derivatives (StableSSM eq. 6 and 14) over Heaviside inputs,
+            random signs and white noise with amplitudes 0.1 to 100; a lower bound of the supremum over all inputs.
+            ``mse``: mean square difference of outputs for white noise.
         weight_norm: ``tensor_max``, the largest 2-norm of a parameter tensor (StableSSM, below eq. 7); ``entry_max``,
             the largest entry.
         parameters: Perturbed parameters θ: names or glob patterns, or ``recurrent`` for the parameters that modules

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, TypeAlias
@@ -153,9 +152,12 @@ def as_system(model: Any, *, d_input: int | None = None, output: Any = None) -> 
 
     if has_adapter(model):
         return stateful(causal=False)
+    unsuited = []
     if weight is None and _takes_state(model):
-        with suppress(ArgumentError):
+        try:
             return stateful(causal=True)
+        except ArgumentError as reason:
+            unsuited.append(reason)
     call = _without_state(model)
     if weight is not None:
         return completed(System(model, call, d_input, 0, weight.dtype, weight.device, streams=False))
@@ -169,7 +171,7 @@ def as_system(model: Any, *, d_input: int | None = None, output: Any = None) -> 
             raise
         except ArgumentError as reason:
             reasons.append(reason)
-    raise next((reason for reason in reasons if "raised" not in str(reason)), reasons[1])
+    raise next((reason for reason in reasons + unsuited if "raised" not in str(reason)), reasons[1])
 
 
 def _takes_state(model: Any) -> bool:

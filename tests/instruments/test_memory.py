@@ -243,7 +243,8 @@ def test_blocks_of_a_deep_model_give_what_one_pass_gives(monkeypatch, norm):
     for other in (short, whole):
         rounding = 1e-6 if norm == "unit" else 1e-3  # of the inputs that the search follows
         np.testing.assert_allclose(curve.value, other.value, rtol=rounding, atol=1e-12)
-        np.testing.assert_array_equal(curve.maximizer[:100], other.maximizer[:100])
+        # near the best input the curve is flat, so that rounding decides between neighbors
+        np.testing.assert_allclose(curve.maximizer[:100], other.maximizer[:100], rtol=0 if norm == "unit" else 0.01)
 
 
 PEAK = """
@@ -434,13 +435,15 @@ def contained(draw: np.random.Generator, d: int, batch_first: bool) -> nn.Module
     """A recurrence of PyTorch in a container."""
     kind, options = [nn.RNN, nn.GRU, nn.LSTM][draw.integers(3)], {"batch_first": batch_first}
     inner = kind(d, 3, int(draw.integers(1, 3)), bidirectional=bool(draw.random() < 0.3), **options)
-    match draw.integers(4):
+    match draw.integers(5):
         case 0:
             return nn.Sequential(inner)
         case 1:
             return nn.Sequential(nn.Linear(d, d), nn.Sequential(nn.Tanh(), inner))
         case 2:
             return Residual(inner, d)
+        case 3:
+            return lambda x, state: inner(x, state)
     return lambda x: inner(x)[0]
 
 
