@@ -1,8 +1,8 @@
 """Which inputs the search for a supremum tries, in which order, for how many steps, and what it finds.
 
-``python tests/search_pins.py`` runs the searches again and writes ``search_pins.json``, with ``null`` for a call or
-a number that depends on the processor's rounding, which decides how many inputs count as equal. A change here is a change of the
-search: ``tests/instruments/test_supremum.py`` with ``-m slow`` says whether it finds as much as before.
+``python tests/search_pins.py`` runs the searches again and writes ``search_pins.json``, with ``null`` for a call or a
+number that depends on the processor's rounding, which decides how many inputs count as equal. A change here is a change
+of the search: ``tests/instruments/test_supremum.py`` with ``-m slow`` says whether it finds as much as before.
 """
 
 from __future__ import annotations
