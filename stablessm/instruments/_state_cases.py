@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from typing import TypeAlias
@@ -15,11 +15,14 @@ from stablessm.instruments import _state_plans as plans
 from stablessm.instruments import _states
 from stablessm.instruments._state_check import Check
 from stablessm.instruments._state_runs import distance, inputs, largest, outputs, starts
-from stablessm.instruments.adapters import NotSupportedError, said
-from stablessm.instruments.state_report import FAIL, PASS, UNSUPPORTED, StateCase
+from stablessm.instruments.adapters import NotSupportedError, Stateful, said
+from stablessm.instruments.state_report import FAIL, PASS, UNCLEAR, UNSUPPORTED, StateCase
 
 LARGE = 200_000_000
 """Number of weights above which no copy in float64 is made."""
+LESS_EXACT = 3.0
+"""Factor by which single steps in another dtype may be less exact than one pass and a rounded state allow. Of 200 right
+models, the factor was at most 1.3."""
 LONGEST = 1024
 """Longest chunk of a model's own code that is tried."""
 Make: TypeAlias = Callable[[plans.Shape], list[plans.Plan]]
@@ -156,7 +159,9 @@ def _dtype(dtype: torch.dtype) -> Case:
     """Create a test case for another dtype, in which running step by step must be about as accurate as one pass.
 
     Errors are differences from the outputs in float64. The test compares the medians of the errors over the steps after
-    a prompt, because in a mixture of experts rounding can change the choice of the expert at single steps.
+    a prompt, because in a mixture of experts rounding can change the choice of the expert at single steps. The error of
+    single steps may be ``LESS_EXACT`` times the sum of two errors: of one pass, and of exact steps after each of which
+    the state is rounded.
     """
 
     def case(check: Check, name: str) -> StateCase:
@@ -165,44 +170,54 @@ def _dtype(dtype: torch.dtype) -> Case:
         except ArgumentError as error:
             raise NotSupportedError(f"the model does not run in {str(dtype).removeprefix('torch.')}") from error
         x = check.x if check.adapter.vocabulary is not None else check.x.to(dtype)
-        truth = _exact(check, x)
+        half, plan = check.shape.half, plans.step_by_step(check.shape)[1]
+        exact, given, truth = _exact(check, x)
         scale = float(truth.abs().max()) or 1.0
 
-        def median(parts: Sequence[tuple[Tensor, Tensor]]) -> float:
+        def median(parts: Iterable[tuple[Tensor, Tensor]]) -> float:
             return float(torch.cat([distance(a, b) for a, b in parts]).median()) / scale
 
+        def stepwise(adapter: Stateful, x: Tensor, plan: plans.Plan) -> float:
+            later = [(feed, y) for feed, y in outputs(adapter, x, plan) if feed.source is not None]
+            rows = [(piece, y[i]) for feed, y in later for i, (piece,) in enumerate(feed.rows)]
+            return median((y, truth[piece.sequence, piece.start : piece.stop]) for piece, y in rows)
+
         try:
-            half = check.shape.half
-            rounding = median([(y[half:], z[half:]) for y, z in zip(lower.whole(x), truth, strict=True)])
+            one_pass = median((y[half:], z[half:]) for y, z in zip(lower.whole(x), truth, strict=True))
         except Exception as error:  # whatever a foreign model raises
             raise NotSupportedError(f"the whole pass raised {said(error)}") from error
-        plan = plans.step_by_step(check.shape)[1]
         try:
-            pairs = [(feed, y) for feed, y in outputs(lower, x, plan) if feed.source is not None]
+            apart = stepwise(lower, x, plan)
         except Exception as error:
             return StateCase(name, FAIL, None, note=f"raised {said(error)}")
-        cut = [
-            (y[row], truth[pieces[0].sequence, pieces[0].start : pieces[0].stop])
-            for feed, y in pairs
-            for row, pieces in enumerate(feed.rows)
-        ]
-        own = median(list(zip(check.carried([plan])[:, half:], check.whole[:, half:], strict=True)))
-        apart, tol = median(cut), 4 * rounding + 8 * torch.finfo(dtype).eps + own
-        note = f"median over steps; one pass {rounding:.0e}"
+        rounding = partial(_states.rounded, dtype=dtype)
+        try:
+            of_state = stepwise(exact, given, (plan[0], *(replace(feed, via=rounding) for feed in plan[1:])))
+        except Exception:  # the model has no steps in this dtype
+            of_state = 0.0
+        carried = check.carried([plan])
+        own = median((y[half:], z[half:]) for y, z in zip(carried, check.whole, strict=True))
+        tol = LESS_EXACT * (one_pass + of_state) + torch.finfo(dtype).eps / 4 + own
+        if apart <= tol and largest(carried, check.whole) > check.tol:
+            full = str(check.adapter.dtype).removeprefix("torch.")
+            return StateCase(name, UNCLEAR, apart, tol, note=f"not judged: single steps are already wrong in {full}")
+        note = f"median over steps; one pass {one_pass:.0e}"
         return StateCase(name, PASS if apart <= tol else FAIL, apart, tol, note=note)
 
     return case
 
 
-def _exact(check: Check, x: Tensor) -> Tensor:
-    """Return the outputs of one pass in float64, or in the dtype of the model where float64 is not possible."""
+def _exact(check: Check, x: Tensor) -> tuple[Stateful, Tensor, Tensor]:
+    """Return the model in float64, or in its own dtype where float64 is not possible, the inputs and the outputs."""
     try:
         weights = check.adapter.model.parameters() if isinstance(check.adapter.model, torch.nn.Module) else ()
-        if sum(weight.numel() for weight in weights) > LARGE:
-            return check.adapter.whole(x)
-        return check.adapter.cast(torch.float64).whole(x.double() if x.is_floating_point() else x)
+        if sum(weight.numel() for weight in weights) <= LARGE:
+            adapter, given = check.adapter.cast(torch.float64), x.double() if x.is_floating_point() else x
+            return adapter, given, adapter.whole(given)
     except Exception:  # whatever a foreign model raises
-        return check.adapter.whole(x.to(check.adapter.dtype) if x.is_floating_point() else x)
+        pass
+    given = x.to(check.adapter.dtype) if x.is_floating_point() else x
+    return check.adapter, given, check.adapter.whole(given)
 
 
 def _generate(check: Check, name: str) -> StateCase:

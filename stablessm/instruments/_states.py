@@ -93,3 +93,20 @@ def moved(state: Any) -> Any:
         return array.detach().to(other, copy=True).to(array.device)
 
     return mapped(state, change)
+
+
+def rounded(state: Any, dtype: torch.dtype) -> Any:
+    """Return a copy of a state whose real and complex tensors were rounded to another real dtype and keep their own.
+
+    >>> rounded((torch.tensor([1.001]), torch.tensor(3)), torch.bfloat16)
+    (tensor([1.]), tensor(3))
+    """
+
+    def change(array: Any) -> Any:
+        if isinstance(array, Tensor) and array.is_complex():
+            return torch.view_as_complex(torch.view_as_real(array.detach()).to(dtype).to(array.real.dtype))
+        if isinstance(array, Tensor) and array.is_floating_point():
+            return array.detach().to(dtype).to(array.dtype)
+        return copy.deepcopy(array)
+
+    return mapped(state, change)

@@ -176,6 +176,39 @@ def test_a_fault_is_found_in_the_case_that_it_belongs_to(name):
     assert report.passed == (not expected)
 
 
+class LessExact(nn.Module):
+    """A GRU whose state shrinks in single steps, in the given dtypes only."""
+
+    d_input = 2
+
+    def __init__(self, width, factor, *dtypes):
+        super().__init__()
+        self.gru, self.factor, self.dtypes = nn.GRU(2, width, batch_first=True), factor, dtypes
+
+    def forward(self, x, state=None):
+        y, state = self.gru(x, state)
+        return y, state * self.factor if x.dtype in self.dtypes and x.shape[1] == 1 else state
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_state_that_is_less_exact_in_one_dtype_is_found(seed):
+    torch.manual_seed(seed)
+    width, factor = 2 + 2 * seed, (0.95, 0.9, 1.05)[seed % 3]
+    report = ssm.check_state(LessExact(width, factor, torch.bfloat16), cases=["step by step", "bfloat16", "float32"])
+    assert [case.status for case in report.cases] == ["pass", "fail", "pass"], report
+    report = ssm.check_state(LessExact(width, 1 + 1e-5 * (-1) ** seed, torch.float32).double(), cases=["float32"])
+    assert not report.passed, report
+    assert ssm.check_state(LessExact(width, 1.0), cases=["bfloat16", "float32"]).passed
+
+
+def test_a_dtype_is_not_judged_if_single_steps_are_wrong_anyway():
+    torch.manual_seed(0)
+    model = LessExact(6, 0.9, torch.float32, torch.float64, torch.bfloat16)
+    report = ssm.check_state(model, cases=["step by step", "bfloat16", "float32"])
+    assert [case.status for case in report.cases] == ["fail", "inconclusive", "inconclusive"]
+    assert report["bfloat16"].note == "not judged: single steps are already wrong in float32"
+
+
 def test_the_error_the_first_step_and_the_layer():
     class Two(nn.Module):
         d_input = 2
