@@ -29,9 +29,7 @@ _SPACES: Final = " \u00a0\u2009\u202f'\u2019"
 """Characters that may separate thousands, besides commas and dots."""
 _GROUPED: Final = re.compile(rf"[+-]?[1-9]\d{{0,2}}([{_SPACES}]\d{{3}})+([.,]\d*)?")
 _SPACED: Final = re.compile(r"[+-]?\d[\d.,]*( +[+-]?\d[\d.,]*)+")
-_SIGN: Final = re.compile(
-    r"^(?P<before>[(+\-\u2212]*)\s?[$€£¥₹₽₩₺]\s?|\s?[%$€£¥₹₽₩₺]\s?(?P<after>[)\-\u2212]*)$"
-)
+_SIGN: Final = re.compile(r"^(?P<before>[(+\-\u2212]*)\s?[$€£¥₹₽₩₺]\s?|\s?[%$€£¥₹₽₩₺]\s?(?P<after>[)\-\u2212]*)$")
 """A currency sign before a number, or a currency or percent sign after a number."""
 _DIGITS: Final = rf"[\d.,{_SPACES}]*\d[.,]?(?:[eE][+\-\u2212]?\d+)?"
 _NUMBER: Final = re.compile(rf"\+?({_DIGITS})|[-\u2212]({_DIGITS})|({_DIGITS})[-\u2212]|\(\s?({_DIGITS})\s?\)")
