@@ -62,7 +62,7 @@ class Check:
     def _shaken(self, eps: float) -> Tensor:
         """Return the outputs of one pass after a random relative change of about ``eps`` of all weights.
 
-        If the model is a function without weights, the inputs are changed instead.
+        If the model is a function without weights, the inputs are changed instead, unless they are tokens.
         """
         generator = torch.Generator().manual_seed(self.seed)
 
@@ -71,7 +71,7 @@ class Check:
             return tensor * (1 + eps * signs)
 
         if not isinstance(self.adapter.model, torch.nn.Module):
-            return self.adapter.whole(shaken(self.x))
+            return self.adapter.whole(shaken(self.x) if self.x.is_floating_point() else self.x)
         weights = [weight for weight in self.adapter.model.parameters() if weight.is_floating_point()]
         kept = [weight.detach().clone() for weight in weights]
         try:

@@ -84,6 +84,4 @@ def check_state(
 
 
 def _in_full_precision(adapter: Stateful) -> Stateful:
-    # transformers computes in float32 at most: masks for float64 overflow in some models
-    wanted = (torch.float32,) if adapter.vocabulary is not None else (torch.float32, torch.float64)
-    return adapter if adapter.dtype in wanted else adapter.cast(torch.float32)
+    return adapter if adapter.dtype in (torch.float32, adapter.most_exact) else adapter.cast(torch.float32)

@@ -176,6 +176,36 @@ def test_a_fault_is_found_in_the_case_that_it_belongs_to(name):
     assert report.passed == (not expected)
 
 
+class Tokens(Stateful):
+    """A recurrence of token ids with a table of embeddings; in chunks of ``lost`` steps the state is lost."""
+
+    vocabulary = 17
+
+    def __init__(self, seed, dtype, lost):
+        generator = torch.Generator().manual_seed(seed)
+        super().__init__(torch.randn(17, 4, generator=generator, dtype=dtype), d_input=1, dtype=dtype)
+        self.lost = lost
+
+    def run(self, x, state=None):
+        assert x.dtype == torch.int64
+        assert x.max() < self.vocabulary
+        state = 0 if state is None or x.shape[1] == self.lost else state[:, None]
+        y = (self.model[x].cumsum(1) + state).sin()
+        return y, (self.model[x].cumsum(1) + state)[:, -1]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("seed", range(3))
+def test_an_adapter_with_a_vocabulary_gets_tokens(seed, dtype):
+    report = ssm.check_state(Tokens(seed, dtype, None), seed=seed)
+    assert report.passed, report
+    assert report["step by step"].status == report["state saved"].status == "pass"
+    assert report["generate"].status == "not supported"
+    assert not ssm.check_state(Tokens(seed, dtype, 5 + seed), cases=["chunks"]).passed
+    curve = ssm.length_curve(Tokens(seed, dtype, None), torch.arange(40) % 4, window=8)
+    assert curve.carried
+
+
 class LessExact(nn.Module):
     """A GRU whose state shrinks in single steps, in the given dtypes only."""
 

@@ -42,6 +42,7 @@ class HuggingFace(Stateful):
     """
 
     in_place = True
+    most_exact = torch.float32  # masks for float64 overflow in some models
 
     def __init__(self, model: Any, positions: bool = True) -> None:
         """Wrap a Hugging Face model; with ``positions=False`` the model must derive the positions of tokens from its

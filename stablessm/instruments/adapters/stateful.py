@@ -29,6 +29,8 @@ class Stateful(ABC):
 
     vocabulary: int | None = None
     """Number of token ids; None for a model with real inputs."""
+    most_exact = torch.float64
+    """Most exact dtype in which the model runs; a copy of a more exact model is checked in float32."""
     never_generated: frozenset[int] = frozenset()
     """Tokens that :meth:`generate` never chooses, even if they are the most likely."""
     chunk = 0
@@ -109,7 +111,9 @@ class Stateful(ABC):
         raise NotSupportedError("the model has no weights to convert")
 
     def inputs(self, rows: int, steps: int, generator: torch.Generator) -> Tensor:
-        """Return random inputs for the model, (rows, steps, d_input): white noise."""
+        """Return random inputs for the model: white noise (rows, steps, d_input), or tokens (rows, steps)."""
+        if self.vocabulary is not None:
+            return torch.randint(self.vocabulary, (rows, steps), generator=generator).to(self.device)
         x = torch.randn(rows, steps, self.d_input, generator=generator, dtype=torch.float64)
         return x.to(self.device, self.dtype)
 
