@@ -219,3 +219,51 @@ def test_scale_of_the_samples_changes_nothing_else(exponent: int, seed: int) -> 
     known, of_one = (exponential_sum(factor * samples, norm="l2", noise=factor * 0.02) for factor in (scale, 1.0))
     assert known.noise == pytest.approx(scale * 0.02)
     assert known.order == of_one.order
+
+
+def aliased(seed: int, cycles: float) -> tuple[np.ndarray, np.ndarray, dict]:
+    """Times on multiples of a step, samples of a wave of so many cycles per step with noise, and a random option."""
+    rng = np.random.default_rng(seed)
+    steps = np.arange(80.0) if seed % 2 else np.sort(rng.choice(100, 80, replace=False)).astype(float)
+    step, sigma = 10 ** rng.uniform(-2, 2), 10 ** rng.uniform(-3, -1.5)
+    wave = np.exp(-steps / rng.uniform(8, 100)) * np.exp(1j * (2 * np.pi * cycles * steps + rng.uniform(0, 6)))
+    slow = rng.integers(2) * np.exp((-0.01 + 0.7j) * steps)
+    samples = wave + slow + sigma * (rng.standard_normal(80) + 1j * rng.standard_normal(80))
+    options = [{}, {"order": 4}, {"tol": 2 * sigma}, {"noise": sigma}][seed // 2 % 4]
+    return step * steps, samples if seed % 3 == 0 else samples.real, options
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_wave_that_has_an_alias_is_refused_and_others_are_not(seed: int) -> None:
+    times, samples, options = aliased(seed, np.random.default_rng(seed).uniform(0.46, 0.499))
+    with pytest.raises(FitError, match="cannot tell the kernel in continuous time"):
+        exponential_sum(samples, times=times, norm="l2", time="continuous", **options)
+    times, samples, options = aliased(seed, np.random.default_rng(seed).uniform(0.2, 0.44))
+    found = exponential_sum(samples, times=times, norm="l2", time="continuous", **options)
+    assert found.residual < 0.1
+
+
+def test_noise_alone_is_not_an_alias() -> None:
+    for seed in range(4):
+        samples = np.random.default_rng(seed).standard_normal(60)
+        with pytest.raises(FitError, match="no mode can be distinguished"):
+            exponential_sum(samples, norm="l2", time="continuous")
+        assert exponential_sum(samples, norm="l2", time="continuous", order=4).order <= 4
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_fit_at_given_times_does_not_depend_on_dt(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    times = np.sort(rng.uniform(0, 1, 90))
+    rates = -rng.uniform(3, 30, 2) + 1j * rng.uniform(5, 90, 2)
+    samples = (np.exp(times[:, None] * rates) @ np.exp(6j * rng.random(2))).real + 0.01 * rng.standard_normal(90)
+    dtype = ["float64", "float32"][seed % 2]
+    found = [
+        exponential_sum(samples, times=times, norm="l2", time="continuous", dt=dt, dtype=dtype)
+        for dt in (1.0, 0.65, 0.011)
+    ]
+    assert found[0].rates.tolist() == found[1].rates.tolist() == found[2].rates.tolist()
+    assert len({es.residual for es in found}) == 1
+    rest = exponential_sum(0 * samples + 1, times=times, norm="l2", time="continuous", dt=1e-4, dtype=dtype)
+    assert np.asarray(np.abs(rest.eigenvalues), dtype=dtype).max() < 1
+    assert rest.residual == pytest.approx(np.sqrt(np.mean((rest(times) - 1) ** 2)), rel=1e-6, abs=1e-9)

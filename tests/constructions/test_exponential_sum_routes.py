@@ -78,7 +78,7 @@ FOUND: dict[str, tuple[int, str, float, float, float, int]] = {
     "noise": (1, "Hankel, minimax", 0.02345, 1, 0.1158, 10),
     "growing": (4, "padded Hankel, minimax", 0.001204, 2.4e04, 0, 168),
     "alternating": (2, "Hankel", 3.553e-15, 1.166, 0, 0),
-    "l2": (3, "least squares", 0.126, 2.1, math.nan, 381),
+    "l2": (3, "least squares", 0.126, 2.1, math.nan, 461),
     "l2, irregular": (2, "least squares", 0.1176, 1.119, math.nan, 211),
     "l2, order": (2, "least squares", 0.05883, 1.767, math.nan, 516),
 }

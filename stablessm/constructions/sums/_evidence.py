@@ -14,6 +14,7 @@ from stablessm.constructions.sums._polish import Problem, descend, fit_weights
 _ROUGHLY, _CONVERGED = (1e-4, 1e-3), (1e-9, 1e-3)  # gain and damping of the last step
 _PATIENCE = 4  # number of real states without gain after which the search ends
 _AHEAD = 3  # higher orders that are fitted first: without one of their modes they may be better starts
+_RIVALS = 2  # number of modes whose removal is tried
 _DENSE = 800  # largest number of samples whose Hankel matrix is formed
 _LONG = 24  # number of singular vectors that are computed for more samples
 _UNEVEN = 1e-6
@@ -64,7 +65,10 @@ class Path:
 
     def left(self, order: int) -> np.ndarray:
         """Return the residual (n, q), which is the samples minus the fit of the given order."""
-        basis = self._basis(order)
+        return self._left(self.models[order].rates)
+
+    def _left(self, rates: np.ndarray) -> np.ndarray:
+        basis = self._basis(rates)
         return self._target - basis @ (basis.conj().T @ self._target)
 
     def parameters(self, rates: np.ndarray) -> int:
@@ -75,8 +79,9 @@ class Path:
     def criterion(self, order: int) -> float:
         """Return the information criterion (BIC) of the fit with ``order`` states; lower is better.
 
-        It is -2 log(likelihood) plus log n for each parameter. A frequency counts 2 log n, because n samples determine
-        a frequency with an error proportional to 1/n, so that noise can be fitted by the best of about n frequencies.
+        The criterion is -2 log(likelihood) plus log n for each parameter. A frequency counts 2 log n, because n samples
+        determine a frequency with an error proportional to 1/n, so that noise can be fitted by the best of about n
+        frequencies.
         """
         model = self.models[order]
         rates, n = model.rates, self.count
@@ -102,15 +107,16 @@ class Path:
                 best = order
             if order >= best + patience:
                 break
-        previous = self._grown + 1
-        while best < previous:  # a fit of fewer modes, started here, may have more evidence
-            for fewer in range(best, max(0, best - _PATIENCE // 2), -1):
-                self._shrink(fewer)
-            previous, best = best, min(range(best + 1), key=self.criterion)
+        order = best + 1
+        while order > max(1, best - patience):  # a fit of fewer modes, started here, may have more evidence
+            order -= 1
+            self._shrink(order)
+            best = min(range(self._grown + 1), key=self.criterion)
         return best
 
     def at_most(self, order: int) -> int:
-        """Fit sums with 1 to ``order`` states, each to convergence; return the number of states with the best fit.
+        """Fit sums with 1 to ``order`` states, each to convergence; return the number of states with the smallest
+        residual.
 
         The fit of each order is also an initial value for higher orders, so that the residual never increases with the
         order.
@@ -137,8 +143,15 @@ class Path:
             model = self.models.get(more)
             if model is not None and self._shrunk.get((more, order)) is not model:
                 self._shrunk[more, order] = model
-                starts += [np.delete(model.rates, i) for i in range(len(model.rates))]
-        self._offer([start for start in starts if self.domain.order(start) == order])
+                fewer = [np.delete(model.rates, i) for i in range(len(model.rates))]
+                fewer = [rates for rates in fewer if self.domain.order(rates) == order]
+                starts += sorted(fewer, key=self._unfitted)[:_RIVALS]
+        self._offer(starts)
+        self._offer(self.domain.parted(self.models[order].rates))
+
+    def _unfitted(self, rates: np.ndarray) -> float:
+        """Return the norm of the residual of the least-squares fit with the given rates."""
+        return float(np.linalg.norm(self._left(rates)))
 
     def _add(self, order: int) -> None:
         """Add a mode to the best fit with ``order`` states, optimize the result, and store it if it is better.
@@ -146,16 +159,16 @@ class Path:
         A mode adds one or two states.
         """
         problem, rates = self.problem, self.models[order].rates
-        left, basis = self.left(order), self._basis(order)
+        left, basis = self.left(order), self._basis(rates)
         found = next_modes(problem.domain, problem.times, left, basis, problem.graded, self._gap)
         starts = [np.append(rates, rate) for rate in found]
         starts += [self._evenly.admit(subspace.eigenvalues(order + 1)) for subspace in self._subspaces]
         self._offer([start for start in starts if order < problem.domain.order(start) <= self._limit])
 
-    def _basis(self, order: int) -> np.ndarray:
-        """Return orthonormal columns that span the same space as the weighted modes of the fit with the given order."""
+    def _basis(self, rates: np.ndarray) -> np.ndarray:
+        """Return orthonormal columns that span the same space as the weighted modes of the given rates."""
         problem = self.problem
-        columns = problem.domain.matrix(self.models[order].rates, problem.times) * problem.graded[:, None]
+        columns = problem.domain.matrix(rates, problem.times) * problem.graded[:, None]
         return np.linalg.qr(columns)[0]
 
     def _descend(self, rates: np.ndarray, how: tuple[float, float]) -> Model:

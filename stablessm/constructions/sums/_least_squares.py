@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, final
 
 import numpy as np
@@ -66,79 +69,148 @@ def noise_model(samples: Samples, noise: Any, weights: Any) -> Noise:
     return Noise(graded, np.broadcast_to(given.reshape(-1) / level, (q,)), level)
 
 
-def fit(samples: Samples, domain: Domain, request: Request, noise: Any, weights: Any) -> ExponentialSum:
+@final
+@dataclass(frozen=True, eq=False)
+class _Found:
+    """All fits of a search, and the order that was chosen among them."""
+
+    path: Path
+    best: int
+    """Order of the fit with the most evidence or, if the order was given, with the smallest residual."""
+    noise: Noise
+    """Noise model, in which several outputs have the levels that were found."""
+    tol: float | None
+    interrupted: bool = False
+
+    @cached_property
+    def chosen(self) -> int:
+        """Return the lowest order whose residual is at most ``tol``; without one, the best order."""
+        within = [k for k in range(1, self.best + 1) if self.tol is not None and self.path.rms(k) <= self.tol]
+        return within[0] if within else self.best
+
+    @cached_property
+    def clear(self) -> int:
+        """Return the order with the most evidence up to the chosen order, which is lower if too high an order was
+        given.
+        """
+        return min(range(self.chosen + 1), key=self.path.criterion)
+
+    @property
+    def evidence(self) -> float:
+        return self.path.criterion(self.clear)
+
+    def above(self, band: float) -> bool:
+        """Return True if the chosen fit, or the fit with the most evidence, has a frequency above ``band``."""
+        models = self.path.models[self.chosen], self.path.models[self.clear]
+        return any((np.abs(model.rates.imag) > band).any() for model in models)
+
+
+def fit(
+    samples: Samples, domain: Domain, request: Request, noise: Any, weights: Any, slowest: Callable[[float], float]
+) -> ExponentialSum:
     """Fit an exponential sum by least squares.
 
     The order is ``request.order``, or the lowest order whose residual is at most ``request.tol``, or, if neither is
-    given, the order with the best BIC.
+    given, the order with the best BIC. ``slowest`` maps a time step to the slowest allowed decay.
+
+    Samples on multiples of one step are fitted with all frequencies up to half a cycle per step. If this fit has a
+    frequency that ``domain`` does not allow, and more evidence than the best fit in the domain, a ``FitError`` is
+    raised.
     """
     model = noise_model(samples, noise, weights)
     whole, (unit, samples) = samples, samples.scaled()
     model = replace(model, level=model.level and model.level / unit)
-    path, best, interrupted = _searched(samples, domain, model, request)
-    if samples.values.shape[1] > 1 and model.level is None and best and not interrupted:
-        levels = (
-            np.sqrt((np.abs(path.left(best)) ** 2).mean(axis=0)) * model.scales
-        )  # outputs may differ in their noise
-        if levels.max() > _ALIKE * levels.min() > 0:
-            model = replace(model, scales=levels / np.sqrt(np.mean(levels**2)))
-            path, best, interrupted = _searched(samples, domain, model, request)
-    tol, found = request.tol, _result(path, max(best, 1), whole, unit, model, request)
-    if interrupted:
+    scaled = replace(request, tol=request.tol and request.tol / unit)
+    limited = domain if domain.discrete else replace(domain, slowest=slowest(samples.spacing))
+    wide = replace(limited, band=math.pi / samples.lattice) if samples.lattice else limited
+    free = found = _searched(samples, wide, model, scaled, domain.band)
+    if free.above(domain.band):  # no more states: many modes at the end of the band imitate one above it
+        most = max(1, free.best)
+        found = _searched(samples, limited, free.noise, replace(scaled, max_order=most), domain.band)
+    es = _result(found, domain, whole, unit, request)
+    if found.interrupted:
         warnings.warn(_measure.INTERRUPTED, stacklevel=4)
-        return found
-    if best == 0:
-        what = (
-            f"no mode can be distinguished from the noise, whose standard deviation is about {unit * path.level(0):.3g}"
-        )
-        remedy = "more samples, or an order= if modes are known to be there"
-    elif tol is None:
-        return found
-    else:
-        within = [k for k in range(1, best + 1) if unit * path.rms(k) <= tol]
-        if within:
-            return _result(path, within[0], whole, unit, model, request)
-        what = f"the samples support no order above {best}, at which the residual is noise of {found.noise:.3g}"
-        if request.max_order is not None and best == request.max_order:
-            what = f"max_order = {request.max_order} is too low"
-        remedy = f"a tolerance above {unit * path.rms(best):.3g}, or no tol, which fits to the noise"
+        return es
+    if found is not free and free.evidence < found.evidence:
+        what, remedy = _measure.ambiguous(free.path.models[free.clear].rates, samples.lattice)
+        raise FitError(f"{what}. The best found has order {es.order} and residual {es.residual:.3g}", remedy, es)
+    if found.best == 0 or (scaled.tol is not None and found.path.rms(found.chosen) > scaled.tol):
+        raise FitError(*_reason(found, unit, request), es)
+    return es
+
+
+def _reason(found: _Found, unit: float, request: Request) -> tuple[str, str]:
+    """Return the reason why no sum was found, and a remedy."""
+    path, best, tol = found.path, found.best, request.tol
     goal = "" if tol is None else f" within tol = {tol:g}"
-    raise FitError(f"no sum was found{goal} by least squares: {what}", remedy, found)
+    none, level = f"no sum was found{goal} by least squares", f"{unit * path.level(best):.3g}"
+    if best == 0:
+        what = f"{none}: no mode can be distinguished from the noise, whose standard deviation is about {level}"
+        return what, "more samples, or an order= if modes are known to be there"
+    what = f"{none}: the samples support no order above {best}, at which the residual is noise of {level}"
+    if request.max_order is not None and best == request.max_order:
+        what = f"{none}: max_order = {request.max_order} is too low"
+    return what, f"a tolerance above {unit * path.rms(best):.3g}, or no tol, which fits to the noise"
 
 
-def _searched(samples: Samples, domain: Domain, noise: Noise, request: Request) -> tuple[Path, int, bool]:
-    """Fit sums of increasing order; return all fits, the best order, and whether the search was interrupted."""
+def _searched(samples: Samples, domain: Domain, noise: Noise, request: Request, band: float) -> _Found:
+    """Fit sums of increasing order; several outputs are fitted again if they differ in their noise.
+
+    If the search is interrupted, the result has no frequency above ``band``.
+    """
+    found = _pursued(samples, domain, noise, request, band)
+    if samples.values.shape[1] == 1 or noise.level is not None or not found.best or found.interrupted:
+        return found
+    levels = np.sqrt((np.abs(found.path.left(found.best)) ** 2).mean(axis=0)) * noise.scales
+    if not levels.max() > _ALIKE * levels.min() > 0:
+        return found
+    noise = replace(noise, scales=levels / np.sqrt(np.mean(levels**2)))
+    return _pursued(samples, domain, noise, request, band)
+
+
+def _pursued(samples: Samples, domain: Domain, noise: Noise, request: Request, band: float) -> _Found:
     limit, order = max(1, int((noise.graded > 0).sum()) // 2), request.order  # one weight and one rate per state
     if order is not None and order > limit:
         raise ArgumentError("order", f"at most {limit}, half the number of samples, with norm='l2'", order)
     one = np.ones(len(samples.times))
     problem = Problem(samples.times, samples.values / noise.scales, one, noise.graded, domain, request.tell)
     path = Path(problem, limit, noise=noise.level)
+    most = request.max_order or (_MOST // 2 if domain.is_complex else _MOST)
     try:
-        if order is not None:
-            return path, path.at_most(order), False
-        return path, path.choose(request.max_order or (_MOST // 2 if domain.is_complex else _MOST)), False
+        return _Found(path, path.choose(most) if order is None else path.at_most(order), noise, request.tol)
     except KeyboardInterrupt:
-        found = [k for k in path.models if 0 < k <= (order or k)]
+        within = {k: (np.abs(model.rates.imag) <= band).all() for k, model in path.models.items()}
+        found = [k for k in within if 0 < k <= (order or k) and within[k]]
         if not found:
             raise
-        return path, min(found, key=path.rms if order is not None else path.criterion), True
+        best = min(found, key=path.rms if order is not None else path.criterion)
+        return _Found(path, best, noise, None, interrupted=True)
 
 
-def _result(path: Path, order: int, samples: Samples, unit: float, noise: Noise, request: Request) -> ExponentialSum:
-    problem = path.problem
-    found = fit_weights(problem, path.models[order].rates, "least squares")
+def _result(found: _Found, domain: Domain, samples: Samples, unit: float, request: Request) -> ExponentialSum:
+    """Return the sum of the chosen order, in which every rate decays at least as fast as ``domain`` requires."""
+    path, noise, order = found.path, found.noise, max(1, found.chosen)
+    problem, model = replace(path.problem, domain=domain), path.models[order]
+    rates = np.minimum(model.rates.real, -domain.slowest) + 1j * model.rates.imag
+    fit, size = fit_weights(problem, rates, "least squares"), model.size
+    if (rates != model.rates).any():
+        left = problem.values - domain.matrix(fit.rates, problem.times) @ fit.coefficients
+        size = float(np.linalg.norm(left * problem.graded[:, None]))
     level = path.level(order)
-    rate_errors, weight_errors = _standard_errors(problem, found, level)
-    found = replace(found, coefficients=found.coefficients * noise.scales)
-    es = _measure.measured(samples, problem.domain, found, request, unit)
+    rate_errors, weight_errors = _standard_errors(problem, fit, level)
+    fit = replace(fit, coefficients=fit.coefficients * noise.scales)
+    es = _measure.measured(samples, domain, fit, request, unit)
     weight_errors = (unit * weight_errors * noise.scales).reshape(es.weights.shape)
-    es = replace(es, norm="l2", residual=unit * path.rms(order), noise=unit * level)
+    es = replace(es, norm="l2", residual=unit * size / np.sqrt(path.count), noise=unit * level)
     return replace(es, rate_errors=rate_errors, weight_errors=weight_errors)
 
 
 def _standard_errors(problem: Problem, found: Fit, level: float) -> tuple[np.ndarray, np.ndarray]:
-    """Return the standard errors of rates (m,) and weights (m, q), separately for real and imaginary parts."""
+    """Return the standard errors of the rates (m,) and the weights (m, q) of a fit.
+
+    The real part of a result is the standard error of the real part of a rate or weight, and the imaginary part that of
+    the imaginary part. ``level`` is the standard deviation of the noise.
+    """
     domain, rates, entries = problem.domain, found.rates, problem.values.shape[1]
     graded = problem.graded[:, None]
     columns = domain.matrix(rates, problem.times) * graded

@@ -76,7 +76,11 @@ def _l1(es: ExponentialSum, samples: Samples, error: Error, discrete: bool) -> f
 
 
 def reason(search: Search, best: Fit, goal: float, unit: float) -> tuple[str, str]:
-    """Return the reason why no sum was found within the tolerance, and a remedy; ``best`` is the best sum found."""
+    """Return the reason why no sum was found within the tolerance, and a remedy, as two texts.
+
+    ``best`` is the best fit of the search, and ``goal`` the tolerance. Both are for the samples divided by ``unit``;
+    the texts state numbers for the samples themselves.
+    """
     samples, domain = search.samples, search.domain
     if samples.panels is not None and search.facts.jump > 2 * goal:
         jump, at = samples.panels.jump()
@@ -115,12 +119,12 @@ def reason(search: Search, best: Fit, goal: float, unit: float) -> tuple[str, st
     return what, "a larger tol, or a shorter horizon"
 
 
-def ambiguous(domain: Domain, free: Fit) -> tuple[str, str]:
+def ambiguous(rates: np.ndarray, step: float) -> tuple[str, str]:
     """Return the reason why samples do not determine a kernel in continuous time, and a remedy.
 
-    ``free`` is a fit of the samples without a limit on frequencies.
+    ``rates`` are the rates of a fit without a limit on frequencies. All times of the samples are multiples of ``step``.
     """
-    cycles = float(np.abs(free.rates.imag).max()) * domain.dt / (2 * np.pi)
+    cycles = float(np.abs(rates.imag).max()) * step / (2 * np.pi)
     what = (
         f"the samples cannot tell the kernel in continuous time: they need a wave of {cycles:.3g} cycles per step, and"
         f" one of {1 - cycles:.3g} has the same samples"

@@ -15,6 +15,7 @@ GAPS = {"float32": 2.0**-22, "float64": 2.0**-51}
 """Smallest allowed 1 - |λ| for each dtype: four times the spacing of numbers below 1, so that |λ| never rounds to 1."""
 
 _FASTEST = 1e-9  # smallest |λ|, so that the logarithm is finite
+_MEET, _APART = 0.05, 0.3  # relative to the decay: rates that are closer have met, and the distance that parts them
 _ON_AXIS = 1e-12  # phases this close to 0 or π count as real eigenvalues
 
 
@@ -28,8 +29,8 @@ def slowest(dtype: str, dt: float) -> float:
 class Domain:
     """The set of rates that a fit may use, and the coordinates in which an optimizer changes rates.
 
-    A rate is -(slowest + a) + ib with a > 0. A step (u, v) changes it by a → a e^u and b → b + a v, so that steps of
-    order one are natural at every time scale, and no step leaves the domain.
+    A rate is -(slowest + a) + ib with a > 0. A step (u, v) of the optimizer replaces a by a e^u and b by b + a v. Steps
+    of order one are therefore natural at every time scale, and no step leaves the domain.
     """
 
     dt: float
@@ -45,7 +46,7 @@ class Domain:
     """Smallest distance of an initial rate from the slowest allowed rate, so that the rate can still change."""
 
     def single(self, rates: np.ndarray) -> np.ndarray:
-        """Return a mask of the rates that take one state each: real rates, or all rates of a complex sum."""
+        """Return a mask of the rates that require only one state each: real rates, or all rates of a complex sum."""
         if self.is_complex:
             return np.ones(len(rates), dtype=bool)
         phase = np.abs(rates.imag) * self.dt
@@ -74,9 +75,9 @@ class Domain:
         """Convert given rates to initial rates in the allowed range.
 
         ``rates`` contains both rates of each conjugate pair; the result contains one for each pair. (For a complex sum
-        there are no pairs.) The real part of growing rates changes its sign. If oscillation is not allowed, a pair
-        becomes two real rates. Rates whose frequency is too high are dropped; otherwise the number of states stays the
-        same.
+        there are no pairs.) For a growing rate, the sign of the real part is reversed. If oscillation is not allowed, a
+        pair becomes two real rates. Rates whose frequency is too high are dropped; otherwise the number of states stays
+        the same.
         """
         rates = -np.abs(rates.real) + 1j * rates.imag
         if not self.is_complex:
@@ -88,7 +89,9 @@ class Domain:
         return self.clip(rates[np.argsort(rates.real)])
 
     def clip(self, rates: np.ndarray) -> np.ndarray:
-        """Drop the rates whose frequency is not allowed, and make rates that decay too slowly decay faster."""
+        """Drop rates with a frequency that is too high, and replace rates that decay too slowly by the slowest allowed
+        decay.
+        """
         rates = rates[np.abs(rates.imag) <= (math.inf if self.discrete else self.band)]
         return np.minimum(rates.real, -max(1.01 * self.slowest, self.slowest + self.rest)) + 1j * rates.imag
 
@@ -106,6 +109,26 @@ class Domain:
         else:
             b = np.clip(b, -self.band, self.band)
         return -(self.slowest + a * np.exp(np.clip(step[: len(rates)], -4, 4))) + 1j * b
+
+    def parted(self, rates: np.ndarray) -> list[np.ndarray]:
+        """Return sets of initial rates, in each of which two rates that met on the real axis are separated.
+
+        In each set, either two nearly equal real rates become a conjugate pair, or a conjugate pair with a frequency
+        near 0 becomes two real rates. The steps of the optimizer cannot make these changes, so that the optimizer stops
+        where two rates meet.
+        """
+        if self.real or self.is_complex:
+            return []
+        rates = rates[np.lexsort((rates.real, rates.imag))]
+        single, found = self.single(rates), []
+        for i in np.flatnonzero(single[1:] & single[:-1]):
+            middle = rates[i : i + 2].mean()
+            if abs(rates[i + 1] - rates[i]) < _MEET * -middle.real:
+                pair = middle.real + 1j * abs(middle.imag + _APART * middle.real)
+                found.append(np.append(np.delete(rates, [i, i + 1]), pair))
+        for i in np.flatnonzero(~single & (rates.imag < -_MEET * rates.real)):
+            found.append(np.append(np.delete(rates, i), rates[i].real * np.array([1 - _APART, 1 + _APART])))
+        return found
 
     def matrix(self, rates: np.ndarray, times: np.ndarray) -> np.ndarray:
         """Return the matrix (n, order) whose columns are the modes of the given rates at the given times.

@@ -26,6 +26,7 @@ _RESOLVED = 1e-5  # tolerance that is used if an order is given, relative to the
 _SMALLEST = 1e-60
 _RANGE = 1e-290, 1e290  # the largest value: beyond it weights and errors would leave float64
 _SPAN = 1e-100, 1e100  # the last of given times: beyond it powers of rates would leave float64
+_LATTICE = 1e-6  # times this close to a multiple of a step, in steps, count as multiples
 _OFF_GRID = 1e-9  # rounding error of multiples of dt, relative to a step or to the time
 
 
@@ -82,6 +83,22 @@ class Samples:
         if self.panels is not None and self.panels.left[0] == 0:
             return float(self.panels.right[0])
         return self.dt if self.uniform else float(self.times[0] if self.times[0] > 0 else np.diff(self.times).min())
+
+    @cached_property
+    def lattice(self) -> float:
+        """Return the shortest distance between sample times if all distances are its multiples; otherwise 0.
+
+        It is also 0 for a function, which can be sampled at any time.
+        """
+        gaps = np.diff(self.times)
+        least = float(gaps.min())
+        steps = gaps / least
+        return least if self.function is None and np.abs(steps - np.rint(steps)).max() < _LATTICE else 0.0
+
+    @property
+    def spacing(self) -> float:
+        """Return the mean distance of the sample times, which is dt if they are evenly spaced from 0 on."""
+        return self.dt if self.uniform else float(self.times[-1] - self.times[0]) / (len(self.times) - 1)
 
     @cached_property
     def weight(self) -> np.ndarray:
@@ -161,7 +178,8 @@ def _function_samples(
 ) -> Samples:
     """Sample a kernel function adaptively.
 
-    The time is continuous, or there are too many discrete steps to sample the function at every step.
+    This function is used if the time is continuous, or if there are too many discrete steps to sample the kernel at
+    every step.
     """
     head = _divided(grid, _BETWEEN) if continuous and len(grid) <= _MOST_BETWEEN else grid
     values, shape = sample(head)

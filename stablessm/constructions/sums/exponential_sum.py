@@ -23,7 +23,6 @@ from stablessm.constructions.sums._search import Search
 from stablessm.constructions.sums.result import ExponentialSum, FitError, Norm, TimeKind
 
 _TOLD = 0.9  # in half cycles per step: even samples distinguish lower frequencies from their aliases
-_LATTICE = 1e-6  # times this close to a multiple of a step, in steps, count as multiples
 _REST = 1e-4  # divided by the horizon: a decay too slow to matter, from which a fit can still move
 _EDGE = 0.97  # frequencies above this part of the band count as at the end of the band
 _FAR = 0.5  # the band is the cause if a wider sum has at most this part of the error
@@ -120,7 +119,7 @@ def exponential_sum(
         if request.order is not None and request.order > len(samples.times):
             raise ArgumentError("order", f"at most the number of samples, {len(samples.times)}", request.order)
         if norm == "l2":
-            return _least_squares.fit(samples, domain, request, noise, weights)
+            return _least_squares.fit(samples, domain, request, noise, weights, slowest)
         return _supremum_sum(samples, domain, request)
 
 
@@ -178,7 +177,7 @@ def _supremum_sum(samples: Samples, domain: Domain, request: Request) -> Exponen
         best = attempt.measured(samples, unit, fit)
         reached = best.relative_error if samples.relative else best.error
         if attempt.ambiguous(fit):
-            what, remedy = _measure.ambiguous(domain, attempt.free)
+            what, remedy = _measure.ambiguous(attempt.free.rates, domain.dt)
         elif tol is None or goal is None or reached <= tol:
             return best
         else:
@@ -197,15 +196,13 @@ def _supremum_sum(samples: Samples, domain: Domain, request: Request) -> Exponen
 def _band(samples: Samples) -> float:
     """Return the highest frequency |Im r| that samples of a kernel in continuous time can determine.
 
-    It is infinite if the kernel is a function, which can be sampled at any time.
+    The result is infinite if the kernel is a function, which can be sampled at any time.
     """
     if samples.function is not None:
         return math.inf
-    gaps = np.diff(samples.times)
-    steps = gaps / gaps.min()
-    if np.abs(steps - np.rint(steps)).max() < _LATTICE:  # on multiples of one step, aliases have the same values
-        return _TOLD * math.pi / float(gaps.min())
-    return math.pi / float(np.quantile(gaps, 0.05))
+    if samples.lattice:  # aliases have the same values
+        return _TOLD * math.pi / samples.lattice
+    return math.pi / float(np.quantile(np.diff(samples.times), 0.05))
 
 
 @final
