@@ -172,10 +172,11 @@ def _auto_class(transformers: Any, config: Any) -> Any:
 
 
 def from_factory(argument: str, source: str, kind: str, *methods: str) -> Any:
-    """Import the object named ``package.module:NAME``; if it is a class or a factory function, return what it creates.
+    """Import the object that ``source`` names as ``package.module:NAME``, and return it; if the object is a class or a
+    factory function, call it and return the result.
 
     Args:
-        argument: Name of the command's argument, for error messages.
+        argument: Name of the command-line argument, for error messages.
         kind: Name of what is expected, such as ``logger``.
         methods: Methods that the object must have.
     """

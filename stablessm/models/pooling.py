@@ -44,7 +44,7 @@ class Last:
 class Mean:
     """Pooling that returns the mean over the steps of a sequence, computed in float32 or better.
 
-    The state is the sum (B, C) and the number of steps (B, 1).
+    The state of the pooling is the sum of the steps so far, (B, C), and the number of these steps, (B, 1).
     """
 
     def initial_state(self, like: Tensor, batch: int) -> tuple[Tensor, Tensor]:

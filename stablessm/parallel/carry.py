@@ -80,7 +80,7 @@ class Affine:
         return self._product("value", value)
 
     def __call__(self, state: Tensor) -> Tensor:
-        """Return the state after the steps, factor · state + offset."""
+        """Return factor · state + offset: the state after the steps, if ``state`` is the state before the steps."""
         return self._product("state", state) + self.offset
 
     def _product(self, name: str, value: Tensor) -> Tensor:

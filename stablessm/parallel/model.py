@@ -62,7 +62,7 @@ class SequenceParallel:
         self._handles = handles
 
     def remove(self) -> None:
-        """Undo the change, so that the model again takes whole sequences."""
+        """Undo the change by :func:`sequence_parallel`, so that the model again takes whole sequences."""
         for handle in self._handles:
             handle.remove()
 

@@ -183,7 +183,9 @@ class Checkpoints:
         return Checkpoint(int(content["step"]), tensors, content["facts"], changed), ""
 
     def _read_folder(self, path: Path, like: Like) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        """Read a sharded checkpoint from its folder; each rank verifies the checksums of some of the files."""
+        """Read a sharded checkpoint from its folder; return its plain values and its tensors. Each rank verifies the
+        checksums of some of the files.
+        """
         written = record.read_json(path / _CONTENT)
         for name, digest in sorted(written["files"].items())[self.ranks.rank :: self.ranks.size]:
             record.require_digest(record.inside(path / name, path), digest)

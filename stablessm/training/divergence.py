@@ -135,7 +135,8 @@ class Watch:
         self.bad = torch.maximum(self.bad, 1 - good.float())
 
     def values(self) -> np.ndarray:
-        """Return the recorded losses, gradient norms and running mean losses, (steps, 3) or (steps, 3, replicas).
+        """Return the recorded losses, gradient norms and running means of the losses, as an array (steps, 3) or, for
+        several models, (steps, 3, replicas).
 
         The CPU waits until the GPU has computed these numbers.
         """

@@ -66,7 +66,7 @@ class Hooks:
         return ""
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return the tensors that a checkpoint stores, by name."""
+        """Return the tensors that a checkpoint stores for this hook, by name."""
         return {}
 
     def facts(self) -> dict[str, Any]:
