@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,12 @@ SHOWN = ("decay", "half-life", "effective length", "last time above 1%", "stabil
 
 def show(facts: dict[str, dict[str, Any]]) -> None:
     """Print a table of the memory measurements, with one row per model. ``facts`` maps the name of each model to the
-    measured values by name.
+    measured values by name. Folders that all names start with are left out.
     """
-    rows = [(name, *(each.get(fact, "") for fact in SHOWN)) for name, each in facts.items()]
+    parts = [Path(name).parts for name in facts]
+    common = len(os.path.commonprefix([part[:-1] for part in parts]))
+    names = [str(Path(*part[common:])) for part in parts]
+    rows = [(name, *(each.get(fact, "") for fact in SHOWN)) for name, each in zip(names, facts.values(), strict=True)]
     tables.show(("model", *SHOWN), rows, title=f"memory of {len(rows)} models")
 
 

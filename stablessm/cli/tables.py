@@ -23,7 +23,7 @@ def show(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str
     heading = None if title is None else Text(printable(title))
     table = Table(title=heading, title_justify="left", show_header=bool(columns))
     for column in columns:
-        table.add_column(Text(column))
+        table.add_column(Text(column), overflow="fold")
     for row in rows:
         table.add_row(*(Text(f"{cell:.4g}" if isinstance(cell, float) else printable(str(cell))) for cell in row))
     Console().print(table)

@@ -10,7 +10,7 @@ import torch
 from typer.testing import CliRunner
 
 import stablessm as ssm
-from stablessm.cli import app
+from stablessm.cli import app, comparison
 
 WRITTEN = {"record.json", "memory.npz", "memory.png", "memory.svg", "memory.html"}
 
@@ -165,6 +165,15 @@ def test_several_models_and_a_folder_of_checkpoints_are_compared(tmp_path, monke
     page = (folder / "memory.html").read_text(encoding="utf-8").replace("\\u002f", "/")
     assert all(name in page for name in data["models"])
     assert json.loads((folder / "record.json").read_text(encoding="utf-8"))["config"]["model"] == list(data["models"])
+
+
+@pytest.mark.parametrize("names", [("step0", "step10"), ("a-long-name-of-a-folder-1", "a-long-name-of-a-folder-2")])
+def test_the_rows_of_a_comparison_can_be_told_apart(capsys, monkeypatch, names):
+    monkeypatch.setenv("COLUMNS", "80")
+    facts = {"decay": "exponential: 0.95 per step", "half-life": 12.5, "stability radius": 0.01}
+    comparison.show({f"../somewhere/checkpoints/{name}": facts for name in names})
+    first_column = [line.split("│")[1].strip() for line in capsys.readouterr().out.splitlines() if "│" in line]
+    assert "".join(first_column) == "".join(names)
 
 
 def test_a_damaged_checkpoint_does_not_stop_the_others(tmp_path):

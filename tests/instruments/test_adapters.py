@@ -151,6 +151,16 @@ def test_a_reservoir(made):
     np.testing.assert_allclose(found.exponents, expected, atol=0.1)
 
 
+@pytest.mark.parametrize("method", ["initialize", "run", "reset"])
+def test_a_reservoir_that_raises_is_told_so(monkeypatch, method):
+    def unfitted(self, *given):
+        raise TypeError("unsupported operand: Wout is None")
+
+    monkeypatch.setattr(Node, method, unfitted)
+    with pytest.raises(ssm.ArgumentError, match="model: .*fitted.* got Node, which raised TypeError: .*Wout is None"):
+        ssm.check_state(Node(), d_input=2)
+
+
 @pytest.mark.parametrize("made", [Node, real_node])
 def test_memory_of_a_reservoir_and_of_functions_with_a_state(made):
     weights, inputs = torch.tensor(W), torch.tensor(U)

@@ -115,8 +115,13 @@ class Reservoir(Stateful):
 
     def __init__(self, model: Any, d_input: int) -> None:
         super().__init__(model, d_input, torch.float64)
-        if not model.initialized:
-            model.initialize(np.zeros((1, d_input)))
+        try:
+            if not model.initialized:
+                model.initialize(np.zeros((1, d_input)))
+            self.run(torch.zeros(1, 2, d_input, dtype=self.dtype))
+        except Exception as error:  # such as a readout that was not fitted
+            got = f"{name_of(model)}, which raised {said(error)}"
+            raise ArgumentError("model", "a fitted node or model of reservoirpy that runs", got) from error
 
     def run(self, x: Tensor, state: Any = None) -> Result:
         nodes = list(getattr(self.model, "nodes", None) or [self.model])
