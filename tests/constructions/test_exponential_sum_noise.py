@@ -267,3 +267,19 @@ def test_a_fit_at_given_times_does_not_depend_on_dt(seed: int) -> None:
     rest = exponential_sum(0 * samples + 1, times=times, norm="l2", time="continuous", dt=1e-4, dtype=dtype)
     assert np.asarray(np.abs(rest.eigenvalues), dtype=dtype).max() < 1
     assert rest.residual == pytest.approx(np.sqrt(np.mean((rest(times) - 1) ** 2)), rel=1e-6, abs=1e-9)
+
+
+@pytest.mark.slow
+def test_noise_alone_rarely_keeps_a_mode() -> None:
+    """In fewer than 5 of 100 fits, as docs/constructions.md says."""
+    kept = 0
+    for seed in range(160):
+        samples = np.random.default_rng(seed).standard_normal([40, 100, 300, 1000][seed % 4])
+        try:
+            exponential_sum(
+                samples, norm="l2", time="continuous" if seed // 4 % 2 else "discrete", noise=[None, 1.0][seed // 8 % 2]
+            )
+        except FitError:
+            continue
+        kept += 1
+    assert kept < 8

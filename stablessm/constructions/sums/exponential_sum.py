@@ -67,7 +67,7 @@ def exponential_sum(
         tol: largest allowed error; the sum of the lowest order found is returned. Either ``tol`` or ``order`` is
             required with ``norm="sup"``.
         order: number of real states (complex states for a complex kernel); the best sum found is returned.
-        dt: time between samples.
+        dt: time between samples. With ``times`` in continuous time, only the step at which the result runs.
         time: ``discrete``: only the times k dt matter. ``continuous``: a function is also fitted between the samples.
         times: increasing times that replace the uniform grid, for irregular samples or a kernel that is singular at 0.
         real: allow real rates only, so that no mode oscillates.
@@ -87,10 +87,11 @@ def exponential_sum(
     Returns:
         An ``ExponentialSum``. Its ``lower_bound`` is a lower bound of the ``l1_error`` of every sum of this order, but
         not of the supremum, which is usually far smaller. It is the singular value σ_{order+1} of the Hankel matrix
-        H[i, j] = ρ((i + j) dt), 0 ≤ i, j ≤ T/2, divided by √d_out, and in continuous time multiplied by dt. (The 2-norm
-        of a Hankel matrix is at most the ℓ1 norm of its sequence.) For more than 2000 steps, H is too large to be
-        stored. For a completely monotone kernel, σ is then computed from a sum of many exponentials that represents the
-        kernel; for other kernels it is a Ritz value, which is never too large.
+        H[i, j] = ρ((i + j) dt), 0 ≤ i, j ≤ T/2, divided by √d_out. In continuous time, it is multiplied by the step of
+        H, which is dt for samples; for a function it is a step that resolves the function. (The 2-norm of a Hankel
+        matrix is at most the ℓ1 norm of its sequence.) For more than 2000 steps, H is too large to be stored. For a
+        completely monotone kernel, σ is then computed from a sum of many exponentials that represents the kernel; for
+        other kernels it is a Ritz value, which is never too large. With ``times``, it is NaN.
 
         With ``norm="l2"`` there is no such bound, ``error`` is the largest residual including noise, and ``residual``,
         ``noise``, ``rate_errors`` and ``weight_errors`` are set.
