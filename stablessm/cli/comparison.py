@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,8 @@ def show(facts: dict[str, dict[str, Any]]) -> None:
     measured values by name. Folders that all names start with are left out.
     """
     parts = [Path(name).parts for name in facts]
-    common = len(os.path.commonprefix([part[:-1] for part in parts]))
+    folders = zip(*(part[:-1] for part in parts), strict=False)
+    common = len(list(itertools.takewhile(lambda each: len(set(each)) == 1, folders)))
     names = [str(Path(*part[common:])) for part in parts]
     rows = [(name, *(each.get(fact, "") for fact in SHOWN)) for name, each in zip(names, facts.values(), strict=True)]
     tables.show(("model", *SHOWN), rows, title=f"memory of {len(rows)} models")

@@ -157,7 +157,7 @@ def test_a_reservoir_that_raises_is_told_so(monkeypatch, method):
         raise TypeError("unsupported operand: Wout is None")
 
     monkeypatch.setattr(Node, method, unfitted)
-    with pytest.raises(ssm.ArgumentError, match="model: .*fitted.* got Node, which raised TypeError: .*Wout is None"):
+    with pytest.raises(ssm.ArgumentError, match=r"model: .*fitted.* got Node, which raised TypeError: .*Wout is None"):
         ssm.check_state(Node(), d_input=2)
 
 
