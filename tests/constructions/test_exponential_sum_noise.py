@@ -118,6 +118,18 @@ def test_more_states_never_leave_more(seed: int, is_complex: bool) -> None:
     assert all(more <= fewer for fewer, more in itertools.pairwise(left))
 
 
+@pytest.mark.parametrize("count", [3, 4, 7, 10])
+@pytest.mark.parametrize("is_complex", [False, True])
+def test_every_order_up_to_half_the_number_of_samples_is_fitted(count: int, is_complex: bool) -> None:
+    rng = np.random.default_rng(count)
+    values = rng.standard_normal(count) + (1j * rng.standard_normal(count) if is_complex else 0)
+    sizes = [
+        exponential_sum(values, horizon=count - 1, order=order, norm="l2").residual
+        for order in range(1, count // 2 + 1)
+    ]
+    assert all(more <= fewer * (1 + 1e-9) for fewer, more in itertools.pairwise(sizes))
+
+
 def test_a_known_level_and_weights_count() -> None:
     sigma = np.where(T < 300, 0.01, 1.0)
     values = CLEAN + sigma * np.random.default_rng(1).standard_normal(len(T))

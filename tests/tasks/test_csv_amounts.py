@@ -21,7 +21,9 @@ NEGATIVE: tuple[str, ...] = (
 
 
 def table(cells: list[str], path: Path, separator: str = ";") -> csv_file.Table:
-    path.write_text("\n".join([f"a{separator}b", *(f"{cell}{separator}{i}.5" for i, cell in enumerate(cells))]))
+    path.write_text(
+        "\n".join([f"a{separator}b", *(f"{cell}{separator}{i}.5" for i, cell in enumerate(cells))]), encoding="utf-8"
+    )
     return csv_file.read(path)
 
 
@@ -95,7 +97,7 @@ def test_thousands_in_a_single_column(seed, space, decimal, tmp_path_factory):
 @pytest.mark.parametrize("cells", [["12 345 6", "1 234"], ["1 234", "5 678"], ["1 2", "3 4"], ["12 34", "5"]])
 def test_spaces_that_may_separate_cells_are_refused(cells: list[str], tmp_path: Path) -> None:
     path = tmp_path / "s.csv"
-    path.write_text("\n".join(["hour load", *cells]))
+    path.write_text("\n".join(["hour load", *cells]), encoding="utf-8")
     with pytest.raises(
         ArgumentError, match=r"s\.csv, line 2: expected .* whose spaces may separate cells: put a semico"
     ):

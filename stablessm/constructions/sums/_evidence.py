@@ -123,7 +123,7 @@ class Path:
         """
         for last in range(1, order + 1):
             self.grow(min(last + _AHEAD, self._limit))
-            for fewer in range(last + _AHEAD - 1, last - 1, -1):
+            for fewer in range(min(last + _AHEAD - 1, self._limit), last - 1, -1):
                 self._shrink(fewer)
         return min(range(1, order + 1), key=self.rms)
 

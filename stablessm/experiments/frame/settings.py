@@ -61,7 +61,8 @@ def _read(kind: Any, name: str, text: str) -> Any:
     for one in kinds:
         if get_origin(one) is tuple and get_args(one)[1:] == (...,):
             return tuple(_read(get_args(one)[0], name, part.strip()) for part in text.split(",") if part.strip())
-        if get_origin(one) is not Literal and one not in (bool, int, float, str, type(None)):
-            inner = f", such as {name}.{fields(one)[0].name}" if is_dataclass(one) else ""
-            raise ArgumentError("--set", f"a setting that can be written as text{inner}", name)
-    return parsed(f"--set {name}", text, kind)
+    written = [one for one in kinds if get_origin(one) is Literal or one in (bool, int, float, str, type(None))]
+    if not any(one is not type(None) for one in written):
+        inner = f", such as {name}.{fields(kinds[0])[0].name}" if is_dataclass(kinds[0]) else ""
+        raise ArgumentError("--set", f"a setting that can be written as text{inner}", name)
+    return parsed(f"--set {name}", text, Union[tuple(written)])  # noqa: UP007 - a union of a tuple has no other form
