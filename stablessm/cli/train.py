@@ -123,7 +123,7 @@ class TrainingOptions:
     parallel: Annotated[
         str,
         typer.Option(
-            help="Strategy under torchrun: ddp (the whole model on every rank) or fsdp (the weights split across the ranks)."
+            help="Strategy under torchrun: ddp (the whole model on each rank) or fsdp (the weights split across ranks)."
         ),
     ] = "ddp"
 
