@@ -11,7 +11,7 @@ from torch import nn
 
 from stablessm import reparam
 from stablessm.experiments.stable_ssm.language_study import SCHEMES
-from stablessm.experiments.stable_ssm.rates.claims import Survival
+from stablessm.experiments.stable_ssm.rates.claims import survival
 from stablessm.experiments.stable_ssm.stacked_language import log_timescale, mobility
 from stablessm.training import TrainingConfig
 from stablessm.training.optimizer import StackedOptimizer
@@ -38,19 +38,19 @@ def trained(*steps: int) -> dict[str, np.ndarray]:
     ],
 )
 def test_a_map_is_ahead_only_if_every_seed_is(best, other, verdict):
-    found = Survival(CONFIG, {"best": trained(*best), "other": trained(*other)})
+    found = survival(CONFIG, {"best": trained(*best), "other": trained(*other)})
     assert found.ahead([("best", "other")]) == verdict
 
 
 def test_no_less_than_each_and_clearly_more_than_one_is_partly():
-    found = Survival(CONFIG, {"best": trained(2, 2), "same": trained(2, 2), "less": trained(1, 1)})
+    found = survival(CONFIG, {"best": trained(2, 2), "same": trained(2, 2), "less": trained(1, 1)})
     assert found.ahead([("best", "same"), ("best", "less")]) == "partly"
 
 
 def test_the_largest_surviving_rate_is_below_the_first_failure():
     late = trained(3, 3)
     late["diverged"][1] = 5  # the middle rate fails, the largest does not
-    found = Survival(CONFIG, {"late": late, "none": trained(0, 0), "apart": trained(1, 3)})
+    found = survival(CONFIG, {"late": late, "none": trained(0, 0), "apart": trained(1, 3)})
     assert [found.edge(map) for map in ("late", "none", "apart")] == ["0.1", "0", "0.1 (0.1 to 0.3)"]
 
 

@@ -181,8 +181,8 @@ def ahead(first: np.ndarray, second: np.ndarray) -> tuple[float, float]:
     """Return the difference of the mean accuracies of two sets of models in percentage points, and the standard error
     of the difference.
     """
-    error = np.sqrt((first.var(ddof=1) + second.var(ddof=1)) / first.size) if first.size > 1 else np.inf
-    return 100 * float(first.mean() - second.mean()), 100 * float(error)
+    gap, error = tables.gap_of_means(first, second)
+    return 100 * gap, 100 * error
 
 
 def diverges(scores: tables.Scores, depth: str, scheme: str, published: float, least: float) -> Claim:

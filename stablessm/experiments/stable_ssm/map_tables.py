@@ -262,8 +262,16 @@ def _gap(first: np.ndarray, second: np.ndarray, errors: float) -> tuple[float, f
     lost = [not np.isfinite(values).all() for values in (first, second)]
     if any(lost):
         return float(lost[1]) - float(lost[0]), 0.0
+    gap, error = gap_of_means(first, second)
+    return gap, errors * error
+
+
+def gap_of_means(first: np.ndarray, second: np.ndarray) -> tuple[float, float]:
+    """Return the difference of the means of two sets of values over the seeds, and the standard error of this
+    difference. The error is infinite if there is only one seed.
+    """
     error = np.sqrt((first.var(ddof=1) + second.var(ddof=1)) / first.size) if first.size > 1 else np.inf
-    return float(first.mean() - second.mean()), errors * float(error)
+    return float(first.mean() - second.mean()), float(error)
 
 
 def percent(values: np.ndarray) -> str:

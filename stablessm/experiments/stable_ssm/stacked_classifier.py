@@ -15,7 +15,7 @@ from stablessm._errors import ArgumentError
 from stablessm.layers import discretize
 from stablessm.models import SequenceClassifier
 from stablessm.models.block import ACTIVATIONS
-from stablessm.models.hyena import TAPS
+from stablessm.models.hyena_filter import TAPS, of_joined
 from stablessm.models.mixers import GATED
 from stablessm.reparam import Reparameterization
 from stablessm.reparam import get as get_map
@@ -158,13 +158,7 @@ class StackedClassifier:
         if not self.config.mixer.startswith(GATED):
             return None, x
         z = F.pad(self._linear(_under(w, "mixer.projection."), x), (0, 0, 0, 0, TAPS - 1, 0))
-        filters, steps = w["mixer.filter"], x.shape[1]
-        taps = [z[:, TAPS - 1 - j : TAPS - 1 - j + steps] for j in range(TAPS)]
-        filtered = taps[0] * filters[:, 0]
-        for j in range(1, TAPS):
-            filtered = torch.addcmul(filtered, taps[j], filters[:, j])
-        q, k, v = filtered.chunk(3, -1)
-        return q, k * v
+        return of_joined(z, w["mixer.filter"].transpose(0, 1))
 
     def _after_scan(
         self, w: Mapping[str, Tensor], x: Tensor, query: Tensor | None, y: Tensor, masks: Sequence[Tensor | None]

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from stablessm.experiments.frame import Claim, Claims, Stage, Stages, rules
+from stablessm.experiments.frame.survival import Survival
 from stablessm.experiments.frame.words import listed
 
 STABLE = ("exp", "softplus", "best")
@@ -18,22 +19,16 @@ def claims(training: Stage[Any, Any], config: Any, stages: Stages) -> Claims:
     ``training`` gives access to the results of the trainings.
     """
     stable = [map for map in STABLE if map in config.maps]
-    edges: dict[str, dict[str, np.ndarray]] = {}
-    tables: dict[str, dict[str, dict[str, np.ndarray]]] = {}
-    undecided = set()
+    found = {
+        task: _survival(config, {map: _table(training, config, stages, task, map) for map in config.maps})
+        for task in config.tasks
+    }
     for task in config.tasks:
-        tables[task] = {map: _table(training, config, stages, task, map) for map in config.maps}
-        alive = {map: survived(config, found) for map, found in tables[task].items()}
-        edges[task] = {map: np.cumprod(table, axis=0).sum(0) for map, table in alive.items()}
-        every = np.stack([*alive.values()])
-        if every.all() or not every.any():
-            undecided.add(task)
+        yield _more_than_direct(task, stable, found[task])
+    yield _best(stable, found)
     for task in config.tasks:
-        yield _more_than_direct(config, task, stable, edges[task], task in undecided)
-    yield _best(config, stable, edges, undecided)
-    for task in config.tasks:
-        yield _losses(config, task, stable, tables[task])
-    yield _unstable(config, tables)
+        yield _losses(task, stable, found[task])
+    yield _unstable(found)
 
 
 def _table(training: Stage[Any, Any], config: Any, stages: Stages, task: str, map: str) -> dict[str, np.ndarray]:
@@ -46,61 +41,45 @@ def _table(training: Stage[Any, Any], config: Any, stages: Stages, task: str, ma
     }
 
 
-def survived(config: Any, found: dict[str, np.ndarray]) -> np.ndarray:
-    """Return a boolean array (rates, seeds): True for each training that did not fail. A training fails if it diverges,
-    or if its final loss is clearly above the entropy of the targets. ``found`` is the result of :func:`_table`.
+def _survival(config: Any, found: dict[str, dict[str, np.ndarray]]) -> Survival:
+    """Return which trainings survived: those that neither diverge nor end with a loss clearly above the entropy of the
+    targets. ``found`` maps each map to the result of :func:`_table`.
     """
-    return (found["diverged"] < 0) & (found["final"] <= found["entropy"][:, None] + config.worse)
+    limits = {map: one["entropy"][:, None] + config.worse for map, one in found.items()}
+    alive = {map: (one["diverged"] < 0) & (one["final"] <= limits[map]) for map, one in found.items()}
+    return Survival(config, found, alive)
 
 
-def _told(config: Any, edges: dict[str, np.ndarray]) -> str:
-    """Return as text, for each map, the largest surviving learning rate: the median and the range over the seeds. The
-    trainings of a seed survive up to the largest rate before the first failed training. ``edges`` is a dict from the
-    name of a map to an array (seeds,), the number of these surviving rates.
-    """
-    rates = (0.0, *config.rates)
-    parts = []
-    for map, steps in edges.items():
-        low, middle, high = (rates[int(q)] for q in np.quantile(steps, [0, 0.5, 1], method="lower"))
-        parts.append(f"{map} {middle:g}" if low == high else f"{map} {middle:g} ({low:g} to {high:g})")
-    return "; ".join(parts)
-
-
-def _more_than_direct(
-    config: Any, task: str, stable: list[str], edges: dict[str, np.ndarray], undecided: bool
-) -> Claim:
-    direct = edges["direct"]
-    clear = [bool(edges[map].min() > direct.max()) for map in stable]
-    no_less = all(np.median(edges[map]) >= np.median(direct) for map in stable)
-    verdict = rules.graded(all(clear), any(clear) and no_less)
+def _more_than_direct(task: str, stable: list[str], found: Survival) -> Claim:
+    pairs = [(map, "direct") for map in stable]
     return Claim(
         f"{task}: stable maps survive larger rates of the recurrent weights than direct",
         OURS,
-        f"largest surviving rates: {_told(config, edges)}",
-        rules.ours(rules.seen(int(undecided), 1, verdict)),
-        f"{sum(clear)} of {len(clear)} stable maps are apart from direct with every seed. Rates: "
-        f"{listed(config.rates, 'g')}; 0: not even the smallest; {config.seeds} seeds.",
+        f"largest surviving rates: {found.edges()}",
+        rules.ours(found.ahead(pairs)),
+        f"{sum(found.clearly(*pair) for pair in pairs)} of {len(pairs)} stable maps are apart from direct with every "
+        f"seed. Rates: {listed(found.config.rates, 'g')}; 0: not even the smallest; {found.config.seeds} seeds.",
     )
 
 
-def _best(config: Any, stable: list[str], edges: dict[str, dict[str, np.ndarray]], undecided: set[str]) -> Claim:
-    medians = {task: {map: float(np.median(row[map])) for map in stable} for task, row in edges.items()}
-    behind = [task for task, row in medians.items() if row["best"] < max(row.values())]
+def _best(stable: list[str], found: dict[str, Survival]) -> Claim:
+    behind = [task for task, one in found.items() if not all(one.no_less("best", map) for map in stable)]
+    undecided = sum(one.undecided for one in found.values())
     return Claim(
         "best survives no less than exp and softplus",
         OURS,
         f"behind on {', '.join(behind) or 'no task'}",
-        rules.ours(rules.seen(len(undecided), len(edges), rules.graded(not behind))),
-        " · ".join(f"{task}: {_told(config, {map: row[map] for map in stable})}" for task, row in edges.items()) + ".",
+        rules.ours(rules.seen(undecided, len(found), rules.graded(not behind))),
+        " · ".join(f"{task}: {one.edges(stable)}" for task, one in found.items()) + ".",
     )
 
 
-def _losses(config: Any, task: str, stable: list[str], found: dict[str, dict[str, np.ndarray]]) -> Claim:
+def _losses(task: str, stable: list[str], found: Survival) -> Claim:
     """Return a claim with its verdict: each stable map, at its own best learning rate, has about the same test loss as
-    the map with the smallest test loss. ``found`` is a dict from the name of a map to the result of :func:`_table`.
+    the map with the smallest test loss.
     """
-    losses = {}
-    for map, table in found.items():
+    config, losses = found.config, {}
+    for map, table in found.found.items():
         medians = np.where(np.isnan(table["test"]).any(1), np.inf, np.median(table["test"], axis=1))
         losses[map] = float(medians.min())
     gap = max(losses[map] for map in stable) - min(losses.values())
@@ -113,12 +92,11 @@ def _losses(config: Any, task: str, stable: list[str], found: dict[str, dict[str
     )
 
 
-def _unstable(config: Any, tables: dict[str, dict[str, dict[str, np.ndarray]]]) -> Claim:
+def _unstable(found: dict[str, Survival]) -> Claim:
     """Return a claim with its verdict: in most failed trainings with the direct map, the recurrence has become
-    unstable, which means that its largest eigenvalue λ is positive. ``tables[task][map]`` is the result of
-    :func:`_table`.
+    unstable, which means that its largest eigenvalue λ is positive.
     """
-    failed = [(row["direct"]["largest"], ~survived(config, row["direct"])) for row in tables.values()]
+    failed = [(one.found["direct"]["largest"], ~one.survived["direct"]) for one in found.values()]
     count = sum(int(lost.sum()) for _, lost in failed)
     grew = sum(int(((largest > 0) | np.isnan(largest))[lost].sum()) for largest, lost in failed)
     verdict = rules.decided(count > 0, rules.graded(2 * grew >= count))

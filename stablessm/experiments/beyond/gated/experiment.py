@@ -15,6 +15,7 @@ import torch
 from stablessm import tasks
 from stablessm.experiments.beyond.gated.claims import claims
 from stablessm.experiments.frame import Figure, Figures, Panel, Run, Series, Stages, computing, described, stage
+from stablessm.experiments.frame.survival import entropy
 from stablessm.experiments.frame.user_training import trained
 from stablessm.instruments.modes import recurrent_modules
 from stablessm.models import for_task
@@ -70,17 +71,6 @@ class GatedConfig:
         return tasks.get("selective-copying", length=length, vocabulary=vocabulary, copied=copied, **sizes)
 
 
-def entropy(task: Task, batch: int, batches: int = 16) -> float:
-    """Return the entropy, in nats, of the distribution of the targets that count in the loss. A model that ignores its
-    input cannot have a smaller loss. The distribution is estimated from the first training batches: at most ``batches``
-    batches of ``batch`` sequences.
-    """
-    given = [task.batch("train", batch, index=i) for i in range(min(batches, task.steps("train", batch)))]
-    counted = torch.cat([b.targets.flatten() if b.weights is None else b.targets[b.weights > 0] for b in given])
-    share = counted.bincount().double() / len(counted)
-    return float(-share.xlogy(share).sum())
-
-
 @stage("{task}-{map}-{rate}", over=lambda config: product(config.tasks, config.maps, config.rates))
 def training(config: GatedConfig, run: Run, task: str, map: str, rate: float) -> Found:
     """Train one model per seed with the given task, map and learning rate of the recurrent weights.
@@ -111,7 +101,7 @@ def training(config: GatedConfig, run: Run, task: str, map: str, rate: float) ->
     columns = np.array(rows, dtype=float).T
     return {
         **dict(zip(("diverged", "final", "test", "largest"), columns, strict=True)),
-        "entropy": np.array(entropy(data, 64)),
+        "entropy": np.array(entropy(data, 64, batches=16)),
     }
 
 

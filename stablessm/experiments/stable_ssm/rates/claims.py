@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias, final
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from stablessm.experiments.frame import Claim, Claims, Stage, Stages, rules
+from stablessm.experiments.frame.survival import Survival
 from stablessm.experiments.frame.words import listed
 from stablessm.experiments.stable_ssm.gradient_ratios import correlation
 from stablessm.experiments.stable_ssm.language_stability import calmest
@@ -19,65 +20,19 @@ STABLE = ("exp", "softplus", PAPERS)
 Found: TypeAlias = Mapping[str, np.ndarray]
 
 
-@final
-class Survival:
-    """Records which trainings survived, by map, learning rate and seed. A training survives if it neither diverges nor
-    ends with a loss above the entropy of the tokens.
+def survival(config: Any, found: Mapping[str, Found]) -> Survival:
+    """Return which trainings survived: those that neither diverge nor end with a loss above the entropy of the tokens.
+    ``found`` has the results of the trainings of one set, by map.
     """
-
-    def __init__(self, config: Any, found: Mapping[str, Found]) -> None:
-        self.config, self.found = config, found
-        self.survived = {
-            map: (one["diverged"] < 0) & (one["final"] < float(one["entropy"])) for map, one in found.items()
-        }
-        self.steps = {map: np.cumprod(alive, axis=0).sum(0) for map, alive in self.survived.items()}
-        """For each map and seed, (seeds,): the number of learning rates that survive, counted from the smallest rate up
-        to the first failure."""
-
-    @property
-    def undecided(self) -> bool:
-        """Return whether all trainings survive or all fail, so that the maps cannot be compared."""
-        alive = np.stack([*self.survived.values()])
-        return bool(alive.all() or not alive.any())
-
-    def edge(self, map: str) -> str:
-        """Return as text the largest learning rate up to which the trainings with a map survive: the median over the
-        seeds, and the range if the seeds differ.
-        """
-        rates = (0.0, *self.config.rates)
-        low, middle, high = (rates[int(q)] for q in np.quantile(self.steps[map], [0, 0.5, 1], method="lower"))
-        return f"{middle:g}" if low == high else f"{middle:g} ({low:g} to {high:g})"
-
-    def clearly(self, one: str, other: str) -> bool:
-        """Return whether every seed with the map ``one`` survives a larger learning rate than any seed with the map
-        ``other``. A seed survives a learning rate if its trainings survive at this rate and at all smaller rates.
-        """
-        return bool(self.steps[one].min() > self.steps[other].max())
-
-    def no_less(self, one: str, other: str) -> bool:
-        """Return whether the largest learning rate that the map ``one`` survives is at least as large as for the map
-        ``other``. Both rates are medians over the seeds.
-        """
-        return bool(np.median(self.steps[one]) >= np.median(self.steps[other]))
-
-    def ahead(self, pairs: Sequence[tuple[str, str]]) -> rules.Verdict:
-        """Return the verdict on the claim that in each pair the first map clearly survives larger learning rates than
-        the second map (see :meth:`clearly`).
-        """
-        clear = [self.clearly(*pair) for pair in pairs]
-        verdict = rules.graded(all(clear), any(clear) and all(self.no_less(*pair) for pair in pairs))
-        return rules.seen(len(pairs) if self.undecided else 0, len(pairs), verdict)
-
-    def edges(self) -> str:
-        """Return as text, for each map, the largest learning rate up to which the trainings survive (:meth:`edge`)."""
-        return "; ".join(f"{map} {self.edge(map)}" for map in self.found)
+    alive = {map: (one["diverged"] < 0) & (one["final"] < float(one["entropy"])) for map, one in found.items()}
+    return Survival(config, found, alive)
 
 
 def claims(training: Stage[Any, Any], config: Any, stages: Stages) -> Claims:
     """Yield one claim with its verdict for each hypothesis in the README of the experiment, in the same order.
     ``training`` gives access to the results of the trainings.
     """
-    sets = {set: Survival(config, {map: training(stages, set, map) for map in config.maps}) for set in config.sets}
+    sets = {set: survival(config, {map: training(stages, set, map) for map in config.maps}) for set in config.sets}
     rivals = [map for map in RIVALS if map in config.maps]
     stable = [map for map in STABLE if map in config.maps]
     beats, saved = [(PAPERS, map) for map in rivals], [(map, "direct") for map in stable]

@@ -13,6 +13,7 @@ import torch
 
 from stablessm._errors import ArgumentError
 from stablessm.experiments.frame import Figure, Figures, Panel, Run, Series, Stages, computing, described, stage
+from stablessm.experiments.frame.survival import entropy
 from stablessm.experiments.stable_ssm import language_study, stacked_language
 from stablessm.experiments.stable_ssm.language_stability import LIMITS, Limits, spikes
 from stablessm.experiments.stable_ssm.language_text import loaded
@@ -79,16 +80,6 @@ def _start(config: RatesConfig, task: Task, map: str, seed: int) -> SequenceMode
     return language_study.start(task, "lm-tiny", map, seed, config.timescales, device, **sizes)
 
 
-def entropy(task: Task, batch: int, batches: int = 64) -> float:
-    """Return the entropy of the token frequencies in nats. A model that ignores its input cannot have a smaller loss.
-    The frequencies are counted in the first training batches: at most ``batches`` batches of ``batch`` sequences.
-    """
-    count = min(batches, task.steps("train", batch))
-    tokens = torch.cat([task.batch("train", batch, index=i).targets.flatten() for i in range(count)])
-    share = tokens.bincount().double() / len(tokens)
-    return float(-share.xlogy(share).sum())
-
-
 @stage("training-{set}-{map}", over=lambda config: product(config.sets, config.maps))
 def training(config: RatesConfig, run: Run, set: str, map: str) -> Mapping[str, np.ndarray]:
     """Train models with one map at all learning rates and with all seeds. ``set`` is a name in ``SETS`` that says which
@@ -112,7 +103,7 @@ def training(config: RatesConfig, run: Run, set: str, map: str) -> Mapping[str, 
         name: values.reshape(*shape, *values.shape[1:]) if name in first else values.reshape(-1, *shape)
         for name, values in each.items() if name != "looks"
     }  # fmt: skip
-    return {**split, "looks": found["looks"], "entropy": np.array(entropy(task, options.batch))}
+    return {**split, "looks": found["looks"], "entropy": np.array(entropy(task, options.batch, batches=64))}
 
 
 def _over_rates(config: RatesConfig, table: Mapping[str, np.ndarray]) -> list[Series]:
