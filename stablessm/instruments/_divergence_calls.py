@@ -38,6 +38,8 @@ class Seen:
     path: str
     order: Order
     readers: list[str] = field(default_factory=list)
+    final: bool = False
+    """Whether the whole model returned the tensor, also if a part of the model produced it."""
     handle: RemovableHandle | None = None
 
 

@@ -58,6 +58,11 @@ _CAUSES: dict[Cause, tuple[str, str]] = {
         "unknown or negative indices to an index of the table",
     ),
     "overflow": ("finite numbers whose sum or product overflows", _REMEDY["forward"]),
+    "loss": (
+        "the loss, which is computed outside the model from finite outputs",
+        "check the targets and the weights of the loss for NaN and infinity, and the loss for an operation with an "
+        "infinite slope (sqrt, log, norm or division at 0)",
+    ),
 }
 _BUFFER = (
     "set the buffer to finite values (reset_running_stats() for running means), and clean the data: one batch with NaN "

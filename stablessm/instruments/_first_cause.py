@@ -18,7 +18,17 @@ from stablessm.instruments._nested import tensors_in
 from stablessm.scan.dispatch import operation_mode
 
 Cause: TypeAlias = Literal[
-    "masked softmax", "log", "division", "domain", "exp", "infinity", "slope", "recurrent weight", "overflow", "index"
+    "masked softmax",
+    "log",
+    "division",
+    "domain",
+    "exp",
+    "infinity",
+    "slope",
+    "recurrent weight",
+    "overflow",
+    "index",
+    "loss",
 ]
 
 _LOG = {

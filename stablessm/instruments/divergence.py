@@ -141,7 +141,7 @@ class DivergenceTrace:
                 self._found(self._forward(path, tensor, order, [state for _, state, _ in outputs[1:]]))
                 return
             if tensor.requires_grad:
-                self._watch(tensor, name, path, order)
+                self._watch(tensor, name, path, order).final |= len(self._running) == 1
         self._running.pop()
         self._ran[name] += 1
         if not self._running:
@@ -159,7 +159,7 @@ class DivergenceTrace:
             return
         # This is the first bad gradient, so the gradients at the outputs of the modules that read the tensor were good.
         readers = [a for a in seen.readers if not any(b != a and within(b, a) for b in seen.readers)]
-        from_loss = not readers and self._outermost is not None and seen.producer == self._outermost.name
+        from_loss = not readers and seen.final
         replay = None if from_loss else self._again(self._outermost, gradient=True)
         name, tensor = seen.producer, f"the gradient arriving at {seen.path}"
         if readers:
@@ -168,8 +168,12 @@ class DivergenceTrace:
             others = ", ".join(map(repr, dict.fromkeys(readers[1:])))
             name, tensor = readers[0], "the gradient at its input" + (f", which {others} read too," if others else "")
         report = self._bad_input() or self._divergence("gradient", name, tensor, gradient, seen.order)
-        if from_loss and any(is_large(y, 1e4) for y in self._outputs):
-            report = replace(report, cause="overflow")
+        if from_loss and report.phase == "gradient":
+            large = any(is_large(y, 1e4) for y in self._outputs)
+            if not large and not math.isfinite(report.value):
+                self._found(replace(report, cause="loss", mode=None))  # no mode made finite outputs a bad gradient
+                return
+            report = replace(report, cause="overflow" if large else None)
         self._found(self._explained(report, replay))
 
     def _parameter_gradient(self, qualified: str, gradient: Tensor) -> None:

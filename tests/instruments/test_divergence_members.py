@@ -202,6 +202,32 @@ def test_innocent_parts_are_not_blamed(case: tuple[str, bool], seed: int) -> Non
         assert report.radius > 1.5
 
 
+LOSSES: list[Callable[[Tensor, Tensor], Tensor]] = [
+    lambda y, bad: (y - bad).square().mean(),  # targets
+    lambda y, bad: (y.square() * bad).mean(),  # weights
+    lambda y, bad: (y - y.detach()).square().mean().sqrt(),  # a root at 0
+    lambda y, bad: ((y - y.detach()) * y).clamp(min=0).log().sum(),
+]
+
+
+@settings(max_examples=15)
+@given(loss=st.sampled_from(LOSSES), nested=st.booleans(), seed=st.integers(0, 2**31))
+def test_the_loss_is_blamed_for_targets_that_are_not_finite(
+    loss: Callable[[Tensor, Tensor], Tensor], nested: bool, seed: int
+) -> None:
+    draw = np.random.default_rng(seed)
+    torch.manual_seed(seed)
+    width = int(draw.integers(2, 6))
+    parts = [innocent(width, draw) for _ in range(draw.integers(1, 5))]
+    model = nn.Sequential(nn.Linear(width, width), nn.Sequential(*parts) if nested else parts[0])
+    bad = torch.randn(2, 12, width)
+    bad[draw.integers(2), draw.integers(12), draw.integers(width)] = math.nan if draw.integers(2) else math.inf
+    with trace_divergence(model, when="record") as trace:
+        loss(model(torch.randn(2, 12, width)), bad).backward()
+    assert (trace.report.phase, trace.report.cause) == ("gradient", "loss")
+    assert "targets" in trace.report.remedy
+
+
 @pytest.mark.parametrize("way", ["positional", "mapping", "target"])
 @pytest.mark.parametrize("bad", [-math.inf, math.nan])
 def test_low_data_are_bad_data(way: str, bad: float) -> None:
