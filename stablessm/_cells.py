@@ -279,8 +279,8 @@ def joined(rows: Sequence[tuple[int, list[str]]]) -> list[tuple[int, list[str]]]
 
 
 def decimal_mark(cells: Sequence[str], separator: str | None) -> tuple[bool, str]:
-    """Return whether commas are decimal marks in a file. If this had to be guessed, also return an ambiguous cell such
-    as 1,040, and otherwise an empty text.
+    """Return whether commas are decimal marks in a file. Also return a text: if the decimal mark had to be guessed, an
+    ambiguous cell such as 1,040; otherwise, the empty text.
 
     A cell is unambiguous if it is a number under only one reading of its marks: 148.54, 1,234.5 and 1,234,567 are
     numbers only if the decimal mark is a point. The majority of the unambiguous cells decides. Without a majority,

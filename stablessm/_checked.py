@@ -328,7 +328,7 @@ def _flag(value: Any) -> bool:
 
 
 def _number(value: Any) -> bool:
-    """Return True if a value is a real number of any type except NaN and bool."""
+    """Return True if a value is a real number other than NaN, of any type except bool."""
     if isinstance(value, bool) or not isinstance(value, Real):
         return False
     try:

@@ -99,9 +99,11 @@ def dates(cells: Sequence[str]) -> list[datetime | None]:
 
 
 def like_date(cells: Sequence[str]) -> str:
-    """Return a cell that looks like a date if more than half of the cells of a column that are not missing do, and if
-    the different ones are more than the square root of their number (otherwise they are categories). Otherwise return
-    an empty text.
+    """Return the first cell of a column that looks like a date; an empty text if the column does not seem to contain
+    dates.
+
+    A column seems to contain dates if more than half of its cells look like dates (missing cells do not count), and if
+    more than √n of these n cells are different from each other, since otherwise the cells are categories.
 
     >>> like_date(["31 janvier 2024", "1 février 2024"]), like_date(["12 men", "14 men"])
     ('31 janvier 2024', '')
@@ -112,7 +114,10 @@ def like_date(cells: Sequence[str]) -> str:
 
 
 def _from_digits(cells: Sequence[str], there: set[str]) -> list[datetime | None]:
-    """Return the dates in a column of numbers without marks between year, month and day, or an empty list."""
+    """Return the dates in a column of numbers without marks between year, month and day, or an empty list.
+
+    ``there`` are the different cells of the column that are not missing.
+    """
     found = _digits(there) if len({len(cell) for cell in there}) == 1 and len(there) > 2 else {}
     order = [cell for cell in cells if cell in found]
     return [found.get(cell) for cell in cells] if found and order in (sorted(order), sorted(order)[::-1]) else []

@@ -277,8 +277,11 @@ def _about(record: Record) -> str:
     for name, rate in summary.items():
         if name.startswith("matmul_"):
             facts.append(f"{name.split('_')[1]} matrix product {rate:.3g} TFLOP/s")
-    missing = [f"{name} {why}" for name, why in record.get("peers", {}).items() if not why[0].isdigit()]
-    facts += [f"not measured: {', '.join(missing)}"] if missing else []
+    missing: dict[str, list[str]] = {}
+    for name, why in record.get("peers", {}).items():
+        if not why[0].isdigit():
+            missing.setdefault(why.split(":")[0], []).append(name)
+    facts += [f"{why} and therefore not measured: {', '.join(names)}" for why, names in missing.items()]
     facts += [] if record["complete"] else ["the run was interrupted"]
     return f"Measured by `{record['command']}` on {'; '.join(facts)}.\n"
 

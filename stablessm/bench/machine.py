@@ -42,8 +42,8 @@ def copy_bandwidth(device: str, megabytes: int, seconds: float = 1.0) -> float:
 
 
 def matmul_rates(device: str, size: int, seconds: float = 1.0) -> dict[str, float]:
-    """Measure products of two square matrices; return a dict from the name of a dtype or precision to the number of
-    floating-point operations per second.
+    """Measure products of two square matrices (``size``, ``size``); return a dict from the name of a dtype or precision
+    to the number of floating-point operations per second.
     """
     kinds = {"float32": ("highest", torch.float32)}
     if device == "cuda":

@@ -53,7 +53,8 @@ def one_case(
     size: tuple[int, ...], dtype: str, decay: str, peers: Mapping[str, str], bandwidth: float, options: Options
 ) -> list[Row]:
     """Measure all contenders in one case, in the forward pass and in the forward and backward pass together; return a
-    row for each contender and pass. ``bandwidth`` is the rate of a plain copy in bytes per second.
+    row for each contender and pass. ``decay`` is as in :func:`draw`, ``peers`` is the result of
+    :func:`.scan_peers.available`, and ``bandwidth`` is the rate of a plain copy in bytes per second.
     """
     inputs = draw(size, dtype, decay)
     gate = Gate(truth(*inputs), some_channels, TOLERANCE[dtype])

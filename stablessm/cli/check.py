@@ -41,7 +41,7 @@ def check(
     length: Annotated[int, typer.Option(min=12, help="Number of steps of the random sequences.")] = 24,
     batch_size: Annotated[int, typer.Option(min=2, help="Number of random sequences.")] = 3,
     tol: Annotated[
-        float | None, typer.Option(help="Largest error, relative to the largest output (default: by dtype).")
+        float | None, typer.Option(help="Tolerance, relative to the largest output (default: by dtype).")
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the sequences and of the weights of --family.")] = 0,
     trust_remote_code: TrustRemoteCode = False,

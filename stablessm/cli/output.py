@@ -87,7 +87,7 @@ def _option_names(signature: inspect.Signature) -> dict[str, str]:
 
 
 def note(text: str, *, err: bool = False) -> None:
-    """Print a line that is not part of the result, such as which files were written, unless ``--quiet`` is given."""
+    """Unless ``--quiet`` is given, print a line that is not part of the result, such as which files were written."""
     if not _progress.quiet:
         typer.echo(printable(text), err=err)
 

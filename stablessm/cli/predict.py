@@ -26,7 +26,7 @@ def predict(
     data: Annotated[
         Path | None,
         typer.Argument(
-            help="CSV, .npy or .npz file without labels (default: forecast: training data; else: test split)."
+            help="CSV, .npy or .npz file without labels (default: training data for a forecast, else the test split)."
         ),
     ] = None,
     horizon: Annotated[

@@ -146,7 +146,7 @@ class RunOptions:
 
     out: Annotated[Path | None, typer.Option(help="Output folder (default: runs/train/TASK-MODEL).")] = None
     resume: Annotated[
-        bool, typer.Option("--resume/--fresh", help="Resume the run in the output folder, or start again.")
+        bool, typer.Option("--resume/--fresh", help="Resume the run in the output folder, or start again (--fresh).")
     ] = True
     extend: Annotated[
         bool,

@@ -154,7 +154,9 @@ def _share(level: float, y: ArrayLike) -> np.ndarray:
 
 
 def _dip(time: np.ndarray, y: np.ndarray, level: float) -> float:
-    """Return the depth above which a dip in the logarithm of a curve cannot be explained by noise."""
+    """Return the depth above which noise cannot explain a dip in the logarithm y of a curve; ``level`` is the noise
+    floor.
+    """
     noise = max(_noise(time, y), float(_share(level, y.min())))
     return max(min(_DIP, 3 * noise) * math.sqrt(math.log(max(len(y), 2))), _RIPPLE)
 

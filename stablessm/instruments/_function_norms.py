@@ -63,7 +63,7 @@ class KernelDistance:
         return (torch.linalg.vector_norm(change, dim=(-2, -1)) * self.weights).sum()
 
     def kernel(self, weights: Weights) -> Tensor:
-        """Return the kernel (K, d_output, d_input) of the model with the given weights."""
+        """Return the kernel (times, d_output, d_input) of the model with the given weights."""
         return functional_call(_Kernel(self.model), {f"owner.{name}": w for name, w in weights.items()}, (self.times,))
 
 

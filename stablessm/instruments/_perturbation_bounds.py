@@ -138,7 +138,10 @@ class Modes(ABC):
         return reachable.amin(0), reachable.amax(0)
 
     def theorem(self, base: float, perturbed: AbstractSet[str], radii: np.ndarray) -> np.ndarray | None:
-        """Return the bound of StableSSM theorem 3.3 at each radius; None if the theorem does not apply."""
+        """Return the bound of StableSSM theorem 3.3 at each radius; None if the theorem does not apply.
+
+        ``base`` and ``perturbed`` are as for :meth:`upper`.
+        """
         return None
 
 

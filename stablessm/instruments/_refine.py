@@ -149,13 +149,12 @@ class Line:
         return (self.sizes[chosen, None] + width[chosen, None] * part).flatten()
 
     def _from_time_to_time(self, largest: Tensor, best: Tensor) -> Tensor:
-        """Return a new size for each time at which the largest known response is smaller than at the neighboring times
-        suggests.
+        """Return new sizes, one for each time at which a larger response probably exists.
 
         ``largest`` contains the largest known response at each time, and ``best`` the index of the size that gave this
-        response (the best size). At these times, the logarithm of the largest response is below the mean of the
-        logarithms at the time before and at the time after. The new size is the mean of the best sizes at these two
-        neighboring times, if both sizes have the same sign.
+        response (the best size). A larger response probably exists where the logarithm of the largest response is
+        clearly below the mean of the logarithms at the time before and the time after. The new size is the mean of the
+        best sizes at these two neighboring times; there is none if the two sizes have different signs.
         """
         value, size = largest.log(), self.sizes[best]
         dips = value[1:-1] < (value[:-2] + value[2:]) / 2 - FLAT / 2

@@ -85,7 +85,7 @@ class Shape:
 
 
 def carried(shape: Shape) -> list[Plan]:
-    """Return the plan of a prompt followed by single steps, which is the standard of comparison for many test cases."""
+    """Return one plan, a prompt followed by single steps, with which many test cases compare other plans."""
     return [(shape.chunk(0, shape.half), *shape.stepwise(shape.half))]
 
 
@@ -118,7 +118,7 @@ def _prompts(shape: Shape) -> list[int]:
 
 
 def padding(shape: Shape, side: str) -> list[Plan]:
-    """Return a plan that feeds prompts as one batch, padded on one side to equal lengths, and then single steps."""
+    """Return one plan: prompts as one batch, padded on one side to equal lengths, and then single steps."""
     lengths, rows = _prompts(shape), []
     for row, length in enumerate(lengths):
         real, pads = Piece(row, 0, length), Piece(PADDING, 0, max(lengths) - length)
@@ -142,7 +142,7 @@ def unpadded(shape: Shape) -> list[Plan]:
 
 
 def padded_twice(shape: Shape) -> list[Plan]:
-    """Return a plan of two calls with much padding on the right and then single steps, with the state carried."""
+    """Return one plan: two calls with much padding on the right, and then single steps, with the state carried."""
     steps = shape.steps
     lengths = [((steps // 2, 2), (2, 5), (3, 4))[row % 3] for row in range(shape.rows)]
     feeds, at = [], [0] * shape.rows
@@ -163,7 +163,7 @@ def single(shape: Shape) -> list[Plan]:
 
 
 def together(shape: Shape) -> list[Plan]:
-    """Return a plan that feeds all sequences as one batch: a chunk, two single steps and another chunk."""
+    """Return one plan, which feeds all sequences as one batch: a chunk, two single steps and another chunk."""
     return [tuple(shape.chunks(shape.half - 1, 1, 1, shape.steps - shape.half - 1))]
 
 
@@ -174,7 +174,7 @@ def alone(shape: Shape) -> list[Plan]:
 
 
 def packing(shape: Shape) -> list[Plan]:
-    """Return a plan of packed rows, in which the beginnings of several sequences follow each other."""
+    """Return one plan: packed rows, each of which consists of the beginnings of several sequences."""
     third = shape.steps // 3
     lengths = [third + 1, third - 1 or 1, third]
     rows = [[Piece((row + i) % shape.rows, 0, length) for i, length in enumerate(lengths)] for row in range(shape.rows)]
@@ -234,7 +234,7 @@ def _detour(shape: Shape, steps: int = 1, **options: Any) -> Feed:
 
 
 def rollback(shape: Shape) -> list[Plan]:
-    """Return a plan of a prompt, calls with other inputs, and steps that continue from a copy of the prompt's state."""
+    """Return one plan: a prompt, calls with other inputs, and steps from a copy of the state after the prompt."""
     half = shape.half
     detour = (_detour(shape, source="state", keep="copy"), _detour(shape, source="state"))
     back = shape.chunk(half, half + 1, source="copy", how="step")
@@ -242,7 +242,7 @@ def rollback(shape: Shape) -> list[Plan]:
 
 
 def undo(shape: Shape, record: Change, crop: Change) -> list[Plan]:
-    """Return a plan that feeds one step of other inputs after a prompt, and then removes this step with ``crop``.
+    """Return one plan, which feeds a prompt and one step of other inputs, and then removes this step with ``crop``.
 
     Before the step, ``record`` prepares the state so that the step can be removed.
     """
@@ -252,9 +252,10 @@ def undo(shape: Shape, record: Change, crop: Change) -> list[Plan]:
 
 
 def converted(shape: Shape, change: Change) -> list[Plan]:
-    """Return a plan that continues from ``change(state)``, a converted copy of the state after a prompt.
+    """Return one plan: a prompt, then single steps from ``change(state)``, a converted copy of the state after the
+    prompt.
 
-    In between, the original state is used for other inputs, which must not affect the copy.
+    After the first of these steps, other inputs are fed from the original state, which must not affect the copy.
     """
     half = shape.half
     first = shape.chunk(half, half + 1, source="prompt", via=change, how="step")
@@ -263,7 +264,7 @@ def converted(shape: Shape, change: Change) -> list[Plan]:
 
 
 def interleaved(shape: Shape) -> list[Plan]:
-    """Return a plan of two batches whose calls alternate."""
+    """Return one plan: two batches whose calls alternate."""
     half = shape.half
 
     def turned(start: int, stop: int, **options: Any) -> Feed:
@@ -277,14 +278,14 @@ def interleaved(shape: Shape) -> list[Plan]:
 
 
 def reused(shape: Shape, reset: Change) -> list[Plan]:
-    """Return a plan of one batch, followed by another batch that reuses the same state object after a reset."""
+    """Return one plan: a batch, then another batch that reuses the first batch's state object after a reset."""
     half = shape.half
     again = shape.chunk(0, half, source="state", via=reset)
     return [(_detour(shape, half), again, *shape.stepwise(half))]
 
 
 def mutation(shape: Shape) -> list[Plan]:
-    """Return a plan of two calls from the same state, to test that the first call does not change the state."""
+    """Return one plan with two calls from the same state, to test that the first call does not change the state."""
     half = shape.half
     once = shape.chunk(half, half + 1, source="prompt", how="step")
     return [(shape.chunk(0, half, into="prompt"), once, once, *shape.stepwise(half + 1))]

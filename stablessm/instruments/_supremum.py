@@ -187,8 +187,8 @@ class Search:
             self.evaluate(self.own(self.best[until - 1 : until]), self.limit)
 
     def rows(self, points: Tensor, horizon: int | None = None, times: Tensor | slice = slice(None)) -> Tensor:
-        """Return the size of the rate of change of the output for each of n inputs, and update the largest value at
-        each time.
+        """Return the size of the output's rate of change for each of the n inputs ``points``, and update the largest
+        value at each time.
 
         The result has the shape (n, ·), with one entry for each of the given times (default: all).
         """
@@ -197,7 +197,9 @@ class Search:
         return torch.cat([torch.cat(list(self._evaluated(some, horizon)), 1)[:, times] for some in groups])
 
     def _evaluated(self, points: Tensor, horizon: int) -> Iterator[Tensor]:
-        """Yield the size of the output's rate of change for each of n inputs, in pieces (n, ·) of the time axis."""
+        """Yield the size of the output's rate of change for each of the n inputs ``points``, in pieces (n, ·) of the
+        time axis.
+        """
         inputs, at, whole = points.double().cpu(), 0, horizon >= self.searched
         if whole:
             self._gram += inputs.mT @ inputs
@@ -228,7 +230,7 @@ class Search:
         self.lengths[now] = torch.where(better, length, self.lengths[now])
 
     def _together(self, horizon: int) -> int:
-        """Return the number of inputs to run at once, which depends on the horizon and the size of the state."""
+        """Return the number of inputs to run at once, given the horizon and the size of the state."""
         if self.system.streams:
             return max(1, STATE_ELEMENTS // (4 * SHORTEST * self.system.width) - 1)
         width = (horizon + self.warm_up) * max(self.system.d_input, self.system.d_output)

@@ -48,7 +48,8 @@ class BernsteinCheck(Result):
         """Return a copy of the check that compares the bound with a memory function measured at the given times.
 
         The memory must be measured in the norm ``plus_one``, since the theorem is about sup |d/dt y| / (|x|_∞ + 1) over
-        Heaviside inputs x (eq. 45).
+        Heaviside inputs x (eq. 45). Values of the memory up to ``floor`` count as noise, which does not violate the
+        bound.
         """
         at, value = _series("times", times), _series("memory", memory)
         if at.shape != value.shape:

@@ -123,7 +123,10 @@ class MemoryCurve(Result):
         return MemoryCurve(self.time, row, self.unit, self.norm, self.bound, True, floor=self.floor, note=self.note)
 
     def plot(self, ax: Axes | None = None, *, fit: bool = True, label: str = "memory", **style: Any) -> Axes:
-        """Plot the curve with a logarithmic y axis, the fitted decay and the rounding level, with Matplotlib."""
+        """Plot the curve with a logarithmic y axis, the fitted decay (unless ``fit`` is False) and the rounding level.
+
+        ``label`` is the name of the curve in the legend, and ``style`` are options of Matplotlib for its line.
+        """
         ax = _axes.on(ax)
         (line,) = ax.semilogy(self.time, self._positive(self.value), label=label, **style)
         for kind, time, value in self._companions(fit):

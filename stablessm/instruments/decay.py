@@ -117,7 +117,7 @@ def fit_decay(time: ArrayLike, value: ArrayLike, *, floor: float | None = None, 
     If no law fits, for example because M is a sum of many modes or of interfering waves, the curve is exponential in
     two cases: every window but the first, which may contain a transient, clearly favors an exponential; or the envelope
     of M falls at a nearly constant rate and, in its last half, by more than t^-5 would. The curve is polynomial if a
-    power law is clearly best in these windows, with nearly equal exponents.
+    power law is clearly best in all windows but the first, with nearly equal exponents.
 
     A flat tail below 10⁻⁵ of the maximum is a floor; a flat tail above that is memory that does not decay. Scatter
     above 10 % is a wave if its spectrum has a line, and otherwise noise. The verdict does not depend on the units of

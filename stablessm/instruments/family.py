@@ -108,12 +108,12 @@ class PerturbationFamily(Result):
 
     @property
     def radius(self) -> np.ndarray:
-        """Return the radii β of the perturbation curves as an array (R,)."""
+        """Return the radii β of the perturbation curves as an array."""
         return next(iter(self.curves.values())).radius
 
     @property
     def errors(self) -> np.ndarray:
-        """Return the errors E_m(β) that the search found, as an array (widths, R)."""
+        """Return the errors E_m(β) that the search found, as an array (widths, radii)."""
         return np.stack([curve.lower for curve in self.curves.values()])
 
     def crossings(self, margin: float = 0.0) -> list[Crossing]:

@@ -68,7 +68,10 @@ def computed_at_once(weights: Weights | None) -> tuple[Tensor, Tensor] | None:
 def plainly(
     kind: Kind, map: Reparameterization, w: Tensor, imag: Tensor | None, log_dt: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """Compute the factors a and g of a recurrence with PyTorch operations in float32, differentiable to any order."""
+    """Compute the factors a and g of a recurrence with PyTorch operations in float32, differentiable to any order.
+
+    The arguments are the fields of :class:`Weights`.
+    """
     size, angle = map(w.float()), None if imag is None else imag.float()
     if kind.continuous:
         step = size.new_full((1,), kind.dt) if log_dt is None else log_dt.float().exp()[..., None]

@@ -61,7 +61,8 @@ class GatedLayer(MappedLayer):
 
     @checked
     def decays(self, x: Tensor, *, dt: Dt = None) -> Tensor:
-        """Compute the decays a[t] for inputs x (B, T, d_input): (B, T, …), in float32 or better.
+        """Compute the decays a[t] for inputs x (B, T, d_input): (B, T, …), in float32 or better; ``dt`` is as in
+        ``forward``.
 
         >>> import stablessm as ssm
         >>> layer = ssm.MinGRU(3, 8)

@@ -33,8 +33,8 @@ def step_kernel(
 ):  # fmt: skip
     """Compute the next states and the output for ROWS channels of one sequence.
 
-    If HELD, ``decay`` and ``gain`` point to a and g; otherwise they point to w and the frequencies, from which a and g
-    are computed.
+    The next states are written to ``new``. If HELD, ``decay`` and ``gain`` point to a and g; otherwise they point to w
+    and the frequencies, from which a and g are computed (:func:`.triton_factors.computed`).
     """
     tiles: tl.constexpr = (H + ROWS - 1) // ROWS
     channel = tl.program_id(0) % tiles * ROWS + tl.arange(0, ROWS)[:, None]

@@ -34,9 +34,10 @@ def step_kernel(
     MAP: tl.constexpr, CONTINUOUS: tl.constexpr, COMPLEX: tl.constexpr, LOG: tl.constexpr, GAIN: tl.constexpr,
     TERMS: tl.constexpr, STATES: tl.constexpr, OUTPUTS: tl.constexpr,
 ):  # fmt: skip
-    """Compute the next state and the output of one sequence.
+    """Compute the next state (``new``) and the output y of one sequence.
 
-    K is the number of inputs, N the number of real numbers in a state, and M the number of outputs.
+    K is the number of inputs, N the number of real numbers in a state, and M the number of outputs. If HELD, ``decay``
+    and ``gain`` point to a and g; otherwise :func:`.triton_factors.computed` computes a and g.
     """
     row = tl.program_id(0).to(tl.int64)
     k, n = tl.arange(0, TERMS)[None, :], tl.arange(0, STATES)[:, None]

@@ -32,7 +32,7 @@ TINY: tl.constexpr = tl.constexpr(1.1754943508222875e-38)
 
 @triton.jit
 def _map(w, p, q, MAP: tl.constexpr):
-    """Compute f(w) and f'(w) of a continuous-time map whose options are p and q."""
+    """Compute f(w) and f'(w) of the continuous-time map with the name MAP and the options p and q."""
     one = tl.full(w.shape, 1.0, tl.float64)
     if MAP == "direct":
         value, slope = w, one
@@ -55,7 +55,7 @@ def _map(w, p, q, MAP: tl.constexpr):
 
 @triton.jit
 def _discrete_map(w, p, q, MAP: tl.constexpr):
-    """Compute f(w) and f'(w) of a discrete-time map whose options are p and q."""
+    """Compute f(w) and f'(w) of the discrete-time map with the name MAP and the options p and q."""
     one = tl.full(w.shape, 1.0, tl.float64)
     if MAP == "direct":
         value, slope = w, one
@@ -120,7 +120,12 @@ def computed(
     w, imag, log_dt, row, place, exists, inside, dt, p, q,
     MAP: tl.constexpr, CONTINUOUS: tl.constexpr, COMPLEX: tl.constexpr, LOG: tl.constexpr, GAIN: tl.constexpr,
 ):  # fmt: skip
-    """Compute Re a, Im a, Re g and Im g for the factors a and g; in discrete time, g is real."""
+    """Compute Re a, Im a, Re g and Im g for one tile of the factors a and g; in discrete time, g is real.
+
+    ``w``, ``imag`` and ``log_dt`` point to w, to ω or θ, and to the logarithms of the time steps. ``place`` are the
+    offsets of the tile in w, and ``inside`` is the mask of the entries that exist; ``row`` and ``exists`` are the same
+    for ``log_dt``. ``dt`` is the time step if there is no ``log_dt``, and p and q are the options of the map.
+    """
     weight = _wide(w, place, inside)
     y = _wide(imag, place, inside) if COMPLEX else tl.zeros_like(weight)
     if CONTINUOUS:
@@ -147,7 +152,9 @@ def forward_kernel(
     N: tl.constexpr, MAP: tl.constexpr, CONTINUOUS: tl.constexpr, COMPLEX: tl.constexpr, LOG: tl.constexpr,
     GAIN: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Compute the factors a and g of a recurrence for one tile of weights."""
+    """Compute the factors a and g (``decay`` and ``gain``) for one tile of weights; see :func:`computed` for the
+    arguments.
+    """
     row, place, exists, inside = _place(rows, N, ROWS, BLOCK)
     a, b, g, h = computed(w, imag, log_dt, row, place, exists, inside, dt, p, q, MAP, CONTINUOUS, COMPLEX, LOG, GAIN)
     _store(decay, place, inside, a, b, COMPLEX)
@@ -160,7 +167,10 @@ def backward_kernel(
     N: tl.constexpr, MAP: tl.constexpr, CONTINUOUS: tl.constexpr, COMPLEX: tl.constexpr, LOG: tl.constexpr,
     GAIN: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Compute the gradients of w, of the frequency ω or phase θ, and of log dt, for one tile of weights."""
+    """Compute the gradients of w, of the frequency ω or phase θ (``imag``), and of log dt, for one tile of weights.
+
+    The arguments are as for :func:`computed`; ``d_`` marks gradients.
+    """
     row, place, exists, inside = _place(rows, N, ROWS, BLOCK)
     weight = _wide(w, place, inside)
     y = _wide(imag, place, inside) if COMPLEX else tl.zeros_like(weight)

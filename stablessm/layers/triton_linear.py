@@ -129,7 +129,10 @@ def linear_kernel(
     TIMES: tl.constexpr, CONJUGATE: tl.constexpr, BIAS: tl.constexpr, GELU: tl.constexpr, ONTO: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, TERMS: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """Compute one tile of the output y (rows, N) from x (rows, K) and, if SECOND > 0, a second input (rows, SECOND)."""
+    """Compute one tile of the output y (rows, N) from x (rows, K) and, if SECOND > 0, a second input (rows, SECOND).
+
+    The docstring of this module has the formula. ``scale`` and ``shift`` are the weight and bias of the layer norm.
+    """
     row, column, inside = _tile(rows, N, ROWS, COLUMNS)
     mean, deviation = 0.0, 1.0
     if NORM:
@@ -163,7 +166,9 @@ def advanced(
     """Compute the next states a h + g total, where h are the present states at the memory offsets ``place``.
 
     A complex state is two real numbers, and ``column`` is the index of a real number. If HELD, ``decay`` and ``gain``
-    point to a and g; otherwise they point to w and the phases, from which a and g are computed.
+    point to a and g; otherwise they point to w and the phases, from which a and g are computed. ``exists`` is the mask
+    of the columns that exist, and ``there`` the mask of the entries of the tile. The other arguments are as for
+    :func:`.triton_factors.computed`.
     """
     entry = column // 2 if COMPLEX else column
     if HELD:
@@ -191,7 +196,8 @@ def advance_kernel(
 ):  # fmt: skip
     """Compute one tile of the next states (rows, N) of a diagonal recurrence from inputs x (rows, K).
 
-    N is the number of real numbers in the states of one row; a complex state is two real numbers.
+    N is the number of real numbers in the states of one row; a complex state is two real numbers. The present states
+    are ``state``, and the next states are written to ``new``. The other arguments are as for :func:`advanced`.
     """
     row, column, inside = _tile(rows, N, ROWS, COLUMNS)
     total = _added(

@@ -50,7 +50,7 @@ def zero_order_hold(eigenvalues: Tensor, dt: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def plainly(eigenvalues: Tensor, dt: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute the factors a and g of the zero-order hold with PyTorch operations, differentiable to any order."""
+    """Compute the factors a and g of :func:`zero_order_hold` with PyTorch operations, differentiable to any order."""
     z = eigenvalues * dt
     return z.exp(), phi(z) * dt
 

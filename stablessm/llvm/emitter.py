@@ -87,16 +87,18 @@ class Emitter(Generic[Options]):
         return pointer
 
     def load(self, pointer: ir.Value, lanes: int) -> ir.Value:
-        """Emit code that loads a vector, and return the vector.
+        """Emit code that loads a vector of ``lanes`` numbers from the address ``pointer``, and return the vector.
 
-        The address must be a multiple of the size of a single number, but not of the size of the vector.
+        The address must be a multiple of the size of one number. It need not be a multiple of the size of the vector.
         """
         loaded = self.builder.load(self.builder.bitcast(pointer, self.vector(lanes).as_pointer()))
         loaded.align = self.size
         return loaded
 
     def store(self, value: ir.Value, pointer: ir.Value) -> None:
-        """Emit code that stores a vector, bypassing the cache if the option ``stream`` is set."""
+        """Emit code that stores a vector at the address ``pointer``, bypassing the cache if the option ``stream`` is
+        set.
+        """
         lanes = value.type.count
         stored = self.builder.store(value, self.builder.bitcast(pointer, value.type.as_pointer()))
         stored.align = self.size
@@ -125,7 +127,9 @@ class Emitter(Generic[Options]):
         return self.multiply_add(swapped, signed, self.multiply_add(u, real, plus))
 
     def broadcast(self, pointer: ir.Value, lanes: int) -> ir.Value:
-        """Emit code that loads one number, and return a vector in which every element is this number."""
+        """Emit code that loads the number at the address ``pointer``; return a vector of ``lanes`` elements, each of
+        which is this number.
+        """
         return self._shuffle(self.load(pointer, 1), [0] * lanes)
 
     def _shuffle(self, u: ir.Value, order: list[int]) -> ir.Value:

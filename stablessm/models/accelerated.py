@@ -162,8 +162,10 @@ def _selective_mixer(
 
 
 def _one_step(x: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute one time step of :func:`selective_scan` for x and ``delta`` (B, 1, H), before its softplus, and B, C (B,
-    1, N); return the output Σ_n C_n h_n, (B, H), and the next state h, (B, H, N).
+    """Compute one time step of :func:`selective_scan`; return the output Σ_n C_n h_n, (B, H), and the next state h, (B,
+    H, N).
+
+    x and ``delta`` are (B, 1, H), B and C are (B, 1, N). Softplus is applied to ``delta`` here.
     """
     step = F.softplus(delta[:, 0].float())
     drive = (step * x[:, 0])[..., None] * B[:, 0, None].float()

@@ -65,7 +65,10 @@ class Hyena(nn.Module):
     def forward(
         self, x: Tensor, state: States = None, *, lengths: Lengths = None, reset: Reset = None, dt: Dt = None
     ) -> tuple[Tensor, tuple[Tensor, Any]]:
-        """Compute the output (B, T, d_model) and the final state for a sequence x (B, T, d_model)."""
+        """Compute the output (B, T, d_model) and the final state for a sequence x (B, T, d_model).
+
+        The other arguments are those of a layer.
+        """
         check_signal(
             "x", x, ("batch", "time", "d_model"), self.d_model, self.filter, self.projection._parameters.get("weight")
         )

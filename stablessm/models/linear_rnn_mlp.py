@@ -250,7 +250,10 @@ class LinearRNNMLP(SavedModel):
     def forward(
         self, u: Tensor, state: State | None = None, *, lengths: Lengths = None, reset: Reset = None, dt: Dt = None
     ) -> tuple[Tensor, State]:
-        """Compute the outputs (B, T, d_output) and the final state for inputs u (B, T, d_input)."""
+        """Compute the outputs (B, T, d_output) and the final state for inputs u (B, T, d_input).
+
+        The other arguments are those of a layer.
+        """
         features, final = self.recurrence(
             self._encoded("u", u, "batch", "time"), state, lengths=lengths, reset=reset, dt=dt
         )

@@ -79,8 +79,10 @@ class SequenceModel(SavedModel, ABC):
     def sequence(
         self, x: Tensor, state: States = None, *, lengths: Lengths = None, reset: Reset = None, dt: Dt = None
     ) -> tuple[Tensor, tuple[Any, Any]]:
-        """Compute, for every step, the outputs for the sequence up to this step, (B, T, size); also return the final
-        state.
+        """Return, for every step, the output of ``forward`` for the sequence up to this step, and the final state.
+
+        The outputs have the shape (B, T, size), where ``size`` is the number of classes, values or tokens. The
+        arguments are those of ``forward``.
         """
         blocks, pooled = self._parts(state)
         h, blocks = self.body(x, blocks, lengths=lengths, reset=reset, dt=dt)
@@ -89,7 +91,7 @@ class SequenceModel(SavedModel, ABC):
         return without_padding(self._read(h), lengths), (blocks, pooled)
 
     def step(self, x_t: Tensor, state: States = None, *, dt: Dt = None) -> tuple[Tensor, tuple[Any, Any]]:
-        """Compute one step of :meth:`sequence` for x_t (B, d_input) or tokens (B,); return outputs (B, size) and next
+        """Run one step of :meth:`sequence` for x_t (B, d_input) or tokens (B,); return outputs (B, size) and the next
         state.
         """
         blocks, pooled = self._parts(state)

@@ -1,8 +1,9 @@
 """Triton kernels for Hyena's short filter and its first product, forward, backward and for one step.
 
-A program processes BLOCK channels of q, k and v over TILES tiles of ROWS steps. The steps just before and after a tile
-are loaded again, usually from the cache. The backward pass recomputes k and v, so that only the projection is stored.
-The gradient of the filter is summed over programs in a fixed order.
+A program processes BLOCK channels of q, k and v over TILES tiles of ROWS steps. ``width`` is the number of channels of
+q, k and v together, and ``inside`` the mask of the channels that exist. The steps just before and after a tile are
+loaded again, usually from the cache. The backward pass recomputes k and v, so that only the projection is stored. The
+gradient of the filter is summed over programs in a fixed order.
 """
 
 # mypy: allow-untyped-defs, allow-incomplete-defs
@@ -26,7 +27,9 @@ ROWS, BLOCK, TILES, WARPS = 8, 64, 16, 4
 
 @triton.jit
 def _row(z, tail, batch, t, channel, steps, width, inside, TAIL: tl.constexpr, ACC: tl.constexpr):
-    """Load z[t]; for t < 0, load one of the two steps before z from ``tail``, or return 0 if there is no tail."""
+    """Load z[t] for some channels; for t < 0, load one of the two steps before z from ``tail``, or return 0 without a
+    tail.
+    """
     real = inside & (t >= 0) & (t < steps)
     value = tl.load(z + (batch * steps + t) * width + channel, mask=real, other=0.0).to(ACC)
     if TAIL:
@@ -57,7 +60,7 @@ def _place(chunks, channels: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constex
 
 @triton.jit
 def _taps(weight, channel, width, inside, ACC: tl.constexpr):
-    """Load and return the three filter taps of each channel in ``channel``."""
+    """Load the three filter taps of each channel in ``channel`` from the array ``weight`` (3, width)."""
     first = tl.load(weight + channel, mask=inside, other=0.0).to(ACC)
     second = tl.load(weight + width + channel, mask=inside, other=0.0).to(ACC)
     third = tl.load(weight + 2 * width + channel, mask=inside, other=0.0).to(ACC)

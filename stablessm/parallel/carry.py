@@ -97,8 +97,8 @@ class Affine:
     def adjoint(self, gradient: Tensor) -> Affine:
         """Return the affine map of the backward pass over the steps, g ↦ factorᴴ · g + gradient.
 
-        Here g is the gradient of the state after the steps, factorᴴ is the conjugate (and transposed) factor, and
-        ``gradient`` is the gradient of the state before the steps that does not come from later states.
+        Here g is the gradient of the state after the steps, and factorᴴ is the conjugate (and transposed) factor.
+        ``gradient`` is the part of the gradient of the state before the steps that does not come through g.
         """
         return Affine(self.factor.mH if self.matrix else self.factor.conj(), gradient, self.matrix)
 

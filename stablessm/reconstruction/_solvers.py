@@ -71,7 +71,10 @@ class DenseSolver:
 
 
 def dense_solver(A: Tensor, cutoff: float, tikhonov: float) -> DenseSolver:
-    """Build a least-squares solver for a matrix A from the singular value decomposition of A."""
+    """Build a least-squares solver for a matrix A from the singular value decomposition of A.
+
+    The options are as for :func:`solver`.
+    """
     left, values, right = torch.linalg.svd(A, full_matrices=False)
     rank = int((values > cutoff * values[0]).sum())
     kept = values[:rank]
@@ -127,7 +130,10 @@ class GramSolver:
 
 
 def gram_solver(E: Equations, cutoff: float, tikhonov: float) -> GramSolver:
-    """Build a least-squares solver from the Gram matrix, in which very small singular values are lost to rounding."""
+    """Build a least-squares solver from the Gram matrix, in which very small singular values are lost to rounding.
+
+    The arguments are as for :func:`solver`.
+    """
     wide = E.count <= E.length
     gram = E.outer_gram() if wide else E.inner_gram()
     squares = torch.linalg.eigvalsh(gram).flip(0)
@@ -151,7 +157,10 @@ def _cholesky(gram: Tensor, shift: float) -> Tensor:
 
 
 def solver(E: Equations, method: Method, cutoff: float, tikhonov: float) -> Solver:
-    """Return a least-squares solver for the equations; the method "auto" chooses by the size of the problem."""
+    """Return a least-squares solver for the equations; the method "auto" chooses by the size of the problem.
+
+    ``cutoff`` and ``tikhonov`` are as in :class:`.Decoder`.
+    """
     if method not in ("auto", "svd", "gram"):
         raise ArgumentError("method", "'auto', 'svd' or 'gram'", quoted(method))
     small = E.count * E.length * min(E.count, E.length) <= _DENSE_WORK

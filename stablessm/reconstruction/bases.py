@@ -61,6 +61,8 @@ def _intervals(length: int, count: int) -> list[tuple[int, int, int]]:
 def fourier(length: Size, functions: int | Sequence[int] | None = None) -> Tensor:
     """Return the real Fourier basis (L, P): the constant function, then the cosine and sine of 1, 2, … periods.
 
+    The arguments are as for :func:`haar`.
+
     >>> basis = fourier(8, 3)
     >>> torch.allclose(basis.mT @ basis, torch.eye(3, dtype=torch.float64))
     True
@@ -77,6 +79,8 @@ def fourier(length: Size, functions: int | Sequence[int] | None = None) -> Tenso
 @checked
 def dct(length: Size, functions: int | Sequence[int] | None = None) -> Tensor:
     """Return the basis of the discrete cosine transform (DCT-II), (L, P), from low to high frequencies.
+
+    The arguments are as for :func:`haar`.
 
     >>> basis = dct(6)
     >>> torch.allclose(basis.mT @ basis, torch.eye(6, dtype=torch.float64))

@@ -30,9 +30,9 @@ def optimized(count: Size, length: Size, *, r_max: float = 1.0, basis: Array | N
     - Without a basis, 2N < L: N of the L-th roots of unity above the real axis, so the rows of V are orthogonal: κ = 1
       for r_max = 1. For r_max < 1 the better of the two placements is returned; κ is about r_max^(1 - 2N).
     - With a basis: a greedy choice among the L-th roots of unity, and another among the points midway between them.
-      Each step takes the point whose equations determine most of the part of the coefficients that the previous points
-      leave undetermined. Of the two placements, the one whose equations have the higher rank is returned; if the ranks
-      are equal, the one with the smaller κ.
+      Each step takes the point whose equations add most to the equations of the points chosen before. Of the two
+      placements, the one whose equations have the higher rank is returned; if the ranks are equal, the one with the
+      smaller κ.
 
     Args:
         count: number of eigenvalues N.
@@ -73,10 +73,10 @@ def _sort_key(lam: Tensor, psi: Tensor) -> tuple[int, float]:
 def _greedy(count: int, psi: Tensor, r_max: float, half: float) -> Tensor:
     """Choose ``count`` eigenvalues from the points r_max e^(2πi(k + half)/L), k = 0, 1, …, one after the other.
 
-    The inputs are linear combinations of the columns of ``psi`` (L, P). Each step takes the point whose equations
-    determine most of the part of the coefficients that the previous eigenvalues leave undetermined. When the chosen
-    eigenvalues determine all coefficients, all coefficients count as undetermined again, and the next steps choose
-    among the remaining points.
+    The inputs are linear combinations of the columns of ``psi`` (L, P). An eigenvalue at one of the points gives two
+    equations for the P coefficients, which are the rows of a matrix. Each step takes the point whose rows have the
+    largest norm after the parts in the span of the rows chosen before are subtracted. When the chosen rows span the
+    whole space, the next steps start again with the full rows of the remaining points.
     """
     length = len(psi)
     k = torch.arange((length + 1) // 2 if half else length // 2 + 1, dtype=torch.float64)

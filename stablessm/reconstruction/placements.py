@@ -14,7 +14,7 @@ from stablessm._errors import ArgumentError
 
 @checked
 def uniform_ring(count: Size, r_min: float, r_max: float = 1.0, *, seed: Seed = 0) -> Tensor:
-    """Draw eigenvalues (N,), complex128, uniformly in area from the ring r_min ≤ |λ| ≤ r_max (LRU-UA lemma 6).
+    """Draw N = ``count`` eigenvalues, complex128, uniformly in area from the ring r_min ≤ |λ| ≤ r_max (LRU-UA lemma 6).
 
     The first n eigenvalues are the same as those of ``uniform_ring(n, …)`` with the same seed.
 
@@ -31,7 +31,7 @@ def uniform_ring(count: Size, r_min: float, r_max: float = 1.0, *, seed: Seed = 
 
 @checked
 def roots_of_unity(count: Size) -> Tensor:
-    """Return the roots of unity λ_n = e^(2πi n/N), n = 0 … N-1, as eigenvalues (N,), complex128.
+    """Return the N = ``count`` roots of unity λ_n = e^(2πi n/N), n = 0 … N-1, as eigenvalues (N,), complex128.
 
     The condition number for decoding N inputs is 1 (LRU-UA section 3.1).
 

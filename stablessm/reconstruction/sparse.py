@@ -141,6 +141,8 @@ def decode_sparse(
 def mixed(lam: Tensor, psi: Tensor, eps: float) -> tuple[list[Equations], Tensor]:
     """Return the equations of each channel, and the matrix Ω (equations, P) of the equations for all coefficients.
 
+    ``lam`` are the eigenvalues, ``psi`` is the basis, and ``eps`` the relative precision of the eigenvalues.
+
     The equations E_m u_m = c_m of channel m relate its inputs u_m to its states (:class:`Equations`). The inputs are
     u_m = Ψ_m α, where Ψ_m = ``psi[:, m]`` is the basis of the channel and α are P coefficients that all channels share.
     Ω has the rows of E_m Ψ_m of all channels, so that Ω α = c.

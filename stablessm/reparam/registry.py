@@ -59,7 +59,10 @@ def names(time: Time = "continuous") -> tuple[str, ...]:
 
 @checked
 def register(name: str, factory: Callable[..., Reparameterization], *, time: Time, overwrite: bool = False) -> None:
-    """Add a map to the table, so that ``get(name, time, **options)`` returns ``factory(**options)``."""
+    """Add a map to the table, so that ``get(name, time, **options)`` returns ``factory(**options)``.
+
+    With ``overwrite``, the map may replace an existing map of this name.
+    """
     if not isinstance(name, str) or (name in names(time) and not overwrite):
         raise ArgumentError("name", f"a new {time} name (or overwrite=True)", quoted(name))
     if not callable(factory) or getattr(factory, "time", time) != time:

@@ -112,8 +112,8 @@ def _doubled(h: Parts, a: Parts, source: Tensor, exists: Tensor) -> tuple[Parts,
     """Double the number of steps that each state covers: add a · h[source] to h, and multiply a by a[source].
 
     ``source`` is the earlier position from which each position takes a state. Where ``exists`` is False, there is no
-    such position, and h and a do not change. ``where`` comes after the product, because a power of an unstable decay
-    may be infinite, and ∞ times zero is NaN.
+    such position, and h and a do not change. There, products are discarded instead of multiplied by zero, because a
+    power of an unstable decay may be infinite, and ∞ times zero is NaN.
     """
     if _constant(a):
         longer = _times(a, a)

@@ -105,7 +105,9 @@ def _hyena(module: Hyena, program: Program, x: int, add: Add) -> int:
 
 
 def _layer_norm(norm: LayerNorm, program: Program, x: int, add: Add) -> int:
-    """Append a layer normalization to a program: (x - mean) / √(variance + ε) ⊙ weight + bias."""
+    """Append a layer normalization to a program, (x - mean) / √(variance + ε) ⊙ weight + bias; return the result's
+    index.
+    """
     size = program.sizes[x]
     average = torch.full((1, size), 1 / size, dtype=torch.float64)
     centered = program.scale(x, torch.ones(1), _everywhere(program, program.affine((x, -average)), size))
@@ -115,7 +117,7 @@ def _layer_norm(norm: LayerNorm, program: Program, x: int, add: Add) -> int:
 
 
 def _batch_norm(norm: BatchNorm, program: Program, x: int, add: Add) -> int:
-    """Append a batch normalization, with the running statistics from training, to a program."""
+    """Append a batch normalization with the running statistics from training to a program; return the result's index."""
     mean, variance = (_there(part).double() for part in (norm.running_mean, norm.running_var))
     factor = norm.weight / (variance + norm.eps).sqrt()
     return program.scale(x, factor, norm.bias - mean * factor)

@@ -104,9 +104,10 @@ def search(
 ) -> Found | None:
     """Try settings until ``trials`` trials are complete; return the best trial, or None if all trials diverged.
 
-    Trials are stored in the database ``storage``. Several processes, also on different machines, share the work if all
-    of them use the same storage and folder. A trial that was killed resumes in its folder. The settings that are tried
-    depend only on the seed and the earlier trials, not on interruptions.
+    ``ranges`` are the settings that the search varies, and ``out`` is the folder that contains the run folders of the
+    trials. Trials are stored in the database ``storage`` (default: a file in ``out``). Several processes, also on
+    different machines, share the work if all of them use the same storage and folder. A trial that was killed resumes
+    in its folder. The settings that are tried depend only on the seed and the earlier trials, not on interruptions.
     """
     from tqdm import tqdm
 

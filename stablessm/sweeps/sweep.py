@@ -72,6 +72,9 @@ def sweep(
 
     Every job is computed once: completed jobs are kept, an interrupted job resumes from its last checkpoint, and two
     workers never compute the same job. A job that fails does not stop the others.
+
+    Each run has the folder ``out/ID/SIZE``. ``changes`` maps the names of settings to new values, given as text. With
+    ``fresh``, earlier runs in these folders are first deleted.
     """
     from tqdm import tqdm
 

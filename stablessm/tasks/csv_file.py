@@ -75,7 +75,10 @@ class Table:
         return tuple(found)
 
     def numbers(self, names: Sequence[str], option: str) -> np.ndarray:
-        """Return the given columns as float64 (rows, columns), with NaN for a cell that is missing or not a number."""
+        """Return the given columns as float64 (rows, columns), with NaN for a cell that is missing or not a number.
+
+        An error about a column names ``option``, the option that selected the columns.
+        """
         return np.stack([self._column(name, option) for name in names], 1)
 
     def complete(
@@ -191,7 +194,10 @@ class Table:
         return (f"{self.file}: not used: {', '.join(named)}",) if named else ()
 
     def categories(self, name: str, option: str) -> tuple[str, ...]:
-        """Return the names ``NAME=TEXT`` of the indicator columns that replace a column of words, one for each word."""
+        """Return the names ``NAME=TEXT`` of the indicator columns that replace a column of words, one for each word.
+
+        An error about the column names ``option``, the option that selected it.
+        """
         place = self.column(name, option)
         found = sorted({row[place] for row in self.rows if row[place].lower() not in _dates.MISSING})
         if not 1 < len(found) <= _MOST_CATEGORIES:

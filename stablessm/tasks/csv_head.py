@@ -9,14 +9,20 @@ from stablessm import _cells, _dates
 
 
 def units(rows: Sequence[tuple[str, ...]], commas: bool) -> bool:
-    """Return True if the first row contains units: text above a column of numbers, and no numbers or dates."""
+    """Return True if the first row contains units: text above a column of numbers, and no numbers or dates.
+
+    ``commas`` states whether commas are decimal marks.
+    """
     kinds = [_kind(cell, commas) for cell in rows[0]]
     above = any(kind == "text" and _first_kind(rows, place, commas) == "number" for place, kind in enumerate(kinds))
     return above and not {"number", "date"} & set(kinds)
 
 
 def alike(rows: Sequence[tuple[str, ...]], commas: bool) -> bool:
-    """Return True if the first row has numbers, dates and words in the same columns as the rows after it."""
+    """Return True if the first row has numbers, dates and words in the same columns as the rows after it.
+
+    ``commas`` states whether commas are decimal marks.
+    """
     pairs = [(_kind(a, commas), _first_kind(rows, place, commas)) for place, a in enumerate(rows[0])]
     return all(a in (b, "missing") for a, b in pairs) and any(a in ("number", "date") for a, _ in pairs)
 

@@ -124,7 +124,7 @@ def _chosen(records: Records, states: int | None) -> tuple[Modes, float]:
 
 
 def responses(x: np.ndarray, modes: Modes) -> np.ndarray:
-    """Convolve inputs x (B, T) with each function of the orthonormal basis, by recurrences; return (B, T, m)."""
+    """Convolve inputs x (B, T) with each of m orthonormal basis functions, by recurrences; return (B, T, m)."""
     from scipy.linalg import solve_triangular
     from scipy.signal import lfilter
 

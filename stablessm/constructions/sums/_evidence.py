@@ -64,7 +64,7 @@ class Path:
         return self.models[order].size / np.sqrt(free) if self._noise is None else self._noise
 
     def left(self, order: int) -> np.ndarray:
-        """Return the residual (n, q), which is the samples minus the fit of the given order."""
+        """Return the residual, which is the samples (times, entries) minus the fit of the given order."""
         return self._left(self.models[order].rates)
 
     def _left(self, rates: np.ndarray) -> np.ndarray:

@@ -66,7 +66,8 @@ def hankel(values: np.ndarray, *, padded: bool = False) -> Hankel:
 
 
 def long_hankel(values: np.ndarray, width: int, *, padded: bool = False, rounds: int = 1) -> Hankel:
-    """Return the ``width`` largest singular values of the Hankel matrix of samples (n, q), with their vectors.
+    """Return the ``width`` largest singular values of the Hankel matrix of samples (times, entries), with their
+    vectors.
 
     The method is randomized (Halko 2011), with ``rounds`` power iterations, and does not store the Hankel matrix. If
     ``padded``, the samples are extended by zeros.

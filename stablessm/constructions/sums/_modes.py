@@ -154,8 +154,8 @@ class Domain:
     def derivative(self, rates: np.ndarray, times: np.ndarray, coefficients: np.ndarray) -> np.ndarray:
         """Return the derivative of a sum of modes with respect to the coordinates (u, v) in which the rates change.
 
-        The sum has the given coefficients (order, q). The derivative has shape (n, q, number of coordinates), for n
-        times.
+        The sum has the given coefficients (order, q), for q entries of the kernel. The derivative has shape (n, q,
+        number of coordinates), for n times.
         """
         turns = self.turns(rates)
         weights = self.weights(coefficients, rates)
@@ -170,7 +170,9 @@ class Domain:
         return np.concatenate([modes.real, modes.imag[..., turns]], axis=2)
 
     def weights(self, coefficients: np.ndarray, rates: np.ndarray) -> np.ndarray:
-        """Convert the coefficients (order, q) of the columns of ``matrix`` to weights w (m, q) of Re Σ w e^{rt}."""
+        """Convert the coefficients (order, q) of the columns of ``matrix`` to the weights (m, q) of m rates in Re Σ w
+        e^{rt}.
+        """
         if self.is_complex:
             return coefficients
         single, at = self.single(rates), self._columns(rates)

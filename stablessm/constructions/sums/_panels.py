@@ -68,7 +68,9 @@ class Panels:
         return times, values
 
     def interpolated(self, times: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Interpolate the function at times (n,) within the panels; return its values (n, q) and its slopes (n, q)."""
+        """Interpolate the function at n times (n,) within the panels; return values and slopes of its q entries, (n, q)
+        each.
+        """
         width = self.right - self.left
         nodes = self.values[:, :_NODES]
         slopes = np.einsum("dn,pnq->pdq", _slope_matrix(), nodes) * (2 / width)[:, None, None]

@@ -106,7 +106,9 @@ class Samples:
         return self.weigh(self.values)
 
     def weigh(self, values: np.ndarray) -> np.ndarray:
-        """Return the weights of errors at kernel values (…, q), with shape (…,): 1, or 1 / |ρ| for relative errors."""
+        """Return the weights of errors at kernel values (…, entries), with shape (…,): 1, or 1 / |ρ| for relative
+        errors.
+        """
         size = np.abs(values).max(axis=-1)
         return 1 / np.maximum(size, np.finfo(np.float64).tiny) if self.relative else np.ones(size.shape)
 
@@ -176,10 +178,10 @@ def _function_samples(
     relative: bool,
     tol: float | None,
 ) -> Samples:
-    """Sample a kernel function adaptively.
+    """Sample a kernel function adaptively: in continuous time, or if there are too many steps to sample each of them.
 
-    This function is used if the time is continuous, or if there are too many discrete steps to sample the kernel at
-    every step.
+    The samples lie between the first time of ``grid`` and the time ``end``. ``regular`` states that the caller gave no
+    times. The other arguments are as in :func:`gather`.
     """
     head = _divided(grid, _BETWEEN) if continuous and len(grid) <= _MOST_BETWEEN else grid
     values, shape = sample(head)

@@ -144,7 +144,9 @@ def ring(domain: Domain, values: np.ndarray, order: int, echo: float = ECHO) -> 
 
 
 def resampled(times: np.ndarray, values: np.ndarray, count: int) -> tuple[np.ndarray, float]:
-    """Interpolate values at ``count`` evenly spaced times by cubic splines; return values (count, q) and the step."""
+    """Interpolate values at ``count`` evenly spaced times by cubic splines; return values (count, entries) and the
+    step.
+    """
     from scipy.interpolate import CubicSpline
 
     even = np.linspace(times[0], times[-1], count)

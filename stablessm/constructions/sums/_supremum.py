@@ -75,7 +75,7 @@ def _rounding(es: ExponentialSum, end: float) -> float:
 
 
 def _supremum(samples: Samples, fitted: Callable[[np.ndarray], np.ndarray], entries: tuple[int, ...]) -> Error:
-    """Measure the error of ``fitted``, a function from times (n,) to values (n, q), against the samples.
+    """Measure the error of ``fitted``, a function from times (n,) to values (n, entries), against the samples.
 
     A function is compared with ``fitted`` on its panels, which are halved until interpolation resolves the error. Then
     the function is evaluated again around the largest errors. ``entries`` are d_out and d_in of a matrix kernel, which

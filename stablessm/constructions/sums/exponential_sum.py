@@ -209,7 +209,9 @@ def _band(samples: Samples) -> float:
 @final
 @dataclass(eq=False)
 class _Attempt:
-    """One attempt of ``exponential_sum`` to fit samples, which may search several times with different options."""
+    """One attempt of ``exponential_sum`` to fit samples. An attempt may consist of several searches with different
+    options.
+    """
 
     samples: Samples
     domain: Domain

@@ -146,7 +146,7 @@ class ExponentialSum(Result):
 
     @property
     def eigenvalues(self) -> np.ndarray:
-        """Return the eigenvalues e^{rates dt} of the recurrence per step, as an array (m,); float64 if all are real."""
+        """Return the eigenvalues e^{rates dt} of the recurrence per step, one per rate; float64 if all are real."""
         values = np.exp(self.rates * self.dt)
         if not self.is_complex:
             values = np.where(self._domain.single(self.rates), values.real, values)

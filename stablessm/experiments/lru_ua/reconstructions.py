@@ -80,7 +80,7 @@ class DigitsConfig:
 
 @cache
 def pixels(config: DigitsConfig) -> Tensor:
-    """Return the images as sequences of pixels, (images, L)."""
+    """Return the images as sequences of pixels, (images, pixels)."""
     return torch.from_numpy(digits(config.data, config.images, config.side).reshape(config.images, -1))
 
 
@@ -97,8 +97,8 @@ def factor(config: DigitsConfig) -> Tensor:
 
 @stage("images")
 def seen(config: DigitsConfig, run: Run) -> Mapping[str, Tensor]:
-    """Return two arrays: ``energy`` (L,), the mean square of the pixels at each position over all images; and
-    ``shown``, the images that the figures show.
+    """Return two arrays: ``energy``, the mean square over all images of the pixel at each position; and ``shown``, the
+    images that the figures show.
     """
     return {"energy": factor(config).square().sum(0) / config.images, "shown": pixels(config)[: config.shown]}
 

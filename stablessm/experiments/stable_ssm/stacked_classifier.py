@@ -116,8 +116,8 @@ class StackedClassifier:
         return logits if c.per_step else logits[:, :, 0]
 
     def _named(self, weights: Tensor) -> dict[str, Tensor]:
-        """Split the weights of all models, (M, P), into parameters. Return a dict from each parameter name to a view
-        (M, …) with one row per model.
+        """Split the weights of all models, one row per model, into parameters. Return a dict from each parameter name
+        to a view (models, …).
         """
         parts = weights.split([torch.Size(shape).numel() for shape in self.shapes.values()], 1)
         return {name: part.unflatten(1, shape) for (name, shape), part in zip(self.shapes.items(), parts, strict=True)}

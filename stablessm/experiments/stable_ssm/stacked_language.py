@@ -139,7 +139,7 @@ def train(
 
 
 def _batches(data: Task, members: Sequence[Member], options: StackOptions) -> Callable[[int], list[Tensor]]:
-    """Return a function that maps a step to a batch of tensors (M, …), one row per model. Models with the same seed
+    """Return a function that maps a step to a batch of tensors, each with one row per model. Models with the same seed
     read the same text.
     """
     seeds, epoch = sorted({member.seed for member in members}), data.steps("train", options.batch)
@@ -176,7 +176,7 @@ def _loss(stack: Stack, task: Task, options: StackOptions) -> Callable[..., Tens
 
 @torch.no_grad()
 def _test(stack: Stack, data: Task, options: StackOptions) -> np.ndarray:
-    """Return the test loss of each model, (M,): the mean loss over the first full batches of the test split."""
+    """Return the test loss of each model: the mean loss over the first full batches of the test split."""
     split: Split = "test"
     count = min(options.scored, max(1, data.sizes[split] // options.batch - 1))
     many, losses = len(stack.models), _loss(stack, data, options)
@@ -197,12 +197,12 @@ class _Spectrum:
 
     @torch.no_grad()
     def eigenvalues(self) -> Tensor:
-        """Return the eigenvalues, (M, layers, states)."""
+        """Return the eigenvalues, (models, layers, states)."""
         return torch.stack([map(w) for map, w in zip(self.maps, self.weights, strict=True)], 1)
 
     @torch.no_grad()
     def largest(self) -> Tensor:
-        """Return for each model the largest |gradient| / |weight|, (M,)."""
+        """Return the largest |gradient| / |weight| of each model."""
         each = [ratio(torch.zeros_like(w) if w.grad is None else w.grad, w).flatten(1).amax(1) for w in self.weights]
         return torch.stack(each).amax(0)
 

@@ -121,8 +121,8 @@ def train(
 def evaluate(
     models: Sequence[SequenceClassifier], weights: np.ndarray, task: Task, split: Split, options: StackTraining
 ) -> dict[str, np.ndarray]:
-    """Return ``loss`` and ``accuracy`` of each model on a split, both (M,). An output that is not finite counts as a
-    wrong answer.
+    """Return ``loss`` and ``accuracy`` on a split, both with one number per model. An output that is not finite counts
+    as a wrong answer.
     """
     device = device_called(options.device)
     stack, task = StackedClassifier(models), task.to(device)
@@ -165,7 +165,7 @@ class _Parts(Hooks):
 
 
 def _sums(logits: Tensor, batch: Batch, at: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
-    """Return for each model, (M,): the summed cross-entropy, the number of correct answers, and the number of
+    """Return three numbers for each model: the summed cross-entropy, the number of correct answers, and the number of
     answers.
     """
     targets, weights = batch.targets, batch.weights

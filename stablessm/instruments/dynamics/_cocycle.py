@@ -86,7 +86,7 @@ class Cocycle:
     def add_matrix(self, matrix: Tensor) -> None:
         """Record the growth of the directions in one step, given its Jacobian matrices (R, n, n).
 
-        The growth is computed separately for each set of coupled variables.
+        The growth is computed separately for each set of variables that influence each other (``parts``).
         """
         if self.parts is None or len(self.parts) == 1:
             self.add(matrix @ self.directions)
@@ -114,7 +114,8 @@ class Cocycle:
     def is_exact(self) -> bool:
         """Return True if the growth rates are exact averages over the steps.
 
-        This is the case if each set of coupled variables consists of one real or one complex number.
+        This is the case if no two variables influence each other in both directions, except the two parts of a complex
+        number.
         """
         if self.parts is None or max(map(len, self.parts)) > 2:
             return False

@@ -36,7 +36,8 @@ class Pusher:
         return eps ** (2 / 3) if self.mode == "finite differences" else eps
 
     def matrices(self, rows: Tensor, x: Tensor | None, frame: Any, scale: float) -> Any:
-        """Advance states (R, n) by one step; return the next states, their Jacobian matrices and a state object.
+        """Advance R states of n numbers, (R, n), by one step; return the next states, Jacobian matrices and a state
+        object.
 
         The Jacobian matrices (R, n, n) are the derivatives of the next states with respect to the states ``rows``. The
         returned state object is the ``frame`` of the next step.
@@ -66,7 +67,8 @@ class Pusher:
         return after.detach(), torch.stack(lines, 1).double(), self.stepper.frame
 
     def push(self, rows: Tensor, directions: Tensor, x: Tensor | None, frame: Any, scale: float) -> Any:
-        """Advance states (R, n) by one step; return the next states, the products J v and a state object.
+        """Advance R states of n numbers, (R, n), by one step; return the next states, the products J v and a state
+        object.
 
         The products (R, n), in float64, are J v for each state, with its Jacobian matrix J and its direction v from
         ``directions``. The other arguments and the state object are as in :meth:`matrices`.

@@ -60,7 +60,8 @@ class Stepper:
         return repeated(self.frame, rows, int(self.place[-1])) if self.place.startswith("axis") else self.frame
 
     def advance(self, rows: Tensor, x: Tensor | None, frame: Any) -> tuple[Tensor, Any]:
-        """Advance states (R, n) by one step; return the next states as rows (R, n), and as a state object.
+        """Advance R states of n numbers, (R, n), by one step; return the next states as rows (R, n), and as a state
+        object.
 
         ``x`` are the inputs of the step, and ``frame`` is a state object from which the states copy their structure.
         The returned state object is the ``frame`` of the next step.

@@ -166,8 +166,10 @@ class Trajectories:
             pattern = pattern | walked
 
     def _matrix(self) -> Tensor:
-        """Return the Jacobian matrices of the first step, (R, n, n); only of the first trajectory, (1, n, n), if not
-        all exponents are measured.
+        """Return the Jacobian matrices of the first step of all trajectories, (trajectories, n, n), for states of n
+        numbers.
+
+        If not all exponents are measured, return only the matrix of the first trajectory, (1, n, n).
         """
         count = len(self.start)
         rows, x = self.start, self.stepper.at(0, count)

@@ -353,7 +353,11 @@ def _stateful_or_whole(model: Any, x: Tensor) -> tuple[Run, bool]:
 def _losses(
     run: Run, carries: bool, x: Tensor, y: Tensor, loss: Loss, window: int | None, tell: Callable[[], object]
 ) -> Tensor:
-    """Return the loss at each step, (B, T); with ``window``, the state is reset every ``window`` steps."""
+    """Return the loss at each step, (B, T); with ``window``, the state is reset every ``window`` steps.
+
+    ``carries`` states whether ``run`` carries a state. ``tell`` is called after every call of the model, to show
+    progress.
+    """
     length = x.shape[1]
     size = window or (CHUNK if carries else length)
     state, found = None, []
@@ -370,7 +374,7 @@ def _losses(
 def _at(run: Run, carries: bool, x: Tensor, rows: Tensor, ends: Tensor, tell: Callable[[], object]) -> Tensor:
     """Return, for every i, the output of the model for sequence ``rows[i]`` at position ``ends[i]``, in float64.
 
-    The model sees all inputs up to that position.
+    The model sees all inputs up to that position. ``tell`` is called after every call of the model, to show progress.
     """
     found: dict[int, Tensor] = {}
     state, size = None, CHUNK if carries else x.shape[1]

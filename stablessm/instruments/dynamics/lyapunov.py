@@ -197,7 +197,10 @@ def _averages(means: Tensor, counts: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _standard_error(means: Tensor, weights: Tensor) -> Tensor:
-    """Return the standard error of the mean: the larger of two estimates.
+    """Return the standard errors of the exponents: for each exponent, the larger of two estimates.
+
+    ``means`` (chunks, R, k) is the result of :meth:`Cocycle.means`, and ``weights`` are the shares of the chunks in the
+    steps.
 
     The first estimate is computed from the averages of the trajectories, which are not independent if the trajectories
     start near each other. The second estimate is computed from the averages of chunks of time, which are not
@@ -213,7 +216,9 @@ def _standard_error(means: Tensor, weights: Tensor) -> Tensor:
 
 
 def _dimension(rates: np.ndarray, size: int) -> float:
-    """Return the Kaplan–Yorke dimension for exponents in descending order.
+    """Return the Kaplan–Yorke dimension for exponents in descending order; NaN if more exponents are needed.
+
+    ``size`` is the number of all exponents.
 
     >>> round(_dimension(np.array([0.9056, 0.0, -14.5723]), 3), 4)
     2.0621

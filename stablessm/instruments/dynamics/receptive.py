@@ -58,7 +58,8 @@ class ReceptiveField(Result):
         """Return the number of latest inputs that matter: the influence of all earlier inputs is at most ``level``
         times the largest influence.
 
-        If an input at a lag beyond the K measured lags has a larger influence, the result is K, a lower bound.
+        ``by`` selects the measure of influence. If an input at a lag beyond the K measured lags has a larger influence,
+        the result is K, a lower bound.
 
         >>> ReceptiveField(np.arange(4), None, np.array([1.0, 0.5, 0.25, 0.0]), 1).reach()
         3
@@ -127,7 +128,10 @@ def receptive_field(
 
 
 def _ablation(found: Flow, count: int, generator: torch.Generator, tell: Callable[[], object]) -> np.ndarray:
-    """Replace inputs, one at a time, and return the relative change of the outputs at each lag."""
+    """Replace inputs, one at a time, and return the relative change of the outputs at each of ``count`` lags.
+
+    ``tell`` is called from time to time, to show progress.
+    """
     length = found.x.shape[1]
     squares, numbers = np.zeros(count), np.zeros(count)
     spread = 0.0

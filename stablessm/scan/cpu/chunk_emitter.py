@@ -95,12 +95,12 @@ class ChunkEmitter:
         return self.at(self.fields[name], self.times(index, PARTS * rows), self.times(row, PARTS))
 
     def load(self, pointer: ir.Value, count: int = 1) -> Row:
-        """Emit code that loads ``count`` consecutive vectors, and return the vectors."""
+        """Emit code that loads ``count`` consecutive vectors from the address ``pointer``, and return the vectors."""
         emit = self._emitter(pointer)
         return [emit.load(self.at(pointer, i), self.lanes) for i in range(count)]
 
     def store(self, row: Row, pointer: ir.Value) -> None:
-        """Emit code that stores consecutive vectors, the first of them at the address ``pointer``."""
+        """Emit code that stores the vectors in ``row`` one after the other, from the address ``pointer`` on."""
         for i, value in enumerate(row):
             self._emitter(pointer).store(value, self.at(pointer, i))
 
@@ -120,7 +120,7 @@ class ChunkEmitter:
         return [self.emit.constant(self.lanes, (0.0,))] * count
 
     def add(self, row: Row, pointer: ir.Value) -> None:
-        """Emit code that adds vectors to the float64 sums at an address in memory."""
+        """Emit code that adds the vectors in ``row`` to the float64 sums at the address ``pointer``."""
         sums = self.load(pointer, len(row))
         self.store([self.builder.fadd(u, v) for u, v in zip(sums, self.widen(row), strict=True)], pointer)
 
@@ -141,11 +141,11 @@ class ChunkEmitter:
         return result
 
     def conjugate(self, state: Row) -> Row:
-        """Return the complex conjugate of a state, which is given as PARTS numbers."""
+        """Return the complex conjugate of a state; a state of real numbers is returned unchanged."""
         return [self.builder.fneg(u) if self.spec.complex and i % 2 else u for i, u in enumerate(state)]
 
     def real(self, state: Row) -> Row:
-        """Return the real parts of a state, which is given as PARTS numbers."""
+        """Return the real parts of a state, whose numbers are stored as pairs (re, im) if the kernel is complex."""
         return state[::2] if self.spec.complex else state
 
     def as_state(self, value: ir.Value) -> Row:
@@ -254,7 +254,8 @@ class ChunkEmitter:
     def correlate(self, early: ir.Value, late: ir.Value, sums: Row) -> Row:
         """Emit code that adds the correlations Σ_t late[t] early[t-j] to sums[j] for every lag j, and return the sums.
 
-        Rows past the end of a sequence must be zeros.
+        ``early`` and ``late`` are addresses of the rows (steps) of a chunk. Rows after the end of a sequence must be
+        zeros.
         """
         for t in range(self.spec.length):
             (value,) = self.load(self.at(late, t))

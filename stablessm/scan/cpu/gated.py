@@ -18,7 +18,7 @@ MANY = 16
 
 
 def supports(layer: Gated) -> bool:
-    """Return True if the CPU kernels support a gated layer, which depends on its number of channels and its dtype.
+    """Return True if the CPU kernels support the number of channels and the dtype of a gated layer.
 
     The channels must fill at least one SIMD vector, and their states must fit on the stack.
     """

@@ -65,8 +65,8 @@ class _Code(UnitEmitter):
         return self.b.select(self.b.icmp_signed("<", first, last), first, last)
 
     def at(self, name: str, t: ir.Value, tile: ir.Value, gate: int = 0) -> ir.Value:
-        """Return the address of a tile's channels at step t, in an array (batch, time, channel) or (batch, time, gate,
-        channel).
+        """Return the address of a tile's channels at step t, in the array ``name``: (batch, time, channel), or (batch,
+        time, gate, channel) with the index ``gate``.
         """
         gates = self.emit.times(self.fields["channels"], gate)
         return self.emit.at(self.step_of(name, t), gates, self.channel(tile))
@@ -80,12 +80,12 @@ class _Code(UnitEmitter):
         return [*found, self.load(self.at("x", t, tile))] if form.direct else found
 
     def of_batch(self, name: str, tile: ir.Value) -> ir.Value:
-        """Return the address of a tile's channels in an array of shape (batch, channel)."""
+        """Return the address of a tile's channels in the array ``name``, (batch, channel), for this sequence."""
         row = self.emit.times(self.batch, self.fields["channels"])
         return self.emit.at(self.fields[name], row, self.channel(tile))
 
     def load(self, pointer: ir.Value) -> ir.Value:
-        """Emit code that loads one vector of channels, and return the vector."""
+        """Emit code that loads one vector of channels from the address ``pointer``, and return the vector."""
         return self.emit.load(pointer, self.lanes)
 
     def carry(self, tile: ir.Value, which: int = 0) -> ir.Value:

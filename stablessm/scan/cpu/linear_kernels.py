@@ -71,7 +71,7 @@ class _Tile:
         self._batch, self._column = batch, column
 
     def row(self, array: str, step: ir.Value | None = None, column: ir.Value | int = 0) -> ir.Value:
-        """Return the address of element ``column`` of this sequence in an array.
+        """Return the address of element ``column`` of this sequence in the array with the name ``array``.
 
         ``step`` is the time step; None stands for an array without a time dimension.
         """
@@ -82,18 +82,20 @@ class _Tile:
         return emit.at(fields[array], *terms)
 
     def vectors(self, array: str, step: ir.Value | None = None) -> list[ir.Value]:
-        """Return the addresses of the vectors that make up the tile's row of an array."""
+        """Return the addresses of the vectors that make up the tile's row of the array with the name ``array``."""
         row = self.row(array, step, self._column)
         return [self.emit.at(row, start) for start in itertools.accumulate([0, *self.widths[:-1]])]
 
     def load(self, array: str, step: ir.Value | None = None) -> list[ir.Value]:
-        """Emit code that loads the tile's row of an array at one time step; return the row in float64."""
+        """Emit code that loads the tile's row of the array ``array`` at the time step ``step``; return the row in
+        float64.
+        """
         vectors = zip(self.vectors(array, step), self.widths, strict=True)
         row = [self.emit.load(place, lanes) for place, lanes in vectors]
         return row if self.emit.spec.double else [self.emit.builder.fpext(u, _wide(u.type.count)) for u in row]
 
     def prefetch(self, array: str, step: ir.Value) -> None:
-        """Emit code that prefetches the row at the time step ``step`` + PREFETCH_STEPS.
+        """Emit code that prefetches the tile's row of the array ``array`` at the time step ``step`` + PREFETCH_STEPS.
 
         A prefetch past the last row has no effect.
         """
@@ -105,7 +107,7 @@ class _Tile:
             builder.call(prefetch, [line, i32(0), i32(3), i32(1)])  # a read of data, into all cache levels
 
     def store(self, row: list[ir.Value], array: str, step: ir.Value | None = None) -> None:
-        """Emit code that stores a row, rounded to the dtype of the array."""
+        """Emit code that stores ``row`` as the tile's row of the array ``array``, rounded to the dtype of the array."""
         places = self.vectors(array, step)
         for value, place in zip(row, places, strict=True):
             narrow = self.emit.vector(value.type.count)

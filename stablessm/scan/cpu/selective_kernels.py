@@ -82,7 +82,7 @@ class _Unit(UnitEmitter):
         return self.vector(self.buffers[name], *index)
 
     def row(self, name: str, t: ir.Value) -> ir.Value:
-        """Return the address of this tile's channels at step t, in an array (batch, time, channel)."""
+        """Return the address of this tile's channels at step t, in the array ``name`` (batch, time, channel)."""
         return self.emit.at(self.step_of(name, t), self.emit.times(self.tile, self.lanes))
 
     def everywhere(self, name: str, t: ir.Value, n: ir.Value) -> ir.Value:
@@ -101,7 +101,7 @@ class _Unit(UnitEmitter):
         return self.vector(self.fields[name], emit.times(place, self.fields["states"]))
 
     def copy_states(self, source: ir.Value, target: ir.Value) -> None:
-        """Emit code that copies N state vectors from one address to another."""
+        """Emit code that copies the N state vectors at the address ``source`` to the address ``target``."""
         self.repeat(self.fields["states"], lambda n: self.emit.store(self.load(source, n), self.vector(target, n)))
 
     def clear(self, name: str, count: ir.Value) -> None:

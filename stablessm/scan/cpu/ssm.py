@@ -71,8 +71,9 @@ class Layout(NamedTuple):
     def pack(self, values: Tensor) -> Tensor:
         """Rearrange states (rows, H, N), real or complex, to (rows, tiles, groups, PARTS, lanes), padded with zeros.
 
-        ``rows`` is any number of states. If no padding is needed, the result is a view, so that the caller can copy and
-        convert it to another dtype in one pass over the memory.
+        The H channels are divided into tiles of ``lanes`` channels, and the N states of a channel, as real numbers,
+        into groups of PARTS numbers. ``rows`` is any number. If no padding is needed, the result is a view, so that the
+        caller can copy and convert it to another dtype in one pass over the memory.
         """
         parts = torch.view_as_real(values.resolve_conj()).flatten(2) if values.is_complex() else values
         lack = (0, self.groups * PARTS - parts.shape[2], 0, self.tiles * self.lanes - self.channels)

@@ -7,8 +7,8 @@ strips to fill a GPU, the kernels of :mod:`.chain_kernels` are used, which call 
 States are accumulated in float64 (float16 and bfloat16 in float32), so that rounding errors do not add up over long
 sequences.
 
-An array is passed as a pointer to the row that is computed first and three strides (batch, time, channel), counted in
-elements. Offsets have 64 bits. EVEN means that every tile is full.
+An array NAME is passed as a pointer to the row that is computed first, and three strides NAME_b, NAME_t and NAME_c
+(batch, time, channel), counted in elements. Offsets have 64 bits. EVEN means that every tile is full.
 """
 
 # mypy: allow-untyped-defs
@@ -65,7 +65,8 @@ def every_step(
 ):  # fmt: skip
     """Load the decay of each channel if it is the same at every step; return a copy for each of SPREAD segments.
 
-    With SHIFT, the result is the complex conjugate of the decay.
+    ``count`` is the number of steps of each channel: 0 past the last channel, where the result is 1. With SHIFT, the
+    result is the complex conjugate of the decay.
     """
     offset = rows_at(batch * decay_b + channel * decay_c, tl.zeros([SPREAD, 1], tl.int32), 0, LANE)
     a_re, a_im = load(decay, offset, count > 0, 1.0, True, IS_COMPLEX, WIDE, LANE)
@@ -81,8 +82,9 @@ def fetch_tile(
 ):  # fmt: skip
     """Load a tile of decays (a) and of drives (x) in the dtype of their arrays; return both, and a mask of valid rows.
 
-    The mask is True at rows that have a decay a. SHIFT is 0 in a forward pass and 1 in a backward pass, in which a row
-    uses the decay and the cut of the row before it. ``begins`` is True at the first row, which then has no decay.
+    ``within`` are the indices of the rows, and ``count`` is the number of steps of each channel. The mask is True at
+    rows that have a decay a. SHIFT is 0 in a forward pass and 1 in a backward pass, in which a row uses the decay and
+    the cut of the row before it. ``begins`` is True at the first row, which then has no decay.
     """
     mask = within < count
     there = mask
@@ -108,7 +110,8 @@ def widen_tile(
     """Convert a tile from :func:`fetch_tile` to the dtype WIDE; return the tile, and a mask of the rows that are resets
     (cuts).
 
-    In rows without a decay, a becomes 1 and x becomes 0, so that these rows do not change the state.
+    In rows without a decay (where the mask ``there`` is False), a becomes 1 and x becomes 0, so that these rows do not
+    change the state. ``every_re`` and ``every_im`` are the result of :func:`every_step`.
     """
     if PER_STEP:
         a_re, a_im = widen(a, there, 1.0, (not EVEN) or SHIFT, IS_COMPLEX, WIDE)

@@ -24,8 +24,9 @@ def _load_and_step(h, x, delta, rates, B, C, reset, row, channel, state, inside,
            RESET: tl.constexpr):  # fmt: skip
     """Load the inputs of one step and compute the step for a block of channels.
 
-    ``row`` is the index of the step. Return the state before the step, the decay, the inputs, and the state after the
-    step.
+    ``row`` is the index of the step, counted over all sequences. ``inside`` and ``has_state`` are masks of the channels
+    and states that exist, and ``limit`` is the largest allowed exponent. Return the state before the step, the decay,
+    the inputs, and the state after the step.
     """
     step = tl.load(delta + row * channels + channel, inside, 0.0)
     signal = tl.load(x + row * channels + channel, inside, 0.0)
@@ -43,7 +44,10 @@ def selective_forward_kernel(
     x, delta, A, B, C, initial, reset, ends, y, final, checkpoints, batch, steps, channels, states, cells, limit,
     RESET: tl.constexpr, CELL: tl.constexpr, BLOCK: tl.constexpr, STATES: tl.constexpr,
 ):  # fmt: skip
-    """Compute the output, the final state, and checkpoints: the state before every cell of CELL steps."""
+    """Compute the output, the final state, and checkpoints: the state before every cell of CELL steps.
+
+    ``ends`` are the numbers of real steps of the sequences, and ``limit`` is the largest allowed exponent.
+    """
     sequence = (tl.program_id(0) % batch).to(tl.int64)
     channel = tl.program_id(0) // batch * BLOCK + tl.arange(0, BLOCK)
     state = tl.arange(0, STATES)
@@ -72,8 +76,8 @@ def selective_backward_kernel(
     batch, steps, channels, states, cells, limit,
     RESET: tl.constexpr, CELL: tl.constexpr, BLOCK: tl.constexpr, STATES: tl.constexpr,
 ):  # fmt: skip
-    """Compute the gradients of x, delta, A, B, C and the initial state. For A, B and C, the kernel computes partial
-    sums, which the caller adds up.
+    """Compute the gradients ``d_…`` of x, delta, A, B, C and the initial state. For A, B and C, these are partial sums,
+    which the caller adds up. ``scratch`` is memory for the states of a cell; see the forward kernel for the rest.
     """
     sequence, block = (tl.program_id(0) % batch).to(tl.int64), (tl.program_id(0) // batch).to(tl.int64)
     channel = block * BLOCK + tl.arange(0, BLOCK)

@@ -196,7 +196,7 @@ def walk_from(a_re, a_im, x_re, x_im, cut, y_re, y_im, CUTS: tl.constexpr, IS_CO
 
 @triton.jit
 def base(batch, step, channel, per_batch, per_step, per_channel):
-    """Return the offsets (1, BLOCK), in elements, of the given channels of a sequence at a step."""
+    """Return the offsets (1, BLOCK), in elements, of channels of a sequence at a step, from the strides ``per_…``."""
     return batch * per_batch + step * per_step + channel * per_channel
 
 
@@ -232,7 +232,7 @@ def _mask_of_parts(mask, offset):
 
 @triton.jit
 def fetch(start, offset, mask, OTHER: tl.constexpr, MASKED: tl.constexpr, IS_COMPLEX: tl.constexpr, LANE: tl.constexpr):
-    """Load elements of an array without conversion; where the mask is False, return OTHER instead.
+    """Load elements of an array at ``start`` + ``offset`` without conversion; where the mask is False, return OTHER.
 
     Complex numbers are returned as real and imaginary parts side by side, which are 0 where the mask is False.
     """
@@ -264,7 +264,10 @@ def load(
     start, offset, mask, OTHER: tl.constexpr, MASKED: tl.constexpr, IS_COMPLEX: tl.constexpr, WIDE: tl.constexpr,
     LANE: tl.constexpr,
 ):  # fmt: skip
-    """Load numbers as real and imaginary parts in the dtype WIDE; where the mask is False, return OTHER instead."""
+    """Load the numbers at ``start`` + ``offset`` as real and imaginary parts, in the dtype WIDE.
+
+    Where the mask is False, OTHER is returned instead.
+    """
     raw = fetch(start, offset, mask, OTHER, MASKED, IS_COMPLEX, LANE)
     return widen(raw, mask, OTHER, MASKED, IS_COMPLEX, WIDE)
 
@@ -273,7 +276,7 @@ def load(
 def store(
     re, im, start, offset, mask, MASKED: tl.constexpr, IS_COMPLEX: tl.constexpr, LANE: tl.constexpr
 ):  # fmt: skip
-    """Store numbers where the mask is True, rounded to the dtype of the array."""
+    """Store numbers at ``start`` + ``offset``, where the mask is True, rounded to the dtype of the array."""
     DTYPE: tl.constexpr = start.dtype.element_ty
     if IS_COMPLEX:
         at = start + _offsets_of_parts(offset, LANE)
