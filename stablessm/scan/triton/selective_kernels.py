@@ -77,7 +77,7 @@ def selective_backward_kernel(
     RESET: tl.constexpr, CELL: tl.constexpr, BLOCK: tl.constexpr, STATES: tl.constexpr,
 ):  # fmt: skip
     """Compute the gradients ``d_…`` of x, delta, A, B, C and the initial state. For A, B and C, these are partial sums,
-    which the caller adds up. ``scratch`` is memory for the states of a cell; see the forward kernel for the rest.
+    which the caller adds up. ``scratch`` has room for the states of a cell; see the forward kernel for the rest.
     """
     sequence, block = (tl.program_id(0) % batch).to(tl.int64), (tl.program_id(0) // batch).to(tl.int64)
     channel = block * BLOCK + tl.arange(0, BLOCK)
