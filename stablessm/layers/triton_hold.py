@@ -35,7 +35,11 @@ def _place(rows, N: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr):
 
 @triton.jit
 def _load(pointer, place, inside, COMPLEX: tl.constexpr):
-    """Load one tile of numbers; return the real parts and the imaginary parts (zero for real numbers)."""
+    """Load one tile of numbers; return the real parts and the imaginary parts (zero for real numbers).
+
+    ``pointer``, ``place`` and ``inside`` are the array, the memory offsets of the entries, and the mask of existing
+    entries.
+    """
     if COMPLEX:
         real = tl.load(pointer + 2 * place, mask=inside, other=0.0).to(tl.float64)
         return real, tl.load(pointer + 2 * place + 1, mask=inside, other=0.0).to(tl.float64)

@@ -41,7 +41,7 @@ ENTRIES = 4096
 
 @triton.jit
 def _moments(x, row, inside, K: tl.constexpr, SPAN: tl.constexpr, ROWS: tl.constexpr, EPS: tl.constexpr):
-    """Compute the mean and the reciprocal standard deviation of each of ROWS rows of x, both of shape (ROWS, 1)."""
+    """Compute the mean and the reciprocal standard deviation of each of the ROWS rows ``row`` of x, both (ROWS, 1)."""
     total = tl.zeros([ROWS, SPAN], tl.float32)
     for first in tl.static_range(0, K, SPAN):
         k = first + tl.arange(0, SPAN)[None, :]
@@ -60,7 +60,10 @@ def _input(
     x, times, scale, shift, mean, deviation, row, k, inside, K: tl.constexpr, NORM: tl.constexpr, TIMES: tl.constexpr,
     CONJUGATE: tl.constexpr,
 ):  # fmt: skip
-    """Load columns k of some rows of x, apply the layer norm, and multiply by ``times``; return (ROWS, TERMS).
+    """Load columns k of the rows ``row`` of x, apply the layer norm, and multiply by ``times``; return (ROWS, TERMS).
+
+    ``mean`` and ``deviation`` are the results of :func:`_moments`, ``scale`` and ``shift`` the weight and bias of the
+    norm.
 
     The layer norm requires NORM, and the factor ``times`` requires TIMES. With CONJUGATE, odd columns change their
     sign.
@@ -83,7 +86,8 @@ def _added(
     NORM: tl.constexpr, TIMES: tl.constexpr, CONJUGATE: tl.constexpr, ROWS: tl.constexpr, TERMS: tl.constexpr,
     STAGES: tl.constexpr,
 ):  # fmt: skip
-    """Add the product of the input tile and the transposed weight to ``total`` (ROWS, COLUMNS), and return the sum.
+    """Add the product of the input tile (:func:`_input`) and the transposed weight to ``total`` (ROWS, COLUMNS), and
+    return the sum.
 
     If ROWS is 1, ``total`` is (COLUMNS, TERMS) instead: single products, which ``_summed`` adds up at the end.
     """

@@ -128,7 +128,7 @@ def _publish(at, plane, value, launch):
 def _read(at, plane, there, launch):
     """Read the two words of each number at the addresses ``at``, without waiting until the words are written.
 
-    The two words are ``plane`` words apart. Numbers where the mask ``there`` is False are not read.
+    The two words are ``plane`` words apart. Numbers where the mask ``there`` is False are not read and count as 0.
     """
     number = launch & 0xFFFFFFFF
     return tl.load(at, there, number, volatile=True), tl.load(at + plane, there, number, volatile=True)
@@ -138,7 +138,8 @@ def _read(at, plane, there, launch):
 def _wait_for(high, low, at, plane, launch, COMPILED: tl.constexpr):
     """Wait until both words of each published number are written, and return the numbers as float64.
 
-    ``high`` and ``low`` are the words that :func:`_read` returned. Numbers that its mask left out are 0.
+    ``high`` and ``low`` are the words that :func:`_read` returned for the same ``at``, ``plane`` and ``launch``.
+    Numbers that its mask left out are 0.
     """
     number = launch & 0xFFFFFFFF
     high = _arrived(high, at, number, COMPILED)
@@ -152,8 +153,9 @@ def _wait_for_state(
 ):
     """Wait until the state after a group of levels is published; return its real and imaginary parts, (1, BLOCK) each.
 
-    The array of words has at least one entry per lane. In a smaller array, the compiler would assign several words to
-    every lane, which would wait for one word after the other.
+    The state is published at the address ``at`` (see :func:`_publish`). The array of words has at least one entry per
+    lane. In a smaller array, the compiler would assign several words to every lane, which would wait for one word after
+    the other.
     """
     WORDS: tl.constexpr = 4 if IS_COMPLEX else 2
     row = tl.arange(0, max(WORDS, LANES // BLOCK))[:, None]
@@ -177,8 +179,8 @@ def _group(
     """Compose the maps h ↦ a h + x of all earlier tiles in this tile's group; return a, x and the cut of the result.
 
     a and x are returned as real and imaginary parts. The function waits until the maps are published. ``at`` is the
-    address at which the first of these tiles publishes, and ``step`` the distance from the address of each tile to the
-    address of the next tile.
+    address at which the first of these tiles publishes (see :func:`_publish`), ``step`` the distance from the address
+    of each tile to the address of the next tile, and ``within`` the number of these tiles.
     """
     ROWS: tl.constexpr = max(WINDOW, LANES // BLOCK)
     row = tl.arange(0, ROWS)[:, None]

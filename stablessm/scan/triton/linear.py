@@ -111,6 +111,9 @@ class _Grid(NamedTuple):
                offsets: tuple[int, ...]) -> Launch:  # fmt: skip
         """Return a launch of one of two ``kernels``: the walk kernel or, if several programs share a sequence, the
         chain kernel.
+
+        ``strides`` and ``offsets`` are the strides and byte offsets of the arrays; ``initial`` and ``cuts`` state
+        whether there are an initial state and resets.
         """
         flags, sizes = {"INITIAL": initial, "CUTS": cuts}, (self.steps, self.channels)
         if not self.window:

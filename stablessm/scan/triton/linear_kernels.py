@@ -138,7 +138,10 @@ def forward_kernel(
     LANE: tl.constexpr, EVEN: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK: tl.constexpr, SPREAD: tl.constexpr,
     STAGES: tl.constexpr,
 ):  # fmt: skip
-    """Compute h[t] = a[t] h[t-1] + x[t] over all steps, for BLOCK channels of one sequence."""
+    """Compute h[t] = a[t] h[t-1] + x[t] over all steps, for BLOCK channels of one sequence.
+
+    a is the decay, x the drive, and h the states.
+    """
     WIDE: tl.constexpr = tl.float64 if DOUBLE else tl.float32
     batch, channel, count = place(tl.program_id(0), steps, channels, BLOCK, LANE)
     decay_at = base(batch, 0, channel, decay_b, decay_t, decay_c)
@@ -284,7 +287,7 @@ def backward_kernel(
 
 @triton.jit(do_not_specialize=NUMBERS)
 def reduce_kernel(parts, total, rows, channels, ROWS: tl.constexpr, BLOCK: tl.constexpr):
-    """Compute the sum of a (rows, channels) array over its rows, always in the same order."""
+    """Compute the sum ``total`` of the array ``parts`` (rows, channels) over its rows, always in the same order."""
     channel = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)[None, :]
     inside = channel < channels
     row = tl.arange(0, ROWS)[:, None].to(tl.int64)

@@ -60,8 +60,9 @@ def product_kernel(
 ):  # fmt: skip
     """Compute c = a b, or c += a b with ADD, for a (rows, K) and b (K, N) of every channel.
 
-    ALIGNED is a number that divides the strides between channels. TERMS is the number of columns of a that are
-    multiplied at once. A program computes TILES tiles of rows, one after the other; TILES > 1 requires TERMS ≥ K.
+    ``a_h``, ``b_h`` and ``c_h`` are the strides between channels, and ALIGNED is a number that divides these strides.
+    TERMS is the number of columns of a that are multiplied at once. A program computes TILES tiles of rows, one after
+    the other; TILES > 1 requires TERMS ≥ K.
     """
     columns: tl.constexpr = (N + COLUMNS - 1) // COLUMNS
     groups = tl.cdiv(rows, ROWS * TILES) * columns
@@ -193,7 +194,11 @@ def _launch(
 def _sum_launch(
     shape: tuple[int, ...], a: tuple[int, ...], columns: int, b: tuple[int, ...], precision: str
 ) -> tuple[int, Launch]:
-    """Return the number of parts into which the rows are divided, and a launch that sums the products of each part."""
+    """Return the number of parts into which the rows are divided, and a launch that sums the products of each part.
+
+    ``shape`` is the shape of the first factor, ``a`` and ``b`` are the strides of the factors, and ``columns`` is the
+    number of columns of the second.
+    """
     channels, rows, terms = shape
     block = {"ROWS": _tile(terms, ROWS), "COLUMNS": _tile(columns, SUM_COLUMNS), "TERMS": TERMS, "STAGES": STAGES}
     tiles = channels * triton.cdiv(terms, block["ROWS"]) * triton.cdiv(columns, block["COLUMNS"])

@@ -208,7 +208,7 @@ class _Layer:
         self._after_T, self._states = after_T, states
 
     def generate(self, decay: Tensor, B: Tensor, C: Tensor, D: Tensor | None) -> ChunkMatrices:
-        """Compute the matrices that describe one chunk, for every channel, from the layer's parameters."""
+        """Compute the matrices that describe one chunk, for every channel, from the layer's decay, B, C and D."""
         device, real = decay.device, decay.dtype.to_real()
         M = torch.empty((self.channels, self.length, self.width), dtype=real, device=device)
         W = torch.empty((self.channels, self.length, self.numbers), dtype=real, device=device)

@@ -41,7 +41,8 @@ def transpose_kernel(
     x, flat, x_b, x_t, x_c, batch, steps, channels, chunks, width,
     BACK: tl.constexpr, UNIT: tl.constexpr, LENGTH: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Copy x (batch, time, channel) to rows, one per channel, sequence and chunk; with BACK, copy the rows to x.
+    """Copy x (batch, time, channel) to rows of ``flat``, one per channel, sequence and chunk; with BACK, copy the rows
+    to x.
 
     Steps after the end become zeros. UNIT states that the channels of x have stride 1.
     """
@@ -92,8 +93,8 @@ def generate_kernel(
     """Compute the impulse response k, and the matrices V (inputs to state) and W (state to outputs), of one channel at
     ROWS lags.
 
-    The kernel also computes decay^LENGTH and decay^rest of the channel. Rows of V are ``per_row`` numbers apart. All
-    powers are computed in float64.
+    The kernel also computes decay^LENGTH and decay^rest of the channel (``jumps``). Rows of V are ``per_row`` numbers
+    apart. All powers are computed in float64.
     """
     LENGTH: tl.constexpr = 1 << BITS
     channel = (tl.program_id(0) // (LENGTH // ROWS)).to(tl.int64)
