@@ -76,7 +76,7 @@ def _softplus(z: Tensor) -> Tensor:
 
 
 def _decayed(change: Tensor, candidate: Tensor | None, below_one: bool, dt: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Return the decay a = 1 + change and the drive (1 - a) · candidate, or 1 - a if the candidate is None.
+    """Return the decay a = 1 + change and the drive (1 - a) · candidate; without a candidate, the drive is 1 - a.
 
     With ``below_one``, rounding cannot make a equal to 1 where the time step ``dt`` is positive.
     """
