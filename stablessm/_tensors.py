@@ -43,7 +43,8 @@ def save(path: str | os.PathLike[str], tensors: Mapping[str, Tensor], content: s
 def load(path: str | os.PathLike[str], expected: str = _EXPECTED) -> tuple[str, dict[str, Tensor], str | None]:
     """Return the text, the tensors and the SHA-256 of a file that :func:`save` wrote.
 
-    For a file of another origin, the text is empty and the SHA-256 is None.
+    For a file of another origin, the text is empty and the SHA-256 is None. ``expected`` describes the file for error
+    messages.
     """
     with _opened(path, expected) as file:
         metadata = file.metadata()
@@ -68,6 +69,8 @@ def _opened(path: str | os.PathLike[str], expected: str) -> Iterator[Any]:
 def header(path: str | os.PathLike[str], expected: str = _EXPECTED) -> tuple[dict[str, tuple[int, ...]], str | None]:
     """Return the shapes of the tensors in a ``.safetensors`` file, and the SHA-256 that :func:`save` stored in the file
     (or None), without reading the tensors.
+
+    ``expected`` describes the file for error messages.
     """
     with _opened(path, expected) as file:
         shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118 (no mapping)

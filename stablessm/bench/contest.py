@@ -172,7 +172,8 @@ def measure(
     contenders: Mapping[str, Contender], phase: str, options: Options
 ) -> tuple[dict[str, Timing], dict[str, Timing]]:
     """Time the contenders in turns, and return two dicts by name: the times of all contenders and, for PyTorch
-    functions on a GPU, the times without the overhead of kernel launches.
+    functions on a GPU, the times without the overhead of kernel launches. ``phase`` is a key of
+    :attr:`Contender.calls`.
     """
     calls = {name: rotating(contender.calls[phase]) for name, contender in contenders.items()}
     clocks = {name: contender.clock for name, contender in contenders.items()}

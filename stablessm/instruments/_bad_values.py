@@ -27,7 +27,9 @@ def bad_entries(tensor: Tensor, limit: float | None) -> Tensor:
 
 
 def is_spoilt(tensor: Tensor, limit: float | None) -> bool:
-    """Return True if a tensor has a bad entry other than -∞; attention masks contain -∞ on purpose."""
+    """Return True if a tensor has a bad entry (see :func:`bad_entries`) other than -∞, which attention masks contain on
+    purpose.
+    """
     tensor = (
         tensor.detach()
     )  # under activation checkpointing, the tensors saved for backward must not depend on the result

@@ -98,8 +98,9 @@ def decide(seen: Windows, margin: float, log_negligible: float) -> Verdict:
 def _followed(judged: list[Judgment], first: int, margin: float, seen: Windows) -> Verdict:
     """Decide the kind of decay from window ``first``, the first one in which a law fits within the noise.
 
-    ``judged`` contains the judgments of all windows. The verdict is ``undecided`` if the evidence is too weak, or if
-    later windows contradict the law that fits best in window ``first``.
+    ``judged`` contains the judgments of all windows ``seen``. The verdict is ``undecided`` if the evidence is too weak
+    (less than ``margin``, or than the law requires), or if later windows contradict the law that fits best in window
+    ``first``.
     """
     chosen, later = judged[first], judged[first + 1 :]
     kind, evidence = chosen.vote, chosen.evidence
@@ -147,10 +148,11 @@ def _followed(judged: list[Judgment], first: int, margin: float, seen: Windows) 
 def _claim(kind: Kind, best: Fit, judged: list[Judgment], comparison: str, evidence: float, seen: Windows) -> Verdict:
     """Return a verdict with the given kind of decay and an interval of the rate, exponent or stretch.
 
-    ``best`` is the law that decided. The interval covers the values of ``best`` and of all laws of the same kind that
-    fit about as well as the best law in one of the last two windows. If the interval is wider than the value itself,
-    the verdict is ``undecided``. Otherwise the interval is widened on both sides, because the rate may still change
-    after the end of the curve. ``comparison`` is the second half of the text that explains the verdict.
+    ``best`` is the law that decided, with the given ``evidence``; ``judged`` contains the judgments of windows, the
+    last of which ends the curve. The interval covers the values of ``best`` and of all laws of the same kind that fit
+    about as well as the best law in one of the last two windows. If the interval is wider than the value itself, the
+    verdict is ``undecided``. Otherwise the interval is widened on both sides, because the rate may still change after
+    the end of the curve. ``comparison`` is the second half of the text that explains the verdict.
     """
     value, half = parameter(kind, best)
     spans = [(value - half, value + half)]

@@ -107,7 +107,10 @@ def judge(fits: dict[LawName, Fit], window: Points, log_negligible: float) -> Ju
 
 
 def _vote(fit: Fit, window: Points, log_negligible: float) -> Kind | None:
-    """Return the kind of decay that a fitted law implies; None if the law is not evidence for any kind."""
+    """Return the kind of decay that a fitted law implies; None if the law is not evidence for any kind.
+
+    A constant level whose logarithm is below ``log_negligible`` counts as a noise floor.
+    """
     begin, end = float(window.s[0]), float(window.s[-1])
     theta, fallen = fit.theta, float(window.y.max() - window.y[-1])
     if fit.law == "level":
@@ -139,7 +142,9 @@ def _vote(fit: Fit, window: Points, log_negligible: float) -> Kind | None:
 
 
 def _main_vote(fit: Fit, begin: float, end: float) -> Kind | None:
-    """Return the kind of decay (such as exponential or polynomial) that a fitted law with a single term implies."""
+    """Return the kind of decay (such as exponential or polynomial) that a fitted law with a single term implies between
+    the times ``begin`` and ``end``.
+    """
     theta = fit.theta
     fall = fit.log_main(begin) - fit.log_main(end)
     free = LAWS[fit.law]

@@ -67,8 +67,9 @@ def within(name: str, outer: str) -> bool:
 def first_bad_step(module: Any, x: Tensor, state: Any = None, *, limit: float | None) -> tuple[int, Tensor, Any] | None:
     """Run a module step by step until an output is bad; return the index, output and state of this step.
 
-    Returns None if no output is bad or if the module cannot run step by step. The outputs of one pass would not show
-    the step, because a convolution spreads one overflow over all times.
+    Returns None if no output is bad or if the module cannot run step by step. An output is bad if it has an entry that
+    is NaN, infinite or, with a ``limit``, above the limit in modulus. The outputs of one pass would not show the step,
+    because a convolution spreads one overflow over all times.
     """
     try:
         for time, x_t in enumerate(x.unbind(1)):

@@ -72,7 +72,10 @@ class Growth:
 
 
 def _rate(sizes: list[float]) -> float:
-    """Return the growth per product, as a logarithm, if the sizes grow steadily; otherwise 0."""
+    """Return the mean growth from each product to the next, as a logarithm, if the products grow steadily; otherwise 0.
+
+    ``sizes`` contains the logarithms of the sizes of the products.
+    """
     if len(sizes) < OFTEN or sizes[-1] - sizes[0] < _GROWN:
         return 0.0
     half = len(sizes) // 2

@@ -98,6 +98,8 @@ class Modes(ABC):
         """Return an upper bound of the perturbation error at each radius: the unperturbed error ``base`` plus a bound
         on the change of each mode.
 
+        ``perturbed`` contains the names of the parameters that change.
+
         The modes are bounded one by one, as in StableSSM eq. 60-63, with the exact supremum of ‖e^{λ̃t} - e^{λt}‖ over
         |w̃ - w| ≤ β. If |C_n| and |B_n| grow by at most δ_C and δ_B, mode n changes by at most::
 

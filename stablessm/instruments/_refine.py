@@ -41,6 +41,8 @@ MOST_CHANNELS = 16
 def refine(search: Search, rounds: int, samples: int, generator: torch.Generator) -> None:
     """Try random changes of the best inputs, and inputs on the lines through 0 and these inputs.
 
+    The changes are made in ``rounds`` rounds, and the number of inputs in a round grows with ``samples``.
+
     The largest response of a piecewise linear model lies on a kink, where gradients jump and an ascent by gradients
     zigzags. A model with a threshold has a large response only to a narrow range of inputs. This range is different for
     each time of the response; inputs on a line resolve the range.
@@ -55,7 +57,10 @@ def refine(search: Search, rounds: int, samples: int, generator: torch.Generator
 
 
 def _mutate(search: Search, rounds: int, samples: int, generator: torch.Generator) -> None:
-    """Measure the responses to the best inputs plus random vectors of decreasing size."""
+    """Measure the responses to the best inputs plus random vectors, whose size decreases from round to round.
+
+    The number of inputs in a round grows with ``samples``.
+    """
     until = search.searched
     count = max(16, min(4 * samples, POOL_STEPS // until))
     for index in range(rounds):

@@ -328,7 +328,9 @@ class Search:
         )  # rounded, so that equal directions coincide
 
     def _ascend(self, steps: int, samples: int, generator: torch.Generator) -> bool:
-        """Improve the best inputs by gradient ascent and random changes; return False if there is no gradient."""
+        """Improve up to ``samples`` of the best inputs in ``steps`` steps of gradient ascent and of random changes;
+        return False if there is no gradient.
+        """
         times = self.times(TIMES)
         differentiable = self.system.d_input > 1
         pool = min(samples, max(8, POOL_STEPS // self.searched))
@@ -390,7 +392,7 @@ class Search:
         return self.own(torch.cat([points, -points]))
 
     def _on_rays(self, directions: Tensor, samples: int) -> Tensor:
-        """Return inputs of all sizes in the given directions (n, d_input) and in the opposite directions."""
+        """Return inputs of ``samples`` sizes in the given directions (n, d_input) and in the opposite directions."""
         sizes = self.sizes(max(1, samples))
         points = (sizes[:, None, None] * directions).flatten(0, 1)
         return self.own(torch.cat([points, -points]))

@@ -268,6 +268,7 @@ def _described(verdict: Verdict, seen: Windows, used: tuple[float, float], floor
     """Convert a verdict on a curve to a :class:`DecayFit`, with parameters in the units of the curve.
 
     ``log_top`` is the logarithm of the largest value of the curve, by which the values were divided for the verdict.
+    ``used`` and ``floor`` are attributes of the result.
     """
     kind, fit, interval, unit = verdict.kind, verdict.fit, verdict.interval, seen.unit
     plain = (kind, verdict.reason, verdict.evidence, used, floor)

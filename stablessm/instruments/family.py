@@ -208,10 +208,9 @@ def _overtakes(radius: np.ndarray, low: np.ndarray, high: np.ndarray, margin: fl
 
 
 def _worse(first: np.ndarray) -> str:
-    """Return a sentence that says from which β on wider models are worse than all narrower models.
+    """Return a sentence on the radii β from which on a wider model is worse than all narrower models.
 
-    ``first`` contains, for each width, the radius from which on the model of this width is worse than all narrower
-    models.
+    ``first`` contains this radius for each width except the smallest; ∞ if there is no such radius.
     """
     if np.isinf(first).all():
         return "no wider model is worse than all narrower ones at any β"

@@ -139,7 +139,7 @@ def restore(
 
 def _require_whole(weights: Path, known: Sequence[str | None], expected: str) -> dict[str, torch.Tensor]:
     """Load the tensors of a ``.safetensors`` file; raise an error if the file is damaged, or if its checksum is not in
-    the list ``known`` (an empty list allows any checksum).
+    the list ``known`` (an empty list allows any checksum). ``expected`` describes the file for the error message.
     """
     _, tensors, seal = _tensors.load(weights, expected)
     with record.reading(weights, expected):

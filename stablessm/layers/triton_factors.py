@@ -238,7 +238,10 @@ def backward(
 
 
 def constants_of(kind: Kind, is_complex: bool, log: bool) -> dict[str, Any]:
-    """Return the compile-time arguments of the kernels for a recurrence with the map and options in ``kind``."""
+    """Return the compile-time arguments of the kernels for a recurrence with the map and options in ``kind``.
+
+    With ``log``, the kernels read logarithms of time steps.
+    """
     return {
         "MAP": kind.map, "CONTINUOUS": kind.continuous, "COMPLEX": is_complex, "LOG": log, "GAIN": kind.gain
     }  # fmt: skip

@@ -31,8 +31,10 @@ def by_states(layer: Selective, backend: str) -> tuple[Tensor, Tensor]:
 
 
 def gradients_by_states(layer: Selective, d_y: Tensor, d_final: Tensor | None, backend: str) -> tuple[Tensor, ...]:
-    """Compute the gradients with respect to x, delta, A, B, C and initial by PyTorch operations, which can be
-    differentiated again.
+    """Compute the gradients with respect to x, delta, A, B, C and initial by operations that can be differentiated
+    again.
+
+    ``d_y`` and ``d_final`` are the gradients of the output and of the final state; ``backend`` computes the scans.
     """
     zero = layer.zero_state()
     initial = zero if layer.initial is None else layer.initial

@@ -25,7 +25,7 @@ def checkpoint_shape(layer: DiagonalSSM) -> tuple[tuple[int, ...], torch.dtype]:
 
 
 def forward(layer: DiagonalSSM, backend: str) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the output, the final state, and the checkpoints for ``backward``."""
+    """Return the output, the final state, and the checkpoints for ``backward``; ``backend`` computes the scans."""
     x, _, _, C, D, initial, _, lengths = layer
     signal = without_padding(x.to(layer.real_dtype), lengths)
     y = torch.zeros_like(signal) if D is None else D * signal
@@ -102,7 +102,7 @@ def _blocks(layer: DiagonalSSM) -> list[slice]:
 
 
 def _states(layer: DiagonalSSM, before: Tensor, block: slice, backend: str) -> Tensor:
-    """Compute the states of a block of time from the state before the block."""
+    """Compute the states of a block of time from the state before the block, by a scan of the given backend."""
     drive = (layer.x[:, block, :, None] * layer.B).flatten(2)
     cut = None if layer.reset is None else layer.reset[:, block]
     states = linear_scan(layer.decay.flatten(), drive, before.flatten(1), reset=cut, backend=backend)

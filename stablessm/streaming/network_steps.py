@@ -32,7 +32,7 @@ class Step(Protocol):
 
 
 def _model(model: SequenceModel, program: Program, x: int, add: Add) -> int:
-    """Append one step of a model to a program; return the index of its output.
+    """Append one step of a model to a program, given the index x of its input; return the index of its output.
 
     For a model with pooling, this is the output for the sequence so far. For a model of tokens, value 0 is the
     embedding of the token.
@@ -55,7 +55,7 @@ def _model(model: SequenceModel, program: Program, x: int, add: Add) -> int:
 
 
 def _mean(program: Program, x: int) -> int:
-    """Append the running mean of a value over all steps to a program; return the index of the mean.
+    """Append the running mean of the value x over all steps to a program; return the index of the mean.
 
     The program stores two states: the sum of the values, and the number of steps.
     """
@@ -89,7 +89,7 @@ def _block(block: Block, program: Program, x: int, add: Add) -> int:
 
 
 def _hyena(module: Hyena, program: Program, x: int, add: Add) -> int:
-    """Append one step of a Hyena operator to a program; return the index of its output.
+    """Append one step of a Hyena operator to a program, given the index x of its input; return the index of its output.
 
     The filter of the operator has three taps; the state of the filter consists of the last two inputs.
     """
@@ -105,8 +105,8 @@ def _hyena(module: Hyena, program: Program, x: int, add: Add) -> int:
 
 
 def _layer_norm(norm: LayerNorm, program: Program, x: int, add: Add) -> int:
-    """Append a layer normalization to a program, (x - mean) / √(variance + ε) ⊙ weight + bias; return the result's
-    index.
+    """Append the layer normalization (x - mean) / √(variance + ε) ⊙ weight + bias of the value x to a program; return
+    the index of the result.
     """
     size = program.sizes[x]
     average = torch.full((1, size), 1 / size, dtype=torch.float64)
@@ -117,7 +117,9 @@ def _layer_norm(norm: LayerNorm, program: Program, x: int, add: Add) -> int:
 
 
 def _batch_norm(norm: BatchNorm, program: Program, x: int, add: Add) -> int:
-    """Append a batch normalization, with the running statistics of the training; return the index of the result."""
+    """Append a batch normalization of the value x, with the running statistics of the training; return the index of the
+    result.
+    """
     mean, variance = (_there(part).double() for part in (norm.running_mean, norm.running_var))
     factor = norm.weight / (variance + norm.eps).sqrt()
     return program.scale(x, factor, norm.bias - mean * factor)

@@ -303,7 +303,7 @@ def read(path: Path, expected: str = _EXPECTED) -> Table:
     A Parquet file requires pandas or polars. The encoding, the separator and the decimal mark of a CSV file follow from
     its content. Comments (lines starting with #) before the column names are skipped. Other text before the column
     names is skipped too, and a note says so. If the first line looks like the other lines, the columns are called
-    ``column 1``, ``column 2`` and so on.
+    ``column 1``, ``column 2`` and so on. ``expected`` describes the file for error messages.
     """
     if not path.exists():
         raise ArgumentError("file", "the name of a file", f"no such file: {path}")

@@ -39,7 +39,7 @@ class ArrayTask(StoredTask):
         names: tuple[str, ...] = (),
     ) -> None:
         """Set up the task from its arrays; ``rows`` are the indices of the examples of each split, and ``names`` are
-        the names of the classes or values.
+        the names of the classes or values. With ``standardize``, inputs are standardized, except tokens.
         """
         x = inputs_from(inputs)
         self.outputs, y = _outputs(targets, x, names)

@@ -188,6 +188,8 @@ class _Run:
     def complete(self, resume: bool | Literal["last-good"], origin: Mapping[str, Any], *, progress: bool) -> None:
         """Run the remaining training steps, from the last checkpoint if ``resume`` allows it and there is a checkpoint;
         otherwise prepare a new run and run all steps.
+
+        ``origin`` is stored with the settings of the run.
         """
         try:
             self.trained.train()
@@ -242,7 +244,10 @@ class _Run:
         return require_resumable(was, is_, changeable=[f"config.{name}" for name in EXTENDS], extend=self.extend)
 
     def _claim(self, origin: Mapping[str, Any], *, fresh: bool) -> None:
-        """Prepare the folders of the run and of its replicas, and write the settings into them."""
+        """Prepare the folders of the run and of its replicas, and write the settings and ``origin`` into them.
+
+        With ``fresh``, first remove the files of an earlier run.
+        """
         if fresh:
             remove(*self.folder.glob(f"{REPLICA}-*"))
         if self.replicas:

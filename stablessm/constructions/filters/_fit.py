@@ -82,8 +82,8 @@ def _faded(values: np.ndarray) -> np.ndarray:
 def _lowest(goal: np.ndarray, space: Hankel, low: int, most: int, tol: float, finite: bool, dtype: str) -> Fit:
     """Return the fit of the lowest order above ``low`` and up to ``most`` that meets ``tol``, or the best fit found.
 
-    ``goal`` is the filter, and ``space`` the decomposition of its Hankel matrix. The order increases by steps of 20 %
-    until a fit meets ``tol``; bisection then finds the lowest order.
+    ``goal`` is the filter, ``space`` the decomposition of its Hankel matrix, and ``finite`` is as for :func:`fit`. The
+    order increases by steps of 20 % until a fit meets ``tol``; bisection then finds the lowest order.
     """
     tried: list[Fit] = []
     while low < most:
@@ -104,7 +104,10 @@ def _lowest(goal: np.ndarray, space: Hankel, low: int, most: int, tol: float, fi
 
 
 def _least_squares(goal: np.ndarray, eigenvalues: np.ndarray, finite: bool, dtype: str = "float64") -> Fit:
-    """Fit a filter by a sum of exponentials with given eigenvalues, whose weights are found by least squares."""
+    """Fit a filter by a sum of exponentials with given eigenvalues, whose weights are found by least squares.
+
+    ``goal`` is the filter, and ``finite`` is as for :func:`fit`.
+    """
     rates = stable_rates(eigenvalues, dtype=dtype)
     columns = _STEPS.matrix(rates, np.arange(len(goal)))
     coefficients = solve(columns, goal[:, None])

@@ -144,6 +144,7 @@ def _build(
     """Build the recurrent layer from the plans of all filters, and measure the error of each filter.
 
     ``shape`` is the shape of the array of filters without its last axis, and ``flat`` contains the filters in rows.
+    With ``finite``, the filters are zero after their last tap.
 
     Filters with states of similar size are computed together, as one :class:`ChannelGroup`.
     """
@@ -184,7 +185,11 @@ def _group(plans: list[_Plan], rows: list[int], d_input: int, dtype: torch.dtype
 
 
 def _measure(group: ChannelGroup, plans: list[_Plan], flat: np.ndarray, finite: bool) -> dict[int, FilterFit]:
-    """Measure the errors of all filters of a group, with parameters rounded to the dtype of the layer."""
+    """Measure the errors of all filters of a group, with parameters rounded to the dtype of the layer.
+
+    ``plans`` and ``flat`` contain the plans and the values of all filters, also of other groups. With ``finite``, the
+    filters are zero after their last tap, and later outputs of the group count as error.
+    """
     length = flat.shape[1]
     span = 2 * length if finite else length
     kernel = group.kernel(span).numpy()

@@ -89,7 +89,8 @@ def on_an_interval(f: Pointwise, tol: float, max_width: int) -> Iterator[tuple[R
     """Yield networks that fit f on an interval, with more and more hidden units; each is yielded with its error.
 
     The interval is divided into cells. Each network has one hidden unit for each cell, and one beyond each end of the
-    interval. After each network, the cells with a large error are halved.
+    interval. After each network, the cells whose error is large, compared with the largest error and with ``tol``, are
+    halved. No network has more than ``max_width`` hidden units.
     """
     edges = np.linspace(f.low[0], f.high[0], 5)
     while len(edges) + 1 <= max_width:
@@ -128,7 +129,7 @@ def _mesh(edges: np.ndarray, steepness: float) -> tuple[np.ndarray, np.ndarray]:
 def in_a_box(f: Pointwise, max_width: int) -> Iterator[tuple[Ridge, float]]:
     """Yield networks that fit f on a box, with more and more hidden units; each is yielded with its error.
 
-    The hidden units are ridges in random directions.
+    The hidden units are ridges in random directions. No network has more than ``max_width`` hidden units.
     """
     d, middle, half = len(f.low), (f.low + f.high) / 2, (f.high - f.low) / 2
     width = 8

@@ -124,7 +124,8 @@ def _proven(
 ) -> tuple[Ridge, float, float]:
     """Fit f by larger and larger networks until an error of at most ``tol`` is proven.
 
-    Returns the last network, its measured error, and the proven upper bound of its error.
+    Returns the last network, its measured error, and the proven upper bound of its error. The network has at most
+    ``max_width`` hidden units. ``estimated`` states, for error messages, whether the Lipschitz constant is an estimate.
     """
     one = len(f.low) == 1
     if np.prod(lipschitz * (f.high - f.low) / tol) > BUDGET:

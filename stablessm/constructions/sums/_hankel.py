@@ -82,7 +82,10 @@ def long_hankel(values: np.ndarray, width: int, *, padded: bool = False, rounds:
 
 
 def _product(values: np.ndarray, block: np.ndarray, rows: int) -> np.ndarray:
-    """Multiply the Hankel matrix by a block of vectors with an FFT: Σ_j ρ(i + j) block[j], an array (rows, q, k)."""
+    """Multiply the Hankel matrix of ρ by k vectors with an FFT: Σ_j ρ(i + j) block[j], an array (rows, q, k).
+
+    ``values`` (times, q) contains ρ, and ``block`` (columns, k) contains the vectors.
+    """
     from scipy import fft
 
     columns = len(block)

@@ -140,7 +140,7 @@ def fit(
 
 
 def _reason(found: _Found, unit: float, request: Request) -> tuple[str, str]:
-    """Return the reason why no sum was found, and a remedy."""
+    """Return the reason why no sum was found, and a remedy; the samples were divided by ``unit`` for the fit."""
     path, best, tol = found.path, found.best, request.tol
     goal = "" if tol is None else f" within tol = {tol:g}"
     none, level = f"no sum was found{goal} by least squares", f"{unit * path.level(best):.3g}"
@@ -188,7 +188,10 @@ def _pursued(samples: Samples, domain: Domain, noise: Noise, request: Request, b
 
 
 def _result(found: _Found, domain: Domain, samples: Samples, unit: float, request: Request) -> ExponentialSum:
-    """Return the sum of the chosen order, in which every rate decays at least as fast as ``domain`` requires."""
+    """Return the sum of the chosen order, in which every rate decays at least as fast as ``domain`` requires.
+
+    The ``samples`` were divided by ``unit`` for the fit.
+    """
     path, noise, order = found.path, found.noise, max(1, found.chosen)
     problem, model = replace(path.problem, domain=domain), path.models[order]
     rates = np.minimum(model.rates.real, -domain.slowest) + 1j * model.rates.imag

@@ -130,9 +130,11 @@ def refined(
     most: int,
     step: float | None = None,
 ) -> tuple[Panels, bool]:
-    """Halve the subintervals (panels) that ``coarse`` marks, until none is marked or ``most`` points exist.
+    """Halve the subintervals (panels) that ``coarse`` marks, until none is marked or more than ``most`` points would
+    exist.
 
-    Returns the panels, and whether no panel is marked any more.
+    Very short panels are not halved. If a ``step`` is given, panels are divided at its multiples. Returns the panels,
+    and False if the limit ``most`` was reached, otherwise True.
     """
     done, active, end = [], panels, float(panels.right.max())
     count = active.times.size

@@ -131,7 +131,10 @@ class Samples:
 
 
 def is_number(value: Any, low: float, *, whole: bool = False) -> bool:
-    """Return True for a finite real number (Python or NumPy, but not a bool) that is at least ``low``."""
+    """Return True for a finite real number (Python or NumPy, but not a bool) that is at least ``low``.
+
+    With ``whole``, the number must be whole.
+    """
     if isinstance(value, bool) or not isinstance(value, Real) or not low <= float(value) < math.inf:
         return False
     return not whole or float(value).is_integer()
@@ -220,7 +223,7 @@ def _largest(values: np.ndarray) -> float:
 
 
 def _check(times: np.ndarray, values: np.ndarray, largest: float, relative: bool, *, is_function: bool = False) -> None:
-    """Raise an error if a value is not finite or, with relative errors, nearly 0."""
+    """Raise an error if a value is not finite or, with ``relative``, nearly 0 in comparison with ``largest``."""
     bad = ~np.isfinite(values).all(axis=1)
     if bad.any():
         i = int(np.argmax(bad))

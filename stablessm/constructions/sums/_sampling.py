@@ -24,7 +24,8 @@ def resolve(
     """Sample a function on subintervals (panels) that are halved until the interpolation error is at most ``goal``.
 
     The panels cover the time from the first point of ``grid`` to ``end``; the points of ``grid`` determine the initial
-    panels. If a ``step`` is given, all times are its multiples.
+    panels. If a ``step`` is given, all times are its multiples. With ``relative``, the error is relative to the size of
+    the function.
     """
     edges = np.append(grid[:-1:_POINTS_A_PANEL], grid[-1])
     edges = edges[np.unique(np.linspace(0, len(edges) - 1, _FIRST_PANELS).astype(np.int64))]
@@ -70,7 +71,9 @@ def resolve(
 def _unseen(function: Function, panels: Panels, goal: float, relative: bool) -> np.ndarray:
     """Evaluate the function at several thousand times; return the times at which it differs from the interpolation.
 
-    At these times the function has narrow features, such as a pulse between the points of a panel (subinterval).
+    At these times the function has narrow features, such as a pulse between the points of a panel (subinterval). A
+    difference counts if it is clearly above ``goal`` or, with ``relative``, above ``goal`` times the size of the
+    function.
     """
     (even, late, first), start, end = _WATCHED, panels.left[0], panels.right[-1]
     place = np.arange(even) + np.random.default_rng(even).random(even)
@@ -86,6 +89,7 @@ def even(function: Function, panels: Panels, floor: float, relative: bool) -> tu
     """Sample the kernel at evenly spaced times until it stays below ``floor``; return the values and the time step.
 
     The step resolves all but a small part of the energy of the kernel, so that a cusp at 0 does not determine the step.
+    With ``relative``, the kernel counts as equally large at all times.
     """
     size = np.abs(panels.values).max(axis=2)
     if relative:

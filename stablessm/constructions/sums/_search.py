@@ -179,7 +179,8 @@ class Search:
         return None
 
     def _lowest(self, fit: Fit, tol: float, least: int) -> Fit:
-        """Return the given fit, or a fit with fewer states if one meets the tolerance after further optimization.
+        """Return the given fit, or a fit with fewer states (at least ``least``) if one meets the tolerance after
+        further optimization.
 
         Nothing is tried for kernels that are nearly completely monotone, whose initial rates are good at every order.
         """

@@ -125,7 +125,7 @@ def exponential_sum(
 
 
 def _slowest(margin: Any, dtype: Any) -> Callable[[float], float]:
-    """Return a function that maps dt to the slowest decay rate that ``stable_margin`` and the dtype allow."""
+    """Return a function that maps dt to the slowest decay rate that the dtype and the lower bound ``margin`` allow."""
     if not is_number(margin, 0):
         raise ArgumentError("stable_margin", "a number from 0 up", quoted(margin))
     name = str(dtype).removeprefix("torch.")

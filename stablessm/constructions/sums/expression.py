@@ -245,7 +245,7 @@ class _Reader:
 
 
 def _refusal(name: str, text: str, expected: str, got: object, start: int, end: int) -> ArgumentError:
-    """Create an error that shows the formula and marks the invalid part."""
+    """Create an error that shows the formula ``text`` and marks its invalid part, from ``start`` up to ``end``."""
     first = max(0, start - _SHOWN // 2)
     shown = text[first : first + _SHOWN]
     marks = "^" * max(min(end, first + _SHOWN) - start, 1)

@@ -259,7 +259,7 @@ class _Search:
             self._keep([term for term in terms if capacity[term] > limit], limit)
 
     def _capacities(self, degree: int, reach: int) -> dict[Term, float]:
-        """Return the capacity of each function alone, in single precision."""
+        """Return the capacity of each single function of this degree with delays up to ``reach``, in float32."""
         rows, basis, found = np.empty((BLOCK, len(self.basis)), np.float32), self.basis.astype(np.float32), {}
         functions = self.polynomials.functions(degree, reach)
         while block := list(itertools.islice(functions, BLOCK)):

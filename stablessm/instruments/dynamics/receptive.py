@@ -153,7 +153,7 @@ def _ablation(found: Flow, count: int, generator: torch.Generator, tell: Callabl
 
 
 def _gradient(found: Flow, count: int, generator: torch.Generator, tell: Callable[[], object]) -> np.ndarray | None:
-    """Return the size of the derivative of the outputs with respect to the input at each lag.
+    """Return the size of the derivative of the outputs with respect to the input at each lag below ``count``.
 
     Returns None if the model cannot be differentiated, such as a function of arrays.
     """

@@ -178,7 +178,8 @@ def _result(found: Flow, chosen: list[int], rows: list[_Spectrum], tol: float) -
 def _at(found: Flow, row: int, t: int, tol: float, generator: torch.Generator) -> _Spectrum:
     """Return the singular values of the past-to-future operator of sequence ``row`` at step t.
 
-    The operator is the derivative of the outputs y[t:] with respect to the inputs x[: t + 1].
+    The operator is the derivative of the outputs y[t:] with respect to the inputs x[: t + 1]. Singular values up to
+    ``tol`` times the largest count as zero.
     """
     x = found.x[row]
     into = _directions(x.shape[1], generator).to(x)

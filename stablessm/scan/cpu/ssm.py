@@ -241,7 +241,8 @@ def _run(layout: Layout, names: tuple[str, ...], arrays: dict[str, Tensor], laye
     """Run a forward or backward kernel over all blocks of all sequences.
 
     The sequences are divided into ``groups`` groups, and the channels into tiles (one vector of channels each). A work
-    unit of the kernel computes one tile of channels for all sequences of one group.
+    unit of the kernel computes one tile of channels for all sequences of one group. ``names`` are the arguments of the
+    kernel in order, and ``arrays`` contains those that are tensors.
     """
     batch, steps, channels = arrays["x"].shape
     blocks, rows = _blocks(batch, steps, CHUNKS * layout.length, layer.reset, layer.lengths)

@@ -46,8 +46,10 @@ def by_states(layer: DiagonalSSM, backend: str) -> tuple[Tensor, Tensor]:
 
 
 def gradients_by_states(layer: DiagonalSSM, d_y: Tensor, d_final: Tensor | None, backend: str) -> tuple[Tensor, ...]:
-    """Compute the gradients with respect to x, decay, B, C, D and initial by PyTorch operations, which can be
-    differentiated again.
+    """Compute the gradients with respect to x, decay, B, C, D and initial by operations that can be differentiated
+    again.
+
+    ``d_y`` and ``d_final`` are the gradients of the output and of the final state; ``backend`` computes the scans.
     """
     zero = layer.zero_state()
     D = layer.x.new_zeros(len(layer.decay), dtype=layer.decay.real.dtype) if layer.D is None else layer.D

@@ -67,8 +67,8 @@ def _zeros(device: torch.device, words: int) -> Tensor:
 
 
 def _kept(device: torch.device, words: int) -> Tensor:
-    """Return an array of zeros that is allocated outside of every CUDA graph's memory pool, so that it outlives the
-    graph.
+    """Return an array of ``words`` zeros that is allocated outside of every CUDA graph's memory pool, so that it
+    outlives the graph.
 
     A new thread allocates the array, because a new thread does not use the memory pool of the graph that is being
     captured.

@@ -179,8 +179,9 @@ def _group(
     """Compose the maps h ↦ a h + x of all earlier tiles in this tile's group; return a, x and the cut of the result.
 
     a and x are returned as real and imaginary parts. The function waits until the maps are published. ``at`` is the
-    address at which the first of these tiles publishes (see :func:`_publish`), ``step`` the distance from the address
-    of each tile to the address of the next tile, and ``within`` the number of these tiles.
+    address at which the first of these tiles publishes (see :func:`_publish`, also for ``plane`` and ``launch``),
+    ``step`` the distance from the address of each tile to the address of the next tile, and ``within`` the number of
+    these tiles.
     """
     ROWS: tl.constexpr = max(WINDOW, LANES // BLOCK)
     row = tl.arange(0, ROWS)[:, None]

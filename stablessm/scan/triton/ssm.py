@@ -77,8 +77,9 @@ def _forward(
     checkpoints: Tensor,
     final: Tensor,
 ) -> None:
-    """Compute the output, checkpoints and final states for a part of the channels, and write them
-    to the given tensors.
+    """Compute the output, checkpoints and final states for a part of the channels, and write them to the given tensors.
+
+    ``parameters`` are decay, B, C and D of these channels.
     """
     kept, entering = layer.split(checkpoints)
     made, inputs, both = layer.generate(*parameters), layer.turned(x, kept), layer.rows(layer.width, x.device)
@@ -132,7 +133,8 @@ def _backward(
 ) -> None:
     """Compute the gradients for a part of the channels, and write them to the given tensors.
 
-    Tensors as large as x are deleted as early as possible, to save memory.
+    ``parameters`` are decay, B, C and D of these channels. Tensors as large as x are deleted as early as possible, to
+    save memory.
     """
     d_y, d_final, x, checkpoints = given
     kept, entering = layer.split(checkpoints)
@@ -321,8 +323,10 @@ class _Layer:
         d_jumps: Tensor,
         found: tuple[Tensor, ...],
     ) -> None:
-        """Compute the gradients with respect to decay, B, C and D from the gradients of the matrices, and write
-        them to ``found``.
+        """Compute the gradients with respect to decay, B, C and D from the gradients of the matrices, and write them to
+        ``found``.
+
+        ``parameters`` are decay, B and C.
         """
         d_response = torch.empty((self.channels, self.length), dtype=torch.float64, device=d_M.device)
         *d_parameters, d_D = found
