@@ -172,7 +172,7 @@ def above_notes(rows: list[tuple[int, list[str]]]) -> tuple[list[tuple[int, list
 
     A row at the end is a note if its first cell that is not empty is a word, and one of these is true:
 
-    - the column of this cell contains dates;
+    - the column of this cell contains dates, or numbers that only increase or only decrease, such as years;
     - the column of this cell contains numbers, and all other cells of the row are empty.
 
     >>> table = [(1, ["day", "load"]), (2, ["2024-01-31", "1"]), (3, ["2024-02-01", "2"]), (4, ["Total", "3"])]
@@ -206,10 +206,17 @@ def _is_note(cells: list[str], above: list[list[str]]) -> bool:
     if place == len(cells) or cells[place][0].isdigit() or not _is_word(cells[place]):
         return False
     column = [row[place] for row in above if place < len(row)]
-    if dates(column):
-        return True
     filled = [cell for cell in column if cell.lower() not in MISSING]
+    if dates(column) or _is_monotone([number(cell) for cell in filled]):
+        return True
     return bool(filled) and not any(cells[place + 1 :]) and not any(map(_is_word, filled))
+
+
+def _is_monotone(numbers: Sequence[float | None]) -> bool:
+    """Return True for at least three numbers that only increase or only decrease."""
+    known = [one for one in numbers if one is not None and math.isfinite(one)]
+    steps = {math.copysign(1, b - a) if b != a else 0 for a, b in itertools.pairwise(known)}
+    return len(known) == len(numbers) > 2 and len(steps) == 1 and 0 not in steps
 
 
 def _is_word(cell: str) -> bool:

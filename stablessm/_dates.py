@@ -33,6 +33,17 @@ _TIMES: Final = ("", " %H:%M", " %H:%M:%S", " %H:%M:%S.%f", " %I:%M %p", " %I:%M
 _WEEKDAY: Final = re.compile(r"(Mon|Tue|Wed|Thu|Fri|Sat|Sun)[a-z]*\.?,?\s+(?=\S*\d)")
 _DIGITS: Final = re.compile(r"(19|20)\d{6}(\d\d){0,3}")
 """Year, month, day, and maybe hour, minute and second, without marks between them."""
+_COUNT: Final = re.compile(r"\d{9,19}([.,]\d*)?")
+_UNITS: Final = (1, 1000, 10**6, 10**9)
+_AFTER_1973: Final = (1e8, 4.2e9)
+"""Seconds since 1970 of the years 1973 to 2103."""
+_YEAR_LAST: Final = re.compile(
+    r"(?:[A-Z][a-z]{2} )?(?P<day>[A-Z][a-z]{2} +\d{1,2}) (?P<time>\d\d?:\d\d(?::\d\d)?(?: [A-Z]{1,5})?) (?P<year>\d{4})"
+)
+"""A date as the functions ctime and date of Unix write it."""
+_QUARTER: Final = re.compile(
+    r"(?P<year>(?:19|20)\d\d)[-/ ]?Q(?P<quarter>[1-4])|Q(?P<first>[1-4])[-/ ]?(?P<last>(?:19|20)\d\d)"
+)
 _HOURS: Final = {
     **dict.fromkeys(("UTC", "GMT", "Z", "WET"), 0), **dict.fromkeys(("CET", "MEZ", "BST", "WEST"), 1),
     **dict.fromkeys(("CEST", "MESZ", "EET"), 2), "EEST": 3, "EDT": -4, "EST": -5, "CDT": -5, "CST": -6, "MDT": -6,
@@ -58,13 +69,13 @@ _LIKE_DATE: Final = re.compile(
 def dates(cells: Sequence[str]) -> list[datetime | None]:
     """Return the dates in the cells of a column, with None for a missing date.
 
-    The list is empty if a cell is neither a date nor missing. The dates are in ISO 8601, or all in one of these
-    forms: day.month.year, day and month and year in any order with slashes or hyphens, year-month, month/year, or with
-    the English name of the month, such as 31-Jan-2024 and Jan 31, 2024. Years have two or four digits. A weekday may
-    precede the date, and a time of day may follow. If several forms fit every cell, the form that gives the most even
-    steps is used; among equally even forms, the form with the shortest time between the first and the last date. A time
-    with an offset or a time zone is converted to UTC, so that daylight saving time does not make the steps uneven. The
-    time zone may be unknown if it is the same in all cells.
+    The list is empty if a cell is neither a date nor missing. The dates are in ISO 8601, or all in one of these forms:
+    day.month.year, day and month and year in any order with slashes or hyphens, year-month, month/year, or with the
+    English name of the month, such as 31-Jan-2024 and Jan 31, 2024, or quarters such as 2024-Q1. Years have two or four
+    digits. A weekday may precede the date, and a time of day may follow. If several forms fit every cell, the form that
+    gives the most even steps is used; among equally even forms, the form with the shortest time between the first and
+    the last date. A time with an offset or a time zone is converted to UTC, so that daylight saving time does not make
+    the steps uneven. The time zone may be unknown if it is the same in all cells.
 
     Numbers such as 20240131 and 202401311230 are dates if all cells are such numbers of the same length, three or more
     of them differ, and they only increase or only decrease.
@@ -80,6 +91,7 @@ def dates(cells: Sequence[str]) -> list[datetime | None]:
     >>> dates(["31.1.2024 12:00 CET"]) == dates(["1/31/2024 6:00 AM -05:00"]) == dates(["20240131T110000Z"])
     True
     """
+    cells = [_usual(cell) for cell in cells]
     there = {cell for cell in cells if cell.lower() not in MISSING}
     if there and all(map(_DIGITS.fullmatch, there)):
         return _from_digits(cells, there)
@@ -98,6 +110,27 @@ def dates(cells: Sequence[str]) -> list[datetime | None]:
     return min(fitting, key=_oddness, default=[])
 
 
+def since_1970(cells: Sequence[str]) -> list[datetime | None]:
+    """Return the dates in a column of numbers that count the time since 1970, with None for a missing number.
+
+    The numbers count seconds, milliseconds, microseconds or nanoseconds, and the dates are after 1973. The list is
+    empty if a cell is neither such a number nor missing, or if fewer than three cells differ.
+
+    >>> since_1970(["1700000000", "", "1700003600.5", "1700007200"])[2], since_1970(["1990", "1991", "1992"])
+    (datetime.datetime(2023, 11, 14, 23, 13, 20, 500000), [])
+    """
+    there = {cell for cell in cells if cell.lower() not in MISSING}
+    if len(there) < 3 or not all(map(_COUNT.fullmatch, there)):
+        return []
+    counts = {cell: float(cell.replace(",", ".")) for cell in there}
+    first, last = min(counts.values()), max(counts.values())
+    unit = next((unit for unit in _UNITS if _AFTER_1973[0] <= first / unit <= last / unit < _AFTER_1973[1]), None)
+    if unit is None:
+        return []
+    found = {cell: datetime(1970, 1, 1) + timedelta(seconds=count / unit) for cell, count in counts.items()}
+    return [found.get(cell) for cell in cells]
+
+
 def like_date(cells: Sequence[str]) -> str:
     """Return the first cell of a column that looks like a date; an empty text if the column does not seem to contain
     dates.
@@ -111,6 +144,20 @@ def like_date(cells: Sequence[str]) -> str:
     there = [cell for cell in cells if cell.lower() not in MISSING]
     alike = [cell for cell in there if _LIKE_DATE.search(cell) or (_DIGITS.fullmatch(cell) and _digits([cell]))]
     return alike[0] if 2 * len(alike) > len(there) and len(set(alike)) ** 2 > len(alike) > 1 else ""
+
+
+def _usual(cell: str) -> str:
+    """Return a date in a more usual form: the year before the time of day, and the first month instead of a quarter.
+
+    >>> _usual("Wed Jan 31 12:00:00 CET 2024"), _usual("2024-Q2"), _usual("Q4/2024"), _usual("5.1")
+    ('Jan 31 2024 12:00:00 CET', '2024-04', '2024-10', '5.1')
+    """
+    if found := _YEAR_LAST.fullmatch(cell):
+        return f"{found['day']} {found['year']} {found['time']}"
+    if found := _QUARTER.fullmatch(cell):
+        year, quarter = found["year"] or found["last"], int(found["quarter"] or found["first"])
+        return f"{year}-{3 * quarter - 2:02d}"
+    return cell
 
 
 def _from_digits(cells: Sequence[str], there: set[str]) -> list[datetime | None]:

@@ -9,7 +9,6 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, final
 
@@ -18,15 +17,13 @@ import numpy as np
 from stablessm import _cells, _dates
 from stablessm._errors import ArgumentError, MissingPackageError, quoted
 from stablessm._optional import require
-from stablessm.tasks import csv_head, sources
+from stablessm.tasks import csv_head, csv_times, sources
 
 Missing: TypeAlias = Literal["forward", "interpolate", "drop", "mask", "refuse"]
 _EXPECTED = "a CSV file with a line of column names and at least one row"
 _MOST_CATEGORIES = 30
 _MARK = re.compile(r"-?9{2,}(\.9+|\.25)?")
 """Numbers that often mark missing values."""
-_UNEVEN = 1.2
-"""Dates are irregular if the longest step is more than this many times the shortest; monthly dates stay below."""
 
 
 @final
@@ -48,13 +45,15 @@ class Table:
     notes: tuple[str, ...] = ()
     """Sentences for the user about lines that were dropped and numbers that may be read in two ways."""
     unit: float | None = None
-    """Unit of the column ``dt`` in seconds (default: the attribute ``seconds``)."""
+    """Unit of the column ``dt`` in seconds (default: the usual time between rows)."""
 
     def has(self, name: str) -> bool:
         """Return True if a column is in the file or can be computed from the columns of the file."""
         of, equals, _ = name.partition("=")
         known = name in self.header or (bool(equals) and of in self.header)
-        return known or name.removesuffix(" missing") in self.header or (name == "dt" and self.seconds is not None)
+        return (
+            known or name.removesuffix(" missing") in self.header or (name == "dt" and self.times.seconds is not None)
+        )
 
     def column(self, name: str, option: str) -> int:
         """Return the index of a column by its name; an error names ``option``, the option that selected the column."""
@@ -70,7 +69,7 @@ class Table:
         for place, name in enumerate(self.header):
             values = [self._number(row[place]) for row in self.rows]
             numbers = sum(value is not None and not math.isnan(value) for value in values)
-            if numbers > sum(value is None for value in values) and not self._dates_at(name):
+            if numbers > sum(value is None for value in values) and not self.times.at(name):
                 found.append(name)
         return tuple(found)
 
@@ -103,7 +102,9 @@ class Table:
             where = f"{self.file}, line {self.lines[i]}, column {names[j]}"
             raise ArgumentError(where, "a finite number", repr(self.rows[i][self.column(names[j], option)]))
         if gaps.all(0).any():
-            raise ArgumentError(option, "columns with at least one number", names[int(np.argmax(gaps.all(0)))])
+            name = names[int(np.argmax(gaps.all(0)))]
+            such = self.cells_that_are_no_numbers(name) or "empty cells"
+            raise ArgumentError(f"{self.file}, column {name}", "a column with at least one number", such)
         if missing == "drop":
             return values, ~gaps.any(1)
         means = np.nanmean(values, 0)
@@ -145,14 +146,16 @@ class Table:
             + self._marks_of_gaps(used)
             + tuple(
                 f"{self.file}: {count} of {len(self.rows)} cells of {name} are missing or not numbers{such}; {done}"
-                for name, count, such in zip(used, counts, map(self._example, used), strict=True)
+                for name, count in zip(used, counts, strict=True)
                 if count
+                for word in [self.cells_that_are_no_numbers(name)]
+                for such in [f", such as {word}" if word else ""]
             )
         )
 
-    def _example(self, name: str) -> str:
-        """Return the part of a note that quotes a cell of a column that is not a number; "" if there is none."""
-        return next((f", such as {quoted(cell)} in line {line}" for line, cell in self._lost(name)), "")
+    def cells_that_are_no_numbers(self, name: str) -> str:
+        """Return the first cell of a column that is neither a number nor missing, with its line, or an empty text."""
+        return next((f"{quoted(cell)} in line {line}" for line, cell in self._lost(name)), "")
 
     def _marks_of_gaps(self, names: Sequence[str]) -> tuple[str, ...]:
         """Return notes for the user on numbers such as -9999 that are far from all other numbers of their column."""
@@ -185,12 +188,7 @@ class Table:
         sentence, or an empty tuple if there are no such columns.
         """
         others = [name for name in self.header if name not in {*names, *(each.partition("=")[0] for each in names)}]
-        uneven = " (dates; their steps are uneven)" if self.irregular else " (dates)"
-        dates = " (dates; their steps are the column dt)" if "dt" in names else uneven
-        found = {name: self._dates_at(name) for name in others}
-        some = " (dates, some of them missing)"
-        said = {name: some if None in found[name] else dates if found[name] else self._odd(name) for name in others}
-        named = [f"{name}{remark}" for name, remark in said.items()]
+        named = [f"{name}{self.times.remark(name, 'dt' in names)}" for name in others]
         return (f"{self.file}: not used: {', '.join(named)}",) if named else ()
 
     def categories(self, name: str, option: str) -> tuple[str, ...]:
@@ -205,77 +203,17 @@ class Table:
             raise ArgumentError(option, expected, f"{len(found)} words")
         return tuple(f"{name}={text}" for text in found)
 
-    def _odd(self, name: str) -> str:
-        """Return a remark if the first cell of a column is a date but another cell is not. Otherwise return an empty
-        text.
-        """
-        first, *rest = (row[self.header.index(name)] for row in self.rows)
-        odd = next((cell for cell in rest if not _dates.dates([first, cell])), "") if _dates.dates([first]) else ""
-        return f" (begins with {first}, but {odd!r} is not such a date)" if odd else ""
-
     @cached_property
-    def irregular(self) -> bool:
-        """Whether the rows are unevenly spaced in time, according to the first column of dates. False without dates."""
-        steps = self._time_steps()
-        return steps is not None and steps.max() > _UNEVEN * steps.min()
-
-    @cached_property
-    def seconds(self) -> float | None:
-        """The median time in seconds between consecutive rows with different dates; None if there are no dates, or if
-        the dates do not increase.
-        """
-        steps = self._time_steps()
-        return None if steps is None else float(np.median(steps[steps > 0]))
+    def times(self) -> csv_times.Times:
+        """The times of the rows."""
+        return csv_times.Times(self.header, self.rows)
 
     def oldest_first(self) -> tuple[Table, tuple[str, ...]]:
-        """Return the table with the oldest row first, and a sentence for the user if the file is in another order, or
-        if its order is unknown because dates were not understood.
-        """
-        name, steps = self._date_steps
-        if not name:
-            like = {name: _dates.like_date([row[place] for row in self.rows]) for place, name in enumerate(self.header)}
-            name = next((name for name in like if like[name]), "")
-            why = f"looks like dates that were not understood, such as {quoted(like[name])}" if name else ""
-            remedy = "rows are used in the order of the file; write dates as in 2024-01-31 12:30"
-            return self, ((f"{self.file}: {name} {why}; {remedy}",) if name else ())
-        if not (steps < 0).any():
-            return self, ()
-        if (steps > 0).any():
-            return self, (f"{self.file}: the dates in {name} are not in order; rows are used in the order of the file",)
-        ordered = dataclasses.replace(self, rows=self.rows[::-1], lines=self.lines[::-1])
-        return ordered, (f"{self.file}: the newest row is first by {name}; rows are used in reverse order",)
-
-    def _time_steps(self) -> np.ndarray | None:
-        """Return the seconds between consecutive rows, (rows - 1,); None if there are no dates, if dates are missing,
-        or if the dates do not increase. Some rows may have the same date, as in the hour that daylight saving time
-        repeats.
-        """
-        _, steps = self._date_steps
-        whole = len(steps) == len(self.rows) - 1
-        return steps if whole and (steps > 0).any() and (steps >= 0).all() else None
-
-    @cached_property
-    def _date_steps(self) -> tuple[str, np.ndarray]:
-        """Return the name of the first column of dates, and the seconds between consecutive rows with dates."""
-        for name in self.header:
-            if dates := self._dates_at(name):
-                pairs = pairwise(date for date in dates if date is not None)
-                return name, np.array([(b - a).total_seconds() for a, b in pairs])
-        return "", np.empty(0)
-
-    def _dates_at(self, name: str) -> list[Any]:
-        """Return the dates in a column, with None for missing cells; an empty list if the column has cells that are not
-        dates.
-        """
-        place = self.header.index(name)
-        if name not in self._dates:
-            self._dates[name] = _dates.dates([row[place] for row in self.rows])
-        return self._dates[name]
-
-    @cached_property
-    def _dates(self) -> dict[str, list[Any]]:
-        """A cache for :meth:`_dates_at`: the dates of each column that was read so far, by the name of the column."""
-        return {}
+        """Return the table with the oldest row first, and notes for the user on the order of the rows."""
+        newest_first, notes = self.times.order()
+        step = -1 if newest_first else 1
+        ordered = dataclasses.replace(self, rows=self.rows[::step], lines=self.lines[::step])
+        return ordered, tuple(f"{self.file}: {note}" for note in notes)
 
     def _column(self, name: str, option: str) -> np.ndarray:
         of, equals, word = name.partition("=")
@@ -288,8 +226,8 @@ class Table:
         if equals and of in self.header:
             place = self.header.index(of)
             return np.array([float(row[place] == word) for row in self.rows])
-        if name == "dt" and (steps := self._time_steps()) is not None:
-            return np.concatenate([[1.0], steps / (self.unit or self.seconds)])
+        if name == "dt" and (steps := self.times.increasing) is not None:
+            return np.concatenate([[1.0], steps / (self.unit or self.times.seconds)])
         self.column(name, option)
         raise AssertionError
 

@@ -68,14 +68,14 @@ class Series(WindowTask):
             table.column(target, "target")
         columns = (*columns, *(target for target in targets if target not in columns))
         columns = (*columns, *(f"{name} missing" for name in columns if options.missing == "mask"))
-        with_dt = table.irregular and not options.columns if with_dt is None else with_dt
+        with_dt = table.times.irregular and not options.columns if with_dt is None else with_dt
         columns = (*columns, *(["dt"] if with_dt and "dt" not in columns else []))
         values, kept = table.complete(columns, "columns", options.missing)
         if not targets:
             raise ArgumentError("target", f"a column of {options.file} to forecast", "none")
         self.notes, series = order + table.gaps(columns, options.missing) + table.unused(columns), values[kept]
         self.notes += other_steps(table, unit, "dt" in columns)
-        self.seconds = table.seconds
+        self.seconds = table.times.seconds
         parts = split_sizes(len(series), options.valid, options.test)
         self._slide(series, columns, targets, parts, options.window, options.horizon)
 
@@ -105,12 +105,12 @@ def other_steps(table: Table, seconds: float | None, with_dt: bool) -> tuple[str
     >>> other_steps(Table("new.csv", ("time",), rows, (2, 3)), 3600.0, False)
     ('new.csv: rows are 3:00:00 apart, and in training 1:00:00; the model does not read the time between rows',)
     """
-    if with_dt or table.seconds is None or seconds is None:
+    if with_dt or table.times.seconds is None or seconds is None:
         return ()
-    now, before = timedelta(seconds=round(table.seconds)), timedelta(seconds=round(seconds))
-    if table.irregular:
+    now, before = (timedelta(seconds=round(each, 6)) for each in (table.times.seconds, seconds))
+    if table.times.irregular:
         said = "rows are at uneven times"
-    elif not math.isclose(table.seconds, seconds, rel_tol=0.2):
+    elif not math.isclose(table.times.seconds, seconds, rel_tol=0.2):
         said = f"rows are {now} apart, and in training {before}"
     else:
         return ()
@@ -182,17 +182,19 @@ class Sequences(ArrayTask):
 
 def names_in(text: str, known: Collection[str]) -> tuple[str, ...]:
     """Split a list of column names at commas. A name that contains a comma is written in double quotes, unless ``text``
-    is a single name (one of the ``known`` column names).
+    is a single name (one of the ``known`` column names). A name that is repeated counts once.
     """
     names = [text] if text in known else next(csv.reader([text], skipinitialspace=True), [])
-    return tuple(name.strip() for name in names if name.strip())
+    return tuple(dict.fromkeys(name.strip() for name in names if name.strip()))
 
 
 def _numeric(table: Table, besides: tuple[str, ...] = ()) -> tuple[str, ...]:
     found = tuple(name for name in table.numeric() if name not in besides)
     if not found:
         others = f" other than {' and '.join(besides)}" if besides else ""
-        raise ArgumentError(table.file, f"a column of numbers{others}", ", ".join(table.header))
+        tried = [name for name in table.header if name not in besides]
+        got = [f"{name} ({table.cells_that_are_no_numbers(name) or 'no cell'})" for name in tried]
+        raise ArgumentError(table.file, f"a column of numbers{others}", ", ".join(got))
     return found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import sys
 from datetime import datetime, timedelta
 from itertools import pairwise
@@ -121,7 +122,7 @@ DAYS = [1, 2, 3, 5, 9, 10]
 def test_columns_that_are_made(tmp_path):
     rows = [f"2024-01-{day:02d},{'ab'[day % 2]},{'' if day == 5 else day}" for day in DAYS]
     table = csv_file.read(write(tmp_path / "m.csv", "day,kind,x", *rows))
-    assert table.irregular
+    assert table.times.irregular
     assert table.categories("kind", "columns") == ("kind=a", "kind=b")
     made = table.numbers(["dt", "kind=b", "x missing", "kind=c"], "columns")
     assert made[:, 0].tolist() == [1, 1, 1, 2, 4, 1]
@@ -156,7 +157,7 @@ def test_columns_that_are_made(tmp_path):
 def test_which_times_are_uneven(seconds, dt, tmp_path):
     rows = [f"2024-01-01T00:{second // 60:02d}:{second % 60:02d},7" for second in seconds]
     table = csv_file.read(write(tmp_path / "t.csv", "when,x", *rows))
-    assert table.irregular == (dt is not None)
+    assert table.times.irregular == (dt is not None)
     if dt is not None:
         assert table.numbers(["dt"], "columns")[:, 0].tolist() == dt
 
@@ -445,3 +446,26 @@ def test_what_is_no_text_is_named(name, tmp_path):
 def _steps(dates: list[Any]) -> list[float]:
     steps = [(b - a).total_seconds() for a, b in pairwise(dates)]
     return [step / (sum(map(abs, steps)) or 1.0) for step in steps]
+
+
+@given(seed=st.integers(0, 10**9))
+def test_a_total_below_numbers_that_increase_is_skipped(seed, tmp_path_factory):
+    rng, path = np.random.default_rng(seed), tmp_path_factory.mktemp("t") / "t.csv"
+    first, step = int(rng.integers(0, 2000)), int(rng.choice([-2, -1, 1, 5]))
+    rows = [f"{first + i * step};{rng.normal():.3f}" for i in range(int(rng.integers(40, 90)))]
+    word = rng.choice(["Total", "Summe", "mean", "Σ"])
+    table = csv_file.read(write(path, "year;load", *rows, f"{word};12.5", *[f"Average;{i}" for i in range(seed % 2)]))
+    assert len(table.rows) == len(rows)
+    assert any("below the table" in note for note in table.notes)
+    broken = csv_file.read(write(path, "load;year", *(";".join(row.split(";")[::-1]) for row in rows), f"{word};7"))
+    assert len(broken.rows) == len(rows) + 1  # the sensor failed: no column of numbers that only increase
+
+
+@pytest.mark.parametrize("cell", ["53.46 kW", "1/2", "0x1F", "12,34,567.50"])
+def test_an_error_shows_why_no_column_is_numeric(cell, tmp_path):
+    path = write(tmp_path / "w.csv", "day;load;empty", *(f"2024-01-{i:02d};{cell};" for i in range(1, 29)))
+    with pytest.raises(ArgumentError, match=re.escape(f"load ({cell!r} in line 2)")):
+        tasks.get("series", file=str(path))
+    words = csv_file.read(write(path, "day;kind", *(f"2024-01-{i:02d};{'ab'[i % 2]}" for i in range(1, 29))))
+    with pytest.raises(ArgumentError, match=r"w\.csv, column kind: .*at least one number.*'b' in line 2"):
+        words.complete(["kind"], "columns", "forward")

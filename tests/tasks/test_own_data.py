@@ -181,10 +181,10 @@ def test_a_series_is_forecast_from_its_past(tmp_path):
         (["a,b", '1,"2\n"', "inf,2"], REFUSE, r"s\.csv, line 4, column a: expected a finite number, got 'inf'"),
         (["a,b", "1,2", "3"], {}, r"s\.csv, line 3: expected 2 cells, as many as column names, got 1"),
         (["a,b", *["1,"] * 50], {"columns": "a,b"}, r"columns: expected numbers, or 2 to 30 different words"),
-        (["a,b", *["1,"] * 50], {"target": "b"}, r"columns: expected columns with at least one number, got b"),
+        (["a,b", *["1,"] * 50], {"target": "b"}, r"s\.csv, column b: .* at least one number, got empty cells"),
         (["a,b"], {}, r"s\.csv: expected a CSV file with a line of column names and at least one row"),
         (["a,b", '1,"2'], {}, r"s\.csv, line 2: expected a CSV file"),
-        (["a,b", "x,y"], {}, r"s\.csv: expected a column of numbers, got a, b"),
+        (["a,b", "x,y"], {}, r"s\.csv: expected a column of numbers, got a \('x' in line 2\), b \('y' in line 2\)"),
         (["a,b", *["1,2"] * 50], {"target": "c"}, r"target: expected one of the columns of .*s\.csv \(a, b\), got 'c'"),
         (["a,b", *["1,2"] * 50], {"columns": "c", "target": "a"}, r"columns: expected one of the columns of .*got 'c'"),
         (["a,b", *["1,2"] * 50], {"window": 60}, "window, horizon: expected a window and a horizon that fit"),
@@ -243,7 +243,7 @@ def test_sequences_are_put_together_from_their_rows(lengths, order, tmp_path_fac
         (["id,x,y", "1,2,1", "2,3,b"], {"kind": "values"}, r"s\.csv, line 3, column y: expected a finite number"),
         (["id,x,y", "1,2,a"], {"label": "z"}, r"label: expected one of the columns of .* \(id, x, y\), got 'z'"),
         (["id,x,y", "1,2,a"], {"sequence": "z"}, r"sequence: expected one of the columns of .* \(id, x, y\), got 'z'"),
-        (["id,x,y", "1,v,a"], {}, r"s\.csv: expected a column of numbers other than id and y, got id, x, y"),
+        (["id,x,y", "1,v,a"], {}, r"s\.csv: expected a column of numbers other than id and y, got x \('v' in line 2\)"),
     ],
 )
 def test_sequences_that_cannot_be_read(lines, options, message, tmp_path):
