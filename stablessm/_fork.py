@@ -100,8 +100,8 @@ def _callers(frame: FrameType | None) -> Iterator[str]:
 
 
 def _loads(thread: int, frame: FrameType) -> bool:
-    """Return True if a thread is importing a module for this package, or is still in a call of one of our operators
-    that imported a backend or compiled code.
+    """Return True if a thread, whose current frame is ``frame``, is importing a module for this package, or has not yet
+    returned from a call of one of our operators in which the thread imported a backend or compiled code.
     """
     files = list(_callers(frame))
     if thread in compiling.threads and any(file.startswith(_OPERATORS) for file in files):

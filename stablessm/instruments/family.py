@@ -208,7 +208,7 @@ def _overtakes(radius: np.ndarray, low: np.ndarray, high: np.ndarray, margin: fl
 
 
 def _worse(first: np.ndarray) -> str:
-    """Return a sentence on the radii β from which on a wider model is worse than all narrower models.
+    """Return a sentence on the radii β above which a wider model is worse than all narrower models.
 
     ``first`` contains this radius for each width except the smallest; ∞ if there is no such radius.
     """

@@ -122,8 +122,8 @@ class ChannelGroup(nn.Module):
     def tail(self, start: int) -> Tensor:
         """Return an upper bound (H,) on the sum Σ |kernel| of each filter from step ``start`` on.
 
-        The bound is Σ_n 2 |C_n| |λ_n|^(start-K) / (1 - |λ_n|), where λ_n are the eigenvalues of the modes per step and
-        C_n their weights.
+        The bound is Σ_n 2 |C_n| |λ_n|^(start-K) / (1 - |λ_n|), where K is the number of taps, λ_n are the eigenvalues
+        of the modes per step and C_n their weights.
         """
         if self.modes is None:
             return self.taps.double()[:, start:].abs().sum(1)

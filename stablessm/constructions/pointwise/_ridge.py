@@ -51,7 +51,9 @@ class Ridge:
         return np.tanh(x @ self.A.T + self.b) @ self.C.T + self.c
 
     def rounding(self, size: np.ndarray) -> np.ndarray:
-        """Return an upper bound (k,) on the rounding error of g(x) for |x| ≤ size (d,), for any order of summation."""
+        """Return an upper bound (k,) on the rounding error of the outputs for |x| ≤ size (d,), for any order of
+        summation.
+        """
         eps = float(np.finfo(float).eps)
         inputs = np.abs(self.b) + np.abs(self.A) @ size  # the slope of tanh is at most one
         return 4 * eps * (np.abs(self.C) @ (len(self.b) + inputs) + np.abs(self.c))
