@@ -7,21 +7,18 @@ from typing import Annotated, Any
 
 import typer
 
-from stablessm._arguments import one_of
-from stablessm.cli.options import choices, refusing
+from stablessm.cli.options import one_word, refusing
 
+SUITES = ("scan", "ssm", "accuracy", "stream")
 STOPPED = "interrupted; the record holds what was measured so far and is marked as incomplete"
 
 
 def bench(
     suite: Annotated[
         str,
-        typer.Argument(
-            help="Benchmark suite: scan, ssm, accuracy, stream, or all.",
-            autocompletion=choices("scan", "ssm", "accuracy", "stream", "all"),
-        ),
+        one_word("Benchmark suite: scan, ssm, accuracy, stream, or all.", *SUITES, "all", kind=typer.Argument),
     ] = "all",
-    device: Annotated[str, typer.Option(help="Device: cpu or cuda.", autocompletion=choices("cpu", "cuda"))] = "cpu",
+    device: Annotated[str, one_word("Device: cpu or cuda.", "cpu", "cuda")] = "cpu",
     sizes: Annotated[
         str | None,
         typer.Option(
@@ -34,10 +31,7 @@ def bench(
     dtype: Annotated[
         str | None, typer.Option(help="Data types of the cases, such as float32,complex64; not for suite all.")
     ] = None,
-    size: Annotated[
-        str,
-        typer.Option(help="Size of the cases: smoke (tiny) or full.", autocompletion=choices("smoke", "full")),
-    ] = "full",
+    size: Annotated[str, one_word("Size of the cases: smoke (tiny) or full.", "smoke", "full")] = "full",
     smoke: Annotated[bool, typer.Option("--smoke", hidden=True, help="Old name of --size smoke.")] = False,
     seconds: Annotated[float, typer.Option(help="Time limit in seconds for each implementation in each case.")] = 1.0,
     out: Annotated[
@@ -68,7 +62,7 @@ def bench(
     from stablessm.bench.options import Options
 
     with refusing(interrupted=STOPPED):
-        tiny = one_of("--size", size, ("smoke", "full")) == "smoke" or smoke
+        tiny = smoke or size == "smoke"
         options = Options.of(device=device, sizes=sizes, dtype=dtype, smoke=tiny, seconds=seconds, out=out)
         written = run(suite, options)
     return {"written": written}

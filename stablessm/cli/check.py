@@ -34,8 +34,8 @@ def check(
     families: Annotated[
         bool, typer.Option("--families", help="Check every recurrent or hybrid family of the package transformers.")
     ] = False,
-    case: Annotated[
-        list[str] | None, typer.Option(help="Name of a case to check, such as chunks (default: all cases); repeatable.")
+    cases: Annotated[
+        list[str] | None, typer.Option("--case", help="Case to check, such as chunks (default: all); repeatable.")
     ] = None,
     d_input: Annotated[int | None, typer.Option(min=1, help="Number of input channels (default: the model's).")] = None,
     length: Annotated[int, typer.Option(min=12, help="Number of steps of the random sequences.")] = 24,
@@ -61,7 +61,7 @@ def check(
       stablessm check --family mamba --family mamba2 --case chunks
       stablessm check --families --json
     """
-    options: dict[str, Any] = {"cases": case or None, "length": length, "batch": batch_size, "tol": tol, "seed": seed}
+    options: dict[str, Any] = {"cases": cases or None, "length": length, "batch": batch_size, "tol": tol, "seed": seed}
     given = [name for name, value in (("MODEL", model), ("--family", family), ("--families", families)) if value]
     with refusing(NumericalError, cannot="check"), _quiet_transformers():
         if len(given) != 1:

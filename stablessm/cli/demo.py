@@ -7,12 +7,15 @@ from typing import Annotated, Any
 
 import typer
 
-from stablessm.cli.options import RESUME, Runs, Size, refusing
+from stablessm.cli.options import RESUME, Runs, one_word, refusing
 from stablessm.cli.output import note
 
 
 def demo(
-    size: Size = "paper",
+    size: Annotated[
+        str,
+        one_word("Size: smoke (a version that takes seconds) or paper (the whole demonstration).", "smoke", "paper"),
+    ] = "paper",
     seed: Annotated[int, typer.Option(min=0, help="Seed of the weights, the data and the perturbations.")] = 0,
     out: Runs = Path("runs"),
     fresh: Annotated[bool, typer.Option("--fresh", help="Delete the run in the folder and start again.")] = False,

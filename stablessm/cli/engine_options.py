@@ -7,8 +7,8 @@ from typing import Annotated, Any, final
 
 import typer
 
-from stablessm._errors import ArgumentError, quoted
-from stablessm.cli.options import choices, pairs
+from stablessm._errors import ArgumentError
+from stablessm.cli.options import one_word, pairs
 
 
 @final
@@ -23,10 +23,7 @@ class EngineOptions:
     ] = None
     on: Annotated[
         str,
-        typer.Option(
-            help="Where jobs run: processes (of this machine), ray or slurm.",
-            autocompletion=choices("processes", "ray", "slurm"),
-        ),
+        one_word("Where jobs run: processes (of this machine), ray or slurm.", "processes", "ray", "slurm"),
     ] = "processes"
     cpus: Annotated[
         int | None, typer.Option(help="Number of cores per job (default: 1 if jobs run in parallel, otherwise all).")
@@ -36,7 +33,8 @@ class EngineOptions:
     retries: Annotated[int, typer.Option(help="Number of times that a job is repeated after its worker was lost.")] = 2
     address: Annotated[str | None, typer.Option(help="Address of a Ray cluster; requires --on ray.")] = None
     executor: Annotated[
-        str | None, typer.Option(help="How --on slurm runs jobs: slurm (default), or local (processes, for a test).")
+        str | None,
+        one_word("How --on slurm runs jobs: slurm (default), or local (processes, for a test).", "slurm", "local"),
     ] = None
     minutes: Annotated[
         int | None, typer.Option(help="Time limit per job in minutes; requires --on slurm (default: 1440).")
@@ -52,8 +50,6 @@ class EngineOptions:
         from stablessm.sweeps.engine import memory
 
         slurm = pairs("--slurm", self.slurm)
-        if self.on not in ("processes", "ray", "slurm"):
-            raise ArgumentError("--on", "processes, ray or slurm", quoted(self.on))
         for option, where in {"address": "ray", "executor": "slurm", "minutes": "slurm", "slurm": "slurm"}.items():
             if getattr(self, option) is not None and self.on != where:
                 raise ArgumentError(f"--{option}", f"--on {where}", f"--on {self.on}")

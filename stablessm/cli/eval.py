@@ -10,14 +10,14 @@ from typing import Annotated, Any
 import typer
 
 from stablessm._errors import ArgumentError, printable
-from stablessm.cli.options import Device, pairs, refusing
+from stablessm.cli.options import Device, one_word, pairs, refusing
 from stablessm.cli.output import note
 from stablessm.cli.text_scores import columns, text_scores
 
 
 def evaluate(
     folder: Annotated[Path, typer.Argument(help="Run folder that stablessm train wrote.")],
-    split: Annotated[str, typer.Option(help="Split to score: train, valid or test.")] = "test",
+    split: Annotated[str, one_word("Split to score: train, valid or test.", "train", "valid", "test")] = "test",
     batch_size: Annotated[int | None, typer.Option(min=1, help="Batch size (default: as in training).")] = None,
     device: Device = "auto",
     option: Annotated[

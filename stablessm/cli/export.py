@@ -8,9 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from stablessm._arguments import one_of
 from stablessm._errors import ArgumentError, BackendUnavailableError
-from stablessm.cli.options import refusing
+from stablessm.cli.options import one_word, refusing
 from stablessm.cli.output import note, waiting
 
 FORMATS = (".onnx", ".pt2")
@@ -20,7 +19,10 @@ def export(
     model: Annotated[str, typer.Argument(help="Model: folder saved by stablessm, or module:factory (its code runs).")],
     path: Annotated[Path, typer.Argument(help="File to write; its name ends in .onnx or .pt2 (torch.export).")],
     kind: Annotated[
-        str, typer.Option(help="What one call computes: step (one sample) or sequence (whole sequences of any length).")
+        str,
+        one_word(
+            "What one call computes: step (one sample) or sequence (whole sequences of any length).", "step", "sequence"
+        ),
     ] = "step",
     batch_size: Annotated[
         int | None,
@@ -50,7 +52,6 @@ def export(
     with refusing(BackendUnavailableError, OSError, cannot=f"export {model}"):
         if path.suffix not in FORMATS:
             raise ArgumentError("PATH", f"a file that ends in {' or '.join(FORMATS)}", str(path))
-        one_of("--kind", kind, ("step", "sequence"))
         if kind == "sequence" and batch_size is not None:
             expected = "no value, since --kind sequence takes any number of sequences"
             raise ArgumentError("--batch-size", expected, batch_size)

@@ -18,7 +18,7 @@ import typer
 from stablessm._errors import ArgumentError, NumericalError
 from stablessm.cli import tables
 from stablessm.cli.model_source import SUM
-from stablessm.cli.options import grouped, in_options, refusing, slug
+from stablessm.cli.options import grouped, in_options, one_word, refusing, slug
 from stablessm.cli.output import note, waiting
 
 if TYPE_CHECKING:
@@ -159,8 +159,8 @@ class SumOptions:
     relative: Annotated[bool, typer.Option("--relative", help="Measure relative instead of absolute errors.")] = False
     norm: Annotated[
         str,
-        typer.Option(
-            help="Norm of the error: sup (largest error, for exact kernels) or l2 (least squares, for noise)."
+        one_word(
+            "Norm of the error: sup (largest error, for exact kernels) or l2 (least squares, for noise).", "sup", "l2"
         ),
     ] = "sup"
     noise: Annotated[

@@ -71,8 +71,10 @@ def _by_us(model: Any, source: str, prompt: str, count: int, **how: Any) -> Iter
     from stablessm.tasks import tokenizers
     from stablessm.tasks.tokenizers import Characters
 
+    if not hasattr(model, "sequence") or getattr(model.config, "vocab_size", None) is None:
+        raise ArgumentError("MODEL", "a language model (stablessm train lm)", f"{source} ({type(model).__name__})")
     tokenizer = tokenizers.load(Path(source))
-    if not hasattr(model, "sequence") or getattr(model.config, "vocab_size", None) != tokenizer.size:
+    if model.config.vocab_size != tokenizer.size:
         raise ArgumentError(
             "MODEL", f"a language model with the {tokenizer.size} tokens of the tokenizer in its folder", source
         )

@@ -28,6 +28,7 @@ from stablessm.cli import (
     train,
 )
 from stablessm.cli import list as list_
+from stablessm.cli.options import in_options
 from stablessm.cli.output import help_text, with_output
 
 
@@ -50,7 +51,7 @@ class Commands(TyperGroup):
             package = import_failure(error)  # first: a package whose library does not load raises an OSError
             if package is None and not isinstance(error, ArgumentError | OSError):
                 raise
-            typer.secho(printable(package or str(error)), fg="red", err=True)
+            typer.secho(printable(package or in_options(error)), fg="red", err=True)
             raise typer.Exit(1 if package is None and isinstance(error, OSError) else 2) from error
 
 

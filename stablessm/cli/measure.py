@@ -11,7 +11,7 @@ import typer
 
 from stablessm._errors import ArgumentError, NumericalError, quoted
 from stablessm.cli import comparison, model_source, tables
-from stablessm.cli.options import TrustRemoteCode, grouped, refusing, slug
+from stablessm.cli.options import TrustRemoteCode, grouped, one_word, refusing, slug
 from stablessm.cli.output import note
 
 
@@ -28,15 +28,16 @@ class MemoryOptions:
     unit: Annotated[str | None, typer.Option(help="Name of the time unit in the plots and the table.")] = None
     norm: Annotated[
         str,
-        typer.Option(
-            help="Normalization of M(t): ball (largest response to inputs of norm up to --bound, divided by --bound), "
-            "plus_one (response / (norm of the input + 1)) or unit (inputs of norm 1)."
+        one_word(
+            "Normalization of M(t): ball (largest response to inputs of norm up to --bound, divided by --bound), "
+            "plus_one (response / (norm of the input + 1)) or unit (inputs of norm 1).",
+            *("ball", "plus_one", "unit"),
         ),
     ] = "ball"
     bound: Annotated[float, typer.Option(help="Largest norm of the constant inputs that are tried.")] = 1.0
-    output: Annotated[str | None, typer.Option(help="Output of a Hugging Face model to measure: logits or hidden.")] = (
-        None
-    )
+    output: Annotated[
+        str | None, one_word("Output of a Hugging Face model to measure: logits or hidden.", "logits", "hidden")
+    ] = None
     samples: Annotated[int, typer.Option(min=1, help="Number of random inputs that are tried first.")] = 64
     ascent: Annotated[int, typer.Option(min=0, help="Number of gradient-ascent steps after the random inputs.")] = 8
     seed: Annotated[int, typer.Option(min=0, help="Seed of the random inputs.")] = 0

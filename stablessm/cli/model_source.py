@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
 import importlib
 import re
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 from stablessm import _current_folder, _hub
 from stablessm._errors import ArgumentError
 from stablessm._optional import require
+from stablessm._similar import did_you_mean
 from stablessm.cli.output import note
 
 SUM = "sum.safetensors"
@@ -39,7 +39,7 @@ def load_model(source: str, *, trust_remote_code: bool = False) -> tuple[Any, st
     if folder.is_file():
         raise ArgumentError("MODEL", EXPECTED, f"{source} (a file, not a folder)")
     if _is_path(folder) or source.startswith((".", "/", "~")):
-        raise ArgumentError("MODEL", EXPECTED, f"{source} (no such folder{_similar(folder)})")
+        raise ArgumentError("MODEL", EXPECTED, f"{source} (no such folder{did_you_mean(folder, Path.is_dir)})")
     note(f"there is no folder {source}; looking for a model of this name on the Hugging Face hub", err=True)
     with _hub.cache_without_network() as unreachable:
         try:
@@ -47,7 +47,7 @@ def load_model(source: str, *, trust_remote_code: bool = False) -> tuple[Any, st
         except ArgumentError as error:
             if not unreachable:
                 raise
-            why = f"no such folder{_similar(folder)}, not downloaded before, and {unreachable}"
+            why = f"no such folder{did_you_mean(folder, Path.is_dir)}, not downloaded before, and {unreachable}"
             raise ArgumentError("MODEL", EXPECTED, f"{source} ({why})") from error
 
 
@@ -77,16 +77,6 @@ def _is_path(folder: Path) -> bool:
     """
     parts = folder.parts
     return len(parts) > 2 or (len(parts) == 2 and (parts[0] == "runs" or folder.parent.is_dir()))
-
-
-def _similar(folder: Path) -> str:
-    """Return a hint for the error message about a folder that does not exist. The hint names a folder with a similar
-    name, or says that the parent folder does not exist either.
-    """
-    if not folder.parent.is_dir():
-        return f"; {folder.parent} does not exist either" if folder.parent != Path() else ""
-    near = difflib.get_close_matches(folder.name, [path.name for path in folder.parent.iterdir() if path.is_dir()], 1)
-    return f"; did you mean {folder.parent / near[0]}?" if near else ""
 
 
 def load_tokenizer(source: str, argument: str, *, trust_remote_code: bool = False) -> Any:

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from stablessm._errors import ArgumentError, printable, quoted
+from stablessm._errors import ArgumentError, printable, quoted, unknown_name
 
 
 def choices(*names: str) -> Callable[[str], list[str]]:
@@ -25,6 +25,19 @@ def choices(*names: str) -> Callable[[str], list[str]]:
     return offer
 
 
+def one_word(text: str, *names: str, kind: Callable[..., Any] = typer.Option) -> Any:
+    """Return an option (or an argument) whose value is one of the words ``names``, with shell completion and the help
+    ``text``. The value is checked before the command starts; the error suggests a similar word.
+    """
+
+    def known(parameter: typer.CallbackParam, value: str | None) -> str | None:
+        if value is not None and value not in names:
+            raise unknown_name(parameter.metavar or parameter.opts[0], names, value)
+        return value
+
+    return kind(help=text, autocompletion=choices(*names), callback=known)
+
+
 Device = Annotated[
     str,
     typer.Option(
@@ -32,12 +45,13 @@ Device = Annotated[
     ),
 ]
 Runs = Annotated[Path, typer.Option(help="Folder that contains the run folders.")]
+SIZES = ("smoke", "reduced", "paper", "large")
 Size = Annotated[
     str,
-    typer.Option(
-        help="Size: smoke (a small version that takes seconds) or paper (the published size); some experiments also "
-        "have reduced (smaller than paper) or large (for a GPU).",
-        autocompletion=choices("smoke", "reduced", "paper", "large"),
+    one_word(
+        "Size: smoke (a small version that takes seconds) or paper (the published size); some experiments also have "
+        "reduced (smaller than paper) or large (for a GPU).",
+        *SIZES,
     ),
 ]
 TrustRemoteCode = Annotated[

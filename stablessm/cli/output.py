@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, contextmanager, redirect_stderr, 
 from typing import Annotated, Any, TextIO
 
 import typer
-from typer.models import OptionInfo
+from typer.models import ArgumentInfo, ParameterInfo
 
 from stablessm import _progress
 from stablessm._errors import printable
@@ -42,7 +42,7 @@ def with_output(command: Callable[..., Any]) -> Callable[..., None]:
     """
     given = inspect.signature(command, eval_str=True)
 
-    known = _option_names(given)
+    known = _typed_names(given)
 
     def run(**values: Any) -> None:
         options.of_command.clear()
@@ -75,13 +75,19 @@ def with_output(command: Callable[..., Any]) -> Callable[..., None]:
     return run
 
 
-def _option_names(signature: inspect.Signature) -> dict[str, str]:
-    """Return a dict from the names of a command's Python parameters to their options, such as ``--batch-size``."""
+def _typed_names(signature: inspect.Signature) -> dict[str, str]:
+    """Return a dict from the names of a command's Python parameters to the names that users type or read in the help:
+    options, such as ``--batch-size``, and arguments in capitals, such as ``FOLDER``.
+    """
     found = {}
     for parameter in signature.parameters.values():
         for info in getattr(parameter.annotation, "__metadata__", ()):
-            if isinstance(info, OptionInfo):
-                long = [name for name in info.param_decls or () if name.startswith("--")]
+            if isinstance(info, ArgumentInfo):
+                info.metavar = info.metavar or parameter.name.upper()
+                found[parameter.name] = info.metavar
+            elif isinstance(info, ParameterInfo):
+                names = [each for each in (info.default, *(info.param_decls or ())) if isinstance(each, str)]
+                long = [name.partition("/")[0] for name in names if name.startswith("--")]
                 found[parameter.name] = long[0] if long else f"--{parameter.name.replace('_', '-')}"
     return found
 

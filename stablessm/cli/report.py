@@ -16,7 +16,7 @@ def report(
     runs: Annotated[
         list[Path] | None,
         typer.Argument(
-            metavar="[RUN]...", help="Run folders, or folders above them (default: results and runs, if they exist)."
+            metavar="RUN", help="Run folders, or folders above them (default: results and runs, if they exist)."
         ),
     ] = None,
     out: Annotated[Path, typer.Option(help="HTML file to write.")] = Path("report.html"),

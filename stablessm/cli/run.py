@@ -30,6 +30,7 @@ def run(
         list[str],
         typer.Argument(
             help="Ids of experiments (stablessm list), or all, or module:NAME of your own experiment (its code runs).",
+            metavar="ID",
             autocompletion=_ids,
         ),
     ],

@@ -13,6 +13,7 @@ import numpy as np
 
 from stablessm import _cells, _dates
 from stablessm._errors import ArgumentError
+from stablessm._similar import did_you_mean
 
 _UNEVEN = 1e-6  # as a fraction of a step: how far rounded times may be from a grid
 _PRESENT = 0.5  # the least part of a grid that must be there; otherwise times count as irregular
@@ -120,7 +121,8 @@ def _table(path: Path) -> tuple[list[str], list[int], np.ndarray, list[str]]:
         separator = _separator(plain)
         split, notes = _cells.below_preamble(_cells.split("\n".join(plain), separator))
     except (OSError, ValueError, csv.Error) as error:
-        raise ArgumentError("--from", "a text file of numbers", f"{path} ({error})") from error
+        why = error if path.exists() else f"no such file{did_you_mean(path)}"
+        raise ArgumentError("--from", "a text file of numbers", f"{path} ({why})") from error
     cut = [(number, row if separator else row[0].split()) for number, row in split]
     cells = [cell for _, row in cut for cell in row]
     commas, either = _cells.decimal_mark([part for cell in cells for part in _parts(cell)], separator)

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from stablessm._errors import ArgumentError, unknown_name
-from stablessm.cli.options import RESUME, pairs, refusing
+from stablessm.cli.options import RESUME, SIZES, one_word, pairs, refusing
 from stablessm.cli.output import Unsuccessful, note
 
 
@@ -31,7 +31,7 @@ def search(
         typer.Option("--set", help="Setting that is the same in every trial, as KEY=VALUE; repeatable."),
     ] = None,
     model: Annotated[str, typer.Option(help="Model preset to train on a task; ignored for an experiment.")] = "small",
-    size: Annotated[str, typer.Option(help="Size of the experiment, such as smoke; ignored for a task.")] = "smoke",
+    size: Annotated[str, one_word("Size of the experiment, such as smoke; ignored for a task.", *SIZES)] = "smoke",
     objective: Annotated[
         str | None,
         typer.Option(help="Number to optimize for an experiment: STAGE/ARRAY:HOW (HOW: mean, min, max or last)."),

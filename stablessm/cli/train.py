@@ -12,8 +12,9 @@ import typer
 
 from stablessm._arguments import real_number
 from stablessm._errors import ArgumentError, printable, quoted, unknown_name
+from stablessm._similar import did_you_mean
 from stablessm.cli.model_source import from_factory
-from stablessm.cli.options import Device, grouped, in_options, of_command, pairs
+from stablessm.cli.options import Device, grouped, in_options, of_command, one_word, pairs
 from stablessm.cli.output import Unsuccessful
 from stablessm.cli.text_scores import columns, text_scores
 
@@ -78,7 +79,10 @@ class TrainingOptions:
     )
     schedule: Annotated[
         str,
-        typer.Option(help="Schedule after the warm-up: cosine, linear, constant, or wsd (constant, then linear)."),
+        one_word(
+            "Schedule after the warm-up: cosine, linear, constant, or wsd (constant, then linear).",
+            *("cosine", "linear", "constant", "wsd"),
+        ),
     ] = "cosine"
     warmup: Annotated[
         float, typer.Option(help="Fraction of the steps, at the start, in which the learning rate rises.")
@@ -88,7 +92,7 @@ class TrainingOptions:
         typer.Option(help="Fraction of the steps, at the end, in which the learning rate falls (--schedule wsd)."),
     ] = 0.2
     clip: Annotated[float, typer.Option(help="Norm to which larger gradients are clipped; 0 turns clipping off.")] = 1.0
-    select: Annotated[str, typer.Option(help="Weights to keep: best (by validation) or last.")] = "best"
+    select: Annotated[str, one_word("Weights to keep: best (by validation) or last.", "best", "last")] = "best"
     ema: Annotated[
         float | None,
         typer.Option(help="Decay of a moving average of the weights, such as 0.999; the average is scored and saved."),
@@ -122,8 +126,9 @@ class TrainingOptions:
     graph: Annotated[bool, typer.Option("--graph", help="Capture each step as a CUDA graph (requires a GPU).")] = False
     parallel: Annotated[
         str,
-        typer.Option(
-            help="Strategy under torchrun: ddp (the whole model on each rank) or fsdp (the weights split across ranks)."
+        one_word(
+            "Strategy under torchrun: ddp (the whole model on each rank) or fsdp (the weights split across ranks).",
+            *("ddp", "fsdp"),
         ),
     ] = "ddp"
 
@@ -329,7 +334,7 @@ def _chosen_task(source: DataOptions) -> tuple[str, dict[str, str]]:
             raise ArgumentError("--target, --label", "--data with a CSV file", "no --data")
         return name, options
     if not data.is_file():
-        raise ArgumentError("--data", "a file", f"{data} (no such file)")
+        raise ArgumentError("--data", "a file", f"{data} (no such file{did_you_mean(data)})")
     if target is not None and label is not None:
         raise ArgumentError("--target, --label", "one of them: a series to forecast, or labeled sequences", "both")
     if (text := ".txt" in data.suffixes or name == "lm") or data.suffix in (".npz", ".npy"):

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from stablessm._checked import Seed, checked
-from stablessm._errors import ArgumentError
+from stablessm._errors import unknown_name
 from stablessm._optional import require
 
 _STATEFUL = re.compile(
@@ -117,9 +117,9 @@ def random_model(family: str, *, seed: Seed = 0, dtype: Any = torch.float32) -> 
     name = family.lower().replace("-", "_")
     kind = _model_type(name) or (name if name in transformers.CONFIG_MAPPING else None)
     if kind is None:
-        raise ArgumentError(
-            "family", f"a family of transformers {transformers.__version__}: {', '.join(names())}", family
-        )
+        known = names()
+        expected = f"a family of transformers {transformers.__version__}: {', '.join(known)}"
+        raise unknown_name("family", known, family, expected)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = _auto(transformers, kind).from_config(small_config(transformers, kind))

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from stablessm._checked import Seed, Size, checked
-from stablessm._errors import ArgumentError
+from stablessm._errors import ArgumentError, unknown_name
 from stablessm._progress import working
 from stablessm.instruments._state_cases import CASES, run_case
 from stablessm.instruments._state_check import Check
@@ -72,7 +72,7 @@ def check_state(
         raise ArgumentError("cases", f"a list with some of {', '.join(CASES)}", cases)
     unknown = [name for name in cases or () if name not in CASES]
     if unknown:
-        raise ArgumentError("cases", f"some of {', '.join(CASES)}", unknown[0])
+        raise unknown_name("cases", CASES, unknown[0])
     with evaluating(model.model if isinstance(model, Stateful) else model), working("check_state", progress) as tell:
         adapter = as_stateful(model, d_input=d_input)
         check = Check(_in_full_precision(adapter), Shape(batch, length), seed, tol)

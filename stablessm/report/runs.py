@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import final
 
 from stablessm._errors import ArgumentError
+from stablessm._similar import did_you_mean
 from stablessm.report.folder import Record, read_run
 
 FOLDERS = ("results", "runs")
@@ -56,7 +57,8 @@ def collect(paths: Sequence[str | os.PathLike[str]] | None = None) -> Collection
     for root in roots:
         folders = list(_folders(root))
         if not folders and paths:
-            problems.append(Problem(str(root), "no record.json in it" if root.is_dir() else "no such folder"))
+            missing = f"no such folder{did_you_mean(root)}"
+            problems.append(Problem(str(root), "no record.json in it" if root.is_dir() else missing))
         for folder in folders:
             if folder.resolve() in runs:
                 continue

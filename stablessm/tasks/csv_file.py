@@ -17,6 +17,7 @@ import numpy as np
 from stablessm import _cells, _dates
 from stablessm._errors import ArgumentError, MissingPackageError, quoted
 from stablessm._optional import require
+from stablessm._similar import did_you_mean
 from stablessm.tasks import csv_head, csv_times, sources
 
 Missing: TypeAlias = Literal["forward", "interpolate", "drop", "mask", "refuse"]
@@ -244,7 +245,7 @@ def read(path: Path, expected: str = _EXPECTED) -> Table:
     ``column 1``, ``column 2`` and so on. ``expected`` describes the file for error messages.
     """
     if not path.exists():
-        raise ArgumentError("file", "the name of a file", f"no such file: {path}")
+        raise ArgumentError("file", "the name of a file", f"no such file: {path}{did_you_mean(path)}")
     if path.suffix == ".parquet":
         return _parquet(path)
     text = _cells.without_comments(sources.text(path, expected, _cells.decoded))

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from stablessm._errors import ArgumentError
 from stablessm._renamed import renamed
+from stablessm._similar import did_you_mean
 from stablessm.tasks import sources
 from stablessm.tasks.base import SPLITS, Inputs, Outputs, Split
 from stablessm.tasks.options import Options, option
@@ -154,7 +155,8 @@ def array(part: str, value: str | np.ndarray | Tensor) -> np.ndarray:
         try:
             found = np.load(value, allow_pickle=False)
         except sources.BROKEN as error:
-            raise ArgumentError(part, "an array in a whole .npy file", f"{value} ({error})") from error
+            why = error if Path(value).exists() else f"no such file{did_you_mean(Path(value))}"
+            raise ArgumentError(part, "an array in a whole .npy file", f"{value} ({why})") from error
         if not isinstance(found, np.ndarray):
             raise ArgumentError(part, "an array in an .npy file", value)
     else:

@@ -17,6 +17,7 @@ import numpy as np
 from stablessm import _hub, record
 from stablessm._errors import ArgumentError, MissingPackageError
 from stablessm._optional import require
+from stablessm._similar import did_you_mean
 
 VARIABLE = "STABLESSM_DATA"
 CACHE = "STABLESSM_CACHE"
@@ -74,7 +75,7 @@ def arrays(path: Path, names: tuple[str, ...], *others: str) -> tuple[np.ndarray
     what = " and ".join(names)
     expected = f"{'an array' if len(names) == 1 else 'arrays'} {what} in a whole .npz file"
     if not path.is_file():
-        raise ArgumentError(str(path), expected, "no such file")
+        raise ArgumentError(str(path), expected, f"no such file{did_you_mean(path)}")
     try:
         with np.load(path, allow_pickle=False) as stored:
             there = (*names, *(name for name in others if name in stored.files))

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final, final
 
 from stablessm._errors import ArgumentError, quoted
+from stablessm._similar import did_you_mean
 from stablessm.tasks import sources
 from stablessm.tasks.base import SPLITS, Split
 from stablessm.tasks.stored import split_sizes
@@ -108,7 +109,8 @@ def source(text: str, separator: str | None, valid: float, test: float) -> Sourc
         return Source(text, (key,), lambda: split_text(_read_file(file), separator, valid, test))
     path = Path(text)
     if not path.is_file():
-        raise ArgumentError("text", f"one of {', '.join(NAMES)}, or a text file", f"{text} (no such file)")
+        why = f"no such file{did_you_mean(path)}"
+        raise ArgumentError("text", f"one of {', '.join(NAMES)}, or a text file", f"{text} ({why})")
     content = sources.text(path, "a text in UTF-8")
     key = sources.content_digest(content.encode()) + cut
     return Source(path.name.partition(".")[0], (key,), lambda: split_text(content, separator, valid, test))

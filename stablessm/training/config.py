@@ -13,7 +13,7 @@ import torch
 
 from stablessm._arguments import one_of, real_number, whole_number
 from stablessm._checked import checked
-from stablessm._errors import ArgumentError, quoted
+from stablessm._errors import ArgumentError, quoted, unknown_name
 from stablessm.training import schedules
 
 FREE = ("device", "graph", "checkpoint_every", "parallel")
@@ -159,7 +159,7 @@ class TrainingConfig:
         """Return the device to train on, as ``device`` requests; raise an error if there is no such device."""
         name = ("cuda" if torch.cuda.is_available() else "cpu") if self.device == "auto" else str(self.device)
         if not re.fullmatch(r"(cpu|cuda)(:\d+)?", name):
-            raise ArgumentError("device", "auto, cpu or cuda", quoted(self.device))
+            raise unknown_name("device", ("auto", "cpu", "cuda"), self.device, "auto, cpu or cuda")
         device = torch.device(name)
         if device.type == "cuda" and not torch.cuda.is_available():
             raise ArgumentError("device", "cpu: PyTorch finds no GPU here", quoted(self.device))

@@ -14,6 +14,7 @@ from torch import nn
 from stablessm import _tensors, record
 from stablessm._checked import checked
 from stablessm._errors import ArgumentError
+from stablessm._similar import did_you_mean
 from stablessm.layers import storage
 from stablessm.training.checkpoint import remove
 
@@ -80,11 +81,20 @@ def settings_of(folder: str | Path) -> dict[str, Any]:
     path = Path(folder) / MARKER
     check_links(path.parent)
     if not path.is_file():
-        raise ArgumentError("folder", f"the folder of a training, with a {MARKER}", str(folder))
+        raise ArgumentError("folder", f"the folder of a training, with a {MARKER}", _why_not(path.parent))
     expected = "the settings of a training, which the same stablessm train command writes again"
     found = record.read_json(path, expected)
     with record.reading(path, expected):
         return {**found, **{name: {**found[name]} for name in ("config", "task", "model", "origin")}}
+
+
+def _why_not(folder: Path) -> str:
+    """Return the name of a folder that is not the folder of a training, with the reason and a hint."""
+    if not folder.is_dir():
+        what = "a file" if folder.is_file() else f"no such folder{did_you_mean(folder, Path.is_dir)}"
+        return f"{folder} ({what})"
+    inner = ", ".join(sorted(path.parent.name for path in folder.glob(f"*/{MARKER}"))[:5])
+    return f"{folder} (it has no {MARKER}{f'; the trainings in this folder are {inner}' if inner else ''})"
 
 
 def keep(model: nn.Module, folder: Path) -> str | None:

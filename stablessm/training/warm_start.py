@@ -11,6 +11,7 @@ from torch import nn
 
 from stablessm import _tensors, record
 from stablessm._errors import ArgumentError
+from stablessm._similar import did_you_mean
 from stablessm.instruments.modes import recurrent_modules
 from stablessm.layers import storage
 from stablessm.training import folder as run_folder
@@ -33,8 +34,9 @@ def warm_start(models: Sequence[nn.Module], source: str | os.PathLike[str], fold
         run_folder.check_links(given)
     weights = place / storage.WEIGHTS
     if not weights.is_file():
-        several = "; choose one of its replicas" if any(given.glob("replica-*")) else ""
-        raise ArgumentError("init_from", f"a folder of a run or model, with {storage.WEIGHTS}", f"{source}{several}")
+        why = "" if given.is_dir() else f" (no such folder{did_you_mean(given, Path.is_dir)})"
+        why += "; choose one of its replicas" if any(given.glob("replica-*")) else ""
+        raise ArgumentError("init_from", f"a folder of a run or model, with {storage.WEIGHTS}", f"{source}{why}")
     shapes, seal = _tensors.header(weights)
     own = {name: tuple(tensor.shape) for name, tensor in models[0].state_dict().items()}
     wrong = sorted(name for name in own.keys() | shapes.keys() if own.get(name) != shapes.get(name))

@@ -35,15 +35,15 @@ def test_a_record_is_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["sacn"], "suite: expected one of scan"),
-        (["scan", "--device", "tpu"], "device: expected cpu or cuda, got 'tpu'"),
-        (["scan", "--sizes", "8x9"], "sizes: expected BATCHxTIMExCHANNELS, got 8x9"),
-        (["scan", "--sizes", "8xbx9"], "sizes: expected whole numbers joined by x"),
-        (["scan", "--sizes", "0x1x2"], "sizes: expected"),
-        (["scan", "--dtype", "float8"], "dtype: expected one of float32, complex64, bfloat16, got 'float8'"),
-        (["scan", "--seconds", "0"], "seconds: expected a finite number above 0"),
-        (["all", "--dtype", "float32"], "suite: expected a single suite"),
-        (["all", "--out", "a.json"], "out: expected a folder"),
+        (["sacn"], "SUITE: expected one of scan"),
+        (["scan", "--device", "tpu"], "--device: expected one of cpu, cuda, got 'tpu'"),
+        (["scan", "--sizes", "8x9"], "--shapes: expected BATCHxTIMExCHANNELS, got 8x9"),
+        (["scan", "--sizes", "8xbx9"], "--shapes: expected whole numbers joined by x"),
+        (["scan", "--sizes", "0x1x2"], "--shapes: expected"),
+        (["scan", "--dtype", "float8"], "--dtype: expected one of float32, complex64, bfloat16, got 'float8'"),
+        (["scan", "--seconds", "0"], "--seconds: expected a finite number above 0"),
+        (["all", "--dtype", "float32"], "SUITE: expected a single suite"),
+        (["all", "--out", "a.json"], "--out: expected a folder"),
     ],
 )
 def test_bad_arguments_are_named(arguments: list[str], message: str) -> None:

@@ -29,7 +29,7 @@ def test_run_list_and_report(tmp_path, monkeypatch):
 def test_unknown_ids_and_sizes(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert "ID: expected an id that stablessm list shows" in invoke("run", "ia-fig99", code=2)
-    assert "size: expected smoke or paper" in invoke("run", "ia-fig1", "--size", "huge", code=2)
+    assert "--size: expected one of smoke, reduced, paper, large" in invoke("run", "ia-fig1", "--size", "huge", code=2)
     assert not (tmp_path / "runs").exists()
     assert "Examples:" in invoke("run", "--help")
 

@@ -157,6 +157,8 @@ def test_wrong_arguments_are_named(trained: Path, tmp_path: Path) -> None:
     }.items():
         assert told in call("generate", *arguments, code=2)
     ssm.save(ssm.RealSSM(1, 4, 1), tmp_path)
+    assert "MODEL: expected a language model (stablessm train lm)" in call("generate", tmp_path, "x", code=2)
+    ssm.save(ssm.LanguageModel(5, d_model=8, n_layers=1, d_state=4), tmp_path)
     assert "tokenizer: expected a tokenizer.json" in call("generate", tmp_path, "x", code=2)
     (tmp_path / "tokenizer.json").write_text(tokenizers.load(trained / "runs/char").content(), encoding="utf-8")
     assert "MODEL: expected a language model with the" in call("generate", tmp_path, "x", code=2)

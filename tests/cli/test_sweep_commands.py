@@ -88,7 +88,7 @@ def test_without_an_extra_commands_say_what_to_install(monkeypatch, tmp_path, pa
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (("--on", "moon"), "--on: expected processes, ray or slurm"),
+        (("--on", "moon"), "--on: expected one of processes, ray, slurm"),
         (("--address", "auto"), "--address: expected --on ray, got"),
         (("--slurm", "partition=gpu"), "--slurm: expected --on slurm, got"),
         (("--executor", "local"), "--executor: expected --on slurm, got"),

@@ -243,7 +243,7 @@ def test_a_terminated_command_leaves_a_checkpoint_and_goes_on(load):
 def test_wrong_arguments_are_named(load):
     for arguments, told in {
         ("train",): "TASK: expected a task by name (--list shows them), or your own --data",
-        ("train", "no-such"): "task: expected one of functional",
+        ("train", "no-such"): "TASK: expected one of functional",
         ("train", "recall", "-o", "lenght=3"): "lenght: expected one of the options",
         ("train", "recall", "-o", "length"): "--option: expected KEY=VALUE, got 'length'",
         ("train", "recall", "-o", "length=long"): "length: expected a whole number",
@@ -271,9 +271,9 @@ def test_wrong_arguments_are_named(load):
         ("train", "recall", "--set", "layers=2"): "layers: expected one of the settings",
         ("train", "recall", "--map", "nothing"): "expected one of",
         ("train", "recall", "--lr", "-1"): "lr: expected",
-        ("train", "recall", "--select", "first"): "select: expected one of 'best', 'last'",
+        ("train", "recall", "--select", "first"): "--select: expected one of best, last",
         ("train", "recall", "--device", "tpu"): "device: expected auto, cpu or cuda",
-        ("eval", "nowhere"): "folder: expected the folder of a training",
+        ("eval", "nowhere"): "FOLDER: expected the folder of a training",
     }.items():
         assert told in call(*arguments, code=2), arguments
     assert not Path("runs").exists()
