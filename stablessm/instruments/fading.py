@@ -81,7 +81,10 @@ def fading_function(
 
 
 def _pasts(length: int, d_input: int, samples: int, generator: torch.Generator) -> Tensor:
-    """Return input sequences (n, length, d_input) that end at time 0, with entries of at most 1; the first is zero."""
+    """Return input sequences (n, length, d_input) that end at time 0, with entries of at most 1; the first is zero.
+
+    The others are constant, or zero except at the last step; the last ``samples`` sequences are random.
+    """
     constant = torch.cat([torch.ones(1, d_input), -torch.ones(1, d_input), torch.eye(d_input), -torch.eye(d_input)])
     held = constant[:, None].expand(-1, length, -1).double()
     brief = torch.zeros_like(held)

@@ -176,8 +176,7 @@ def _loss(stack: Stack, task: Task, options: StackOptions) -> Callable[..., Tens
 
 @torch.no_grad()
 def _test(stack: Stack, data: Task, options: StackOptions) -> np.ndarray:
-    """Return the test loss of each model: the mean loss over at most ``options.scored`` full batches of the test split.
-    """
+    """Return the test loss of each model, a mean over at most ``options.scored`` full batches of the test split."""
     split: Split = "test"
     count = min(options.scored, max(1, data.sizes[split] // options.batch - 1))
     many, losses = len(stack.models), _loss(stack, data, options)

@@ -262,9 +262,9 @@ def _spectrum(operator: Tensor, weights: Tensor, tol: float, corner: tuple[int, 
 
     The last column of ``operator`` was computed as a weighted sum of the other columns, with the given weights. The
     difference between this column and the sum shows the rounding error. ``corner`` is the shape of the block for the
-    direct effect of x[t] on y[t], which is not memory and is set to zero. If there is a direct effect, the effects of
-    x[t] on later outputs that earlier inputs can have as well do not count. The rank is then the smallest rank that the
-    operator can have for any values in this block.
+    direct effect of x[t] on y[t], which is not memory and is set to zero. If there is a direct effect (above ``tol``,
+    relative to all other effects), an effect of x[t] on later outputs does not count if earlier inputs can have the
+    same effect. The rank is then the smallest rank that the operator can have for any values in this block.
     """
     outputs, width = corner
     matrix, combined = operator[:, :-1].clone(), operator[:, -1]

@@ -223,7 +223,7 @@ def _offsets_of_parts(offset, LANE: tl.constexpr):
 
 @triton.jit
 def _mask_of_parts(mask, offset):
-    """Return a mask for the real and imaginary parts of complex numbers, given a mask of the numbers."""
+    """Return a mask for the real and imaginary parts of complex numbers, given a mask of the numbers at ``offset``."""
     rows: tl.constexpr = offset.shape[0]
     columns: tl.constexpr = offset.shape[1]
     both = tl.broadcast_to(tl.broadcast_to(mask, [rows, columns])[:, :, None], [rows, columns, 2])
