@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -12,6 +13,7 @@ from stablessm.layers.factor_kind import Kind
 from stablessm.reparam import Reparameterization
 from stablessm.scan import resolve
 from stablessm.scan.dispatch import forward_mode, plain, quick
+from stablessm.scan.plain_gradients import plain_gradients
 
 MOST = 1024
 """Largest number of states of a channel that the kernels process."""
@@ -101,18 +103,10 @@ class _Factors(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, d_decay: Tensor, d_gain: Tensor) -> tuple[Tensor | None, ...]:
-        again = torch.is_grad_enabled()  # with create_graph, the gradient must be differentiable
-        if not again and plain(d_decay) and plain(d_gain):
-            from stablessm.layers import triton_factors
+        w, imag, log_dt = ctx.saved_tensors
+        if torch.is_grad_enabled() or not (plain(d_decay) and plain(d_gain)):
+            again = partial(plainly, ctx.kind, ctx.map)
+            return None, None, *plain_gradients(again, (w, imag, log_dt), ctx.needs_input_grad[2:], (d_decay, d_gain))
+        from stablessm.layers import triton_factors
 
-            w, imag, log_dt = ctx.saved_tensors
-            return None, None, *triton_factors.backward(ctx.kind, w, imag, log_dt, d_decay, d_gain)
-        with torch.enable_grad():
-            outputs = plainly(ctx.kind, ctx.map, *ctx.saved_tensors)
-        wanted = [i for i, tensor in enumerate(ctx.saved_tensors) if tensor is not None and ctx.needs_input_grad[2 + i]]
-        inputs = [ctx.saved_tensors[i] for i in wanted]
-        pairs = zip(outputs, (d_decay, d_gain), strict=True)
-        varying, grads = zip(*((y, d_y) for y, d_y in pairs if y.requires_grad), strict=True)  # a gain of 1 has none
-        found = torch.autograd.grad(varying, inputs, grads, create_graph=again, allow_unused=True)
-        each = dict(zip(wanted, found, strict=True))
-        return None, None, *(each.get(i) for i in range(3))
+        return None, None, *triton_factors.backward(ctx.kind, w, imag, log_dt, d_decay, d_gain)

@@ -8,7 +8,6 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from stablessm._arguments import real_number
 from stablessm._checked import checked
@@ -187,20 +186,6 @@ class UnitLayer(GatedLayer):
         reset = None if reset is None else reset.expand(x.shape[:2])
         inputs, stable = self._gate_inputs(x), self.map.is_stable
         return gated_scan(Gated(self.form, inputs, self._rate(), self._direct(x), state, reset, stable))
-
-
-def softplus(z: Tensor) -> Tensor:
-    """Compute log(1 + e^z), accurately in float64 too."""
-    return F.softplus(z, threshold=50.0)
-
-
-def below_zero(change: Tensor) -> Tensor:
-    """Return ``change``, clamped such that 1 + change is below 1 even after rounding.
-
-    >>> (1 + below_zero(torch.zeros(1))).item() < 1
-    True
-    """
-    return change.clamp(max=-torch.finfo(change.dtype).eps / 2)
 
 
 def gate_bias(count: int, timescales: Sequence[float], unit: Tensor) -> Tensor:

@@ -128,9 +128,13 @@ class MinLSTM(_MinimalUnit):
         return torch.cat([-z, z])  # log i - log f is z for f = sigmoid(-z) and i = sigmoid(z)
 
     def _logits(self, x: Tensor) -> Tensor:
-        forget, enter, candidate = self._gate_inputs(x).chunk(3, -1)
-        return torch.cat([forget, -enter, candidate], -1)
+        return _with_negated_entry(self._gate_inputs(x))
 
     def _decays_at(self, logits: Tensor) -> Tensor:
-        forget, enter, candidate = logits.chunk(3, -1)
-        return super()._decays_at(torch.cat([forget, -enter, candidate], -1))
+        return super()._decays_at(_with_negated_entry(logits))
+
+
+def _with_negated_entry(gates: Tensor) -> Tensor:
+    """Return the gate inputs of a minLSTM with the other sign of the input gate: decays are monotone in the result."""
+    forget, enter, candidate = gates.chunk(3, -1)
+    return torch.cat([forget, -enter, candidate], -1)

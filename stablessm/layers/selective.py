@@ -10,9 +10,10 @@ from torch import Tensor, nn
 
 from stablessm._checked import Size, checked
 from stablessm._errors import ArgumentError
-from stablessm.layers.gated import GatedLayer, below_zero, softplus
+from stablessm.layers.gated import GatedLayer
 from stablessm.reparam import Reparameterization
 from stablessm.scan import selective_scan
+from stablessm.scan.gated import below_zero, softplus
 from stablessm.scan.projection import project
 
 

@@ -86,7 +86,7 @@ def step(
     if max(terms * states, states * outputs, terms * outputs) > ENTRIES // 2:
         new = by_two(x, B, bias, factors, state)
         direct = None if D is None else (x, D)
-        return linear(new, C, conjugate=state.is_complex(), second=direct), new
+        return linear(new, C, second=direct), new
     if isinstance(factors, Weights):
         kind, decay, gain = factors.kind, factors.w, x if factors.imag is None else factors.imag
     else:

@@ -15,7 +15,7 @@ states are pairs of real numbers: the rows of B alternate between real and imagi
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -227,7 +227,6 @@ def linear(
     *,
     norm: tuple[Tensor, Tensor, float] | None = None,
     times: Tensor | None = None,
-    conjugate: bool = False,
     gelu: bool = False,
     second: tuple[Tensor, Tensor] | None = None,
     onto: Tensor | None = None,
@@ -235,12 +234,11 @@ def linear(
     """Compute onto + f((LN(x) ⊙ times) Wᵀ + second Vᵀ + bias), (B, N), where everything except x and W is optional.
 
     Args:
-        x: inputs (B, K), or complex (B, K / 2).
+        x: inputs (B, K), or complex (B, K / 2), whose imaginary parts change their signs.
         weight: W (N, K), in any shape with N · K entries.
         bias: bias (N,).
         norm: weight and bias (K,) of the layer norm LN of x, and its epsilon.
         times: factor of the normalized input (B, K).
-        conjugate: whether every second number of x changes its sign.
         gelu: whether f is the GELU; otherwise f is the identity.
         second: a second input (B, M) and its weight V (N, M).
         onto: summand (B, N).
@@ -252,10 +250,11 @@ def linear(
     y = torch.empty((rows, columns), dtype=weight.dtype, device=x.device)
     scale, shift, eps = (x, x, 0.0) if norm is None else norm
     other, other_weight = (x, x) if second is None else second
-    launch = _linear_launch(
-        weight.dtype, rows, terms, columns, 0 if second is None else other.shape[1], None if norm is None else eps,
-        times is not None, conjugate, bias is not None, gelu, onto is not None,
+    parts = _Parts(
+        0 if second is None else other.shape[1], norm is not None, eps, times is not None, x.is_complex(),
+        bias is not None, gelu, onto is not None,
     )  # fmt: skip
+    launch = _linear_launch(weight.dtype, rows, terms, columns, parts)
     launch(
         x, x if times is None else times, scale, shift, weight, x if bias is None else bias, other, other_weight,
         x if onto is None else onto, y,
@@ -285,16 +284,24 @@ def advance(
     return new
 
 
+class _Parts(NamedTuple):
+    """The optional parts of :func:`linear` that a call has, by the names of the kernel's constants."""
+
+    SECOND: int
+    """Channels of the second input; 0 without one."""
+    NORM: bool
+    EPS: float
+    TIMES: bool
+    CONJUGATE: bool
+    BIAS: bool
+    GELU: bool
+    ONTO: bool
+
+
 @functools.lru_cache(maxsize=1024)
-def _linear_launch(
-    dtype: torch.dtype, rows: int, terms: int, columns: int, second: int, eps: float | None, times: bool,
-    conjugate: bool, bias: bool, gelu: bool, onto: bool,
-) -> Launch:  # fmt: skip
+def _linear_launch(dtype: torch.dtype, rows: int, terms: int, columns: int, parts: _Parts) -> Launch:
     span = min(triton.next_power_of_2(terms), ENTRIES // (1 if rows <= FEW else TILE[0]))
-    flags = {
-        "K": terms, "N": columns, "SECOND": second, "NORM": eps is not None, "EPS": eps or 0.0, "SPAN": span,
-        "TIMES": times, "CONJUGATE": conjugate, "BIAS": bias, "GELU": gelu, "ONTO": onto,
-    }  # fmt: skip
+    flags = {"K": terms, "N": columns, "SPAN": span, **parts._asdict()}
     return _launch(linear_kernel, dtype, rows, terms, columns, flags)
 
 

@@ -16,6 +16,7 @@ from stablessm._errors import ArgumentError
 from stablessm.scan import resolve
 from stablessm.scan.checks import REAL_DTYPE, check_kinds, check_like, check_tensor
 from stablessm.scan.dispatch import exporting, forward_mode, plain, quick
+from stablessm.scan.plain_gradients import plain_gradients
 
 
 def phi(z: Tensor) -> Tensor:
@@ -74,11 +75,7 @@ class _Hold(torch.autograd.Function):
     def backward(ctx: Any, d_decay: Tensor, d_gain: Tensor) -> tuple[Tensor | None, ...]:
         eigenvalues, dt, *found = ctx.saved_tensors
         if torch.is_grad_enabled():  # with create_graph, the gradient must be differentiable
-            wanted = [i for i, needed in enumerate(ctx.needs_input_grad) if needed]
-            inputs = [ctx.saved_tensors[i] for i in wanted]
-            outputs = plainly(eigenvalues, dt)
-            grads = torch.autograd.grad(outputs, inputs, (d_decay, d_gain), create_graph=True)
-            return tuple(dict(zip(wanted, grads, strict=True)).get(i) for i in range(2))
+            return plain_gradients(plainly, (eigenvalues, dt), ctx.needs_input_grad, (d_decay, d_gain))
         if ctx.kernel and plain(d_decay) and plain(d_gain):
             from stablessm.layers import triton_hold
 

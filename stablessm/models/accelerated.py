@@ -7,7 +7,8 @@ from __future__ import annotations
 import inspect
 import types
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from functools import wraps
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +21,7 @@ from stablessm.scan import linear_scan, selective_scan, short_convolution
 from stablessm.scan.projection import project
 
 Model = TypeVar("Model", bound=nn.Module)
+Mixing: TypeAlias = "Callable[[Any, Tensor, Tensor | None, _Cache], tuple[Tensor, Tensor, Tensor]]"
 
 
 @checked
@@ -135,14 +137,33 @@ class _Cache:
             self.state.copy_(state)
 
 
-def _selective_mixer(
-    self: Any, hidden_states: Tensor, cache_params: Any = None, attention_mask: Tensor | None = None, **kwargs: Any
-) -> Tensor:
-    """Compute the forward pass of a Mamba, FalconMamba or Jamba mixer by this library's operators."""
-    if _recording(self, cache_params):
-        return type(self).forward(self, hidden_states, cache_params, attention_mask, **kwargs)
-    padding, cache = _Padding.of(attention_mask, hidden_states.shape[1]), _Cache(self, cache_params)
-    hidden, lengths = _moved(hidden_states, padding)
+def _mixing(compute: Mixing) -> Callable[..., Tensor]:
+    """Return the forward pass of a mixer. ``compute(mixer, x, lengths, cache)`` computes it by this library's operators
+    for sequences x (B, T, C) with padding at their ends, and returns the output, the last inputs of the convolution and
+    the recurrent state.
+
+    If the ``transformers`` cache currently stores the state after every token, which assisted generation requires, the
+    code of ``transformers`` runs instead.
+    """
+
+    @wraps(compute)
+    def forward(
+        self: Any, hidden_states: Tensor, cache_params: Any = None, attention_mask: Tensor | None = None, **kwargs: Any
+    ) -> Tensor:
+        if cache_params is not None and cache_params.is_recording_past(self.layer_idx):
+            found: Tensor = type(self).forward(self, hidden_states, cache_params, attention_mask, **kwargs)
+            return found
+        padding, cache = _Padding.of(attention_mask, hidden_states.shape[1]), _Cache(self, cache_params)
+        y, tail, state = compute(self, *_moved(hidden_states, padding), cache)
+        cache.update(tail, state)
+        return y if padding is None else padding.back(y)
+
+    return forward
+
+
+@_mixing
+def _selective_mixer(self: Any, hidden: Tensor, lengths: Tensor | None, cache: _Cache) -> tuple[Tensor, Tensor, Tensor]:
+    """Compute the forward pass of a Mamba, FalconMamba or Jamba mixer."""
     x, gate = self.in_proj(hidden).chunk(2, -1)
     x, tail = _convolved(self, x, cache.tail, lengths)
     sizes = (self.time_step_rank, self.ssm_state_size, self.ssm_state_size)
@@ -156,9 +177,7 @@ def _selective_mixer(
         y = y[:, None]
     else:
         y, state = selective_scan(x, delta, A, B, C, self.D, gate, cache.state, delta_softplus=True, lengths=lengths)
-    cache.update(tail, state)
-    y = self.out_proj(y.to(hidden_states.dtype))
-    return y if padding is None else padding.back(y)
+    return self.out_proj(y.to(hidden.dtype)), tail, state
 
 
 def _one_step(x: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
@@ -173,18 +192,13 @@ def _one_step(x: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, state: 
     return torch.einsum("bhn,bn->bh", state, C[:, 0].float()), state
 
 
-def _head_mixer(
-    self: Any, hidden_states: Tensor, cache_params: Any = None, attention_mask: Tensor | None = None, **kwargs: Any
-) -> Tensor:
+@_mixing
+def _head_mixer(self: Any, hidden: Tensor, lengths: Tensor | None, cache: _Cache) -> tuple[Tensor, Tensor, Tensor]:
     """Compute the forward pass of a Mamba2 mixer, in which all channels of a head have the same decay.
 
     :func:`selective_scan` takes one rate for each channel and state, so the rate of a head is repeated for all of its
     channels and states.
     """
-    if _recording(self, cache_params):
-        return type(self).forward(self, hidden_states, cache_params, attention_mask, **kwargs)
-    padding, cache = _Padding.of(attention_mask, hidden_states.shape[1]), _Cache(self, cache_params)
-    hidden, lengths = _moved(hidden_states, padding)
     gate, mixed, delta = self.in_proj(hidden).split([self.intermediate_size, self.conv_dim, self.num_heads], -1)
     mixed, tail = _convolved(self, mixed, cache.tail, lengths)
     inner = self.n_groups * self.ssm_state_size
@@ -204,18 +218,8 @@ def _head_mixer(
         )  # fmt: skip
         outputs.append(y)
         states.append(state.unflatten(1, (heads, each)))
-    cache.update(tail, torch.cat(states, 1))
-    y = self.out_proj(self.norm(torch.cat(outputs, -1), gate).to(hidden_states.dtype))
-    return y if padding is None else padding.back(y)
-
-
-def _recording(mixer: Any, cache: Any) -> bool:
-    """Return True if a ``transformers`` cache currently stores the state after every token, which assisted generation
-    requires.
-
-    With such a cache, a mixer runs the code of ``transformers``.
-    """
-    return cache is not None and cache.is_recording_past(mixer.layer_idx)
+    y = self.out_proj(self.norm(torch.cat(outputs, -1), gate).to(hidden.dtype))
+    return y, tail, torch.cat(states, 1)
 
 
 def _scanned(

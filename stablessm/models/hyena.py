@@ -6,7 +6,6 @@ from typing import Any, TypeAlias, final
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from stablessm._arguments import whole_number
 from stablessm._checked import Size, checked
@@ -15,8 +14,7 @@ from stablessm.layers.at_once import linear_parameters, multiplies_at_once
 from stablessm.models.hyena_filter import TAPS as TAPS
 from stablessm.models.hyena_filter import filtered, of_joined
 from stablessm.scan.checks import check_pair, check_reset, check_signal, check_state, checked_lengths
-from stablessm.scan.dispatch import exporting
-from stablessm.scan.padding import without_padding
+from stablessm.scan.padding import last_inputs, without_padding
 
 States: TypeAlias = tuple[Tensor, Any] | None
 """The last inputs of the filter, and the state of the recurrence."""
@@ -80,7 +78,7 @@ class Hyena(nn.Module):
         q, u = filtered(z, tail, self.filter, reset)
         y, inner = self.inner(u, inner, lengths=lengths, reset=reset, dt=dt)
         before = self._zeros(x.shape[0]) if tail is None else tail
-        return without_padding(self.output(q * y), lengths), (_tail(z, before, reset, lengths), inner)
+        return without_padding(self.output(q * y), lengths), (last_inputs(z, before, reset, lengths), inner)
 
     def step(self, x_t: Tensor, state: States = None, *, dt: Dt = None) -> tuple[Tensor, tuple[Tensor, Any]]:
         """Run one step of ``forward``: return the output (B, d_model) for x_t (B, d_model), and the next state."""
@@ -130,23 +128,3 @@ class Hyena(nn.Module):
     def _zeros(self, batch: int) -> Tensor:
         dtype = torch.promote_types(self.filter.dtype, torch.float32)
         return torch.zeros(batch, TAPS - 1, 3 * self.d_model, dtype=dtype, device=self.filter.device)
-
-
-def _tail(z: Tensor, before: Tensor, reset: Tensor | None, lengths: Tensor | None) -> Tensor:
-    """Return the last two inputs of the short filter, (B, 2, 3 C), after its inputs z (B, T, 3 C); ``before`` are the
-    two inputs before z. Inputs of earlier episodes are replaced by zeros.
-    """
-    if lengths is None and reset is None and not exporting():
-        last = z[:, max(0, z.shape[1] - TAPS + 1) :].to(before.dtype)
-        return torch.cat([before, last], 1)[:, -TAPS + 1 :]
-    batch, steps, width = z.shape
-    ends = torch.full((batch,), steps, device=z.device) if lengths is None else lengths
-    where = ends[:, None] + torch.arange(TAPS - 1, device=z.device)  # index into ``before`` and z, joined
-    if steps:
-        rows = z.gather(1, (where - TAPS + 1).clamp(min=0)[..., None].expand(-1, -1, width)).to(before.dtype)
-        early = before.gather(1, where.clamp(max=TAPS - 2)[..., None].expand(-1, -1, width))
-        before = torch.where((where < TAPS - 1)[..., None], early, rows)
-    if reset is None:
-        return before
-    mine = F.pad(reset.cumsum(1), (TAPS - 1, 0)).gather(1, where)
-    return before * (mine == mine[:, -1:])[..., None]

@@ -10,6 +10,8 @@ from torch.nn import functional as F
 
 from stablessm.scan import resolve
 from stablessm.scan.dispatch import forward_mode, plain, quick
+from stablessm.scan.plain_gradients import plain_gradients
+from stablessm.scan.short_convolution import tap_sum
 
 TAPS = 3
 """Length of the filter: the present step and the two steps before it."""
@@ -39,26 +41,14 @@ def filtered(z: Tensor, tail: Tensor | None, weight: Tensor, reset: Tensor | Non
 def plainly(z: Tensor, tail: Tensor | None, weight: Tensor, reset: Tensor | None) -> tuple[Tensor, Tensor]:
     """Compute the result of :func:`filtered` by PyTorch operations, which are differentiable to any order."""
     joined = F.pad(z, (0, 0, TAPS - 1, 0)) if tail is None else torch.cat([tail.to(z.dtype), z], 1)
-    episode = None if reset is None else F.pad(reset.cumsum(1), (TAPS - 1, 0))
-    return of_joined(joined, weight, episode)
+    return of_joined(joined, weight, reset)
 
 
-def of_joined(joined: Tensor, weight: Tensor, episode: Tensor | None = None) -> tuple[Tensor, Tensor]:
+def of_joined(joined: Tensor, weight: Tensor, reset: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Compute q and k ⊙ v like :func:`filtered`, from the array ``joined`` (B, 2 + T, 3 C), in which the tail is
     followed by z.
-
-    ``episode`` (B, 2 + T) is a number for each step, which is the same for all steps of an episode (default: all steps
-    are in one episode).
     """
-    steps = joined.shape[1] - TAPS + 1
-    y = joined[:, TAPS - 1 :] * weight[0]
-    for j in range(1, TAPS):
-        first = TAPS - 1 - j
-        before = joined[:, first : first + steps]
-        if episode is not None:
-            before = before * (episode[:, first : first + steps] == episode[:, TAPS - 1 :])[..., None]
-        y = torch.addcmul(y, before, weight[j])
-    q, k, v = y.chunk(3, -1)
+    q, k, v = tap_sum(joined, weight, reset).chunk(3, -1)
     return q, k * v
 
 
@@ -77,27 +67,12 @@ class _Filtered(torch.autograd.Function):
         from stablessm.models import triton_hyena
 
         z, tail, weight, reset = ctx.saved_tensors
-        again = torch.is_grad_enabled()  # with create_graph, the gradient must be differentiable
-        if again or not (plain(d_q) and plain(d_u)):  # or vmap runs it for many gradients
-            with torch.enable_grad():
-                outputs = plainly(z, tail, weight, reset)
-            grads = [d.to(y.dtype) for d, y in zip((d_q, d_u), outputs, strict=True)]
-            wanted = [i for i, needed in enumerate(ctx.needs_input_grad) if needed]
-            inputs = [ctx.saved_tensors[i] for i in wanted]
-            found = torch.autograd.grad(outputs, inputs, grads, create_graph=again, allow_unused=True)
-            return tuple(dict(zip(wanted, found, strict=True)).get(i) for i in range(4))
+        if torch.is_grad_enabled() or not (plain(d_q) and plain(d_u)):  # with create_graph, or under vmap
+            return plain_gradients(plainly, ctx.saved_tensors, ctx.needs_input_grad, (d_q, d_u))
         d_z, d_weight = triton_hyena.backward(z, tail, reset, weight, d_q, d_u)
-        d_tail = _tail_gradient(z, tail, weight, reset, d_q, d_u) if ctx.needs_input_grad[1] else None
+        d_tail = None
+        if ctx.needs_input_grad[1]:  # the tail affects only the outputs of the first two steps
+            few = slice(TAPS - 1)
+            inputs = z[:, few], tail, weight, None if reset is None else reset[:, few]
+            d_tail = plain_gradients(plainly, inputs, (False, True, False, False), (d_q[:, few], d_u[:, few]))[1]
         return d_z, d_tail, d_weight.to(weight.dtype), None
-
-
-def _tail_gradient(z: Tensor, tail: Tensor, weight: Tensor, reset: Tensor | None, d_q: Tensor, d_u: Tensor) -> Tensor:
-    """Compute the gradient of the tail (the two inputs before z) from the gradients d_q of q and d_u of k ⊙ v. The tail
-    affects only the outputs of the first two steps.
-    """
-    few = slice(TAPS - 1)
-    with torch.enable_grad():
-        own = tail.detach().requires_grad_()
-        outputs = plainly(z[:, few].detach(), own, weight.detach(), None if reset is None else reset[:, few])
-    grads = [d[:, few].to(y.dtype) for d, y in zip((d_q, d_u), outputs, strict=True)]
-    return torch.autograd.grad(outputs, own, grads)[0]

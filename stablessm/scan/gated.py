@@ -8,15 +8,26 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import silu, softplus
+from torch.nn import functional
 
 from stablessm.scan import backends
 from stablessm.scan.dispatch import forward_mode, plain, quick
 from stablessm.scan.linear import linear_scan
 from stablessm.scan.protocol import Gated
 
-FULL_PRECISION = 50.0
-"""Above this argument softplus(z) = z in float64 too."""
+
+def softplus(z: Tensor) -> Tensor:
+    """Compute log(1 + e^z), accurately in float64 too."""
+    return functional.softplus(z, threshold=50.0)
+
+
+def below_zero(change: Tensor) -> Tensor:
+    """Return ``change``, clamped such that 1 + change is below 1 even after rounding.
+
+    >>> (1 + below_zero(torch.zeros(1))).item() < 1
+    True
+    """
+    return change.clamp(max=-torch.finfo(change.dtype).eps / 2)
 
 
 def gated_scan(layer: Gated) -> Tensor:
@@ -58,7 +69,7 @@ def decay_and_drive(
         change = rate * torch.sigmoid(-z)
         if dt is not None:
             change = torch.expm1(dt * torch.log1p(change.clamp(min=torch.finfo(change.dtype).eps - 1)))
-        return _decayed(change, silu(candidate), below_one, dt)
+        return _decayed(change, functional.silu(candidate), below_one, dt)
     rate = rate if dt is None else rate * dt
     if form == "rg-lru":
         assert x is not None
@@ -67,12 +78,8 @@ def decay_and_drive(
         gain = (-torch.expm1(2 * exponent)).clamp(min=torch.finfo(exponent.dtype).tiny).sqrt()
         return _decayed(torch.expm1(exponent), None, below_one, dt)[0], gain * torch.sigmoid(i) * x
     *parts, candidate = gates.chunk(2 if form == "min-gru" else 3, -1)
-    z = parts[0] if form == "min-gru" else _softplus(-parts[0]) - _softplus(-parts[1])
-    return _decayed(torch.expm1(rate * _softplus(z)), candidate, below_one, dt)
-
-
-def _softplus(z: Tensor) -> Tensor:
-    return softplus(z, threshold=FULL_PRECISION)
+    z = parts[0] if form == "min-gru" else softplus(-parts[0]) - softplus(-parts[1])
+    return _decayed(torch.expm1(rate * softplus(z)), candidate, below_one, dt)
 
 
 def _decayed(change: Tensor, candidate: Tensor | None, below_one: bool, dt: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -81,7 +88,7 @@ def _decayed(change: Tensor, candidate: Tensor | None, below_one: bool, dt: Tens
     With ``below_one``, rounding cannot make a equal to 1 where the time step ``dt`` is positive.
     """
     if below_one:
-        limited = change.clamp(max=-torch.finfo(change.dtype).eps / 2)
+        limited = below_zero(change)
         change = limited if dt is None else torch.where(dt > 0, limited, change)
     return 1 + change, -change if candidate is None else -change * candidate
 

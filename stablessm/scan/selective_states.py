@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from stablessm.scan.gated import below_zero
 from stablessm.scan.linear import linear_scan
 from stablessm.scan.padding import last_state, without_padding
 from stablessm.scan.protocol import Selective
@@ -20,7 +21,7 @@ def by_states(layer: Selective, backend: str) -> tuple[Tensor, Tensor]:
     x, delta, A, B, C, initial, reset, lengths, below_one = layer
     exponent = delta[..., None] * A
     if below_one:  # the limit changes the value but not the gradient
-        exponent = exponent + (exponent.clamp(max=-torch.finfo(exponent.dtype).eps / 2) - exponent).detach()
+        exponent = exponent + (below_zero(exponent) - exponent).detach()
     decay = torch.exp(exponent)
     drive = (delta * x)[..., None] * B[:, :, None]
     before = layer.zero_state() if initial is None else initial

@@ -11,7 +11,7 @@ from torch.nn.functional import pad
 from stablessm._errors import ArgumentError
 from stablessm._typing import Lengths
 from stablessm.scan.checks import check_kinds, check_reset, check_tensor, checked_lengths
-from stablessm.scan.padding import without_padding
+from stablessm.scan.padding import last_inputs, without_padding
 
 
 def short_convolution(
@@ -54,34 +54,30 @@ def short_convolution(
     check_reset(reset, batch, steps)
     lengths = checked_lengths(lengths, x)
     x = without_padding(x, lengths)
-    joined = pad(x, (0, 0, taps - 1, 0)) if initial is None else torch.cat([initial.to(x.dtype), x], 1)
-    episode = None if reset is None else pad(reset.expand(batch, steps).cumsum(1), (taps - 1, 0))
-    y = joined[:, taps - 1 :] * weight[:, -1]
-    for j in range(taps - 1):
-        past = joined[:, j : j + steps]
-        if episode is not None:
-            same = episode[:, j : j + steps] == episode[:, taps - 1 :]
-            past = torch.where(same[..., None], past, torch.zeros_like(past))
-        y = torch.addcmul(y, past, weight[:, j])
+    reset = None if reset is None else reset.expand(batch, steps)
+    before = x.new_zeros(shapes["initial"]) if initial is None else initial.to(x.dtype)
+    y = tap_sum(torch.cat([before, x], 1), weight.mT.flip(0), reset)
     y = y if bias is None else y + bias
-    return without_padding(y, lengths), _last_inputs(joined, taps, episode, lengths)
+    return without_padding(y, lengths), last_inputs(x, before, reset, lengths)
 
 
-def _last_inputs(joined: Tensor, taps: int, episode: Tensor | None, lengths: Tensor | None) -> Tensor:
-    """Return the last K - 1 inputs (B, K - 1, H) of each sequence, with zeros for inputs before the last reset.
+def tap_sum(joined: Tensor, weight: Tensor, reset: Tensor | None = None) -> Tensor:
+    """Compute y[t] = Σ_j weight[j] x[t - j], which uses no step before the last reset.
 
-    ``joined`` are the K - 1 inputs before the first step, followed by the inputs of all steps. ``taps`` is K.
-    ``episode`` is the number of the episode to which each of these inputs belongs; None means that there are no resets.
+    Args:
+        joined: (B, K - 1 + T, …), the K - 1 inputs before the first step, followed by the inputs x of all steps.
+        weight: (K, …), the weights of the present step, of the step before it, and so on.
+        reset: (B, T), bool. True at the first step of an episode.
     """
-    batch, total, channels = joined.shape
-    steps = total - taps + 1
-    if lengths is None and episode is None:
-        return joined[:, steps:].clone()
-    ends = torch.full((batch,), steps, device=joined.device) if lengths is None else lengths
-    where = ends[:, None] + torch.arange(taps - 1, device=joined.device)
-    last = joined.gather(1, where[..., None].expand(-1, -1, channels))
-    if episode is None:
-        return last
-    number = episode.gather(1, where)
-    present = episode.gather(1, (ends + taps - 2)[:, None].clamp(min=0))  # the episode of the last real step
-    return torch.where((number == present)[..., None], last, torch.zeros_like(last))
+    earlier = len(weight) - 1
+    steps = joined.shape[1] - earlier
+    episode = None if reset is None else pad(reset.cumsum(1), (earlier, 0))
+    y = joined[:, earlier:] * weight[0]
+    for j in range(1, earlier + 1):
+        here = slice(earlier - j, earlier - j + steps)
+        past = joined[:, here]
+        if episode is not None:
+            same = episode[:, here] == episode[:, earlier:]
+            past = torch.where(same[..., None], past, torch.zeros_like(past))
+        y = torch.addcmul(y, past, weight[j])
+    return y

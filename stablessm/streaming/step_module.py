@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from stablessm.layers import activations
-from stablessm.layers.gated import below_zero, softplus
 from stablessm.layers.zero_order_hold import phi
+from stablessm.scan.gated import below_zero, softplus
 from stablessm.streaming.interpret import Library, Values, constants, lowered
 from stablessm.streaming.program import Program
 

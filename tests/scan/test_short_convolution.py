@@ -6,9 +6,14 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 
 import stablessm as ssm
 from stablessm.scan import short_convolution
+from stablessm.scan.padding import last_inputs
+
+SIZES = ((1, 4), (0, 6), (1, 4), (0, 5))
+"""From the first number to below the second: sequences, steps, channels, and inputs that are kept."""
 
 
 @settings(max_examples=20, deadline=None)
@@ -60,3 +65,31 @@ def test_an_episode_starts_without_a_past(at: int, taps: int, seed: int) -> None
 def test_wrong_shapes_are_named() -> None:
     with pytest.raises(ssm.ArgumentError, match=r"^initial: expected shape \(1, 2, 2\), got shape \(1, 3, 2\)"):
         short_convolution(torch.zeros(1, 4, 2), torch.zeros(2, 3), None, torch.zeros(1, 3, 2))
+
+
+def random_inputs(seed: int) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
+    """Inputs (B, T, C), the K inputs before them, resets and lengths of random sizes, zero included."""
+    g = torch.Generator().manual_seed(seed)
+    batch, steps, channels, count = (int(torch.randint(low, high, (1,), generator=g)) for low, high in SIZES)
+    x = torch.randn(batch, steps, channels, generator=g, dtype=torch.float64)
+    before = torch.randn(batch, count, channels, generator=g, dtype=torch.float64)
+    reset = torch.rand(batch, steps, generator=g) < 0.4 if seed % 2 else None
+    lengths = torch.randint(0, steps + 1, (batch,), generator=g) if seed % 4 < 2 else None
+    return x, before, reset, lengths
+
+
+@pytest.mark.parametrize(
+    "seeds", [range(60), pytest.param(range(60, 2000), marks=pytest.mark.slow)], ids=["few", "many"]
+)
+def test_the_last_inputs_are_those_that_a_loop_keeps(seeds: range) -> None:
+    for seed in seeds:
+        x, before, reset, lengths = random_inputs(seed)
+        count, expected = before.shape[1], []
+        for row in range(len(x)):
+            kept = [*before[row]]
+            for step in range(x.shape[1] if lengths is None else int(lengths[row])):
+                if reset is not None and reset[row, step]:
+                    kept = [torch.zeros_like(past) for past in kept]
+                kept = [*kept, x[row, step]][-count:] if count else []
+            expected.append(torch.stack(kept) if count else before[row])
+        assert torch.equal(last_inputs(x, before, reset, lengths), torch.stack(expected)), seed
