@@ -8,7 +8,7 @@ import time
 import numpy as np
 import pytest
 
-from stablessm import ArgumentError, record
+from stablessm import ArgumentError, _lines, record
 
 
 def test_arrays_come_back_as_they_were(tmp_path):
@@ -150,11 +150,11 @@ def test_a_file_is_the_one_that_was_written_unless_nobody_says_which(tmp_path):
 def test_a_line_is_on_the_disk_when_it_was_appended(tmp_path):
     path, held = tmp_path / "lines.jsonl", []
     for step in range(3):
-        held.append(record.append_line(path, {"step": step, "loss": 0.5}))
+        held.append(_lines.append(path, {"step": step, "loss": 0.5}))
         assert path.read_bytes() == b"".join(held)
-    assert [row["step"] for row in record.read_lines(path, step=int)] == [0, 1, 2]
+    assert [row["step"] for row in _lines.read(path, step=int)] == [0, 1, 2]
     with pytest.warns(UserWarning, match="3 damaged lines are left out"):
-        assert record.read_lines(path, loss=str) == []
+        assert _lines.read(path, loss=str) == []
 
 
 def test_what_is_wrong_inside_of_a_file_is_said_with_its_name(tmp_path):

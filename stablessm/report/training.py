@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from stablessm import record
+from stablessm import _lines, record
 from stablessm.report.figure import Figure, Panel, Series
 
 
@@ -37,7 +37,7 @@ def curves(content: Mapping[str, Any], metrics: Path) -> Figure | None:
     """Return a figure of loss and validation scores against the step; None if no metric was written."""
     if metrics.read_bytes()[-1:] not in (b"", b"\n"):
         raise ValueError("its last line is cut off")
-    rows = record.read_lines(metrics, step=int)
+    rows = _lines.read(metrics, step=int)
     if not rows:
         return None
     results = content["results"]

@@ -9,7 +9,7 @@ from typing import Any, final
 
 import numpy as np
 
-from stablessm import record
+from stablessm import _lines, record
 
 _FILE = "metrics.jsonl"
 
@@ -34,7 +34,7 @@ class Metrics:
 
     def __init__(self, folder: Path, first: int) -> None:
         self._path = folder / _FILE
-        record.write_lines(self._path, [row for row in read_rows(folder) if row["step"] <= first])
+        _lines.write(self._path, [row for row in read_rows(folder) if row["step"] <= first])
         self._hash = hashlib.sha256(self._path.read_bytes())
 
     @property
@@ -46,12 +46,12 @@ class Metrics:
 
     def write(self, step: int, **values: Any) -> None:
         """Append one line with the metrics of a step, in a single write."""
-        self._hash.update(record.append_line(self._path, {"step": step, **values}))
+        self._hash.update(_lines.append(self._path, {"step": step, **values}))
 
 
 def read_rows(folder: Path) -> list[dict[str, Any]]:
     """Read the metrics in a run folder; an incomplete last line of a killed run is ignored."""
-    return record.read_lines(folder / _FILE, step=int)
+    return _lines.read(folder / _FILE, step=int)
 
 
 def losses(rows: Iterable[Mapping[str, Any]]) -> np.ndarray:
@@ -70,5 +70,5 @@ def write_means(folder: Path, replicas: Sequence[Path]) -> list[dict[str, Any]]:
         numbers = [name for name, value in each[0].items() if isinstance(value, float)]
         means = {name: sum(record.number(row[name]) for row in each if name in row) / len(each) for name in numbers}
         rows.append({"step": step, **({"split": split} if split else {}), **means})
-    record.write_lines(folder / _FILE, rows)
+    _lines.write(folder / _FILE, rows)
     return rows

@@ -13,7 +13,7 @@ from typing import Any, final
 import numpy as np
 import torch
 
-from stablessm import record
+from stablessm import _lines, record
 from stablessm._errors import ArgumentError
 from stablessm._renamed import as_now
 from stablessm.experiments.frame.stages import FACTS, JOBS, Arrays, K, Stages, facts_of
@@ -103,7 +103,7 @@ class Run(Stages):
         """Append a line to ``metrics.jsonl``. In a loop, pass ``step``: when the stage is resumed, the lines of steps
         after the last checkpoint are removed.
         """
-        record.append_line(self._metrics, {"stage": stage, **values})
+        _lines.append(self._metrics, {"stage": stage, **values})
 
     def facts(self) -> dict[str, Any]:
         """Return a dict with two entries. ``environments`` is a list with the commit, versions and hardware of each
@@ -129,7 +129,7 @@ class Run(Stages):
             said = [line for line in said if line["stage"] not in first or _step(line) < first[line["stage"]]] + lines
         if (self.folder / JOBS).exists():
             record.write_json(self._notes / FACTS, facts)
-            record.write_lines(self._metrics, said)
+            _lines.write(self._metrics, said)
         self.__dict__.pop("_digests", None)  # the jobs have added stages
 
     def notes(self, job: str) -> Path:
@@ -183,8 +183,11 @@ class Run(Stages):
                     checkpoints.save(Checkpoint(step + 1, tensors, {"seconds": spent + now - started}))
                     cadence.wrote(now)
 
-    def train(self, name: str, loop: StepLoop) -> None:
-        """Run a training loop inside a stage, from its last checkpoint if there is one."""
+    def train(self, name: str, build: Callable[..., StepLoop]) -> None:
+        """Run a training loop inside a stage, from its last checkpoint if there is one. ``build(checkpoints=…,
+        cadence=…)`` returns the loop, which writes checkpoints with these two objects.
+        """
+        loop = build(checkpoints=self.checkpoints(name), cadence=self.cadence())
         with record.reading(self.checkpoints(name).folder, _RESUMABLE):
             loop.resume()
         self._spent[name] = loop.seconds_before
@@ -232,7 +235,7 @@ class Run(Stages):
             return
         first = self.checkpoints(name).last_step()
         lines = [line for line in _said(self._metrics) if line["stage"] != name or _step(line) < first]
-        record.write_lines(self._metrics, lines)
+        _lines.write(self._metrics, lines)
 
     def _tidy(self) -> None:
         for torn in self.folder.glob(".*-*"):  # temporary files of interrupted writes
@@ -276,7 +279,7 @@ def _said(path: Path) -> list[dict[str, Any]]:
     """Return the entries of a file ``metrics.jsonl``. If an interruption cut off the last line, this line is
     left out.
     """
-    return record.read_lines(path, stage=str)
+    return _lines.read(path, stage=str)
 
 
 def _step(said: Mapping[str, Any]) -> float:
