@@ -10,7 +10,7 @@ T = TypeVar("T")
 _CLEAR = "\r\x1b[K"
 
 
-def progress(cases: Sequence[T], unit: str = "case") -> Iterator[T]:
+def progress(cases: Sequence[T]) -> Iterator[T]:
     """Yield the cases one by one; in a terminal, also show a progress bar.
 
     While the bar is shown, print with :func:`say`.
@@ -18,7 +18,7 @@ def progress(cases: Sequence[T], unit: str = "case") -> Iterator[T]:
     for number, case in enumerate(cases):
         if sys.stderr.isatty():
             done = 30 * number // len(cases)
-            bar = f"[{'█' * done}{'·' * (30 - done)}] {unit} {number + 1} of {len(cases)}"
+            bar = f"[{'█' * done}{'·' * (30 - done)}] case {number + 1} of {len(cases)}"
             print(f"{_CLEAR}{bar}", end="", file=sys.stderr, flush=True)
         yield case
     if sys.stderr.isatty():

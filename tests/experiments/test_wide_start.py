@@ -3,17 +3,36 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 
 import pytest
 import torch
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from stablessm.experiments.stable_ssm.language_study import SCHEMES
-from stablessm.experiments.stable_ssm.wide_start import first_update, scaled_start
+from stablessm.experiments.stable_ssm.wide_start import scaled_start
 from stablessm.models import LanguageModel
 
 VOCABULARY = 8192
 RATES = tuple(0.01 / warmup for warmup in (300, 100, 30, 10))
+
+
+def first_update(model: nn.Module, loss: Callable[[], Tensor], rates: Sequence[float]) -> list[float]:
+    """The loss of a model, then its loss after one step of Adam with each rate, always from the same weights."""
+    parameters = [*model.parameters()]
+    before = loss()
+    gradients = torch.autograd.grad(before, parameters, allow_unused=True)
+    found, known = [float(before.detach())], [p.detach().clone() for p in parameters]
+    with torch.no_grad():
+        for rate in rates:
+            for p, start, gradient in zip(parameters, known, gradients, strict=True):
+                if gradient is not None:
+                    p.copy_(start - rate * gradient / (gradient.abs() + 1e-8))
+            found.append(float(loss()))
+        for p, start in zip(parameters, known, strict=True):
+            p.copy_(start)
+    return found
 
 
 def updates(scheme: str, width: int, layers: int, *, scaled: bool = True, seed: int = 0) -> list[float]:

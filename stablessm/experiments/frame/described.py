@@ -56,9 +56,10 @@ def described(
     'Only teachers with exponentially decaying memory.'
     """
     readme = Path(file).with_name("README.md")
-    found = _HEAD.match(readme.read_text(encoding="utf-8"))
+    found = _HEAD.match(readme.read_text(encoding="utf-8")) if readme.is_file() else None
     if found is None:
-        raise ArgumentError(str(readme), "# ID: TITLE, **Question.** …, **Claim** (SOURCE). …", "another beginning")
+        expected = "# ID: TITLE, **Question.** …, **Claim** (SOURCE). … (or write Experiment(…) in place of described)"
+        raise ArgumentError(str(readme), expected, "another beginning" if readme.is_file() else "no such file")
     sizes: dict[Size, C | None] = {"smoke": smoke, "reduced": reduced, "paper": paper, "large": large}
     configs = {size: config for size, config in sizes.items() if config is not None}
     return Experiment(

@@ -139,10 +139,9 @@ def train(
             graph=options.graphed and device.type == "cuda",
         )  # fmt: skip
         hook = _Rows(stack, watch, options.steps_per_row, observe, partial(run.log, name))
-        loop = StepLoop(
-            stack, strategy, optimizer, watch, options.steps, [hook],
+        loop = partial(
+            StepLoop, stack, strategy, optimizer, watch, options.steps, [hook],
             look=lambda step: step % options.steps_per_row == 0 or step == options.steps,
-            checkpoints=run.checkpoints(name), cadence=run.cadence(),
         )  # fmt: skip
         run.train(name, loop)
         weights = {f"weights.{key}": p.detach().cpu().numpy() for key, p in hook.named.items()}

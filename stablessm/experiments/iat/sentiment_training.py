@@ -98,10 +98,8 @@ def fit(run: Run, name: str, model: C, corpus: Corpus, options: Fitting, seed: i
         return valid
 
     hook = _Epochs(watch, validate)
-    loop = StepLoop(
-        model, Objective(loss, batch), optimizer, watch, steps, [hook], look=lambda step: step % per_epoch == 0,
-        checkpoints=run.checkpoints(name), cadence=run.cadence(),
-    )  # fmt: skip
+    strategy = Objective(loss, batch)
+    loop = partial(StepLoop, model, strategy, optimizer, watch, steps, [hook], look=lambda step: step % per_epoch == 0)
     with _repeatable(device):
         run.train(name, loop)
     weights = {f"weights.{key}": p.detach().cpu().numpy() for key, p in model.named_parameters()}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
 
 import numpy as np
 import torch
@@ -86,16 +86,15 @@ def fit(
     lr: float,
     seed: int,
     *,
-    name: str = "",
-    progress: bool = False,
     run: Run | None = None,
     stage: str = "",
+    resumable: bool = True,
 ) -> dict[str, np.ndarray]:
     """Train the model until the last step or until it diverges, and return measurements of the training as arrays. The
     model keeps the weights of the last step.
 
     With a ``run`` and the name of its ``stage``, checkpoints are written to the run folder, and an interrupted training
-    resumes from the last checkpoint.
+    resumes from the last checkpoint. Training without checkpoints (``resumable=False``) only shows its progress.
 
     Returns:
         ``losses`` and ``norms``: the loss and the norm of the gradient at every step before a divergence. ``looks``:
@@ -110,12 +109,11 @@ def fit(
     epoch = config.steps_per_epoch(task.steps("train", config.batch_size))
     gradient = Gradient(trainee(model, config, device, ranks), task, config, epoch, watch, ranks)
     hook = _Seen(model, gradient, options.look_every)
-    kept: dict[str, Any] = {} if run is None else {"checkpoints": run.checkpoints(stage), "cadence": run.cadence()}
-    loop = StepLoop(model, gradient, optimizer, watch, options.steps, [hook], look=lambda step: False, **kept)
-    if run is None:
-        loop.run(progress=progress, name=name)
-    else:
+    loop = partial(StepLoop, model, gradient, optimizer, watch, options.steps, [hook], look=lambda step: False)
+    if run is not None and resumable:
         run.train(stage, loop)
+    else:
+        loop().run(progress=run is not None and run.progress, name=stage)
     optimizer.clear()
     return hook.arrays(options.steps)
 

@@ -129,10 +129,9 @@ def train(
         graph=options.graph and device.type == "cuda",
     )  # fmt: skip
     hook = _Seen(watch, spectrum, options.look_every, partial(run.log, name))
-    loop = StepLoop(
-        stack, strategy, optimizer, watch, options.steps, [hook],
+    loop = partial(
+        StepLoop, stack, strategy, optimizer, watch, options.steps, [hook],
         look=lambda step: step % options.look_every == 0 or step == options.steps,
-        checkpoints=run.checkpoints(name), cadence=run.cadence(),
     )  # fmt: skip
     run.train(name, loop)
     return {**hook.arrays(), "after": spectrum.eigenvalues().cpu().numpy(), "test": _test(stack, data, options)}

@@ -101,9 +101,9 @@ def train(
         graph = options.fast and device.type == "cuda"
         strategy = Objective(loss, batch, stack.parameters(), graph=graph, generator=generator)
         hook = _Parts(strategy, watch, total, -(-total // rows), partial(run.log, name))
-        loop = StepLoop(
-            stack, strategy, optimizer, watch, total, [hook], look=lambda step: step % hook.every == 0 or step == total,
-            checkpoints=run.checkpoints(name), cadence=run.cadence(),
+        loop = partial(
+            StepLoop, stack, strategy, optimizer, watch, total, [hook],
+            look=lambda step: step % hook.every == 0 or step == total,
         )  # fmt: skip
         run.train(name, loop)
         sums = hook.sums.cpu().numpy()

@@ -4,7 +4,6 @@ on width and depth.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, final
 
 import torch
@@ -86,29 +85,3 @@ def scaled_start(model: SequenceModel) -> SequenceModel:
 
 def _scaled(module: nn.Module, name: str, scale: float | Tensor) -> None:
     parametrize.register_parametrization(module, name, Scale(scale))
-
-
-def first_update(model: nn.Module, loss: Any, rates: Sequence[float], recurrent: float = 1.0) -> list[float]:
-    """Return the loss of a model, followed by its loss after one step of Adam with each learning rate in ``rates``.
-    Every step starts from the same weights, and the model keeps these weights.
-
-    Args:
-        loss: Function of no arguments that returns the loss of the model.
-        recurrent: Learning rate of the weights of the eigenvalues, as a multiple of the learning rate of the other
-            weights.
-    """
-    parameters = dict(model.named_parameters())
-    before = loss()
-    gradients = torch.autograd.grad(before, list(parameters.values()), allow_unused=True)
-    slow = {id(layer.w) for _, layer in recurrent_modules(model)}
-    found, known = [float(before.detach())], {name: p.detach().clone() for name, p in parameters.items()}
-    with torch.no_grad():
-        for rate in rates:
-            for (name, p), gradient in zip(parameters.items(), gradients, strict=True):
-                if gradient is not None:
-                    step = rate * (recurrent if id(p) in slow else 1.0)
-                    p.copy_(known[name] - step * gradient / (gradient.abs() + 1e-8))
-            found.append(float(loss()))
-        for name, p in parameters.items():
-            p.copy_(known[name])
-    return found

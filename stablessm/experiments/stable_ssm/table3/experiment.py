@@ -102,7 +102,7 @@ def one(config: Config, run: Run, warmup: int, scheme: str, seed: int) -> Mappin
     if config.scaled:
         scaled_start(model)
     model.body.gradient_checkpointing = config.checkpointing
-    found = fit(model, task, options, config.rate, seed, name=label, progress=run.progress)
+    found = fit(model, task, options, config.rate, seed, run=run, stage=label, resumable=False)
     memory = remembered(model, task, config.words, config.horizon, found)
     return {**found, **memory, "parameters": sum(p.numel() for p in model.parameters())}
 
