@@ -28,7 +28,7 @@ def save(curves: dict[str, Any], folder: Path) -> list[str]:
     """Write the memory function of each model, a picture of all memory functions in two formats and an interactive page
     to a folder; return the file names.
     """
-    from stablessm import record
+    from stablessm.cli import pictures
     from stablessm.cli.options import slug
     from stablessm.instruments import _axes
 
@@ -42,10 +42,5 @@ def save(curves: dict[str, Any], folder: Path) -> list[str]:
         figure = (
             drawn if figure is None else figure.add_traces(drawn.data[:1])
         )  # without another line for the rounding level
-    picture: Any = ax.figure
-    for suffix in ("png", "svg"):
-        with record.atomic(folder / f"memory.{suffix}") as path:
-            picture.savefig(path, dpi=120)
-    with record.atomic(folder / "memory.html") as path:
-        figure.write_html(path, include_plotlyjs=True, config={"showSendToCloud": False, "plotlyServerURL": ""})
-    return ["record.json", "memory.png", "memory.svg", "memory.html", *names]
+    pictures.save(folder, ax.figure, figure)
+    return ["record.json", *pictures.FILES, *names]

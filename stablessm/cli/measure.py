@@ -149,17 +149,10 @@ def _measured(
 
 def _save(curve: Any, folder: Path) -> None:
     """Write the values of the memory function, its picture in two formats and an interactive page to a folder."""
-    from stablessm import record
+    from stablessm.cli import pictures
 
     curve.save(folder / "memory.npz")
-    picture: Any = curve.plot().figure
-    for suffix in ("png", "svg"):
-        with record.atomic(folder / f"memory.{suffix}") as path:
-            picture.savefig(path, dpi=120)
-    page: Any = curve.plotly()  # outside of atomic, which would take an OSError of the import for one of the disk
-    with record.atomic(folder / "memory.html") as path:
-        # self-contained, and without plotly's button that sends the data to its makers
-        page.write_html(path, include_plotlyjs=True, config={"showSendToCloud": False, "plotlyServerURL": ""})
+    pictures.save(folder, curve.plot().figure, curve.plotly())
 
 
 def _tokens(tokenizer: Any, words: str) -> dict[str, str]:

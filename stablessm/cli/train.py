@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -256,13 +255,14 @@ def _run(
     import torch
 
     from stablessm import models, tasks, training
+    from stablessm.tasks.options import json_or_text
     from stablessm.tasks.text import LanguageModeling
 
     preset = wanted.model or ("lm-small" if name == "lm" else "small")
     if preset not in models.PRESETS:
         raise unknown_name("--model", models.PRESETS, preset)
     device = config.chosen_device()  # raises an error before the data are read
-    changes = {key: _value(text) for key, text in pairs("--set", wanted.setting).items()}
+    changes = {key: json_or_text(text) for key, text in pairs("--set", wanted.setting).items()}
     if wanted.map is not None and changes.setdefault("map", wanted.map) != wanted.map:
         raise ArgumentError("--map, --set map", "one of them", "both")
     task = tasks.get(name, **tasks.read_options(name, options))
@@ -348,14 +348,6 @@ def _chosen_task(source: DataOptions) -> tuple[str, dict[str, str]]:
     if name not in (None, kind):
         raise ArgumentError("TASK", f"no TASK, or {kind}, for this --data", quoted(name))
     return kind, {**given, **options}
-
-
-def _value(text: str) -> Any:
-    """Parse the text of an option as JSON (a number, true, false, null or an object); return other text unchanged."""
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
 
 
 def _overview() -> str:

@@ -4,7 +4,6 @@ computes.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
@@ -167,13 +166,14 @@ class OfTask:
         import torch
 
         from stablessm import models, training
+        from stablessm.tasks.options import json_or_text
 
         settings = {**self.settings, **changes}
         own = {name: text for name, text in settings.items() if "." not in name}
         config = changed(training.TrainingConfig(), own)
         task = self._task(settings)
         torch.manual_seed(config.seed)
-        options = {name: _plain(text) for name, text in _below("model.", settings).items()}
+        options = {name: json_or_text(text) for name, text in _below("model.", settings).items()}
         model = models.for_task(task.inputs, task.outputs, self.model, **options)
         result = training.train(model, task, config, folder, progress=False)
         if result.diverged is not None or result.best is None:
@@ -194,11 +194,3 @@ class OfTask:
 
 def _below(prefix: str, settings: Mapping[str, str]) -> dict[str, str]:
     return {name.removeprefix(prefix): text for name, text in settings.items() if name.startswith(prefix)}
-
-
-def _plain(text: str) -> Any:
-    """Parse a text as JSON and return the value. If the text is not JSON, return the text itself."""
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text

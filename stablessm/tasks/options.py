@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import types
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields
@@ -123,3 +124,15 @@ def parsed(name: str, text: str, kind: Any) -> Any:
         except (ValueError, KeyError, StopIteration):
             continue
     raise ArgumentError(name, _named(kind), quoted(text))
+
+
+def json_or_text(text: str) -> Any:
+    """Return the value of an option whose type is not known: the text read as JSON, or otherwise the text itself.
+
+    >>> json_or_text("4"), json_or_text("true"), json_or_text("best")
+    (4, True, 'best')
+    """
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
