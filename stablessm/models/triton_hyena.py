@@ -111,7 +111,8 @@ def forward_kernel(
 @triton.jit
 def _added(partial, chunk, channel, width, within, first, second, third):
     """Sum the gradients ``first``, ``second`` and ``third`` of the three filter taps over their rows (steps), and store
-    the sums in ``partial`` at the number ``chunk``.
+    the sums in row ``chunk`` of the array ``partial`` (chunks, 3, width), at the entries ``channel`` where the mask
+    ``within`` is True.
     """
     to = partial + chunk * 3 * width + channel
     tl.store(to, tl.sum(first, 0, keep_dims=True), mask=within)
