@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -109,6 +109,21 @@ def check_device(name: str, value: Tensor, like: Tensor) -> None:
         raise ArgumentError(name, f"a tensor on {like.device} (as the weights)", value.device)
 
 
+def check_same_device(like: str, first: Tensor, **tensors: Tensor | None) -> None:
+    """Raise an error unless all tensors are on the device of the tensor ``first``, which errors call ``like``."""
+    for name, tensor in tensors.items():
+        if tensor is not None and tensor.device != first.device:
+            raise ArgumentError(name, f"a tensor on {first.device} (as {like})", tensor.device)
+
+
+def check_shapes(shapes: Mapping[str, Sequence[int]], tensors: Mapping[str, Tensor | None], match: str = "") -> None:
+    """Raise an error unless each tensor that is not None has the shape that ``shapes`` states; ``match`` says why."""
+    for name, shape in shapes.items():
+        tensor = tensors[name]
+        if tensor is not None and tensor.shape != shape:
+            raise ArgumentError(name, f"shape {tuple(shape)}{match}", f"shape {tuple(tensor.shape)}")
+
+
 def check_kinds(like: str, **tensors: Tensor | None) -> None:
     """Raise an error unless all tensors are floating point or complex, and on the device of the first tensor.
 
@@ -134,8 +149,7 @@ def check_arguments(decay: Tensor, drive: Tensor, initial: Tensor | None, reset:
         expected = " or ".join(str(shape) for shape in allowed.values())
         raise ArgumentError("decay", f"shape {expected} to match drive", f"shape {tuple(decay.shape)}")
     check_reset(reset, batch, steps)
-    if reset is not None and reset.device != drive.device:
-        raise ArgumentError("reset", f"a tensor on {drive.device} (as drive)", reset.device)
+    check_same_device("drive", drive, reset=reset)
 
 
 def check_raw_recurrence(recurrence: Recurrence, **signals: Tensor) -> None:
@@ -153,7 +167,8 @@ def check_raw_recurrence(recurrence: Recurrence, **signals: Tensor) -> None:
     ):
         expected = f"shape ({batch} or 1, {steps} or 1, {channels})"
         raise ArgumentError("decay", expected, f"shape {tuple(decay.shape)}")
-    _check_like(name, first, **dict(others))
+    for other, tensor in others:
+        check_like(other, tensor, tuple(first.shape), first.dtype, first.device)
     _check_raw_reset(reset, first)
 
 
@@ -174,8 +189,7 @@ def check_raw_layer(layer: DiagonalSSM) -> None:
         check_tensor("lengths", layer.lengths)
         if layer.lengths.dtype != torch.int64 or layer.lengths.shape != layer.x.shape[:1]:
             raise ArgumentError("lengths", f"int64, shape {tuple(layer.x.shape[:1])}", layer.lengths)
-        if layer.lengths.device != layer.x.device:
-            raise ArgumentError("lengths", f"a tensor on {layer.x.device} (as x)", layer.lengths.device)
+        check_same_device("x", layer.x, lengths=layer.lengths)
 
 
 def check_layer(layer: DiagonalSSM) -> bool:
@@ -202,10 +216,7 @@ def check_layer(layer: DiagonalSSM) -> bool:
         shapes = {"B": (states, channels), "C": (outputs, states), "D": (outputs, channels), "initial": (batch, states)}
     else:
         shapes = {"B": decay.shape, "C": decay.shape, "D": (channels,), "initial": (batch, *decay.shape)}
-    for name, shape in shapes.items():
-        tensor = tensors[name]
-        if tensor is not None and tensor.shape != shape:
-            raise ArgumentError(name, f"shape {tuple(shape)}", f"shape {tuple(tensor.shape)}")
+    check_shapes(shapes, tensors)
     return dense
 
 
@@ -215,11 +226,6 @@ def check_like(name: str, tensor: Tensor, shape: tuple[int, ...], dtype: torch.d
     if (tensor.shape, tensor.dtype, tensor.device) != (shape, dtype, device):
         got = f"shape {tuple(tensor.shape)}, {tensor.dtype}, on {tensor.device}"
         raise ArgumentError(name, f"shape {tuple(shape)}, {dtype}, on {device}", got)
-
-
-def _check_like(name: str, first: Tensor, **others: Tensor) -> None:
-    for other, tensor in others.items():
-        check_like(other, tensor, tuple(first.shape), first.dtype, first.device)
 
 
 def _check_recurrence(name: str, decay: Tensor, drive: Tensor, initial: Tensor | None) -> torch.Size:

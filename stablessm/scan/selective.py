@@ -11,7 +11,15 @@ from torch.nn.functional import silu, softplus
 from stablessm._errors import ArgumentError
 from stablessm._typing import Lengths
 from stablessm.scan import backends
-from stablessm.scan.checks import check_flags, check_kinds, check_reset, check_tensor, checked_lengths
+from stablessm.scan.checks import (
+    check_flags,
+    check_kinds,
+    check_reset,
+    check_same_device,
+    check_shapes,
+    check_tensor,
+    checked_lengths,
+)
 from stablessm.scan.dispatch import exporting
 from stablessm.scan.padding import without_padding
 from stablessm.scan.protocol import Selective
@@ -85,9 +93,7 @@ def _prepared(layer: Selective) -> Selective:
     """Return the layer with all tensors in one dtype, float32 or better, and zeros in place of padding."""
     x, delta, A, B, C, initial, reset, lengths, below_one = layer
     check_reset(reset, *x.shape[:2])
-    for label, tensor in (("reset", reset), ("lengths", lengths)):
-        if tensor is not None and tensor.device != x.device:
-            raise ArgumentError(label, f"a tensor on {x.device} (as x)", tensor.device)
+    check_same_device("x", x, reset=reset, lengths=lengths)
     given = [tensor for tensor in (x, delta, A, B, C, initial) if tensor is not None]
     wide = functools.reduce(torch.promote_types, (tensor.dtype for tensor in given), torch.float32)
     x, delta, B, C = (without_padding(tensor.to(wide), lengths) for tensor in (x, delta, B, C))
@@ -117,5 +123,4 @@ def _check(x: Tensor, A: Tensor, **others: Tensor | None) -> None:
     for name, tensor in {"x": x, **tensors}.items():
         if tensor is not None and tensor.is_complex():
             raise ArgumentError(name, "a real dtype", tensor.dtype)
-        if tensor is not None and name != "x" and tensor.shape != shapes[name]:
-            raise ArgumentError(name, f"shape {tuple(shapes[name])} to match x and A", f"shape {tuple(tensor.shape)}")
+    check_shapes(shapes, tensors, " to match x and A")

@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from stablessm._errors import ArgumentError
 from stablessm._typing import Lengths
-from stablessm.scan.checks import check_kinds, check_reset, check_tensor, checked_lengths
+from stablessm.scan.checks import check_kinds, check_reset, check_shapes, check_tensor, checked_lengths
 from stablessm.scan.padding import last_inputs, without_padding
 
 
@@ -48,9 +47,7 @@ def short_convolution(
     check_kinds("x", x=x, weight=weight, bias=bias, initial=initial)
     (batch, steps, channels), taps = x.shape, weight.shape[1]
     shapes = {"weight": (channels, taps), "bias": (channels,), "initial": (batch, taps - 1, channels)}
-    for name, tensor in (("weight", weight), ("bias", bias), ("initial", initial)):
-        if tensor is not None and tensor.shape != shapes[name]:
-            raise ArgumentError(name, f"shape {shapes[name]}", f"shape {tuple(tensor.shape)}")
+    check_shapes(shapes, {"weight": weight, "bias": bias, "initial": initial})
     check_reset(reset, batch, steps)
     lengths = checked_lengths(lengths, x)
     x = without_padding(x, lengths)

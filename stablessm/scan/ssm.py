@@ -10,10 +10,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
-from stablessm._errors import ArgumentError
 from stablessm._typing import Lengths
 from stablessm.scan import backends
-from stablessm.scan.checks import REAL_DTYPE, check_layer, check_reset, checked_lengths
+from stablessm.scan.checks import REAL_DTYPE, check_layer, check_reset, check_same_device, checked_lengths
 from stablessm.scan.dispatch import exporting
 from stablessm.scan.linear import linear_scan
 from stablessm.scan.padding import last_state, without_padding
@@ -68,9 +67,7 @@ def ssm_scan(
     dense = check_layer(DiagonalSSM(x, decay, B, C, D, initial, reset, None))
     check_reset(reset, *x.shape[:2])
     lengths = checked_lengths(lengths, x)
-    for name, tensor in (("reset", reset), ("lengths", lengths)):
-        if tensor is not None and tensor.device != x.device:
-            raise ArgumentError(name, f"a tensor on {x.device} (as x)", tensor.device)
+    check_same_device("x", x, reset=reset, lengths=lengths)
     name = backends.resolve(backend, x.device)
     dtypes = [tensor.dtype for tensor in (decay, B, C, initial) if tensor is not None]
     wide = functools.reduce(torch.promote_types, [*dtypes, x.dtype, torch.float32])

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from stablessm.llvm.kernel import compiled
 from stablessm.scan.cpu import results
+from stablessm.scan.cpu.arguments import places
 from stablessm.scan.cpu.gated_kernels import BACKWARD_FIELDS, FORWARD_FIELDS, Spec, build
 from stablessm.scan.protocol import Gated
 
@@ -67,10 +68,7 @@ def _run(spec: Spec, names: tuple[str, ...], layer: Gated, arrays: dict[str, Ten
     tiles = -(-channels // spec.lanes)
     groups = 1 if batch >= MANY else tiles
     values = {"units": batch * groups, "groups": groups, "tiles": tiles, "channels": channels, "steps": steps}
-    for name, array in arrays.items():
-        values[name] = array.data_ptr()
-        if f"{name}_batch" in names:
-            values[f"{name}_batch"], values[f"{name}_time"] = array.stride()[:2]
+    values |= places(names, arrays)
     workers = 1 if batch * steps * channels < SERIAL_STATES else torch.get_num_threads()
     if batch:
         compiled(build, spec)(names, values, batch * groups, workers)

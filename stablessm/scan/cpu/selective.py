@@ -8,6 +8,7 @@ from torch.nn.functional import pad
 
 from stablessm.llvm.kernel import compiled
 from stablessm.scan.cpu import results
+from stablessm.scan.cpu.arguments import places
 from stablessm.scan.cpu.selective_kernels import BACKWARD_FIELDS, FORWARD_FIELDS, Spec, build
 from stablessm.scan.protocol import Selective
 
@@ -106,10 +107,7 @@ def _run(spec: Spec, names: tuple[str, ...], layer: Selective, arrays: dict[str,
         return
     values = {"units": units, "tiles": tiles, "states": states, "padded": -(-states // lanes) * lanes, "cell": cell}
     values["cells"] = -(-steps // cell)
-    for name, array in arrays.items():
-        values[name] = array.data_ptr()
-        if f"{name}_batch" in names:
-            values[f"{name}_batch"], values[f"{name}_time"] = array.stride()[:2]
+    values |= places(names, arrays)
     if spec.backward:
         values["sums_tile"], values["sums_batch"], values["sums_time"] = arrays["d_B"].stride()[:3]
     workers = 1 if units * lanes * steps * states < SERIAL_STATES else torch.get_num_threads()

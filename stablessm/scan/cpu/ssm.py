@@ -14,6 +14,7 @@ from torch.nn.functional import pad
 from stablessm.llvm.emitter import VECTOR_BYTES
 from stablessm.llvm.kernel import Kernel, compiled
 from stablessm.scan.cpu import results, ssm_kernels, ssm_tables
+from stablessm.scan.cpu.arguments import places
 from stablessm.scan.cpu.chunk_emitter import CHUNKS, PARTS, Spec
 from stablessm.scan.cpu.ssm_kernels import BACKWARD_FIELDS, FORWARD_FIELDS
 from stablessm.scan.cpu.ssm_tables import GRADIENT_FIELDS, MAKE_FIELDS
@@ -262,11 +263,6 @@ def _call(
     kernel: Kernel, names: tuple[str, ...], arrays: dict[str, Tensor], layout: Layout, *, units: int, work: int,
     **counts: int,
 ) -> None:  # fmt: skip
-    values = {**counts, "units": units, "states": layout.groups}
-    for name in names:
-        if (array := arrays.get(name)) is not None:
-            values[name] = array.data_ptr()
-            if f"{name}_batch" in names:
-                values[f"{name}_batch"], values[f"{name}_time"] = array.stride()[:2]
+    values = {**counts, "units": units, "states": layout.groups, **places(names, arrays)}
     if units:
         kernel(names, values, units, workers=1 if work < SERIAL_STATES else torch.get_num_threads())

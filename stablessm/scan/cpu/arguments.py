@@ -1,0 +1,19 @@
+"""Addresses and strides of tensors, as arguments of the CPU kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from torch import Tensor
+
+
+def places(fields: Sequence[str], arrays: Mapping[str, Tensor]) -> dict[str, int]:
+    """Return the fields of a kernel that say where arrays (batch, time, …) are in memory: the address ``NAME`` of each
+    array and, for kernels with the fields ``NAME_batch`` and ``NAME_time``, its strides.
+    """
+    values = {}
+    for name, array in arrays.items():
+        values[name] = array.data_ptr()
+        if f"{name}_batch" in fields:
+            values[f"{name}_batch"], values[f"{name}_time"] = array.stride()[:2]
+    return values
