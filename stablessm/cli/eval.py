@@ -59,14 +59,14 @@ def _scores(folder: Path, split: Any, batch_size: int | None, device: str, chang
     from stablessm.tasks.text import LanguageModeling
     from stablessm.tasks.windows import WindowTask
     from stablessm.training.forecast import unit_scores
-    from stablessm.training.settings import task_of
+    from stablessm.training.settings import task_of, task_options
 
     before = training.settings_of(folder)
     if "task" not in before["origin"]:
         raise ArgumentError("FOLDER", "a folder that stablessm train wrote", f"{folder}, a training from Python")
     with record.reading(folder / "training.json", "the settings of a training", arguments=False):
         origin = before["origin"]
-        name, options = str(origin["task"]), {key: str(text) for key, text in origin["options"].items()}
+        name, options = task_options(origin)
         batch_size, autocast = batch_size or int(before["config"]["batch_size"]), bool(before["config"]["autocast"])
         if changes:
             beside = _options_for_another_text(folder, options, changes) if name == "lm" else options

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from stablessm._errors import ArgumentError
+from stablessm.scan.padding import without_padding
 from stablessm.tasks import csv_file, own, own_csv, sources
 
 Data: TypeAlias = str | Path | np.ndarray | Tensor
@@ -134,8 +135,6 @@ def sequences(
             raise ArgumentError("data", f"{len(mean)} channels, as in training", x.shape[-1])
         x = (x - mean) / deviation
     n = None if lengths is None else own.lengths_of(lengths, x)
-    if n is not None:
-        real = torch.arange(x.shape[1]) < n[:, None]
-        x = torch.where(real if x.dim() == 2 else real[..., None], x, 0)
+    x = without_padding(x, n)
     own.require_finite("data", x)
     return names, x, n, notes

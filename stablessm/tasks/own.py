@@ -15,6 +15,7 @@ from torch import Tensor
 from stablessm._errors import ArgumentError
 from stablessm._renamed import renamed
 from stablessm._similar import did_you_mean
+from stablessm.scan.padding import real_steps, without_padding
 from stablessm.tasks import sources
 from stablessm.tasks.base import SPLITS, Inputs, Outputs, Split
 from stablessm.tasks.options import Options, option
@@ -48,10 +49,9 @@ class ArrayTask(StoredTask):
         n, real = None, None
         if lengths is not None:
             n = lengths_of(lengths, x)
-            real = torch.arange(x.shape[1]) < n[:, None]
-            x = torch.where(real if x.dim() == 2 else real[..., None], x, 0)  # padding becomes 0
+            real, x = real_steps(n, x.shape[1]), without_padding(x, n)
             if self.outputs.per_step:
-                y = torch.where(real if y.dim() == 2 else real[..., None], y, 0)
+                y = without_padding(y, n)
         require_finite("inputs", x)
         require_finite("targets", y)
         tokens = not x.is_floating_point()

@@ -50,6 +50,11 @@ def require_resumable(
     return changed
 
 
+def task_options(origin: Mapping[str, Any]) -> tuple[str, dict[str, str]]:
+    """Return the name and the options of the task of a ``stablessm train`` run from its stored origin."""
+    return str(origin["task"]), {key: str(text) for key, text in origin["options"].items()}
+
+
 def task_of(settings: Mapping[str, Any]) -> tasks.Task:
     """Recreate the task of a ``stablessm train`` run from its stored settings; raise an error if its data have changed.
 
@@ -59,7 +64,7 @@ def task_of(settings: Mapping[str, Any]) -> tasks.Task:
     origin = settings["origin"]
     if "task" not in origin:
         raise ArgumentError("folder", "a folder that stablessm train wrote", "a folder of a training from Python")
-    name, options = str(origin["task"]), {key: str(text) for key, text in origin["options"].items()}
+    name, options = task_options(origin)
     with _renamed.reading_a_file():
         task = tasks.get(name, **tasks.read_options(name, options))
     before, now = settings["task"], task.describe()

@@ -195,6 +195,19 @@ def mean_square(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     return (model(x)[0] - y).square().mean()
 
 
+@torch.no_grad()
+def best_of_seeds(
+    models: Sequence[M], widths: Sequence[int], x: Tensor, target: Callable[[Tensor], Tensor]
+) -> tuple[dict[int, M], Tensor]:
+    """Return the model of each width with the smallest mean square error on the inputs x, and the errors of all models,
+    (widths, seeds). ``models`` has the models of all seeds at the first width, then at the second width, and so on.
+    """
+    errors = torch.stack([mean_square(model, x, target(x)) for model in models]).reshape(len(widths), -1)
+    errors = errors.nan_to_num(torch.inf)
+    best = errors.argmin(1) + errors.shape[1] * torch.arange(len(widths))
+    return {m: models[int(i)] for m, i in zip(widths, best, strict=True)}, errors
+
+
 def rnn_mean_square(model: ContinuousRNN, x: Tensor, y: Tensor) -> Tensor:
     """Return the mean square error of a dense RNN on inputs x (B, T, d_input); ``y`` are the correct outputs. The RNN
     is integrated by Euler steps, with operations that a CUDA graph can capture.

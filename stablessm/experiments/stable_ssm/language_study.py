@@ -40,6 +40,13 @@ POINTS = 300
 """Largest number of points of a training in a figure."""
 
 
+def check_maps(maps: Sequence[str]) -> None:
+    """Raise an error unless all maps are names in ``SCHEMES``."""
+    for name in maps:
+        if name not in SCHEMES:
+            raise ArgumentError("maps", f"some of {', '.join(SCHEMES)}", quoted(name))
+
+
 @dataclass(frozen=True)
 class StudyConfig:
     """Settings of the experiments on language models: text, model, maps, learning rates and training. Batch size,
@@ -66,9 +73,7 @@ class StudyConfig:
     limits: Limits = LIMITS
 
     def __post_init__(self) -> None:
-        for name in self.maps:
-            if name not in SCHEMES:
-                raise ArgumentError("maps", f"some of {', '.join(SCHEMES)}", quoted(name))
+        check_maps(self.maps)
         if len(self.timescales) != 2 or not 0 < self.timescales[0] <= self.timescales[1]:
             raise ArgumentError("timescales", "the shortest and the longest, above 0", self.timescales)
 

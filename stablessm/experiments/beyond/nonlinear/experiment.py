@@ -25,7 +25,7 @@ from stablessm.experiments.frame import (
     stage,
 )
 from stablessm.experiments.frame.lines import lines
-from stablessm.experiments.frame.training import Training, mean_square, noise, noisy, rnn_mean_square, train
+from stablessm.experiments.frame.training import Training, best_of_seeds, noise, noisy, rnn_mean_square, train
 from stablessm.experiments.frame.words import listed
 from stablessm.instruments import PerturbationFamily
 from stablessm.layers import ContinuousRNN
@@ -111,10 +111,8 @@ def errors(config: NonlinearConfig, run: Run, kind: str, map: str) -> Mapping[st
     batch = cache(noisy(target, config.training, config.length))
     models = train(run, f"training-{kind}-{map}", starts, rnn_mean_square, batch, config.training).models
     x, tested = (noise(seed, 0, config.rows, config.horizon, 1) for seed in (VALIDATION, TEST))
-    with torch.no_grad():
-        scores = torch.stack([mean_square(model, x, target(x)) for model in models]).reshape(-1, config.seeds)
-        scores = scores.nan_to_num(torch.inf) / target(x).square().mean()
-    best = {m: models[i * config.seeds + int(scores[i].argmin())].to(device) for i, m in enumerate(config.widths)}
+    best, scores = best_of_seeds(models, config.widths, x, target)
+    best = {m: model.to(device) for m, model in best.items()}
     found = {
         name: PerturbationFamily.of(
             best, target, config.radii, norm="mse", search="ascent", parameters=parameters, samples=config.draws,
@@ -123,7 +121,7 @@ def errors(config: NonlinearConfig, run: Run, kind: str, map: str) -> Mapping[st
         for name, parameters in PARAMETERS.items()
     }  # fmt: skip
     largest = [float(model.eigenvalues().real.max().detach()) for model in best.values()]
-    return {**found, "seeds": scores.numpy(), "abscissa": np.array(largest)}
+    return {**found, "seeds": (scores / target(x).square().mean()).numpy(), "abscissa": np.array(largest)}
 
 
 def verdict(config: NonlinearConfig, table: np.ndarray) -> bool | None:

@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias
 import torch
 
 from stablessm.experiments.frame import Claim, Claims, Figure, Figures, Run, Stages, described, families, kept, rules
-from stablessm.experiments.frame.training import Training, mean_square, noise, noisy, rnn_mean_square, train
+from stablessm.experiments.frame.training import Training, best_of_seeds, noise, noisy, rnn_mean_square, train
 from stablessm.experiments.frame.words import listed
 from stablessm.instruments import PerturbationCurve, PerturbationFamily, perturbation_error
 from stablessm.layers import ContinuousRNN
@@ -64,10 +64,7 @@ def trained(config: Config, run: Run) -> dict[int, ContinuousRNN]:
     starts = [start(m, seed) for m in config.widths for seed in range(config.seeds)]
     models = train(run, "training", starts, rnn_mean_square, batch, config.training).models
     x = noise(VALIDATION, 0, config.rows, max(config.horizons), 1)
-    with torch.no_grad():
-        errors = torch.stack([mean_square(model, x, TARGET(x)) for model in models]).reshape(-1, config.seeds)
-    best = errors.nan_to_num(torch.inf).argmin(1).tolist()
-    return {m: models[i * config.seeds + best[i]] for i, m in enumerate(config.widths)}
+    return best_of_seeds(models, config.widths, x, TARGET)[0]
 
 
 @kept(PerturbationCurve, "{norm}-{horizon}-{width}-{search}")

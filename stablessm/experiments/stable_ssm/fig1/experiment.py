@@ -146,11 +146,16 @@ def stability(config: models.Config, map: str, every: Families) -> Claim:
     )
 
 
+def _at_published(config: models.Config) -> int:
+    """Return the index of the radius next to β = 0.032, the radius that the logs of the authors state."""
+    return int(np.argmin(np.abs(np.array(config.radii) - 0.032)))
+
+
 def s4(config: models.Config, found: Families) -> Claim:
     """Return a claim, with its verdict, that compares the perturbation errors with the map exp (as in S4; StableSSM,
     figure 1c) and with softplus (figure 1b).
     """
-    at = int(np.argmin(np.abs(np.array(config.radii) - 0.032)))
+    at = _at_published(config)
     pairs = {T: [found[map, T, "ascent"].errors[-1, at] for map in ("exp", "softplus")] for T in config.lengths}
     return Claim(
         "the exponential map of S4 is more stable than softplus",
@@ -167,7 +172,7 @@ def at_published(config: models.Config, found: Families) -> Claim:
     """Return a claim, with its verdict, that compares the perturbation errors of all maps at β = 0.032, the radius that
     the logs of the authors state.
     """
-    at = int(np.argmin(np.abs(np.array(config.radii) - 0.032)))
+    at = _at_published(config)
     told, held = [], []
     for length in config.lengths:
         error = {map: float(found[map, length, "ascent"].errors[-1, at] / norm(length)) for map in config.maps}

@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from stablessm._errors import ArgumentError, quoted
+from stablessm._errors import ArgumentError
 from stablessm.experiments.frame import Claim, Claims, Figures, Run, Stages, described, rules, stage
 from stablessm.experiments.frame.training import device_called
-from stablessm.experiments.stable_ssm.language_study import SCHEMES, memories, remembered, start, thinned
+from stablessm.experiments.stable_ssm.language_study import check_maps, memories, remembered, start, thinned
 from stablessm.experiments.stable_ssm.language_text import SYNTHETIC, loaded
 from stablessm.experiments.stable_ssm.language_training import LanguageTraining, fit
 from stablessm.experiments.stable_ssm.wide_start import scaled_start
@@ -68,9 +68,7 @@ class Config:
     loss by the first update."""
 
     def __post_init__(self) -> None:
-        for name in self.maps:
-            if name not in SCHEMES:
-                raise ArgumentError("maps", f"some of {', '.join(SCHEMES)}", quoted(name))
+        check_maps(self.maps)
         if len(set(self.warmups)) < len(self.warmups):
             raise ArgumentError("warmups", "different ones", self.warmups)
         if self.training.warmup:
