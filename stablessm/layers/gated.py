@@ -30,9 +30,9 @@ class GatedLayer(MappedLayer):
     """The base class of recurrences h[t] = a[t] ⊙ h[t-1] + u[t] in which the decay a[t] depends on the input.
 
     log a[t] = λ Δ(x[t]) dt, where λ = f(w) < 0 comes from weights w by any continuous-time map f, and Δ(x) > 0 comes
-    from a gate. dt is the number of steps between two samples, 1 by default. With a stable map, 0 ≤ a[t] < 1 for all
-    weights and inputs. Rounding cannot change this: a[t] is at most the largest number below 1 in the precision of the
-    recurrence, which is float32 or better.
+    from a gate. dt is the time between two samples: any number that is not negative, 1 by default. With a stable map,
+    0 ≤ a[t] < 1 for all weights and inputs if dt > 0. Rounding cannot change this: a[t] is at most the largest number
+    below 1 in the precision of the recurrence, which is float32 or better.
     """
 
     activation: ClassVar[str] = "gated"

@@ -156,7 +156,8 @@ def _reason(found: _Found, unit: float, request: Request) -> tuple[str, str]:
 def _searched(samples: Samples, domain: Domain, noise: Noise, request: Request, band: float) -> _Found:
     """Fit sums of increasing order; several outputs are fitted again if they differ in their noise.
 
-    If the search is interrupted, the result has no frequency above ``band``.
+    If Ctrl-C interrupts the search, the result has no frequency above ``band``; otherwise it may have one, and the
+    caller decides.
     """
     found = _pursued(samples, domain, noise, request, band)
     if samples.values.shape[1] == 1 or noise.level is not None or not found.best or found.interrupted:

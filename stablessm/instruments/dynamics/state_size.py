@@ -251,7 +251,11 @@ def _directions(width: int, generator: torch.Generator) -> Tensor:
 
 
 def _operator(dy: Tensor, generator: torch.Generator) -> Tensor:
-    """Return the past-to-future operator as a matrix (steps · channels, columns), from changes of the outputs."""
+    """Return the past-to-future operator as a matrix (steps · channels, columns).
+
+    ``dy`` (columns, steps, channels) contains one change of the outputs per direction in which the past or the state
+    was changed. If the outputs have many channels, they are projected on random directions from ``generator``.
+    """
     wide = dy.to(torch.complex128 if dy.is_complex() else torch.float64).cpu()
     out = _directions(dy.shape[-1], generator).to(wide.dtype)
     return torch.einsum("csd,od->soc", wide, out).flatten(0, 1)
