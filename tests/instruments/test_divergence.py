@@ -258,7 +258,8 @@ def test_a_bad_loss_is_told_from_a_bad_module() -> None:
     with trace_divergence(model, when="record") as trace:
         (0 * model(torch.randn(3, 2))).sqrt().sum().backward()
     assert (trace.report.module, trace.report.tensor) == ("1", "the gradient arriving at output")
-    assert trace.report.cause == "loss" and "targets" in trace.report.remedy
+    assert trace.report.cause == "loss"
+    assert "targets" in trace.report.remedy
 
 
 def test_a_parameter_gradient_names_its_mode() -> None:
