@@ -184,9 +184,7 @@ def fit(
     *,
     kernel: KernelOptions,
     wanted: SumOptions,
-    out: Annotated[
-        Path | None, typer.Option(help="Output folder (default: a folder in runs/fit, named after the kernel).")
-    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Output folder (default: a folder in runs/fit).")] = None,
 ) -> dict[str, Any]:
     """Replace a kernel by a sum of exponentials.
 

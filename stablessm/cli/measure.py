@@ -63,9 +63,7 @@ def measure(
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(
-            help="Output folder for the record and the plots (default: a folder in runs/measure, named after the models)."
-        ),
+        typer.Option(help="Output folder for the record and the plots (default: a folder in runs/measure)."),
     ] = None,
     trust_remote_code: TrustRemoteCode = False,
 ) -> dict[str, Any]:

@@ -40,9 +40,7 @@ def search(
         bool, typer.Option("--maximize", help="Maximize the --objective instead of minimizing it.")
     ] = False,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the random choice of settings.")] = 0,
-    out: Annotated[
-        Path | None, typer.Option(help="Output folder (default: a folder in runs/search, named after NAME).")
-    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Output folder (default: a folder in runs/search).")] = None,
 ) -> dict[str, Any]:
     """Search for the best settings with Optuna.
 

@@ -104,8 +104,8 @@ def fit_decay(time: ArrayLike, value: ArrayLike, *, floor: float | None = None, 
     - a constant.
 
     The laws are fitted in four windows. The first window is the time from the maximum of the curve to its last time,
-    or to the time at which the curve reaches its floor; the other windows are the last 15/16, 3/4 and 1/2 of this time. The first sample is in
-    no window, because it may belong to a skip connection.
+    or to the time at which the curve reaches its floor; the other windows are the last 15/16, 3/4 and 1/2 of this time.
+    The first sample is in no window, because it may belong to a skip connection.
 
     The first window in which a law fits within the noise decides, by the BIC. The verdict is ``undecided`` if
 

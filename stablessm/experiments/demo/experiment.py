@@ -91,8 +91,8 @@ def errors(config: Config, run: Run, map: str) -> PerturbationCurve:
 
 @stage("numbers-{map}", over=lambda config: MAPS)
 def numbers(config: Config, run: Run, map: str) -> Mapping[str, Any]:
-    """Return four numbers on the model with the given map: the stability radius and the eigenvalues of the trained model,
-    and the gradient-to-weight ratio and the time scale of each mode of the untrained model.
+    """Return four numbers on the model with the given map: the stability radius and the eigenvalues of the trained
+    model, and the gradient-to-weight ratio and the time scale of each mode of the untrained model.
     """
     layer, fresh = trained(config, run, map), start(config, map)
     differentiate(mean_square(fresh, *noisy(TARGET, config.training, config.length, config.seed)(0)), fresh)
