@@ -83,9 +83,10 @@ class Table:
 
     def complete(
         self, names: Sequence[str], option: str, missing: Missing = "refuse", groups: Sequence[Sequence[int]] = ()
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Return the given columns (rows, columns) with missing cells filled, and a boolean array (rows,) that marks
-        the rows to keep.
+    ) -> tuple[np.ndarray, Table]:
+        """Return the given columns (rows, columns) with missing cells filled, and the table of these rows: with
+        ``missing="drop"``, a table without the dropped rows, otherwise this table. A column ``dt`` is the time since
+        the previous row that is kept.
 
         Args:
             names: Names of the columns.
@@ -97,7 +98,7 @@ class Table:
         self._require_readable(names)
         gaps = np.isnan(values)
         if not gaps.any():
-            return values, np.ones(len(values), dtype=bool)
+            return values, self
         i, j = np.argwhere(gaps)[0]
         if missing == "refuse":
             where = f"{self.file}, line {self.lines[i]}, column {names[j]}"
@@ -107,12 +108,18 @@ class Table:
             such = self.cells_that_are_no_numbers(name) or "empty cells"
             raise ArgumentError(f"{self.file}, column {name}", "a column with at least one number", such)
         if missing == "drop":
-            return values, ~gaps.any(1)
+            kept = np.flatnonzero(~gaps.any(1)).tolist()
+            if not kept:
+                raise ArgumentError("missing", "a treatment that keeps at least one row, such as forward", "drop")
+            table = dataclasses.replace(
+                self, rows=tuple(self.rows[k] for k in kept), lines=tuple(self.lines[k] for k in kept)
+            )
+            return table.numbers(names, option), table
         means = np.nanmean(values, 0)
         for rows in groups or [range(len(values))]:
             for k in np.flatnonzero(gaps[rows].any(0)):
                 values[rows, k] = _filled(values[rows, k], means[k], missing)
-        return values, np.ones(len(values), dtype=bool)
+        return values, self
 
     def _require_readable(self, names: Sequence[str]) -> None:
         """Raise an error if two or more cells of a column contain digits in the same form but are not numbers. To fill

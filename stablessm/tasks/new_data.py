@@ -65,9 +65,9 @@ class SeriesReader:
             table, order = csv_file.read(Path(data)).oldest_first()
             table = dataclasses.replace(table, unit=self.seconds)
             _require_columns(table, self.columns)
-            values, kept = table.complete(self.columns, "columns", self.missing)
-            rows, notes = values[kept], order + table.gaps(self.columns, self.missing) + table.unknown(self.columns)
-            notes += own_csv.other_steps(table, self.seconds, "dt" in self.columns)
+            rows, kept = table.complete(self.columns, "columns", self.missing)
+            notes = order + table.gaps(self.columns, self.missing) + table.unknown(self.columns)
+            notes += own_csv.other_steps(kept, self.seconds, "dt" in self.columns)
         else:
             rows = np.asarray(own.array("data", data if not isinstance(data, Path) else str(data)), dtype=float)
             rows = rows[:, None] if rows.ndim == 1 else rows
@@ -115,10 +115,9 @@ def sequences(
         table, sequence = csv_file.read(Path(data)), description["options"]["sequence"]
         columns, missing = description["columns"], description["options"].get("missing", "refuse")
         _require_columns(table, [sequence, *columns])
-        rows = own_csv.rows_by_sequence(table, table.column(sequence, "sequence"))
-        values, kept = table.complete(columns, "columns", missing, list(rows.values()))
         notes = table.gaps(columns, missing) + table.unknown(columns)
-        rows = own_csv.rows_kept(rows, kept)
+        place = table.column(sequence, "sequence")
+        values, _, rows = own_csv.complete_sequences(table, columns, place, missing)
         inputs, lengths = own_csv.padded(values, list(rows.values()))
         names = tuple(rows)
     else:

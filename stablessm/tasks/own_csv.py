@@ -6,7 +6,7 @@ import copy
 import csv
 import dataclasses
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -68,14 +68,14 @@ class Series(WindowTask):
             table.column(target, "target")
         columns = (*columns, *(target for target in targets if target not in columns))
         columns = (*columns, *(f"{name} missing" for name in columns if options.missing == "mask"))
-        with_dt = table.times.irregular and not options.columns if with_dt is None else with_dt
-        columns = (*columns, *(["dt"] if with_dt and "dt" not in columns else []))
-        values, kept = table.complete(columns, "columns", options.missing)
+        series, kept = table.complete(columns, "columns", options.missing)
         if not targets:
             raise ArgumentError("target", f"a column of {options.file} to forecast", "none")
-        self.notes, series = order + table.gaps(columns, options.missing) + table.unused(columns), values[kept]
-        self.notes += other_steps(table, unit, "dt" in columns)
-        self.seconds = table.times.seconds
+        if (kept.times.irregular and not options.columns if with_dt is None else with_dt) and "dt" not in columns:
+            columns, series = (*columns, "dt"), np.hstack([series, kept.numbers(["dt"], "columns")])
+        self.notes = order + table.gaps(columns, options.missing) + kept.unused(columns)
+        self.notes += other_steps(kept, unit, "dt" in columns)
+        self.seconds = kept.times.seconds
         parts = split_sizes(len(series), options.valid, options.test)
         self._slide(series, columns, targets, parts, options.window, options.horizon)
 
@@ -154,11 +154,9 @@ class Sequences(ArrayTask):
         places = {role: table.column(getattr(options, role), role) for role in ("sequence", "label")}
         columns = _inputs(table, options.columns) or _numeric(table, besides=(options.sequence, options.label))
         columns = (*columns, *(f"{name} missing" for name in columns if options.missing == "mask"))
-        by_name = rows_by_sequence(table, places["sequence"])
-        values, kept = table.complete(columns, "columns", options.missing, list(by_name.values()))
         unused = table.unused((*columns, options.sequence, options.label))
         self.notes = table.gaps(columns, options.missing) + unused
-        by_name = rows_kept(by_name, kept)
+        values, table, by_name = complete_sequences(table, columns, places["sequence"], options.missing)
         labels, rows = _labels(table, by_name, places["label"]), list(by_name.values())
         inputs, lengths = padded(values, rows)
         names, targets = _targets(table, labels, rows, options)
@@ -209,24 +207,21 @@ def _inputs(table: Table, option: str) -> tuple[str, ...]:
     return tuple(found)
 
 
-def rows_by_sequence(table: Table, sequence: int) -> dict[str, list[int]]:
-    """Return a dict from the name of each sequence (in column ``sequence``) to its row numbers, in the order of the
-    file.
+def complete_sequences(
+    table: Table, columns: Sequence[str], sequence: int, missing: Missing
+) -> tuple[np.ndarray, Table, dict[str, list[int]]]:
+    """Return the given columns and the table after the treatment of missing cells, separately for each sequence; and a
+    dict from the name of each sequence (in column ``sequence``) to its row numbers, in the order of the file.
     """
+    values, kept = table.complete(columns, "columns", missing, list(_rows_by_sequence(table, sequence).values()))
+    return values, kept, _rows_by_sequence(kept, sequence)
+
+
+def _rows_by_sequence(table: Table, sequence: int) -> dict[str, list[int]]:
     rows: dict[str, list[int]] = {}
     for i, row in enumerate(table.rows):
         rows.setdefault(row[sequence], []).append(i)
     return rows
-
-
-def rows_kept(rows: Mapping[str, list[int]], kept: np.ndarray) -> dict[str, list[int]]:
-    """Return the row numbers of each sequence for which ``kept`` is True; sequences without any such row are
-    left out.
-    """
-    found = {name: left for name, mine in rows.items() if (left := [i for i in mine if kept[i]])}
-    if not found:
-        raise ArgumentError("missing", "a treatment that keeps at least one row, such as forward", "drop")
-    return found
 
 
 def padded(values: np.ndarray, rows: list[list[int]]) -> tuple[np.ndarray, np.ndarray]:

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from stablessm import ArgumentError, MissingPackageError, _dates, tasks
 from stablessm.cli.samples_source import read_samples
 from stablessm.tasks import csv_file
+from stablessm.tasks.new_data import SeriesReader
 
 
 @given(seed=st.integers(0, 10**9))
@@ -80,11 +81,30 @@ def test_gaps_are_filled_or_dropped(values, how, tmp_path_factory):
     path = write(tmp_path_factory.mktemp("g") / "g.csv", "a,b", *(f"{v!r},{i}" for i, v in enumerate(values)))
     found, kept = csv_file.read(path).complete(["a", "b"], "columns", how)
     if how == "drop":
-        assert kept.tolist() == [not np.isnan(value) for value in values]
-        assert found[kept, 0].tolist() == [value for value in values if not np.isnan(value)]
+        assert [int(row[1]) for row in kept.rows] == [i for i, value in enumerate(values) if not np.isnan(value)]
+        assert found[:, 0].tolist() == [value for value in values if not np.isnan(value)]
     else:
-        assert kept.all()
+        assert len(kept.rows) == len(values)
         np.testing.assert_allclose(found[:, 0], by_hand(values, how), rtol=1e-12, atol=1e-12)
+
+
+@given(seed=st.integers(0, 10**9))
+def test_the_time_between_rows_is_that_between_the_rows_that_are_kept(seed, tmp_path_factory):
+    rng = np.random.default_rng(seed)
+    hours = np.cumsum(rng.choice([1, 1, 1, 1, 2, 3], 60) if rng.random() < 0.5 else np.ones(60, dtype=int))
+    gaps = rng.random(60) < rng.choice([0.02, 0.2])
+    dates = [f"{datetime(2024, 2, 28) + timedelta(hours=int(hour))}" for hour in hours]
+    rows = [f"{date},{'' if gap else i}" for i, (date, gap) in enumerate(zip(dates, gaps, strict=True))]
+    path, left = write(tmp_path_factory.mktemp("d") / "d.csv", "when,load", *rows), hours[~gaps]
+    task = tasks.get("series", file=str(path), window=4, missing="drop")
+    steps = np.diff(left) / np.median(np.diff(left))
+    assert task.unscaled[:, 0].tolist() == np.flatnonzero(~gaps).tolist()
+    assert ("dt" in task.columns) == (len(set(steps.tolist())) > 1)
+    if "dt" in task.columns:
+        assert task.unscaled[1:, 1].tolist() == steps.tolist()
+    reader = SeriesReader.of(task.describe())
+    np.testing.assert_array_equal(reader.rows(path)[0], task.unscaled)
+    assert len(reader.rows(path)[1]) == gaps.any()  # a note about the dropped rows, and no other
 
 
 def test_sequences_are_filled_separately(tmp_path):
