@@ -5,9 +5,8 @@ unchanged weights.
 from __future__ import annotations
 
 import inspect
-import types
 from collections.abc import Callable
-from functools import wraps
+from functools import partial, wraps
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import torch
@@ -55,7 +54,7 @@ def accelerate(model: Model) -> Model:
     if cache is None or "state_idx" not in inspect.signature(cache).parameters:
         raise BackendUnavailableError("accelerate requires transformers 5.18 or newer: pip install -U transformers")
     for module, forward in found:
-        module.forward = types.MethodType(forward, module)
+        module.forward = partial(forward, module)  # a bound method would be looked up by name when it is unpickled
     return model
 
 
@@ -186,10 +185,10 @@ def _one_step(x: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, state: 
 
     x and ``delta`` are (B, 1, H), B and C are (B, 1, N). Softplus is applied to ``delta`` here.
     """
-    step = F.softplus(delta[:, 0].float())
-    drive = (step * x[:, 0])[..., None] * B[:, 0, None].float()
+    step = F.softplus(delta[:, 0].to(state.dtype))
+    drive = (step * x[:, 0])[..., None] * B[:, 0, None].to(state.dtype)
     state = torch.addcmul(drive, torch.exp(step[..., None] * A), state)
-    return torch.einsum("bhn,bn->bh", state, C[:, 0].float()), state
+    return torch.einsum("bhn,bn->bh", state, C[:, 0].to(state.dtype)), state
 
 
 @_mixing
@@ -237,7 +236,7 @@ def _scanned(
 
 
 def _recurrent_unit(self: Any, activations: Tensor, position_ids: Tensor) -> Tensor:
-    self._rnn_scan = types.MethodType(_scanned, self)
+    self._rnn_scan = partial(_scanned, self)
     return type(self).forward(self, activations, position_ids)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 from typing import Any
 
 import pytest
@@ -88,6 +89,21 @@ def test_logits_gradients_and_texts_are_those_of_transformers(
         length = {"max_new_tokens": 5, "min_new_tokens": 5, "do_sample": False}
         text, other = model.generate(x, **length, use_cache=False), ours.generate(x, **length)
     assert torch.equal(text, other)  # without a cache, since the steps of transformers' Mamba2 ignore time_step_limit
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@settings(max_examples=2, deadline=None, phases=[Phase.generate])
+@given(data=st.data(), seed=st.integers(0, 999))
+@torch.no_grad()
+def test_a_pickled_model_generates_the_same_text(family: str, data: st.DataObject, seed: int) -> None:
+    model, ours = pair(family, data.draw, seed)
+    if family != "jamba":  # its experts lack float64
+        model, ours = model.double(), ours.double()
+    x, length = tokens(2, 5), {"max_new_tokens": 5, "min_new_tokens": 5, "do_sample": False}
+    again = pickle.loads(pickle.dumps(ours))
+    for weight in ours.parameters():
+        weight.zero_()
+    assert torch.equal(again.generate(x, **length), model.generate(x, **length, use_cache=False))
 
 
 CHUNKED = ("mamba", "falcon", "mamba2", "jamba")
