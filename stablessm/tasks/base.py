@@ -118,6 +118,8 @@ class Task(ABC):
     """SHA-256 of the data, if the data were read from files or arrays."""
     notes: tuple[str, ...] = ()
     """Sentences for the user about cells that were filled, rows that were dropped and columns that are not used."""
+    test_names: tuple[str, ...] = ()
+    """Names of the examples of the test split, if they have names."""
     carries: bool = False
     """Whether row b of a training batch continues row b of the previous batch, so that the model carries its state."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self, TypeAlias, final
@@ -39,13 +39,16 @@ class ArrayTask(StoredTask):
         rows: Mapping[Split, Tensor],
         standardize: bool,
         names: tuple[str, ...] = (),
+        identifiers: Sequence[str] = (),
     ) -> None:
-        """Set up the task from its arrays; ``rows`` are the indices of the examples of each split, and ``names`` are
-        the names of the classes or values. With ``standardize``, inputs are standardized, except tokens.
+        """Set up the task from its arrays; ``rows`` are the indices of the examples of each split, ``names`` are the
+        names of the classes or values, and ``identifiers`` the names of the examples (default: their row numbers). With
+        ``standardize``, inputs are standardized, except tokens.
         """
         x = inputs_from(inputs)
         self.outputs, y = _outputs(targets, x, names)
         self.metric = "accuracy" if self.outputs.kind == "classes" else "mse"
+        self.test_names = tuple(identifiers[i] if identifiers else str(i) for i in rows["test"].tolist())
         n, real = None, None
         if lengths is not None:
             n = lengths_of(lengths, x)

@@ -162,8 +162,12 @@ class Sequences(ArrayTask):
         names, targets = _targets(table, labels, rows, options)
         self.content = sources.content_digest(inputs, lengths, targets)
         splits = shuffled_split(len(rows), options.valid, options.test, options.split_seed)
-        self._set(inputs, targets, lengths, splits, standardize=True, names=names)
+        self._set(inputs, targets, lengths, splits, standardize=True, names=names, identifiers=list(by_name))
         self.columns = columns
+        learned = {labels[i] for i in splits["train"].tolist()}
+        if options.kind == "classes" and (unseen := [name for name in names if name not in learned]):
+            said = f"no training example has the label {', '.join(unseen)}; split_seed= gives another split"
+            self.notes += (f"{options.file}: {said}",)
 
     def describe(self) -> dict[str, Any]:
         """Return the description of the task, including the input columns."""
@@ -220,6 +224,9 @@ def complete_sequences(
 def _rows_by_sequence(table: Table, sequence: int) -> dict[str, list[int]]:
     rows: dict[str, list[int]] = {}
     for i, row in enumerate(table.rows):
+        if not row[sequence]:
+            where = f"{table.file}, line {table.lines[i]}, column {table.header[sequence]}"
+            raise ArgumentError(where, "the name of a sequence", "an empty cell")
         rows.setdefault(row[sequence], []).append(i)
     return rows
 

@@ -134,7 +134,7 @@ class TrainedModel:
             if task is None:
                 raise ArgumentError("data", f"a file or an array, since {missing}", "none")
             batches, names = _test_split(task.to(self.device), how["batch_size"]), task.outputs.names
-            sequences = tuple(map(str, range(task.sizes["test"])))
+            sequences = task.test_names or tuple(map(str, range(task.sizes["test"])))
         elif "names" not in described:
             expected = "no data (the test split is predicted) for a task other than series, sequences and arrays"
             raise ArgumentError("data", expected, f"data for task {described['task']}")

@@ -68,11 +68,8 @@ def task_of(settings: Mapping[str, Any]) -> tasks.Task:
     with _renamed.reading_a_file():
         task = tasks.get(name, **tasks.read_options(name, options))
     before, now = settings["task"], task.describe()
-    known = {
-        **now,
-        **before,
-        "options": {**now["options"], **before["options"]},
-    }  # settings that did not exist when the run began have their present defaults
+    # Settings that did not exist when the run began have their present defaults.
+    known = {**now, **before, "options": {**now["options"], **before["options"]}}
     if "file" in options and known.get("content") != now.get("content"):
         was, is_ = (f"content {str(each.get('content'))[:12]}…" for each in (known, now))
         changed = f"{options['file']} has changed since the training"

@@ -241,6 +241,7 @@ def test_sequences_are_put_together_from_their_rows(lengths, order, tmp_path_fac
         (["id,x,y", *[f"{i},2,a" for i in range(9)]], {}, r"label: expected a column of .*s\.csv with two labels"),
         (["id,x,y", "1,2,a", "2,,b"], REFUSE, r"s\.csv, line 3, column x: expected a finite number, got ''"),
         (["id,x,y", "1,2,1", "2,3,b"], {"kind": "values"}, r"s\.csv, line 3, column y: expected a finite number"),
+        (["id,x,y", "1,2,a", ",3,b"], {}, r"s\.csv, line 3, column id: expected the name of a sequence, got an empty"),
         (["id,x,y", "1,2,a"], {"label": "z"}, r"label: expected one of the columns of .* \(id, x, y\), got 'z'"),
         (["id,x,y", "1,2,a"], {"sequence": "z"}, r"sequence: expected one of the columns of .* \(id, x, y\), got 'z'"),
         (["id,x,y", "1,v,a"], {}, r"s\.csv: expected a column of numbers other than id and y, got x \('v' in line 2\)"),
@@ -250,6 +251,16 @@ def test_sequences_that_cannot_be_read(lines, options, message, tmp_path):
     given = {"sequence": "id", "label": "y", **options}
     with pytest.raises(ArgumentError, match=message):
         tasks.get("sequences", file=write(tmp_path / "s.csv", *lines), **given)
+
+
+def test_a_label_without_training_examples_is_noted(tmp_path):
+    lines = ["sequence,x,label", *[f"{i},1,{'rare' if i == 7 else 'ab'[i % 2]}" for i in range(40)]]
+    file = write(tmp_path / "s.csv", *lines)
+    found = [tasks.get("sequences", file=file, split_seed=seed) for seed in range(20)]
+    noted = ["no training example has the label rare" in " ".join(task.notes) for task in found]
+    learned = [2 in task.batch("train", task.sizes["train"]).targets for task in found]
+    assert noted == [not any_rare for any_rare in learned]
+    assert any(noted)
 
 
 def test_labels_that_are_numbers_are_in_their_order(tmp_path):

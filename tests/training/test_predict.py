@@ -225,6 +225,9 @@ def test_probabilities_of_sequences(walks, tmp_path):
     batch = task.batch("test", task.sizes["test"])
     expected = model(batch.inputs, lengths=batch.lengths).detach().softmax(-1)
     np.testing.assert_allclose(tested.values, expected, rtol=1e-4)
+    again = TrainedModel(folder, device="cpu").predict(tmp_path / "walks.csv")  # every sequence under its own name
+    known = dict(zip(again.sequences, again.values, strict=True))
+    np.testing.assert_allclose([known[name] for name in tested.sequences], expected, rtol=1e-4)
     with pytest.raises(ArgumentError, match="horizon: expected a model that forecasts a series"):
         TrainedModel(folder, device="cpu").predict(horizon=2)
 
@@ -239,6 +242,14 @@ def test_values_of_arrays(lengths, tmp_path):
     np.savez(tmp_path / "new.npz", inputs=fresh, **given)
     found = TrainedModel(tmp_path / "run", device="cpu").predict(tmp_path / "new.npz")
     scale = task.describe()["scale"]
+    tested = TrainedModel(tmp_path / "run", task=task, device="cpu").predict()
+    rows = [int(name) for name in tested.sequences]
+    np.testing.assert_allclose(
+        tested.values,
+        model(torch.tensor((inputs[rows] - scale["mean"]) / scale["deviation"]).float()).detach(),
+        rtol=1e-3,
+        atol=1e-5,
+    )
     for i, row in enumerate(found.values):
         x = torch.tensor((fresh[i, : None if lengths is None else lengths[i]] - scale["mean"]) / scale["deviation"])
         np.testing.assert_allclose(row, model(x.float()[None]).detach()[0], rtol=1e-3, atol=1e-5)
@@ -377,7 +388,7 @@ def test_predictions_that_are_not_finite_are_an_error(made, request):
     with torch.no_grad():
         model.readout.bias.fill_(torch.inf)
     keep(model, folder)
-    message = "the forecast is not finite" if made == "run" else "the output for sequence 0 is not finite"
+    message = "the forecast is not finite" if made == "run" else "the output for sequence w\\d+ is not finite"
     with pytest.raises(NumericalError, match=rf"{message} .*lower learning rate"):
         TrainedModel(folder, device="cpu").predict()
     done = CliRunner().invoke(app, ["predict", str(folder)])
