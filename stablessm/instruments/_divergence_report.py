@@ -36,7 +36,10 @@ _CAUSES: dict[Cause, tuple[str, str]] = {
         "a division by 0, or a mean or a variance of too few values",
         "add an epsilon to the denominator, or skip empty and constant inputs",
     ),
-    "domain": ("a root or a power of a number outside its domain", "clamp the argument to the domain of the function"),
+    "domain": (
+        "a root, a power or another function of a number outside its domain",
+        "clamp the argument to the domain of the function",
+    ),
     "exp": ("an exponential that overflows", "subtract the maximum first (softmax, logsumexp) or clamp the exponent"),
     "infinity": (
         "∞ - ∞ or 0 · ∞",

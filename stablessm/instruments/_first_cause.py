@@ -56,7 +56,7 @@ _PRODUCTS = {"pow", "prod", "cumprod"}
 """Operations whose results overflow although their arguments are moderate."""
 _STEEP_AT = {"sqrt": 0, "pow": 0, "asin": 1, "acos": 1, "acosh": 1}
 """Modulus of the argument at which the slope of a function is infinite."""
-_STEEP_AT_ORIGIN = {"hypot", "atan2"}
+_STEEP_AT_ORIGIN = {"hypot", "atan2", "xlogy"}
 """Functions of two arguments without a slope where both arguments are 0."""
 _EXP = {"exp", "exp2", "expm1", "sinh", "cosh", "special_expm1"}
 _MADE = ("empty", "new_empty", "full", "new_full", "fill", "scalar_tensor", "masked_fill", "where", "lift_fresh")
@@ -179,7 +179,7 @@ class _Watch(operation_mode()):  # type: ignore[misc]
     ) -> None:
         if any(bool((tensor.isnan() | (tensor.abs() == math.inf) & ~_negative(tensor)).any()) for tensor in made):
             self.done, self.at = True, self.place()
-            numbers = [torch.tensor(value) for value in args if isinstance(value, float)]
+            numbers = [torch.tensor(float(value)) for value in args if isinstance(value, int | float)]
             nan = any(bool(tensor.isnan().any()) for tensor in made)
             self.cause = self._named(name, before + numbers, smallest, nan)
             if name == "pow" and not nan:
@@ -214,9 +214,8 @@ class _Watch(operation_mode()):  # type: ignore[misc]
             return "domain"
         if nan and _falls(before):
             return "infinity"
-        if name == "_to_copy" and not nan:  # a conversion to a type with a smaller range
-            return "overflow"
-        return "overflow" if name in _PRODUCTS or any(map(is_large, before)) else None
+        finite = not nan and all(bool(tensor.isfinite().all()) for tensor in before)
+        return "overflow" if finite or name in _PRODUCTS or any(map(is_large, before)) else None
 
 
 def _negative(tensor: Tensor) -> Tensor:

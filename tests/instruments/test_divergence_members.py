@@ -141,13 +141,19 @@ FORWARD = {
     "domain": [lambda x: (-1 - x.abs()).sqrt(), lambda x: torch.atanh(0 * x - 1)],
     "overflow": [
         lambda x: x.half().mul(0).add(300).square().float(),
+        lambda x: x.half().mul(0).add(2).mul(60000).float(),
         lambda x: (x * 0 + 70000).half().float(),
         lambda x: nn.functional.layer_norm(1e30 * x, x.shape[-1:]),
         lambda x: (1e25 + x) @ (1e25 + x).mT @ x,
     ],
 }
 GRADIENT = {
-    "slope": [lambda x: (0 * x).sqrt(), lambda x: torch.hypot(0 * x, 0 * x) + x, lambda x: (0 * x) ** 0.3],
+    "slope": [
+        lambda x: (0 * x).sqrt(),
+        lambda x: torch.hypot(0 * x, 0 * x) + x,
+        lambda x: torch.xlogy(0 * x, 0 * x) + x,
+        lambda x: (0 * x) ** 0.3,
+    ],
     "exp": [lambda x: 1 / (1 + (1e3 + x.abs()).exp()) + x],
     "log": [lambda x: torch.where(x < 1e9, x, (0 * x).log())],
     "division": [lambda x: torch.where(x < 1e9, x, 1 / (0 * x))],
