@@ -96,10 +96,10 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     for name in ("runs/station", "runs/train/recall-small", "models/checkpoint-100"):
         Path(name).mkdir(parents=True)
-        Path(name, "training.json").write_text("{}")
-        Path(name, "record.json").write_text("{}")
+        Path(name, "training.json").write_text("{}", encoding="utf-8")
+        Path(name, "record.json").write_text("{}", encoding="utf-8")
     for name in ("measurements.csv", "arrays.npz", "novel.txt"):
-        Path(name).write_text("1\n2\n3\n")
+        Path(name).write_text("1\n2\n3\n", encoding="utf-8")
     return tmp_path
 
 

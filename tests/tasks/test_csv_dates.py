@@ -122,7 +122,9 @@ def test_numbers_that_count_the_time_since_1970_are_dates(seed, unit, name, newe
     uneven = [second for i, second in enumerate(seconds) if (i + seed) % 3 or i in (0, len(seconds) - 1)]
     for rows, extra in ((seconds, ()), (uneven, ("dt",))):
         cells = [str(second * COUNTED[unit]) for second in rows][:: -1 if newest_first else 1]
-        path.write_text("\n".join([f"{name},load", *(f"{cell},{i}" for i, cell in enumerate(cells)), "Total,7"]))
+        path.write_text(
+            "\n".join([f"{name},load", *(f"{cell},{i}" for i, cell in enumerate(cells)), "Total,7"]), encoding="utf-8"
+        )
         task = tasks.get("series", file=str(path), window=4)
         first = len(rows) - 1 if newest_first else 0
         assert (task.columns, task.unscaled[0, 0], len(task.unscaled)) == (("load", *extra), first, len(rows))
@@ -141,7 +143,8 @@ def test_a_date_and_a_time_of_day_in_two_columns_are_one_time(seed, form, newest
     rows = rows[:: -1 if newest_first else 1]
     names = ["Datum", "Uhrzeit"][:: 1 if first else -1]
     path.write_text(
-        "\n".join(";".join(row) for row in [[*names, "load"], *([*row, str(i)] for i, row in enumerate(rows))])
+        "\n".join(";".join(row) for row in [[*names, "load"], *([*row, str(i)] for i, row in enumerate(rows))]),
+        encoding="utf-8",
     )
     task, steps = tasks.get("series", file=str(path), window=4), _steps_in_hours(found)
     assert task.columns == (("load", "dt") if len(set(steps)) > 1 else ("load",)), task.notes
