@@ -175,7 +175,7 @@ def require(name: str, value: Any, rule: Rule) -> None:
     """Raise an ArgumentError about the argument ``name`` unless its value satisfies the rule."""
     if not rule.accepts(value):
         plain = value is None or isinstance(value, str | bytes | Number | tuple | list | Mapping)
-        got = _repr(value) if plain else value if hasattr(value, "shape") else type(value).__name__
+        got = _repr(value) if plain else value if hasattr(value, "dtype") else type(value).__name__
         raise ArgumentError(name, rule.expected, got)
 
 
@@ -249,7 +249,8 @@ def _instance(kind: Any) -> Rule:
     if kind.__name__ == "Tensor":
         return Rule(lambda value: isinstance(value, kind) and _has_values(value), "a dense tensor of a common dtype")
     if kind.__name__ == "ndarray":
-        return Rule(lambda value: isinstance(value, kind) and value.dtype.kind in "fciub", "a NumPy array of numbers")
+        usual = {*"?bhilqBHILQefdFD"}  # PyTorch has no longdouble
+        return Rule(lambda value: isinstance(value, kind) and value.dtype.char in usual, "a NumPy array of numbers")
     try:
         isinstance(None, kind)
     except TypeError:  # a protocol that is not runtime_checkable

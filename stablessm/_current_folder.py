@@ -20,8 +20,11 @@ def leave() -> None:
     The folder stays on the path if it contains this package, as a checkout that is not installed does.
     """
     os.environ["PYTHONSAFEPATH"] = "1"
-    home = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    if not sys.flags.safe_path and sys.path and sys.path[0] in ("", os.getcwd()) and home != os.getcwd():
+    try:
+        here, home = os.getcwd(), os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    except FileNotFoundError:
+        sys.exit("the current folder was deleted; change to another folder")
+    if not sys.flags.safe_path and sys.path and sys.path[0] in ("", here) and home != here:
         del sys.path[0]
 
 

@@ -10,7 +10,7 @@ from typing import Any
 LONGEST = 400
 """Largest number of characters of a value that a message shows."""
 
-_CONTROL = "[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"
+_CONTROL = "[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
 
 MOST = 8
 """Largest number of entries of a value that a message shows."""
@@ -26,6 +26,8 @@ def shown(value: object) -> str:
     >>> shown(np.linspace(0, 1, 50)), shown(np.array([0.5, 2.0])), shown(0.25)
     ('float64 array of shape (50,), from 0 to 1', '[0.5, 2.0]', '0.25')
     """
+    if getattr(value, "is_nested", False):
+        return "a nested tensor"
     if hasattr(value, "shape") and hasattr(value, "dtype") and hasattr(value, "tolist"):
         return _array(value)
     if isinstance(value, Sequence | Set | Mapping) and not isinstance(value, str | bytes) and len(value) > MOST:
@@ -65,7 +67,8 @@ def _array(value: Any) -> str:
 
 
 def printable(text: str) -> str:
-    """Return text that is safe to print, with control characters of terminals replaced by their codes.
+    """Return text that is safe to print, with control characters of terminals, and half characters, which no encoding
+    has, replaced by their codes.
 
     >>> printable("a\\x1b[2J\\nb")
     'a\\\\x1b[2J\\nb'

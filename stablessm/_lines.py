@@ -13,7 +13,7 @@ from stablessm import record
 
 def append(path: Path, row: Mapping[str, Any]) -> bytes:
     """Append an object as one line to a file of JSON lines, in a single write; return the line."""
-    line = _line(row).encode()
+    line = _line(row)
     with record.writing(path), path.open("ab", buffering=0) as file:
         file.write(line)
     return line
@@ -22,7 +22,7 @@ def append(path: Path, row: Mapping[str, Any]) -> bytes:
 def write(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
     """Write objects to a file of JSON lines, replacing the file in one step."""
     with record.atomic(path) as temporary:
-        temporary.write_bytes("".join(map(_line, rows)).encode())
+        temporary.write_bytes(b"".join(map(_line, rows)))
 
 
 def read(path: Path, **kinds: type) -> list[dict[str, Any]]:
@@ -58,5 +58,5 @@ def read(path: Path, **kinds: type) -> list[dict[str, Any]]:
     return rows
 
 
-def _line(row: Mapping[str, Any]) -> str:
-    return json.dumps(record.plain(row), ensure_ascii=False) + "\n"
+def _line(row: Mapping[str, Any]) -> bytes:
+    return (json.dumps(record.plain(row), ensure_ascii=False) + "\n").encode(errors="backslashreplace")

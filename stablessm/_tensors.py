@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -20,6 +21,18 @@ from stablessm._errors import ArgumentError
 _EXPECTED = "a whole .safetensors file"
 _SEALED = "sealed"
 """The entry of a file's metadata with the text and the SHA-256."""
+
+
+def as_tensor(value: Any, **options: Any) -> Tensor:
+    """Convert a value as ``torch.as_tensor`` does, including arrays that PyTorch cannot share: arrays with negative
+    strides, in another byte order, read-only, or at an odd address, where PyTorch's vector instructions crash.
+
+    >>> as_tensor(np.arange(3.0)[::-1])
+    tensor([2., 1., 0.], dtype=torch.float64)
+    """
+    if isinstance(value, np.ndarray) and value.dtype.kind in "fciub":
+        value = np.require(value, value.dtype.newbyteorder("="), ("C", "A", "W"))
+    return torch.as_tensor(value, **options)
 
 
 def packed(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

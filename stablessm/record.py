@@ -129,6 +129,7 @@ def reading(path: Place, expected: str, *, arguments: bool = True) -> Iterator[N
     if b"\0" in os.fsencode(Path(path)):  # an error about the argument, not about the content of a file
         raise ValueError("embedded null byte")
     try:
+        _require_plain(Path(path), expected)
         yield
     except (DamagedFileError, BackendUnavailableError):
         raise
@@ -142,9 +143,19 @@ def reading(path: Place, expected: str, *, arguments: bool = True) -> Iterator[N
 
 
 def inside(path: Path, folder: Path) -> Path:
-    """Return ``path``, or raise an error if symbolic links lead it to a place outside of ``folder``."""
-    if not path.resolve().is_relative_to(folder.resolve()):
-        raise DamagedFileError(str(path), f"a file in {folder}", f"a symbolic link to {path.resolve()}. Copy the file")
+    """Return ``path``, or raise an error if symbolic links lead it to a place outside of ``folder``, or if it is a pipe
+    or a device.
+    """
+    target = Path(os.path.realpath(path))  # unlike Path.resolve, also of links that lead to themselves
+    if not target.is_relative_to(os.path.realpath(folder)):
+        raise DamagedFileError(str(path), f"a file in {folder}", f"a symbolic link to {target}. Copy the file")
+    return _require_plain(path, f"a file in {folder}")
+
+
+def _require_plain(path: Path, expected: str) -> Path:
+    """Return ``path``, or raise an error if it is a pipe, a socket or a device, whose content may have no end."""
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise DamagedFileError(str(path), expected, f"a pipe, a socket or a device. {RESTORE}")
     return path
 
 
@@ -163,7 +174,7 @@ def write_json(path: Place, content: Mapping[str, Any], *, indent: int | None = 
     style: dict[str, Any] = {"separators": (",", ":")} if indent is None else {"indent": indent}
     text = json.dumps(given, ensure_ascii=False, allow_nan=False, **style)
     with atomic(path) as temporary:
-        temporary.write_text(text + "\n", encoding="utf-8")
+        temporary.write_text(text + "\n", encoding="utf-8", errors="backslashreplace")  # names of files may need it
 
 
 def read_json(path: Place, expected: str = "a whole JSON file") -> dict[str, Any]:
@@ -279,7 +290,10 @@ def load_arrays(path: Place, kind: str | None = None) -> tuple[dict[str, Any], d
         if kind is not None and (came := meta.pop("kind", None)) != kind:
             raise ValueError("no kind" if came is None else f"kind {came!r}")
         names = [name for name in stored.files if name.startswith(prefix) and name != prefix + _META]
-        return meta, {name.removeprefix(prefix): stored[name] for name in names}
+        arrays = {name.removeprefix(prefix): stored[name] for name in names}
+        if wrong := [name for name, array in arrays.items() if isinstance(array, bytes)]:
+            raise ValueError(f"{wrong[0]} is not an array")
+        return meta, arrays
 
 
 def save_parts(path: Place, parts: Mapping[str, tuple[Mapping[str, Any], Mapping[str, np.ndarray]]]) -> None:
@@ -316,7 +330,7 @@ def part_names(path: Place) -> set[str]:
 
 def digest_of(path: Path) -> str:
     """Compute the SHA-256 of a file's content."""
-    with path.open("rb") as file:
+    with _require_plain(path, "a file").open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
+import os
 import random
 import re
 import shutil
@@ -290,8 +291,18 @@ def _link_to_twin(path: Path, rng: random.Random, twin: Path) -> None:
     path.symlink_to(twin)
 
 
+def _special(path: Path, rng: random.Random, twin: Path) -> None:
+    """A pipe that nobody writes to, a device without end, or a link to itself."""
+    path.unlink()
+    if (target := rng.choice(("pipe", "/dev/zero", path.name))) == "pipe":
+        os.mkfifo(path)
+    else:
+        path.symlink_to(target)
+
+
 VALUES: tuple[Any, ...] = (
-    None, True, 0, -1, 3, 0.5, 1e308, 10**12, 10**30, "", "x", "nan", "../../etc/passwd", [], {}, [None], {"x": 1},
+    None, True, 0, -1, 3, 0.5, 1e308, 10**12, 10**30, 10**400, "", "x", "nan", "\ud800", "../../etc/passwd", [], {},
+    [None], {"x": 1},
 )  # fmt: skip
 
 
@@ -366,6 +377,7 @@ DAMAGES: dict[str, Callable[[Path, random.Random, Path], None]] = {
     "folder": _folder,
     "link": _link,
     "link to twin": _link_to_twin,
+    "special file": _special,
     "json value": lambda path, rng, twin: _change(path, rng, rng.choice(VALUES), seal=True),
     "json value, no checksum": lambda path, rng, twin: _change(path, rng, rng.choice(VALUES), seal=False),
     "escape codes": lambda path, rng, twin: _change(path, rng, ESCAPE, seal=False),

@@ -265,6 +265,26 @@ def filled(rng: random.Random, shape: list[int], dtype: torch.dtype) -> Tensor:
     return values.to(dtype)
 
 
+def _shifted(array: np.ndarray) -> np.ndarray:
+    return np.frombuffer(b"x" + array.tobytes(), array.dtype, offset=1).reshape(array.shape)
+
+
+def _locked(array: np.ndarray) -> np.ndarray:
+    array = array.copy()
+    array.flags.writeable = False
+    return array
+
+
+LAYOUTS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "reversed": lambda array: np.ascontiguousarray(array[::-1])[::-1],
+    "other byte order": lambda array: array.astype(array.dtype.newbyteorder(">")),
+    "odd address": _shifted,
+    "read-only": _locked,
+    "columns first": np.asfortranarray,
+}
+"""The same array in other memory."""
+
+
 def disguised(rng: random.Random, values: Tensor) -> Any:
     """The same numbers in another form: an array, a list, a parameter, other strides, another device."""
     forms: tuple[Callable[[], Any], ...] = (
@@ -279,6 +299,8 @@ def disguised(rng: random.Random, values: Tensor) -> Any:
         values.to_sparse,
         lambda: np.ma.masked_array(values.detach().float().numpy()),
         lambda: values.detach().float().numpy().astype(object),
+        lambda: rng.choice(tuple(LAYOUTS.values()))(values.detach().double().numpy()),
+        lambda: torch.nested.nested_tensor(list(values)),
         lambda: values.detach().float().numpy().astype(str),
         lambda: values.conj(),
         lambda: values.unbind(0),

@@ -15,12 +15,13 @@ from typing import Any
 
 import fuzz_cases
 import fuzz_values
+import numpy as np
 import pytest
 import torch
 from fuzz_cases import SLOW
 
 import stablessm as ssm
-from stablessm import training
+from stablessm import instruments, training
 
 CASES = 200
 SHARE = 0.03
@@ -149,3 +150,29 @@ def test_a_wrong_state_is_refused():
             layer.step(torch.randn(2, 2), wrong)
     with pytest.raises(ssm.ArgumentError, match=r"x: expected dtype torch\.float32, as the parameters"):
         layer(torch.randn(2, 5, 2, dtype=torch.float64))
+
+
+EYE = -np.eye(3) + np.eye(3, k=1) / 2
+NOISE = np.random.default_rng(0).standard_normal((8, 30, 2)).astype(np.float32)
+ARRAYS: dict[str, tuple[Callable[[Any], Any], np.ndarray]] = {
+    "lyapunov_certificate": (lambda W: ssm.lyapunov_certificate(W).P, EYE),
+    "stability_radius": (lambda W: float(ssm.stability_radius(W)), EYE),
+    "readback": (lambda x: instruments.readback(torch.nn.GRU(2, 4, batch_first=True), x, lags=3).explained, NOISE),
+    "effective_state_size": (lambda x: instruments.effective_state_size(ssm.LRU(2, 4, 2), x).singular_values, NOISE),
+    "Decoder": (lambda e: ssm.reconstruction.Decoder(e, 3)(torch.ones(8)), np.exp(1j * np.arange(1, 9))),
+    "decode": (lambda h: ssm.reconstruction.decode(h, torch.tensor([0.5, 0.9]), 2), np.array([1.0, 2.0])),
+    "memory": (ssm.targets.LinearFunctional("polynomial", exponent=1.1).memory, np.arange(4.0)),
+}
+"""Functions of an array, and an array."""
+
+
+@pytest.mark.parametrize("layout", fuzz_values.LAYOUTS)
+@pytest.mark.parametrize("name", ARRAYS)
+def test_the_layout_of_an_array_in_memory_does_not_matter(name, layout, recwarn):
+    function, array = ARRAYS[name]
+    found = []
+    for each in (array, fuzz_values.LAYOUTS[layout](array)):
+        torch.manual_seed(0)
+        found.append(torch.as_tensor(function(each)))
+    assert torch.equal(*found)
+    assert not [warning for warning in recwarn if "writable" in str(warning.message)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -177,3 +178,36 @@ def test_the_hubs_libraries_and_no_others_are_imported_without_telemetry(monkeyp
     assert _optional._imported("transformers") == "transformers"
     assert os.environ["HF_HUB_DISABLE_TELEMETRY"] == "1"
     monkeypatch.delenv("HF_HUB_DISABLE_TELEMETRY")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="descriptors are closed by a POSIX shell")
+@pytest.mark.parametrize(
+    ("surroundings", "code", "expected"),
+    [
+        ("list >&-", 0, ""),
+        ("list 2>&-", 0, "verdicts"),
+        ("list >&- 2>&- <&-", 0, ""),
+        ("list >/dev/full", 1, "No space left on device"),
+        ("list | head -c 1", 0, "I"),
+        ("train --help", 0, "progress"),
+    ],
+)
+def test_a_command_ends_well_with_any_streams(surroundings, code, expected, tmp_path):
+    if "full" in surroundings and not Path("/dev/full").exists():
+        pytest.skip("no /dev/full")
+    run = f"{sys.executable} -P -c 'from stablessm.__main__ import main; main()' {surroundings}"
+    environment = os.environ | {"PYTHONPATH": HOME, "PYTHONIOENCODING": "latin-1"}
+    done = subprocess.run(run, shell=True, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    said = done.stdout + done.stderr
+    assert done.returncode == code
+    assert expected in said
+    assert "Traceback" not in said
+    assert "Exception ignored" not in said
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows does not delete the current folder")
+def test_a_deleted_current_folder_is_named(tmp_path):
+    run = f"mkdir gone; cd gone; rmdir ../gone; {sys.executable} -c 'from stablessm.__main__ import main; main()' list"
+    environment = os.environ | {"PYTHONPATH": HOME}
+    done = subprocess.run(run, shell=True, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (1, "the current folder was deleted; change to another folder\n")

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from stablessm import _tensors
 from stablessm._checked import require, rule_of
 from stablessm._errors import ArgumentError, NumericalError
 from stablessm._typing import Time
@@ -23,7 +24,7 @@ def square_matrix(argument: str, W: object) -> Tensor:
     if not isinstance(W, Tensor) and not hasattr(W, "__array__"):
         raise ArgumentError(argument, "a square matrix (tensor or array)", type(W).__name__)
     require(argument, W, rule_of(Tensor | np.ndarray))
-    M = torch.as_tensor(W).detach().cpu()
+    M = _tensors.as_tensor(W).detach().cpu()
     if M.dim() != 2 or M.shape[0] != M.shape[1]:
         raise ArgumentError(argument, "a square matrix", f"shape {tuple(M.shape)}")
     if not bool(M.isfinite().all()):

@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self, final
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+from stablessm import _tensors
 from stablessm._arguments import real_number
 from stablessm._checked import Size, checked
 from stablessm._display import Result
@@ -176,7 +178,8 @@ def _weights(model: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 
 def _series(argument: str, values: object) -> Tensor:
-    series = torch.as_tensor(values).detach().double().cpu()
+    given = values if isinstance(values, Tensor) else np.asarray(values, np.float64)
+    series = _tensors.as_tensor(given).detach().double().cpu()
     if series.dim() != 1 or not len(series):
         raise ArgumentError(argument, "one dimension and at least one value", f"shape {tuple(series.shape)}")
     return series

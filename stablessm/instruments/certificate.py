@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, final, get_args
 import torch
 from torch import Tensor
 
+from stablessm import _tensors
 from stablessm._checked import checked
 from stablessm._display import Result
 from stablessm._errors import ArgumentError, NumericalError, quoted
@@ -56,7 +57,7 @@ class LyapunovCertificate(Result):
         """Return ``constant`` · e^(-``rate`` t), a proven upper bound of ‖e^(Wt)‖₂ (in discrete time, of ‖W^t‖₂) for
         t ≥ 0.
         """
-        return self.constant * torch.exp(-self.rate * torch.as_tensor(t, dtype=torch.float64))
+        return self.constant * torch.exp(-self.rate * _tensors.as_tensor(t, dtype=torch.float64))
 
 
 @checked
@@ -98,7 +99,7 @@ def lyapunov_certificate(W: Tensor | np.ndarray, *, time: Time = "continuous") -
     if not (low > 0 and proven > 0):
         met = f"the residual is {residual + rounding:.3g}, and P has eigenvalues from {low:.3g} to {norm:.3g}"
         raise _beyond_precision(A, time, met)
-    dtype = torch.as_tensor(W).dtype
+    dtype = _tensors.as_tensor(W).dtype
     eps = torch.finfo(dtype if dtype.is_floating_point or dtype.is_complex else torch.float64).eps
     normal_bound = -0.5 / abscissa if time == "continuous" else 1 / ((1 - abscissa) * (1 + abscissa))
     commutator = torch.linalg.matrix_norm(A @ A.mH - A.mH @ A)

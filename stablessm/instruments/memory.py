@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from stablessm import _tensors
 from stablessm._arguments import real_number, whole_number
 from stablessm._checked import Seed, Size, checked
 from stablessm._errors import ArgumentError, quoted
@@ -210,7 +211,7 @@ def _around(system: System, inputs: Tensor | np.ndarray, steps: int) -> System:
     """Return a system that runs the model on its input plus the given fixed inputs (T, d_input), to measure the memory
     around these inputs.
     """
-    base = torch.as_tensor(inputs).detach().to(system.device, system.dtype)
+    base = _tensors.as_tensor(inputs).detach().to(system.device, system.dtype)
     base = base[:, None] if base.dim() == 1 else base
     if base.dim() != 2 or base.shape[1] != system.d_input or len(base) < steps or not bool(base.isfinite().all()):
         expected = f"finite numbers, at least {steps} steps (horizon and warm_up), {system.d_input} channels"
@@ -289,7 +290,7 @@ def finite_curve(time: np.ndarray, value: Any, maximizer: Any, floor: float, **f
 
 
 def _given(directions: Tensor, amplitudes: Sequence[float] | None, system: System, norm: str, bound: float) -> Tensor:
-    directions = torch.as_tensor(directions, dtype=system.dtype, device=system.device)
+    directions = _tensors.as_tensor(directions, dtype=system.dtype, device=system.device)
     if directions.dim() != 2 or directions.shape[1] != system.d_input or not len(directions):
         raise ArgumentError("directions", f"shape (n, {system.d_input})", f"shape {tuple(directions.shape)}")
     length = torch.linalg.vector_norm(directions, dim=1, keepdim=True)

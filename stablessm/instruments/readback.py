@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from stablessm import _tensors
 from stablessm._arguments import whole_number
 from stablessm._checked import Size, checked
 from stablessm._display import Result
@@ -115,7 +116,7 @@ def readback(
 
 
 def _checked(data: Tensor | np.ndarray) -> Tensor:
-    x = torch.as_tensor(data).detach()
+    x = _tensors.as_tensor(data).detach()
     if x.dim() != 3 or not x.numel() or not x.is_floating_point():
         raise ArgumentError("data", "real, (batch, time, d_input)", f"{x.dtype}, shape {tuple(x.shape)}")
     if not bool(x.isfinite().all()):

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from stablessm import _tensors
 from stablessm._errors import ArgumentError
 from stablessm.instruments._nested import tensors_in
 from stablessm.instruments._repeatable import NoisyError, alike, require_repeatable
@@ -392,5 +393,4 @@ def _as_tensor(y: Any, x: Tensor | np.ndarray) -> Any:
     array = np.asarray(y)
     if array.dtype == object or array.dtype == np.longdouble:  # PyTorch has no such types
         array = array.astype(np.float64)
-    array = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("="))
-    return torch.as_tensor(array, device=x.device if isinstance(x, Tensor) else None)
+    return _tensors.as_tensor(array, device=x.device if isinstance(x, Tensor) else None)

@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
+from stablessm import _tensors
 from stablessm._arguments import MOST, whole_number
 from stablessm._checked import require, rule_of
 from stablessm._errors import ArgumentError
@@ -196,7 +197,7 @@ class SequenceLayer(nn.Module, ABC):
             raise ArgumentError("dt", f"a number below {MOST}", "a larger one")
         if not isinstance(dt, Tensor | float | int):
             require("dt", dt, rule_of(ArrayLike))
-        return torch.as_tensor(dt, dtype=self._parameter_dtype(), device=like.device)
+        return _tensors.as_tensor(dt, dtype=self._parameter_dtype(), device=like.device)
 
     def _parameter(self) -> Tensor:
         """Return one of the parameters, from which the dtype and device of the layer can be read."""

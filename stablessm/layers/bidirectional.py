@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
+from stablessm import _tensors
 from stablessm._arguments import one_of
 from stablessm._checked import checked
 from stablessm._errors import ArgumentError
@@ -82,8 +83,8 @@ class Bidirectional(nn.Module):
             if lengths is not None:
                 starts = starts & real_steps(lengths, x.shape[1])
             turned = _reorder(torch.cat([starts[:, 1:], torch.zeros_like(starts[:, :1])], 1), order)
-        if dt is not None and torch.as_tensor(dt).dim():
-            dt = _reorder(torch.as_tensor(dt).expand(x.shape[:2]), order)
+        if dt is not None and _tensors.as_tensor(dt).dim():
+            dt = _reorder(_tensors.as_tensor(dt).expand(x.shape[:2]), order)
         z, back = self.back(_reorder(x, order), after, lengths=lengths, reset=turned, dt=dt)
         z = _reorder(z, order)
         return (y + z if self.merge == "sum" else torch.cat([y, z], -1)), (ahead, back)

@@ -202,7 +202,8 @@ def is_saved_layer(folder: str | os.PathLike[str]) -> bool:
     """Return True if :func:`save` wrote this folder, as its config or, if the config is damaged, its weights show."""
     config = Path(folder) / "config.json"
     try:
-        written = FORMAT in config.read_text(encoding="utf-8", errors="replace")
+        with record.reading(config, FORMAT):
+            written = FORMAT in config.read_text(encoding="utf-8", errors="replace")
         return written or _tensors.header(config.with_name(WEIGHTS))[1] is not None
     except (OSError, ArgumentError):
         return False

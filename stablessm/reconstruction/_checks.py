@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import torch
 from torch import Tensor
 
+from stablessm import _tensors
 from stablessm._errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def _tensor(argument: str, value: object) -> Tensor:
         raise ArgumentError(argument, "a tensor or an array", type(value).__name__)
     array = value.__array__()
     try:
-        return torch.as_tensor(array.copy() if min(array.strides, default=0) < 0 else array)
+        return _tensors.as_tensor(array)
     except TypeError as error:  # objects, strings, longdouble
         raise ArgumentError(argument, "numbers in double precision or less", f"dtype {array.dtype}") from error
 

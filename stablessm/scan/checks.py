@@ -44,8 +44,9 @@ def check_tensor(name: str, value: object, rank: int | None = None, letters: str
     """
     if not isinstance(value, Tensor):
         raise ArgumentError(name, "a tensor", type(value).__name__)
-    if value.layout != torch.strided or value.is_quantized:
-        raise ArgumentError(name, "a dense tensor (x.to_dense(), x.dequantize())", value.layout)
+    if value.layout != torch.strided or value.is_quantized or value.is_nested:
+        got = "a nested tensor" if value.is_nested else value.layout
+        raise ArgumentError(name, "a dense tensor (x.to_dense(), x.dequantize(), x.to_padded_tensor(0))", got)
     if rank is not None and value.dim() != rank:
         raise ArgumentError(name, f"{rank} dimensions {letters}", f"shape {tuple(value.shape)}")
 

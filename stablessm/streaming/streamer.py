@@ -99,7 +99,7 @@ class Streamer:
         """
         try:
             source, result, tensor = self._buffers[x_t.shape]
-        except (KeyError, AttributeError, TypeError):
+        except (KeyError, AttributeError, TypeError, RuntimeError):  # nested tensors have no shape
             raise self._refused("x_t", x_t, " or ".join(map(str, self._buffers))) from None
         array = x_t if type(x_t) is np.ndarray else _array("x_t", x_t)
         if self._program.table is None:
@@ -123,7 +123,8 @@ class Streamer:
         and not overlap ``x`` in memory.
         """
         table, sizes = self._program.table, () if self._program.table is not None else (self.d_input,)
-        if getattr(x, "ndim", None) != 2 + len(sizes) or (x.shape[0], *x.shape[2:]) != (self.batch, *sizes):
+        seen = _shape(x)
+        if seen is None or len(seen) != 2 + len(sizes) or (seen[0], *seen[2:]) != (self.batch, *sizes):
             raise self._refused("x", x, f"({', '.join(map(str, (self.batch, 'time', *sizes)))})")
         array = _array("x", x)
         if table is None and array.dtype.kind not in "fiub":
@@ -142,6 +143,8 @@ class Streamer:
         if y.shape != shape or y.dtype != self._program.dtype or not y.flags.c_contiguous:
             expected = f"shape {shape}, contiguous, {self._program.dtype}"
             raise ArgumentError("out", expected, f"shape {y.shape}, {y.dtype}, strides {y.strides}")
+        if isinstance(out, Tensor) and y.size and not _is_shared(y, out):
+            raise ArgumentError("out", "a tensor that has its numbers in memory", "a negated view or freed memory")
         if not y.flags.writeable or (isinstance(out, Tensor) and not _is_writable(y)):
             raise ArgumentError("out", "writable memory", "read-only memory")
         if np.may_share_memory(x, y) or np.may_share_memory(self._runner.y, y):
@@ -207,7 +210,8 @@ class Streamer:
         return tokens
 
     def _refused(self, name: str, x: Any, expected: str) -> ArgumentError:
-        got = f"shape {tuple(x.shape)}" if hasattr(x, "shape") else type(x).__name__
+        seen = _shape(x)
+        got = type(x).__name__ if seen is None else f"shape {seen}"
         return ArgumentError(name, f"an array or tensor of shape {expected}", got)
 
     def __reduce__(self) -> Any:
@@ -216,6 +220,14 @@ class Streamer:
     def __repr__(self) -> str:
         sizes = f"d_input={self.d_input}, d_output={self.d_output}, batch={self.batch}"
         return f"Streamer({sizes}, {self._program.dtype}, {self.backend})"
+
+
+def _shape(x: Any) -> tuple[int, ...] | None:
+    """Return the shape of an array or tensor, or None for a value without a shape, such as a nested tensor."""
+    try:
+        return tuple(x.shape)
+    except (AttributeError, TypeError, RuntimeError):
+        return None
 
 
 def _array(name: str, x: Any) -> np.ndarray:
@@ -231,6 +243,12 @@ def _array(name: str, x: Any) -> np.ndarray:
             return _array(name, x.resolve_neg().resolve_conj())
         expected = "a dense tensor on the CPU without a gradient (x.detach()), of a dtype that NumPy has"
         raise ArgumentError(name, expected, f"{x.dtype} on {x.device}, requires_grad={x.requires_grad}") from error
+
+
+def _is_shared(array: np.ndarray, tensor: Tensor) -> bool:
+    """Return True if a contiguous array is the memory of the tensor, and the tensor's storage has all of it."""
+    end = (tensor.storage_offset() + tensor.numel()) * tensor.element_size()
+    return array.__array_interface__["data"][0] == tensor.data_ptr() and end <= tensor.untyped_storage().nbytes()
 
 
 def _is_writable(array: np.ndarray) -> bool:

@@ -6,10 +6,10 @@ from abc import ABC, abstractmethod
 from typing import ClassVar
 
 import numpy as np
-import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
+from stablessm import _tensors
 from stablessm._arguments import real_number
 from stablessm._checked import checked
 from stablessm._errors import ArgumentError
@@ -56,7 +56,7 @@ class Target(ABC):
         if not self.has_memory:
             known = "a target with has_memory; use stablessm.memory_function for others"
             raise ArgumentError("memory", known, type(self).__name__)
-        times = torch.as_tensor(
+        times = _tensors.as_tensor(
             np.asarray(times, np.float64) if not isinstance(times, Tensor) else times.double().cpu()
         )
         if times.dim() != 1 or not bool((times >= 0).all()):

@@ -62,6 +62,11 @@ def foreign(buffer: np.ndarray) -> torch.Tensor:
         return torch.from_numpy(buffer)
 
 
+def resized(tensor: torch.Tensor, size: int) -> torch.Tensor:
+    tensor.untyped_storage().resize_(size)
+    return tensor
+
+
 BYTES = bytes(4 * 2 * 5 * 3)
 BAD_OUT: dict[str, Callable[[Path], Any]] = {
     "read-only array": lambda _: read_only(np.zeros(SHAPE, np.float32)),
@@ -91,6 +96,10 @@ BAD_OUT: dict[str, Callable[[Path], Any]] = {
     "needs a gradient": lambda _: torch.zeros(SHAPE, requires_grad=True),
     "no memory at all": lambda _: torch.zeros(SHAPE, device="meta"),
     "sparse": lambda _: torch.zeros(SHAPE).to_sparse(),
+    "negated": lambda _: torch._neg_view(torch.zeros(SHAPE)),
+    "freed": lambda _: resized(torch.zeros(SHAPE), 0),
+    "too little memory": lambda _: resized(torch.zeros(SHAPE), 4),
+    "nested": lambda _: torch.nested.nested_tensor(list(torch.zeros(SHAPE))),
 }
 BAD_X: dict[str, Callable[[], Any]] = {
     "complex": lambda: np.zeros(SHAPE, np.complex64),
@@ -105,6 +114,7 @@ BAD_X: dict[str, Callable[[], Any]] = {
     "needs a gradient": lambda: torch.zeros(SHAPE, requires_grad=True),
     "meta": lambda: torch.zeros(SHAPE, device="meta"),
     "sparse": lambda: torch.zeros(SHAPE).to_sparse(),
+    "nested": lambda: torch.nested.nested_tensor(list(torch.zeros(SHAPE))),
     "too few channels": lambda: torch.zeros(2, 5, 2),
 }
 
@@ -125,7 +135,7 @@ def test_inputs_are_refused(kind, backend):
     stream, x = streamer(backend), BAD_X[kind]()
     with pytest.raises(ArgumentError, match=r"^x: expected"):
         stream.run(x)
-    one = x[:, 0] if hasattr(x, "shape") and not getattr(x, "is_sparse", False) else x
+    one = x if kind in ("sparse", "nested") or not hasattr(x, "shape") else x[:, 0]
     with pytest.raises(ArgumentError, match=r"^x_t: expected"):
         stream(one)
     assert torch.equal(stream.state, torch.zeros(2, 4, dtype=torch.complex64))

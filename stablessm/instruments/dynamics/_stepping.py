@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from stablessm import _tensors
 from stablessm._errors import ArgumentError
 from stablessm.instruments._states import is_array
 from stablessm.instruments.adapters import as_stateful, has_adapter
@@ -106,7 +107,7 @@ def stepper(model: Any, inputs: Any, state: Any) -> Stepper:
 def sequences(inputs: Any) -> Tensor:
     """Convert inputs to the shape (B, T, …); a single sequence becomes a batch of one sequence."""
     try:
-        x = torch.as_tensor(inputs).detach()
+        x = _tensors.as_tensor(inputs).detach()
     except (TypeError, ValueError, RuntimeError) as error:
         got = repr(inputs) if isinstance(inputs, str) else type(inputs).__name__
         raise ArgumentError("inputs", "a tensor or array of numbers", got) from error

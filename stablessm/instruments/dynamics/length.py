@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 from torch.nn import functional as F
 
+from stablessm import _tensors
 from stablessm._arguments import whole_number
 from stablessm._checked import Seed, Size, checked
 from stablessm._display import Result
@@ -218,8 +219,8 @@ def effective_remembrance(
     >>> bool((found.distance >= 0).all()), found.context.tolist()
     (True, [1, 2, 4, 8, 16, 32])
     """
-    if torch.as_tensor(inputs).is_floating_point():
-        raise ArgumentError("inputs", "tokens (batch, time), whole numbers", f"{torch.as_tensor(inputs).dtype}")
+    if _tensors.as_tensor(inputs).is_floating_point():
+        raise ArgumentError("inputs", "tokens (batch, time), whole numbers", f"{_tensors.as_tensor(inputs).dtype}")
     x, y, loss = _prepared(inputs, None, None)
     length = x.shape[1]
     most = (length + 1) // 2
@@ -250,7 +251,7 @@ def effective_remembrance(
 
 
 def _prepared(inputs: Any, targets: Any, loss: Loss | None) -> tuple[Tensor, Tensor, Loss]:
-    x = torch.as_tensor(inputs).detach()
+    x = _tensors.as_tensor(inputs).detach()
     tokens = not x.is_floating_point()
     x = x.long() if tokens else x
     x = x[None] if x.dim() == (1 if tokens else 2) else x
@@ -262,7 +263,7 @@ def _prepared(inputs: Any, targets: Any, loss: Loss | None) -> tuple[Tensor, Ten
             raise ArgumentError("targets", "a target for every step, since the inputs are not tokens", None)
         x, y = x[:, :-1], x[:, 1:]
     else:
-        y = torch.as_tensor(targets).detach()
+        y = _tensors.as_tensor(targets).detach()
         y = y[None] if y.shape[:1] == x.shape[1:2] and y.shape[:2] != x.shape[:2] else y
         if y.shape[:2] != x.shape[:2]:
             raise ArgumentError("targets", f"shape {tuple(x.shape[:2])} or with channels", tuple(y.shape))

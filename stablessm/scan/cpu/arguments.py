@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from torch import Tensor
 
+from stablessm._errors import ArgumentError
+
 
 def places(fields: Sequence[str], arrays: Mapping[str, Tensor]) -> dict[str, int]:
     """Return the fields of a kernel that say where arrays (batch, time, …) are in memory: the address ``NAME`` of each
@@ -13,7 +15,15 @@ def places(fields: Sequence[str], arrays: Mapping[str, Tensor]) -> dict[str, int
     """
     values = {}
     for name, array in arrays.items():
-        values[name] = array.data_ptr()
+        values[name] = address(name, array)
         if f"{name}_batch" in fields:
             values[f"{name}_batch"], values[f"{name}_time"] = array.stride()[:2]
     return values
+
+
+def address(name: str, array: Tensor) -> int:
+    """Return the address of a tensor's first number; raise an error if the tensor has no memory."""
+    found = array.data_ptr()
+    if not found and array.numel():
+        raise ArgumentError(name, "a tensor with memory", "a tensor whose memory was freed or never allocated")
+    return found

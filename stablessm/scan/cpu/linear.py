@@ -8,6 +8,7 @@ from torch import Tensor
 from stablessm.llvm.emitter import VECTOR_BYTES
 from stablessm.llvm.kernel import compiled
 from stablessm.scan.cpu import results
+from stablessm.scan.cpu.arguments import address
 from stablessm.scan.cpu.linear_kernels import BACKWARD_FIELDS, FORWARD_FIELDS, TILE_BYTES, Spec, build
 from stablessm.scan.protocol import Recurrence
 
@@ -87,7 +88,7 @@ def _run(
         arrays["reset"] = reset.to(torch.uint8)
     values = {"steps": steps, "channels": scalars}
     for name, array in arrays.items():
-        start, batch_stride = array.data_ptr(), 0 if array.shape[0] == 1 else array.stride(0)
+        start, batch_stride = address(name, array), 0 if array.shape[0] == 1 else array.stride(0)
         if f"{name}_time" in names:
             time_stride = 0 if array.shape[1] == 1 else array.stride(1)
             if reverse:
