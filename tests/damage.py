@@ -149,7 +149,7 @@ class Workshop:
     def damaged(self, kind: str, file: Path, damage: str) -> Path:
         """Return a copy of the folder of a kind with one file damaged."""
         folder = self._copy(kind)
-        DAMAGES[damage](folder / file, random.Random(0), self.whole(kind) / file)
+        DAMAGES[damage](folder / file, random.Random(0), self.whole(kind, 1) / file)
         return folder
 
     def _copy(self, kind: str) -> Path:
@@ -198,7 +198,8 @@ def frozen(value: Any) -> Any:
 
 def _possible(path: Path) -> Sequence[str]:
     others = {".json": ("retyped",), ".jsonl": ("retyped",), ".safetensors": _OF_JSON, ".npz": _OF_JSON}
-    return [way for way in DAMAGES if way not in others.get(path.suffix, (*_OF_JSON, "retyped"))]
+    never = others.get(path.suffix, (*_OF_JSON, "retyped")) + (() if path.parent.name == "model" else ("swap folder",))
+    return [way for way in DAMAGES if way not in never]
 
 
 def _names(text: str, path: Path, folder: Path) -> bool:
@@ -339,6 +340,12 @@ def _unsealed(content: Any) -> Any:
     return content
 
 
+def _swap_folder(path: Path, rng: random.Random, twin: Path) -> None:
+    """The whole model is that of another run."""
+    shutil.rmtree(path.parent)
+    shutil.copytree(twin.parent, path.parent)
+
+
 def _retype(path: Path, rng: random.Random, twin: Path) -> None:
     """A whole file without checksums in which one array has another type or shape, other values, or no name."""
     from safetensors.numpy import load_file, save_file
@@ -373,6 +380,7 @@ DAMAGES: dict[str, Callable[[Path, random.Random, Path], None]] = {
     "empty": lambda path, rng, twin: path.write_bytes(b""),
     "noise": lambda path, rng, twin: path.write_bytes(rng.randbytes(rng.randrange(1, 2000))),
     "swap": lambda path, rng, twin: shutil.copyfile(twin, path),
+    "swap folder": _swap_folder,
     "delete": lambda path, rng, twin: path.unlink(),
     "folder": _folder,
     "link": _link,

@@ -93,10 +93,10 @@ def load_tokenizer(source: str, argument: str, *, trust_remote_code: bool = Fals
 
 def _from_folder(folder: Path, trust_remote_code: bool) -> tuple[Any, str]:
     from stablessm.layers import storage
-    from stablessm.training.folder import check_links
+    from stablessm.training.folder import check_own
 
     if not storage.is_saved_layer(folder) and storage.is_saved_layer(folder / "model"):
-        check_links(folder)
+        check_own(folder)
         folder = folder / "model"  # the folder of a training run
     if (folder / SUM).is_file():
         return _from_fit(folder / SUM), "fit"

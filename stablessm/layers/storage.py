@@ -99,7 +99,7 @@ def load(folder: str | os.PathLike[str]) -> Any:
     config, weights = folder / "config.json", folder / WEIGHTS
     if not config.is_file():
         raise ArgumentError("folder", _EXPECTED, f"{folder} without config.json{replica_hint(folder.parent)}")
-    expected = f"a file written by stablessm.save{_checkpoint_hint(folder)}"
+    expected = f"a file written by stablessm.save{checkpoint_hint(folder)}"
     content = record.read_json(config, expected)
     if content.get("format") != FORMAT:
         found = quoted(content.get("format", "none"))
@@ -159,7 +159,7 @@ def _weights_of(folder: Path) -> list[str | None]:
         return []
 
 
-def _checkpoint_hint(folder: Path) -> str:
+def checkpoint_hint(folder: Path) -> str:
     """Return a hint to use the last checkpoint instead of damaged weights; return "" if there is no checkpoint."""
     if not any(folder.parent.glob("checkpoints/step-*")):
         return ""

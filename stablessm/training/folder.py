@@ -48,6 +48,26 @@ def check_links(folder: Path) -> None:
                 record.inside(path, folder)
 
 
+def check_own(folder: Path) -> None:
+    """Raise an error if files of a run lie outside its folder, or if its weights are not those that the run wrote.
+
+    Weights are compared with the record of the run, unless the run was extended after the record was written.
+    """
+    check_links(folder)
+    names = "settings", "weights"
+    read = lambda found: tuple(found["results"].get(name) for name in names)  # noqa: E731
+    settings, seal = record.read_side(folder / "record.json", read, (None, None), "The weights may be of another run")
+    weights, marker = folder / MODEL / storage.WEIGHTS, folder / MARKER
+    if seal and weights.is_file() and marker.is_file() and record.digest_of(marker) == settings:
+        expected = f"the weights that this run wrote{storage.checkpoint_hint(folder / MODEL)}"
+        _require_same(weights, _tensors.header(weights, expected)[1], seal, expected)
+
+
+def _require_same(weights: Path, found: str | None, seal: str | None, expected: str) -> None:
+    if seal is not None and found != seal:
+        raise record.DamagedFileError(str(weights), expected, f"weights of another model. {record.RESTORE}")
+
+
 def claim(folder: Path, settings: Mapping[str, Any], companions: Mapping[str, str], *, fresh: bool) -> None:
     """Prepare a run folder and write the settings of the run; with ``fresh``, first remove the files of an earlier run.
 
@@ -76,10 +96,11 @@ def claim(folder: Path, settings: Mapping[str, Any], companions: Mapping[str, st
 def settings_of(folder: str | Path) -> dict[str, Any]:
     """Read the settings of a run from its folder: the dictionaries ``config``, ``task``, ``model`` and ``origin``.
 
-    If a file of the run lies outside the folder because of a symbolic link, an error is raised.
+    If a file of the run lies outside the folder because of a symbolic link, or if the weights in the folder are not
+    those of the run, an error is raised.
     """
     path = Path(folder) / MARKER
-    check_links(path.parent)
+    check_own(path.parent)
     if not path.is_file():
         raise ArgumentError("folder", f"the folder of a training, with a {MARKER}", _why_not(path.parent))
     expected = "the settings of a training, which the same stablessm train command writes again"
@@ -110,10 +131,11 @@ def keep(model: nn.Module, folder: Path) -> str | None:
     return _tensors.header(weights)[1]
 
 
-def check_kept(folder: Path) -> None:
-    """Raise an error if the weights that :func:`keep` wrote are damaged."""
+def check_kept(folder: Path, kept: str | None) -> None:
+    """Raise an error if the weights that :func:`keep` wrote are damaged, or if their SHA-256 is not ``kept``."""
+    weights = folder / MODEL / storage.WEIGHTS
     with _selecting():
-        _tensors.load(folder / MODEL / storage.WEIGHTS)
+        _require_same(weights, _tensors.load(weights)[2], kept, "the weights that this run wrote")
 
 
 def restore(model: nn.Module, folder: Path, kept: str | None) -> None:

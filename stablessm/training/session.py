@@ -81,7 +81,7 @@ class Session(Hooks):
         self.ratios: GradientOverWeight | None = None
         self.metrics: Metrics | None = None
         self._told, self._mode = "", self.model.training
-        self._kept: str | None = None
+        self.kept: str | None = None
         """SHA-256 of the weights in ``model/``."""
         self._said: str | None = None
         """SHA-256 of the metrics at the checkpoint from which the run is resumed."""
@@ -168,7 +168,7 @@ class Session(Hooks):
 
     def facts(self) -> dict[str, Any]:
         """Return plain values for a checkpoint: the scores, and the step of a divergence or of an early stop."""
-        found: dict[str, Any] = {"best": self.best, "last": self.last, "kept": self._kept}
+        found: dict[str, Any] = {"best": self.best, "last": self.last, "kept": self.kept}
         found["metrics"] = None if self.metrics is None else self.metrics.digest
         found |= {"waited": self.waited, "early": self.early}
         if self.diverged is not None:
@@ -181,7 +181,7 @@ class Session(Hooks):
         cause again.
         """
         self.best, self.last = (_scores(facts[name]) for name in ("best", "last"))
-        self._kept, self._said = facts.get("kept"), facts.get("metrics")
+        self.kept, self._said = facts.get("kept"), facts.get("metrics")
         self.waited, patience = int(facts.get("waited", 0)), self.config.patience
         self.early = facts.get("early") if patience is not None and self.waited >= patience else None
         if self.average is not None:
@@ -222,19 +222,19 @@ class Session(Hooks):
         """
         try:
             if self.selects:
-                self.ranks.first(lambda: run_folder.check_kept(self.folder))
+                self.ranks.first(lambda: run_folder.check_kept(self.folder, self.kept))
         except (ArgumentError, RuntimeError) as error:  # the first on rank 0, the second on the other ranks
             if not last_good:
                 raise
             warnings.warn(f"{error}. The score of these weights is dropped", stacklevel=2)
-            self.best = self._kept = None
+            self.best = self.kept = None
 
     def finish(self) -> TrainingResult:
         """Select the final weights of this model, score them, write the record, and return the result."""
         config, scores = self.config, {}
         selects = self.selects
         if selects:
-            self.ranks.first(lambda: run_folder.restore(self.model, self.folder, self._kept))
+            self.ranks.first(lambda: run_folder.restore(self.model, self.folder, self.kept))
             self.ranks.share(self.model)
             self.trainee.spread()
         else:
@@ -253,7 +253,7 @@ class Session(Hooks):
             early=None if self.early is None else self._told_early(), history=tuple(self.loop.history),
         )  # fmt: skip
         model, ranks = signature(self.model), self.ranks
-        ranks.first(lambda: write_record(result, config, self.task, model, self.loop, ranks.size, self.metrics))
+        ranks.first(lambda: write_record(result, config, self.task, model, self.loop, ranks.size, self))
         return result
 
     def _evaluate(self) -> None:
@@ -292,7 +292,7 @@ class Session(Hooks):
         self.ranks.first(self._write_model)
 
     def _write_model(self) -> None:
-        self._kept = run_folder.keep(self.model, self.folder)
+        self.kept = run_folder.keep(self.model, self.folder)
 
     def _say(self, **values: Any) -> None:
         if self.metrics is None:
@@ -316,12 +316,17 @@ def write_record(
     model: Mapping[str, Any],
     loop: StepLoop,
     ranks: int,
-    metrics: Metrics | None = None,
+    session: Session | None = None,
 ) -> None:
-    """Write ``record.json`` of a run from its result and settings, with the checksum of its metrics."""
+    """Write ``record.json`` of a run from its result and settings, with the checksums of the files that the ``session``
+    of a single model wrote.
+    """
     results: dict[str, Any] = {"steps": result.steps, "seconds": result.seconds, "best": result.best}
     results |= {"last": result.last, "scores": result.scores, "metric": task.metric, "chance": task.chance}
     results |= {"early": result.early, "planned": loop.total}
+    metrics = None if session is None else session.metrics
+    if session is not None:
+        results |= {"settings": record.digest_of(result.folder / run_folder.MARKER), "weights": session.kept}
     if result.replicas:
         results["replicas"] = [{"folder": one.folder.name, "scores": one.scores} for one in result.replicas]
     record.write_record(

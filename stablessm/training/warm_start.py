@@ -31,7 +31,7 @@ def warm_start(models: Sequence[nn.Module], source: str | os.PathLike[str], fold
         raise ArgumentError("init_from", "the folder of another run (extend=True continues a run)", source)
     place = given if (given / storage.WEIGHTS).is_file() else given / run_folder.MODEL
     if place != given:
-        run_folder.check_links(given)
+        run_folder.check_own(given)
     weights = place / storage.WEIGHTS
     if not weights.is_file():
         why = "" if given.is_dir() else f" (no such folder{did_you_mean(given, Path.is_dir)})"
