@@ -95,7 +95,7 @@ def assembled(adapter: Stateful, x: Tensor, ways: Sequence[Plan], whole: Tensor)
     return result
 
 
-def _apart(u: Tensor, v: Tensor) -> Tensor:
+def apart(u: Tensor, v: Tensor) -> Tensor:
     """Return |u - v|, infinite where an entry is not a number."""
     wide = torch.complex128 if u.is_complex() else torch.float64
     return (u.to(wide) - v.to(wide)).abs().nan_to_num(nan=math.inf, posinf=math.inf)
@@ -103,18 +103,18 @@ def _apart(u: Tensor, v: Tensor) -> Tensor:
 
 def distance(u: Tensor, v: Tensor) -> Tensor:
     """Return the largest |u - v| at each step, (T,); infinite where an entry is not a number."""
-    apart = _apart(u, v)
-    return apart.flatten(1).amax(1) if apart.numel() else apart.new_zeros(len(u))
+    difference = apart(u, v)
+    return difference.flatten(1).amax(1) if difference.numel() else difference.new_zeros(len(u))
 
 
 def apart_of_channels(u: Tensor, v: Tensor, scales: Tensor) -> Tensor:
     """Return the largest |u - v| of each channel over all steps, relative to the scale of the channel."""
-    return (_apart(u, v) / scales).amax(0)
+    return (apart(u, v) / scales).amax(0)
 
 
 def _channel_scales(whole: Tensor) -> Tensor:
     """Return the largest |output| of each channel, float64; for a channel of zeros, the largest of all channels."""
-    size = _apart(whole, torch.zeros_like(whole)).flatten(0, 1).amax(0)
+    size = apart(whole, torch.zeros_like(whole)).flatten(0, 1).amax(0)
     if not size.numel():
         return size
     return torch.where(size > 0, size, size.max()).clamp_min(torch.finfo(size.dtype).tiny)

@@ -13,8 +13,10 @@ from torch import Tensor
 from stablessm._checked import Seed, Size, checked
 from stablessm._display import Result
 from stablessm._errors import ArgumentError
-from stablessm.instruments._nested import tensors_in
-from stablessm.instruments.adapters.facts import by_step, evaluating, input_size, like
+from stablessm.instruments._state_runs import apart
+from stablessm.instruments._states import leaves
+from stablessm.instruments.adapters import STATEFUL, as_stateful, name_of
+from stablessm.instruments.adapters.facts import evaluating
 from stablessm.instruments.systems import require_causal
 
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}
@@ -85,11 +87,9 @@ def check_streaming(
     """Compare a model's outputs in one pass, in chunks with the state carried, and step by step; return the
     differences.
 
-    The input is white noise. The model is one of our layers, ``nn.RNN``, ``nn.GRU``, ``nn.LSTM`` (``batch_first`` or
-    not), or anything that is called as ``model(x, state) -> (y, state)``, where the initial state is None. If the model
-    has a method ``sequence(x, state)``, as our models do, this method is called instead. If the model has a method
+    The input is white noise. The model is any model that :func:`stablessm.check_state` takes. If the model has a method
     ``step(x_t, state)``, this method is also compared. Modules run in evaluation mode. :func:`stablessm.check_state`
-    does the same, also for Hugging Face models, and also checks padding, copies of the state and other dtypes.
+    also checks padding, copies of the state and other dtypes.
 
     Args:
         model: Module or callable.
@@ -114,35 +114,30 @@ def check_streaming(
     for way in ways:
         if sum(way) != length or min(way, default=0) < 1:
             raise ArgumentError("chunks", f"positive lengths that add up to {length} (length)", way)
-    x = _noise(model, d_input, length, batch, seed)
-    time = 0 if getattr(model, "batch_first", True) is False else 1
-    x = x.transpose(0, 1) if time == 0 else x
-
-    run = by_step(model)
+    adapter = as_stateful(model, d_input=d_input)
+    x = adapter.inputs(batch, length, torch.Generator().manual_seed(seed))
     with evaluating(model):
-        y, final = _full_pass(model, run, x, time)
+        y, final = adapter.run(x)
+        if not _tensors(final):
+            raise ArgumentError("model", STATEFUL, f"{name_of(model)}, which returns no state")
         tol = TOLERANCE.get(y.dtype, 5e-2) if tol is None else tol
-        require_causal(
-            _name(model), lambda u: run(u.movedim(1, time), None)[0].movedim(time, 1), *_batch_first(time, x, y), tol
-        )
-        runs = {_label(way): _carried(run, x.split(list(way), time), torch.cat, time) for way in ways}
+        require_causal(name_of(model), lambda u: adapter.run(u)[0], x, y, tol)
+        runs = {_label(way): _carried(adapter.run, x.split(list(way), 1), torch.cat) for way in ways}
         if hasattr(model, "step"):
-            runs["step"] = _carried(model.step, x.unbind(time), torch.stack, time)
-    y = y.movedim(time, 1)
-    compared = (_compare(label, y, z.movedim(time, 1), final, last, tol) for label, (z, last) in runs.items())
-    return StreamingReport(tuple(compared), tol)
+            runs["step"] = _carried(model.step, x.unbind(1), torch.stack)
+    return StreamingReport(tuple(_compare(label, y, z, final, last, tol) for label, (z, last) in runs.items()), tol)
 
 
-def _carried(run: Any, pieces: Sequence[Tensor], join: Any, time: int) -> tuple[Tensor, Any]:
+def _carried(run: Any, pieces: Sequence[Tensor], join: Any) -> tuple[Tensor, Any]:
     """Run pieces of a sequence with the state carried from each to the next; return joined outputs and final state.
 
-    ``join`` (``torch.cat`` or ``torch.stack``) joins the outputs of all pieces along axis ``time``.
+    ``join`` (``torch.cat`` or ``torch.stack``) joins the outputs of all pieces along the axis of time.
     """
     outputs, state = [], None
     for piece in pieces:
         y, state = run(piece, state)
         outputs.append(y)
-    return join(outputs, time), state
+    return join(outputs, 1), state
 
 
 def _default_chunks(length: int) -> list[tuple[int, ...]]:
@@ -157,53 +152,20 @@ def _label(way: Sequence[int]) -> str:
     return f"chunks of {', '.join(shown if len(way) <= 4 else [*shown[:2], '…', shown[-1]])}"
 
 
-def _noise(model: Any, d_input: int | None, length: int, batch: int, seed: int) -> Tensor:
-    d_input = input_size(model, d_input)
-    x = torch.randn(batch, length, d_input, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-    return like(model, x, torch.float32)
-
-
-def _full_pass(model: Any, run: Any, x: Tensor, time: int) -> tuple[Tensor, Any]:
-    expected = "one that streams: model(x, state) -> (y, state)"
-    try:
-        result = run(x, None)
-    except TypeError as error:
-        raise ArgumentError("model", expected, f"{_name(model)}, which does not take a state ({error})") from error
-    if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[0], Tensor)):
-        raise ArgumentError("model", expected, f"{_name(model)}, which returns a {type(result).__name__}")
-    y, state = result
-    if not list(tensors_in(state, "state")):
-        raise ArgumentError("model", expected, f"{_name(model)}, which returns no state")
-    if y.dim() != 3 or y.shape[:2] != x.shape[:2]:
-        steps = f"an output with {x.shape[time]} time steps, as its input"
-        raise ArgumentError("model", steps, f"{_name(model)}, whose output has shape {tuple(y.shape)}")
-    return y, state
-
-
-def _batch_first(time: int, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    return x.movedim(time, 1), y.movedim(time, 1)
+def _tensors(state: Any) -> list[Tensor]:
+    return [torch.as_tensor(leaf) for _, leaf in leaves(state)]
 
 
 def _compare(way: str, y: Tensor, z: Tensor, final: Any, last: Any, tol: float) -> StreamingDifference:
-    difference = _difference(y, z)
+    difference = apart(y, z)
     scale = float(y.abs().max()) or 1.0
     batch, time, channel = (int(i) for i in torch.unravel_index(difference.argmax(), difference.shape))
     absolute = float(difference[batch, time, channel])
     late = (difference > tol * scale).any(-1).any(0).nonzero()
-    ours, truth = ([leaf for _, leaf in tensors_in(state, "state")] for state in (last, final))
+    ours, truth = _tensors(last), _tensors(final)
     state = math.inf
     if [leaf.shape for leaf in ours] == [leaf.shape for leaf in truth]:
         pairs = zip(truth, ours, strict=True)
-        state = max(float(_difference(u, v).max()) / (float(u.abs().max()) or 1.0) for u, v in pairs if u.numel())
+        state = max(float(apart(u, v).max()) / (float(u.abs().max()) or 1.0) for u, v in pairs if u.numel())
     first = int(late[0]) if len(late) else None
     return StreamingDifference(way, absolute, absolute / scale, batch, time, channel, first, state)
-
-
-def _difference(u: Tensor, v: Tensor) -> Tensor:
-    wide = torch.complex128 if u.is_complex() else torch.float64
-    difference = (u.to(wide) - v.to(wide)).abs()
-    return difference.nan_to_num(nan=math.inf, posinf=math.inf)
-
-
-def _name(model: Any) -> str:
-    return getattr(model, "__name__", type(model).__name__)

@@ -16,7 +16,7 @@ from stablessm import _tensors
 from stablessm._errors import ArgumentError
 from stablessm.instruments._nested import tensors_in
 from stablessm.instruments._repeatable import NoisyError, alike, require_repeatable
-from stablessm.instruments.adapters import as_stateful, has_adapter
+from stablessm.instruments.adapters import as_stateful, has_adapter, said
 from stablessm.instruments.adapters.facts import evaluating, input_size, is_transformer, weight_of
 
 Call: TypeAlias = Callable[[Tensor, Any], tuple[Tensor, Any]]
@@ -236,14 +236,13 @@ def _try(system: System, x: Tensor) -> Tensor:
     except ArgumentError:
         raise
     except Exception as error:
-        what = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no message'}"
         shape = f"(batch, time, {system.d_input})" if system.dtype.is_floating_point else "token ids (batch, time)"
         expected = f"a callable that takes {shape}"
         if getattr(getattr(system.model, "config", None), "is_encoder_decoder", False):
             expected += "; of an encoder-decoder model give model.get_encoder(), or a function of one input"
         elif system.dtype in (torch.float16, torch.bfloat16):
             expected += f" in {str(system.dtype).removeprefix('torch.')} on this device; model.float() may run"
-        raise ArgumentError("model", expected, f"{type(system.model).__name__}, which raised {what}") from error
+        raise ArgumentError("model", expected, f"{type(system.model).__name__}, which raised {said(error)}") from error
     if not isinstance(y, Tensor) or not y.is_floating_point():
         cure = "return the tensor alone"
         if isinstance(y, Tensor):

@@ -17,6 +17,7 @@ from stablessm._checked import checked
 from stablessm._errors import ArgumentError, BackendUnavailableError
 from stablessm._optional import require
 from stablessm.scan import linear_scan, selective_scan, short_convolution
+from stablessm.scan.padding import last_state
 from stablessm.scan.projection import project
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -96,22 +97,23 @@ def _moved(x: Tensor, padding: _Padding | None) -> tuple[Tensor, Tensor | None]:
     return (x, None) if padding is None else (padding.front(x), padding.lengths)
 
 
-def _convolved(mixer: Any, x: Tensor, tail: Tensor | None, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Compute the short convolution of a mixer for x (B, T, C) and apply the mixer's activation function; return the
-    result (B, T, C) and the last K inputs (B, C, K), where K is the length of the filter.
+def _convolved(
+    conv: nn.Conv1d, x: Tensor, tail: Tensor | None, lengths: Tensor | None, reset: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Compute a short convolution of x (B, T, C); return the result (B, T, C) and the last K inputs (B, C, K), where K
+    is the length of the filter.
 
     ``tail`` is the last K inputs before x (None for zeros).
     """
-    weight = mixer.conv1d.weight[:, 0]
-    before = None if tail is None else tail.mT
-    if x.shape[1] == 1 and before is not None and lengths is None:
+    weight = conv.weight[:, 0]
+    before = (x.new_zeros(len(x), *weight.shape) if tail is None else tail).mT
+    if x.shape[1] == 1 and lengths is None and reset is None:
         joined = torch.cat([before[:, 1:], x.to(before.dtype)], 1)
         y = (joined * weight.mT).sum(1, keepdim=True)
-        y = y if mixer.conv1d.bias is None else y + mixer.conv1d.bias
-        return mixer.act(y).to(x.dtype), joined.mT
-    past = None if before is None else before[:, 1:].to(x.dtype)
-    y, last = short_convolution(x, weight.to(x.dtype), mixer.conv1d.bias, past, lengths=lengths)
-    return mixer.act(y), F.pad(last, (0, 0, 1, 0)).mT  # caches of transformers hold one input more than needed
+        return (y if conv.bias is None else y + conv.bias).to(x.dtype), joined.mT
+    past = before[:, 1:].to(x.dtype)
+    y, last = short_convolution(x, weight.to(x.dtype), conv.bias, past, reset=reset, lengths=lengths)
+    return y, F.pad(last, (0, 0, 1, 0)).mT  # caches of transformers hold one input more than needed
 
 
 class _Cache:
@@ -120,7 +122,7 @@ class _Cache:
     """
 
     def __init__(self, mixer: Any, cache: Any) -> None:
-        self.mixer, self.cache, self.index = mixer, cache, mixer.layer_idx
+        self.cache, self.index = cache, mixer.layer_idx
         self.tail = None if cache is None else cache.get_conv_state(self.index, state_idx=0)
         self.state = None if cache is None else cache.get_recurrent_state(self.index, state_idx=0)
 
@@ -164,7 +166,8 @@ def _mixing(compute: Mixing) -> Callable[..., Tensor]:
 def _selective_mixer(self: Any, hidden: Tensor, lengths: Tensor | None, cache: _Cache) -> tuple[Tensor, Tensor, Tensor]:
     """Compute the forward pass of a Mamba, FalconMamba or Jamba mixer."""
     x, gate = self.in_proj(hidden).chunk(2, -1)
-    x, tail = _convolved(self, x, cache.tail, lengths)
+    x, tail = _convolved(self.conv1d, x, cache.tail, lengths)
+    x = self.act(x)
     sizes = (self.time_step_rank, self.ssm_state_size, self.ssm_state_size)
     step, B, C = self.x_proj(x).split(sizes, -1)
     if hasattr(self, "dt_layernorm"):
@@ -172,23 +175,22 @@ def _selective_mixer(self: Any, hidden: Tensor, lengths: Tensor | None, cache: _
     A, delta = -torch.exp(self.A_log.float()), self.dt_proj(step)
     if x.shape[1] == 1 and cache.state is not None and lengths is None:
         y, state = _one_step(x, delta, A, B, C, cache.state)
-        y = (y + self.D * x[:, 0]) * F.silu(gate[:, 0])
-        y = y[:, None]
+        y = (y + self.D * x) * F.silu(gate)
     else:
         y, state = selective_scan(x, delta, A, B, C, self.D, gate, cache.state, delta_softplus=True, lengths=lengths)
     return self.out_proj(y.to(hidden.dtype)), tail, state
 
 
 def _one_step(x: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute one time step of :func:`selective_scan`; return the output Σ_n C_n h_n, (B, H), and the next state h, (B,
-    H, N).
+    """Compute one time step of :func:`selective_scan`; return the output Σ_n C_n h_n, (B, 1, H), and the next state h,
+    (B, H, N).
 
     x and ``delta`` are (B, 1, H), B and C are (B, 1, N). Softplus is applied to ``delta`` here.
     """
     step = F.softplus(delta[:, 0].to(state.dtype))
     drive = (step * x[:, 0])[..., None] * B[:, 0, None].to(state.dtype)
     state = torch.addcmul(drive, torch.exp(step[..., None] * A), state)
-    return torch.einsum("bhn,bn->bh", state, C[:, 0].to(state.dtype)), state
+    return torch.einsum("bhn,bon->boh", state, C.to(state.dtype)), state
 
 
 @_mixing
@@ -199,9 +201,9 @@ def _head_mixer(self: Any, hidden: Tensor, lengths: Tensor | None, cache: _Cache
     channels and states.
     """
     gate, mixed, delta = self.in_proj(hidden).split([self.intermediate_size, self.conv_dim, self.num_heads], -1)
-    mixed, tail = _convolved(self, mixed, cache.tail, lengths)
+    mixed, tail = _convolved(self.conv1d, mixed, cache.tail, lengths)
     inner = self.n_groups * self.ssm_state_size
-    x, B, C = mixed.split([self.intermediate_size, inner, inner], -1)
+    x, B, C = self.act(mixed).split([self.intermediate_size, inner, inner], -1)
     delta = F.softplus(delta.float() + self.dt_bias).clamp(*self.time_step_limit)
     each, heads = self.head_dim, self.num_heads // self.n_groups
     A, D = -torch.exp(self.A_log.float()), self.D.repeat_interleave(each)
@@ -221,23 +223,58 @@ def _head_mixer(self: Any, hidden: Tensor, lengths: Tensor | None, cache: _Cache
     return y, tail, torch.cat(states, 1)
 
 
+def _recurrent_block(
+    self: Any, hidden: Tensor, position_ids: Tensor, past_key_values: Any = None, tokens: Tensor | None = None, **_: Any
+) -> tuple[Tensor, None]:
+    """Compute the forward pass of a recurrent block of RecurrentGemma; ``tokens`` is the attention mask of the tokens.
+
+    The state is in the cache. ``transformers`` keeps the state in the block, where it outlives the cache.
+    """
+    if past_key_values is not None:
+        from stablessm.models.hf_recurrent import RecurrentLayer
+
+        RecurrentLayer.of(past_key_values, self.layer_idx).steps += hidden.shape[1]
+    return _mixing(partial(_gated_unit, position_ids == 0))(self, hidden, past_key_values, tokens), None
+
+
+def _gated_unit(
+    starts: Tensor, self: Any, hidden: Tensor, lengths: Tensor | None, cache: _Cache
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Compute the convolution and the recurrence of a recurrent block.
+
+    Sequences start where ``starts`` (1 or B, T) is True, unless there is padding, and at the first token.
+    """
+    starts = starts.expand(hidden.shape[:2]) & (lengths is None)
+    starts[:, :1] |= cache.state is None
+    x, unit, reset = self.linear_x(hidden), self.rg_lru, starts if bool(starts.any()) else None
+    x, tail = _convolved(self.conv_1d, x, cache.tail, lengths, reset)
+    unit.recurrent_states, unit._rnn_scan = cache.state, partial(_scanned, lengths)
+    x, state = type(unit).forward(unit, x, (~starts).long()), unit.recurrent_states
+    unit.recurrent_states = None
+    return self.linear_out(x * self.act_fn(self.linear_y(hidden))), tail, state
+
+
 def _scanned(
-    self: Any,
+    lengths: Tensor | None,
     hidden_states: Tensor,
     recurrent_gate: Tensor,
     reset: Tensor,
     recurrent_states: Tensor | None,
-    acc_dtype: torch.dtype = torch.float32,
 ) -> tuple[Tensor, Tensor]:
     """Compute the recurrence of RecurrentGemma by one scan, in place of the model's method ``_rnn_scan``."""
-    cut = reset[..., 0].expand(hidden_states.shape[:2])
-    states = linear_scan(recurrent_gate.to(acc_dtype), hidden_states.to(acc_dtype), recurrent_states, reset=cut)
-    return states.to(hidden_states.dtype), states[:, -1]
+    drive = hidden_states.to(torch.promote_types(hidden_states.dtype, torch.float32))
+    states = linear_scan(recurrent_gate.to(drive.dtype), drive, recurrent_states, reset=reset[..., 0])
+    before = torch.zeros_like(drive[:, 0]) if recurrent_states is None else recurrent_states
+    return states.to(hidden_states.dtype), last_state(states, before, lengths)
 
 
-def _recurrent_unit(self: Any, activations: Tensor, position_ids: Tensor) -> Tensor:
-    self._rnn_scan = partial(_scanned, self)
-    return type(self).forward(self, activations, position_ids)
+def _recurrent_gemma(
+    self: Any, input_ids: Any = None, position_ids: Any = None, attention_mask: Any = None, *args: Any, **kwargs: Any
+) -> Any:
+    """Run RecurrentGemma, with the attention mask of its tokens and the number of the layer for each block."""
+    for number, layer in enumerate(self.layers):
+        layer.temporal_block.layer_idx = number
+    return type(self).forward(self, input_ids, position_ids, attention_mask, *args, tokens=attention_mask, **kwargs)
 
 
 _MIXERS: dict[str, Callable[..., Any]] = {
@@ -245,6 +282,7 @@ _MIXERS: dict[str, Callable[..., Any]] = {
     "FalconMambaMixer": _selective_mixer,
     "JambaMambaMixer": _selective_mixer,
     "Mamba2Mixer": _head_mixer,
-    "RecurrentGemmaRglru": _recurrent_unit,
+    "RecurrentGemmaRecurrentBlock": _recurrent_block,
+    "RecurrentGemmaModel": _recurrent_gemma,
 }
 """The forward of each class of mixers, by its name in transformers."""

@@ -326,7 +326,7 @@ def _states(case: Case, x: Tensor) -> Tensor:
 
 def check_streaming(case: Case) -> None:
     if case.form == "function":
-        with pytest.raises(ArgumentError, match="streams"):
+        with pytest.raises(ArgumentError, match="carries a state"):
             ssm.check_streaming(case.model, d_input=2)
         return
     module = case.module

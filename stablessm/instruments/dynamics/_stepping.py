@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from stablessm import _tensors
 from stablessm._errors import ArgumentError
 from stablessm.instruments._states import is_array
-from stablessm.instruments.adapters import as_stateful, has_adapter
+from stablessm.instruments.adapters import as_stateful, has_adapter, said
 from stablessm.instruments.adapters.facts import weight_of
 from stablessm.instruments.dynamics._layout import Layout, Place, layout_of, numbers_in, place_of, repeated
 
@@ -159,8 +159,7 @@ def _tried(step: Step, x: Any, state: Any) -> Any:
     except ArgumentError:
         raise
     except Exception as error:
-        first = str(error).splitlines()[0] if str(error) else "no message"
-        raise ArgumentError("model", _EXPECTED, f"a call that raised {type(error).__name__}: {first}") from error
+        raise ArgumentError("model", _EXPECTED, f"a call that raised {said(error)}") from error
     if not isinstance(result, tuple) or len(result) != 2:
         raise ArgumentError("model", _EXPECTED, f"a call that returned {type(result).__name__}")
     return result[1]
