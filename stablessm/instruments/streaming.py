@@ -87,7 +87,8 @@ def check_streaming(
     """Compare a model's outputs in one pass, in chunks with the state carried, and step by step; return the
     differences.
 
-    The input is white noise. The model is any model that :func:`stablessm.check_state` takes. If the model has a method
+    The input is white noise. The model is any model that :func:`stablessm.check_state` takes, with real
+    inputs; those of a Hugging Face model are added to the embedding of a neutral token. If the model has a method
     ``step(x_t, state)``, this method is also compared. Modules run in evaluation mode. :func:`stablessm.check_state`
     also checks padding, copies of the state and other dtypes.
 
@@ -115,29 +116,27 @@ def check_streaming(
         if sum(way) != length or min(way, default=0) < 1:
             raise ArgumentError("chunks", f"positive lengths that add up to {length} (length)", way)
     adapter = as_stateful(model, d_input=d_input)
-    x = adapter.inputs(batch, length, torch.Generator().manual_seed(seed))
-    with evaluating(model):
+    x = torch.randn(batch, length, adapter.d_input, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    x = x.to(adapter.device, adapter.dtype)
+    with evaluating(adapter.model):
         y, final = adapter.run(x)
         if not _tensors(final):
             raise ArgumentError("model", STATEFUL, f"{name_of(model)}, which returns no state")
         tol = TOLERANCE.get(y.dtype, 5e-2) if tol is None else tol
         require_causal(name_of(model), lambda u: adapter.run(u)[0], x, y, tol)
-        runs = {_label(way): _carried(adapter.run, x.split(list(way), 1), torch.cat) for way in ways}
+        runs = {_label(way): _carried(adapter.run, x.split(list(way), 1)) for way in ways}
         if hasattr(model, "step"):
-            runs["step"] = _carried(model.step, x.unbind(1), torch.stack)
+            runs["step"] = _carried(adapter.step, x.split(1, 1))
     return StreamingReport(tuple(_compare(label, y, z, final, last, tol) for label, (z, last) in runs.items()), tol)
 
 
-def _carried(run: Any, pieces: Sequence[Tensor], join: Any) -> tuple[Tensor, Any]:
-    """Run pieces of a sequence with the state carried from each to the next; return joined outputs and final state.
-
-    ``join`` (``torch.cat`` or ``torch.stack``) joins the outputs of all pieces along the axis of time.
-    """
+def _carried(run: Any, pieces: Sequence[Tensor]) -> tuple[Tensor, Any]:
+    """Run pieces of a sequence with the state carried from each to the next; return joined outputs and final state."""
     outputs, state = [], None
     for piece in pieces:
         y, state = run(piece, state)
         outputs.append(y)
-    return join(outputs, 1), state
+    return torch.cat(outputs, 1), state
 
 
 def _default_chunks(length: int) -> list[tuple[int, ...]]:

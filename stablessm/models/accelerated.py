@@ -7,7 +7,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from functools import partial, wraps
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +21,6 @@ from stablessm.scan.padding import last_state
 from stablessm.scan.projection import project
 
 Model = TypeVar("Model", bound=nn.Module)
-Mixing: TypeAlias = "Callable[[Any, Tensor, Tensor | None, _Cache], tuple[Tensor, Tensor, Tensor]]"
 
 
 @checked
@@ -138,7 +137,7 @@ class _Cache:
             self.state.copy_(state)
 
 
-def _mixing(compute: Mixing) -> Callable[..., Tensor]:
+def _mixing(compute: Callable[..., tuple[Tensor, Tensor, Tensor]]) -> Callable[..., Tensor]:
     """Return the forward pass of a mixer. ``compute(mixer, x, lengths, cache)`` computes it by this library's operators
     for sequences x (B, T, C) with padding at their ends, and returns the output, the last inputs of the convolution and
     the recurrent state.
@@ -150,10 +149,9 @@ def _mixing(compute: Mixing) -> Callable[..., Tensor]:
     @wraps(compute)
     def forward(
         self: Any, hidden_states: Tensor, cache_params: Any = None, attention_mask: Tensor | None = None, **kwargs: Any
-    ) -> Tensor:
+    ) -> Any:
         if cache_params is not None and cache_params.is_recording_past(self.layer_idx):
-            found: Tensor = type(self).forward(self, hidden_states, cache_params, attention_mask, **kwargs)
-            return found
+            return type(self).forward(self, hidden_states, cache_params, attention_mask, **kwargs)
         padding, cache = _Padding.of(attention_mask, hidden_states.shape[1]), _Cache(self, cache_params)
         y, tail, state = compute(self, *_moved(hidden_states, padding), cache)
         cache.update(tail, state)

@@ -259,6 +259,29 @@ def test_the_error_the_first_step_and_the_layer():
     assert case.note == "calls of 1, 23 steps"
 
 
+class Stepped(nn.Module):
+    """A recurrence with a method for single steps, which loses ``lost`` of its state, and without initial_state."""
+
+    d_input = 2
+
+    def __init__(self, lost):
+        super().__init__()
+        self.rnn, self.lost = nn.GRU(2, 4, batch_first=True), lost
+
+    def forward(self, x, state=None):
+        return self.rnn(x, state)
+
+    def step(self, x_t, state=None):
+        y, state = self.rnn(x_t[:, None], state)
+        return y[:, 0], (1 - self.lost) * state
+
+
+@pytest.mark.parametrize("lost", [0.0, 0.1])
+def test_a_method_for_single_steps_is_checked(lost):
+    report = ssm.check_state(Stepped(lost))
+    assert [case.name for case in report.cases if not case.passed] == (["step by step"] if lost else [])
+
+
 def test_a_model_that_raises_fails_and_says_so():
     def run(x, state):
         if state is not None and x.shape[1] > 1:

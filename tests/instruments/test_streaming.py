@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
+import hf_models
 import pytest
 import torch
 from torch import Tensor, nn
@@ -93,6 +95,15 @@ def test_a_state_forgotten_for_chunks_of_one_step() -> None:
         "chunks of 1, 1, …, 1": 1,
         "step": None,
     }
+
+
+def test_the_state_may_be_any_object() -> None:
+    def counted(x: Tensor, state: Any) -> tuple[Tensor, Any]:
+        y, last = Sum()(x, None if state is None else state.total)
+        return y, SimpleNamespace(total=last)
+
+    assert check_streaming(counted, d_input=2).ok
+    assert check_streaming(hf_models.model("mamba2", torch.float32), length=20).ok
 
 
 def test_a_step_that_is_one_late() -> None:

@@ -116,7 +116,9 @@ class HuggingFace(Stateful):
         if "cache_position" in self._accepted and self._key == "cache_params" and state is not None:
             options["cache_position"] = torch.arange(seen, seen + x.shape[1], device=x.device)
         if state is None and self._needs_cache:
-            options[str(self._key)] = _new_cache(self.model)
+            from transformers import DynamicCache
+
+            options[str(self._key)] = DynamicCache(config=self.model.config)
         given = {"inputs_embeds": self._base + x} if x.is_floating_point() else {"input_ids": x}
         out = self.model(**given, use_cache=True, return_dict=True, **options)
         cache = getattr(out, str(self._key), options.get(str(self._key)))
@@ -193,9 +195,3 @@ def _positions(starts: Tensor) -> Tensor:
     """Return positions (B, T) of packed sequences, which start again at 0 where ``starts`` is True."""
     steps = torch.arange(starts.shape[1], device=starts.device).expand(starts.shape)
     return steps - torch.where(starts, steps, 0).cummax(1).values
-
-
-def _new_cache(model: Any) -> Any:
-    from transformers import DynamicCache
-
-    return DynamicCache(config=model.config)

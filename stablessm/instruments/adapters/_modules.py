@@ -25,6 +25,12 @@ class Module(Stateful):
         own = torch.float32 if weight is None else weight.dtype
         super().__init__(model, d_input, dtype or own, None if weight is None else weight.device)
 
+    def step(self, x: Tensor, state: Any = None) -> Result:
+        if not has_step(self.model):
+            return self.run(x, state)
+        y, state = self.model.step(x[:, 0], state)
+        return y[:, None], state
+
     def cast(self, dtype: torch.dtype) -> Stateful:
         return self if dtype == self.dtype else type(self)(in_dtype(self.model, dtype), self.d_input)
 
@@ -40,12 +46,6 @@ class Layer(Module):
 
     def run(self, x: Tensor, state: Any = None) -> Result:
         return result_of(self.model, self._run(x, state))
-
-    def step(self, x: Tensor, state: Any = None) -> Result:
-        if not hasattr(self.model, "step"):
-            return self.run(x, state)
-        y, state = self.model.step(x[:, 0], state)
-        return y[:, None], state
 
     def padded(self, x: Tensor, real: Tensor, state: Any = None) -> Result:
         if "lengths" not in self._options:
@@ -91,6 +91,12 @@ class Cell(Module):
             state = self.model(x_t, state)
             outputs.append(state[0] if isinstance(state, tuple) else state)
         return torch.stack(outputs, 1), state
+
+
+def has_step(model: Any) -> bool:
+    """Return True for a module with a method ``step(x_t, state)``."""
+    step = getattr(model, "step", None) if isinstance(model, nn.Module) else None
+    return callable(step) and len(inspect.signature(step).parameters) > 1
 
 
 def in_dtype(model: nn.Module, dtype: torch.dtype) -> nn.Module:

@@ -17,7 +17,7 @@ from stablessm.instruments import systems
 from stablessm.instruments._precision import MOST_WEIGHTS
 from stablessm.instruments._tangent import tangents
 from stablessm.instruments.adapters import as_stateful
-from stablessm.instruments.adapters.facts import by_step, evaluating, is_transformer
+from stablessm.instruments.adapters.facts import by_step, evaluating, is_transformer, name_of
 from stablessm.instruments.dynamics._layout import Layout, Place, layout_of, place_of
 from stablessm.instruments.dynamics._stepping import sequences
 
@@ -130,10 +130,9 @@ def _require_causal(model: Any, found: Flow) -> None:
         y = found.run(found.x[:1], None)[0]
         if not bool(y.isfinite().all()):
             raise NumericalError("the outputs of the model on these inputs are not finite", "give smaller inputs")
-        name = getattr(model, "__name__", type(model).__name__)
         # a float64 function may round to float32 internally
         tol = CAUSAL if torch.finfo(y.dtype).eps < 1e-5 else 5e-2
-        systems.require_causal(name, lambda x: found.run(x, None)[0], found.x[:1], y, tol)
+        systems.require_causal(name_of(model), lambda x: found.run(x, None)[0], found.x[:1], y, tol)
 
 
 def _in_double(model: Any) -> Any:
