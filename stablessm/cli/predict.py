@@ -67,17 +67,16 @@ def predict(
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(found.header())
     writer.writerows(found.rows())
-    if out is not None:
+    if out is None:
+        typer.echo(printable(text.getvalue()), nl=False)
+        note(found.note, err=True)
+    else:
         from stablessm import record
 
         with refusing(OSError, cannot=f"write to {out}"):
             with record.atomic(out) as temporary:
                 temporary.write_text(text.getvalue(), encoding="utf-8")
             _figure(found, out.stem).save_pictures(out.parent)
-    if out is None:
-        typer.echo(printable(text.getvalue()), nl=False)
-        note(found.note, err=True)
-    else:
         note(found.note)
         note(f"written: {out}, {out.stem}.png, {out.stem}.svg")
     return found.plain()

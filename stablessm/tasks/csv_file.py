@@ -51,10 +51,8 @@ class Table:
     def has(self, name: str) -> bool:
         """Return True if a column is in the file or can be computed from the columns of the file."""
         of, equals, _ = name.partition("=")
-        known = name in self.header or (bool(equals) and of in self.header)
-        return (
-            known or name.removesuffix(" missing") in self.header or (name == "dt" and self.times.seconds is not None)
-        )
+        known = {name, name.removesuffix(" missing"), of if equals else name} & {*self.header}
+        return bool(known) or (name == "dt" and self.times.seconds is not None)
 
     def column(self, name: str, option: str) -> int:
         """Return the index of a column by its name; an error names ``option``, the option that selected the column."""
@@ -111,9 +109,7 @@ class Table:
             kept = np.flatnonzero(~gaps.any(1)).tolist()
             if not kept:
                 raise ArgumentError("missing", "a treatment that keeps at least one row, such as forward", "drop")
-            table = dataclasses.replace(
-                self, rows=tuple(self.rows[k] for k in kept), lines=tuple(self.lines[k] for k in kept)
-            )
+            table = self._with_rows(kept)
             return table.numbers(names, option), table
         means = np.nanmean(values, 0)
         for rows in groups or [range(len(values))]:
@@ -218,10 +214,12 @@ class Table:
 
     def oldest_first(self) -> tuple[Table, tuple[str, ...]]:
         """Return the table with the oldest row first, and notes for the user on the order of the rows."""
-        newest_first, notes = self.times.order()
-        step = -1 if newest_first else 1
-        ordered = dataclasses.replace(self, rows=self.rows[::step], lines=self.lines[::step])
-        return ordered, tuple(f"{self.file}: {note}" for note in notes)
+        places, notes = self.times.order()
+        return self._with_rows(places.tolist()), tuple(f"{self.file}: {note}" for note in notes)
+
+    def _with_rows(self, places: Sequence[int]) -> Table:
+        rows, lines = (tuple(each[place] for place in places) for each in (self.rows, self.lines))
+        return dataclasses.replace(self, rows=rows, lines=lines)  # type: ignore[arg-type]
 
     def _column(self, name: str, option: str) -> np.ndarray:
         of, equals, word = name.partition("=")

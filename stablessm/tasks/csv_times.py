@@ -26,7 +26,8 @@ _CLOCK: Final = re.compile(r"\d{1,2}(:\d\d){1,2}(\.\d+)?(\s?[AaPp][Mm])?|\d\d\.\
 @final
 @dataclass(frozen=True, eq=False)
 class Times:
-    """The times of the rows of a table, according to its first column of dates.
+    """The times of the rows of a table, according to its first column of dates that only increase or only decrease, or
+    otherwise to its first column of dates.
 
     If this column has dates without a time of day, some rows have the same date, and another column has times of day
     such as 18:30, then the time of a row is the date together with the time of day.
@@ -52,8 +53,10 @@ class Times:
 
     @cached_property
     def name(self) -> str:
-        """The name of the first column of dates; an empty text without dates."""
-        return next(filter(self.at, self.header), "")
+        """The name of the column of dates that gives the times of the rows; an empty text without dates."""
+        found = [name for name in self.header if self.at(name)]
+        ordered = (name for name in found if len({*np.sign(_steps(self.at(name))).tolist()} - {0}) == 1)
+        return next(ordered, found[0] if found else "")
 
     @cached_property
     def clock(self) -> str:
@@ -102,26 +105,33 @@ class Times:
         steps = self.increasing
         return None if steps is None else float(np.median(steps[steps > 0]))
 
-    def order(self) -> tuple[bool, tuple[str, ...]]:
-        """Return True if the newest row comes first, and notes for the user: if the rows are not in the order of their
-        dates, if the order is unknown because dates were not understood, and if many rows have the same date.
+    def order(self) -> tuple[np.ndarray, tuple[str, ...]]:
+        """Return the row numbers in the order of time, and notes for the user: if the file has another order, if the
+        order is unknown because dates were not understood, and if many rows have the same date.
+
+        If the dates are neither in order nor all different, the rows keep their order, or are reversed if most dates
+        decrease: the file may contain several series, or the hour that daylight saving time repeats.
         """
+        places = np.arange(len(self.rows))
         if not self.name:
             like = ((name, _dates.like_date(self._cells(name))) for name in self.header)
             name, cell = next(((name, cell) for name, cell in like if cell), ("", ""))
             why = f"{name} looks like dates that were not understood, such as {cell!r}"
             remedy = "rows are used in the order of the file; write dates as in 2024-01-31 12:30"
-            return False, ((f"{why}; {remedy}",) if name else ())
-        back, ahead, same = ((self.steps < 0).any(), (self.steps > 0).any(), int((self.steps == 0).sum()))
-        notes = []
-        if back and ahead:
-            notes.append(f"the dates in {self.name} are not in order; rows are used in the order of the file")
-        elif back:
-            notes.append(f"the newest row is first by {self.name}; rows are used in reverse order")
+            return places, ((f"{why}; {remedy}",) if name else ())
+        back, ahead, same = (int((np.sign(self.steps) == sign).sum()) for sign in (-1, 1, 0))
+        times, notes, used = self.steps.cumsum().round(3).tolist(), list[str](), "used in the order of the file"
+        if ahead and back and len({0.0, *times}) == len(self.rows):
+            places, used = np.argsort([0.0, *times]), "sorted by date"
+        elif back > ahead:
+            places, used = places[::-1], "used in reverse order"
+        if back:
+            why = f"the dates in {self.name} are not in order" if ahead else f"the newest row is first by {self.name}"
+            notes.append(f"{why}; rows are {used}")
         if same > _MOST_REPEATED * len(self.steps):
             why = f"{same} of {len(self.rows)} rows have the same date in {self.name} as the row before"
             notes.append(f"{why}; if the file contains several series, write a file for each series")
-        return bool(back and not ahead), tuple(notes)
+        return places, tuple(notes)
 
     def remark(self, name: str, with_dt: bool) -> str:
         """Return the remark on a column that is not used as input; an empty text if the column has no dates.

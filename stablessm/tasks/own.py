@@ -142,9 +142,7 @@ def _read(options: ArraysOptions) -> dict[str, np.ndarray]:
     given = {part: getattr(options, part) for part in _PARTS if getattr(options, part) is not None}
     if isinstance(options.inputs, str) and options.inputs.endswith(".npz"):
         if len(given) > 1:
-            raise ArgumentError(
-                "targets, lengths", f"no value with {options.inputs}, which holds them", list(given)[1:]
-            )
+            raise ArgumentError("targets, lengths", f"no value, since {options.inputs} holds them", list(given)[1:])
         return dict(zip(_PARTS, sources.arrays(Path(options.inputs), _PARTS[:2], _PARTS[2]), strict=False))
     return {part: array(part, value) for part, value in given.items()}
 

@@ -277,6 +277,35 @@ def test_the_oldest_row_comes_first(seed, tmp_path_factory):
     assert any("the newest row is first by when" in note for note in backward.notes)
 
 
+@given(seed=st.integers(0, 10**9), how=st.sampled_from(["swapped", "chunks", "shuffled", "repeated hour"]))
+def test_rows_out_of_order_are_used_in_the_order_of_time(seed, how, tmp_path_factory):
+    rng, hours = np.random.default_rng(seed), np.arange(60)
+    order = rng.permutation(60) if how == "shuffled" else hours.copy()
+    if how == "chunks":  # files of months, joined in alphabetical order
+        order = np.concatenate([np.arange(40, 60), np.arange(40)])
+    elif how == "swapped":
+        order[[3, 30]] = order[[30, 3]]
+    if how == "repeated hour":
+        hours = hours - np.where(hours >= rng.integers(9, 50), 3, 0)
+    dates = [f"{datetime(2024, 2, 28) + timedelta(minutes=30 * int(hour))}" for hour in hours]
+    rows = [f"{dates[i]},{i}" for i in order][:: rng.choice([-1, 1])]
+    path = write(tmp_path_factory.mktemp("o") / "o.csv", "when,load", *rows)
+    task = tasks.get("series", file=str(path), target="load", window=4)
+    assert task.unscaled[:, 0].tolist() == list(range(60))
+    assert any("when are not in order" in note or "newest row is first by when" in note for note in task.notes)
+
+
+@pytest.mark.parametrize("step", [-1, 1])
+def test_the_dates_of_the_rows_are_those_in_order(step, tmp_path):
+    rows = [
+        f"2023-01-{1 + i * 7 % 28:02d},2024-02-01,{datetime(2024, 2, 28) + timedelta(hours=i)},{i}" for i in range(50)
+    ]
+    path = write(tmp_path / "b.csv", "bought,exported,when,load", *rows[::step])
+    task = tasks.get("series", file=str(path), target="load", window=4)
+    assert task.unscaled[:, 0].tolist() == list(range(50))
+    assert task.seconds == 3600
+
+
 def test_dates_out_of_order_are_noted(tmp_path):
     rows = [f"2025-01-{1 + i % 9:02},{i}" for i in range(40)]
     task = tasks.get("series", file=str(write(tmp_path / "c.csv", "when,load", *rows)), target="load", window=4)

@@ -118,7 +118,7 @@ def test_damaged_array_files_are_named(tmp_path):
     np.savez(tmp_path / "all.npz", inputs=X)
     with pytest.raises(ArgumentError, match=r"all\.npz: expected arrays inputs and targets in a whole \.npz"):
         tasks.get("arrays", inputs=str(tmp_path / "all.npz"))
-    with pytest.raises(ArgumentError, match=r"targets, lengths: expected no value with .*all\.npz"):
+    with pytest.raises(ArgumentError, match=r"targets, lengths: expected no value, since .*all\.npz"):
         tasks.get("arrays", inputs=str(tmp_path / "all.npz"), targets=CLASSES)
     np.save(tmp_path / "x.npy", X)
     whole = (tmp_path / "x.npy").read_bytes()
