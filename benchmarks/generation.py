@@ -56,7 +56,7 @@ def compared(preset: str, device: str) -> dict[str, Any]:
 
 
 def timed(run: Any, short: int, long: int, turns: int) -> tuple[float, float, float]:
-    """Quartiles of the milliseconds of a token."""
+    """Quartiles of the number of milliseconds per token."""
     run(short)
     each = []
     for _ in range(turns):

@@ -26,14 +26,14 @@ from typing import Any
 
 
 class _Loading:
-    """A lock that is held while a backend is imported and while LLVM compiles. ``threads`` are the threads that have
-    held the lock.
+    """A lock that is held while a backend is imported and while LLVM compiles. ``threads`` contains the ids of the
+    threads that have held the lock.
     """
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
         self.threads: set[int] = set()
-        """Threads that may still be in the operator call in which they loaded something."""
+        """Ids of the threads that may still be in the operator call in which they loaded something."""
 
     def __enter__(self) -> None:
         self.lock.acquire()

@@ -90,8 +90,8 @@ def writing(path: Place) -> Iterator[None]:
 def replace(source: Place, target: Place) -> None:
     """Write the content of ``source`` to the disk, then rename ``source`` to ``target``, replacing an existing file.
 
-    Windows refuses while another process, such as a virus scanner, has one of the files open, so the rename is tried
-    again for two seconds.
+    Windows refuses to rename a file while another process, such as a virus scanner, has it open. The rename is
+    therefore tried again for two seconds.
     """
     for part in (*Path(source).rglob("*"), Path(source)):
         _to_disk(part)

@@ -94,4 +94,4 @@ def test_help_says_that_code_runs():
 
     for command in ("run", "measure", "export"):
         text = " ".join(CliRunner(env={"COLUMNS": "300"}).invoke(app, [command, "--help"]).output.split())
-        assert "code runs" in text or "runs the code" in text
+        assert "executes the module" in text

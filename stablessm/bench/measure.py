@@ -57,7 +57,7 @@ def finish(result: Any) -> None:
 
 
 def host_clock(call: Call, repeat: int) -> float:
-    """Measure the milliseconds of ``repeat`` calls with the clock of the CPU, until the last result is computed."""
+    """Measure with the clock of the CPU how many milliseconds ``repeat`` calls and their computations take."""
     start = time.perf_counter()
     for _ in range(repeat):
         result = call()
@@ -66,8 +66,8 @@ def host_clock(call: Call, repeat: int) -> float:
 
 
 def event_clock(call: Call, repeat: int) -> float:
-    """Measure the milliseconds of ``repeat`` calls by CUDA events. The time includes gaps between kernel launches in
-    which the GPU is idle.
+    """Measure with CUDA events how many milliseconds ``repeat`` calls take. The time includes gaps between kernel
+    launches in which the GPU is idle.
     """
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     start.record()
@@ -79,7 +79,7 @@ def event_clock(call: Call, repeat: int) -> float:
 
 
 def queued_clock(call: Call, repeat: int) -> float:
-    """Measure the milliseconds of ``repeat`` calls on the GPU alone, without the overhead of kernel launches.
+    """Measure how many milliseconds ``repeat`` calls take on the GPU alone, without the overhead of kernel launches.
 
     The GPU is first kept busy while the CPU queues all calls. CUDA events then measure how long the GPU takes for the
     queued calls.

@@ -29,7 +29,7 @@ def bench(
         ),
     ] = None,
     dtype: Annotated[
-        str | None, typer.Option(help="Data types of the cases, such as float32,complex64; not for suite all.")
+        str | None, typer.Option(help="Data types of the cases, such as float32,complex64; not allowed with suite all.")
     ] = None,
     size: Annotated[str, one_word("Size of the cases: smoke (tiny) or full.", "smoke", "full")] = "full",
     smoke: Annotated[bool, typer.Option("--smoke", hidden=True, help="Old name of --size smoke.")] = False,

@@ -22,7 +22,7 @@ def check(
     model: Annotated[
         str | None,
         typer.Argument(
-            help="Model: folder saved by stablessm, Hugging Face folder or name, or module:factory (its code runs).",
+            help="Folder saved by stablessm, Hugging Face folder or name, or module:factory (executes the module).",
             show_default=False,
         ),
     ] = None,

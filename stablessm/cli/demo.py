@@ -18,7 +18,7 @@ def demo(
     ] = "paper",
     seed: Annotated[int, typer.Option(min=0, help="Seed of the weights, the data and the perturbations.")] = 0,
     out: Runs = Path("runs"),
-    fresh: Annotated[bool, typer.Option("--fresh", help="Delete the run in the folder and start again.")] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Delete the existing run and start again.")] = False,
     smoke: Annotated[bool, typer.Option("--smoke", hidden=True, help="Old name of --size smoke.")] = False,
     show: Annotated[bool, typer.Option("--open", help="Open the report in a browser.")] = False,
 ) -> dict[str, Any]:

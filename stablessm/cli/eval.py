@@ -63,8 +63,8 @@ def _scores(folder: Path, split: Any, batch_size: int | None, device: str, chang
 
     before = training.settings_of(folder)
     if "task" not in before["origin"]:
-        raise ArgumentError("FOLDER", "a folder that stablessm train wrote", f"{folder}, a training from Python")
-    with record.reading(folder / "training.json", "the settings of a training", arguments=False):
+        raise ArgumentError("FOLDER", "a folder that stablessm train wrote", f"{folder}, a training run from Python")
+    with record.reading(folder / "training.json", "the settings of a training run", arguments=False):
         origin = before["origin"]
         name, options = task_options(origin)
         batch_size, autocast = batch_size or int(before["config"]["batch_size"]), bool(before["config"]["autocast"])

@@ -16,7 +16,7 @@ FORMATS = (".onnx", ".pt2")
 
 
 def export(
-    model: Annotated[str, typer.Argument(help="Model: folder saved by stablessm, or module:factory (its code runs).")],
+    model: Annotated[str, typer.Argument(help="Folder saved by stablessm, or module:factory (executes the module).")],
     path: Annotated[Path, typer.Argument(help="File to write; its name ends in .onnx or .pt2 (torch.export).")],
     kind: Annotated[
         str,
@@ -72,8 +72,8 @@ def export(
 
 
 def standardization(run: Path) -> dict[str, Any]:
-    """Return the means and standard deviations by which the data of a training were standardized, for the inputs and
-    for the outputs of a forecast. The dict is empty if the data in the run folder ``run`` were not standardized.
+    """Return the means and standard deviations by which the data of a training run were standardized, for the inputs
+    and for the outputs of a forecast. The dict is empty if the data in the run folder ``run`` were not standardized.
     """
     from stablessm import training
     from stablessm.tasks.new_data import SeriesReader

@@ -131,7 +131,7 @@ def main(
     Exit codes:
 
       0    success
-      1    the computation failed: a training diverged, no sum of exponentials
+      1    the computation failed: a training run diverged, no sum of exponentials
            reached the tolerance, a state is wrong, a job failed, or the disk
            failed (full, no permission)
       2    the command cannot be carried out: a wrong argument or option, a

@@ -48,7 +48,7 @@ def measure(
     model: Annotated[
         list[str],
         typer.Argument(
-            help="Model: folder saved by stablessm, Hugging Face folder or name, or module:factory (its code runs). "
+            help="Folder saved by stablessm, Hugging Face folder or name, or module:factory (executes the module). "
             "Several models, or all models in a folder of checkpoints, are compared.",
         ),
     ],
@@ -72,7 +72,7 @@ def measure(
     The memory function M(t) is how fast the output still changes a time t after a constant input starts, for the input
     that makes this change largest. Random inputs and then gradient ascent search for this input. The result states how
     M(t) decays, its time scales, and the distance to instability (the stability radius). Several models, or the
-    checkpoints of a training, are measured with the same options and drawn on one page.
+    checkpoints of a training run, are measured with the same options and drawn on one page.
 
     Examples:
 

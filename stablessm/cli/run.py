@@ -29,7 +29,7 @@ def run(
     ids: Annotated[
         list[str],
         typer.Argument(
-            help="Ids of experiments (stablessm list), or all, or module:NAME of your own experiment (its code runs).",
+            help="Ids of experiments (stablessm list), or all, or module:NAME of your own (executes the module).",
             metavar="ID",
             autocompletion=_ids,
         ),
@@ -39,7 +39,7 @@ def run(
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="Setting to change, as KEY=VALUE; repeatable.")
     ] = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Delete the run in the folder and start again.")] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Delete the existing runs and start again.")] = False,
     *,
     engine: EngineOptions,
 ) -> list[dict[str, Any]]:

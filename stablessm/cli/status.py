@@ -1,4 +1,4 @@
-"""``stablessm status``: shows the progress of runs and trainings."""
+"""``stablessm status``: shows the progress of experiments, sweeps and training runs."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from stablessm.cli import tables
 
 def status(
     out: Annotated[Path, typer.Option(help="Folder that contains the run folders.")] = Path("runs"),
-    all: Annotated[bool, typer.Option("--all", help="Also show complete runs and finished trainings.")] = False,
+    all: Annotated[bool, typer.Option("--all", help="Also show complete and finished runs.")] = False,
 ) -> dict[str, Any]:
-    """Show the progress of trainings, runs and sweeps.
+    """Show the progress of experiments, sweeps and training runs.
 
-    A training is running, finished, stopped (the same command resumes it) or diverged; the loss is the last one that
-    was logged. For each run, the table has the number of jobs that are done, running, failed and left (to be computed).
+    The first table has one row per run of an experiment, with the number of jobs that are done, running, failed and
+    left (to be computed). The second table has one row per training run, with its last logged loss and its state:
+    running, finished, stopped (the same command resumes the run) or diverged.
 
     Examples:
 
@@ -48,7 +49,7 @@ def _show_runs(out: Path, *, complete_too: bool) -> list[dict[str, Any]]:
                 again = f" (attempt {note.attempts})" if note.attempts > 1 else ""
                 typer.echo(printable(f"{where} {said}{again}"))
     complete = sum(run.state == "complete" for run in found)
-    typer.echo(f"complete: {complete} of {len(found)} runs in {out}")
+    typer.echo(f"complete: {complete} of {len(found)} experiment runs in {out}")
     return [
         {**vars(run), "jobs": {job: vars(told) for job, told in run.jobs.items()}, "count": run.count} for run in found
     ]
@@ -68,5 +69,5 @@ def _show_trainings(out: Path, *, finished_too: bool) -> list[dict[str, Any]]:
         tables.show(("training", "state", "step", "loss"), rows)
     if found:
         finished = sum(each.state == "finished" for each in found)
-        typer.echo(f"finished: {finished} of {len(found)} trainings in {out}")
+        typer.echo(f"finished: {finished} of {len(found)} training runs in {out}")
     return [vars(each) for each in found]

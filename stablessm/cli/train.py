@@ -163,7 +163,7 @@ class RunOptions:
     ] = False
     logger: Annotated[
         list[str] | None,
-        typer.Option(help="Logger that receives the metrics, as package.module:NAME (its code runs); repeatable."),
+        typer.Option(help="Logger of the metrics, as package.module:NAME (executes the module); repeatable."),
     ] = None
     show: Annotated[bool, typer.Option("--list", help="List tasks and models, or the options of TASK, and exit.")] = (
         False

@@ -246,7 +246,7 @@ class DivergenceTrace:
         If the module is called many times in a loop, such as the cell of a recurrence, the module that contains the
         loop runs instead.
 
-        With ``gradient``, the cause of a bad gradient is searched instead of the cause of a bad output.
+        With ``gradient``, search for the cause of a bad gradient instead of the cause of a bad output.
         """
         if call is None:
             return None

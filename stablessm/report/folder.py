@@ -82,7 +82,7 @@ def read_run(folder: Path) -> Record | None:
         try:
             content = training.described(content, folder)
         except (KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"not a whole record of a training: {type(error).__name__}: {error}") from error
+            raise ValueError(f"not a whole record of a training run: {type(error).__name__}: {error}") from error
         drawn = _attempt(folder / "metrics.jsonl", lambda path: training.curves(content, path), faults, known)
     if not isinstance(content.get("id"), str) or not content["id"]:
         raise ValueError("it has no id: not the record of an experiment")

@@ -11,8 +11,8 @@ from stablessm.report.figure import Figure, Panel, Series
 
 
 def described(content: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """Convert the record of a training into a record like that of an experiment, so that the report can show it. The
-    name of the folder becomes the id.
+    """Convert the record of a training run into a record like that of an experiment, so that the report can show it.
+    The name of the folder becomes the id.
 
     >>> record = {"task": {"task": "mnist"}, "model": {"class": "LRU"}, "diverged": {"step": 7}}
     >>> [described(record, Path("runs/first"))[name] for name in ("id", "title", "status")]

@@ -47,8 +47,8 @@ def constants(operation: ops.Operation) -> dict[str, np.ndarray]:
 def lowered(operation: ops.Operation, numbers: Mapping[str, Any], library: Library) -> Callable[[Values], Any]:
     """Return a function that computes the first result of an operation, given all values of the program.
 
-    ``numbers`` are the :func:`constants` of the operation. The function takes a dict of values, arrays (batch, size) by
-    index, and stores further results of the operation in the dict. It never modifies an array.
+    ``numbers`` are the :func:`constants` of the operation. The function takes a dict from index to value (batch, size),
+    adds further results of the operation to the dict, and never modifies an array.
     """
     match operation:
         case ops.Affine(_, sources, _, bias):

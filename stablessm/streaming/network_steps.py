@@ -34,8 +34,8 @@ class Step(Protocol):
 def _model(model: SequenceModel, program: Program, x: int, add: Add) -> int:
     """Append one step of a model to a program, given the index x of its input; return the index of its output.
 
-    For a model with pooling, this is the output for the sequence so far. For a model of tokens, value 0 is the
-    embedding of the token.
+    For a model with pooling, this is the output for the sequence so far. For a model whose inputs are tokens, value 0
+    is the embedding of the token.
     """
     outer, program.structure = program.structure, []
     if model.config.vocab_size is None:
@@ -117,7 +117,7 @@ def _layer_norm(norm: LayerNorm, program: Program, x: int, add: Add) -> int:
 
 
 def _batch_norm(norm: BatchNorm, program: Program, x: int, add: Add) -> int:
-    """Append a batch normalization of the value x, with the running statistics of the training; return the index of the
+    """Append a batch normalization of the value x, with the running statistics from training; return the index of the
     result.
     """
     mean, variance = (_there(part).double() for part in (norm.running_mean, norm.running_var))

@@ -174,8 +174,8 @@ class Table:
         return tuple(found)
 
     def unknown(self, names: Sequence[str]) -> tuple[str, ...]:
-        """Return notes for the user on words that the training did not have: words in a column NAME for which ``names``
-        has indicator columns ``NAME=TEXT``, but none for this word.
+        """Return notes for the user on words that the training data do not contain. For a column NAME of words,
+        ``names`` contains one indicator column ``NAME=TEXT`` for each word TEXT of the training data.
         """
         notes, of = [], dict.fromkeys(name.partition("=")[0] for name in names if name not in self.header)
         for column in (name for name in of if name in self.header):
@@ -183,7 +183,7 @@ class Table:
             words = [row[place] for row in self.rows if row[place].lower() not in _dates.MISSING]
             others = [word for word in words if f"{column}={word}" not in names]
             if others:
-                notes.append(f"{self.file}: {len(others)} cells of {column} have a word that the training did not have")
+                notes.append(f"{self.file}: {len(others)} cells of {column} have a word missing from the training data")
                 notes[-1] += f", such as {quoted(others[0])}; it counts as none of the known words"
         return tuple(notes)
 

@@ -93,7 +93,7 @@ def _require_columns(table: csv_file.Table, columns: Sequence[str]) -> None:
     """Raise an error if a table lacks columns of the training data; the error names the missing columns."""
     if lacking := [name for name in columns if not table.has(name)]:
         dates = " (dt requires dates in every row that do not decrease)" if "dt" in lacking else ""
-        expected = f"the columns of the training ({', '.join(columns)})"
+        expected = f"the columns of the training data ({', '.join(columns)})"
         raise ArgumentError("data", expected, f"{table.file} without {', '.join(lacking)}{dates}")
 
 

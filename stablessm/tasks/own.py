@@ -88,7 +88,7 @@ class ArrayTask(StoredTask):
             task.outputs = replace(self.outputs, size=size)
         elif self.outputs.kind == "classes":
             if unknown := sorted(set(self.outputs.names) - set(names)):
-                raise ArgumentError("label", f"labels of the training: {', '.join(names)}", ", ".join(unknown))
+                raise ArgumentError("label", f"labels of the training data: {', '.join(names)}", ", ".join(unknown))
             number = torch.tensor([names.index(name) for name in self.outputs.names], device=self.device)
             for split in SPLITS:
                 task._tensors[f"{split}.targets"] = number[self._tensors[f"{split}.targets"]]

@@ -77,7 +77,7 @@ class WindowTask(Task):
 
     @cached_property
     def naive(self) -> float:
-        """Metric on the test split of the naive forecast, which repeats the last row of each window."""
+        """Metric of the naive forecast on the test split. The naive forecast repeats the last row of each window."""
         indices, steps = torch.arange(self.sizes["test"]), len(self._tensors["horizon"])
         last = self._after("test", indices, self._tensors["window"][-1:])
         total, count = score(self.metric, last.repeat(1, steps, 1).flatten(1), self._targets("test", indices), None)
@@ -85,7 +85,7 @@ class WindowTask(Task):
 
     @property
     def baselines(self) -> dict[str, float]:
-        """Metrics of simple forecasts without a model on the test split: a dict from a description of the forecast to
+        """Metrics, on the test split, of simple forecasts without a model: a dict from a description of the forecast to
         its metric.
         """
         return {**super().baselines, "repeating the last row": self.naive}

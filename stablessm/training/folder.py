@@ -102,20 +102,20 @@ def settings_of(folder: str | Path) -> dict[str, Any]:
     path = Path(folder) / MARKER
     check_own(path.parent)
     if not path.is_file():
-        raise ArgumentError("folder", f"the folder of a training, with a {MARKER}", _why_not(path.parent))
-    expected = "the settings of a training, which the same stablessm train command writes again"
+        raise ArgumentError("folder", f"the folder of a training run, with a {MARKER}", _why_not(path.parent))
+    expected = "the settings of a training run, which the same stablessm train command writes again"
     found = record.read_json(path, expected)
     with record.reading(path, expected):
         return {**found, **{name: {**found[name]} for name in ("config", "task", "model", "origin")}}
 
 
 def _why_not(folder: Path) -> str:
-    """Return the name of a folder that is not the folder of a training, with the reason and a hint."""
+    """Return the name of a folder that is not the folder of a training run, with the reason and a hint."""
     if not folder.is_dir():
         what = "a file" if folder.is_file() else f"no such folder{did_you_mean(folder, Path.is_dir)}"
         return f"{folder} ({what})"
     inner = ", ".join(sorted(path.parent.name for path in folder.glob(f"*/{MARKER}"))[:5])
-    return f"{folder} (it has no {MARKER}{f'; the trainings in this folder are {inner}' if inner else ''})"
+    return f"{folder} (it has no {MARKER}{f'; the training runs in this folder are {inner}' if inner else ''})"
 
 
 def keep(model: nn.Module, folder: Path) -> str | None:

@@ -114,7 +114,7 @@ class Gradient(Strategy):
     Args:
         trainee: The model to train.
         task: The task to train on.
-        config: The settings of the training.
+        config: The settings of the training run.
         epoch: Number of steps per epoch.
         watch: Detector of divergence, which receives the initial loss at step 0.
         ranks: The processes that train together.

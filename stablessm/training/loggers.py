@@ -1,4 +1,4 @@
-"""Loggers: objects that receive the metrics of a training, in addition to the file ``metrics.jsonl``."""
+"""Loggers: objects that receive the metrics of a training run, in addition to the file ``metrics.jsonl``."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Logger(Protocol):
         """
 
     def log(self, step: int, values: Mapping[str, Any]) -> None:
-        """Log the metrics of the training after a step.
+        """Log the metrics of the training run after a step.
 
         Args:
             step: Number of steps made.

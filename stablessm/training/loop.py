@@ -57,7 +57,7 @@ def train(
     """Train a model on a task; a killed run resumes from ``folder`` and ends with exactly the same weights.
 
     The folder gets ``model/`` (``stablessm.load`` reads it), ``record.json``, ``metrics.jsonl``, ``tensorboard/`` and
-    ``checkpoints/``; no second training may use the folder at the same time. A run stops when it diverges: when the
+    ``checkpoints/``; no second training run may use the folder at the same time. A run stops when it diverges: when the
     loss or the norm of the gradient is not finite, or when the mean loss over about ten steps is more than
     ``config.explode`` times the loss of the first step (or of zero outputs, if that is larger). At SIGINT and SIGTERM,
     a checkpoint is written and ``Interrupted`` is raised.

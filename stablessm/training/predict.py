@@ -103,7 +103,7 @@ class TrainedModel:
         if reader is not None:
             task, missing = self._training_data()
             if task is not None and not isinstance(task, WindowTask):
-                raise ArgumentError("task", "the task of the training", task.name)
+                raise ArgumentError("task", "the task that the model was trained on", task.name)
             series = task.unscaled if data is None and task is not None else data
             if series is None:
                 raise ArgumentError("data", f"a CSV file or an array, since {missing}", "none")
@@ -113,7 +113,7 @@ class TrainedModel:
         return self._of_sequences(data, how)
 
     def _reading(self) -> AbstractContextManager[None]:
-        return record.reading(self.folder / "training.json", "the settings of a training", arguments=False)
+        return record.reading(self.folder / "training.json", "the settings of a training run", arguments=False)
 
     def _training_data(self) -> tuple[Task | None, str]:
         """Return the task on which the model was trained, or None and the reason why the data of the task cannot be

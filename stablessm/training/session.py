@@ -49,7 +49,7 @@ class Session(Hooks):
     """
 
     loop: StepLoop
-    """The step loop of the training, set before the first step."""
+    """The step loop of the training run, set before the first step."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class Session(Hooks):
         self.waited = 0
         """Number of validations since the best validation."""
         self.early: int | None = None
-        """The step at which early stopping ended the training."""
+        """The step at which early stopping ended the training run."""
         self.ratios: GradientOverWeight | None = None
         self.metrics: Metrics | None = None
         self._told, self._mode = "", self.model.training
@@ -159,7 +159,7 @@ class Session(Hooks):
 
     @property
     def lost(self) -> bool:
-        """True if the training of this model has diverged."""
+        """True if the training run of this model has diverged."""
         return self.diverged is not None
 
     def told(self) -> str:

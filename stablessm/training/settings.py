@@ -63,7 +63,7 @@ def task_of(settings: Mapping[str, Any]) -> tasks.Task:
     """
     origin = settings["origin"]
     if "task" not in origin:
-        raise ArgumentError("folder", "a folder that stablessm train wrote", "a folder of a training from Python")
+        raise ArgumentError("folder", "a folder that stablessm train wrote", "the folder of a training run from Python")
     name, options = task_options(origin)
     with _renamed.reading_a_file():
         task = tasks.get(name, **tasks.read_options(name, options))
@@ -72,7 +72,7 @@ def task_of(settings: Mapping[str, Any]) -> tasks.Task:
     known = {**now, **before, "options": {**now["options"], **before["options"]}}
     if "file" in options and known.get("content") != now.get("content"):
         was, is_ = (f"content {str(each.get('content'))[:12]}…" for each in (known, now))
-        changed = f"{options['file']} has changed since the training"
+        changed = f"{options['file']} has changed since training"
         raise ArgumentError(changed, f"the data it was trained on ({was})", is_)
     require_same("task", "the data it was trained on", known, now)
     return task

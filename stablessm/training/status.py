@@ -69,7 +69,7 @@ def _ended(path: Path, config: Mapping[str, Any]) -> Literal["finished", "stoppe
     """Return the state of a run from its record; ``stopped`` if the run was extended after the record was written."""
     if not path.is_file():
         return "stopped"
-    with record.reading(path, "the record of a training"):
+    with record.reading(path, "the record of a training run"):
         found = record.read_json(path)
         before, now = TrainingConfig.filled(found["config"]), TrainingConfig.filled(config)
         if any(before[name] != value for name, value in now.items()):

@@ -24,7 +24,7 @@ def _in_a_folder_of_its_own(tmp_path, monkeypatch):
 
 
 def test_run_in_jobs_and_status(tmp_path):
-    assert "complete: 0 of 0 runs" in invoke("status")
+    assert "complete: 0 of 0 experiment runs" in invoke("status")
     tally = tmp_path / "tally"
     tally.touch()
     given = "run", REFERENCE, "--set", "fails=2", "--set", f"tally={tally}", "--jobs", "1"
@@ -37,7 +37,7 @@ def test_run_in_jobs_and_status(tmp_path):
     assert [cell.strip() for cell in row.split("│")][2:-1] == ["failed", "3", "4", "3", "0", "1", "0"]
     tally.unlink()
     assert "written: runs/walks/smoke-" in invoke(*given[:-2])
-    assert "complete: 1 of 1 runs" in invoke("status", "--all")
+    assert "complete: 1 of 1 experiment runs" in invoke("status", "--all")
 
 
 def test_status_of_a_sweep_that_runs():

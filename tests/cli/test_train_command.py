@@ -77,13 +77,13 @@ def test_the_data_must_be_that_of_the_training(load):
     told = call("train", *load, *QUICK, "--steps", "2", "--out", "runs/one/run")
     assert "on average" in told
     told = call("status", "--out", "runs/one")
-    assert "complete: 0 of 0 runs in" in told  # a model is no run of an experiment
-    assert "finished: 1 of 1 trainings in runs/one" in told
+    assert "complete: 0 of 0 experiment runs in" in told  # a model is no run of an experiment
+    assert "finished: 1 of 1 training runs in runs/one" in told
     assert "2 of 2" in call("status", "--out", "runs/one", "--all")
     call("train", *load, *QUICK, "--steps", "2", "--out", "run")
     rows = Path("load.csv").read_text(encoding="utf-8").splitlines()
     Path("load.csv").write_text("\n".join([*rows[:100], "99,7.5,0.1", *rows[101:]]), encoding="utf-8")
-    assert "load.csv has changed since the training: expected the data it was trained on (content" in call(
+    assert "load.csv has changed since training: expected the data it was trained on (content" in call(
         "eval", "run", code=2
     )
 
@@ -153,7 +153,7 @@ def test_other_data_have_the_classes_of_the_training(tmp_path, monkeypatch):
     assert accuracy() > 0.95
     assert accuracy("-o", "file=fewer.csv") > 0.95
     told = call("eval", "run", "-o", "file=others.csv", code=2)
-    assert "label: expected labels of the training: a, b, c, got d" in told
+    assert "label: expected labels of the training data: a, b, c, got d" in told
 
 
 def test_other_arrays_may_lack_a_class(tmp_path, monkeypatch):
@@ -273,7 +273,7 @@ def test_wrong_arguments_are_named(load):
         ("train", "recall", "--lr", "-1"): "lr: expected",
         ("train", "recall", "--select", "first"): "--select: expected one of best, last",
         ("train", "recall", "--device", "tpu"): "device: expected auto, cpu or cuda",
-        ("eval", "nowhere"): "FOLDER: expected the folder of a training",
+        ("eval", "nowhere"): "FOLDER: expected the folder of a training run",
     }.items():
         assert told in call(*arguments, code=2), arguments
     assert not Path("runs").exists()

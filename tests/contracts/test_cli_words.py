@@ -142,5 +142,5 @@ def test_a_name_on_the_hub_is_not_called_a_folder(home: Path, capsys: Any) -> No
 
 
 def test_a_folder_of_trainings_is_told_its_trainings(home: Path, capsys: Any) -> None:
-    assert "the trainings in this folder are station" in told(["eval", "runs"], capsys)
+    assert "the training runs in this folder are station" in told(["eval", "runs"], capsys)
     assert "(a file)" in told(["eval", "novel.txt"], capsys)

@@ -67,7 +67,7 @@ def test_a_divergence_before_the_first_look_is_told_without_a_figure(tmp_path: P
 def test_a_record_without_its_parts_is_named(tmp_path: Path, part: str) -> None:
     found = collect([written(tmp_path / "torn", **{part: None})])
     assert not found.runs
-    assert "not a whole record of a training" in found.problems[0].reason
+    assert "not a whole record of a training run" in found.problems[0].reason
 
 
 def test_a_step_that_is_no_number_is_named(tmp_path: Path) -> None:

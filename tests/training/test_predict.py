@@ -28,7 +28,7 @@ WINDOW, HORIZON = 7, 3
 
 
 def save(folder: Path, task: tasks.Task, name: str, options: dict[str, str]) -> torch.nn.Module:
-    """Write the folder of a training of random weights."""
+    """Write the run folder of a training run with random weights."""
     torch.manual_seed(5)
     model = models.for_task(task.inputs, task.outputs, "tiny").eval()
     config = TrainingConfig(steps=1, batch_size=4).binding()
@@ -307,7 +307,7 @@ def test_eval_scores_in_the_units_of_the_data(run):
 
 
 def series_run(folder: Path, times: list[datetime], **options: str) -> Path:
-    """Write the folder of a training on rows at some times, with words in the column sky; return it."""
+    """Write the folder of a training run on rows at some times, with words in the column sky; return it."""
     folder.mkdir()
     given = {"file": str(series_file(folder / "trained.csv", times)), "window": "5", "target": "load", **options}
     task = tasks.get("series", **tasks.read_options("series", given))
@@ -330,7 +330,7 @@ def times_of(rng: np.random.Generator, step: timedelta, even: bool) -> list[date
 @given(seed=st.integers(0, 10**9))
 @settings(max_examples=20)
 def test_time_steps_of_new_data_are_those_of_the_training_or_noted(seed, tmp_path_factory):
-    """Whatever the steps of new data: they have the unit of the training, or a note says that they differ."""
+    """Whatever the steps of new data: they have the unit of the training data, or a note says that they differ."""
     rng, path = np.random.default_rng(seed), tmp_path_factory.mktemp("t")
     unit, other = (timedelta(hours=int(hours)) for hours in rng.choice([1, 3, 24], 2))
     trained_even, even = (bool(rng.random() < 0.5) for _ in range(2))
@@ -357,12 +357,12 @@ def test_words_that_the_training_did_not_have_are_noted(tmp_path):
     trained = TrainedModel(series_run(tmp_path / "run", times, columns="load,sky"), device="cpu")
     assert "counts as none" not in trained.predict(series_file(tmp_path / "old.csv", times, "ba")).note
     note = trained.predict(series_file(tmp_path / "new.csv", times, "abc")).note
-    assert "new.csv: 20 cells of sky have a word that the training did not have, such as 'c'; it counts as none" in note
+    assert "new.csv: 20 cells of sky have a word missing from the training data, such as 'c'; it counts as none" in note
 
 
 def test_columns_that_new_data_lack_are_named(run, tmp_path):
     (tmp_path / "new.csv").write_text("\n".join(["day,load", *(f"{i},{i % 7}" for i in range(30))]), encoding="utf-8")
-    message = r"data: expected the columns of the training \(load, wind\), got .*new\.csv without wind$"
+    message = r"data: expected the columns of the training data \(load, wind\), got .*new\.csv without wind$"
     with pytest.raises(ArgumentError, match=message):
         TrainedModel(run[0], device="cpu").predict(tmp_path / "new.csv")
     times = times_of(np.random.default_rng(0), timedelta(hours=1), False)
@@ -377,7 +377,7 @@ def test_gaps_of_new_sequences_are_noted(walks, tmp_path):
     found = TrainedModel(walks[0], device="cpu").predict(tmp_path / "new.csv")
     assert "new.csv: 1 of 12 cells of x are missing or not numbers; the previous value is repeated" in found.note
     (tmp_path / "new.csv").write_text("\n".join(["x,y", *(f"{i},1" for i in range(12))]), encoding="utf-8")
-    with pytest.raises(ArgumentError, match=r"data: expected the columns of the training .* without walk$"):
+    with pytest.raises(ArgumentError, match=r"data: expected the columns of the training data .* without walk$"):
         TrainedModel(walks[0], device="cpu").predict(tmp_path / "new.csv")
 
 

@@ -1,6 +1,7 @@
 """Networks with one hidden layer, g(x) = C tanh(A x + b) + c: fits to functions, and bounds on slopes and rounding.
 
-In one dimension the hidden units are placed on an adaptive mesh; in more dimensions they are random fixed ridges.
+In one dimension the hidden units are placed on an adaptive mesh; in more dimensions they are ridges
+(functions that vary along one direction only) in random directions.
 """
 
 from __future__ import annotations

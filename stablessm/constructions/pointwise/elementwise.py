@@ -84,7 +84,8 @@ def elementwise(
     Nothing is trained. U2 and b2 come from least squares. If the domain is an interval, each cell of a mesh has one
     hidden unit, whose slope is inversely proportional to the length of the cell. Cells with large errors are halved
     until ``tol`` is met, so that kinks and steep parts have many short cells. If the domain is a box, the hidden units
-    are ridges in fixed random directions, and their number is doubled until ``tol`` is met.
+    are ridges (functions that vary along one direction) in fixed random directions, and their number is doubled until
+    ``tol`` is met.
 
     Args:
         f: a vectorized function of points, (n,) on an interval and (n, d) on a box, to (n,) or (n, d_out).

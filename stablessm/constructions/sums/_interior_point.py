@@ -24,8 +24,8 @@ _FIRST_SLACK = 1e-2  # smallest slack at the start, also for a bound that the st
 class _Rows:
     """The constraint matrix G of a linear program G z ≥ h with unknowns z = (x, t), stored as blocks.
 
-    The constraints are along @ x + t ≥ left, where t is an upper bound of all entries of left - along @ x; t ≥ 0; and
-    the finite bounds of x.
+    The constraints are ``along @ x + t ≥ left`` (so that t is an upper bound of all entries of ``left - along @ x``),
+    ``t ≥ 0``, and the finite bounds of x.
     """
 
     along: np.ndarray

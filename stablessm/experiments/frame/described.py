@@ -39,17 +39,18 @@ def described(
     large: C | None = None,
     jobs: Callable[[C], Mapping[str, Callable[[Run], object]]] | None = None,
 ) -> Experiment[C]:
-    """Return the experiment that the README.md in the folder of ``file`` describes. ``run``, ``figures``, ``claims``
-    and ``jobs`` become fields of the experiment.
+    """Return the experiment that the README.md in the folder of ``file`` describes.
 
     Args:
         file: ``__file__`` of the module that defines the experiment.
-        smoke: Config that takes seconds.
+        run, figures, claims, jobs: The fields of the same names of the returned
+            :class:`~stablessm.experiments.frame.Experiment`.
+        minutes: Number of minutes that each size takes on two cores (``large``: on one GPU), in the order smoke,
+            reduced, paper, large. Sizes that the experiment does not have are omitted.
+        smoke: Config with which the experiment takes seconds.
         reduced: Config of a size that is smaller than ``paper`` but large enough for verdicts.
         paper: Config of the published size.
         large: Config of a larger size, for a GPU.
-        minutes: Minutes that each size takes on two cores (``large``: on one GPU), in the order smoke, reduced, paper,
-            large. Sizes that the experiment does not have are omitted.
 
     >>> from stablessm.experiments import catalog
     >>> catalog.get("ia-fig3").claim

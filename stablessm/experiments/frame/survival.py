@@ -1,4 +1,4 @@
-"""Tells which trainings survive growing learning rates, and up to which rate each map survives."""
+"""Tells which training runs survive growing learning rates, and up to which rate each map survives."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def entropy(task: Task, batch: int, batches: int) -> float:
 
 @final
 class Survival:
-    """Records which trainings survived, by map, learning rate and seed.
+    """Records which training runs survived, by map, learning rate and seed.
 
     Args:
         config: Settings with the field ``rates``: the learning rates, from the smallest to the largest.
-        found: Results of the trainings, by map.
-        survived: For each map, a boolean array (rates, seeds): True for each training that did not fail.
+        found: Results of the training runs, by map.
+        survived: For each map, a boolean array (rates, seeds): True for each training run that did not fail.
     """
 
     def __init__(
@@ -43,25 +43,25 @@ class Survival:
 
     @property
     def undecided(self) -> bool:
-        """Return whether all trainings survive or all fail, so that the maps cannot be compared."""
+        """Return whether all training runs survive or all fail, so that the maps cannot be compared."""
         alive = np.stack([*self.survived.values()])
         return bool(alive.all() or not alive.any())
 
     def edge(self, map: str) -> str:
-        """Return as text the largest learning rate up to which the trainings with a map survive: the median over the
-        seeds, and the range if the seeds differ.
+        """Return as text the largest learning rate up to which the training runs with a map survive: the median over
+        the seeds, and the range if the seeds differ.
         """
         rates = (0.0, *self.config.rates)
         low, middle, high = (rates[int(q)] for q in np.quantile(self.steps[map], [0, 0.5, 1], method="lower"))
         return f"{middle:g}" if low == high else f"{middle:g} ({low:g} to {high:g})"
 
     def edges(self, maps: Iterable[str] | None = None) -> str:
-        """Return as text, for each map, the largest learning rate up to which the trainings survive (:meth:`edge`)."""
+        """Return :meth:`edge` for each map, as text."""
         return "; ".join(f"{map} {self.edge(map)}" for map in (self.survived if maps is None else maps))
 
     def clearly(self, one: str, other: str) -> bool:
         """Return whether every seed with the map ``one`` survives a larger learning rate than any seed with the map
-        ``other``. A seed survives a learning rate if its trainings survive at this rate and at all smaller rates.
+        ``other``. A seed survives a learning rate if its training runs survive at this rate and at all smaller rates.
         """
         return bool(self.steps[one].min() > self.steps[other].max())
 

@@ -44,7 +44,7 @@ class ImageConfig:
     """Number of layers of the deeper models."""
     training: StackTraining = field(default_factory=lambda: StackTraining(batch=128, fast=True))
     failed: float = 0.2
-    """A training has failed if the accuracy, among ten classes, is below this value, whether the loss is finite or
+    """A training run has failed if the accuracy, among ten classes, is below this value, whether the loss is finite or
     not."""
     errors: float = 2.0
     """Number of standard errors by which a map must be ahead of another."""
@@ -115,7 +115,7 @@ def figures(config: ImageConfig, stages: Stages) -> Figures:
 
 def claims(config: ImageConfig, stages: Stages, published: Mapping[str, float]) -> Claims:
     """Yield claims, with their verdicts: how accurate the models with each map are, in which order the maps are, and
-    which trainings diverge. ``published`` maps each map to its test accuracy in the paper, in percent.
+    which training runs diverge. ``published`` maps each map to its test accuracy in the paper, in percent.
     """
     for layers, study in studies(config).items():
         scores, depth = study.scores(stages), named(layers)
@@ -187,8 +187,8 @@ def ahead(first: np.ndarray, second: np.ndarray) -> tuple[float, float]:
 
 def diverges(scores: tables.Scores, depth: str, scheme: str, published: float, least: float) -> Claim:
     """Return a claim with its verdict: training with the direct map fails. ``scheme`` selects the initial eigenvalues:
-    stable eigenvalues, or the unstable eigenvalues in the code of the authors. A training fails if the test accuracy is
-    below ``least``. ``depth`` is the number of layers as text.
+    stable eigenvalues, or the unstable eigenvalues in the code of the authors. A training run fails if the test
+    accuracy is below ``least``. ``depth`` is the number of layers as text.
     """
     test = scores.arrays["test"][scores.grid.schemes.index(scheme)]
     lost, failed = scores.diverged(scheme), test < least

@@ -32,7 +32,7 @@ class Limits:
     ends: float = 0.05
     """Fraction of the modes that are left out at either end of a range."""
     decides: tuple[float, ...] = (0.8, 0.4)
-    """Rank correlations above which |gradient| / |weight| predicts the stability of a training, and partly predicts
+    """Rank correlations above which |gradient| / |weight| predicts the stability of a training run, and partly predicts
     it."""
     ordered: tuple[float, ...] = (0.9, 0.5)
     """Rank correlations above which two orders count as equal, and as partly equal."""
@@ -70,8 +70,8 @@ def spikes(losses: np.ndarray, first: int = 0, limits: Limits = LIMITS) -> np.nd
 @final
 @dataclass(frozen=True, order=True)
 class Instability:
-    """How unstable a training was. Instances can be compared with ``<``: a training that diverged is more unstable than
-    one that did not; otherwise the number of loss spikes decides.
+    """How unstable a training run was. Instances can be compared with ``<``: a training run that diverged is more
+    unstable than one that did not; otherwise the number of loss spikes decides.
 
     >>> Instability(False, 3) < Instability(True, 0)
     True
@@ -86,15 +86,15 @@ class Instability:
 
 
 def instability(found: Mapping[str, np.ndarray], warmup: int, limits: Limits = LIMITS) -> Instability:
-    """Return how unstable a training was: whether it diverged, and how many loss spikes it had. ``found`` are the
+    """Return how unstable a training run was: whether it diverged, and how many loss spikes it had. ``found`` are the
     arrays that ``language_training.fit`` returns.
     """
     return Instability(int(found["diverged"]) >= 0, len(spikes(found["losses"], warmup, limits)))
 
 
 def calmest(one: Any, others: Sequence[Any]) -> rules.Verdict:
-    """Return the verdict on the claim that the training ``one`` is more stable than each training in ``others``. The
-    verdict is ``partly`` if ``one`` is only as stable as the most stable training in ``others``.
+    """Return the verdict on the claim that the training run ``one`` is more stable than each training run in
+    ``others``. The verdict is ``partly`` if ``one`` is only as stable as the most stable training run in ``others``.
 
     >>> calmest(Instability(False, 0), [Instability(False, 1), Instability(False, 0)])
     'partly'
@@ -103,7 +103,7 @@ def calmest(one: Any, others: Sequence[Any]) -> rules.Verdict:
 
 
 def final_loss(found: Mapping[str, np.ndarray], limits: Limits = LIMITS) -> float:
-    """Return the mean loss over the last tenth of the steps; infinite for a training that diverged.
+    """Return the mean loss over the last tenth of the steps; infinite for a training run that diverged.
 
     >>> final_loss({"diverged": np.array(-1), "losses": np.arange(20.0)})
     18.5

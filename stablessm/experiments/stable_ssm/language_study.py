@@ -28,7 +28,7 @@ from stablessm.tasks.base import Task
 from stablessm.training.evaluate import apply
 
 FAMILY = ("st-fig4", "st-fig5", "st-fig6", "st-table2")
-"""Experiments with the same config, which reuse each other's trainings."""
+"""Experiments with the same config, which reuse each other's training runs."""
 SCHEMES: Mapping[str, tuple[str, Mapping[str, float]]] = {
     **{name: TABLES[name] for name in ("direct", "relu", "exp", "softplus", "best-0.5", "best-1")},
     "tanh": ("tanh", {}),
@@ -37,7 +37,7 @@ SCHEMES: Mapping[str, tuple[str, Mapping[str, float]]] = {
 PAPERS = "best-0.5"
 """The best map of the paper: λ = 1 - 1/(w² + 0.5)."""
 POINTS = 300
-"""Largest number of points of a training in a figure."""
+"""Largest number of points of a training run in a figure."""
 
 
 def check_maps(maps: Sequence[str]) -> None:
@@ -152,7 +152,7 @@ beginning = Stage(_beginning, "start-{scheme}", None, shared, arrays)
 
 
 def at(config: StudyConfig, stages: Stages, rate: float) -> dict[str, Mapping[str, np.ndarray]]:
-    """Return a dict from each map to the results of the training with this map at one learning rate."""
+    """Return a dict from each map to the results of the training run with this map at one learning rate."""
     return {scheme: cell(stages, scheme, rate) for scheme in config.maps}
 
 
@@ -202,15 +202,15 @@ def _job(config: StudyConfig, scheme: str, rate: float, run: Run) -> None:
 
 
 def unrest(config: StudyConfig, cells: Mapping[str, Mapping[str, np.ndarray]]) -> dict[str, Instability]:
-    """Return a dict from each map to the instability of the training with this map. ``cells`` has the results of the
-    trainings.
+    """Return a dict from each map to the instability of the training run with this map. ``cells`` has the results of
+    the training runs.
     """
     return {scheme: instability(found, config.training.warmup, config.limits) for scheme, found in cells.items()}
 
 
 def memory(found: Mapping[str, np.ndarray]) -> MemoryCurve | None:
-    """Return the memory function among the results of a training. Return None if the output of the trained model was
-    not finite.
+    """Return the memory function among the results of a training run. Return None if the output of the trained model
+    was not finite.
     """
     value = found["memory"]
     if not np.isfinite(value).all():
@@ -219,15 +219,15 @@ def memory(found: Mapping[str, np.ndarray]) -> MemoryCurve | None:
 
 
 def losses(title: str, cells: Mapping[str, Mapping[str, np.ndarray]]) -> Panel:
-    """Return a panel of training losses, averaged over a few steps, from the results of the training with each map
-    (``cells``). The line of a training that diverged ends early.
+    """Return a panel of training losses, averaged over a few steps, from the results of the training run with each map
+    (``cells``). The line of a training run that diverged ends early.
     """
     lines = [Series(scheme, *thinned(found["losses"])) for scheme, found in cells.items()]
     return Panel(title, "step", "cross-entropy [nats]", lines)
 
 
 def memories(title: str, cells: Mapping[str, Mapping[str, np.ndarray]]) -> Panel:
-    """Return a panel of the memory functions of the trained models, from the results of the training with each map
+    """Return a panel of the memory functions of the trained models, from the results of the training run with each map
     (``cells``). Models whose output was not finite are left out.
     """
     curves = {scheme: curve for scheme, found in cells.items() if (curve := memory(found)) is not None}
@@ -253,7 +253,7 @@ def remembered(
     change of the output when a token that has been repeated t times is repeated once more, over the first ``words``
     different tokens of the test text.
 
-    Both results are NaN if the output of the model is not finite. Both are also NaN if the training diverged, as
+    Both results are NaN if the output of the model is not finite. Both are also NaN if the training run diverged, as
     ``found`` (the result of ``language_training.fit``) says, and two evaluations of the model differ by more than
     rounding.
     """

@@ -42,7 +42,8 @@ class LanguageTraining:
     clip: float | None = None
     """Largest norm of the gradient; the paper does not mention one."""
     explode: float = 1.5
-    """A training has diverged when its loss, averaged over about ten steps, is this multiple of the initial loss."""
+    """A training run has diverged when its loss, averaged over about ten steps, is this multiple of the initial loss.
+    """
     look_every: int = 10
     """Number of steps between two measurements of |gradient| / |weight|, and on a GPU between two checks for
     divergence."""
@@ -90,8 +91,8 @@ def fit(
     stage: str = "",
     resumable: bool = True,
 ) -> dict[str, np.ndarray]:
-    """Train the model until the last step or until it diverges, and return measurements of the training as arrays. The
-    model keeps the weights of the last step.
+    """Train the model until the last step or until it diverges, and return measurements of the training run as arrays.
+    The model keeps the weights of the last step.
 
     With a ``run`` and the name of its ``stage``, checkpoints are written to the run folder, and an interrupted training
     resumes from the last checkpoint. Training without checkpoints (``resumable=False``) only shows its progress.
@@ -132,8 +133,8 @@ class _Seen(Hooks):
         self.tracker.update()
 
     def updated(self, step: int) -> None:
-        """Check whether the training has diverged: on a CPU after every step; on a GPU every ``every`` steps, because a
-        check waits for the GPU.
+        """Check whether the training run has diverged: on a CPU after every step; on a GPU every ``every`` steps,
+        because a check waits for the GPU.
         """
         if self.gradient.task.device.type == "cpu" or step % self.every == 0:
             self.look(step)
@@ -158,8 +159,8 @@ class _Seen(Hooks):
         self.tracker.restore(tensors)
 
     def arrays(self, steps: int) -> dict[str, np.ndarray]:
-        """Return the measurements of the training by name: losses, gradient norms, gradient-to-weight ratios, and the
-        step at which the training diverged.
+        """Return the measurements of the training run by name: losses, gradient norms, gradient-to-weight ratios, and
+        the step at which the training run diverged.
         """
         self.look(len(self.gradient.watch.losses))
         last = steps if self.report is None else self.report.step
@@ -208,7 +209,7 @@ def perplexity(loss: float | np.ndarray) -> float:
 def scores(
     model: nn.Module, task: Task, options: LanguageTraining, found: Mapping[str, np.ndarray]
 ) -> dict[str, float]:
-    """Return ``train`` and ``test``, the losses in nats per token after training; NaN if the training diverged."""
+    """Return ``train`` and ``test``, the losses in nats per token after training; NaN if the training run diverged."""
     splits: tuple[Split, ...] = ("train", "test")
     if int(found["diverged"]) >= 0:
         return dict.fromkeys(splits, float("nan"))

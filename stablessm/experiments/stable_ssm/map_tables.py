@@ -117,7 +117,7 @@ class Scores:
 
     def told(self, *schemes: str) -> str:
         """Return as text, for each scheme at its chosen learning rate: the test accuracy in percent (mean and standard
-        deviation over the seeds), the learning rate, and the number of trainings that diverged.
+        deviation over the seeds), the learning rate, and the number of training runs that diverged.
         """
 
         def one(scheme: str) -> str:

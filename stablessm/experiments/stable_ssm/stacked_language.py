@@ -39,7 +39,7 @@ class StackOptions:
     """Learning rate of the recurrent weights relative to the other weights: the paper has 0.004 and 0.005."""
     weight_decay: float = 0.25
     explode: float = 1.5
-    """A training has diverged when its loss, averaged over about ten steps, is this multiple of the loss of equal
+    """A training run has diverged when its loss, averaged over about ten steps, is this multiple of the loss of equal
     probabilities."""
     look_every: int = 20
     """Number of steps between two measurements of |gradient| / |weight| and of the time scales."""

@@ -98,7 +98,7 @@ def _mixer(name: str, d_model: int, length: int) -> nn.Module:
 
 def network(mixer: str, budget: int, length: int, seed: int) -> Network:
     """Return an untrained network with this mixer and the largest width that needs at most ``budget`` parameters. The
-    width is a multiple of 2, with attention a multiple of 8. The initial time scales of recurrences, except for the
+    width is a multiple of 2 (with attention, of 8). The initial time scales of recurrences, except for the
     GRU, are from 2 to ``length`` steps.
 
     >>> net = network("attention", 4000, 64, 0)

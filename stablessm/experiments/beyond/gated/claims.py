@@ -16,7 +16,7 @@ OURS = "beyond the papers"
 
 def claims(training: Stage[Any, Any], config: Any, stages: Stages) -> Claims:
     """Yield one claim with its verdict for each hypothesis in the README of the experiment, in the same order.
-    ``training`` gives access to the results of the trainings.
+    ``training`` gives access to the results of the training runs.
     """
     stable = [map for map in STABLE if map in config.maps]
     found = {
@@ -32,7 +32,7 @@ def claims(training: Stage[Any, Any], config: Any, stages: Stages) -> Claims:
 
 
 def _table(training: Stage[Any, Any], config: Any, stages: Stages, task: str, map: str) -> dict[str, np.ndarray]:
-    """Return the results of the trainings with one map on one task: a dict from the name of a result to an array
+    """Return the results of the training runs with one map on one task: a dict from the name of a result to an array
     (rates, seeds). The entropy of the targets is an exception: it does not depend on the seed and is an array (rates,).
     """
     found = [training(stages, task, map, rate) for rate in config.rates]
@@ -42,8 +42,8 @@ def _table(training: Stage[Any, Any], config: Any, stages: Stages, task: str, ma
 
 
 def _survival(config: Any, found: dict[str, dict[str, np.ndarray]]) -> Survival:
-    """Return which trainings survived: those that neither diverge nor end with a loss clearly above the entropy of the
-    targets. ``found`` maps each map to the result of :func:`_table`.
+    """Return which training runs survived: those that neither diverge nor end with a loss clearly above the entropy of
+    the targets. ``found`` maps each map to the result of :func:`_table`.
     """
     limits = {map: one["entropy"][:, None] + config.worse for map, one in found.items()}
     alive = {map: (one["diverged"] < 0) & (one["final"] <= limits[map]) for map, one in found.items()}
@@ -93,7 +93,7 @@ def _losses(task: str, stable: list[str], found: Survival) -> Claim:
 
 
 def _unstable(found: dict[str, Survival]) -> Claim:
-    """Return a claim with its verdict: in most failed trainings with the direct map, the recurrence has become
+    """Return a claim with its verdict: in most failed training runs with the direct map, the recurrence has become
     unstable, which means that its largest eigenvalue λ is positive.
     """
     failed = [(one.found["direct"]["largest"], ~one.survived["direct"]) for one in found.values()]

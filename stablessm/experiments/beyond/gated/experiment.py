@@ -52,7 +52,7 @@ class GatedConfig:
     steps: int = 150
     batch: int = 16
     worse: float = 0.1
-    """A training has failed if its loss ends more than this number of nats above the entropy of the targets."""
+    """A training run has failed if its loss ends more than this number of nats above the entropy of the targets."""
     close: float = 0.05
     """Test losses that differ by at most this number of nats count as equal."""
 

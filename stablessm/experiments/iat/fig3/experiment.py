@@ -35,8 +35,9 @@ TEST = 1
 
 @dataclass(frozen=True)
 class Config:
-    """Settings of ``ia-fig3``: teachers, students, training, perturbations and thresholds. The paper gives only the
-    width of the teachers.
+    """Settings of ``ia-fig3``: teachers, students, training, perturbations and thresholds.
+
+    The width of the teachers is the width in the paper; the paper gives none of the other values.
     """
 
     teachers: int = 60

@@ -26,7 +26,10 @@ MODES = (1.0, 2.0, 4.0, 8.0)
 
 @dataclass(frozen=True)
 class DepthConfig:
-    """Settings of ``su-depth``: rates, gaps between rates, depths and thresholds. The paper gives only a formula."""
+    """Settings of ``su-depth``: rates, gaps between rates, depths and thresholds.
+
+    All values are our own, because the paper gives only a formula and no numbers.
+    """
 
     rate: float = 0.25
     """The slowest rate."""

@@ -97,7 +97,7 @@ def mode_error(eigenvalue: Tensor, target: float) -> Tensor:
 @stage("rates-{map}", over=lambda config: MAPS)
 def largest_rates(config: AppendixConfig, run: Run, map: str) -> Mapping[str, np.ndarray]:
     """Train one mode by gradient descent, starting from several time scales. Return for each initial time scale the
-    largest learning rate with which the training converges, or NaN if the training converges with no learning rate.
+    largest learning rate with which training converges, or NaN if training converges with no learning rate.
     """
     f, rate = reparam.get(map), torch.logspace(-12, 3, config.rates, dtype=torch.float64)
     w = f.weights(-1 / torch.tensor(config.starts, dtype=torch.float64))[:, None].repeat(1, config.rates)

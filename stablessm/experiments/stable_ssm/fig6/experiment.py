@@ -1,6 +1,6 @@
 """Trains language models with each map at four learning rates.
 
-In the functions below, ``ends[rate][map]`` is the final loss of a training, and ``unrest[rate][map]`` is its
+In the functions below, ``ends[rate][map]`` is the final loss of a training run, and ``unrest[rate][map]`` is its
 instability; ``rivals`` are the maps that the paper compares with ``best``; and ``limits`` are thresholds.
 """
 
@@ -35,7 +35,7 @@ def run(config: StudyConfig, run: Run) -> None:
 
 
 def final(config: StudyConfig, stages: Stages) -> Ends:
-    """Return the final loss of every training as a nested dict, first by learning rate and then by map."""
+    """Return the final loss of every training run as a nested dict, first by learning rate and then by map."""
     return {
         rate: {scheme: final_loss(found, config.limits) for scheme, found in study.at(config, stages, rate).items()}
         for rate in config.rates
@@ -157,7 +157,7 @@ def wins(limits: Limits, rate: float, ends: Ends, unrest: Unrest, rivals: list[s
 
 
 def lost(config: StudyConfig, stages: Stages) -> str:
-    """Return as text a list of the trainings that diverged, each with the step of the divergence."""
+    """Return as text a list of the training runs that diverged, each with the step of the divergence."""
     cells = ((scheme, rate, study.cell(stages, scheme, rate)) for scheme in config.maps for rate in config.rates)
     found = [
         f"{scheme} at {rate:g} (step {int(cell['diverged'])})" for scheme, rate, cell in cells if cell["diverged"] >= 0

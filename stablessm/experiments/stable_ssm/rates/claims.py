@@ -21,8 +21,8 @@ Found: TypeAlias = Mapping[str, np.ndarray]
 
 
 def survival(config: Any, found: Mapping[str, Found]) -> Survival:
-    """Return which trainings survived: those that neither diverge nor end with a loss above the entropy of the tokens.
-    ``found`` has the results of the trainings of one set, by map.
+    """Return which training runs survived: those that neither diverge nor end with a loss above the entropy of the
+    tokens. ``found`` has the results of the training runs of one set, by map.
     """
     alive = {map: (one["diverged"] < 0) & (one["final"] < float(one["entropy"])) for map, one in found.items()}
     return Survival(config, found, alive)
@@ -30,7 +30,7 @@ def survival(config: Any, found: Mapping[str, Found]) -> Survival:
 
 def claims(training: Stage[Any, Any], config: Any, stages: Stages) -> Claims:
     """Yield one claim with its verdict for each hypothesis in the README of the experiment, in the same order.
-    ``training`` gives access to the results of the trainings.
+    ``training`` gives access to the results of the training runs.
     """
     sets = {set: survival(config, {map: training(stages, set, map) for map in config.maps}) for set in config.sets}
     rivals = [map for map in RIVALS if map in config.maps]
@@ -70,8 +70,8 @@ def _ahead(found: Survival, pairs: Sequence[tuple[str, str]], statement: str, pa
 
 
 def lowest(found: Survival, rivals: Sequence[str]) -> Claim:
-    """Return a claim with its verdict: at the largest learning rate at which the trainings of at least one map survive
-    with every seed, the map ``best`` has the smallest final loss (StableSSM, figure 6 c).
+    """Return a claim with its verdict: at the largest learning rate at which the training runs of at least one map
+    survive with every seed, the map ``best`` has the smallest final loss (StableSSM, figure 6 c).
     """
     config, limits = found.config, found.config.limits
     alive = np.array([found.survived[map].all(1) for map in (PAPERS, *rivals)])

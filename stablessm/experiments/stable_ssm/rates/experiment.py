@@ -23,7 +23,7 @@ from stablessm.models.sequence_model import SequenceModel
 from stablessm.tasks.base import Task
 
 SETS = ("plain", "clipped", "recurrent", "equal")
-"""Names of the sets of trainings. The sets differ in which learning rates grow, as the README describes."""
+"""Names of the sets of training runs. The sets differ in which learning rates grow, as the README describes."""
 Table: TypeAlias = Mapping[str, np.ndarray]
 
 

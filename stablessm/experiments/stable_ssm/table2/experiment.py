@@ -27,7 +27,7 @@ def run(config: StudyConfig, run: Run) -> None:
 
 def table(config: StudyConfig, stages: Stages) -> dict[str, dict[str, float]]:
     """Return the losses in nats per token as a nested dict, first by split (``train`` and ``test``) and then by map.
-    The loss is infinite if the training diverged.
+    The loss is infinite if the training run diverged.
     """
     cells = study.at(config, stages, config.rate)
     return {
@@ -105,7 +105,7 @@ def order(losses: dict[str, float], config: StudyConfig, part: str, known: list[
 
 
 def _minus(a: float, b: float) -> float:
-    """Return a - b for two losses; 0 if both are infinite because both trainings diverged."""
+    """Return a - b for two losses; 0 if both are infinite because both training runs diverged."""
     return 0.0 if np.isinf(a) and np.isinf(b) else a - b
 
 

@@ -1,8 +1,8 @@
 """Trains language models with three billion parameters for 100 steps at learning rate 0.01, and checks with which maps
 training converges.
 
-In the claims below, ``found`` maps each triple (number of warm-up steps, map, seed) to the results of a training, and
-``schemes`` are the maps.
+In the claims below, ``found`` maps each triple (number of warm-up steps, map, seed) to the results of a training run,
+and ``schemes`` are the maps.
 """
 
 from __future__ import annotations
@@ -77,13 +77,13 @@ class Config:
             self.options(warmup)
 
     def options(self, warmup: int) -> LanguageTraining:
-        """Return the options of a training with this number of warm-up steps."""
+        """Return the options of a training run with this number of warm-up steps."""
         steps = self.training.steps if self.beyond is None else warmup + self.beyond
         return replace(self.training, warmup=warmup, steps=steps)
 
 
 def cells(config: Config) -> list[tuple[int, str, int]]:
-    """Return one tuple (number of warm-up steps, map, seed) for each training of the experiment."""
+    """Return one tuple (number of warm-up steps, map, seed) for each training run of the experiment."""
     return list(product(config.warmups, config.maps, range(config.seeds)))
 
 
@@ -106,13 +106,13 @@ def one(config: Config, run: Run, warmup: int, scheme: str, seed: int) -> Mappin
 
 
 def run(config: Config, run: Run) -> None:
-    """Run all trainings, each as a stage, one seed after the other."""
+    """Train all models, each as a stage, one seed after the other."""
     for cell in sorted(cells(config), key=lambda cell: (cell[2], cell[0])):
         one.compute(config, run, *cell)
 
 
 def converged(config: Config, found: Mapping[str, np.ndarray]) -> bool:
-    """Return whether a training did not diverge and ended with a lower loss than it started with."""
+    """Return whether a training run did not diverge and ended with a lower loss than it started with."""
     return int(found["diverged"]) < 0 and bool(found["losses"][-config.last :].mean() < found["losses"][0])
 
 
@@ -141,7 +141,7 @@ def figures(config: Config, stages: Stages) -> Figures:
 
 def claims(config: Config, stages: Stages) -> Claims:
     """Yield a claim for each number of warm-up steps and each map of the table. If the setting ``beyond`` is not None,
-    yield three claims on all trainings instead.
+    yield three claims on all training runs instead.
     """
     schemes = [scheme for scheme in PUBLISHED if scheme in config.maps]
     if config.beyond is None:
