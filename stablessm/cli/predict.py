@@ -98,11 +98,8 @@ def _figure(found: Forecast | Predictions, name: str) -> Figure:
     for i, column in enumerate(found.columns[:_PANELS]):
         lines = [Series("data", before, found.past[:, i].tolist())]
         lines.append(Series("forecast", steps, found.values[:, i].tolist(), group="forecast"))
-        ends = {"lower end": found.lower, "upper end": found.upper}
-        lines += [
-            Series(part, steps, values[:, i].tolist(), "dotted", group="forecast")
-            for part, values in ends.items()
-            if values is not None
-        ]
+        for part, values in (("lower end", found.lower), ("upper end", found.upper)):
+            if values is not None:
+                lines.append(Series(part, steps, values[:, i].tolist(), "dotted", group="forecast"))
         panels.append(Panel(column, "step", column, lines))
     return Figure(name, found.note, panels)

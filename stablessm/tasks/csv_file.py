@@ -23,6 +23,8 @@ from stablessm.tasks import csv_head, csv_times, sources
 Missing: TypeAlias = Literal["forward", "interpolate", "drop", "mask", "refuse"]
 _EXPECTED = "a CSV file with a line of column names and at least one row"
 _MOST_CATEGORIES = 30
+_INDEX = re.compile(r"column \d+|Unnamed: \d+|index", re.IGNORECASE)
+"""Names of columns that number the rows."""
 _MARK = re.compile(r"-?9{2,}(\.9+|\.25)?")
 """Numbers that often mark missing values."""
 
@@ -62,7 +64,7 @@ class Table:
 
     def numeric(self) -> tuple[str, ...]:
         """Return the names of the numeric columns. A column is numeric if more than half of its cells, apart from
-        missing cells, are numbers, unless these numbers are dates such as 20240131.
+        missing cells, are numbers, unless these numbers are dates such as 20240131 or number the rows.
         """
         found = []
         for place, name in enumerate(self.header):
@@ -70,7 +72,12 @@ class Table:
             numbers = sum(value is not None and not math.isnan(value) for value in values)
             if numbers > sum(value is None for value in values) and not self.times.at(name):
                 found.append(name)
-        return tuple(found)
+        return tuple(name for name in found if not self._numbers_rows(name)) or tuple(found)
+
+    def _numbers_rows(self, name: str) -> bool:
+        """Return True for a column without a name of its own that numbers the rows, such as the index of pandas."""
+        values = np.sort(self._column(name, "columns")) if _INDEX.fullmatch(name) else np.empty(0)
+        return len(values) > 0 and np.array_equal(values, values[0] + np.arange(len(values)))
 
     def numbers(self, names: Sequence[str], option: str) -> np.ndarray:
         """Return the given columns as float64 (rows, columns), with NaN for a cell that is missing or not a number.
@@ -314,11 +321,14 @@ def _filled(values: np.ndarray, mean: float, how: Missing) -> np.ndarray:
 
 def _parquet(path: Path) -> Table:
     try:
-        frame: Any = require("polars", "a Parquet file").read_parquet(path)
-        columns = {str(name): frame[name].to_list() for name in frame.columns}
+        library: Any = require("polars", "a Parquet file")
     except MissingPackageError:
-        frame = require("pandas", "a Parquet file").read_parquet(path)
-        columns = {str(name): frame[name].tolist() for name in frame.columns}
+        library = require("pandas", "a Parquet file")
+    try:
+        frame = library.read_parquet(path)
+        if type(getattr(frame, "index", None)).__name__ not in ("NoneType", "RangeIndex"):
+            frame = frame.reset_index()  # in pandas, the dates of the rows are often the index
+        columns = {str(name): frame[name].to_list() for name in frame.columns}
     except Exception as error:
         raise ArgumentError(str(path), "a whole Parquet file", f"{type(error).__name__}: {error}") from error
     cells = zip(*columns.values(), strict=True)

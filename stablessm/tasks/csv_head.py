@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 
@@ -44,9 +45,6 @@ def distinct(names: Sequence[str]) -> tuple[str, ...]:
     found: list[str] = []
     for place, name in enumerate(names, 1):
         name = name or f"column {place}"
-        copies, count = name, 1
-        while copies in found:
-            count += 1
-            copies = f"{name} ({count})"
-        found.append(copies)
+        copies = itertools.chain([name], (f"{name} ({count})" for count in itertools.count(2)))
+        found.append(next(copy for copy in copies if copy not in found))
     return tuple(found)

@@ -116,8 +116,7 @@ def sequences(
         columns, missing = description["columns"], description["options"].get("missing", "refuse")
         _require_columns(table, [sequence, *columns])
         notes = table.gaps(columns, missing) + table.unknown(columns)
-        place = table.column(sequence, "sequence")
-        values, _, rows = own_csv.complete_sequences(table, columns, place, missing)
+        values, _, rows = own_csv.complete_sequences(table, columns, table.column(sequence, "sequence"), missing)
         inputs, lengths = own_csv.padded(values, list(rows.values()))
         names = tuple(rows)
     else:

@@ -154,8 +154,7 @@ class Sequences(ArrayTask):
         places = {role: table.column(getattr(options, role), role) for role in ("sequence", "label")}
         columns = _inputs(table, options.columns) or _numeric(table, besides=(options.sequence, options.label))
         columns = (*columns, *(f"{name} missing" for name in columns if options.missing == "mask"))
-        unused = table.unused((*columns, options.sequence, options.label))
-        self.notes = table.gaps(columns, options.missing) + unused
+        self.notes = table.gaps(columns, options.missing) + table.unused((*columns, options.sequence, options.label))
         values, table, by_name = complete_sequences(table, columns, places["sequence"], options.missing)
         labels, rows = _labels(table, by_name, places["label"]), list(by_name.values())
         inputs, lengths = padded(values, rows)

@@ -245,21 +245,33 @@ def test_sequences_with_gaps(tmp_path):
 def test_parquet(package, tmp_path, monkeypatch):
     (tmp_path / "x.parquet").touch()
     cells = {"x": [1.5, None, 2.5], "day": ["2024-01-01", "2024-01-02", "2024-01-03"]}
-    as_list = {"polars": "to_list", "pandas": "tolist"}[package]
 
     class Frame:
-        columns = tuple(cells)
+        def __init__(self, names):
+            self.columns = names
+            if package == "pandas":  # whose index is no column
+                self.index = SimpleNamespace() if names == ("x",) else range(3)
 
         def __getitem__(self, name):
-            return SimpleNamespace(**{as_list: lambda: cells[name]})
+            return SimpleNamespace(to_list=lambda: cells[name])
+
+        def reset_index(self):
+            return Frame(("x", "day"))
+
+    def damaged(path):
+        raise OSError("no magic bytes")
 
     for name in ("polars", "pandas"):
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(MissingPackageError, match="pandas"):
         csv_file.read(tmp_path / "x.parquet")
-    monkeypatch.setitem(sys.modules, package, SimpleNamespace(read_parquet=lambda path: Frame()))
+    monkeypatch.setitem(sys.modules, package, SimpleNamespace(read_parquet=damaged))
+    with pytest.raises(ArgumentError, match=r"expected a whole Parquet file, got OSError: no magic bytes"):
+        csv_file.read(tmp_path / "x.parquet")
+    frame = Frame(("x",) if package == "pandas" else ("x", "day"))
+    monkeypatch.setitem(sys.modules, package, SimpleNamespace(read_parquet=lambda path: frame))
     table = csv_file.read(tmp_path / "x.parquet")
-    assert table.numeric() == ("x",)
+    assert (table.numeric(), table.times.name) == (("x",), "day")
     np.testing.assert_array_equal(table.numbers(["x"], "columns")[:, 0], [1.5, np.nan, 2.5])
 
 
@@ -304,6 +316,17 @@ def test_the_dates_of_the_rows_are_those_in_order(step, tmp_path):
     task = tasks.get("series", file=str(path), target="load", window=4)
     assert task.unscaled[:, 0].tolist() == list(range(50))
     assert task.seconds == 3600
+
+
+@pytest.mark.parametrize("name", ["", "Unnamed: 0", "index", "load 2"])
+@pytest.mark.parametrize("step", [-1, 1])
+def test_a_column_that_numbers_the_rows_is_not_used(name, step, tmp_path):
+    rows = [f"{7 + i},{datetime(2024, 2, 28) + timedelta(hours=i)},{i % 5}" for i in range(60)][::step]
+    task = tasks.get("series", file=str(write(tmp_path / "i.csv", f"{name},when,load", *rows)), window=4)
+    assert task.columns == (("load 2", "load") if name == "load 2" else ("load",))
+    assert any(f"not used: {name or 'column 1'}, when" in note for note in task.notes) == (name != "load 2")
+    alone = tasks.get("series", file=str(write(tmp_path / "a.csv", name, *map(str, range(60)))), window=4)
+    assert len(alone.columns) == 1  # the only numbers of a file are used
 
 
 def test_dates_out_of_order_are_noted(tmp_path):
