@@ -48,10 +48,10 @@ def check(
 ) -> dict[str, Any]:
     """Check that carrying the state does not change the outputs.
 
-    The model computes random sequences in one pass, and again step by step, in chunks, with padding, one by one,
-    packed, from copied and saved states, in bfloat16, and by its method generate. For each case, the table shows
-    whether the outputs are the same, the largest error, the first step with an error above the tolerance, and the
-    first layer that differs. The exit code is 1 if a case fails.
+    The model runs on random sequences in one pass, and again step by step, in chunks, with padding, with one
+    sequence per call, with packed sequences, from copied and saved states, in bfloat16, and by its method generate.
+    For each case, the table shows whether the outputs are the same, the largest error, the first step with an error
+    above the tolerance, and the first layer that differs. The exit code is 1 if a case fails.
 
     Examples:
 

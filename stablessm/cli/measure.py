@@ -34,11 +34,11 @@ class MemoryOptions:
             *("ball", "plus_one", "unit"),
         ),
     ] = "ball"
-    bound: Annotated[float, typer.Option(help="Largest norm of the constant inputs that are tried.")] = 1.0
+    bound: Annotated[float, typer.Option(help="Largest norm of constant inputs (times 100 for plus_one).")] = 1.0
     output: Annotated[
         str | None, one_word("Output of a Hugging Face model to measure: logits or hidden.", "logits", "hidden")
     ] = None
-    samples: Annotated[int, typer.Option(min=1, help="Number of random inputs that are tried first.")] = 64
+    samples: Annotated[int, typer.Option(min=1, help="Number of random inputs with which the search begins.")] = 64
     ascent: Annotated[int, typer.Option(min=0, help="Number of gradient-ascent steps after the random inputs.")] = 8
     seed: Annotated[int, typer.Option(min=0, help="Seed of the random inputs.")] = 0
 

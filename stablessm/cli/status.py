@@ -13,7 +13,7 @@ from stablessm.cli import tables
 
 def status(
     out: Annotated[Path, typer.Option(help="Folder that contains the run folders.")] = Path("runs"),
-    all: Annotated[bool, typer.Option("--all", help="Also show complete and finished runs.")] = False,
+    all: Annotated[bool, typer.Option("--all", help="Also show complete experiments and training runs.")] = False,
 ) -> dict[str, Any]:
     """Show the progress of experiments, sweeps and training runs.
 

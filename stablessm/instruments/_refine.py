@@ -35,7 +35,7 @@ LARGEST_MOVE, SHRINK = 0.7, 0.7
 """Size of the first random vectors, relative to the input, and the factor by which they shrink in each round."""
 
 MOST_CHANNELS = 16
-"""Largest number of input channels for which random changes are tried: with more channels, few of them are better."""
+"""Largest number of input channels for which random changes are tried: with more channels, few changes are better."""
 
 
 def refine(search: Search, rounds: int, samples: int, generator: torch.Generator) -> None:
@@ -43,9 +43,9 @@ def refine(search: Search, rounds: int, samples: int, generator: torch.Generator
 
     The changes are made in ``rounds`` rounds, and the number of inputs in a round grows with ``samples``.
 
-    The largest response of a piecewise linear model lies on a kink, where gradients jump and an ascent by gradients
-    zigzags. A model with a threshold has a large response only to a narrow range of inputs. This range is different for
-    each time of the response; inputs on a line resolve the range.
+    Both improve inputs that gradient ascent cannot improve. Random changes help if the model is piecewise linear: its
+    largest response lies on a kink, where gradients jump. Lines help if the model has a threshold: the response at a
+    given time is large only for inputs in a narrow range, and each time has another range.
     """
     if 1 < search.system.d_input <= MOST_CHANNELS:
         _mutate(search, rounds, samples, generator)

@@ -205,7 +205,9 @@ def _dtype(dtype: torch.dtype) -> Case:
 
 
 def _exact(check: Check, x: Tensor) -> tuple[Stateful, Tensor, Tensor]:
-    """Return the model in float64, or in its own dtype where float64 is not possible, the inputs and the outputs."""
+    """Return a copy of the model, its inputs and its outputs, all in float64. If float64 is not possible, or if the
+    model has more than ``LARGE`` weights, return the model itself, with the inputs and outputs in its own dtype.
+    """
     try:
         weights = check.adapter.model.parameters() if isinstance(check.adapter.model, torch.nn.Module) else ()
         if sum(weight.numel() for weight in weights) <= LARGE:

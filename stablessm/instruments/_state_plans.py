@@ -207,8 +207,8 @@ def _beginnings(shape: Shape, row: int, lengths: list[int]) -> Iterator[tuple[in
     """Yield the steps of a row as pairs (sequence, step).
 
     The row consists of the first steps of one sequence, then the first steps of the next sequence, and so on.
-    ``lengths`` contains the number of steps of each of these sequences; after the last entry, its entries are used
-    again from the first.
+    ``lengths`` contains the number of steps of each of these sequences; after the last entry, the entries are
+    used again from the first.
     """
     for i in range(2 * shape.steps):
         for step in range(lengths[i % len(lengths)]):

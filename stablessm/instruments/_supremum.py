@@ -34,7 +34,7 @@ SEARCHED = 2**14
 """Number of steps that are searched; later steps are measured with the best inputs of the last half of these steps."""
 
 MORE, SHORT_RUNS = 4, 8
-"""Factors by which more inputs are tried over the length of the response, and over ``SHORTEST`` steps only."""
+"""Factors for the numbers of inputs that run until the response has decayed, and that run over ``SHORTEST`` steps."""
 
 STRETCH = 2.0
 """Factor by which the ascent first changes the size of an input."""

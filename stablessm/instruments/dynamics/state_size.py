@@ -244,7 +244,9 @@ def _over_complex(found: Flow, change: Tensor, future: Any) -> Tensor:
 
 
 def _directions(width: int, generator: torch.Generator) -> Tensor:
-    """Return directions (n, width) of the channels: the unit vectors, or a few random orthonormal vectors."""
+    """Return directions (n, width) of the channels: the unit vectors, or random orthonormal vectors if there are more
+    than ``CHANNELS`` channels.
+    """
     if width <= CHANNELS:
         return torch.eye(width, dtype=torch.float64)
     return torch.linalg.qr(torch.randn(width, CHANNELS, generator=generator, dtype=torch.float64))[0].mT

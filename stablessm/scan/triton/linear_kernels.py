@@ -84,7 +84,8 @@ def fetch_tile(
 
     ``within`` are the indices of the rows, and ``count`` is the number of steps of each channel. The mask is True at
     rows that have a decay a. SHIFT is 0 in a forward pass and 1 in a backward pass, in which a row uses the decay and
-    the cut of the row before it. ``begins`` is True at the first row, which then has no decay.
+    the cut of the row before it. In a backward pass, ``begins`` is True at the row of the first step of the sequence:
+    this row has no row before it and therefore no decay.
     """
     mask = within < count
     there = mask

@@ -35,8 +35,8 @@ class Config(images.DigitsConfig):
 
 @stage("worst-pixel")
 def largest(config: Config, run: Run) -> dict[str, float]:
-    """Return the largest error over all pixels and images. The eigenvalues are roots of unity, and there are as many
-    states as pixels.
+    """Return the largest error of a reconstructed pixel over all images, as ``error``. The eigenvalues are roots of
+    unity, and there are as many states as pixels.
     """
     return {"error": max(float(part.abs().max()) for part in images.differences(config, "roots", config.length))}
 
