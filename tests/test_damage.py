@@ -177,6 +177,22 @@ def test_a_run_that_is_killed_while_it_saves_a_model_keeps_one(tmp_path: Path) -
         assert torch.equal(ssm.load(folder).B, expected.B)
 
 
+def test_a_model_loads_while_another_process_saves(tmp_path: Path) -> None:
+    """Whenever the other process saves: the loaded model is the old one or the new one."""
+    models = [ssm.LRU(1, 2, 1) for _ in range(3)]
+    ssm.save(models[0], tmp_path)
+    left, header = models[1:], _tensors.header
+
+    def saving(*arguments: object) -> object:  # after the config has been read
+        if left:
+            ssm.save(left.pop(), tmp_path)
+        return header(*arguments)  # type: ignore[arg-type]
+
+    with mock.patch.object(_tensors, "header", saving):
+        assert torch.equal(ssm.load(tmp_path).B, models[1].B)
+    assert not left
+
+
 def test_files_of_earlier_versions_load_without_a_word(workshop: Workshop, tmp_path: Path) -> None:
     folder = shutil.copytree(workshop.whole("training"), tmp_path / "run")
     weights = folder / "model" / "model.safetensors"

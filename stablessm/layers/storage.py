@@ -39,6 +39,8 @@ CLASSES: dict[str, type[nn.Module]] = {
 FORMAT = "stablessm layer"
 WEIGHTS = "model.safetensors"
 _EXPECTED = "a folder written by stablessm.save"
+_TRIES = 100
+"""Number of times that a folder is read if its files do not belong together and another process is changing them."""
 
 
 class SavedModel(nn.Module):
@@ -93,12 +95,23 @@ def load(folder: str | os.PathLike[str]) -> Any:
     """Return the layer or model that :func:`save` wrote to a folder, with its weights and dtype.
 
     The random state is not changed. Damaged files and weights of another model raise an error. Weights that are not
-    finite raise a warning.
+    finite raise a warning. A folder to which another process saves a model meanwhile is read again.
     """
     folder = Path(folder)
     config, weights = folder / "config.json", folder / WEIGHTS
     if not config.is_file():
         raise ArgumentError("folder", _EXPECTED, f"{folder} without config.json{replica_hint(folder.parent)}")
+    for _ in range(_TRIES):
+        before = _weights_of(folder)
+        try:
+            return _loaded(folder, config, weights)
+        except record.DamagedFileError:
+            if _weights_of(folder) == before:
+                raise
+    return _loaded(folder, config, weights)
+
+
+def _loaded(folder: Path, config: Path, weights: Path) -> Any:
     expected = f"a file written by stablessm.save{checkpoint_hint(folder)}"
     content = record.read_json(config, expected)
     if content.get("format") != FORMAT:
