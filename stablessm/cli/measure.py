@@ -109,9 +109,12 @@ def _told(
 ) -> dict[str, Any]:
     """Print a table of the results for one or more models, write the files to ``folder``, and return the results.
 
-    Args: curves: Memory function of each model, by the name of the model. facts: Measured values of each model, by the
-    name of the model. config: Settings of the measurement, for the record. folder: Output folder. started: Time at
-    which the command started, for the record.
+    Args:
+        curves: Memory function of each model, by the name of the model.
+        facts: Measured values of each model, by the name of the model.
+        config: Settings of the measurement, for the record.
+        folder: Output folder.
+        started: Time at which the command started, for the record.
     """
     from stablessm import record
 

@@ -20,7 +20,7 @@ SUM = "sum.safetensors"
 """File that ``stablessm fit`` writes into its folder."""
 EXPECTED = "a folder saved by stablessm, a Hugging Face model folder or name, or package.module:factory"
 _FEWEST = 1000
-"""Number of layers that a Hugging Face model may have whatever its number of tensors; some models share tensors."""
+"""A Hugging Face model may have this number of layers even with fewer tensors, because some layers share tensors."""
 _LONGEST = 300
 """Number of characters of another library's error message that are passed on."""
 

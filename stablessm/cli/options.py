@@ -15,8 +15,8 @@ from stablessm._errors import ArgumentError, printable, quoted, unknown_name
 
 
 def choices(*names: str) -> Callable[[str], list[str]]:
-    """Return a function for shell completion, which takes the typed text and returns those of ``names`` that begin with
-    it.
+    """Return a function for shell completion, which takes the typed text and returns the ``names`` that begin with this
+    text.
     """
 
     def offer(incomplete: str) -> list[str]:

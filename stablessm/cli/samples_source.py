@@ -43,7 +43,7 @@ class SampleFile:
     times: np.ndarray
     """(n,) increasing."""
     dt: float | None
-    """The step of which all times are multiples, if at least half of the multiples are there; None otherwise."""
+    """Step of an even grid that contains all times; None if more than half of the grid points would be missing."""
     noise: np.ndarray | None = None
     """(n,) standard deviations, if a column is named for them."""
     weights: np.ndarray | None = None

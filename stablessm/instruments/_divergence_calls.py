@@ -39,7 +39,7 @@ class Seen:
     order: Order
     readers: list[str] = field(default_factory=list)
     final: bool = False
-    """Whether the whole model returned the tensor, also if a part of the model produced it."""
+    """Whether the tensor is an output of the whole model (which a part of the model may have produced)."""
     handle: RemovableHandle | None = None
 
 

@@ -107,8 +107,8 @@ class Divergence(Result):
     weight: str | None = None
     """Qualified name of the unstable recurrent weight, if ``cause`` is the weight of a recurrence without modes."""
     radius: float | None = None
-    """Spectral radius of this matrix; for a weight that is no square matrix, the factor by which the values grew with
-    each product."""
+    """Spectral radius of the matrix ``weight``; for a weight that is not a square matrix, the factor by which
+    the values grew with each product."""
 
     @property
     def remedy(self) -> str:

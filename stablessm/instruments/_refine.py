@@ -17,7 +17,7 @@ MINOR = 0.2
 """Size of a local maximum, relative to the largest response, from which on it is refined."""
 
 CONVERGED = 1e-3
-"""Relative gain, at any time, below which a round is idle; two idle rounds end the refinement of a line."""
+"""A round is idle if its relative gain is below this at every time; two idle rounds end the refinement of a line."""
 
 PASSES = 3
 """Largest number of times that inputs are refined because the response lasts longer than before."""
@@ -77,7 +77,7 @@ def _mutate(search: Search, rounds: int, samples: int, generator: torch.Generato
 def _refine_lines(search: Search, rounds: int, samples: int) -> None:
     """Measure the responses to inputs on lines through 0.
 
-    Between sizes of inputs for which a large response differs, more and more sizes are tried.
+    If a large response differs between two neighboring sizes of inputs, further sizes between these two are tried.
     """
     times = search.times(REFINED)
     if not len(times):

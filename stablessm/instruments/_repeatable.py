@@ -12,7 +12,7 @@ from torch import Tensor
 from stablessm._errors import ArgumentError
 
 _MORE = 64
-"""Number of calls of a function that draws random numbers, although its first outputs were the same."""
+"""Number of calls of a function that draws random numbers but returned equal outputs at first."""
 
 
 class NoisyError(ArgumentError):
@@ -44,7 +44,7 @@ def require_repeatable(run: Callable[[], Tensor], calls: int) -> None:
 def alike(a: Tensor, b: Tensor, scale: Tensor, least: float = 0.0) -> bool:
     """Return True if two tensors agree up to a relative tolerance.
 
-    The tolerance is ``least`` or, if that is larger, the size of rounding errors. Differences are relative to the
+    The tolerance is the larger of ``least`` and the size of rounding errors. Differences are relative to the
     largest entry of ``scale``.
     """
     relative = max(100 * torch.finfo(scale.dtype).eps, least)

@@ -21,10 +21,10 @@ from stablessm.instruments.state_report import FAIL, PASS, UNCLEAR, UNSUPPORTED,
 LARGE = 200_000_000
 """Number of weights above which no copy in float64 is made."""
 LESS_EXACT = 3.0
-"""Factor by which single steps in another dtype may be less exact than one pass and a rounded state allow. Of 200 right
-models, the factor was at most 1.3."""
+"""Largest allowed error of single steps in another dtype, relative to the sum of the errors of one pass and of rounding
+the state. For 200 correct models, this ratio was at most 1.3."""
 LONGEST = 1024
-"""Longest chunk of a model's own code that is tried."""
+"""Largest chunk length in the config of a model for which chunks of about this length are tested."""
 Make: TypeAlias = Callable[[plans.Shape], list[plans.Plan]]
 Case: TypeAlias = Callable[[Check, str], StateCase]
 

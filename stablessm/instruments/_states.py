@@ -61,7 +61,7 @@ def copied(state: Any) -> Any:
 
 
 def saved(state: Any) -> Any:
-    """Return a copy of a state whose arrays were written to the bytes of a file and read back."""
+    """Return a copy of a state whose arrays were written in a file format and read back."""
 
     def change(array: Any) -> Any:
         if not isinstance(array, Tensor):

@@ -25,7 +25,7 @@ POOL_STEPS = 2**18
 """Number of time steps (summed over inputs) per step of an ascent without gradients."""
 
 CONVERGED = 1e-3
-"""Relative gain, at any time, below which the ascent ends."""
+"""The ascent ends after a step whose relative gain is smaller than this at every time."""
 
 RAYS = 8
 """Number of the best directions along which all sizes of input are tried."""
@@ -43,7 +43,7 @@ SMALLEST = 1e-6
 """Size of the smallest input, relative to the bound: small enough for a model to be linear."""
 
 NONLINEAR = 0.01
-"""Largest relative difference between a response and the linear response."""
+"""Relative difference from the linear response up to which a response counts as linear."""
 
 LONGEST_GRADIENT = 2**19
 """Largest number of time steps (summed over inputs) for one gradient."""
@@ -171,7 +171,7 @@ class Search:
     def _search(self, points: Tensor) -> None:
         """Measure the responses to given inputs up to step ``searched``, and update the largest value at each time.
 
-        Later steps are measured with only one input, the best one at the last of these steps. Otherwise the curve would
+        Later steps are measured with only one input: the best input at step ``searched``. Otherwise the curve would
         fall to zero where the search ends.
         """
         until = self.searched

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 MARGIN = 0.1
 """Smallest relative difference of errors that counts in a verdict, since a search finds only lower bounds."""
 SETTLED = 0.8
-"""A crossing that moves by less than this factor counts as constant."""
+"""A crossing moves if its radius falls below this multiple of the radius at the previous width. Errors settle if each
+difference is below this multiple of the previous difference."""
 STEEP = 4.0
 """An error that grows faster than this power of β counts as a jump; errors of stable models grow like β or β²."""
 

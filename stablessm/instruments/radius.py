@@ -43,23 +43,24 @@ def stability_radius(x: nn.Module | Tensor | np.ndarray, *, time: Time | None = 
     The radius of a model is the smallest radius of its recurrences (``nearest_boundary`` names the recurrence). A
     recurrence is a module with a ``map`` in continuous or discrete time:
 
-    * A diagonal recurrence has a ``Reparameterization`` of a weight ``w`` or ``M``. Its radius is exact and comes from
+    - A diagonal recurrence has a ``Reparameterization`` of a weight ``w`` or ``M``. Its radius is exact and comes from
       ``boundary_distance`` of the map: min |Re λ| or min (1 - |λ|) for ``direct``, infinite for a stable map. Weights
-      that only rotate an eigenvalue (the phase of an LRU, the frequency of S4D) are ignored. * A dense recurrence has a
-      ``MatrixMap``. Its radius is the radius of W = ``recurrent_matrix()``. This radius is infinite if the map is
-      stable (such as ``project`` with a margin > 0) and W is farther from instability than rounding errors can move W,
-      which is n eps ‖W‖. Closer to instability, rounding may have made W unstable; the radius is then computed from the
-      W that the map returned, and is 0 if an eigenvalue of W is not stable. For ``direct`` the radius is exact. For
-      ``project`` with margin 0 it is a lower bound, because a projection onto a convex set does not increase the
-      distance of two matrices: a change of M of Frobenius norm β changes W by at most β.
+      that only rotate an eigenvalue (the phase of an LRU, the frequency of S4D) are ignored.
+    - A dense recurrence has a ``MatrixMap``. Its radius is the radius of W = ``recurrent_matrix()``. This radius is
+      infinite if the map is stable (such as ``project`` with a margin > 0) and W is farther from instability than
+      rounding errors can move W, which is n eps ‖W‖. Closer to instability, rounding may have made W unstable; the
+      radius is then computed from the W that the map returned, and is 0 if an eigenvalue of W is not stable. For
+      ``direct`` the radius is exact. For ``project`` with margin 0 it is a lower bound, because a projection onto a
+      convex set does not increase the distance of two matrices: a change of M of Frobenius norm β changes W by at most
+      β.
 
     A map of your own that does not state ``is_stable`` never has an infinite radius. The radius of such a map is found
     by a search over weights of up to 1e6 (:meth:`Reparameterization.boundary_distance`), and is at most the distance to
     the end of this search. If the map jumps, the search finds each interval of unstable weights that is wider than a
     tenth of its distance from the weight.
 
-    The radius concerns λ, not the discretized e^(λ dt). Eigenvalues that are on the boundary in
-    the precision of the weight count as unstable, and the radius of an unstable recurrence is 0.
+    The radius concerns λ, not the discretized e^(λ dt). Eigenvalues that are on the boundary in the precision of the
+    weight count as unstable, and the radius of an unstable recurrence is 0.
 
     The radius of a square matrix W, real or complex, is the distance to instability: the 2-norm of the smallest complex
     matrix that makes W unstable if it is added to W. (A real matrix may have to be larger.) It is::

@@ -87,8 +87,8 @@ def check_streaming(
     """Compare a model's outputs in one pass, in chunks with the state carried, and step by step; return the
     differences.
 
-    The input is white noise. The model is any model that :func:`stablessm.check_state` takes, with real
-    inputs; those of a Hugging Face model are added to the embedding of a neutral token. If the model has a method
+    The input is white noise. The model is any model that :func:`stablessm.check_state` takes, with real inputs; the
+    inputs of a Hugging Face model are added to the embedding of a neutral token. If the model has a method
     ``step(x_t, state)``, this method is also compared. Modules run in evaluation mode. :func:`stablessm.check_state`
     also checks padding, copies of the state and other dtypes.
 

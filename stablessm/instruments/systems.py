@@ -35,7 +35,7 @@ PROBED = 256
 """Number of steps over which a model that carries its state is tested for dependence on future inputs."""
 
 _BATCH = 32
-"""Number of sequences in the batch with which is tested whether a model mixes them."""
+"""Number of sequences in the batch that shows whether a model mixes its sequences."""
 
 SHORTEST, LONGEST = 16, 8192
 """Shortest and longest chunk, in steps."""

@@ -17,7 +17,8 @@ from stablessm.sweeps.worker import Outcome
 
 Workers: TypeAlias = tuple[Callable[[Job], Any], Callable[[], Iterable[tuple[Any, Outcome | str]]]]
 """Two functions. The first starts a job and returns a handle. The second waits until jobs have ended and returns their
-handles, each with the outcome, or with a message that its worker died (``{}`` stands for the number of times)."""
+handles, each with the outcome, or with a message that its worker died, in which ``{}`` stands for the
+number of times."""
 _UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 
 

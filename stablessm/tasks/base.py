@@ -131,7 +131,7 @@ class Task(ABC):
 
     @property
     def higher_is_better(self) -> bool:
-        """Whether a larger value of the metric is better."""
+        """Return True if a larger value of the metric is better."""
         return self.metric == "accuracy"
 
     @property

@@ -93,7 +93,7 @@ class Times:
 
     @cached_property
     def irregular(self) -> bool:
-        """Whether the rows are unevenly spaced in time. False without dates."""
+        """Return True if the rows have dates that are unevenly spaced in time."""
         steps = self.increasing
         return steps is not None and steps.max() > _UNEVEN * steps.min()
 

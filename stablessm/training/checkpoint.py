@@ -49,7 +49,7 @@ class Checkpoint:
     facts: Mapping[str, Any]
     """Plain values that change during the run, such as scores."""
     changed: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)
-    """Old and new values of settings that differ from those of a checkpoint that was read."""
+    """Old and new values of the settings that differ from the settings in the checkpoint that was read."""
 
 
 @final

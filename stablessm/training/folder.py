@@ -97,7 +97,7 @@ def settings_of(folder: str | Path) -> dict[str, Any]:
     """Read the settings of a run from its folder: the dictionaries ``config``, ``task``, ``model`` and ``origin``.
 
     If a file of the run lies outside the folder because of a symbolic link, or if the weights in the folder are not
-    those of the run, an error is raised.
+    the weights of the run, an error is raised.
     """
     path = Path(folder) / MARKER
     check_own(path.parent)

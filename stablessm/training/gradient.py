@@ -42,8 +42,7 @@ class Strategy(ABC):
         """
 
     def settle(self, bad: Tensor) -> None:  # noqa: B027 (most strategies keep nothing)
-        """Keep the state that the model carries, as it is after this step, for the next step, unless ``bad`` is 1 (the
-        step diverged)."""
+        """Store the carried state after this step for the next step, unless ``bad`` is 1 (the step diverged)."""
 
     def updated(self) -> None:  # noqa: B027
         """Update values that depend on the weights, such as buffers; called after every update by the optimizer."""
@@ -196,8 +195,8 @@ class Gradient(Strategy):
         return _replay(self._graph, arguments, parameters)
 
     def settle(self, bad: Tensor) -> None:
-        """Keep the state that the model carries, as it is after this step, for the next step; if ``bad`` is 1 (the step
-        diverged), keep the state before this step.
+        """Store the carried state after this step for the next step, or keep the state before this step if ``bad`` is 1
+        (the step diverged).
         """
         self.carry.settle(bad)
 

@@ -35,7 +35,7 @@ from stablessm.training.trainee import trainee
 from stablessm.training.warm_start import warm_start
 
 CHECKPOINT_SECONDS = 60.0
-"""Seconds between checkpoints; longer if writing a checkpoint takes more than a 20th of it (``checkpoint_every``)."""
+"""Default number of seconds between checkpoints; more if writing a checkpoint takes more than a 20th of this time."""
 _CHECKPOINTS = "checkpoints"
 REPLICA = "replica"
 """Prefix of the folders of replicas: ``replica-0``, ``replica-1``, …"""

@@ -212,8 +212,8 @@ def _result(found: _Found, domain: Domain, samples: Samples, unit: float, reques
 def _standard_errors(problem: Problem, found: Fit, level: float) -> tuple[np.ndarray, np.ndarray]:
     """Return the standard errors of the m rates, (m,), and of their weights for q entries of the kernel, (m, q).
 
-    The real part of a result is the standard error of the real part of a rate or weight, and the imaginary part that of
-    the imaginary part. ``level`` is the standard deviation of the noise.
+    The real and the imaginary part of a result are the standard errors of the real and the imaginary part of a rate or
+    weight. ``level`` is the standard deviation of the noise.
     """
     domain, rates, entries = problem.domain, found.rates, problem.values.shape[1]
     graded = problem.graded[:, None]

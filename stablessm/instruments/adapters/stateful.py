@@ -30,7 +30,7 @@ class Stateful(ABC):
     vocabulary: int | None = None
     """Number of token ids; None for a model with real inputs."""
     most_exact = torch.float64
-    """Most exact dtype in which the model runs; a copy of a more exact model is checked in float32."""
+    """Most exact dtype in which the model is checked; a more exact model is checked as a copy in float32."""
     never_generated: frozenset[int] = frozenset()
     """Tokens that :meth:`generate` never chooses, even if they are the most likely."""
     chunk = 0

@@ -48,7 +48,7 @@ TRANSIENT = 1000
 """Number of steps in which transient growth is measured."""
 
 SLOWEST = 3
-"""Largest c if the growth after t steps is λ + c/t per step: z/(z - 1) near 0 if x becomes x - x**z, z from 1.5."""
+"""Largest c that is assumed if the growth after t steps is λ + c/t per step; c = z/(z - 1) for x ↦ x - x**z near 0."""
 
 OTHERS = 4
 """Number of initial states whose trajectories under the same inputs are compared."""

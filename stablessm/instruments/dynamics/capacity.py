@@ -35,7 +35,7 @@ BLOCK = 64
 """Number of functions that are projected onto the states at once."""
 
 DEAD = 6
-"""Number of delays after a delay with significant capacity up to which a weak capacity of an input counts."""
+"""Number of delays, after a delay with significant capacity, at which a lower capacity is enough."""
 
 ENOUGH = 0.995
 """Fraction of the largest possible capacity at which the search stops."""
@@ -243,7 +243,7 @@ class _Search:
 
     @property
     def full(self) -> bool:
-        """Whether the functions have almost the largest possible capacity."""
+        """Return True if the functions have almost the largest possible capacity."""
         return sum(self.kept.values()) >= ENOUGH * self.basis.shape[1]
 
     def degree(self, degree: int) -> None:

@@ -38,8 +38,9 @@ class LyapunovSpectrum(Result):
     exponents: np.ndarray
     """Exponents (k,) in descending order, per unit of time; -inf for directions that vanish in finitely many steps."""
     error: np.ndarray
-    """(k,) half the width of a band of about 95 %: two standard errors, and what may be missing if the growth per step
-    approaches its limit as slowly as 1/t, or if changes grow in proportion to t; 0 if the exponents are exact."""
+    """(k,) half the width of a band of about 95 %: two standard errors, plus the error of a finite trajectory if the
+    growth per step approaches its limit as slowly as 1/t, or if changes grow in proportion to t; 0 if the exponents are
+    exact."""
     verdict: str
     """``contracting``, ``marginal`` or ``expanding``, by the sign of the largest exponent."""
     evidence: str
@@ -136,7 +137,7 @@ def lyapunov_spectrum(
         inputs: (time, d_input), (time,), (batch, time, d_input), or tokens (time,) or (batch, time). A function gets
             the input of one step: ``inputs[t]``, or with axes of length 1 for batch and time if it requires them.
         state: First state: a tensor or array, or nested tuples, lists and dictionaries of them (default: the model's
-            initial state, or whatever it returns for the first input and None).
+            initial state, or the state that it returns for the first input and the state None).
         steps: Number of steps (default: all inputs; without inputs 10,000 for a function and 1,000 for a module).
         k: Number of the largest exponents to measure (default: all, or 16 if the state has more than 512 values).
         dt: Time of one step.

@@ -1,9 +1,9 @@
 """GPU scan kernels for few channels: time is divided among programs, which pass states to each other in one launch.
 
 A *strip* is BLOCK neighboring channels of one sequence, a *level* is BLOCK_T steps of all strips, and a *tile* is where
-a strip and a level meet. Every program takes a *ticket*, a number that determines the level and strip of its tile. It
-loads its tile once, composes the tile's steps to one map of the incoming state (h ↦ A h + X), receives the incoming
-state from the programs of earlier levels, and computes the states of its tile.
+a strip and a level meet. Every program takes a *ticket*, a number that determines the level and strip of its tile. The
+program loads its tile once, composes the tile's steps to one map of the incoming state (h ↦ A h + X), receives the
+incoming state from the programs of earlier levels, and computes the states of its tile.
 
 Every WINDOW levels form a group. The last tile of a group publishes the state after the group as soon as it has
 received the state before the group. The other tiles publish A and X, which the later tiles of the group compose. A
@@ -139,7 +139,7 @@ def _wait_for(high, low, at, plane, launch, COMPILED: tl.constexpr):
     """Wait until both words of each published number are written, and return the numbers as float64.
 
     ``high`` and ``low`` are the words that :func:`_read` returned for the same ``at``, ``plane`` and ``launch``.
-    Numbers that its mask left out are 0.
+    Numbers that ``_read`` did not read are 0.
     """
     number = launch & 0xFFFFFFFF
     high = _arrived(high, at, number, COMPILED)
