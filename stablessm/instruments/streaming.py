@@ -161,8 +161,7 @@ def _compare(way: str, y: Tensor, z: Tensor, final: Any, last: Any, tol: float) 
     batch, time, channel = (int(i) for i in torch.unravel_index(difference.argmax(), difference.shape))
     absolute = float(difference[batch, time, channel])
     late = (difference > tol * scale).any(-1).any(0).nonzero()
-    ours, truth = _tensors(last), _tensors(final)
-    state = math.inf
+    ours, truth, state = _tensors(last), _tensors(final), math.inf
     if [leaf.shape for leaf in ours] == [leaf.shape for leaf in truth]:
         pairs = zip(truth, ours, strict=True)
         state = max(float(apart(u, v).max()) / (float(u.abs().max()) or 1.0) for u, v in pairs if u.numel())

@@ -25,9 +25,11 @@ TORCH = Library(
         **{name: activation.value for name, activation in _ACTIVATIONS},
         **{f"{name}_slope": activation.slope for name, activation in _ACTIVATIONS},
         "gelu": F.gelu, "silu": F.silu, "phi": phi, "rsqrt": torch.rsqrt, "reciprocal": torch.reciprocal,
-        "softplus": softplus, "expm1": torch.expm1, "sqrt": torch.sqrt, "negative": below_zero,
+        "softplus": lambda z: softplus(z) if z.dtype == torch.float32 else F.relu(z) + torch.exp(-z.abs()).log1p(),
+        "expm1": torch.expm1, "sqrt": torch.sqrt, "negative": below_zero,
     },
 )  # fmt: skip
+"""onnxruntime has no softplus in float64."""
 
 
 class FrozenModule(nn.Module, ABC):

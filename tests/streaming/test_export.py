@@ -71,12 +71,13 @@ def test_onnxruntime_gives_the_numbers_of_forward(name, tmp_path):
     assert relative_error(through_onnxruntime(tmp_path / "step.onnx", x), forward(model, x)) <= 1e-5
 
 
-def test_onnx_in_double_precision_and_batches(tmp_path):
+@pytest.mark.parametrize("name", ["lru", "min-gru", "selective"])
+def test_onnx_in_double_precision_and_batches(name, tmp_path):
     pytest.importorskip("onnxscript")
-    model = make("lru", torch.float64)
+    model = make(name, torch.float64)
     ssm.export_step(model, tmp_path / "step.onnx", format="onnx")
     for batch in (1, 4):
-        x = torch.randn(batch, 100, 3, dtype=torch.float64)
+        x = torch.randn(batch, 100, width(model), dtype=torch.float64)
         assert relative_error(through_onnxruntime(tmp_path / "step.onnx", x), forward(model, x)) <= 1e-12
 
 
