@@ -72,9 +72,9 @@ class Table:
             numbers = sum(value is not None and not math.isnan(value) for value in values)
             if numbers > sum(value is None for value in values) and not self.times.at(name):
                 found.append(name)
-        return tuple(name for name in found if not self._numbers_rows(name)) or tuple(found)
+        return tuple(name for name in found if not self.numbers_rows(name)) or tuple(found)
 
-    def _numbers_rows(self, name: str) -> bool:
+    def numbers_rows(self, name: str) -> bool:
         """Return True for a column without a name of its own that numbers the rows, such as the index of pandas."""
         values = np.sort(self._column(name, "columns")) if _INDEX.fullmatch(name) else np.empty(0)
         return len(values) > 0 and np.array_equal(values, values[0] + np.arange(len(values)))
@@ -131,11 +131,9 @@ class Table:
         for name in filter(self.header.__contains__, names):
             forms: dict[str, list[tuple[int, str]]] = {}
             for line, cell in self._lost(name):
-                if form := re.sub(r"\d+", "0", re.sub(r"[^\W\d]+", "a", cell)):
+                if "0" in (form := re.sub(r"\d+", "0", re.sub(r"[^\W\d]+", "a", cell))):
                     forms.setdefault(form, []).append((line, cell))
-            (line, cell), *others = max(
-                (alike for form, alike in forms.items() if "0" in form), key=len, default=[(0, "")]
-            )
+            (line, cell), *others = max(forms.values(), key=len, default=[(0, "")])
             if others:
                 where = f"{self.file}, line {line}, column {name}"
                 expected = "a number (cells without a value must be empty; columns= selects other columns)"

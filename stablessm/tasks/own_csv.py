@@ -205,7 +205,7 @@ def _inputs(table: Table, option: str) -> tuple[str, ...]:
     """
     numeric, found = table.numeric(), list[str]()
     for name in names_in(option, table.header):
-        words = name in table.header and name not in numeric
+        words = name in table.header and name not in numeric and not table.numbers_rows(name)
         found += table.categories(name, "columns") if words else [name]
     return tuple(found)
 

@@ -325,6 +325,8 @@ def test_a_column_that_numbers_the_rows_is_not_used(name, step, tmp_path):
     task = tasks.get("series", file=str(write(tmp_path / "i.csv", f"{name},when,load", *rows)), window=4)
     assert task.columns == (("load 2", "load") if name == "load 2" else ("load",))
     assert any(f"not used: {name or 'column 1'}, when" in note for note in task.notes) == (name != "load 2")
+    listed = f"{name or 'column 1'},load"
+    assert tasks.get("series", file=task.options.file, columns=listed, window=4).columns == tuple(listed.split(","))
     alone = tasks.get("series", file=str(write(tmp_path / "a.csv", name, *map(str, range(60)))), window=4)
     assert len(alone.columns) == 1  # the only numbers of a file are used
 
