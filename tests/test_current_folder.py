@@ -87,6 +87,20 @@ def test_a_named_module_is(tmp_path, monkeypatch):
     assert sys.path[0] == str(tmp_path)
 
 
+def test_a_record_cannot_name_code(tmp_path, monkeypatch):
+    from stablessm import ArgumentError, record
+    from stablessm.experiments.judge import judge
+
+    (tmp_path / "code_of_an_attacker.py").write_text("raise SystemExit('it ran')\n", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    facts = {"id": "code_of_an_attacker:EXPERIMENT", "command": "run x --size smoke", "claims": [], "computed": []}
+    record.write_json(tmp_path / "record.json", facts)
+    (tmp_path / "stages.npz").touch()
+    with pytest.raises(ArgumentError, match=r"^id: expected an experiment that stablessm list shows"):
+        list(judge(tmp_path))
+
+
 def test_help_says_that_code_runs():
     from typer.testing import CliRunner
 

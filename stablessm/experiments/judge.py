@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from stablessm import record
-from stablessm._errors import ArgumentError
+from stablessm._errors import ArgumentError, quoted
 from stablessm.experiments import catalog
 from stablessm.experiments.frame.base import Plan, is_complete
 from stablessm.experiments.frame.stages import PACK
@@ -34,6 +34,8 @@ def judge(folder: Path) -> Iterator[str]:
         known = {claim["statement"]: claim["verdict"] for claim in before["claims"]}
         places = [{k: v for k, v in place.items() if k not in ("stages", "seconds")} for place in before["computed"]]
         record.require_digest(folder / PACK, before.get("files", {}).get(PACK))
+    if before["id"] not in catalog.ids():  # a record must not name code to run
+        raise ArgumentError("id", f"an experiment that stablessm list shows, in {path}", quoted(before["id"]))
     plan = Plan.of(catalog.get(before["id"]), size, folder.parent.parent, changes)
     if plan.folder != folder:
         raise ArgumentError("folder", f"{plan.folder}, where its settings belong", str(folder))
