@@ -23,6 +23,9 @@ REAL_DTYPE = {
 }
 """The real dtype of each dtype that computations use; reading ``tensor.real.dtype`` would take four operations."""
 DTYPES = (*LOW_PRECISION, *REAL_DTYPE)
+_UNSIGNED = (torch.uint8, torch.uint16, torch.uint32, torch.uint64)
+_WHOLE = (torch.int8, torch.int16, torch.int32, *_UNSIGNED)
+"""Dtypes of lengths that are converted to int64."""
 
 
 def autocast_enabled(device: str) -> bool:
@@ -270,13 +273,16 @@ def check_flags(**flags: bool) -> None:
 
 
 def as_lengths(lengths: Lengths, device: torch.device) -> Tensor | None:
-    """Return lengths as a tensor; a list, tuple or array of whole numbers becomes an int64 tensor on ``device``.
+    """Return lengths as a tensor; a list, tuple or array of whole numbers becomes a tensor on ``device``. Whole numbers
+    become int64, because a shorter dtype would overflow in index arithmetic.
 
     >>> as_lengths([3, 1], torch.device("cpu"))
     tensor([3, 1])
     """
-    if lengths is None or isinstance(lengths, Tensor):
-        return lengths
+    if lengths is None:
+        return None
+    if isinstance(lengths, Tensor):
+        return lengths.long() if lengths.dtype in _WHOLE else lengths
     if not isinstance(lengths, list | tuple) and getattr(lengths, "ndim", 0) != 1:
         raise ArgumentError("lengths", "a tensor or a list of whole numbers", type(lengths).__name__)
     numbers = [whole_number("lengths", number, 0) for number in lengths]
@@ -293,14 +299,14 @@ def checked_lengths(lengths: Lengths, x: Tensor) -> Tensor | None:
     assert lengths is not None
     batch, steps = x.shape[:2]
     check_tensor("lengths", lengths)
-    if lengths.is_floating_point() or lengths.is_complex() or lengths.dtype == torch.bool:
+    if lengths.dtype != torch.int64:
         raise ArgumentError("lengths", "an integer dtype", lengths.dtype)
     if lengths.shape != (batch,):
         raise ArgumentError("lengths", f"shape {(batch,)} (batch,)", f"shape {tuple(lengths.shape)}")
     low, high = extremes(lengths) or (0, 0)
     if low < 0 or high > steps:
         raise ArgumentError("lengths", f"values from 0 to {steps} (time)", f"{low if low < 0 else high}")
-    return lengths.long()  # a shorter dtype would overflow in index arithmetic
+    return lengths
 
 
 def extremes(values: Tensor) -> tuple[int, int] | None:

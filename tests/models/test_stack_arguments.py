@@ -6,6 +6,7 @@ import pytest
 import torch
 from random_parameters import randomized
 
+import stablessm as ssm
 from stablessm.models import SequenceStack, StackConfig
 from stablessm.models.mixers import mixer_names
 
@@ -60,3 +61,18 @@ def _leaves(state):
             yield from _leaves(part)
     else:
         yield state
+
+
+INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+
+
+@pytest.mark.parametrize("dtype", INTEGERS)
+@pytest.mark.parametrize("pool", ["mean", "last"])
+def test_lengths_have_any_integer_dtype(pool: str, dtype: str) -> None:
+    sizes = {"d_model": 4, "n_layers": 1, "d_state": 2}
+    classifier = ssm.SequenceClassifier(2, d_input=3, pool=pool, **sizes).eval()
+    for model in (classifier, ssm.Bidirectional(ssm.LRU(3, 4, 2)), ssm.LRU(3, 4, 2)):
+        x = torch.randn(2, 200, 3)
+        found = [model(x, lengths=lengths) for lengths in ([100, 3], torch.tensor([100, 3]).to(getattr(torch, dtype)))]
+        y, z = (each if isinstance(each, torch.Tensor) else each[0] for each in found)
+        assert torch.equal(y, z)
