@@ -65,8 +65,7 @@ def _scores(folder: Path, split: Any, batch_size: int | None, device: str, chang
     if "task" not in before["origin"]:
         raise ArgumentError("FOLDER", "a folder that stablessm train wrote", f"{folder}, a training run from Python")
     with record.reading(folder / "training.json", "the settings of a training run", arguments=False):
-        origin = before["origin"]
-        name, options = task_options(origin)
+        name, options = task_options(before["origin"])
         batch_size, autocast = batch_size or int(before["config"]["batch_size"]), bool(before["config"]["autocast"])
         if changes:
             beside = _options_for_another_text(folder, options, changes) if name == "lm" else options
@@ -82,6 +81,8 @@ def _scores(folder: Path, split: Any, batch_size: int | None, device: str, chang
     if isinstance(task, WindowTask):
         errors = training.forecast_errors(model, task, split, batch_size=batch_size, autocast=autocast)
         scores["units"] = unit_scores(errors, task.targets)
+    elif deviation := getattr(task, "target_scale", {}).get("deviation"):
+        scores["units"] = {task.outputs.names[0]: {"rmse": deviation * math.sqrt(scores["mse"])}}
     naive = {"naive": task.naive} if isinstance(task, WindowTask) else {}
     metric = scores[task.metric] if task.metric in scores else math.log(scores["carried"]["per_token"])
     remarks = {"remarks": task.remarks(metric)} if split == "test" else {}
@@ -95,7 +96,8 @@ def _lines(scores: dict[str, Any]) -> Iterator[str]:
         if not isinstance(value, dict | list):
             yield f"{name:<9} {f'{value:.6g}' if isinstance(value, float) else value}"
     for name, errors in scores.get("units", {}).items():
-        yield f"{printable(name)}: rmse {errors['rmse']:.6g}, mae {errors['mae']:.6g} in the units of the data"
+        found = ", ".join(f"{metric} {value:.6g}" for metric, value in errors.items())
+        yield f"{printable(name)}: {found} in the units of the data"
     if "carried" in scores:
         yield from columns(scores)
     yield from scores.get("remarks", ())

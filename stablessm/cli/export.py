@@ -81,18 +81,15 @@ def standardization(run: Path) -> dict[str, Any]:
 
     settings = training.settings_of(run)
     described = settings["task"]
-    if {"window", "horizon"} <= set(described["options"]) and described.get("scale"):
-        reader = SeriesReader.of(described)
-        inputs = {name: described["scale"][name] for name in reader.columns}
-        steps = range(1, reader.horizon + 1)
-        return {
-            "inputs": inputs,
-            "outputs": {f"{name}+{step}": inputs[name] for step in steps for name in reader.targets},
-        }
     scale = described.get("scale")
+    if {"window", "horizon"} <= set(described["options"]) and scale:
+        reader = SeriesReader.of(described)
+        outputs = {f"{name}+{step}": scale[name] for step in range(1, reader.horizon + 1) for name in reader.targets}
+        return {"inputs": scale, "outputs": outputs}
     if scale is None and "task" in settings["origin"]:
         try:
             scale = getattr(task_of(settings), "scale", None)  # the description of an image task has no scale
         except ArgumentError as error:
             note(f"the inputs may be standardized, but the training data cannot be read ({error})", err=True)
-    return {"inputs": scale} if scale else {}
+    parts = {"inputs": scale, "outputs": described.get("target_scale")}
+    return {part: found for part, found in parts.items() if found}

@@ -239,8 +239,8 @@ def train(*, source: DataOptions, wanted: ModelOptions, training: TrainingOption
     if ranks.main:
         typer.echo("\n".join([str(result), *(columns(scores) if scores else ()), *remarks]))
     found = {"folder": result.folder, "steps": result.steps, "seconds": result.seconds, "scores": result.scores}
-    found |= {"diverged": None if result.diverged is None else str(result.diverged), "text": scores}
-    found["remarks"] = remarks
+    diverged = None if result.diverged is None else str(result.diverged)
+    found |= {"diverged": diverged, "text": scores, "remarks": remarks}
     if result.diverged is not None:
         raise Unsuccessful(found)
     return found

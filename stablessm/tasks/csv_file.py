@@ -296,8 +296,7 @@ def _thousands(rows: Sequence[tuple[str, ...]], commas: bool, either: str) -> tu
     ``commas`` and ``either`` are the result of ``decimal_mark``, which is corrected here if a column shows that the
     mark separates thousands.
     """
-    cells = [cell for row in rows[1:] for cell in row]
-    if not either and any(_cells.decides(cell) for cell in cells):
+    if not either and any(_cells.decides(cell) for row in rows[1:] for cell in row):
         return commas, either
     marks = {_cells.separates_thousands([row[place] for row in rows[1:]]) for place in range(len(rows[0]))} - {""}
     return (marks == {"."}, "") if len(marks) == 1 else (commas, either)

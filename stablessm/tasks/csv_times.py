@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
 from itertools import pairwise
@@ -40,6 +40,8 @@ class Times:
 
     header: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
+    _found: dict[str, list[datetime | None]] = field(init=False, default_factory=dict)
+    """A cache for :meth:`at`: the dates of each column that was read so far, by the name of the column."""
 
     def at(self, name: str) -> list[datetime | None]:
         """Return the dates in a column, with None for missing cells; an empty list if the column has cells that are not
@@ -151,11 +153,6 @@ class Times:
     def _cells(self, name: str) -> list[str]:
         place = self.header.index(name)
         return [row[place] for row in self.rows]
-
-    @cached_property
-    def _found(self) -> dict[str, list[datetime | None]]:
-        """A cache for :meth:`at`: the dates of each column that was read so far, by the name of the column."""
-        return {}
 
 
 def _steps(dates: Sequence[datetime | None]) -> np.ndarray:

@@ -151,10 +151,9 @@ def array(part: str, value: str | np.ndarray | Tensor) -> np.ndarray:
     """Return a value as a NumPy array; a string is the path of an .npy file to read. Errors name the argument
     ``part``.
     """
-    found: Any = None
     if isinstance(value, str):
         try:
-            found = np.load(value, allow_pickle=False)
+            found: Any = np.load(value, allow_pickle=False)
         except sources.BROKEN as error:
             why = error if Path(value).exists() else f"no such file{did_you_mean(Path(value))}"
             raise ArgumentError(part, "an array in a whole .npy file", f"{value} ({why})") from error

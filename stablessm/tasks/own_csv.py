@@ -108,13 +108,10 @@ def other_steps(table: Table, seconds: float | None, with_dt: bool) -> tuple[str
     if with_dt or table.times.seconds is None or seconds is None:
         return ()
     now, before = (timedelta(seconds=round(each, 6)) for each in (table.times.seconds, seconds))
-    if table.times.irregular:
-        said = "rows are at uneven times"
-    elif not math.isclose(table.times.seconds, seconds, rel_tol=0.2):
-        said = f"rows are {now} apart, and in training {before}"
-    else:
+    if not table.times.irregular and math.isclose(table.times.seconds, seconds, rel_tol=0.2):
         return ()
-    return (f"{table.file}: {said}; the model does not read the time between rows",)
+    said = "are at uneven times" if table.times.irregular else f"are {now} apart, and in training {before}"
+    return (f"{table.file}: rows {said}; the model does not read the time between rows",)
 
 
 @final
@@ -161,6 +158,11 @@ class Sequences(ArrayTask):
         names, targets = _targets(table, labels, rows, options)
         self.content = sources.content_digest(inputs, lengths, targets)
         splits = shuffled_split(len(rows), options.valid, options.test, options.split_seed)
+        self.target_scale = dict[str, float]()
+        if options.kind == "values":
+            mean, deviation = (float(part(targets[splits["train"].numpy()])) for part in (np.mean, np.std))
+            self.target_scale = {"mean": mean, "deviation": deviation or 1.0}
+            targets = (targets - mean) / (deviation or 1.0)
         self._set(inputs, targets, lengths, splits, standardize=True, names=names, identifiers=list(by_name))
         self.columns = columns
         learned = {labels[i] for i in splits["train"].tolist()}
@@ -169,16 +171,24 @@ class Sequences(ArrayTask):
             self.notes += (f"{options.file}: {said}",)
 
     def describe(self) -> dict[str, Any]:
-        """Return the description of the task, including the input columns."""
-        return {**super().describe(), "columns": list(self.columns)}
+        """Return the description of the task, including the input columns and the scale of labels that are values."""
+        scale = {"target_scale": self.target_scale} if self.target_scale else {}
+        return {**super().describe(), "columns": list(self.columns), **scale}
 
     def as_trained(self, description: Mapping[str, Any]) -> Self:
-        """Return this task with the input scale and the classes of the training task. Both tasks must have the same
-        columns.
+        """Return this task with the scales and the classes of the training task. Both tasks must have the same columns.
+        Before labels that are values were standardized, a task had no ``target_scale``.
         """
         if (known := tuple(description.get("columns", self.columns))) != self.columns:
             raise ArgumentError("columns", f"{', '.join(known)}, as in training", ", ".join(self.columns))
-        return super().as_trained(description)
+        task, now = super().as_trained(description), self.target_scale
+        if now:
+            task.target_scale = known = description.get("target_scale", {"mean": 0.0, "deviation": 1.0})
+            factor, shift = now["deviation"] / known["deviation"], (now["mean"] - known["mean"]) / known["deviation"]
+            raw = {name: values.double() for name, values in self._tensors.items() if name.endswith(".targets")}
+            task._tensors = {**task._tensors, **{name: (raw[name] * factor + shift).float() for name in raw}}
+            task.__dict__.pop("chance", None)  # it depends on the scale
+        return task
 
 
 def names_in(text: str, known: Collection[str]) -> tuple[str, ...]:

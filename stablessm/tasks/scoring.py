@@ -74,11 +74,9 @@ def best_constant(metric: Metric, targets: Tensor) -> float:
     if not len(targets):
         raise ArgumentError("targets", "at least one target to compute the score of chance", "none")
     targets = targets.cpu()
-    if metric == "nats":
-        counts = torch.bincount(targets.flatten()).double()
-        return torch.special.entr(counts / targets.numel()).sum().item()
-    if metric == "accuracy":
-        return torch.bincount(targets.flatten()).max().item() / targets.numel()
+    if metric in ("nats", "accuracy"):
+        shares = torch.bincount(targets.flatten()).double() / targets.numel()
+        return (torch.special.entr(shares).sum() if metric == "nats" else shares.max()).item()
     values = targets.double()
     if metric == "mse":
         return (values - values.mean(0)).square().mean().item()

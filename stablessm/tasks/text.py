@@ -122,10 +122,8 @@ class LanguageModeling(Task):
         ``batch_size`` windows.
         """
         self.steps(split, batch_size)
-        row = self.streams[split]
-        edges = _edges(row, batch_size)
-        lanes = len(edges) - 1
-        window = self.inputs.length * max(batch_size // lanes, 1)
+        edges = _edges(self.streams[split], batch_size)
+        window = self.inputs.length * max(batch_size // (len(edges) - 1), 1)
         begin, end = edges[:-1].to(self.device), edges[1:].to(self.device)
         steps = torch.arange(window, device=self.device)
         for first in range(0, int((edges[1:] - edges[:-1]).max()), window):

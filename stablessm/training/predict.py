@@ -152,7 +152,8 @@ class TrainedModel:
         columns = names or tuple(map(str, range(outputs.shape[1])))
         if self.settings["model"]["class"] != "SequenceClassifier":
             said = "\n".join([*notes, "Values in the units of the data."])
-            return Predictions(sequences, columns, outputs.numpy(), None, said)
+            scale = described.get("target_scale", {"mean": 0.0, "deviation": 1.0})
+            return Predictions(sequences, columns, outputs.numpy() * scale["deviation"] + scale["mean"], None, said)
         classes = tuple(columns[i] for i in outputs.argmax(-1).tolist())
         note = "Probabilities: the softmax of the model's outputs, not calibrated on the validation split."
         return Predictions(sequences, columns, outputs.softmax(-1).numpy(), classes, "\n".join([*notes, note]))

@@ -75,7 +75,7 @@ def task_of(settings: Mapping[str, Any]) -> tasks.Task:
         changed = f"{options['file']} has changed since training"
         raise ArgumentError(changed, f"the data it was trained on ({was})", is_)
     require_same("task", "the data it was trained on", known, now)
-    return task
+    return task if "target_scale" not in {*now} - {*before} else task.as_trained(before)
 
 
 def signature(model: nn.Module) -> dict[str, Any]:

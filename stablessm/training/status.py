@@ -54,8 +54,7 @@ def _status(folder: Path) -> TrainingStatus:
     try:
         settings = settings_of(folder)
         first = folder / "replica-0"
-        rows = read_rows(folder) or (read_rows(first) if first.is_dir() else [])
-        seen = losses(rows)
+        seen = losses(read_rows(folder) or (read_rows(first) if first.is_dir() else []))
         step, loss = (int(seen[-1, 0]), float(seen[-1, 1])) if len(seen) else (0, None)
         steps = settings.get("steps")
         state = "running" if _locks.taken(folder.absolute()) else _ended(folder / "record.json", settings["config"])

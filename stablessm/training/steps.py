@@ -206,10 +206,9 @@ class StepLoop:
         self.strategy.restore(found.facts.get("carry"), parts["carry"])
         self.step, self.seconds_before = found.step, float(found.facts["seconds"])
         changed = {name.removeprefix("config."): list(pair) for name, pair in found.changed.items()}
-        self.history = [
-            *found.facts.get("history", ()),
-            *([{"step": self.step, "changed": changed}] if changed else ()),
-        ]
+        self.history = [*found.facts.get("history", ())]
+        if changed:
+            self.history.append({"step": self.step, "changed": changed})
         with torch.random.fork_rng(self._gpus):
             for hook in self.hooks:
                 hook.restore(parts["hooks"], found.facts[hook.name] if hook.name else found.facts)

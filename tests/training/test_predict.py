@@ -232,6 +232,44 @@ def test_probabilities_of_sequences(walks, tmp_path):
         TrainedModel(folder, device="cpu").predict(horizon=2)
 
 
+@given(mean=st.floats(-1e6, 1e6), deviation=st.floats(1e-4, 1e6), seed=st.integers(0, 10**9))
+@settings(max_examples=10)
+def test_values_of_sequences_are_predicted_in_the_units_of_the_data(mean, deviation, seed, tmp_path_factory):
+    rng, folder = np.random.default_rng(seed), tmp_path_factory.mktemp("v")
+    x = rng.normal(size=60)
+    prices = mean + max(deviation, 1e-6 * abs(mean)) * x
+    rows = [f"w{i},{float(x[i])!r},{float(prices[i])!r}" for i in range(60) for _ in range(2 + i % 3)]
+    (folder / "walks.csv").write_text("\n".join(["walk,x,price", *rows]), encoding="utf-8")
+    given = {"file": str(folder / "walks.csv"), "sequence": "walk", "label": "price", "kind": "values", "columns": "x"}
+    task = tasks.get("sequences", **given)
+    model = save(folder / "run", task, "sequences", given)
+    found = TrainedModel(folder / "run", device="cpu").predict(folder / "walks.csv")
+    errors = found.values[:, 0] - prices
+    tested = errors[[int(name[1:]) for name in task.test_names]]
+    told = json.loads(CliRunner().invoke(app, ["eval", str(folder / "run"), "--json", "--device", "cpu"]).stdout)
+    assert told["units"]["price"]["rmse"] == pytest.approx(np.sqrt(np.square(tested).mean()), rel=1e-3)
+    assert told["mse"] == pytest.approx(np.square(tested / task.target_scale["deviation"]).mean(), rel=1e-3)
+    assert 0.1 < told["chance"] < 10
+    batch = task.batch("train", task.sizes["train"])
+    assert abs(batch.targets.mean()) < 1e-3
+    assert batch.targets.std(correction=0).item() == pytest.approx(1, rel=1e-3)
+    # Another file is standardized as in training; a run from before has no scale of its labels.
+    (folder / "other.csv").write_text("\n".join(["walk,x,price", *rows[:90]]), encoding="utf-8")
+    other = tasks.get("sequences", **{**given, "file": str(folder / "other.csv")})
+    scored = other.as_trained(task.describe()).batch("test", 3).targets.double() * task.target_scale["deviation"]
+    expected = [prices[int(name[1:])] for name in other.test_names[:3]]
+    np.testing.assert_allclose(scored[:, 0] + task.target_scale["mean"], expected, rtol=1e-5)
+    before = {key: value for key, value in task.describe().items() if key != "target_scale"}
+    np.testing.assert_allclose(other.as_trained(before).batch("test", 3).targets[:, 0], expected, rtol=1e-5)
+    stored = settings_of(folder / "run")
+    claim(folder / "run", {**stored, "task": before}, {}, fresh=True)
+    keep(model, folder / "run")
+    raw = TrainedModel(folder / "run", device="cpu").predict().values[:, 0]
+    old = json.loads(CliRunner().invoke(app, ["eval", str(folder / "run"), "--json", "--device", "cpu"]).stdout)
+    expected = np.square(raw - [prices[int(name[1:])] for name in task.test_names]).mean()
+    assert old["mse"] == pytest.approx(expected, rel=1e-3)
+
+
 @pytest.mark.parametrize("lengths", [None, np.array([2, 5, 3])])
 def test_values_of_arrays(lengths, tmp_path):
     inputs, targets = 4 + 3 * RNG.standard_normal((20, 5, 2)), RNG.standard_normal((20, 2))
