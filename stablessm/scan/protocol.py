@@ -2,8 +2,8 @@
 
 A backend is a folder with one module per operator (``linear``, ``ssm``), each with the functions of the protocol below.
 Arguments are checked and brought into the form stated here before a backend is called. A backend must return bitwise
-identical results for the same input, so it cannot use atomics. Autograd, ``torch.compile``, ``vmap`` and forward mode
-come from :mod:`.linear_op` and :mod:`.ssm_op`.
+identical results for the same input, so it must add numbers in a fixed order. Autograd, ``torch.compile``, ``vmap`` and
+forward mode come from :mod:`.linear_op` and :mod:`.ssm_op`.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ _MONOTONE = 0.02  # a kernel counts as completely monotone if the mixture leaves
 _FAITHFUL = 1e-11  # a mixture that leaves less than this part replaces the samples
 _HANKEL_TO_SUP, _MIXTURE_TO_SUP = 20.0, 10.0  # approximate ratio of singular values to minimax errors
 _BLOCKS = (12, 48)  # numbers of singular values of a long horizon: the first often suffices
-_RISES = 1.2  # a kernel that rises has values in the last tenth so many times larger than all before
+_RISES = 1.2  # a kernel rises if a value in its last tenth is larger than this multiple of all earlier values
 RESOLVED = 4 * float(np.finfo(np.float64).eps)
 """Smallest error that float64 resolves, as a fraction of the kernel; smaller errors are rounding."""
 _FEW = 32  # number of samples below which noise cannot be estimated

@@ -23,13 +23,13 @@ _WITHIN = 40.0  # largest factor that minimax can gain; it is not tried further 
 _CLOSE = 1e-8  # a mixture that leaves less than this part is tried alone
 _REPAIRS = 5
 _ROUNDED = 1e-13  # smaller errors, relative to the kernel, are rounding errors and are not reduced further
-_HOPEFUL = 30.0  # least squares starts at rates whose error is at most so many times the smallest
+_HOPEFUL = 30.0  # least squares starts at rates whose error is at most this multiple of the smallest
 _ALIKE, _ENOUGH = 1.02, 1.2
 _NEARLY = 1.2
 _HOPELESS = 8  # order of the fit if no order can meet the tolerance
-_PATIENCE, _STUCK = 8, 0.7  # the search ends if so many orders together reduce the error by a smaller factor
+_PATIENCE, _STUCK = 8, 0.7  # the search ends if this number of orders leaves more than this part of the error
 _LARGEST_RING = 2 * 10**7  # largest product of samples and states
-_TRAILING, _QUIET = 32, 0.9  # a kernel ends, and is not noise, with so many (or such a part of) small samples
+_TRAILING, _QUIET = 32, 0.9  # a kernel ends (and is not noise) if so many last samples, or this part of all, are small
 
 
 @final
