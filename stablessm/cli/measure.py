@@ -87,20 +87,20 @@ def measure(
     folder = out or Path("runs") / "measure" / name
     curves: dict[str, Any] = {}
     facts: dict[str, dict[str, Any]] = {}
-    with refusing(NumericalError, cannot=f"measure {', '.join(model)}"):
-        if folder.exists() and not folder.is_dir():
-            raise ArgumentError("--out", "a folder", f"{folder}, a file")
-        for given in model:
+    for given in model:
+        with refusing(NumericalError, cannot=f"measure {given}"):
+            if folder.exists() and not folder.is_dir():
+                raise ArgumentError("--out", "a folder", f"{folder}, a file")
             sources = model_source.checkpoints(given)
             for source in (source for source in sources if source not in curves):
                 try:
                     curves[source], facts[source], config = _measured(source, memory, words, trust_remote_code)
-                except ArgumentError as error:
-                    if len(sources) == 1 or error.argument != "MODEL":
+                except (ArgumentError, NumericalError) as error:
+                    if len(sources) == 1 or (isinstance(error, ArgumentError) and error.argument != "MODEL"):
                         raise
-                    note(f"not measured: {error}", err=True)  # such as a checkpoint that is being written
-        if not curves:
-            raise ArgumentError("MODEL", "a folder with at least one complete checkpoint", ", ".join(model))
+                    note(f"not measured: {source}: {error}", err=True)  # a checkpoint that is being written, or NaN
+            if not curves.keys() & set(sources):
+                raise ArgumentError("MODEL", "a folder with at least one complete checkpoint", given)
     return _told(curves, facts, config, folder, started)
 
 

@@ -177,16 +177,21 @@ def test_the_rows_of_a_comparison_can_be_told_apart(capsys, monkeypatch, names):
 
 
 def test_a_damaged_checkpoint_does_not_stop_the_others(tmp_path):
-    for step in (1, 2, 3):
-        ssm.save(ssm.LRU(1, 4, 1), tmp_path / "run" / f"checkpoint-{step}")
+    for step in (1, 2, 3, 4):
+        layer = ssm.LRU(1, 4, 1)
+        layer.C.data *= torch.nan if step == 4 else 1
+        ssm.save(layer, tmp_path / "run" / f"checkpoint-{step}")
     weights = tmp_path / "run" / "checkpoint-2" / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-3])
     options = ("--horizon", "4", "--out", tmp_path / "out")
     text = measure(tmp_path / "run", *options)
-    assert "not measured: MODEL: expected a complete folder" in text
+    assert "checkpoint-2: MODEL: expected a complete folder" in text
+    assert "checkpoint-4: the model's output is not finite" in text
     assert "and 2 .npz files" in text
     assert "norm: expected" in measure(tmp_path / "run", *options, "--norm", "none", code=2)
-    for step in (1, 3):
+    diverged = tmp_path / "run" / "checkpoint-4"
+    assert f"cannot measure {diverged}: " in measure(tmp_path / "run" / "checkpoint-1", diverged, *options, code=2)
+    for step in (1, 3, 4):
         (tmp_path / "run" / f"checkpoint-{step}" / "model.safetensors").unlink()
     assert "at least one complete checkpoint" in measure(tmp_path / "run", *options, code=2)
 
