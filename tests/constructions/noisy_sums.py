@@ -27,8 +27,13 @@ class Noisy:
         return self.truth(self.times)
 
 
-def draw(seed: int, *, is_complex: bool = False, longest: int = 5000, shortest: int = 50) -> Noisy:
-    """1 to 5 modes, SNR 0 to 60 dB, regular, random, geometric times or gaps, such that standard errors are small."""
+def draw(
+    seed: int, *, is_complex: bool = False, longest: int = 5000, shortest: int = 50, bursts: bool = False
+) -> Noisy:
+    """1 to 5 modes, SNR 0 to 60 dB, regular, random, geometric times or gaps, such that standard errors are small.
+
+    With ``bursts``, the times lie in five short bursts at random times.
+    """
     rng = np.random.default_rng(seed)
     while True:
         n = int(np.exp(rng.uniform(np.log(shortest), np.log(longest))))
@@ -43,6 +48,9 @@ def draw(seed: int, *, is_complex: bool = False, longest: int = 5000, shortest: 
                 "gaps": np.sort(rng.choice(int(1.6 * n), n, replace=False)).astype(float),
             }[str(kind)]
         )
+        if bursts:
+            kind, parts = "bursts", rng.uniform(0, 0.95 * n, (5, 1)) + rng.uniform(0, 0.05 * n, (5, n // 5))
+            times = dt * np.sort(parts, axis=None)
         length, count = times[-1] - times[0], rng.integers(1, 6)
         decays = np.exp(rng.uniform(0, np.log(60), count)) / length
         seen = np.array([(times - times[0] < 3 / a).sum() * np.pi / min(3 / a, length) for a in decays])
@@ -60,7 +68,7 @@ def draw(seed: int, *, is_complex: bool = False, longest: int = 5000, shortest: 
         sigma = float(np.sqrt(np.mean(np.abs(clean) ** 2) / (1 + is_complex))) * 10 ** (-rng.uniform(0, 3))
         if not _told(truth, times, sigma):
             continue
-        noise = rng.standard_normal(n) + (1j * rng.standard_normal(n) if is_complex else 0)
+        noise = rng.standard_normal(len(times)) + (1j * rng.standard_normal(len(times)) if is_complex else 0)
         arguments: dict[str, Any] = {"dt": dt, "time": "continuous", "norm": "l2"}
         if kind != "regular":
             arguments["times"] = times

@@ -46,6 +46,15 @@ def test_the_order_is_found_and_the_truth_is_near(seed: int, is_complex: bool) -
     assert chosen.order <= sample.truth.order + 1
 
 
+@pytest.mark.parametrize("seed", [20006, 20012, 20067, 20069])
+def test_modes_of_samples_in_bursts_are_found(seed: int) -> None:
+    """Modes of other frequencies look almost the same in short bursts of samples."""
+    sample = draw(seed, is_complex=bool(seed % 2), longest=600, bursts=True)
+    found = exponential_sum(sample.values, **sample.arguments)
+    assert found.order == sample.truth.order
+    no_further_than_from_the_truth(sample, found)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("is_complex", [False, True])
 def test_orders_and_intervals_of_many(is_complex: bool) -> None:

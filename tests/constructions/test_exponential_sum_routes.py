@@ -67,7 +67,7 @@ FOUND: dict[str, tuple[int, str, float, float, float, int]] = {
     "real": (3, "Hankel, minimax", 0.09701, math.inf, 0.1631, 187),
     "lag": (18, "ring", 0.0005, 1105, 0, 1),
     "irregular": (2, "Hankel", 1.735e-16, 1.116, math.nan, 87),
-    "gaps": (3, "pursuit", 4.441e-16, 1.601, math.nan, 154),
+    "gaps": (3, "pursuit", 4.441e-16, 1.601, math.nan, 240),
     "matrix": (4, "Hankel, minimax", 0.006277, 3.586, 0.04242, 51),
     "complex": (4, "Hankel, minimax", 0.001441, 8.382, 0.01193, 64),
     "long": (3, "Hankel", 9.803e-14, 1.747, 0, 1),
@@ -78,9 +78,9 @@ FOUND: dict[str, tuple[int, str, float, float, float, int]] = {
     "noise": (1, "Hankel, minimax", 0.02345, 1, 0.1158, 10),
     "growing": (4, "padded Hankel, minimax", 0.001204, 2.4e04, 0, 168),
     "alternating": (2, "Hankel", 3.553e-15, 1.166, 0, 0),
-    "l2": (3, "least squares", 0.126, 2.1, math.nan, 461),
-    "l2, irregular": (2, "least squares", 0.1176, 1.119, math.nan, 211),
-    "l2, order": (2, "least squares", 0.05883, 1.767, math.nan, 516),
+    "l2": (3, "least squares", 0.126, 2.1, math.nan, 1097),
+    "l2, irregular": (2, "least squares", 0.1176, 1.119, math.nan, 887),
+    "l2, order": (2, "least squares", 0.05883, 1.767, math.nan, 777),
 }
 """Order, method, error, condition number (inf: from 1e5 up, not compared), lower bound, and rounds."""
 

@@ -449,7 +449,7 @@ def test_the_criterion_is_the_likelihood_and_what_parameters_cost(noise: float |
         assert path.level(order) == pytest.approx(level)
         likelihood = 120 * np.log(level**2) if noise is None else (left**2).sum() / noise**2
         assert path.criterion(order) == pytest.approx(likelihood + (used + turning) * np.log(120), rel=1e-6)
-        assert path.left(order) == pytest.approx(left, abs=1e-6)
+        assert path.left(path.models[order].rates) == pytest.approx(left, abs=1e-6)
     assert all(path.models[k + 1].size <= path.models[k].size for k in range(3))
 
 

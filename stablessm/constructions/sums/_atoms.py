@@ -14,7 +14,7 @@ _PHASE = 8  # points per shortest period of the grid to which irregular times ar
 _LARGEST = 1 << 20  # largest number of points of that grid
 _INDEPENDENT = 1e-3  # smallest part of a mode that is independent of the previous modes
 _OFF_LATTICE = 1e-3  # largest distance of a time from the grid, in steps
-_WAVES = 2  # number of waves that are returned
+_WAVES = 3  # number of waves that are returned
 
 
 def next_modes(
@@ -43,7 +43,7 @@ def next_modes(
             found.append(-_best_decay(decays, columns * signs[:, None], left, basis) + 1j * np.pi / domain.dt)
     if not domain.real:
         decays = np.geomspace(*ends, max(2, int(_WAVES_PER_OCTAVE * octaves)))
-        found += _best_waves(domain, since, left * graded[:, None], graded**2, decays, _lattice(since))
+        found += _best_waves(domain, since, left, basis, graded, decays)
     return found
 
 
@@ -51,8 +51,7 @@ def _lattice(since: np.ndarray) -> float:
     """Return the shortest distance between sample times if all times are multiples of it (up to rounding), else 0."""
     step = float(np.diff(since).min())
     steps = np.rint(since / step)
-    if len(since) > 1 and steps[-1] > 0:
-        step = float(since[-1] / steps[-1])  # has a smaller rounding error
+    step = float(since[-1] / steps[-1])  # has a smaller rounding error
     return step if np.abs(since - step * steps).max() <= _OFF_LATTICE * step else 0.0
 
 
@@ -64,7 +63,7 @@ def _best_decay(decays: np.ndarray, columns: np.ndarray, left: np.ndarray, basis
 
 
 def _best_waves(
-    domain: Domain, since: np.ndarray, left: np.ndarray, weight: np.ndarray, decays: np.ndarray, lattice: float
+    domain: Domain, since: np.ndarray, left: np.ndarray, basis: np.ndarray, graded: np.ndarray, decays: np.ndarray
 ) -> list[complex]:
     """Return the rates of the damped waves that reduce the residual most.
 
@@ -73,11 +72,10 @@ def _best_waves(
     Args:
         domain: the allowed rates.
         since: sample times minus the first sample time (n,).
-        left: residual of the fit with the modes so far, times ``weight`` (n, q).
-        weight: weights of the samples (n,).
+        left, basis, graded: as in :func:`next_modes`.
         decays: decays -Re r to try.
-        lattice: distance between sample times on a regular grid, or 0; see :func:`_lattice`.
     """
+    lattice = _lattice(since)
     best: list[tuple[float, complex]] = []
     for decay in decays:
         seen = since <= _ENDED / decay
@@ -89,11 +87,12 @@ def _best_waves(
         else:
             band = np.pi * told / min(_BAND / decay, since[-1])
             step = max(2 * np.pi / band / _PHASE, since[seen][-1] / _LARGEST)
-        gains, frequencies = _gains(np.rint(since[seen] / step).astype(np.int64), step, left[seen], weight[seen],
-                                    np.exp(-decay * since[seen]), domain.is_complex)  # fmt: skip
+        index, envelope = np.rint(since[seen] / step).astype(np.int64), graded[seen] * np.exp(-decay * since[seen])
+        gains, frequencies = _gains(index, step, left[seen], basis[seen], envelope, domain.is_complex)
         gains[np.abs(frequencies) > min(band, np.inf if domain.discrete else domain.band)] = 0.0
-        top = int(np.argmax(gains))
-        best.append((float(gains[top]), -decay + 1j * frequencies[top]))
+        peaks = np.flatnonzero((gains >= np.roll(gains, 1)) & (gains >= np.roll(gains, -1)) & (gains > 0))
+        highest = peaks[np.argsort(-gains[peaks])[:_WAVES]]
+        best += [(float(gains[top]), complex(-decay, frequencies[top])) for top in highest]
     chosen: list[complex] = []
     for _, rate in sorted(best, key=lambda pair: -pair[0]):
         if all(abs(rate.imag - other.imag) > max(-rate.real, -other.real) for other in chosen):
@@ -102,31 +101,32 @@ def _best_waves(
 
 
 def _gains(
-    index: np.ndarray, step: float, left: np.ndarray, weight: np.ndarray, decay: np.ndarray, is_complex: bool
+    index: np.ndarray, step: float, left: np.ndarray, basis: np.ndarray, envelope: np.ndarray, is_complex: bool
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the gains of damped waves of all frequencies on a grid, and the frequencies, as two arrays.
 
-    The gain of a wave is the reduction of the sum of squared residuals if the wave is added. All waves have the same
-    decaying envelope, and ``decay`` contains the values of this envelope at the times ``index * step``. ``left`` and
-    ``weight`` are as in :func:`_best_waves`.
+    The gain of a wave is the reduction of the sum of squared residuals if the wave is added and the weights of the
+    modes so far are fitted again. All waves have the same decaying envelope, and ``envelope`` contains the values of
+    this envelope at the times ``index * step``, times ``graded``. ``left`` and ``basis`` are as in :func:`next_modes`.
     """
     from scipy import fft
 
     size = fft.next_fast_len(2 * int(index[-1]) + 2)
     keep = slice(0, size) if is_complex else slice(1, size // 2)
-    frequencies = 2 * np.pi * fft.fftfreq(size, step)[keep]
-    energy = float(weight @ decay**2)
-    along = []
-    for column in left.T:
-        placed = np.bincount(index, column.real * decay, size).astype(np.complex128)
-        if is_complex:
-            placed += 1j * np.bincount(index, column.imag * decay, size)
-        along.append(fft.fft(placed)[keep])
+
+    def spectra(columns: np.ndarray) -> list[np.ndarray]:
+        parts = ([np.bincount(index, part * envelope, size) for part in (c.real, c.imag)] for c in columns.T)
+        return [fft.fft(real + 1j * imag)[keep] for real, imag in parts]
+
+    frequencies, energy = 2 * np.pi * fft.fftfreq(size, step)[keep], float(envelope @ envelope)
+    along, known, least = spectra(left), spectra(basis), _INDEPENDENT * energy
     if is_complex:
-        return sum(np.abs(part) ** 2 for part in along) / energy, frequencies
+        fresh = energy - sum(np.abs(part) ** 2 for part in known)
+        return sum(np.abs(part) ** 2 for part in along) / np.maximum(fresh, least), frequencies
     # cosine and sine are not orthogonal: their Gram matrix, from the spectrum at twice the frequency
-    twice = fft.fft(np.bincount(index, weight * decay**2, size))[2 * np.arange(size)[keep] % size]
-    cosines, sines, mixed = (energy + twice.real) / 2, (energy - twice.real) / 2, -twice.imag / 2
-    area = np.maximum(cosines * sines - mixed**2, _INDEPENDENT * energy**2)
+    twice = fft.fft(np.bincount(index, envelope**2, size))[2 * np.arange(size)[keep] % size]
+    cosines = (energy + twice.real) / 2 - sum(part.real**2 for part in known) + least
+    sines = (energy - twice.real) / 2 - sum(part.imag**2 for part in known) + least
+    mixed = -twice.imag / 2 + sum(part.real * part.imag for part in known)
     total = sum(p.real**2 * sines + 2 * p.real * p.imag * mixed + p.imag**2 * cosines for p in along)
-    return total / area, frequencies
+    return total / np.maximum(cosines * sines - mixed**2, least**2), frequencies

@@ -12,7 +12,6 @@ from stablessm.constructions.sums._atoms import next_modes
 from stablessm.constructions.sums._polish import Problem, descend, fit_weights
 
 _ROUGHLY, _CONVERGED = (1e-4, 1e-3), (1e-9, 1e-3)  # gain and damping of the last step
-_PATIENCE = 4  # number of real states without gain after which the search ends
 _AHEAD = 3  # higher orders that are fitted first: without one of their modes they may be better starts
 _RIVALS = 2  # number of modes whose removal is tried
 _DENSE = 800  # largest number of samples whose Hankel matrix is formed
@@ -42,15 +41,15 @@ class Path:
         """
         self.problem, self.domain, self._limit, self._noise = problem, problem.domain, limit, noise
         self._gap = float(np.diff(problem.times).min()) if gap is None else gap
-        values = problem.values * problem.graded[:, None]
-        self._target = values
+        self._target = values = problem.values * problem.graded[:, None]
         self.count = int((problem.graded > 0).sum()) * values.shape[1] * (2 if np.iscomplexobj(values) else 1)
         """Number of real numbers in the samples."""
         self._least = max(_ROUNDING * float(np.abs(values).max()), _TINY) * np.sqrt(self.count)
         self.models = {0: Model(np.empty(0, dtype=np.complex128), float(np.linalg.norm(values)))}
-        self._subspaces = self._decompose()
-        self._grown = 0
-        self._shrunk: dict[tuple[int, int], Model] = {}  # models that were already reduced from one order to another
+        self._grown, self._subspaces = 0, self._decompose()
+        self._shrunk: dict[
+            tuple[int, int], Model
+        ] = {}  # models that were already tried at another order, or with other modes
 
     def rms(self, order: int) -> float:
         """Return the root mean square of the residual of the fit with ``order`` states."""
@@ -63,11 +62,8 @@ class Path:
         free = max(1, self.count - self.parameters(self.models[order].rates))
         return self.models[order].size / np.sqrt(free) if self._noise is None else self._noise
 
-    def left(self, order: int) -> np.ndarray:
-        """Return the residual, which is the samples (times, entries) minus the fit of the given order."""
-        return self._left(self.models[order].rates)
-
-    def _left(self, rates: np.ndarray) -> np.ndarray:
+    def left(self, rates: np.ndarray) -> np.ndarray:
+        """Return the residual: the samples (times, entries) minus the least-squares fit with the given rates."""
         basis = self._basis(rates)
         return self._target - basis @ (basis.conj().T @ self._target)
 
@@ -83,12 +79,11 @@ class Path:
         determine a frequency with an error proportional to 1/n, so that noise can be fitted by the best of about n
         frequencies.
         """
-        model = self.models[order]
-        rates, n = model.rates, self.count
-        used = self.parameters(rates)
+        model, n = self.models[order], self.count
+        used = self.parameters(model.rates)
         if used >= n:
             return np.inf
-        cost = (used + int(self.domain.turns(rates).sum())) * np.log(n)
+        cost = (used + int(self.domain.turns(model.rates).sum())) * np.log(n)
         square = model.size**2 + self._least**2
         if self._noise is not None:
             return square / self._noise**2 + cost
@@ -99,33 +94,31 @@ class Path:
 
         Returns the best number of states.
         """
-        best = 0
-        patience = _PATIENCE // 2 if self.domain.is_complex else _PATIENCE
-        for order in range(1, min(most, self._limit) + 1):
-            self.grow(order)
-            if self.criterion(order) < self.criterion(best):
-                best = order
-            if order >= best + patience:
-                break
-        order = best + 1
-        while order > max(1, best - patience):  # a fit of fewer modes, started here, may have more evidence
-            order -= 1
-            self._shrink(order)
-            best = min(range(self._grown + 1), key=self.criterion)
-        return best
+        best, order, most = 0, 0, min(most, self._limit)
+        while order <= best and order < most:
+            order += 1
+            self._settle(order)
+            best = min(range(min(self._grown, most) + 1), key=self.criterion)
+        for fewer in range(best - 1, 0, -1):  # the best fit may have changed since
+            self._shrink(fewer)
+        return min(range(best + 1), key=self.criterion)
 
     def at_most(self, order: int) -> int:
-        """Fit sums with 1 to ``order`` states, each to convergence; return the number of states with the smallest
-        residual.
+        """Fit sums with 1 to ``order`` states; return the number of states with the smallest residual.
 
         The fit of each order is also an initial value for higher orders, so that the residual never increases with the
         order.
         """
         for last in range(1, order + 1):
-            self.grow(min(last + _AHEAD, self._limit))
-            for fewer in range(min(last + _AHEAD - 1, self._limit), last - 1, -1):
-                self._shrink(fewer)
+            self._settle(last)
         return min(range(1, order + 1), key=self.rms)
+
+    def _settle(self, order: int) -> None:
+        """Fit sums with ``order`` states from fits with fewer states and from fits with a few states more."""
+        ahead = min(order + _AHEAD, self._limit)
+        self.grow(ahead)
+        for fewer in range(max(ahead - 1, order), order - 1, -1):
+            self._shrink(fewer)
 
     def grow(self, order: int) -> Model:
         """Fit all orders up to the given order; each fit adds a mode to a fit with one or two states fewer."""
@@ -145,30 +138,38 @@ class Path:
                 self._shrunk[more, order] = model
                 fewer = [np.delete(model.rates, i) for i in range(len(model.rates))]
                 fewer = [rates for rates in fewer if self.domain.order(rates) == order]
-                starts += sorted(fewer, key=self._unfitted)[:_RIVALS]
+                starts += sorted(fewer, key=lambda rates: np.linalg.norm(self.left(rates)))[:_RIVALS]
         self._offer(starts)
         self._offer(self.domain.parted(self.models[order].rates))
+        self._exchange(order)
 
-    def _unfitted(self, rates: np.ndarray) -> float:
-        """Return the norm of the residual of the least-squares fit with the given rates."""
-        return float(np.linalg.norm(self._left(rates)))
+    def _exchange(self, order: int) -> None:
+        """Try to improve the fit with ``order`` states by replacing one of its modes by a distant mode."""
+        model = self.models[order]
+        if self._shrunk.get((order, order)) is not model:
+            new = [(a, b) for i, a in enumerate(model.rates) for b in self._extended(np.delete(model.rates, i))]
+            far = [rates for old, rates in new if abs(rates[-1] - old) > -old.real]
+            self._offer([rates for rates in far if self.domain.order(rates) == order])
+            self._shrunk[order, order] = self.models[order]
+
+    def _extended(self, rates: np.ndarray) -> list[np.ndarray]:
+        """Return initial rates that add to the given rates one of the modes that reduce the residual most."""
+        times, graded = self.problem.times, self.problem.graded
+        found = next_modes(self.domain, times, self.left(rates), self._basis(rates), graded, self._gap)
+        return [np.append(rates, rate) for rate in found]
 
     def _add(self, order: int) -> None:
         """Add a mode to the best fit with ``order`` states, optimize the result, and store it if it is better.
 
         A mode adds one or two states.
         """
-        problem, rates = self.problem, self.models[order].rates
-        left, basis = self.left(order), self._basis(rates)
-        found = next_modes(problem.domain, problem.times, left, basis, problem.graded, self._gap)
-        starts = [np.append(rates, rate) for rate in found]
+        starts = self._extended(self.models[order].rates)
         starts += [self._evenly.admit(subspace.eigenvalues(order + 1)) for subspace in self._subspaces]
-        self._offer([start for start in starts if order < problem.domain.order(start) <= self._limit])
+        self._offer([start for start in starts if order < self.domain.order(start) <= self._limit])
 
     def _basis(self, rates: np.ndarray) -> np.ndarray:
         """Return orthonormal columns that span the same space as the weighted modes of the given rates."""
-        problem = self.problem
-        columns = problem.domain.matrix(rates, problem.times) * problem.graded[:, None]
+        columns = self.domain.matrix(rates, self.problem.times) * self.problem.graded[:, None]
         return np.linalg.qr(columns)[0]
 
     def _descend(self, rates: np.ndarray, how: tuple[float, float]) -> Model:

@@ -162,7 +162,7 @@ def _searched(samples: Samples, domain: Domain, noise: Noise, request: Request, 
     found = _pursued(samples, domain, noise, request, band)
     if samples.values.shape[1] == 1 or noise.level is not None or not found.best or found.interrupted:
         return found
-    levels = np.sqrt((np.abs(found.path.left(found.best)) ** 2).mean(axis=0)) * noise.scales
+    levels = np.sqrt((np.abs(found.path.left(found.path.models[found.best].rates)) ** 2).mean(axis=0)) * noise.scales
     if not levels.max() > _ALIKE * levels.min() > 0:
         return found
     noise = replace(noise, scales=levels / np.sqrt(np.mean(levels**2)))
@@ -181,7 +181,7 @@ def _pursued(samples: Samples, domain: Domain, noise: Noise, request: Request, b
         return _Found(path, path.choose(most) if order is None else path.at_most(order), noise, request.tol)
     except KeyboardInterrupt:
         within = {k: (np.abs(model.rates.imag) <= band).all() for k, model in path.models.items()}
-        found = [k for k in within if 0 < k <= (order or k) and within[k]]
+        found = [k for k in within if 0 < k <= (order or most) and within[k]]
         if not found:
             raise
         best = min(found, key=path.rms if order is not None else path.criterion)
