@@ -33,7 +33,7 @@ ALIGNMENT = 64
 """Alignment of CPU memory that PyTorch allocates, in bytes."""
 
 _generation: ContextVar[dict[nn.Module, Repeated] | None] = ContextVar("_generation", default=None)
-"""Inside ``generate``, the repeated step of each model: with an assistant, there are two."""
+"""Inside ``generate``, the repeated step of each model; with an assistant, there are two models."""
 
 
 @final

@@ -16,7 +16,7 @@ from stablessm.reparam import modulus
 from stablessm.reparam.interval import Interval
 
 _ROUNDING = 1e-12
-"""Tolerance relative to |w|: an eigenvalue farther beyond the boundary than this is not there by rounding."""
+"""Tolerance relative to |w|: an eigenvalue that is farther beyond the boundary is not a rounding error."""
 
 _AGAIN = 1e-5, 1e-6
 """Round-trip tolerance (rtol, atol) of f(f⁻¹(λ))."""

@@ -54,8 +54,8 @@ def export_step(
             (``torch.export.load(path, extra_files={name: ""})``).
 
     Returns:
-        A ``torch.export.ExportedProgram`` or a ``torch.onnx.ONNXProgram``. Inputs of the latter are called ``x``,
-        ``state_0``, …, its outputs ``y``, ``next_state_0``, ….
+        A ``torch.export.ExportedProgram`` or a ``torch.onnx.ONNXProgram``. The inputs of an ONNX program are called
+        ``x``, ``state_0``, …, and its outputs ``y``, ``next_state_0``, ….
 
     >>> import stablessm as ssm
     >>> layer = ssm.LRU(3, 8, 2)
@@ -82,10 +82,10 @@ def export_sequence(
 ) -> Any:
     """Export a model over whole sequences, (x, *states) -> (y, *states), for any batch size and length.
 
-    States, weights and return value are the same as for :func:`export_step`.
-    x is (batch, time, d_input), or tokens (batch, time); y is (batch, time, d_output). A long sequence can be run in
-    chunks: the states that one call returns are the states of the next. For a model with an output per sequence,
-    y[:, t] is the output for the sequence up to step t, as ``model.sequence`` returns it; ``y[:, -1]`` is ``model(x)``.
+    States, weights and return value are the same as for :func:`export_step`. x is (batch, time, d_input), or tokens
+    (batch, time); y is (batch, time, d_output). A long sequence can be run in chunks: the states that one call returns
+    are the states of the next call. For a model with one output per sequence, y[:, t] is the output for the sequence up
+    to step t, as ``model.sequence`` returns it; ``y[:, -1]`` is ``model(x)``.
 
     With ``torch``, linear recurrences are written in standard operations that compute all steps together. With
     ``onnx``, linear recurrences are ``Scan`` operators, which onnxruntime computes one step after the other. Nonlinear
