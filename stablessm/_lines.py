@@ -10,6 +10,9 @@ from typing import Any
 
 from stablessm import record
 
+_DIGITS = 300
+"""Largest number of digits of a whole number; a float can hold 308."""
+
 
 def append(path: Path, row: Mapping[str, Any]) -> bytes:
     """Append an object as one line to a file of JSON lines, in a single write; return the line."""
@@ -44,7 +47,7 @@ def read(path: Path, **kinds: type) -> list[dict[str, Any]]:
         return []
     for line in filter(None, lines):
         try:
-            row = json.loads(line.decode("utf-8"))
+            row = json.loads(line.decode("utf-8"), parse_int=_counted)
             whole = isinstance(row, dict) and all(type(row.get(key)) is kind for key, kind in kinds.items())
             row = row if whole else None
         except (ValueError, RecursionError):
@@ -56,6 +59,13 @@ def read(path: Path, **kinds: type) -> list[dict[str, Any]]:
     if damaged:
         warnings.warn(f"{path}: {damaged} damaged lines are left out", stacklevel=2)
     return rows
+
+
+def _counted(digits: str) -> int:
+    """Convert digits to a whole number; raise an error if no float can hold the number."""
+    if len(digits) > _DIGITS:
+        raise ValueError(f"a number of {len(digits)} digits")
+    return int(digits)
 
 
 def _line(row: Mapping[str, Any]) -> bytes:

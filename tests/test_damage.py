@@ -144,6 +144,19 @@ def test_damaged_metrics_are_reported_and_block_nothing(workshop: Workshop, tmp_
     assert collect([folder]).problems == ()
 
 
+@pytest.mark.parametrize("key", ["step", "loss"])
+def test_a_number_that_no_float_can_hold_is_damage(workshop: Workshop, tmp_path: Path, key: str) -> None:
+    folder = shutil.copytree(workshop.whole("training"), tmp_path / "run")
+    path = folder / "metrics.jsonl"
+    first, *others = path.read_text(encoding="utf-8").splitlines()
+    row = json.dumps(json.loads(first) | {key: 10**400})
+    path.write_text("\n".join([row, *others, ""]), encoding="utf-8")
+    with damage.quiet() as said:
+        assert "finished" in command("status", "--out", folder)
+    assert f"{path}: 1 damaged lines are left out" in said.getvalue().replace("\n", "")
+    assert np.isnan(record.number(10**400))
+
+
 def test_tensors_of_any_layout_come_back(tmp_path: Path) -> None:
     tensors = {"a": torch.arange(6.0).reshape(2, 3).T, "b": torch.tensor([1 + 2j]), "c": torch.zeros(0)}
     tensors["d"] = tensors["a"]
