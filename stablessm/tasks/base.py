@@ -290,8 +290,7 @@ class Task(ABC):
         check_tensor("output", output)
         if not isinstance(batch, Batch):
             raise ArgumentError("batch", "a Batch, as Task.batch makes it", type(batch).__name__)
-        step = batch.inputs.shape[1:2] if self.outputs.per_step else ()
-        expected = (len(batch), *step, self.outputs.size)
+        expected = (len(batch), *(batch.inputs.shape[1:2] if self.outputs.per_step else ()), self.outputs.size)
         if tuple(output.shape) != expected:
             raise ArgumentError("output", f"shape {expected} of task {self.name}", f"shape {tuple(output.shape)}")
         return output, batch.targets, self._weights(batch)

@@ -20,6 +20,10 @@ Data: TypeAlias = str | Path | np.ndarray | Tensor
 """New data: an array, or the name of a file."""
 
 
+_FAR = 10
+"""New data are far from the training data if their median is more than this many standard deviations away."""
+
+
 @final
 @dataclass(frozen=True, eq=False)
 class SeriesReader:
@@ -77,7 +81,7 @@ class SeriesReader:
                 raise ArgumentError("data", "finite numbers", f"{rows[~np.isfinite(rows)][0]}")
         if len(rows) < self.window:
             raise ArgumentError("data", f"at least {self.window} rows, the window of the model", len(rows))
-        return rows, notes
+        return rows, notes + _far(rows[-self.window :], self.columns, self.mean, self.deviation)
 
     def standardized(self, rows: np.ndarray) -> Tensor:
         """Standardize rows by the mean and standard deviation of the training data."""
@@ -87,6 +91,13 @@ class SeriesReader:
         """Convert standardized outputs (..., targets) of the model to the units of the data."""
         places = [self.columns.index(name) for name in self.targets]
         return np.asarray(outputs.double().cpu().numpy() * self.deviation[places] + self.mean[places])
+
+
+def _far(values: np.ndarray, names: Sequence[str], mean: Any, deviation: Any) -> tuple[str, ...]:
+    """Return a note for each column of ``values`` that is far from the training data, as if it had another unit."""
+    found = zip(names, np.median(values, 0), mean, deviation, strict=True)
+    far = [(name, f"{now:.4g}", f"{m:.4g} ± {d:.2g}") for name, now, m, d in found if abs(now - m) > _FAR * d]
+    return tuple(f"the median of {name} is {now}, and in training {was}; check its unit" for name, now, was in far)
 
 
 def _require_columns(table: csv_file.Table, columns: Sequence[str]) -> None:
@@ -117,6 +128,7 @@ def sequences(
         _require_columns(table, [sequence, *columns])
         notes = table.gaps(columns, missing) + table.unknown(columns)
         values, _, rows = own_csv.complete_sequences(table, columns, table.column(sequence, "sequence"), missing)
+        notes += _far(values, columns, *description["scale"].values())
         inputs, lengths = own_csv.padded(values, list(rows.values()))
         names = tuple(rows)
     else:

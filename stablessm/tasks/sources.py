@@ -72,8 +72,7 @@ def arrays(path: Path, names: tuple[str, ...], *others: str) -> tuple[np.ndarray
         names: Names of arrays that the file must have.
         others: Names of arrays that the file may have.
     """
-    what = " and ".join(names)
-    expected = f"{'an array' if len(names) == 1 else 'arrays'} {what} in a whole .npz file"
+    expected = f"{'an array' if len(names) == 1 else 'arrays'} {' and '.join(names)} in a whole .npz file"
     if not path.is_file():
         raise ArgumentError(str(path), expected, f"no such file{did_you_mean(path)}")
     try:

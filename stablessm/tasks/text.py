@@ -137,8 +137,7 @@ class LanguageModeling(Task):
         if self.carries and split == "train":
             first = int(torch.randint(tokens, (), generator=generator(seed, epoch)))
             return self._read(split, (first + places) % tokens, None)
-        inside = int(indices.max() + 1) * length <= tokens
-        return self._read(split, places, None if inside else places < tokens)
+        return self._read(split, places, None if int(indices.max() + 1) * length <= tokens else places < tokens)
 
     def _read(self, split: Split, places: Tensor, real: Tensor | None) -> Batch:
         """Return a batch of the tokens at the given places; places where ``real`` is False are padding."""

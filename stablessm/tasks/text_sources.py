@@ -125,15 +125,13 @@ def split_text(text: str, separator: str | None, valid: float, test: float) -> d
     {'train': 80, 'valid': 10, 'test': 10}
     """
     if separator is None:
-        sizes = split_sizes(len(text), valid, test)
         pieces: list[str] | str = text
     else:
         separator = separator.replace("\\n", "\n")  # on a command line, \n is typed as two characters
         if not separator:
             raise ArgumentError("separator", "at least one character", "none")
         pieces = _separated(text, separator)
-        sizes = split_sizes(len(pieces), valid, test)
-    found, end = {}, 0
+    sizes, found, end = split_sizes(len(pieces), valid, test), {}, 0
     for split in SPLITS:
         begin, end = end, end + sizes[split]
         part = pieces[begin:end]

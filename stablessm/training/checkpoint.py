@@ -211,8 +211,7 @@ def _read_shards(folder: Path, like: Like) -> dict[str, Tensor]:
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
     from torch.distributed.checkpoint.state_dict_loader import load
 
-    found = HuggingFaceStorageReader(str(folder)).read_metadata().state_dict_metadata
-    entries: dict[str, Any] = dict(found)
+    entries: dict[str, Any] = dict(HuggingFaceStorageReader(str(folder)).read_metadata().state_dict_metadata)
     tensors = {name: like(name, entry.size, entry.properties.dtype) for name, entry in entries.items()}
     with warnings.catch_warnings():
         warnings.filterwarnings(

@@ -398,6 +398,29 @@ def test_words_that_the_training_did_not_have_are_noted(tmp_path):
     assert "new.csv: 20 cells of sky have a word missing from the training data, such as 'c'; it counts as none" in note
 
 
+@given(factor=st.sampled_from([1, 1, 1000, 1e-3]), shift=st.sampled_from([0, 0, 273.15]), seed=st.integers(0, 10**9))
+@settings(max_examples=20)
+def test_new_data_in_other_units_are_noted(factor, shift, seed):
+    rng = np.random.default_rng(seed)
+    scale = {"load": {"mean": 20.0, "deviation": 2.0}, "wind": {"mean": 0.0, "deviation": 1.0}}
+    reader = SeriesReader.of({"task": "series", "options": {"window": 40, "horizon": 1}, "scale": scale})
+    load = (20 + 2 * rng.normal(size=90)) * factor + shift
+    load[:50] *= rng.choice([1, 100])  # rows before the window are not used
+    notes = reader.rows(np.stack([load, rng.normal(size=90)], 1))[1]
+    far = abs(np.median(load[50:]) - 20) > 20
+    assert far == (factor == 1000 or shift > 0)
+    assert len(notes) == far
+    assert all(note.startswith("the median of load is") and "20 ± 2; check its unit" in note for note in notes)
+
+
+def test_sequences_in_other_units_are_noted(walks, tmp_path):
+    for x in (1, 1000):
+        rows = [f"{'pq'[i // 6]},{x},1" for i in range(12)]
+        (tmp_path / "new.csv").write_text("\n".join(["walk,x,y", *rows]), encoding="utf-8")
+        note = TrainedModel(walks[0], device="cpu").predict(tmp_path / "new.csv").note
+        assert ("the median of x is 1000, and in training" in note) == (x == 1000)
+
+
 def test_columns_that_new_data_lack_are_named(run, tmp_path):
     (tmp_path / "new.csv").write_text("\n".join(["day,load", *(f"{i},{i % 7}" for i in range(30))]), encoding="utf-8")
     message = r"data: expected the columns of the training data \(load, wind\), got .*new\.csv without wind$"
