@@ -283,9 +283,9 @@ def _spectrum(operator: Tensor, weights: Tensor, tol: float, corner: tuple[int, 
         matrix = matrix[outputs:]
     else:
         before, new = matrix[outputs:].tensor_split([-width], 1)
-        known, values, _ = torch.linalg.svd(before, full_matrices=False)
-        known = known[:, values > 0.1 * noise * size]
-        new -= known @ (known.mH @ new)
+        fitted = torch.linalg.pinv(before, atol=0.1 * noise * size, rtol=0.0) @ new
+        new -= before @ fitted  # with the rounding errors of all effects in this sum
+        new[:, new.norm(dim=0) <= noise * size * (1 + fitted.norm(dim=0))] = 0.0
     near, late = math.ceil(WITHIN * len(matrix)), math.ceil(WITHIN * matrix.shape[1])
     values = torch.linalg.svdvals(matrix)
     shorter = torch.linalg.svdvals(matrix[:near, -late:]) > max(tol, noise) * values.max()
