@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import io
+from collections import UserList
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from stablessm.instruments._nested import is_numeric
 
 
 def leaves(state: Any, path: str = "state") -> list[tuple[str, Any]]:
@@ -110,3 +114,57 @@ def rounded(state: Any, dtype: torch.dtype) -> Any:
         return copy.deepcopy(array)
 
     return mapped(state, change)
+
+
+def _opened(value: Any) -> bool:
+    """Return True if the attributes of an object count as parts of a state, as for dataclasses and ``transformers``
+    caches.
+    """
+    known = type(value).__module__.startswith("transformers.cache_utils") or dataclasses.is_dataclass(value)
+    return known and hasattr(value, "__dict__") and not isinstance(value, type | torch.nn.Module)
+
+
+def _is_number(value: Any) -> bool:
+    if isinstance(value, np.generic) or (is_array(value) and not isinstance(value, Tensor)):
+        return np.dtype(value.dtype).kind in "fc"
+    return is_numeric(value) or (isinstance(value, float | complex) and not isinstance(value, bool))
+
+
+def numbers_in(state: Any) -> Iterator[Any]:
+    """Yield the floating-point tensors, arrays and numbers in a nested structure or a cache.
+
+    >>> [float(part) for part in numbers_in({"h": (torch.ones(()), 2.0), "steps": 3})]
+    [1.0, 2.0]
+    """
+    found: list[Any] = []
+    rebuilt(state, found.append)
+    yield from found
+
+
+def rebuilt(value: Any, made: Callable[[Any], Any], other: Callable[[Tensor], Any] | None = None) -> Any:
+    """Return a copy of a nested structure in which ``made`` was applied to every floating-point number, tensor and
+    array.
+
+    ``other``, if given, is applied to all other tensors.
+
+    >>> rebuilt({"h": (1.0, 2.0), "steps": 3}, lambda number: -number)
+    {'h': (-1.0, -2.0), 'steps': 3}
+    """
+    if _is_number(value):
+        return made(value)
+    if isinstance(value, Tensor):
+        return value if other is None else other(value)
+    if isinstance(value, Mapping):
+        entries: Any = copy.copy(value)
+        for key, part in value.items():
+            entries[key] = rebuilt(part, made, other)
+        return entries
+    if isinstance(value, tuple | list | UserList):
+        parts = [rebuilt(part, made, other) for part in value]
+        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
+    if _opened(value):
+        result = copy.copy(value)
+        for name, part in vars(value).items():
+            object.__setattr__(result, name, rebuilt(part, made, other))
+        return result
+    return value

@@ -102,6 +102,56 @@ def test_sequences_of_foreign_arrays(made):
     assert not ssm.check_state(forgets, d_input=2, cases=["chunks"]).passed
 
 
+def vector_steps():
+    """The same network as functions of one step of one sequence, with states of several kinds."""
+    weights, inputs = torch.tensor(W), torch.tensor(U)
+
+    def tensors(x, h):
+        h = torch.tanh(weights @ (torch.zeros(4, dtype=x.dtype) if h is None else h) + inputs @ x)
+        return h, h
+
+    def arrays(x, state):
+        h = np.tanh(W @ (np.zeros(4) if state is None else state["h"]) + U @ x)
+        return h, {"h": h, "step": 0}
+
+    def numbers(x, state):  # a state of two numbers
+        fast, slow = (0.0, 0.0) if state is None else state
+        fast, slow = 0.5 * fast + float(x[0]), 0.9 * slow + float(x[1])
+        return np.array([fast - slow]), (fast, slow)
+
+    return {"tensors": (tensors, 4), "arrays": (arrays, 4), "numbers": (numbers, 2)}
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
+@pytest.mark.parametrize("module", [torch, np])
+def test_a_reservoir_with_one_input_is_not_taken_for_a_function_of_sequences(module, size):
+    """The product of a vector of weights and the input exists for any shape of the input."""
+    J, w = 0.5 * np.eye(size) + 0.1, np.ones(size) + np.arange(size)
+    J, w = (torch.tensor(J), torch.tensor(w)) if module is torch else (J, w)
+
+    def step(x, h):
+        h = module.tanh(J @ (0 * w if h is None else h) + w * x)
+        return h, h
+
+    y, _ = as_stateful(step, d_input=1).run(torch.ones(2, 6, 1, dtype=torch.float64))
+    h = 0 * w
+    for t in range(6):
+        h, _ = step(1.0, h)
+        np.testing.assert_allclose(y[1, t], h)
+
+
+@pytest.mark.parametrize("name", ["tensors", "arrays", "numbers"])
+@pytest.mark.parametrize("width", [2, 5])
+def test_functions_of_a_single_step_of_a_single_sequence(name, width):
+    step, size = vector_steps()[name]
+    model = step if width == 2 else lambda x, state: step(x[:2], state)  # 2 and 5 sequences are tried
+    x = RNG.standard_normal((60, width))
+    assert ssm.effective_state_size(model, x, 1e-6).size == size
+    assert ssm.check_state(model, d_input=width, cases=["chunks", "batch"]).passed
+    assert ssm.receptive_field(model, x).reach() < 60
+    assert ssm.memory_function(model, 80, d_input=width, samples=8, ascent=1).decay().kind == "exponential"
+
+
 class Node:
     """A node with the interface of reservoirpy 0.4, which keeps its state in itself."""
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+from itertools import product
+from operator import itemgetter
 from typing import Any, TypeAlias, final
 
 import numpy as np
@@ -10,7 +13,7 @@ import torch
 from torch import Tensor
 
 from stablessm._errors import ArgumentError
-from stablessm.instruments._states import leaves
+from stablessm.instruments._states import numbers_in, rebuilt
 from stablessm.instruments.adapters._modules import Module
 from stablessm.instruments.adapters.facts import name_of, said, weight_of
 from stablessm.instruments.adapters.stateful import STATEFUL, Result, Stateful, result_of
@@ -23,7 +26,8 @@ Call: TypeAlias = Callable[[Tensor, Any], Result]
 class Function(Module):
     """An adapter for any ``(x, state) -> (y, state)``: a module, or a function of PyTorch, NumPy or JAX arrays.
 
-    A function of a single step is called once per step, with x (B, d_input).
+    A function of a single step is called once per step, with x (B, d_input), or once per step and sequence, with x
+    (d_input,). In the latter case the states of all sequences are stacked, with the batch as their first axis.
     """
 
     def __init__(self, model: Any, d_input: int, dtype: torch.dtype | None = None) -> None:
@@ -50,10 +54,13 @@ def _found_call(function: Function) -> tuple[Call, torch.dtype]:
     """Try several ways to call a function; return the first that gives one output per step, and the dtype of the
     outputs.
 
-    The function is called with tensors or arrays, and with whole sequences or single steps. If no way works, the error
-    of the first way is raised.
+    The function is called with tensors or arrays, and with whole sequences, single steps, or single steps of single
+    sequences. A way has to work for two sizes of the batch and two lengths: one of them may equal another size of the
+    function, and be taken for it. Ways that also continue from the returned state, by one step, come first: a function
+    of single steps that takes a whole sequence for one step cannot. If no way works, the error of the first
+    way is raised.
     """
-    model, x = function.model, function.inputs(2, 3, torch.Generator().manual_seed(0))
+    model, x = function.model, function.inputs(5, 3, torch.Generator().manual_seed(0))
 
     def on_tensors(x: Tensor, state: Any) -> Result:
         return result_of(model, model(x, state))
@@ -71,17 +78,20 @@ def _found_call(function: Function) -> tuple[Call, torch.dtype]:
 
         return run
 
-    ways = [on_tensors, per_step(on_tensors)]
-    if weight_of(model) is None:
-        ways += [on_arrays, per_step(on_arrays)]
+    calls = [on_tensors] if weight_of(model) is not None else [on_tensors, on_arrays]
+    ways = [way for call in calls for way in (call, per_step(call))]
+    ways += [per_step(partial(_per_sequence, call)) for call in calls]
     reasons: list[ArgumentError] = []
-    for way, stepwise in zip(ways, [ways[1], None, *ways[3:], None], strict=False):
+    for lasting, way in product((True, False), ways):
         try:
-            y, _ = way(x, None)
-            if y.dim() == 3 and y.shape[:2] == x.shape[:2]:
-                return (stepwise if stepwise and _keeps_all_steps(way, stepwise, x) else way), y.dtype
-            steps = f"an output with {x.shape[1]} time steps, as its input"
-            reasons.append(ArgumentError("model", steps, f"{name_of(model)}, whose output has shape {tuple(y.shape)}"))
+            for part in (x, x[:2, :2]):
+                state = None
+                for piece in (part, part[:, -1:])[: 1 + lasting]:
+                    y, state = way(piece, state)
+                    if y.dim() != 3 or y.shape[:2] != piece.shape[:2]:
+                        steps, got = f"an output with {piece.shape[1]} time steps, as its input", tuple(y.shape)
+                        raise ArgumentError("model", steps, f"{name_of(model)}, whose output has shape {got}")
+            return way, y.dtype
         except ArgumentError as error:
             reasons.append(error)
         except Exception as error:  # whatever a foreign function raises
@@ -89,20 +99,21 @@ def _found_call(function: Function) -> tuple[Call, torch.dtype]:
     raise reasons[0]
 
 
-def _keeps_all_steps(whole: Call, stepwise: Call, x: Tensor) -> bool:
-    """Return True if a function is meant for single steps, although it also runs on whole sequences.
-
-    Such a function treats a whole sequence (``whole``) as a single step. The shape of its state then depends on the
-    length of the sequence. If the function is called once per step (``stepwise``), the shape is always the same.
+def _per_sequence(call: Call, x: Tensor, state: Any) -> Result:
+    """Call a function of a step (d_input,) once per sequence of a step x (B, d_input); return stacked outputs and
+    states.
     """
+    rows = [call(x[i], None if state is None else rebuilt(state, itemgetter(i))) for i in range(len(x))]
+    after = [state for _, state in rows]
+    if len({repr(rebuilt(state, type)) for state in after}) > 1 or not list(numbers_in(after[0])):
+        raise ArgumentError("model", "a state of floating-point arrays", f"a state of type {type(after[0]).__name__}")
+    return torch.stack([y for y, _ in rows]), _stacked(after)
 
-    def shapes(run: Call, steps: int) -> list[tuple[int, ...]]:
-        return [tuple(leaf.shape) for _, leaf in leaves(run(x[:, :steps], None)[1])]
 
-    try:
-        return shapes(whole, 2) != shapes(whole, 3) and shapes(stepwise, 2) == shapes(stepwise, 3)
-    except Exception:  # it takes no single steps
-        return False
+def _stacked(states: list[Any]) -> Any:
+    """Return one state whose arrays are the stacked numbers and arrays of several states of the same structure."""
+    columns = zip(*map(numbers_in, states), strict=True)
+    return rebuilt(states[0], lambda first: (torch if isinstance(first, Tensor) else np).stack(next(columns)))
 
 
 @final
@@ -132,7 +143,4 @@ class Reservoir(Stateful):
                 node.state = {name: np.array(array[row]) for name, array in held.items()}
             outputs.append(torch.from_numpy(np.array(self.model.run(sequence))))
             after.append([{name: np.array(array) for name, array in node.state.items()} for node in nodes])
-        parts = zip(*after, strict=True)
-        return torch.stack(outputs), [
-            {name: np.stack([row[name] for row in rows]) for name in rows[0]} for rows in parts
-        ]
+        return torch.stack(outputs), _stacked(after)

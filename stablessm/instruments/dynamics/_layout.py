@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import copy
-import dataclasses
 import math
-from collections import UserList
-from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, final
 
@@ -15,8 +11,7 @@ import torch
 from torch import Tensor
 
 from stablessm._errors import ArgumentError
-from stablessm.instruments._nested import is_numeric
-from stablessm.instruments._states import is_array
+from stablessm.instruments._states import numbers_in, rebuilt
 from stablessm.instruments.adapters.stateful import Stateful
 
 Place: TypeAlias = Literal["single", "first", "last", "axis 0", "axis 1"]
@@ -150,71 +145,6 @@ def _placed(value: Tensor, place: Place) -> Tensor:
     if place == "single":
         return value[0]
     return value.movedim(0, {"first": 0, "last": -1}.get(place, int(place[-1]) if place[-1].isdigit() else 0))
-
-
-def _opened(value: Any) -> bool:
-    """Return True if the attributes of an object count as parts of a state, as for dataclasses and ``transformers``
-    caches.
-    """
-    if isinstance(value, type | torch.nn.Module) or not hasattr(value, "__dict__"):
-        return False
-    return type(value).__module__.startswith("transformers.cache_utils") or dataclasses.is_dataclass(value)
-
-
-def _is_number(value: Any) -> bool:
-    if isinstance(value, np.generic) or (is_array(value) and not isinstance(value, Tensor)):
-        return np.dtype(value.dtype).kind in "fc"
-    return is_numeric(value) or (isinstance(value, float | complex) and not isinstance(value, bool))
-
-
-def numbers_in(state: Any) -> Iterator[Any]:
-    """Yield the floating-point tensors, arrays and numbers in a nested structure or a cache.
-
-    >>> [float(part) for part in numbers_in({"h": (torch.ones(()), 2.0), "steps": 3})]
-    [1.0, 2.0]
-    """
-    found: list[Any] = []
-
-    def kept(value: Any) -> Any:
-        found.append(value)
-        return value
-
-    rebuilt(state, kept)
-    yield from found
-
-
-def rebuilt(value: Any, made: Callable[[Any], Any], other: Callable[[Tensor], Any] | None = None) -> Any:
-    """Return a copy of a nested structure in which ``made`` was applied to every floating-point number, tensor and
-    array.
-
-    ``other``, if given, is applied to all other tensors.
-
-    >>> rebuilt({"h": (1.0, 2.0), "steps": 3}, lambda number: -number)
-    {'h': (-1.0, -2.0), 'steps': 3}
-    """
-    if _is_number(value):
-        return made(value)
-    if isinstance(value, Tensor):
-        return value if other is None else other(value)
-    if isinstance(value, Mapping):
-        entries = {key: rebuilt(part, made, other) for key, part in value.items()}
-        return entries if type(value) is dict else _copied(value, entries)
-    if isinstance(value, tuple | list | UserList):
-        parts = [rebuilt(part, made, other) for part in value]
-        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
-    if _opened(value):
-        result = copy.copy(value)
-        for name, part in vars(value).items():
-            object.__setattr__(result, name, rebuilt(part, made, other))
-        return result
-    return value
-
-
-def _copied(value: Any, entries: dict[Any, Any]) -> Any:
-    result = copy.copy(value)
-    for key, part in entries.items():
-        result[key] = part
-    return result
 
 
 def repeated(state: Any, rows: int, axis: int) -> Any:

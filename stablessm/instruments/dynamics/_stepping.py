@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 from stablessm import _tensors
 from stablessm._errors import ArgumentError
-from stablessm.instruments._states import is_array
+from stablessm.instruments._states import is_array, numbers_in
 from stablessm.instruments.adapters import as_stateful, has_adapter, said
 from stablessm.instruments.adapters.facts import weight_of
-from stablessm.instruments.dynamics._layout import Layout, Place, layout_of, numbers_in, place_of, repeated
+from stablessm.instruments.dynamics._layout import Layout, Place, layout_of, place_of, repeated
 
 Step: TypeAlias = Callable[[Any, Any], tuple[Any, Any]]
 """Function from the input of one step (or None) and a state to an output and the next state."""
