@@ -217,12 +217,15 @@ class Session(Hooks):
         return self.config.select == "best" and self.best is not None
 
     def check_kept(self, *, last_good: bool) -> None:
-        """Raise an error if the stored best weights are damaged; with ``last_good``, warn and discard these weights
-        instead.
+        """Raise an error if the stored best weights are damaged or, at the end of the run, of another model; with
+        ``last_good``, warn and discard these weights instead.
+
+        Before the end, the weights may be newer than the checkpoint, and the remaining steps write them again.
         """
+        kept = self.kept if self.stopped or self.loop.step == self.total else None
         try:
             if self.selects:
-                self.ranks.first(lambda: run_folder.check_kept(self.folder, self.kept))
+                self.ranks.first(lambda: run_folder.check_kept(self.folder, kept))
         except (ArgumentError, RuntimeError) as error:  # the first on rank 0, the second on the other ranks
             if not last_good:
                 raise

@@ -212,6 +212,30 @@ def test_a_checkpoint_goes_with_the_best_weights(tmp_path):
     assert [path.stem for path in checkpoints(tmp_path)] == ["step-000000004", "step-000000006"]
 
 
+@pytest.mark.parametrize("moment", range(1, 4))
+def test_interrupted_between_the_best_weights_and_their_checkpoint_it_ends_as_a_whole_run(
+    tmp_path, monkeypatch, moment
+):
+    options = {"select": "best", "lr": 0.3, "evaluate_every": 3, "checkpoint_every": 4, "steps": 24}
+    _, whole = run(tmp_path / "whole", **options)
+    write, due = Checkpoints.save, []
+
+    def full(self, checkpoint, **kind):
+        if checkpoint.step % 3 == 0:  # weights with the best score have just been written
+            due.append(checkpoint.step)
+            if len(due) == moment:
+                raise OSError("the disk is full")
+        return write(self, checkpoint, **kind)
+
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="the disk is full"):
+        patch.setattr(Checkpoints, "save", full)
+        run(tmp_path / "broken", **options)
+    _, result = run(tmp_path / "broken", **options)
+    assert (result.best, result.last, result.scores) == (whole.best, whole.last, whole.scores)
+    kept, expected = (load_file(tmp_path / which / "model" / "model.safetensors") for which in ("broken", "whole"))
+    assert all(torch.equal(kept[name], expected[name]) for name in expected)
+
+
 def test_when_a_checkpoint_is_due():
     assert [step for step in range(1, 10) if Cadence(steps=3).due(step)] == [3, 6, 9]
     cadence = Cadence(seconds=60.0)
