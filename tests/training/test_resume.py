@@ -227,8 +227,8 @@ def test_interrupted_between_the_best_weights_and_their_checkpoint_it_ends_as_a_
                 raise OSError("the disk is full")
         return write(self, checkpoint, **kind)
 
-    with monkeypatch.context() as patch, pytest.raises(OSError, match="the disk is full"):
-        patch.setattr(Checkpoints, "save", full)
+    monkeypatch.setattr(Checkpoints, "save", full)
+    with pytest.raises(OSError, match="the disk is full"):
         run(tmp_path / "broken", **options)
     _, result = run(tmp_path / "broken", **options)
     assert (result.best, result.last, result.scores) == (whole.best, whole.last, whole.scores)
