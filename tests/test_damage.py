@@ -288,6 +288,18 @@ def test_disks_fail_at_any_time(tmp_path: Path, name: str, fault: str) -> None:
     assert [member for member in found if member.outcome not in damage.GOOD] == []
 
 
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_database_that_cannot_be_written_is_named(workshop: Workshop, tmp_path: Path, begun: bool) -> None:
+    folder = tmp_path / "run"
+    if begun:
+        shutil.copytree(workshop.whole("search"), folder)
+    with (
+        damage_disks.small_files(tmp_path, mock.Mock(choice=lambda sizes: 0)),
+        pytest.raises(damage.RefusedError, match=r"(?s)free some space or choose a folder.*search\.db"),
+    ):
+        KINDS["search"].readers["resume"](folder)
+
+
 def test_an_error_names_the_file_that_was_to_be_written(tmp_path: Path) -> None:
     with (
         pytest.raises(PermissionError, match=r"choose a folder that can be written to: '.*a\.json'"),

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import datetime
+import errno
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, final, get_args
@@ -118,33 +120,51 @@ def search(
     objective.check([one.name for one in ranges])
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     out.mkdir(parents=True, exist_ok=True)
-    study = _study(optuna, objective, ranges, out, storage)
-    states = optuna.trial.TrialState
-    alive = tuple(state for state in states if state != states.FAIL)
+    with _in_database(storage or out / "search.db"):
+        study = _study(optuna, objective, ranges, out, storage)
+        states = optuna.trial.TrialState
+        alive = tuple(state for state in states if state != states.FAIL)
 
-    def count() -> int:
-        return len(study.get_trials(deepcopy=False, states=(states.COMPLETE, states.PRUNED)))
+        def count() -> int:
+            return len(study.get_trials(deepcopy=False, states=(states.COMPLETE, states.PRUNED)))
 
-    with tqdm(total=trials, initial=count(), desc="trials", disable=None if progress else True) as bar:
-        while count() < trials:
-            _revive(study, out, states)
-            trial = study.ask()
-            before = sum(one.number < trial.number for one in study.get_trials(deepcopy=False, states=alive))
-            study.sampler = optuna.samplers.TPESampler(seed=seed * 100_003 + before)
-            place = folder(out, trial)
-            with locks.job_lock(place):
-                settings = {one.name: one.suggest(trial) for one in ranges}
-                try:
-                    value = objective.value(settings, place)
-                except Exception:
-                    study.tell(trial, state=states.FAIL)
-                    raise
-                if math.isnan(value):
-                    study.tell(trial, state=states.PRUNED)
-                else:
-                    study.tell(trial, value)
-            bar.update(count() - bar.n)
-    return _written(study, out, states)
+        with tqdm(total=trials, initial=count(), desc="trials", disable=None if progress else True) as bar:
+            while count() < trials:
+                _revive(study, out, states)
+                trial = study.ask()
+                before = sum(one.number < trial.number for one in study.get_trials(deepcopy=False, states=alive))
+                study.sampler = optuna.samplers.TPESampler(seed=seed * 100_003 + before)
+                place = folder(out, trial)
+                with locks.job_lock(place):
+                    settings = {one.name: one.suggest(trial) for one in ranges}
+                    try:
+                        value = objective.value(settings, place)
+                    except Exception:
+                        study.tell(trial, state=states.FAIL)
+                        raise
+                    if math.isnan(value):
+                        study.tell(trial, state=states.PRUNED)
+                    else:
+                        study.tell(trial, value)
+                bar.update(count() - bar.n)
+        return _written(study, out, states)
+
+
+@contextmanager
+def _in_database(place: str | Path) -> Iterator[None]:
+    """Return a context that converts errors of the database to errors that name its ``place``."""
+    from optuna.exceptions import StorageInternalError
+    from sqlalchemy.exc import OperationalError, SQLAlchemyError
+
+    try:
+        yield
+    except (StorageInternalError, SQLAlchemyError) as error:
+        cause = error.__cause__ if isinstance(error, StorageInternalError) else error
+        why = str(cause).partition("\n")[0]
+        if isinstance(cause, OperationalError):  # of the disk or the connection
+            remedy = "free some space or choose a folder that can be written to"
+            raise OSError(errno.EIO, f"{why}; {remedy}", str(place)) from error
+        raise record.DamagedFileError(str(place), "a database of Optuna", f"{why}. {record.RESTORE}") from error
 
 
 def folder(out: Path, trial: Any) -> Path:
@@ -173,6 +193,8 @@ def _study(optuna: Any, objective: Objective, ranges: Sequence[Range], out: Path
     try:
         kept = optuna.storages.RDBStorage(storage or f"sqlite:///{out.resolve() / 'search.db'}")
     except Exception as error:  # each database raises its own kind
+        if storage is None:
+            raise
         raise ArgumentError("--storage", "such as sqlite:///search.db", f"{storage!r} ({error})") from error
     study = optuna.create_study(study_name=out.name, storage=kept, direction=objective.direction, load_if_exists=True)
     before = study.user_attrs.get(_ABOUT)
