@@ -153,15 +153,14 @@ def search(
 @contextmanager
 def _in_database(place: str | Path) -> Iterator[None]:
     """Return a context that converts errors of the database to errors that name its ``place``."""
-    from optuna.exceptions import StorageInternalError
-    from sqlalchemy.exc import OperationalError, SQLAlchemyError
-
     try:
         yield
-    except (StorageInternalError, SQLAlchemyError) as error:
-        cause = error.__cause__ if isinstance(error, StorageInternalError) else error
+    except Exception as error:  # of SQLAlchemy, or of Optuna because of one of SQLAlchemy
+        cause = error if error.__cause__ is None or type(error).__module__.startswith("sqlalchemy") else error.__cause__
+        if not type(cause).__module__.startswith("sqlalchemy"):
+            raise
         why = str(cause).partition("\n")[0]
-        if isinstance(cause, OperationalError):  # of the disk or the connection
+        if type(cause).__name__ == "OperationalError":  # of the disk or the connection
             remedy = "free some space or choose a folder that can be written to"
             raise OSError(errno.EIO, f"{why}; {remedy}", str(place)) from error
         raise record.DamagedFileError(str(place), "a database of Optuna", f"{why}. {record.RESTORE}") from error
