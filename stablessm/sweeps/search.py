@@ -156,7 +156,8 @@ def _in_database(place: str | Path) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # of SQLAlchemy, or of Optuna because of one of SQLAlchemy
-        cause = error if error.__cause__ is None or type(error).__module__.startswith("sqlalchemy") else error.__cause__
+        own = type(error).__module__.startswith("sqlalchemy")
+        cause = error if own else error.__cause__
         if not type(cause).__module__.startswith("sqlalchemy"):
             raise
         why = str(cause).partition("\n")[0]
