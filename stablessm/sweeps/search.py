@@ -155,6 +155,8 @@ def _in_database(place: str | Path) -> Iterator[None]:
     """Return a context that converts errors of the database to errors that name its ``place``."""
     try:
         yield
+    except ArgumentError:
+        raise
     except Exception as error:  # of SQLAlchemy, or of Optuna because of one of SQLAlchemy
         own = type(error).__module__.startswith("sqlalchemy")
         cause = error if own else error.__cause__
