@@ -36,7 +36,10 @@ def shown(value: object) -> str:
         return _cut(f"[{few}, …]") + f" ({len(value)} entries)"
     if isinstance(value, list | tuple) and any(hasattr(item, "shape") for item in value):
         return _cut(("({})" if isinstance(value, tuple) else "[{}]").format(", ".join(quoted(item) for item in value)))
-    return _cut(str(value))
+    try:
+        return _cut(str(value))
+    except RecursionError:
+        return f"a deeply nested {type(value).__name__}"
 
 
 def quoted(item: object) -> str:

@@ -58,8 +58,8 @@ def takes_tensor(method: Callable[..., T], *, square: bool = False) -> Callable[
     @functools.wraps(method)
     def call(self: Any, *args: Any, **options: Any) -> T:
         value = args[0] if args else options.get(name)
-        if not isinstance(value, Tensor) or value.layout != torch.strided:
-            got = getattr(value, "layout", type(value).__name__)
+        if not isinstance(value, Tensor) or value.layout != torch.strided or value.is_nested:
+            got = value.layout if isinstance(value, Tensor) and not value.is_nested else type(value).__name__
             raise ArgumentError(name, "a real floating-point tensor, dense", got)
         if not value.is_floating_point() or value.dtype.itemsize < 2:
             raise ArgumentError(name, "a real floating-point tensor (not float8)", value.dtype)

@@ -315,11 +315,10 @@ def near(rng: random.Random, good: Any) -> Any:
     """A value that is almost right: another shape, dtype or sign, a NaN in it, one entry too few or too many."""
     if isinstance(good, np.ndarray) and good.dtype.kind in "fciub":
         made = near(rng, torch.from_numpy(np.array(good)))
+        usual = isinstance(made, Tensor) and made.layout == torch.strided and made.device.type == "cpu"
         return (
             made.detach().resolve_conj().numpy()
-            if isinstance(made, Tensor)
-            and made.device.type == "cpu"
-            and (made.layout == torch.strided and made.dtype != torch.bfloat16)
+            if usual and not made.is_nested and made.dtype != torch.bfloat16
             else made
         )
     if isinstance(good, Tensor):

@@ -188,7 +188,7 @@ class SequenceLayer(nn.Module, ABC):
     def _tensor_of(self, dt: float | Tensor) -> Tensor:
         like = self._parameter()
         if isinstance(dt, Tensor) and (
-            dt.is_complex() or dt.is_meta != like.is_meta or dt.is_sparse or dt.is_quantized
+            dt.is_complex() or dt.is_meta != like.is_meta or dt.is_sparse or dt.is_quantized or dt.is_nested
         ):
             raise ArgumentError("dt", "a real dtype and a dense layout", f"{dt.dtype}, {dt.layout}, on {dt.device}")
         if isinstance(dt, bool) or (isinstance(dt, Tensor) and dt.dtype == torch.bool):
