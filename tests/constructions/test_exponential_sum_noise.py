@@ -98,6 +98,17 @@ def test_a_supremum_below_the_noise_is_refused(horizon: int, tol: float) -> None
         exponential_sum(values, tol=0.02 * tol)
 
 
+@pytest.mark.parametrize(("seed", "noisy"), [(0, True), (1, True), (0, False)])
+def test_noise_at_uneven_times_is_named_and_structure_is_not(seed: int, noisy: bool) -> None:
+    rng = np.random.default_rng(seed)
+    t = np.sort(rng.uniform(0, 100, 60 + 20 * seed)) if seed % 2 else np.geomspace(0.1, 100, 60 + 20 * seed)
+    wave = np.exp(-t / 30) * np.cos(t / rng.uniform(2, 10))
+    values = wave + 0.01 * rng.standard_normal(len(t)) if noisy else np.abs(t - 40) / 60 * wave
+    with pytest.raises(FitError) as caught:
+        exponential_sum(values, times=t, time="continuous", tol=0.001 if noisy else 1e-7, max_order=8)
+    assert ("samples are noisy: the residual of a least-squares fit is noise of 0.0" in str(caught.value)) == noisy
+
+
 def test_noise_alone_has_no_modes() -> None:
     orders = []
     for seed in range(4):

@@ -9,6 +9,7 @@ import numpy as np
 
 from stablessm.constructions.sums import _hankel
 from stablessm.constructions.sums._atoms import next_modes
+from stablessm.constructions.sums._modes import Domain
 from stablessm.constructions.sums._polish import Problem, descend, fit_weights
 
 _ROUGHLY, _CONVERGED = (1e-4, 1e-3), (1e-9, 1e-3)  # gain and damping of the last step
@@ -17,6 +18,8 @@ _RIVALS = 2  # number of modes whose removal is tried
 _DENSE = 800  # largest number of samples whose Hankel matrix is formed
 _LONG = 24  # number of singular vectors that are computed for more samples
 _UNEVEN = 1e-6
+_FEW, _MODES = 32, 20  # samples from which noise can be told from structure, and the largest order of this fit
+_ALIKE = 9  # largest ratio of the mean squares of white noise in different quarters of the times
 _ROUNDING, _TINY = 1e-14, 1e-150  # smallest noise: of the largest sample, and of samples that are all zero
 
 
@@ -210,3 +213,23 @@ class Path:
         self._evenly = replace(self.domain, dt=float(gaps.mean()))
         values = self.problem.values
         return [_hankel.hankel(values) if len(values) <= _DENSE else _hankel.long_hankel(values, _LONG)]
+
+
+def noise_level(times: np.ndarray, values: np.ndarray, domain: Domain) -> float:
+    """Return the standard deviation of noise in samples at any times, or 0 if there is no evidence of noise.
+
+    There is evidence of noise if the BIC prefers a fit with few states, and if the residual of this fit looks like
+    white noise: its differences from one time to the next are as large as those of independent numbers, and its size
+    is about the same in each quarter of the times.
+    """
+    most, one = min(_MODES, len(times) // 4), np.ones(len(times))
+    if len(times) < _FEW:
+        return 0.0
+    free = replace(domain, real=False, positive=False)
+    path = Path(Problem(times, values, one, one, free), len(times) // 2)
+    chosen = path.choose(most)
+    left = path.left(path.models[chosen].rates)
+    square = np.linalg.norm(left) ** 2
+    rough = np.linalg.norm(np.diff(left, axis=0)) ** 2 > 2 * square * (1 - 3 / np.sqrt(path.count))
+    parts = [np.mean(np.abs(part) ** 2) for part in np.array_split(left, 4)]
+    return path.level(chosen) if chosen < most and rough and max(parts) < _ALIKE * min(parts) else 0.0

@@ -10,6 +10,7 @@ import numpy as np
 
 from stablessm.constructions.sums import _modes
 from stablessm.constructions.sums._analysis import RESOLVED, subset
+from stablessm.constructions.sums._evidence import noise_level
 from stablessm.constructions.sums._modes import Domain
 from stablessm.constructions.sums._polish import Fit
 from stablessm.constructions.sums._samples import Request, Samples
@@ -102,13 +103,15 @@ def reason(search: Search, best: Fit, goal: float, unit: float) -> tuple[str, st
                     return what, "a larger dt, for fewer steps of the same time, or a larger tol"
             what = f"stable_margin = {domain.slowest:g} allows no rate that is slow enough"
             return what, "a smaller stable_margin"
-    if search.facts.noise > goal / 4:
-        noise = unit * search.facts.noise
-        what = (
-            f"the samples are noisy: their Hankel singular values level off as those of noise of {noise:.2g}; sums of"
-            " many states, which follow the noise, were not tried"
-        )
-        return what, f"norm='l2', which fits noisy samples by least squares, or a tolerance above {4 * noise:.2g}"
+    noise, seen = search.facts.noise, "their Hankel singular values level off as those of noise"
+    if not noise and samples.panels is None and not samples.uniform:
+        noise, seen = noise_level(samples.times, samples.values, domain), "the residual of a least-squares fit is noise"
+    if noise > goal / 4:
+        what = f"the samples are noisy: {seen} of {unit * noise:.2g}"
+        if samples.uniform:
+            what += "; sums of many states, which follow the noise, were not tried"
+        remedy = f"norm='l2', which fits noisy samples by least squares, or a tolerance above {4 * unit * noise:.2g}"
+        return what, remedy
     if domain.positive and not search.facts.monotone:
         return "the kernel is not completely monotone", "leave out positive=True"
     if domain.real and not search.facts.monotone:
