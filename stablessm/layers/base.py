@@ -158,7 +158,7 @@ class SequenceLayer(nn.Module, ABC):
         ``rank`` is the number of dimensions of a batch of inputs, and ``letters`` are the names of these dimensions. A
         single input without the batch dimension is allowed too.
         """
-        if not isinstance(x, Tensor) or x.dim() != rank - 1:
+        if not isinstance(x, Tensor) or x.is_nested or x.dim() != rank - 1:
             check_tensor(name, x, rank, letters)
         if x.shape[-1] != self.d_input:
             raise ArgumentError(name, f"{self.d_input} channels (d_input)", f"{x.shape[-1]}")
