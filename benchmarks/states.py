@@ -1,6 +1,6 @@
 """Checks the state of every recurrent and hybrid family of transformers, and of models whose state is right.
 
-./dev bench states                      # writes benchmarks/results/states.json (4 minutes on one core)
+./dev bench states                      # writes benchmarks/results/states.json (2 minutes on one core)
 python benchmarks/states.py --smoke --out /tmp/smoke.json
 python benchmarks/states.py --controls 0 --family mamba2 --family zamba2 --out benchmarks/results/states-5.11.0.json
 """
