@@ -145,6 +145,8 @@ def _from_hugging_face(name: str, trust_remote_code: bool) -> Any:
     for kind, what in (("missing_keys", "not in the file and random"), ("unexpected_keys", "in the file and not used")):
         if keys := sorted(found[kind]):
             note(f"{name}: {len(keys)} weights are {what}: {', '.join(keys[:3])}{', …' * (len(keys) > 3)}", err=True)
+    if wrong := [key for key, weight in model.named_parameters() if not bool(weight.isfinite().all())]:
+        note(f"{name}: NaN or infinite values in {', '.join(wrong[:3])}; outputs are meaningless", err=True)
     return model
 
 

@@ -216,6 +216,15 @@ def test_weights_that_are_missing_or_not_used_are_named(tmp_path, layers, said):
     assert f"weights are {said}: model.layers." in text
 
 
+def test_a_hugging_face_folder_with_weights_that_are_not_finite_is_named(tmp_path):
+    model = hf_models.model("llama")
+    torch.nn.init.constant_(model.model.norm.weight, torch.nan)
+    model.save_pretrained(tmp_path)
+    assert f"{tmp_path}: NaN or infinite values in model.norm.weight; outputs are meaningless" in measure(
+        tmp_path, code=2
+    )
+
+
 def _change(folder: Path, name: str, value: int) -> None:
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     assert name in config
