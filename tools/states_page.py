@@ -18,17 +18,17 @@ SIGNS = {"pass": "✓", "not supported": "–", "inconclusive": "?"}
 
 
 def cell(case: dict[str, Any]) -> str:
-    """Return the sign of a case; of one that fails, its error.
+    """Return the sign of a case, or the error in percent of a case that fails.
 
     >>> cell({"status": "pass", "error": 0.0}), cell({"status": "fail", "error": 0.31})
-    ('✓', '**31 %**')
+    ('✓', '**31**')
     """
     if case["status"] != "fail":
         return SIGNS[case["status"]]
     if case["error"] is None or case["error"] == "inf":
         return "**error**" if case["error"] is None else "**shape**"
     percent = 100 * case["error"]
-    return f"**{percent:.0f} %**" if percent >= 10 else f"**{percent:.2g} %**"
+    return f"**{percent:.0f}**" if percent >= 10 else f"**{percent:.2g}**"
 
 
 def table(rows: list[dict[str, Any]], columns: list[str]) -> list[str]:
