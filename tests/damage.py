@@ -341,7 +341,7 @@ def _unsealed(content: Any) -> Any:
 
 
 def _swap_folder(path: Path, rng: random.Random, twin: Path) -> None:
-    """The whole model is that of another run."""
+    """Replace the folder ``model`` by the folder of another run."""
     shutil.rmtree(path.parent)
     shutil.copytree(twin.parent, path.parent)
 

@@ -11,7 +11,7 @@ from stablessm.report.figure import Figure, Panel, Series
 
 
 def described(content: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """Convert the record of a training run into a record like that of an experiment, so that the report can show it.
+    """Convert the record of a training run into the form of an experiment's record, which the report can show.
     The name of the folder becomes the id.
 
     >>> record = {"task": {"task": "mnist"}, "model": {"class": "LRU"}, "diverged": {"step": 7}}

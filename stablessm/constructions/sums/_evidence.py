@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import final
 
@@ -50,9 +51,8 @@ class Path:
         self._least = max(_ROUNDING * float(np.abs(values).max()), _TINY) * np.sqrt(self.count)
         self.models = {0: Model(np.empty(0, dtype=np.complex128), float(np.linalg.norm(values)))}
         self._grown, self._subspaces = 0, self._decompose()
-        self._shrunk: dict[
-            tuple[int, int], Model
-        ] = {}  # models that were already tried at another order, or with other modes
+        # models that were already tried at another order, or with other modes
+        self._shrunk: dict[tuple[int, int], Model] = {}
 
     def rms(self, order: int) -> float:
         """Return the root mean square of the residual of the fit with ``order`` states."""
@@ -215,19 +215,23 @@ class Path:
         return [_hankel.hankel(values) if len(values) <= _DENSE else _hankel.long_hankel(values, _LONG)]
 
 
-def noise_level(times: np.ndarray, values: np.ndarray, domain: Domain) -> float:
+def noise_level(times: np.ndarray, values: np.ndarray, domain: Domain, tell: Callable[[], object]) -> float:
     """Return the standard deviation of noise in samples at any times, or 0 if there is no evidence of noise.
 
     There is evidence of noise if the BIC prefers a fit with few states, and if the residual of this fit looks like
-    white noise: its differences from one time to the next are as large as those of independent numbers, and its size
-    is about the same in each quarter of the times.
+    white noise: residuals at neighboring times differ as much as independent numbers, and the residuals in each quarter
+    of the times have about the same size. ``tell`` is called after each round of the fit; Ctrl-C ends the fit, and the
+    result is 0.
     """
     most, one = min(_MODES, len(times) // 4), np.ones(len(times))
     if len(times) < _FEW:
         return 0.0
     free = replace(domain, real=False, positive=False)
-    path = Path(Problem(times, values, one, one, free), len(times) // 2)
-    chosen = path.choose(most)
+    path = Path(Problem(times, values, one, one, free, tell), len(times) // 2)
+    try:
+        chosen = path.choose(most)
+    except KeyboardInterrupt:
+        return 0.0
     left = path.left(path.models[chosen].rates)
     square = np.linalg.norm(left) ** 2
     rough = np.linalg.norm(np.diff(left, axis=0)) ** 2 > 2 * square * (1 - 3 / np.sqrt(path.count))

@@ -103,11 +103,12 @@ def reason(search: Search, best: Fit, goal: float, unit: float) -> tuple[str, st
                     return what, "a larger dt, for fewer steps of the same time, or a larger tol"
             what = f"stable_margin = {domain.slowest:g} allows no rate that is slow enough"
             return what, "a smaller stable_margin"
-    noise, seen = search.facts.noise, "their Hankel singular values level off as those of noise"
+    noise, evidence = search.facts.noise, "their Hankel singular values level off like the singular values of noise"
     if not noise and samples.panels is None and not samples.uniform:
-        noise, seen = noise_level(samples.times, samples.values, domain), "the residual of a least-squares fit is noise"
+        noise = noise_level(samples.times, samples.values, domain, search.request.tell)
+        evidence = "the residual of a least-squares fit is noise"
     if noise > goal / 4:
-        what = f"the samples are noisy: {seen} of {unit * noise:.2g}"
+        what = f"the samples are noisy: {evidence} of {unit * noise:.2g}"
         if samples.uniform:
             what += "; sums of many states, which follow the noise, were not tried"
         remedy = f"norm='l2', which fits noisy samples by least squares, or a tolerance above {4 * unit * noise:.2g}"
