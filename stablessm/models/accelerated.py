@@ -31,7 +31,8 @@ def accelerate(model: Model) -> Model:
     weights stay where they are; only the computation of recurrent mixers and of linear layers is replaced. Nothing has
     to be compiled. Prompts are computed in one pass. A long prompt may be passed in several chunks, because a call with
     a cache continues from the state in the cache. Padding on the left or right changes neither the outputs of real
-    tokens nor the states. Generation, caches and training work as before.
+    tokens nor the states. Generation, caches and training work as before. The hidden states of a Mamba, FalconMamba or
+    Mamba2 in float64 are computed in float64; ``transformers`` computes parts of them in float32.
 
     Args:
         model: a model of ``transformers``, or any module that contains such mixers.
@@ -50,16 +51,33 @@ def accelerate(model: Model) -> Model:
         expected = "a model of transformers with one of the mixers " + ", ".join(_MIXERS)
         raise ArgumentError("model", expected, type(model).__name__)
     found += [(module, _linear) for module in model.modules() if type(module) is nn.Linear]
+    found += [(module, _norm) for module in model.modules() if type(module).__name__ in _NORMS]
     cache = getattr(require("transformers", "accelerate").cache_utils.Cache, "get_conv_state", None)
     if cache is None or "state_idx" not in inspect.signature(cache).parameters:
         raise BackendUnavailableError("accelerate requires transformers 5.18 or newer: pip install -U transformers")
     for module, forward in found:
         module.forward = partial(forward, module)  # a bound method would be looked up by name when it is unpickled
+    for module in model.modules():  # a residual in float32 is more exact, unless the model is in float64
+        if getattr(module, "residual_in_fp32", False) and next(module.parameters()).dtype == torch.float64:
+            setattr(module, "residual_in_fp32", False)  # noqa: B010 (the type checker takes it for a tensor)
     return model
 
 
 def _linear(self: nn.Linear, x: Tensor) -> Tensor:
     return project(x, self.weight, self.bias)
+
+
+def _norm(self: Any, x: Tensor, gate: Tensor | None = None) -> Tensor:
+    """Normalize x, times SiLU of the gate, by the root mean square."""
+    wide = _wide(x) if gate is None else _wide(x) * F.silu(_wide(gate))
+    eps = self.eps if hasattr(self, "eps") else self.variance_epsilon
+    y = F.rms_norm(wide, x.shape[-1:], eps=eps).to(x.dtype)
+    return self.weight * y if isinstance(self.weight, nn.Parameter) else y  # FalconMamba's weightless norm has ones
+
+
+def _wide(x: Tensor) -> Tensor:
+    """Return x in float32 or better."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 class _Padding(NamedTuple):
@@ -170,7 +188,7 @@ def _selective_mixer(self: Any, hidden: Tensor, lengths: Tensor | None, cache: _
     step, B, C = self.x_proj(x).split(sizes, -1)
     if hasattr(self, "dt_layernorm"):
         step, B, C = self.dt_layernorm(step), self.b_layernorm(B), self.c_layernorm(C)
-    A, delta = -torch.exp(self.A_log.float()), self.dt_proj(step)
+    A, delta = -torch.exp(_wide(self.A_log)), self.dt_proj(step)
     if x.shape[1] == 1 and cache.state is not None and lengths is None:
         y, state = _one_step(x, delta, A, B, C, cache.state)
         y = (y + self.D * x) * F.silu(gate)
@@ -202,9 +220,9 @@ def _head_mixer(self: Any, hidden: Tensor, lengths: Tensor | None, cache: _Cache
     mixed, tail = _convolved(self.conv1d, mixed, cache.tail, lengths)
     inner = self.n_groups * self.ssm_state_size
     x, B, C = self.act(mixed).split([self.intermediate_size, inner, inner], -1)
-    delta = F.softplus(delta.float() + self.dt_bias).clamp(*self.time_step_limit)
+    delta = F.softplus(_wide(delta) + self.dt_bias).clamp(*self.time_step_limit)
     each, heads = self.head_dim, self.num_heads // self.n_groups
-    A, D = -torch.exp(self.A_log.float()), self.D.repeat_interleave(each)
+    A, D = -torch.exp(_wide(self.A_log)), self.D.repeat_interleave(each)
     outputs, states = [], []
     for group in range(self.n_groups):
         own, part = slice(group * heads, (group + 1) * heads), slice(group * heads * each, (group + 1) * heads * each)
@@ -260,7 +278,7 @@ def _scanned(
     recurrent_states: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
     """Compute the recurrence of RecurrentGemma by one scan, in place of the model's method ``_rnn_scan``."""
-    drive = hidden_states.to(torch.promote_types(hidden_states.dtype, torch.float32))
+    drive = _wide(hidden_states)
     states = linear_scan(recurrent_gate.to(drive.dtype), drive, recurrent_states, reset=reset[..., 0])
     before = torch.zeros_like(drive[:, 0]) if recurrent_states is None else recurrent_states
     return states.to(hidden_states.dtype), last_state(states, before, lengths)
@@ -274,6 +292,11 @@ def _recurrent_gemma(
         layer.temporal_block.layer_idx = number
     return type(self).forward(self, input_ids, position_ids, attention_mask, *args, tokens=attention_mask, **kwargs)
 
+
+_NORMS = (
+    "MambaRMSNorm", "MambaRMSNormGated", "Mamba2RMSNorm", "FalconMambaRMSNorm", "FalconMambaWeightlessRMSNorm",
+)  # fmt: skip
+"""The classes of norms that transformers computes in float32 only."""
 
 _MIXERS: dict[str, Callable[..., Any]] = {
     "MambaMixer": _selective_mixer,

@@ -68,6 +68,23 @@ def tokens(batch: int, steps: int) -> Tensor:
     return torch.randint(3, VOCABULARY, (batch, steps))  # special tokens would mean padding
 
 
+@pytest.mark.parametrize("family", FAMILIES[:3])
+@settings(max_examples=4, deadline=None, phases=[Phase.generate])
+@given(data=st.data(), steps=st.integers(1, 12), seed=st.integers(0, 999))
+def test_a_model_in_float64_is_computed_in_float64(family: str, data: st.DataObject, steps: int, seed: int) -> None:
+    torch.manual_seed(seed)
+    model = randomized(transformers.AutoModel.from_config(config_of(family, data.draw))).eval().double()
+    model = ssm.accelerate(model)
+    x, change = torch.randn(2, 1, steps, model.config.hidden_size, dtype=torch.float64)
+    states = lambda x: model(inputs_embeds=x, use_cache=False).last_hidden_state  # noqa: E731
+    size = 1e-6  # rounding in float32 would be as large as the change of the states
+    slope = (states(x + size * change) - states(x - size * change)) / (2 * size)
+    x.requires_grad_(True)
+    weights = torch.randn_like(slope)
+    (gradient,) = torch.autograd.grad((states(x) * weights).sum(), x)
+    torch.testing.assert_close((slope * weights).sum(), (gradient * change).sum(), rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 @settings(max_examples=4, deadline=None, phases=[Phase.generate])
 @given(data=st.data(), steps=st.integers(1, 12), seed=st.integers(0, 999))
