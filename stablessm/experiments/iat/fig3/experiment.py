@@ -154,7 +154,6 @@ SHOWN = 6
 
 def run(config: Config, run: Run) -> None:
     """Train the students, measure their perturbation errors, and measure the teachers' memory functions."""
-    trained(config, run)
     run.stage("perturbation", lambda: perturbed(config, run))
     run.stage("memory", lambda: remembered(config))
 
