@@ -28,7 +28,9 @@ from stablessm.instruments._decay_votes import (
     parameter,
 )
 
-_MORE = "try a longer horizon, less noise or float64"
+MORE = "try a longer horizon, less noise or float64"
+"""Advice for a curve that is undecided."""
+
 _CONTRADICT = "parts of the curve contradict each other"
 _PARAMETERS = {"exponential": "rate", "polynomial": "exponent", "stretched": "stretch"}
 _NOISY = 0.1  # if the logarithm scatters by more than this, only an exponential is claimed,
@@ -47,6 +49,7 @@ _REQUIRED: dict[LawName, float] = {
 """Smallest evidence (difference of log likelihoods) for a law; laws with many parameters resemble others."""
 _CLEARLY = 5.0  # evidence with which one window contradicts another, or decides although no law fits
 _STEEP = 3.5  # powers of time up to 5 fall by less than e^3.5 in the last half of the time; a larger fall excludes them
+_RISES = 1.35  # smallest factor by which a curve that is called rising rises in its last half
 _RESTS = 0.3  # largest variation of the logarithm at the end of a curve that does not decay
 _CONSISTENT = 0.05  # largest relative difference between the exponents of two windows
 _SHRINKS = 0.75  # largest ratio of successive changes of the exponent of a curve that approaches a power law
@@ -110,15 +113,11 @@ def _followed(judged: list[Judgment], first: int, margin: float, seen: Windows) 
     if kind == "undecided":
         return Verdict(kind, _barely(chosen))
     if evidence < max(margin, _REQUIRED[chosen.best.law], 0.0 if chosen.best.misfit <= FOLLOWS else _CLEARLY):
-        return Verdict("undecided", f"{name} fits best, but {rival} only {ratio}; {_MORE}", evidence)
-    if (
-        kind != "exponential"
-        and not seen.noisy
-        and chosen.best.rms > max(_NOISY, _SCATTER * float(np.ptp(chosen.window.y)))
-    ):
-        return Verdict(
-            "undecided", f"{name} fits best, but the curve scatters around it by {chosen.best.rms:.0%}", evidence
-        )
+        return Verdict("undecided", f"{name} fits best, but {rival} only {ratio}; {MORE}", evidence)
+    scattered = chosen.best.rms > max(_NOISY, _SCATTER * float(np.ptp(chosen.window.y)))
+    if kind != "exponential" and not seen.noisy and scattered:
+        reason = f"{name} fits best, but the curve scatters around it by {chosen.best.rms:.0%}"
+        return Verdict("undecided", reason, evidence)
     if not all(each.agrees(kind, _CLEARLY) for each in later):
         other = next(each for each in later if not each.agrees(kind, _CLEARLY))
         reason = f"{_CONTRADICT}: {name} fits best from t = {_at(chosen, seen):.4g} on, "
@@ -141,7 +140,9 @@ def _followed(judged: list[Judgment], first: int, margin: float, seen: Windows) 
     if kind == "none" and not _rests(judged[-1], seen.noisy):
         return Verdict("undecided", f"{name} fits best, but the last quarter of the curve is not flat", evidence)
     if kind == "none":
-        return Verdict(kind, f"the curve ends on a constant level; {comparison}", evidence, chosen.best)
+        rise = math.exp(-_fall(judged[-1].window))
+        end = "ends on a constant level" if rise < _RISES else f"rises by a factor of {rise:.3g} in its last half"
+        return Verdict(kind, f"the curve {end}; {comparison}", evidence, chosen.best)
     return _claim(kind, chosen.best, judged[first:], comparison, evidence, seen)
 
 
@@ -324,16 +325,16 @@ def _barely(chosen: Judgment) -> str:
     if best.law == "power" and float(window.s[-1]) < REACH * math.exp(best.theta[G]):
         seen = float(window.s[-1]) / math.exp(best.theta[G])
         return (
-            f"a power law (t + t0)^-p fits best, but the curve ends at t = {seen:.2g} t0, too early to show it; {_MORE}"
+            f"a power law (t + t0)^-p fits best, but the curve ends at t = {seen:.2g} t0, too early to show it; {MORE}"
         )
     if best.law.endswith("level"):
-        return f"the curve may approach a constant level, but ends too early to show it; {_MORE}"
+        return f"the curve may approach a constant level, but ends too early to show it; {MORE}"
     if best.law == "two modes":
-        return f"a sum of two exponentials fits best, but the curve ends too early to show the slower one; {_MORE}"
+        return f"a sum of two exponentials fits best, but the curve ends too early to show the slower one; {MORE}"
     fall = float(window.y[0] - window.y[-1])
     if fall <= 0:
-        return f"the curve rises by a factor of {math.exp(-fall):.3g} instead of decaying; {_MORE}"
-    return f"the curve falls by a factor of only {math.exp(fall):.3g}, too little to show how it decays; {_MORE}"
+        return f"the curve rises by a factor of {math.exp(-fall):.3g} instead of decaying; {MORE}"
+    return f"the curve falls by a factor of only {math.exp(fall):.3g}, too little to show how it decays; {MORE}"
 
 
 def _indecision(undecided: Verdict) -> str:

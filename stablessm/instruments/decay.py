@@ -17,7 +17,7 @@ from stablessm._display import Result
 from stablessm._errors import ArgumentError
 from stablessm.instruments._decay_models import G, P
 from stablessm.instruments._decay_points import CLEAR, FEWEST, NEGLIGIBLE, Windows, after_last, noise_floor, windows
-from stablessm.instruments._decay_verdict import Verdict, decide
+from stablessm.instruments._decay_verdict import MORE, Verdict, decide
 from stablessm.instruments._decay_votes import tail
 
 _ROUNDING = 1e-7  # values that are exactly zero count as this fraction of the top, the resolution of float32
@@ -168,7 +168,8 @@ def fit_decay(time: ArrayLike, value: ArrayLike, *, floor: float | None = None, 
     seen = windows(t[:stop], v[:stop], offset, level) if stop else None
     if seen is None:
         used = (whole[0], float(t[max(after_last(v > level) - 1, 0)]))
-        return DecayFit("undecided", "too few samples are clearly above the noise floor", 0.0, used, level * top)
+        reason = f"too few samples are clearly above the noise floor; {MORE}"
+        return DecayFit("undecided", reason, 0.0, used, level * top)
     used = (seen.origin + seen.unit * float(seen.points[0].s[0]), float(t[stop - 1]))
     verdict = decide(seen, margin, math.log(max(negligible, 2 * level)))
     fit = _described(verdict, seen, used, level * top, math.log(top))
@@ -270,7 +271,7 @@ def _described(verdict: Verdict, seen: Windows, used: tuple[float, float], floor
     ``log_top`` is the logarithm of the largest value of the curve, by which the values were divided for the verdict.
     ``used`` and ``floor`` are attributes of the result.
     """
-    kind, fit, interval, unit = verdict.kind, verdict.fit, verdict.interval, seen.unit
+    kind, fit, interval, value, unit = verdict.kind, verdict.fit, verdict.interval, verdict.value, seen.unit
     plain = (kind, verdict.reason, verdict.evidence, used, floor)
     if fit is None:
         return DecayFit(*plain)
@@ -279,15 +280,8 @@ def _described(verdict: Verdict, seen: Windows, used: tuple[float, float], floor
     log_c, rate = tail(fit)
     log_c += log_top
     if kind == "stretched":
-        timescale = unit * rate ** (-1 / verdict.value)
-        return DecayFit(
-            *plain,
-            interval=interval,
-            log_amplitude=log_c,
-            shift=-seen.origin,
-            stretch=verdict.value,
-            timescale=timescale,
-        )
+        scale, shift = unit * rate ** (-1 / value), -seen.origin
+        return DecayFit(*plain, interval=interval, log_amplitude=log_c, shift=shift, stretch=value, timescale=scale)
     power, shift = float(fit.theta[P]), math.exp(fit.theta[G]) * unit - seen.origin
     log_c += power * math.log(unit)
     if kind == "polynomial":

@@ -18,7 +18,7 @@ from stablessm._errors import ArgumentError, quoted
 from stablessm._progress import working
 from stablessm.instruments import _linear, _supremum, huggingface
 from stablessm.instruments._precision import in_double
-from stablessm.instruments._repeatable import NoisyError
+from stablessm.instruments._repeatable import NoisyError, alike
 from stablessm.instruments.adapters.facts import evaluating, is_transformer, own_step
 from stablessm.instruments.curve import MemoryCurve
 from stablessm.instruments.systems import System, as_system, seeing_ahead
@@ -108,7 +108,8 @@ def memory_function(
             sequence.
         output: Output of a Hugging Face model: ``logits``, ``hidden``, or a function of the model's output.
         warm_up: Number of steps without input before time 0 (default: 0; 1 if the model looks ahead, since its output
-            then moves before time 0; 16 in embedding space).
+            then moves before time 0; 16 in embedding space, and if the output for a constant input changes only if
+            other inputs came before, as in attention without positions).
         around: Inputs (time, d_input) around which the memory is measured, instead of around zero input. They start
             ``warm_up`` steps before time 0. The input x is then added at time 0 only, and M(t) dt is the change of the
             output. For a linear model this is the same as above; for any other model it is the effect of the input of
@@ -144,7 +145,7 @@ def memory_function(
             return huggingface.embedding_system(module, output, prefix)
         return as_system(module, d_input=d_input, output=output)
 
-    system, warm_up = _from_rest(run_by(model), horizon, warm_up)
+    system, warm_up = _from_rest(run_by(model), horizon, warm_up, around is None)
     step = time_step(model, dt)
     facts: dict[str, Any] = {"norm": norm, "bound": bound, "dt": step, "unit": unit or default_unit(system, step)}
     time, searched = np.arange(horizon) * step, directions is None
@@ -231,17 +232,37 @@ def _refuse(unused: dict[str, Any]) -> None:
             raise ArgumentError(name, _WHEN[name], value)
 
 
-def _from_rest(system: System, horizon: int, warm_up: int | None) -> tuple[System, int]:
+def _from_rest(system: System, horizon: int, warm_up: int | None, alone: bool) -> tuple[System, int]:
     """Return the system with its attribute ``ahead`` set (see :func:`seeing_ahead`), and the number of warm-up steps.
 
-    The warm-up steps are steps without input before time 0: the given number, or the default of the model.
+    The warm-up steps are steps without input before time 0: the given number, or the default of the model. ``alone`` is
+    False if the memory is measured around other inputs, which come before time 0.
     """
     if warm_up is not None:
         warm_up = whole_number("warm_up", warm_up, 0)
         return seeing_ahead(system, horizon + warm_up), warm_up
-    steps = huggingface.WARM_UP if system.input == "embedding" else 0
+    steps = huggingface.WARM_UP if system.input == "embedding" or (alone and _compares(system)) else 0
     system = seeing_ahead(system, horizon + steps)
     return system, max(steps, int(system.ahead > 0))
+
+
+def _compares(system: System) -> bool:
+    """Return True if the output for a constant input changes only if other inputs came before, as in attention.
+
+    >>> _compares(as_system(lambda x: x.cumsum(1) / torch.ones_like(x).cumsum(1), d_input=1))
+    True
+    """
+    if system.streams:
+        return False
+    x = torch.linspace(-1, 1.5, system.d_input, dtype=system.dtype, device=system.device)[None, None]
+
+    def drive(start: int, stop: int) -> Tensor:
+        return x * (torch.arange(start, stop, device=x.device) >= 0)[:, None]
+
+    with evaluating(system.model), torch.no_grad():
+        both = [torch.cat(list(system.outputs(drive, -steps, 8)), 1)[:, -8:] for steps in (0, huggingface.WARM_UP)]
+    alone, after = (alike(y, y[:, :1], y) for y in both)
+    return alone and not after
 
 
 def _of_tokens(

@@ -193,10 +193,8 @@ def completed(system: System) -> System:
     """
     with evaluating(system.model), torch.no_grad():
         short, long = (tuple(_try(system, torch.zeros(2, steps, system.d_input)).shape) for steps in (5, 7))
-        if (short, long) in (
-            ((2, 5), (2, 7)),
-            ((2,), (2,)),
-        ):  # one number per step, or per sequence, without an axis of its own
+        # one number per step, or per sequence, without an axis of its own
+        if (short, long) in (((2, 5), (2, 7)), ((2,), (2,))):
             bare = system.call
             system = replace(system, call=lambda x, state: _with_axis(*bare(x, state)))
             short, long = (*short, 1), (*long, 1)

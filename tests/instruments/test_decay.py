@@ -563,3 +563,12 @@ def test_tensors_of_any_kind_are_curves() -> None:
     assert fit_decay(torch.arange(40), value.bfloat16()).kind == "exponential"
     with pytest.raises(ArgumentError, match=r"^value: expected real numbers, got complex ones"):
         fit_decay(torch.arange(40), value + 3j)
+
+
+@given(st.floats(2, 40), st.integers(60, 400), st.booleans(), st.integers(0, 999))
+def test_a_growing_curve_is_not_said_to_end_on_a_level(growth: float, size: int, wave: bool, seed: int) -> None:
+    t = np.arange(size)
+    value = np.exp(growth * t / size + 0.03 * np.random.default_rng(seed).normal(size=size))
+    fit = fit_decay(t, value * abs(np.cos(0.9 * t)) if wave else value)
+    assert fit.kind in ("none", "undecided")
+    assert fit.kind == "undecided" or "rises by a factor of" in fit.reason

@@ -626,6 +626,31 @@ def test_what_hears_differences_of_channels_alone_is_not_taken_for_linear(model,
     assert not ssm.memory_function(model, horizon, d_input=2).exact
 
 
+class Windowed(nn.Module):
+    """Layers of attention without positions, each of which sees the last ``window`` inputs."""
+
+    def __init__(self, window: int, layers: int, width: int, heads: int, pooled: bool) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(width, heads, 2 * width, dropout=0.0, batch_first=True)
+        self.window, self.pooled, self.encoder = window, pooled, nn.TransformerEncoder(layer, layers)
+
+    def forward(self, x: Tensor) -> Tensor:
+        lag = torch.arange(x.shape[1])[:, None] - torch.arange(x.shape[1])
+        y = self.encoder(x, mask=(lag < 0) | (lag >= self.window))
+        return y[:, -1] if self.pooled else y
+
+
+@settings(max_examples=8)
+@given(st.integers(1, 24), st.integers(1, 2), st.sampled_from([2, 4]), st.integers(3, 4), st.booleans(), st.integers(0))
+def test_attention_finds_inputs_before_time_0(window, layers, heads, share, pooled, seed) -> None:
+    """Given a constant input alone, the output of attention does not change, whatever its memory."""
+    torch.manual_seed(seed % 2**31)
+    model = Windowed(window, layers, heads * share, heads, pooled)
+    horizon = layers * (window - 1) + 9
+    curve = ssm.memory_function(model, horizon, d_input=heads * share, samples=4, ascent=0)
+    assert np.flatnonzero(curve.value > curve.floor).max() == layers * (window - 1)
+
+
 @pytest.mark.parametrize("warm_up", [-3, 2.5])
 def test_a_warm_up_is_a_number_of_steps(warm_up: float) -> None:
     with pytest.raises(ArgumentError, match=r"^warm_up: expected a whole number, at least 0, got"):
