@@ -6,14 +6,13 @@ from __future__ import annotations
 
 import ctypes
 import platform
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 
 import torch
 
 from stablessm._provenance import cpu_model, versions
 from stablessm.bench.measure import Call, event_clock, host_clock, timings
+from stablessm.training.precision import matmul_precision
 
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_MAX = -1, -2, -4  # malloc.h
 
@@ -55,19 +54,6 @@ def matmul_rates(device: str, size: int, seconds: float = 1.0) -> dict[str, floa
             took = _milliseconds(name, partial(torch.matmul, left, right), device, seconds)
         rates[name] = 2 * size**3 / took * 1e3
     return rates
-
-
-@contextmanager
-def matmul_precision(name: str) -> Iterator[None]:
-    """Set the precision of float32 matrix products inside a ``with`` block. ``name`` is the name of the precision in
-    PyTorch, such as ``high``.
-    """
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision(name)
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)
 
 
 def limits(device: str, *, smoke: bool) -> dict[str, float]:

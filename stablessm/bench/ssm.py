@@ -19,13 +19,13 @@ import torch
 from torch import Tensor
 
 from stablessm.bench.contest import OURS, PHASES, Gate, Makers, contest, show, torch_contender
-from stablessm.bench.machine import matmul_precision
 from stablessm.bench.measure import copies
 from stablessm.bench.options import Options
 from stablessm.bench.suite import Row, announce, run_cases
 from stablessm.scan import causal_convolution, evaluate, resolve, ssm_scan
 from stablessm.scan.protocol import DiagonalSSM
 from stablessm.scan.reference.ssm import by_states
+from stablessm.training.precision import matmul_precision
 
 _CPU_SIZES = [(8, 1024, 256), (1, 16384, 256), (1, 131072, 64)]
 SIZES = {

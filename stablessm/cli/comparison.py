@@ -39,8 +39,7 @@ def save(curves: dict[str, Any], folder: Path) -> list[str]:
         curve.save(folder / file)
         curve.plot(ax, fit=False, label=name)
         drawn = curve.plotly(fit=False, label=name)
-        figure = (
-            drawn if figure is None else figure.add_traces(drawn.data[:1])
-        )  # without another line for the rounding level
+        # without another line for the rounding level
+        figure = drawn if figure is None else figure.add_traces(drawn.data[:1])
     pictures.save(folder, ax.figure, figure)
     return ["record.json", *pictures.FILES, *names]

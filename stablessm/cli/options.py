@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import is_dataclass
 from pathlib import Path
@@ -86,15 +86,22 @@ def grouped(command: Callable[..., Any]) -> Callable[..., Any]:
             values[name] = group(**{field: values.pop(field) for field in fields[name] if field in values})
         return command(**values)
 
-    parameters = [
-        part.replace(kind=inspect.Parameter.KEYWORD_ONLY)
-        for name, each in given.parameters.items()
-        for part in fields.get(name, {name: each}).values()
-    ]
-    flat.__name__, flat.__doc__ = command.__name__, command.__doc__
-    flat.__signature__ = given.replace(parameters=parameters)  # type: ignore[attr-defined]
-    flat.__annotations__ = {each.name: each.annotation for each in parameters}
-    return flat
+    return standing_for(
+        flat, command, [p for name, each in given.parameters.items() for p in fields.get(name, {name: each}).values()]
+    )
+
+
+def standing_for(
+    function: Callable[..., Any], command: Callable[..., Any], parameters: Iterable[inspect.Parameter]
+) -> Callable[..., Any]:
+    """Return ``function`` with the name, the docstring and the return type of ``command``, and with these parameters as
+    keyword-only parameters.
+    """
+    own = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in parameters]
+    function.__name__, function.__doc__ = command.__name__, command.__doc__
+    function.__signature__ = inspect.signature(command, eval_str=True).replace(parameters=own)  # type: ignore[attr-defined]
+    function.__annotations__ = {each.name: each.annotation for each in own}
+    return function
 
 
 def pairs(flag: str, texts: Sequence[str] | None) -> dict[str, str]:

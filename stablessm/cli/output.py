@@ -68,11 +68,7 @@ def with_output(command: Callable[..., Any]) -> Callable[..., None]:
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=annotation)
         for name, annotation in _SHARED.items()
     ]
-    parameters = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in given.parameters.values()] + shared
-    run.__name__, run.__doc__ = command.__name__, command.__doc__
-    run.__signature__ = given.replace(parameters=parameters, return_annotation=None)  # type: ignore[attr-defined]
-    run.__annotations__ = {each.name: each.annotation for each in parameters}
-    return run
+    return options.standing_for(run, command, [*given.parameters.values(), *shared])
 
 
 def _typed_names(signature: inspect.Signature) -> dict[str, str]:

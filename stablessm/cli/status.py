@@ -9,10 +9,11 @@ import typer
 
 from stablessm._errors import printable
 from stablessm.cli import tables
+from stablessm.cli.options import Runs
 
 
 def status(
-    out: Annotated[Path, typer.Option(help="Folder that contains the run folders.")] = Path("runs"),
+    out: Runs = Path("runs"),
     all: Annotated[bool, typer.Option("--all", help="Also show complete experiments and training runs.")] = False,
 ) -> dict[str, Any]:
     """Show the progress of experiments, sweeps and training runs.

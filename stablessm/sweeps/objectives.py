@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeAlias, final
 
@@ -89,9 +89,8 @@ class OfExperiment:
         for name in names:
             place: Any = config
             for part in name.split("."):
-                if part not in (
-                    known := [f.name for f in fields(place)] if hasattr(place, "__dataclass_fields__") else []
-                ):
+                known = [f.name for f in fields(place)] if is_dataclass(place) else []
+                if part not in known:
                     raise ArgumentError("--over", f"one of the settings {', '.join(known)}", name)
                 place = getattr(place, part)
         changed(config, self.settings)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import errno
-import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -189,9 +188,8 @@ def _revive(study: Any, out: Path, states: Any) -> None:
 
 
 def _study(optuna: Any, objective: Objective, ranges: Sequence[Range], out: Path, storage: str | None) -> Any:
-    about = json.loads(
-        json.dumps({**objective.describe(), "direction": objective.direction, "over": [asdict(one) for one in ranges]})
-    )
+    over = [asdict(one) for one in ranges]
+    about = record.plain({**objective.describe(), "direction": objective.direction, "over": over})
     try:
         kept = optuna.storages.RDBStorage(storage or f"sqlite:///{out.resolve() / 'search.db'}")
     except Exception as error:  # each database raises its own kind

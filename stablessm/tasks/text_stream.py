@@ -128,11 +128,8 @@ def _load(path: Path) -> Encoded | None:
             for split in SPLITS
         }
         for row in rows.values():
-            if (
-                row.tokens.dtype != tokenizer.dtype
-                or row.starts.dtype != np.int64
-                or row.tokens.ndim != row.starts.ndim
-            ):
+            expected = tokenizer.dtype, np.dtype(np.int64), row.starts.ndim
+            if (row.tokens.dtype, row.starts.dtype, row.tokens.ndim) != expected:
                 raise TypeError("arrays of other types")
     except (*sources.BROKEN, ArgumentError):
         return None

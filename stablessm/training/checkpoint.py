@@ -214,9 +214,8 @@ def _read_shards(folder: Path, like: Like) -> dict[str, Tensor]:
     entries: dict[str, Any] = dict(HuggingFaceStorageReader(str(folder)).read_metadata().state_dict_metadata)
     tensors = {name: like(name, entry.size, entry.properties.dtype) for name, entry in entries.items()}
     with warnings.catch_warnings():
-        warnings.filterwarnings(
-            "ignore", "torch.distributed is disabled"
-        )  # warns that no_dist=True was guessed, but it is given
+        # it warns that no_dist=True was guessed, but it is given
+        warnings.filterwarnings("ignore", "torch.distributed is disabled")
         load(dict(tensors), storage_reader=HuggingFaceStorageReader(str(folder)), no_dist=True)
     return tensors
 

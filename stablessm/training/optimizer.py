@@ -147,10 +147,8 @@ class StackedOptimizer(Optimizer):
 
     def _grouped(self, model: nn.Module, config: TrainingConfig) -> list[dict[str, Any]]:
         first = self._stack.models[0]
-        names, stacked = (
-            {id(p): stacked_name(name) for name, p in first.named_parameters()},
-            dict(model.named_parameters()),
-        )
+        names = {id(p): stacked_name(name) for name, p in first.named_parameters()}
+        stacked = dict(model.named_parameters())
         found = []
         for group in super()._grouped(first, config):
             own = [names[id(p)] for p in group["params"]]

@@ -2,8 +2,6 @@
 shows them.
 """
 
-from __future__ import annotations
-
 from stablessm.experiments.beyond.activations import experiment as activations
 from stablessm.experiments.beyond.approximation import experiment as approximation
 from stablessm.experiments.beyond.architectures import experiment as architectures

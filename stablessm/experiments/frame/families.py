@@ -13,6 +13,9 @@ from stablessm.instruments.family import MARGIN, StabilityVerdict
 from stablessm.report.claim import Claim
 from stablessm.report.figure import Panel, Series, Style
 
+STABILITY = {True: "stable", False: "unstable", None: "undecided"}
+"""Text of the field ``stable`` of a :class:`StabilityVerdict`."""
+
 
 def panel(
     title: str,
@@ -70,9 +73,7 @@ def improving(family: PerturbationFamily) -> PerturbationFamily:
 
 def said(verdict: StabilityVerdict, digits: str = ".2g") -> str:
     """Return a stability verdict as text, such as ``stable up to β = 0.1``."""
-    if verdict.stable is None:
-        return "undecided"
-    return f"stable up to β = {verdict.radius:{digits}}" if verdict.stable else "unstable"
+    return STABILITY[verdict.stable] + (f" up to β = {verdict.radius:{digits}}" if verdict.stable else "")
 
 
 def evidence(verdicts: Mapping[str, StabilityVerdict]) -> str:

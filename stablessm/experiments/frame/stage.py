@@ -67,14 +67,14 @@ class Stage(Generic[P, T]):
         """Return the results of all stages of this kind, as a dict from the key of a stage to its result."""
         return {key: self._read(stages, self.name(*_tuple(key))) for key in self.keys(config)}
 
+    def job(self, config: Any, *key: P.args, **named: P.kwargs) -> Callable[[Run], object]:
+        """Return a job that computes the stage with this key."""
+        return lambda run: self.compute(config, run, *key, **named)
+
     def jobs(self, config: Any) -> dict[str, Callable[[Run], object]]:
         """Return a dict from the name of each stage of this kind to a job that computes it."""
-        compute: Callable[..., Any] = self.compute
-
-        def job(*key: Any) -> Callable[[Run], object]:
-            return lambda run: compute(config, run, *key)
-
-        return {self.name(*_tuple(key)): job(*_tuple(key)) for key in self.keys(config)}
+        job: Callable[..., Callable[[Run], object]] = self.job
+        return {self.name(*key): job(config, *key) for key in map(_tuple, self.keys(config))}
 
 
 def stage(

@@ -18,8 +18,8 @@ from stablessm.experiments.frame.run import Run
 from stablessm.layers import ContinuousRNN, activations
 from stablessm.training import TrainingConfig
 from stablessm.training.divergence import Watch
-from stablessm.training.gradient import Objective
-from stablessm.training.optimizer import StackedOptimizer
+from stablessm.training.gradient import Objective, Strategy
+from stablessm.training.optimizer import Optimizer, StackedOptimizer
 from stablessm.training.stack import Stack, stacked_name
 from stablessm.training.steps import Hooks, StepLoop
 
@@ -139,16 +139,25 @@ def train(
             graph=options.graphed and device.type == "cuda",
         )  # fmt: skip
         hook = _Rows(stack, watch, options.steps_per_row, observe, partial(run.log, name))
-        loop = partial(
-            StepLoop, stack, strategy, optimizer, watch, options.steps, [hook],
-            look=lambda step: step % options.steps_per_row == 0 or step == options.steps,
-        )  # fmt: skip
-        run.train(name, loop)
+        run.train(name, looped(stack, strategy, optimizer, watch, options.steps, hook, options.steps_per_row))
         weights = {f"weights.{key}": p.detach().cpu().numpy() for key, p in hook.named.items()}
         return weights | {key: tensor.cpu().numpy() for key, tensor in hook.tensors().items()}
 
     arrays = run.stage(name, compute)
     return Trained(restored(models, arrays), arrays["losses"], arrays.get("seen"))
+
+
+def looped(
+    trained: nn.Module, strategy: Strategy, optimizer: Optimizer, watch: Watch, total: int, hook: Hooks, every: int
+) -> Callable[..., StepLoop]:
+    """Return the function that :meth:`.Run.train` calls to build a loop of ``total`` steps. ``hook.looked`` is called
+    after every ``every`` steps and at the end. The other arguments are as for :class:`.StepLoop`.
+    """
+
+    def look(step: int) -> bool:
+        return step % every == 0 or step == total
+
+    return partial(StepLoop, trained, strategy, optimizer, watch, total, [hook], look=look)
 
 
 def restored(models: Sequence[M], arrays: Mapping[str, np.ndarray]) -> list[M]:
@@ -212,11 +221,8 @@ def rnn_mean_square(model: ContinuousRNN, x: Tensor, y: Tensor) -> Tensor:
     """Return the mean square error of a dense RNN on inputs x (B, T, d_input); ``y`` are the correct outputs. The RNN
     is integrated by Euler steps, with operations that a CUDA graph can capture.
     """
-    sigma, W, drive = (
-        activations.get(model.activation).value,
-        model.recurrent_matrix(),
-        F.linear(x, model.U, model.bias),
-    )
+    sigma, W = activations.get(model.activation).value, model.recurrent_matrix()
+    drive = F.linear(x, model.U, model.bias)
     states = [torch.zeros_like(drive[:, 0])]
     for now in drive.unbind(1):
         states.append(states[-1] + model.dt * sigma(F.linear(states[-1], W) + now))

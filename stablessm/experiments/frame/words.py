@@ -18,6 +18,15 @@ def listed(values: Mapping[Any, Any] | Iterable[Any], digits: str = ".3g", betwe
     return between.join(f"{value:{digits}}" for value in values)
 
 
+def chosen(values: Mapping[Any, Any], names: Iterable[Any], digits: str = ".3g") -> str:
+    """Format the values with the given names as :func:`listed` does, in the order of the names.
+
+    >>> chosen({"exp": 0.25, "best": 1 / 3, "relu": 0.5}, ["relu", "exp"])
+    'relu 0.5, exp 0.25'
+    """
+    return listed({name: values[name] for name in names}, digits)
+
+
 def each(template: str, rows: Iterable[tuple[Any, ...]], between: str = ", ") -> str:
     """Fill in a format string for each row, and return the texts joined by ``between``.
 

@@ -1,7 +1,5 @@
 """Lists the experiments of IAT, in the order in which ``stablessm list`` shows them."""
 
-from __future__ import annotations
-
 from stablessm.experiments.iat.epochs import experiment as epochs
 from stablessm.experiments.iat.families import experiment as families
 from stablessm.experiments.iat.fig1 import experiment as fig1

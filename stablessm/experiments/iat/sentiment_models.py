@@ -64,9 +64,8 @@ class WordLSTM(Classifier):
         )
         self.dropout = nn.Dropout(dropout)
         self.score = nn.Linear(directions * hidden, 1)
-        with (
-            torch.no_grad()
-        ):  # open forget gates at the start: otherwise the last state does not learn from distant words
+        with torch.no_grad():
+            # open forget gates at the start: otherwise the last state does not learn from distant words
             for name, bias in self.layers.named_parameters():
                 if "bias_hh" in name:
                     bias[hidden : 2 * hidden] = 1.0

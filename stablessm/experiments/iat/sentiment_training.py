@@ -17,14 +17,14 @@ from torch.nn import functional as F
 
 from stablessm._errors import ArgumentError
 from stablessm.experiments.frame import Run
-from stablessm.experiments.frame.training import device_called
+from stablessm.experiments.frame.training import device_called, looped
 from stablessm.experiments.iat.sentiment_models import Classifier
 from stablessm.tasks.corpus import Corpus, Reviews
 from stablessm.training import TrainingConfig
 from stablessm.training.divergence import Watch
 from stablessm.training.gradient import Objective
 from stablessm.training.optimizer import Optimizer
-from stablessm.training.steps import Hooks, StepLoop
+from stablessm.training.steps import Hooks
 
 C = TypeVar("C", bound=Classifier)
 
@@ -98,10 +98,8 @@ def fit(run: Run, name: str, model: C, corpus: Corpus, options: Fitting, seed: i
         return valid
 
     hook = _Epochs(watch, validate)
-    strategy = Objective(loss, batch)
-    loop = partial(StepLoop, model, strategy, optimizer, watch, steps, [hook], look=lambda step: step % per_epoch == 0)
     with _repeatable(device):
-        run.train(name, loop)
+        run.train(name, looped(model, Objective(loss, batch), optimizer, watch, steps, hook, per_epoch))
     weights = {f"weights.{key}": p.detach().cpu().numpy() for key, p in model.named_parameters()}
     return {**weights, "losses": np.concatenate(hook.losses), "valid": np.array(hook.valid)}
 

@@ -1,7 +1,5 @@
 """Lists the experiments of LRU-UA, in the order in which ``stablessm list`` shows them."""
 
-from __future__ import annotations
-
 from stablessm.experiments.lru_ua.fig2 import experiment as fig2
 from stablessm.experiments.lru_ua.fig3 import experiment as fig3
 from stablessm.experiments.lru_ua.fig4 import experiment as fig4

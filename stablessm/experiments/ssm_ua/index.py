@@ -1,7 +1,5 @@
 """Lists the experiments of SSM-UA, in the order in which ``stablessm list`` shows them."""
 
-from __future__ import annotations
-
 from stablessm.experiments.ssm_ua.conv import experiment as conv
 from stablessm.experiments.ssm_ua.decay import experiment as decay
 from stablessm.experiments.ssm_ua.depth import experiment as depth

@@ -1,7 +1,5 @@
 """Lists the experiments of StableSSM, in the order in which ``stablessm list`` shows them."""
 
-from __future__ import annotations
-
 from stablessm.experiments.stable_ssm.appendix import experiment as appendix
 from stablessm.experiments.stable_ssm.fig1 import experiment as fig1
 from stablessm.experiments.stable_ssm.fig2 import experiment as fig2

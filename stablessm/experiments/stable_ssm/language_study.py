@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -188,17 +187,13 @@ def experiment(
 
     def jobs(config: StudyConfig) -> dict[str, Callable[[Run], object]]:
         cells = [(scheme, rate) for rate in rates(config) for scheme in config.maps]
-        return {f"{scheme}-{rate:g}": partial(_job, config, scheme, rate) for scheme, rate in cells}
+        return {f"{scheme}-{rate:g}": cell.job(config, scheme, rate) for scheme, rate in cells}
 
     larger, its_minutes = (None, ()) if large is None else (large[0], large[1:])
     times = (0.1, minutes, *its_minutes)
     return described(
         file, run, figures, claims, smoke=SMOKE, paper=StudyConfig(), large=larger, minutes=times, jobs=jobs
     )
-
-
-def _job(config: StudyConfig, scheme: str, rate: float, run: Run) -> None:
-    cell.compute(config, run, scheme, rate)
 
 
 def unrest(config: StudyConfig, cells: Mapping[str, Mapping[str, np.ndarray]]) -> dict[str, Instability]:

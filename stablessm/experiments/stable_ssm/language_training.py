@@ -196,16 +196,6 @@ def mean_loss(model: nn.Module, task: Task, split: Split, options: LanguageTrain
     return float(loss / count)
 
 
-def perplexity(loss: float | np.ndarray) -> float:
-    """Return the perplexity for a loss in nats; infinite if the loss is NaN.
-
-    >>> round(perplexity(3.0), 3), perplexity(float("nan"))
-    (20.086, inf)
-    """
-    value = float(np.exp(loss))
-    return value if np.isfinite(value) else float("inf")
-
-
 def scores(
     model: nn.Module, task: Task, options: LanguageTraining, found: Mapping[str, np.ndarray]
 ) -> dict[str, float]:

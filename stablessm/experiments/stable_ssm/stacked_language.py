@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from stablessm.experiments.frame import Run
-from stablessm.experiments.frame.training import device_called
+from stablessm.experiments.frame.training import device_called, looped
 from stablessm.instruments.modes import mapped_weight, ratio, recurrent_modules
 from stablessm.models.sequence_model import SequenceModel
 from stablessm.tasks.base import Batch, Split, Task
@@ -24,7 +24,7 @@ from stablessm.training.evaluate import apply
 from stablessm.training.gradient import Objective
 from stablessm.training.optimizer import StackedOptimizer
 from stablessm.training.stack import Stack, stacked_name
-from stablessm.training.steps import Hooks, StepLoop
+from stablessm.training.steps import Hooks
 
 
 @dataclass(frozen=True)
@@ -129,11 +129,7 @@ def train(
         graph=options.graph and device.type == "cuda",
     )  # fmt: skip
     hook = _Seen(watch, spectrum, options.look_every, partial(run.log, name))
-    loop = partial(
-        StepLoop, stack, strategy, optimizer, watch, options.steps, [hook],
-        look=lambda step: step % options.look_every == 0 or step == options.steps,
-    )  # fmt: skip
-    run.train(name, loop)
+    run.train(name, looped(stack, strategy, optimizer, watch, options.steps, hook, options.look_every))
     return {**hook.arrays(), "after": spectrum.eigenvalues().cpu().numpy(), "test": _test(stack, data, options)}
 
 

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from stablessm._errors import ArgumentError
 from stablessm.experiments.frame import Run
-from stablessm.experiments.frame.training import device_called
+from stablessm.experiments.frame.training import device_called, looped
 from stablessm.experiments.stable_ssm.stacked_classifier import StackedClassifier
 from stablessm.models import SequenceClassifier
 from stablessm.tasks.base import Batch, Split, Task
@@ -26,7 +26,7 @@ from stablessm.training.gradient import Objective
 from stablessm.training.optimizer import StackedOptimizer
 from stablessm.training.precision import tensor_float32
 from stablessm.training.stack import Stack, stacked_name
-from stablessm.training.steps import Hooks, StepLoop
+from stablessm.training.steps import Hooks
 
 _DROPOUT = 1 << 62
 """Offset of the dropout seeds from the seeds that order the data."""
@@ -101,11 +101,7 @@ def train(
         graph = options.fast and device.type == "cuda"
         strategy = Objective(loss, batch, stack.parameters(), graph=graph, generator=generator)
         hook = _Parts(strategy, watch, total, -(-total // rows), partial(run.log, name))
-        loop = partial(
-            StepLoop, stack, strategy, optimizer, watch, total, [hook],
-            look=lambda step: step % hook.every == 0 or step == total,
-        )  # fmt: skip
-        run.train(name, loop)
+        run.train(name, looped(stack, strategy, optimizer, watch, total, hook, hook.every))
         sums = hook.sums.cpu().numpy()
         return {
             "weights": torch.cat([p.detach().flatten(1) for p in named.values()], 1).cpu().numpy(),

@@ -16,11 +16,10 @@ import torch
 from torch import nn
 
 from stablessm._optional import require
-from stablessm.experiments.frame import Claim, Claims, Figures, Run, Stages, described, memories, rules, stage
+from stablessm.experiments.frame import Claim, Claims, Figure, Figures, Run, Stages, described, memories, rules, stage
 from stablessm.experiments.frame.words import span
 from stablessm.instruments import MemoryCurve, memory_function
 from stablessm.models import accelerate
-from stablessm.report.figure import Figure
 
 RECURRENT = ("LSTM", "GRU", "Mamba", "RWKV")
 ATTENTION = ("GPT-2", "Llama", "Mistral")

@@ -12,18 +12,8 @@ from itertools import product
 import numpy as np
 import torch
 
-from stablessm.experiments.frame import (
-    Claim,
-    Claims,
-    Figures,
-    Run,
-    Stages,
-    computing,
-    described,
-    families,
-    rules,
-    stage,
-)
+from stablessm.experiments.frame import Claim, Claims, Figures, Run, Stages, computing, described, rules, stage
+from stablessm.experiments.frame.families import STABILITY, improving, of_errors
 from stablessm.experiments.frame.lines import lines
 from stablessm.experiments.frame.training import Training, best_of_seeds, noise, noisy, rnn_mean_square, train
 from stablessm.experiments.frame.words import listed
@@ -128,7 +118,7 @@ def verdict(config: NonlinearConfig, table: np.ndarray) -> bool | None:
     """Return whether models of growing width approximate the target stably. ``table`` (widths, radii) has the errors of
     the models. Return None if the errors cannot decide this question, or if no model approximates the target.
     """
-    family = families.improving(families.of_errors(config.widths, config.radii, table))
+    family = improving(of_errors(config.widths, config.radii, table))
     return family.verdict().stable if family.errors[:, 0].min() <= config.good else None
 
 
@@ -200,13 +190,12 @@ def stability(
     judged = {map: verdict(config, found[kind, map]["recurrent"]) for map in maps}
     expected = maps != [CONTRAST] or kind == "exponential"
     agree = [None if one is None else one is expected for one in judged.values()]
-    words = {True: "stable", False: "unstable", None: "undecided"}
     name = "stable maps" if maps != [CONTRAST] else CONTRAST
     at_0 = {map: listed(found[kind, map]["recurrent"][:, 0], ".2g", " → ") for map in maps}
     return Claim(
         f"{name}: {kind} memory of a nonlinear target has {'a' if expected else 'no'} stable approximation",
         "beyond the papers" if maps != [CONTRAST] else "beyond the paper (theorem 4.8 without a map)",
-        ", ".join(f"{map} {words[one]}" for map, one in judged.items()),
+        ", ".join(f"{map} {STABILITY[one]}" for map, one in judged.items()),
         rules.ours(rules.some(agree)),
         f"Recurrent weights perturbed, widths {listed(config.widths, '')}, up to the last that improves. Relative "
         f"errors without perturbation: {'; '.join(f'{map} {text}' for map, text in at_0.items())}. A map that does not "

@@ -10,24 +10,13 @@ from itertools import product
 import numpy as np
 import torch
 
-from stablessm.experiments.frame import (
-    Claim,
-    Claims,
-    Figures,
-    Run,
-    Stages,
-    computing,
-    described,
-    families,
-    rules,
-    stage,
-)
+from stablessm.experiments.frame import Claim, Claims, Figures, Run, Stages, computing, described, rules, stage
+from stablessm.experiments.frame.families import STABILITY, improving, of_errors
 from stablessm.experiments.frame.lines import lines
 from stablessm.experiments.iat.exponential_sums import SHORTEST, TARGETS, fitted_layer, longest_time
 from stablessm.instruments import PerturbationFamily, perturbation_error
 from stablessm.report.figure import Figure, Panel
 
-WORDS = {True: "stable", False: "unstable", None: "undecided"}
 EXPECTED = {"exponential": "stable", "polynomial": "unstable"}
 
 
@@ -86,7 +75,7 @@ def family(config: FamiliesConfig, found: np.ndarray) -> PerturbationFamily:
     """Return the perturbation errors ``found`` (widths, radii) of a random family as a :class:`PerturbationFamily`. If
     a wider model does not fit better than all narrower models, this model and all wider models are left out.
     """
-    return families.improving(families.of_errors(config.widths, config.radii, found))
+    return improving(of_errors(config.widths, config.radii, found))
 
 
 def radius(config: FamiliesConfig, found: np.ndarray) -> float:
@@ -128,7 +117,7 @@ def claims(config: FamiliesConfig, stages: Stages) -> Claims:
     found, middle = errors.all(config, stages), {}
     for kind, expected in EXPECTED.items():
         own = [found[kind, seed]["errors"] for seed in range(config.families)]
-        kinds = Counter(WORDS[family(config, one).verdict().stable] for one in own)
+        kinds = Counter(STABILITY[family(config, one).verdict().stable] for one in own)
         middle[kind] = float(np.median([radius(config, one) for one in own]))
         yield Claim(
             f"{kind} memory has {'a' if expected == 'stable' else 'no'} stable approximation, for random rates",

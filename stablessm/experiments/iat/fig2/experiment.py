@@ -12,17 +12,16 @@ import torch
 from stablessm.experiments.frame import Claim, Claims, Figure, Figures, Run, Stages, described, families, kept, rules
 from stablessm.experiments.frame.training import Training, best_of_seeds, noise, noisy, rnn_mean_square, train
 from stablessm.experiments.frame.words import listed
+from stablessm.experiments.iat.exponential_sums import SEARCHES, Search
 from stablessm.instruments import PerturbationCurve, PerturbationFamily, perturbation_error
 from stablessm.layers import ContinuousRNN
 from stablessm.targets import NonlinearFunctional
 
 Norm: TypeAlias = Literal["mse", "sobolev"]
-Search: TypeAlias = Literal["random", "ascent"]
 
 TARGET = NonlinearFunctional("polynomial", exponent=1.5, dt=0.1)
 PUBLISHED = Training(samples=12_800, batch=128, epochs=1000, lr=0.005, graphed=True)
 NORMS: dict[Norm, str] = {"mse": "mean square", "sobolev": "Sobolev norm"}
-SEARCHES: tuple[Search, ...] = ("random", "ascent")
 VALIDATION, TEST = 1, 2
 """Seeds of the validation and test inputs."""
 
@@ -135,12 +134,11 @@ def claims(config: Config, stages: Stages) -> Claims:
     verdicts = {name: one.verdict() for name, one in found.items()}
     closest = next(name for name in found if name.endswith("ascent"))
     meets = ", ".join(f"{min(c.radii):.2g}" if c.radii else "none" for c in found[closest].crossings())
-    words = {True: "stable", False: "unstable", None: "undecided"}
     evidence = families.evidence({f"{name}, m ≤ {found[name].widths[-1]}": v for name, v in verdicts.items()})
     yield Claim(
         "polynomial memory has no stable approximation: the crossings move left as m grows",
         "figure 2: intersections shift left",
-        "; ".join(f"{name}: {words[v.stable]}" for name, v in verdicts.items()),
+        "; ".join(f"{name}: {families.STABILITY[v.stable]}" for name, v in verdicts.items()),
         rules.some([None if verdict.stable is None else not verdict.stable for verdict in verdicts.values()]),
         f"{evidence} Consecutive curves first cross, {closest}, at β = {meets}. Wider models that are no better after "
         "training than narrower ones are left out. The largest real parts of eigenvalues are "

@@ -14,14 +14,9 @@ import torch
 from torch import Tensor
 
 from stablessm.experiments.frame import Claim, Claims, Figure, Figures, Panel, Run, Series, Stages, described, rules
+from stablessm.experiments.frame.families import of_errors
 from stablessm.experiments.frame.training import Batch, Training, noise, rnn_mean_square, train
-from stablessm.instruments import (
-    MemoryCurve,
-    PerturbationCurve,
-    PerturbationFamily,
-    memory_function,
-    perturbation_error,
-)
+from stablessm.instruments import MemoryCurve, PerturbationFamily, memory_function, perturbation_error
 from stablessm.layers import ContinuousRNN
 from stablessm.targets import TeacherRNN
 
@@ -189,19 +184,9 @@ def judged(config: Config, stages: Stages) -> Iterator[Judged]:
     """Combine the stored measurements into one result per teacher, and yield the results."""
     errors, norms, memory = stages["perturbation"]["errors"], stages["perturbation"]["norms"], stages["memory"]
     for i in range(config.teachers):
-        curves = {m: curve(config, errors[i, k]) for k, m in enumerate(config.widths)}
-        family, error = PerturbationFamily(curves), float(errors[i, -1, 0] / norms[i])
+        family, error = of_errors(config.widths, config.radii, errors[i]), float(errors[i, -1, 0] / norms[i])
         held = MemoryCurve(memory["time"], memory["value"][i], floor=float(memory["floor"][i]))
         yield Judged(i, family, error, error < config.tolerance, family.verdict().stable is True, held)
-
-
-def curve(config: Config, errors: np.ndarray) -> PerturbationCurve:
-    """Return the measured errors of one student as a perturbation curve."""
-    return PerturbationCurve(
-        radius=np.array(config.radii), lower=errors, upper=None, theorem=None, norm="sobolev", weight_norm="tensor_max",
-        search="random", parameters=("M", "U", "bias", "C"), samples=config.draws, steps=0, horizon=config.horizon,
-        dt=DT, seed=0, evaluations=1 + (len(config.radii) - 1) * config.draws,
-    )  # fmt: skip
 
 
 def figures(config: Config, stages: Stages) -> Figures:

@@ -6,9 +6,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stablessm.experiments.frame import Claim, Claims, Figures, Run, Stages, computing, described, rules, stage
+from stablessm.experiments.frame import Claim, Claims, Figure, Figures, Run, Stages, computing, described, rules, stage
 from stablessm.experiments.lru_ua import reconstructions as images
-from stablessm.report.figure import Figure
 
 
 @dataclass(frozen=True)

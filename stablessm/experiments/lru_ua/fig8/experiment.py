@@ -2,8 +2,6 @@
 recurrence have a modulus between 0.99 and 1.
 """
 
-from __future__ import annotations
-
 from stablessm.experiments.frame import described
 from stablessm.experiments.lru_ua.sparse_reconstructions import SMOKE, SparseConfig, claims, figures, run
 

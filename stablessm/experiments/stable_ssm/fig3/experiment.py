@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from stablessm.experiments.frame import Claim, Claims, Figures, Run, Stages, described, rules, stage
+from stablessm.experiments.frame import Claim, Claims, Figure, Figures, Panel, Run, Stages, described, rules, stage
 from stablessm.experiments.frame.lines import lines, paired
 from stablessm.experiments.frame.training import Training, differentiate, mean_square, noisy, train
 from stablessm.experiments.stable_ssm.gradient_ratios import RATIO, ascending, predicted
@@ -18,7 +18,6 @@ from stablessm.instruments import gradient_over_weight
 from stablessm.instruments.modes import ratio
 from stablessm.layers import RealSSM
 from stablessm.layers.initialize import timescales
-from stablessm.report.figure import Figure, Panel
 from stablessm.targets import LinearFunctional
 
 TARGET = LinearFunctional("polynomial", exponent=1.1)

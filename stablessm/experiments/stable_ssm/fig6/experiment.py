@@ -14,7 +14,7 @@ import numpy as np
 
 from stablessm.experiments.frame import Claim, Claims, Figure, Figures, Panel, Run, Stages, rules
 from stablessm.experiments.frame.lines import lines
-from stablessm.experiments.frame.words import each, listed
+from stablessm.experiments.frame.words import chosen, each, listed
 from stablessm.experiments.stable_ssm import language_study as study
 from stablessm.experiments.stable_ssm.language_stability import Instability, Limits, calmest, final_loss
 from stablessm.experiments.stable_ssm.language_study import PAPERS, StudyConfig
@@ -97,7 +97,7 @@ def calm(limits: Limits, rate: float, ends: Ends, unrest: Unrest, rivals: list[s
     return Claim(
         f"at the smallest rate, {rate:g}, best has no large fluctuation, and not the smallest loss",
         "figure 6 (a): not optimal in loss, but no large fluctuation; exp is stable too",
-        f"best: {told[PAPERS]}, final loss {losses[PAPERS]:.3f}; {_listed(losses, rivals)}",
+        f"best: {told[PAPERS]}, final loss {losses[PAPERS]:.3f}; {chosen(losses, rivals, '.3f')}",
         rules.graded(quiet and behind > limits.clear, quiet),
         f"Best is {abs(behind):.3f} nats {'behind' if behind > 0 else 'ahead of'} the lowest of the others; more "
         f"than {limits.clear:g} counts. " + "; ".join(f"{scheme}: {told[scheme]}" for scheme in rivals) + ".",
@@ -114,7 +114,7 @@ def comparable(limits: Limits, rate: float, ends: Ends, alike: Sequence[str]) ->
     return Claim(
         f"at the rate {rate:g} the final loss of best is comparable with the final loss of {' and '.join(alike)}",
         "figure 6 (b): not optimal, but comparable",
-        f"best {losses[PAPERS]:.3f}; {_listed(losses, alike)}",
+        f"best {losses[PAPERS]:.3f}; {chosen(losses, alike, '.3f')}",
         rules.some(held),
         f"The final loss of best is higher by {each('{1:+.3f} ({0})', behind.items())} nats; below "
         f"{limits.comparable:g} is called comparable.",
@@ -148,7 +148,7 @@ def wins(limits: Limits, rate: float, ends: Ends, unrest: Unrest, rivals: list[s
     return Claim(
         f"at the largest rate, {rate:g}, best has the smallest loss",
         "figure 6 (c): the smallest",
-        f"best {losses[PAPERS]:.3f}; {_listed(losses, rivals)}",
+        f"best {losses[PAPERS]:.3f}; {chosen(losses, rivals, '.3f')}",
         rules.graded(finite and lead > limits.clear, finite and lead > -limits.comparable),
         f"'Reproduced' requires a loss more than {limits.clear:g} nats below each other map, 'partly' at most this "
         "much above: "
@@ -234,10 +234,6 @@ def _gap(losses: dict[str, float], rivals: list[str]) -> float:
     with np.errstate(invalid="ignore"):
         gap = float(np.median([losses[scheme] for scheme in rivals]) - losses[PAPERS])
     return -np.inf if np.isnan(gap) else gap
-
-
-def _listed(losses: dict[str, float], schemes: Sequence[str]) -> str:
-    return listed({scheme: losses[scheme] for scheme in schemes}, ".3f")
 
 
 EXPERIMENT = study.experiment(__file__, run, figures, claims, 15000.0, lambda config: config.rates)

@@ -8,10 +8,10 @@ import numpy as np
 
 from stablessm.experiments.frame import Claim, Claims, Figure, Figures, Panel, Run, Stages, rules
 from stablessm.experiments.frame.lines import lines
-from stablessm.experiments.frame.words import listed
+from stablessm.experiments.frame.words import chosen, listed
 from stablessm.experiments.stable_ssm import language_study as study
 from stablessm.experiments.stable_ssm.language_study import StudyConfig
-from stablessm.experiments.stable_ssm.language_training import LanguageTraining, perplexity
+from stablessm.experiments.stable_ssm.language_training import LanguageTraining
 
 PUBLISHED = {
     "train": {"softplus": 14.570, "exp": 15.721, "best-0.5": 17.182, "direct": 18.916},
@@ -39,7 +39,7 @@ def table(config: StudyConfig, stages: Stages) -> dict[str, dict[str, float]]:
 def figures(config: StudyConfig, stages: Stages) -> Figures:
     """Yield a figure of perplexities, losses and memory functions."""
     cells, losses = study.at(config, stages, config.rate), table(config, stages)
-    bars = {part: [perplexity(loss) for loss in found.values()] for part, found in losses.items()}
+    bars = {part: np.exp([*found.values()]) for part, found in losses.items()}
     names = ", ".join(f"{place} {scheme}" for place, scheme in enumerate(config.maps))
     yield Figure(
         "perplexity",
@@ -75,9 +75,9 @@ def ahead(losses: dict[str, dict[str, float]], config: StudyConfig, known: list[
     held = [found[scheme] < found["direct"] - clear for found in losses.values() for scheme in stable]
     return Claim(
         f"stable maps have lower train and test perplexities than direct, at the rate {config.rate:g}",
-        "table 2: " + "; ".join(f"{part} {_listed(PUBLISHED[part], known)}" for part in losses),
+        "table 2: " + "; ".join(f"{part} {chosen(PUBLISHED[part], known, '.2f')}" for part in losses),
         "; ".join(
-            f"{part} " + _listed({scheme: perplexity(loss) for scheme, loss in found.items()}, list(config.maps))
+            f"{part} " + listed({scheme: np.exp(found[scheme]) for scheme in config.maps}, ".2f")
             for part, found in losses.items()
         ),
         rules.some(held),
@@ -92,11 +92,11 @@ def order(losses: dict[str, float], config: StudyConfig, part: str, known: list[
     the paper, in the order of the paper.
     """
     gaps, clear = [_minus(losses[after], losses[before]) for before, after in pairwise(known)], config.limits.clear
-    found = {scheme: perplexity(losses[scheme]) for scheme in sorted(losses, key=lambda scheme: losses[scheme])}
+    found = {scheme: np.exp(losses[scheme]) for scheme in sorted(losses, key=lambda scheme: losses[scheme])}
     return Claim(
         f"{part} perplexities are in the order {', '.join(known)}",
-        _listed(PUBLISHED[part], known),
-        _listed(found, list(found)),
+        chosen(PUBLISHED[part], known, ".2f"),
+        listed(found, ".2f"),
         rules.ahead(gaps, [clear] * len(gaps)),
         f"From each map to the next the loss rises by {listed(gaps, '+.3f')} nats: "
         f"{sum(gap > 0 for gap in gaps)} of {len(gaps)} as published, {sum(gap > clear for gap in gaps)} by more "
@@ -107,10 +107,6 @@ def order(losses: dict[str, float], config: StudyConfig, part: str, known: list[
 def _minus(a: float, b: float) -> float:
     """Return a - b for two losses; 0 if both are infinite because both training runs diverged."""
     return 0.0 if np.isinf(a) and np.isinf(b) else a - b
-
-
-def _listed(numbers: dict[str, float], schemes: list[str]) -> str:
-    return listed({scheme: numbers[scheme] for scheme in schemes}, ".2f")
 
 
 LARGE = StudyConfig(

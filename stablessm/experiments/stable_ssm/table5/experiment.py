@@ -1,7 +1,5 @@
 """Trains classifiers of MNIST digits that read one pixel per step, with each map."""
 
-from __future__ import annotations
-
 from functools import partial
 
 from stablessm.experiments.frame import described
