@@ -81,16 +81,12 @@ def hardware() -> dict[str, Any]:
 
 def cpu_model() -> str:
     """Return the name of the processor, or its architecture if the system does not name the processor."""
-    try:
+    with suppress(OSError, StopIteration):
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
         return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        pass
     if platform.system() == "Darwin":
-        try:
+        with suppress(OSError, subprocess.SubprocessError):
             return _run("sysctl", "-n", "machdep.cpu.brand_string")
-        except (OSError, subprocess.SubprocessError):
-            pass
     return platform.processor() or platform.machine()
 
 

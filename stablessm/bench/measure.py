@@ -69,13 +69,21 @@ def event_clock(call: Call, repeat: int) -> float:
     """Measure with CUDA events how many milliseconds ``repeat`` calls take. The time includes gaps between kernel
     launches in which the GPU is idle.
     """
+    start, end = _recorded(call, repeat)
+    end.synchronize()
+    return start.elapsed_time(end)
+
+
+def _recorded(call: Call, repeat: int) -> tuple[torch.cuda.Event, torch.cuda.Event]:
+    """Run a call ``repeat`` times; return the CUDA events that were recorded before and after, without waiting for
+    them.
+    """
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     start.record()
     for _ in range(repeat):
         call()
     end.record()
-    end.synchronize()
-    return start.elapsed_time(end)
+    return start, end
 
 
 def queued_clock(call: Call, repeat: int) -> float:
@@ -86,13 +94,9 @@ def queued_clock(call: Call, repeat: int) -> float:
     """
     pause = _PAUSE
     while True:
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         _pause(pause)
         begun = time.perf_counter()
-        start.record()
-        for _ in range(repeat):
-            call()
-        end.record()
+        start, end = _recorded(call, repeat)
         queueing = (time.perf_counter() - begun) * 1e3
         end.synchronize()
         if queueing < pause:

@@ -41,7 +41,8 @@ def report(
         found = page.write(out, runs)
     for problem in found.problems:
         typer.secho(printable(f"could not be read: {problem.where}: {problem.reason}"), fg="red", err=True)
-    verdicts = ", ".join(f"{count} {verdict or 'without verdict'}" for verdict, count in front.counts(found).items())
+    claims = {verdict or "without verdict": count for verdict, count in front.counts(found).items()}
+    verdicts = ", ".join(f"{count} {verdict}" for verdict, count in claims.items())
     note(f"written: {out} (runs: {len(found.runs)}{'; claims: ' if verdicts else ''}{verdicts})")
     if show:
         import webbrowser
@@ -50,6 +51,6 @@ def report(
     return {
         "report": out,
         "runs": len(found.runs),
-        "claims": {verdict or "without verdict": count for verdict, count in front.counts(found).items()},
+        "claims": claims,
         "problems": [vars(problem) for problem in found.problems],
     }

@@ -99,7 +99,8 @@ def train(
         models, again = _models(model, config), bool(resume and Checkpoints(folder / _CHECKPOINTS, {}).paths())
         run = _Run(models, task, config, folder, ranks, loggers, extend=extend, again=again)
         ranks.first(lambda: until_the_end.enter_context(alone(folder.absolute())))
-        with tensor_float32(config.autocast and run.task.device.type == "cuda"), run:
+        until_the_end.callback(run.end_loggers)
+        with tensor_float32(config.autocast and run.task.device.type == "cuda"):
             run.complete(resume, origin or {}, progress=progress)
             return run.finish()
 
@@ -133,8 +134,7 @@ def _models(model: nn.Module | Callable[[], nn.Module], config: TrainingConfig) 
 
 @final
 class _Run:
-    """One call of :func:`train`, with the step loop and one session per model. The end of a ``with`` block closes the
-    loggers.
+    """One call of :func:`train`, with the step loop and one session per model.
 
     Args:
         again: Whether the run is resumed from a checkpoint.
@@ -228,10 +228,7 @@ class _Run:
         write_record(self.result, self.config, self.task, self.settings["model"], self.loop, self.ranks.size)
         return self.result
 
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, *_: object) -> None:
+    def end_loggers(self) -> None:
         """Call ``end`` of every logger whose ``begin`` was called."""
         for logger in self.loggers[: self.begun]:
             logger.end(self.result)

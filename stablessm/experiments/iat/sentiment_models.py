@@ -141,13 +141,10 @@ def bert(name: str, words: int) -> Bert:
     # plain matrix products: fused kernels do not sum in a fixed order
     options: dict[str, Any] = {"num_labels": 2, "attn_implementation": "eager"}
     if name == TINY:
-        sizes: dict[str, Any] = {
-            "hidden_size": 16,
-            "num_hidden_layers": 2,
-            "num_attention_heads": 2,
-            "intermediate_size": 32,
-        }
-        config = transformers.BertConfig(vocab_size=words, max_position_embeddings=_TINY_POSITIONS, **sizes, **options)
+        config = transformers.BertConfig(
+            vocab_size=words, max_position_embeddings=_TINY_POSITIONS, hidden_size=16, num_hidden_layers=2,
+            num_attention_heads=2, intermediate_size=32, **options,
+        )  # fmt: skip
         return Bert(transformers.BertForSequenceClassification(config))
     return Bert(_loaded(transformers.AutoModelForSequenceClassification, name, **options))
 

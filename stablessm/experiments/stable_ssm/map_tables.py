@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import product
-from typing import Any, final
+from typing import Any, TypeAlias, final
 
 import numpy as np
 import torch
@@ -41,6 +41,7 @@ BEST = ("best-0.5", "best-1")
 STABLE = ("exp", "softplus", *BEST)
 RATES = (0.001, 0.002, 0.005, 0.01, 0.05)
 _SPLITS: tuple[Split, ...] = ("valid", "test")
+Start: TypeAlias = Callable[[str, float, int], SequenceClassifier]
 
 
 @dataclass(frozen=True)
@@ -158,7 +159,7 @@ class Study:
     grid: Grid
     task: Callable[[], Task]
     """Returns the task; called only if a stage is missing."""
-    start: Callable[[str, float, int], SequenceClassifier]
+    start: Start
     """Returns the untrained model of a scheme, a rate and a seed."""
     training: StackTraining
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
-from typing import Any, final
+from collections.abc import Iterable, Mapping, Sequence
+from typing import final
 
 import torch
 from torch import Tensor
@@ -65,13 +64,11 @@ class StackedClassifier:
         self.weights = torch.stack(rows)
         """(M, P): the initial weights."""
         self._dtype = torch.bfloat16 if fast else None
+        self._before, self._after = self._before_scan, self._after_scan
         if fast:
             torch.compiler.reset()  # torch.compile limits the recompilations of one function
-        compiled = partial(torch.compile, dynamic=False) if fast else _as_it_is
-        self._before, self._after = compiled(self._before_scan), compiled(self._after_scan)
-
-    def __len__(self) -> int:
-        return len(self.weights)
+            self._before = torch.compile(self._before_scan, dynamic=False)
+            self._after = torch.compile(self._after_scan, dynamic=False)
 
     def model(self, index: int, weights: Tensor) -> SequenceClassifier:
         """Return one of the stacked models as a separate classifier. Its weights are copied from row ``index`` of
@@ -198,10 +195,6 @@ class StackedClassifier:
         rows = x.flatten(0, 1).transpose(0, 1).to(weight.dtype)
         product = (rows @ weight.mT).to(w["bias"].dtype) + w["bias"][:, None]
         return product.transpose(0, 1).unflatten(0, x.shape[:2])
-
-
-def _as_it_is(function: Callable[..., Any]) -> Callable[..., Any]:
-    return function
 
 
 def _dropped(x: Tensor, mask: Tensor | None) -> Tensor:

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, product
-from typing import Any, final
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -73,20 +73,16 @@ def run(config: SuperpositionConfig, run: Run) -> None:
     computing(longer)(config, run)
 
 
-@final
-class Table:
-    """Widths and errors of several five-layer models for each approximated function (``rows``). The models for one
-    function differ in one argument: ``level``, ``digits`` or the length of the input.
+Table: TypeAlias = Mapping[str, Sequence[Mapping[str, np.ndarray]]]
+"""Widths and errors of several five-layer models for each approximated function. The models for one function differ in
+one argument: ``level``, ``digits`` or the length of the input."""
+
+
+def column(table: Table, key: str) -> dict[str, list[float]]:
+    """Return one quantity, such as ``width``, as a dict from the name of a function to a list with one number per
+    model.
     """
-
-    def __init__(self, rows: Mapping[str, Sequence[Mapping[str, np.ndarray]]]) -> None:
-        self.rows = rows
-
-    def __getitem__(self, key: str) -> dict[str, list[float]]:
-        """Return one quantity, such as ``width``, as a dict from the name of a function to a list with one number per
-        model.
-        """
-        return {name: [float(row[key].sum()) for row in rows] for name, rows in self.rows.items()}
+    return {name: [float(row[key].sum()) for row in rows] for name, rows in table.items()}
 
 
 def tables(config: SuperpositionConfig, stages: Stages) -> tuple[Table, Table, Table]:
@@ -94,9 +90,9 @@ def tables(config: SuperpositionConfig, stages: Stages) -> tuple[Table, Table, T
     ``level``, in the second in ``digits``, and in the third in the length of the input.
     """
     return (
-        Table({name: [refined(stages, name, level, 1) for level in config.levels] for name in TARGETS}),
-        Table({name: [refined(stages, name, 1, digits) for digits in config.digits] for name in TARGETS}),
-        Table({"": list(longer.all(config, stages).values())}),
+        {name: [refined(stages, name, level, 1) for level in config.levels] for name in TARGETS},
+        {name: [refined(stages, name, 1, digits) for digits in config.digits] for name in TARGETS},
+        {"": list(longer.all(config, stages).values())},
     )
 
 
@@ -108,13 +104,13 @@ def figures(config: SuperpositionConfig, stages: Stages) -> Figures:
     panels = []
     for title, table in (("a larger base", by_level), ("more digits, base 6", by_digit)):
         lines = []
-        for name, widths in table["width"].items():
-            lines.append(Series(name, widths, table["error"][name], "both", name))
-            lines.append(Series(f"{name}, mean square", widths, table["rms_error"][name], "dotted", name))
+        for name, widths in column(table, "width").items():
+            lines.append(Series(name, widths, column(table, "error")[name], "both", name))
+            lines.append(Series(f"{name}, mean square", widths, column(table, "rms_error")[name], "dotted", name))
         panels.append(Panel(title, "units in the widest layer", "error / max |f|", lines, "log", "log"))
     named = {"terms of the sum, 2d + 1": "families", "states in all layers": "widths", "weights": "parameters"}
     lengths = [float(length) for length in config.lengths]
-    growth = [Series(name, lengths, by_length[key][""], "both") for name, key in named.items()]
+    growth = [Series(name, lengths, column(by_length, key)[""], "both") for name, key in named.items()]
     panels.append(Panel("growth with the length, level 1", "length d", "number", growth, "linear", "log"))
     yield Figure(
         "superposition",
@@ -125,7 +121,7 @@ def figures(config: SuperpositionConfig, stages: Stages) -> Figures:
     )
     line, first = np.linspace(0, 1, 101), next(iter(TARGETS))
     slices = [Series(first, line, TARGETS[first](np.column_stack([line, np.full_like(line, 0.7)])), "dashed")]
-    slices += [Series(f"{row['width']:.0f} units", line, row["across"]) for row in by_level.rows[first]]
+    slices += [Series(f"{row['width']:.0f} units", line, row["across"]) for row in by_level[first]]
     cut = "The output of the five layers along x₂ = 0.7: one term is wrong where x₁ crosses a gap."
     yield Figure("slice", cut, [Panel(f"{first} at x₂ = 0.7", "x₁", "y", slices)])
 
@@ -140,33 +136,33 @@ def claims(config: SuperpositionConfig, stages: Stages) -> Claims:
     level and with the digits, whether the layers are exact, and how the width grows with the length.
     """
     by_level, by_digit, by_length = tables(config, stages)
-    errors, first = by_level["error"], next(iter(TARGETS))
+    errors, first = column(by_level, "error"), next(iter(TARGETS))
     down, last = falls(errors), max(row[-1] for row in errors.values())
     yield Claim(
         "a five-layer SSM approximates a function of a sequence to any accuracy",
         "for every ε there is a width",
         "largest sampled error over max |f|, by level: "
         + "; ".join(f"{name}: {listed(row, '.1%')}" for name, row in errors.items())
-        + f"; widest layer {listed(by_level['width'][first], '.0f')}",
+        + f"; widest layer {listed(column(by_level, 'width')[first], '.0f')}",
         rules.graded(down and last < config.enough, down),
         "Two inputs. A level doubles the base and the number of terms; the error falls about as one over the terms, "
         f"and the last is {'below' if last < config.enough else 'not below'} {config.enough:.0%}. Sampled, so a lower "
         "bound.",
     )
-    errors, means = by_digit["error"], by_digit["rms_error"]
+    errors, means = column(by_digit, "error"), column(by_digit, "rms_error")
     pairs = {name: zip(row, means[name], strict=True) for name, row in errors.items()}
     yield Claim(
         "2d + 1 terms and one fixed inner function are enough (theorem 3.5)",
         "an identity in the limit",
         f"with 5 terms of base 6 and {span(config.digits)} digits, largest error (mean square): "
         + "; ".join(f"{name}: {each('{:.0%} ({:.1%})', rows)}" for name, rows in pairs.items())
-        + f"; widest layer {listed(by_digit['width'][first], '.0f')}",
+        + f"; widest layer {listed(column(by_digit, 'width')[first], '.0f')}",
         rules.graded(falls(errors), falls(means)),
         "At feasible sizes the largest error does not fall: it occurs in narrower and narrower strips, where x₁ "
         "crosses a gap of the inner function and one term takes all values; the mean square falls.",
     )
     realized, slopes = (
-        [value for table in (by_level, by_digit) for row in table[key].values() for value in row]
+        [value for table in (by_level, by_digit) for row in column(table, key).values() for value in row]
         for key in ("realization", "condition")
     )
     yield Claim(
@@ -178,7 +174,7 @@ def claims(config: SuperpositionConfig, stages: Stages) -> Claims:
         "With hardtanh, a sigmoidal function, piecewise linear parts are exact, and d modes on a circle give the "
         "kernel exactly: ε is rounding. It must be this small, because L grows with every refinement.",
     )
-    states, terms, errors_by_length = (by_length[key][""] for key in ("widths", "families", "error"))
+    states, terms, errors_by_length = (column(by_length, key)[""] for key in ("widths", "families", "error"))
     rows = list(zip(config.lengths, terms, states, strict=True))
     linear = all(after / before < 2 * b / a for (a, _, before), (b, _, after) in pairwise(rows))
     yield Claim(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from stablessm.experiments.frame import Claim, Claims, Figure, Figures, Panel, Run, Series, Stages, rules
+from stablessm.experiments.frame.lines import paired
 from stablessm.experiments.stable_ssm import language_study as study
 from stablessm.experiments.stable_ssm.gradient_ratios import RATIO, ascending, correlation, predicted
 from stablessm.experiments.stable_ssm.language_stability import final_loss
@@ -21,11 +22,9 @@ def figures(config: StudyConfig, stages: Stages) -> Figures:
     """Yield a figure of three quantities during training: the largest and the median gradient-to-weight ratio, and the
     loss.
     """
-    cells, lines = study.at(config, stages, config.rate), []
+    cells, lines = study.at(config, stages, config.rate), list[Series]()
     for scheme, found in cells.items():
-        steps = found["looks"].astype(float)
-        lines.append(Series(scheme, steps, found["largest"], "solid", scheme))
-        lines.append(Series(f"{scheme}, median", steps, found["typical"], "dotted", scheme))
+        lines += paired(found["looks"].astype(float), {scheme: (found["largest"], found["typical"])}, ", median")
     yield Figure(
         "gradient-over-weight",
         "|gradient| / |weight| of the recurrent weights of all layers: the largest (solid), and the median over "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import product
@@ -15,11 +15,13 @@ from stablessm._errors import ArgumentError
 from stablessm.experiments.frame import Figure, Figures, Panel, Run, Series, Stages, computing, described, stage
 from stablessm.experiments.frame.survival import entropy
 from stablessm.experiments.stable_ssm import language_study, stacked_language
+from stablessm.experiments.stable_ssm.gradient_ratios import RATIO
 from stablessm.experiments.stable_ssm.language_stability import LIMITS, Limits, spikes
 from stablessm.experiments.stable_ssm.language_text import loaded
 from stablessm.experiments.stable_ssm.rates.claims import claims
 from stablessm.experiments.stable_ssm.stacked_language import Member, StackOptions
 from stablessm.models.sequence_model import SequenceModel
+from stablessm.report.figure import Scale
 from stablessm.tasks.base import Task
 
 SETS = ("plain", "clipped", "recurrent", "equal")
@@ -123,9 +125,17 @@ def figures(config: RatesConfig, stages: Stages) -> Figures:
     scales in training, and the gradient-to-weight ratio.
     """
     trained = {set: {map: training(stages, set, map) for map in config.maps} for set in config.sets}
-    label = "learning rate"
     level = float(trained[config.sets[0]][config.maps[0]]["entropy"])
     flat = Series("token frequencies", config.rates, [level] * len(config.rates), "dashed")
+
+    def panels(label: str, of: Callable[[Table], np.ndarray], scale: Scale = "log", *more: Series) -> list[Panel]:
+        return [
+            Panel(
+                set, "learning rate", label,
+                [*_over_rates(config, {map: of(found) for map, found in row.items()}), *more], "log", scale,
+            )
+            for set, row in trained.items()
+        ]  # fmt: skip
 
     def final(found: Table) -> np.ndarray:
         return np.where(found["diverged"] >= 0, np.nan, found["final"])
@@ -135,36 +145,18 @@ def figures(config: RatesConfig, stages: Stages) -> Figures:
         "Training loss over the last tenth of the steps: median of the seeds (lines), and their range (points). A "
         "training that diverged has no point; above the dashed line a model has learned nothing but the token "
         "frequencies.",
-        [
-            Panel(
-                set, label, "cross-entropy [nats]",
-                [*_over_rates(config, {map: final(found) for map, found in row.items()}), flat], "log",
-            )
-            for set, row in trained.items()
-        ],
-    )  # fmt: skip
+        panels("cross-entropy [nats]", final, "linear", flat),
+    )
     yield Figure(
         "moves",
         "How far the modes have moved at the end: median over modes of the absolute change of log τ.",
-        [
-            Panel(
-                set, label, "median |change of log τ|",
-                _over_rates(config, {map: found["moved"][-1] for map, found in row.items()}), "log", "log",
-            )
-            for set, row in trained.items()
-        ],
-    )  # fmt: skip
+        panels("median |change of log τ|", lambda found: found["moved"][-1]),
+    )
     yield Figure(
         "ratios",
         "The largest |gradient| / |weight| of the recurrent weights before a divergence, over all measured steps.",
-        [
-            Panel(
-                set, label, "|gradient| / |weight|",
-                _over_rates(config, {map: np.nanmax(found["largest"], 0) for map, found in row.items()}), "log", "log",
-            )
-            for set, row in trained.items()
-        ],
-    )  # fmt: skip
+        panels(RATIO, lambda found: np.nanmax(found["largest"], 0)),
+    )
 
 
 SMOKE = RatesConfig(

@@ -110,22 +110,19 @@ def studies(config: Config, stages: Stages) -> dict[str, tables.Study]:
     def anew(recall: Recall, scheme: str, rate: float, seed: int) -> SequenceClassifier:
         return tables.start(loaded(recall), config.preset, scheme, seed, mixer_options=mixer, **size)
 
-    def study(name: str, recall: Recall) -> tables.Study:
-        return tables.Study(name, recall.grid, partial(loaded, recall), partial(anew, recall), recall.training)
+    def study(name: str, recall: Recall, start: tables.Start | None = None) -> tables.Study:
+        task = partial(loaded, recall)
+        return tables.Study(name, recall.grid, task, start or partial(anew, recall), recall.training)
 
-    middle, long = study("middle", config.middle), config.long
+    short, middle = study("short", config.short), study("middle", config.middle)
 
     def further(scheme: str, rate: float, seed: int) -> SequenceClassifier:
         scores = middle.scores(stages)
         return middle.trained(stages, scheme, config.middle.grid.rates[scores.chosen[scheme]], seed)
 
     if not config.pretrained:
-        return {"short": study("short", config.short), "long": study("long", long)}
-    return {
-        "short": study("short", config.short),
-        "middle": middle,
-        "long": tables.Study("long", long.grid, partial(loaded, long), further, long.training),
-    }
+        return {"short": short, "long": study("long", config.long)}
+    return {"short": short, "middle": middle, "long": study("long", config.long, further)}
 
 
 def run(config: Config, run: Run) -> None:
