@@ -1,15 +1,23 @@
-"""A progress bar for work whose length is not known in advance."""
+"""Progress bars."""
 
 from __future__ import annotations
 
 import contextlib
 import sys
 from collections.abc import Callable, Iterator
+from typing import Any
 
 SILENT, SILENT_IN_LOGS = 2.0, 8.0
 """Number of seconds before progress is shown, in a terminal and in a log."""
 quiet = False
 """True while a command runs with ``--quiet``."""
+
+
+def bar(show: bool, **options: Any) -> Any:
+    """Return a progress bar of tqdm, which is shown only in a terminal, and only if ``show`` is True."""
+    from tqdm import tqdm
+
+    return tqdm(disable=None if show else True, **options)
 
 
 @contextlib.contextmanager

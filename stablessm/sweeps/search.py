@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias, final, get_args
 
 from stablessm import _locks as locks
-from stablessm import record
+from stablessm import _progress, record
 from stablessm._arguments import whole_number
 from stablessm._display import Result
 from stablessm._errors import ArgumentError, quoted
@@ -110,8 +110,6 @@ def search(
     different machines, share the work if all of them use the same storage and folder. A trial that was killed resumes
     in its folder. The settings that are tried depend only on the seed and the earlier trials, not on interruptions.
     """
-    from tqdm import tqdm
-
     optuna = require("optuna", "search")
     whole_number("--trials", trials)
     if not ranges:
@@ -127,7 +125,7 @@ def search(
         def count() -> int:
             return len(study.get_trials(deepcopy=False, states=(states.COMPLETE, states.PRUNED)))
 
-        with tqdm(total=trials, initial=count(), desc="trials", disable=None if progress else True) as bar:
+        with _progress.bar(progress, total=trials, initial=count(), desc="trials") as bar:
             while count() < trials:
                 _revive(study, out, states)
                 trial = study.ask()

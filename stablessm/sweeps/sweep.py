@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import final
 
-from stablessm import record
+from stablessm import _progress, record
 from stablessm.experiments import catalog
 from stablessm.experiments.frame.base import Plan, Size, is_complete
 from stablessm.experiments.frame.run import Run
@@ -76,8 +76,6 @@ def sweep(
     Each run has the folder ``out/ID/SIZE``. ``changes`` maps the names of settings to new values, given as text. With
     ``fresh``, earlier runs in these folders are first deleted.
     """
-    from tqdm import tqdm
-
     given = tuple((changes or {}).items())
     plans = {id: Plan.of(catalog.get(id), size, out, changes) for id in dict.fromkeys(experiments)}
     with ExitStack() as stack:
@@ -94,8 +92,8 @@ def sweep(
         jobs = [job for part in parts.values() for job in part.jobs if job.name in part.left]
         for job in jobs:
             notes.again(parts[job.experiment].run.notes(job.name))
-        total, off = sum(len(part.jobs) for part in parts.values()), None if progress else True
-        with tqdm(total=total, initial=total - len(jobs), desc="sweep", unit="job", disable=off) as bar:
+        total = sum(len(part.jobs) for part in parts.values())
+        with _progress.bar(progress, total=total, initial=total - len(jobs), desc="sweep", unit="job") as bar:
             for job, outcome in engine.run(jobs) if jobs else ():
                 part = parts[job.experiment]
                 _receive(part.plan.folder, outcome.files)

@@ -14,7 +14,7 @@ from typing import final
 
 import numpy as np
 
-from stablessm import record
+from stablessm import _progress, record
 from stablessm._errors import ArgumentError
 from stablessm.tasks import sources, tokenizers
 from stablessm.tasks.base import SPLITS, Split
@@ -90,12 +90,9 @@ def stream(text: Text, tokenizer: Tokenizer) -> Stream:
     >>> row.tokens.tolist(), row.starts.tolist(), row.words, row.bytes
     ([97, 98, 256, 99, 256], [0, 3], 2, 5)
     """
-    from tqdm import tqdm
-
     end = np.array([tokenizer.border] if text.closed else [], tokenizer.dtype)
     rows, starts, lost, place = [np.empty(0, tokenizer.dtype)], [], 0, 0
-    many = text.bytes > _LARGE
-    with tqdm(total=text.bytes, unit="B", unit_scale=True, desc="encoding", disable=None if many else True) as bar:
+    with _progress.bar(text.bytes > _LARGE, total=text.bytes, unit="B", unit_scale=True, desc="encoding") as bar:
         for document, row in zip(text.documents, tokenizer.encode_all(text.documents), strict=True):
             starts.append(place)
             rows += [row, end]

@@ -94,7 +94,6 @@ def train(
     folder = Path(folder)
     with joined() as ranks, ExitStack() as until_the_end:
         _require_possible(task, config, ranks, resume, extend)
-        config.steps_per_epoch(task.steps("train", config.batch_size))  # raises an error before models are built
         ranks.first(lambda: run_folder.check_folder(folder))
         models, again = _models(model, config), bool(resume and Checkpoints(folder / _CHECKPOINTS, {}).paths())
         run = _Run(models, task, config, folder, ranks, loggers, extend=extend, again=again)
@@ -116,6 +115,7 @@ def _require_possible(task: Task, config: TrainingConfig, ranks: Ranks, resume: 
     if config.replicas > 1 and (ranks.size > 1 or task.carries):
         expected = "1 under torchrun" if ranks.size > 1 else "1 with a task that carries its state"
         raise ArgumentError("replicas", expected, config.replicas)
+    config.steps_per_epoch(task.steps("train", config.batch_size))
 
 
 def _models(model: nn.Module | Callable[[], nn.Module], config: TrainingConfig) -> list[nn.Module]:

@@ -10,6 +10,7 @@ from typing import Any, final
 import torch
 from torch import nn
 
+from stablessm import _progress
 from stablessm._checked import Size, checked
 from stablessm._display import Result
 from stablessm.tasks.base import Split
@@ -105,15 +106,13 @@ def perplexity(
     >>> found.tokens, found.words, found.carried
     (40, 12, True)
     """
-    from tqdm import tqdm
-
     device = next(model.parameters()).device
     task = task.to(device)
     carry = carry and callable(getattr(model, "sequence", None))
     total = torch.zeros(2, dtype=torch.float64, device=device)
     read = outputs(model, task, split, batch_size, carry=carry, autocast=autocast)
     with closing(read):
-        for output, batch, _ in tqdm(read, unit="batch", leave=False, disable=None if progress else True):
+        for output, batch, _ in _progress.bar(progress, iterable=read, unit="batch", leave=False):
             total += torch.stack(task.score(output, batch))
     nats, tokens = total.tolist()
     row = task.streams[split]

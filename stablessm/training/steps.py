@@ -10,6 +10,7 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
+from stablessm import _progress
 from stablessm._errors import ArgumentError
 from stablessm._renamed import NAMES
 from stablessm.training.checkpoint import Checkpoint, Checkpoints, whole_on_cpu
@@ -150,12 +151,7 @@ class StepLoop:
 
     def run(self, *, progress: bool = False, name: str | None = None) -> None:
         """Run the remaining steps. At SIGINT or SIGTERM, write a checkpoint and raise ``Interrupted``."""
-        from tqdm import tqdm
-
-        bar = tqdm(
-            total=self.total, initial=self.step, desc=name, unit="step", disable=None if progress else True,
-            mininterval=0.5,
-        )  # fmt: skip
+        bar = _progress.bar(progress, total=self.total, initial=self.step, desc=name, unit="step", mininterval=0.5)
         if progress and self.step:
             bar.write(f"resuming after step {self.step} of {self.total}")
         with requests() as request, torch.random.fork_rng(self._gpus), warnings.catch_warnings(), bar:

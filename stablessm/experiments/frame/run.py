@@ -13,7 +13,7 @@ from typing import Any, final
 import numpy as np
 import torch
 
-from stablessm import _lines, record
+from stablessm import _lines, _progress, record
 from stablessm._errors import ArgumentError
 from stablessm._renamed import as_now
 from stablessm.experiments.frame.stages import FACTS, JOBS, Arrays, K, Stages, facts_of
@@ -162,8 +162,6 @@ class Run(Stages):
         >>> total
         array([6.])
         """
-        from tqdm import tqdm
-
         first, spent, checkpoints, cadence = 0, 0.0, self.checkpoints(name), self.cadence()
         with record.reading(checkpoints.folder, _RESUMABLE):
             found = checkpoints.load()
@@ -172,8 +170,7 @@ class Run(Stages):
             self._spent[name] = spent
             restore({key: tensor.numpy() for key, tensor in found.tensors.items()})
         started = time.perf_counter()
-        bar = tqdm(total=steps, initial=first, desc=name, disable=None if self.progress else True, mininterval=0.5)
-        with bar:
+        with _progress.bar(self.progress, total=steps, initial=first, desc=name, mininterval=0.5) as bar:
             for step in range(first, steps):
                 yield step
                 bar.update()
