@@ -141,7 +141,9 @@ class Checkpoints:
 
         def finish() -> None:
             text = json.dumps(self._content(checkpoint), ensure_ascii=False)
-            record.write_json(temporary / _CONTENT, {"content": text, "files": digests})
+            names = sorted(path.name for path in temporary.glob("shard-*.safetensors"))
+            files = {name: bytes(digests[int(name.split("-")[1]) - 1].tolist()).hex() for name in names}
+            record.write_json(temporary / _CONTENT, {"content": text, "files": files})
             remove(path)
             record.replace(temporary, path)
 
@@ -149,8 +151,9 @@ class Checkpoints:
         digests = self._write_shards(temporary, checkpoint.tensors)
         self.ranks.first(finish)
 
-    def _write_shards(self, folder: Path, tensors: Mapping[str, Tensor]) -> dict[str, str]:
-        """Write the shards of this rank; return a dict from the name of each file of the checkpoint to its SHA-256.
+    def _write_shards(self, folder: Path, tensors: Mapping[str, Tensor]) -> Tensor:
+        """Write the shards of this rank; return the SHA-256 of the file of each rank, one row per rank (zeros if a rank
+        has no file). Only rank 0 may use the folder afterwards: it renames the folder.
 
         If all ranks have the same tensor, only one of the ranks writes this tensor.
         """
@@ -160,9 +163,7 @@ class Checkpoints:
         save(dict(tensors), storage_writer=HuggingFaceStorageWriter(str(folder), save_distributed=True))
         own = sorted(folder.glob(f"shard-{self.ranks.rank + 1:05d}-*.safetensors"))
         digest = bytearray.fromhex(record.digest_of(own[0])) if own else bytearray(hashlib.sha256().digest_size)
-        digests = self.ranks.gather(torch.frombuffer(digest, dtype=torch.uint8))
-        files = sorted(folder.glob("shard-*.safetensors"))
-        return {path.name: bytes(digests[int(path.name.split("-")[1]) - 1].tolist()).hex() for path in files}
+        return self.ranks.gather(torch.frombuffer(digest, dtype=torch.uint8))
 
     def _content(self, checkpoint: Checkpoint) -> dict[str, Any]:
         return {"step": checkpoint.step, "settings": self.settings, "facts": record.plain(checkpoint.facts)}

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -283,6 +284,18 @@ def test_tensors_of_every_kind_come_back(tmp_path):
     assert (found.step, found.facts) == (3, {"best": None, "x": 0.1})
     assert found.tensors.keys() == tensors.keys()
     assert all(torch.equal(found.tensors[name], tensors[name]) for name in tensors)
+
+
+def test_once_all_shards_are_written_only_rank_0_looks_into_their_folder(tmp_path, monkeypatch):
+    """Rank 0 renames the folder as soon as it has all digests."""
+
+    def gather(digest):
+        monkeypatch.setattr("pathlib.Path.glob", None)
+        return digest
+
+    (tmp_path / ".step-000000003").mkdir()
+    second = SimpleNamespace(rank=1, first=lambda work: None, gather=gather)
+    Checkpoints(tmp_path, {}, second).save(Checkpoint(3, {"a": torch.ones(2)}, {}), sharded=True)
 
 
 def test_a_folder_in_which_another_process_trains_is_refused(tmp_path):
