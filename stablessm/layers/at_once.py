@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from stablessm.scan import resolve
 from stablessm.scan.checks import autocast_enabled
 from stablessm.scan.dispatch import forward_mode, quick
+from stablessm.scan.projection import project
 
 FEW = 4
 """Largest batch size at which the kernels multiply matrices at least as fast as cuBLAS in every dtype."""
@@ -57,4 +58,11 @@ def linear_parameters(*modules: Any) -> list[Tensor] | None:
 
 
 def _has_hooks(module: nn.Module) -> bool:
-    return bool(module._forward_hooks or module._forward_pre_hooks)
+    hooks = module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
+    return bool(hooks) or "forward" in vars(module)
+
+
+def linear(module: nn.Module, x: Tensor) -> Tensor:
+    """Return module(x), computed by :func:`~stablessm.scan.projection.project` for an ``nn.Linear`` without hooks."""
+    parameters = linear_parameters(module) if x.is_cpu else None
+    return module(x) if parameters is None else project(x, *parameters)

@@ -7,7 +7,6 @@ from typing import ClassVar, final
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from stablessm._checked import Finite, Size, checked
 from stablessm._renamed import renamed
@@ -19,6 +18,7 @@ from stablessm.layers.factor_kind import Kind
 from stablessm.layers.factors import Weights
 from stablessm.layers.real_ssm import discrete_powers
 from stablessm.reparam import Reparameterization
+from stablessm.scan.projection import project
 
 
 @final
@@ -121,15 +121,15 @@ class LRU(DiagonalLayer):
         )
 
     def _drive(self, x: Tensor, gain: Tensor) -> Tensor:
-        pairs = F.linear(x, self.B.flatten(0, 1)).unflatten(-1, (-1, 2)).to(gain.dtype)
+        pairs = project(x, self.B.flatten(0, 1)).unflatten(-1, (-1, 2)).to(gain.dtype)
         return torch.view_as_complex(pairs) * gain
 
     def _readout(self, states: Tensor, x: Tensor) -> Tensor:
         # Re(C h) = Re C · Re h - Im C · Im h, as one real product
         pairs = torch.view_as_real(states.resolve_conj()).flatten(-2).to(self.C.dtype)
         signs = self.C.new_tensor([1.0, -1.0])
-        y = F.linear(pairs, (self.C * signs).flatten(1))
-        return y if self.D is None else y + F.linear(x, self.D)
+        y = project(pairs, (self.C * signs).flatten(1))
+        return y if self.D is None else y + project(x, self.D)
 
     def _step_at_once(self, x_t: Tensor, state: Tensor) -> tuple[Tensor, Tensor] | None:
         if not multiplies_at_once(x_t, self.B, self.C, self.D):

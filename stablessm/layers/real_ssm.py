@@ -7,7 +7,6 @@ from typing import final
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from stablessm._checked import Size, checked
 from stablessm._errors import ArgumentError, quoted
@@ -20,6 +19,7 @@ from stablessm.layers.factor_kind import Kind
 from stablessm.layers.factors import Weights
 from stablessm.reparam import Reparameterization
 from stablessm.scan import powers
+from stablessm.scan.projection import project
 
 
 @final
@@ -182,11 +182,11 @@ class RealSSM(DiagonalLayer):
         return Weights(kind, self.map, self.w, None, None)
 
     def _drive(self, x: Tensor, gain: Tensor) -> Tensor:
-        return F.linear(x, self.B, self.bias).to(gain.dtype) * gain
+        return project(x, self.B, self.bias).to(gain.dtype) * gain
 
     def _readout(self, states: Tensor, x: Tensor) -> Tensor:
-        y = F.linear(self._activate(states).to(self.C.dtype), self.C)
-        return y if self.D is None else y + F.linear(x, self.D)
+        y = project(self._activate(states).to(self.C.dtype), self.C)
+        return y if self.D is None else y + project(x, self.D)
 
     def _step_at_once(self, x_t: Tensor, state: Tensor) -> tuple[Tensor, Tensor] | None:
         if not multiplies_at_once(x_t, self.B, self.bias, self.C, self.D):

@@ -136,6 +136,24 @@ class Emitter(Generic[Options]):
         mask = ir.Constant(ir.VectorType(ir.IntType(32), len(order)), order)
         return self.builder.shuffle_vector(u, u, mask)
 
+    def total(self, u: ir.Value) -> ir.Value:
+        """Emit code for the sum of the elements of a vector, as a vector of one element: halves are added until one
+        element is left.
+        """
+        while half := u.type.count // 2:
+            u = self.builder.fadd(self._shuffle(u, [*range(half)]), self._shuffle(u, [*range(half, 2 * half)]))
+        return u
+
+    def prefetch(self, pointer: ir.Value) -> None:
+        """Emit code that prefetches the line at the address ``pointer`` for reading, into all cache levels.
+
+        A prefetch of an address outside of all arrays has no effect.
+        """
+        byte, i32 = ir.IntType(8).as_pointer(), ir.IntType(32)
+        signature = ir.FunctionType(ir.VoidType(), [byte, i32, i32, i32])
+        prefetch = self.builder.module.declare_intrinsic("llvm.prefetch", (byte,), signature)
+        self.builder.call(prefetch, [self.builder.bitcast(pointer, byte), i32(0), i32(3), i32(1)])
+
     def repeat(self, count: ir.Value, body: Callable[[ir.Value], None]) -> None:
         """Emit a loop whose body is ``body(i)``, for i in range(count)."""
 

@@ -9,6 +9,7 @@ identical results.
 from __future__ import annotations
 
 import ctypes
+import struct
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import TypeVar
 
@@ -44,35 +45,30 @@ def kernel_entry(
     return builder, values, first, last
 
 
-def _add_team_member(kernel: ir.Function) -> dict[str, int]:
-    """Add a function to the module of a kernel that calls the kernel for one thread's share of the work units.
-
-    Every OpenMP thread runs this function. Return the addresses of the OpenMP functions that it calls, by name; the
-    result is empty if kernels cannot run on OpenMP threads.
+def add_team_member(kernel: ir.Function) -> ir.Function:
+    """Add a function to the module of a kernel that calls the kernel for one thread's share of the work units, and
+    return this function, which every OpenMP thread runs.
     """
-    team = threads.team()
-    if team is None:
-        return {}
-    addresses = {"omp_get_thread_num": team.thread_number, "omp_get_num_threads": team.thread_count}
     module = kernel.module
     function = ir.Function(module, ir.FunctionType(ir.VoidType(), [I64.as_pointer()]), f"{kernel.name}_member")
     builder = ir.IRBuilder(function.append_basic_block("entry"))
     ask = ir.FunctionType(ir.IntType(32), [])
-    number, count = (builder.zext(builder.call(ir.Function(module, ask, name), []), I64) for name in addresses)
+    names = ("omp_get_thread_num", "omp_get_num_threads")
+    known = [module.globals.get(name) or ir.Function(module, ask, name) for name in names]
+    number, count = (builder.zext(builder.call(function, []), I64) for function in known)
     tiles = builder.load(builder.gep(function.args[0], [I64(0)]))
     first, last = (builder.sdiv(builder.mul(tiles, edge), count) for edge in (number, builder.add(number, I64(1))))
     builder.call(kernel, [function.args[0], first, last])
     builder.ret_void()
-    return addresses
+    return function
 
 
 class Kernel:
     """A kernel compiled for this machine, which runs without holding the GIL."""
 
     def __init__(self, function: ir.Function) -> None:
-        called = _add_team_member(function)
-        names = (function.name, f"{function.name}_member") if called else (function.name,)
-        self._code = MachineCode(function.module, names, called)
+        names = [function.name, *([add_team_member(function).name] if threads.team() is not None else [])]
+        self._code = MachineCode(function.module, names, threads.symbols())
         prototype = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
         self._range = prototype(self._code.address(function.name))
         self._member = self._code.address(names[-1])
@@ -83,13 +79,14 @@ class Kernel:
         ``names`` are the names of the kernel's fields in order, and ``values`` the values of the fields by name; fields
         without a value are 0.
         """
-        fields = (ctypes.c_int64 * len(names))(*[values.get(name, 0) for name in names])
-        address = ctypes.addressof(fields)
+        fields = struct.pack("q" * len(names), *[values.get(name, 0) for name in names])
         workers = min(workers, tiles)
-        if workers > 1 and (team := threads.team_to_join()) is not None:
-            team.parallel(self._member, address, workers, 0)
+        if workers <= 1:
+            self._range(fields, 0, tiles)
+        elif (team := threads.team_to_join()) is not None:
+            team.parallel(self._member, fields, workers, 0)
         else:
-            threads.in_ranges(lambda first, last: self._range(address, first, last), tiles, workers)
+            threads.in_ranges(lambda first, last: self._range(fields, first, last), tiles, workers)
 
 
 _compiled: dict[tuple[Callable[..., ir.Function], Hashable], Kernel] = {}

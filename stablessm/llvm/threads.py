@@ -25,11 +25,10 @@ _pool_size = 0
 class Team(NamedTuple):
     """The functions of PyTorch's OpenMP runtime that are needed to run kernels on the threads of this runtime."""
 
-    parallel: Callable[[int, int, int, int], None]
+    parallel: Callable[[int, bytes, int, int], None]
     """The function GOMP_parallel(function, argument, threads, flags)."""
-    thread_number: int
-    thread_count: int
-    """Addresses of omp_get_thread_num and omp_get_num_threads."""
+    symbols: dict[str, int]
+    """Addresses of GOMP_parallel, omp_get_thread_num and omp_get_num_threads, by name."""
 
 
 @functools.cache
@@ -40,11 +39,15 @@ def team() -> Team | None:
         return None
     parallel = library.GOMP_parallel
     parallel.argtypes, parallel.restype = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint], None
-    ask, count = (
-        ctypes.cast(function, ctypes.c_void_p).value
-        for function in (library.omp_get_thread_num, library.omp_get_num_threads)
-    )
-    return Team(parallel, ask, count) if ask and count else None
+    names = ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads")
+    symbols = {name: ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0 for name in names}
+    return Team(parallel, symbols) if all(symbols.values()) else None
+
+
+def symbols() -> dict[str, int]:
+    """Return the addresses of the OpenMP functions that kernels call, by name; none without these functions."""
+    found = team()
+    return {} if found is None else found.symbols
 
 
 def _after_fork() -> None:

@@ -13,7 +13,7 @@ from stablessm._arguments import one_of, whole_number
 from stablessm._checked import Count, Size, checked
 from stablessm._errors import ArgumentError
 from stablessm._typing import Dt, Lengths, Reset
-from stablessm.layers.at_once import linear_parameters, multiplies_at_once
+from stablessm.layers.at_once import linear, linear_parameters, multiplies_at_once
 from stablessm.models.hyena import Hyena
 from stablessm.models.norms import LayerNorm, Norm, norm_of
 from stablessm.scan.checks import check_dtype, check_signal, checked_lengths
@@ -152,15 +152,15 @@ class Block(nn.Module):
         return multiplies_at_once(x_t, *scales, *parameters) and self.mixer._runs_at_once(x_t)
 
     def _step_at_once(self, x_t: Tensor, state: Any, dt: Dt) -> tuple[Tensor, Any]:
-        from stablessm.layers.triton_linear import linear
+        from stablessm.layers import triton_linear
 
         mixer: Any = self.mixer
         norm: Any = self.mlp_norm
         wide: Any = self.wide
         narrow: Any = self.narrow
         x, state = mixer._step_onto(x_t, state, self.norm, dt=dt)
-        y = linear(x, wide.weight, wide.bias, norm=(norm.weight, norm.bias, norm.eps), gelu=True)
-        return linear(y, narrow.weight, narrow.bias, onto=x), state
+        y = triton_linear.linear(x, wide.weight, wide.bias, norm=(norm.weight, norm.bias, norm.eps), gelu=True)
+        return triton_linear.linear(y, narrow.weight, narrow.bias, onto=x), state
 
     def _check(self, name: str, x: Tensor, letters: tuple[str, ...]) -> None:
         """Raise an error unless x has the dimensions that ``letters`` names, d_model channels, and a dtype with which
@@ -181,9 +181,9 @@ class Block(nn.Module):
     def _after(self, x: Tensor, y: Tensor, real: Tensor | None) -> Tensor:
         y = ACTIVATIONS[self.activation](y)
         if self.gate is not None:
-            y = F.glu(self.gate(self.dropout(y)), -1)
+            y = F.glu(linear(self.gate, self.dropout(y)), -1)
         x = self._sum(self.norm, x, y, real)
         if self.mlp_norm is None or self.wide is None or self.narrow is None:
             return x
-        y = self.narrow(self.dropout(F.gelu(self.wide(self._before(self.mlp_norm, x, real)))))
-        return self._sum(self.mlp_norm, x, y, real)
+        y = F.gelu(linear(self.wide, self._before(self.mlp_norm, x, real)))
+        return self._sum(self.mlp_norm, x, linear(self.narrow, self.dropout(y)), real)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from stablessm._arguments import whole_number
 from stablessm._checked import Size, checked
 from stablessm._typing import Dt, Lengths, Reset
-from stablessm.layers.at_once import linear_parameters, multiplies_at_once
+from stablessm.layers.at_once import linear, linear_parameters, multiplies_at_once
 from stablessm.models.hyena_filter import TAPS as TAPS
 from stablessm.models.hyena_filter import filtered, of_joined
 from stablessm.scan.checks import check_pair, check_reset, check_signal, check_state, checked_lengths
@@ -74,11 +74,11 @@ class Hyena(nn.Module):
         lengths = checked_lengths(lengths, x)
         tail, inner = (None, None) if state is None else self._parts(state, x.shape[0])
         reset = None if reset is None else reset.expand(x.shape[:2])
-        z = self.projection(x)
+        z = linear(self.projection, x)
         q, u = filtered(z, tail, self.filter, reset)
         y, inner = self.inner(u, inner, lengths=lengths, reset=reset, dt=dt)
         before = self._zeros(x.shape[0]) if tail is None else tail
-        return without_padding(self.output(q * y), lengths), (last_inputs(z, before, reset, lengths), inner)
+        return without_padding(linear(self.output, q * y), lengths), (last_inputs(z, before, reset, lengths), inner)
 
     def step(self, x_t: Tensor, state: States = None, *, dt: Dt = None) -> tuple[Tensor, tuple[Tensor, Any]]:
         """Run one step of ``forward``: return the output (B, d_model) for x_t (B, d_model), and the next state."""
@@ -88,11 +88,11 @@ class Hyena(nn.Module):
         tail, inner = self.initial_state(x_t.shape[0]) if state is None else self._parts(state, x_t.shape[0])
         if self._runs_at_once(x_t):
             return self._step_at_once(x_t, tail, inner, dt)
-        z = self.projection(x_t)
+        z = linear(self.projection, x_t)
         joined = torch.cat([tail.to(z.dtype), z[:, None]], 1)
         q, u = of_joined(joined, self.filter)
         y, inner = self.inner.step(u[:, 0], inner, dt=dt)  # type: ignore[operator]
-        return self.output(q[:, 0] * y), (joined[:, 1:].to(tail.dtype), inner)
+        return linear(self.output, q[:, 0] * y), (joined[:, 1:].to(tail.dtype), inner)
 
     def _step_onto(self, x_t: Tensor, state: States, norm: nn.LayerNorm, *, dt: Dt = None) -> tuple[Tensor, Any]:
         """Compute x_t + y_t, where y_t is the output of ``step`` for norm(x_t); return the sum and the next state.
@@ -112,13 +112,13 @@ class Hyena(nn.Module):
     def _step_at_once(
         self, x_t: Tensor, tail: Tensor, inner: Any, dt: Dt, norm: Any = None, onto: Tensor | None = None
     ) -> tuple[Tensor, tuple[Tensor, Any]]:
-        from stablessm.layers.triton_linear import linear
+        from stablessm.layers import triton_linear
         from stablessm.models import triton_hyena
 
-        z = linear(x_t, self.projection.weight, self.projection.bias, norm=norm)
+        z = triton_linear.linear(x_t, self.projection.weight, self.projection.bias, norm=norm)
         q, u, tail = triton_hyena.step(z, tail.float().contiguous(), self.filter)
         y, inner = self.inner.step(u, inner, dt=dt)  # type: ignore[operator]
-        return linear(y, self.output.weight, self.output.bias, times=q, onto=onto), (tail, inner)
+        return triton_linear.linear(y, self.output.weight, self.output.bias, times=q, onto=onto), (tail, inner)
 
     def _parts(self, state: Any, batch: int) -> tuple[Tensor, Any]:
         tail, inner = check_pair(state)

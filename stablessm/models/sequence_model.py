@@ -7,16 +7,17 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from stablessm._checked import checked
 from stablessm._typing import Dt, Lengths, Reset
+from stablessm.layers.at_once import linear
 from stablessm.layers.storage import SavedModel
 from stablessm.models.config import LanguageConfig, ModelConfig
 from stablessm.models.pooling import Last, Mean, Pooling
 from stablessm.models.stack import SequenceStack
 from stablessm.scan.checks import as_lengths, check_pair
 from stablessm.scan.padding import without_padding
+from stablessm.scan.projection import project
 
 States: TypeAlias = tuple[Any, Any] | None
 """The states of the blocks, and the state of the pooling."""
@@ -115,7 +116,7 @@ class SequenceModel(SavedModel, ABC):
         weight = self._table if self.readout is None else self.readout.weight
         if isinstance(weight, Tensor) and weight.is_floating_point():
             h = h.to(weight.dtype)  # pooling returns float32 or better for any dtype of the weights
-        return F.linear(h, weight) if self.readout is None else self.readout(h)
+        return project(h, weight) if self.readout is None else linear(self.readout, h)
 
     def _parts(self, state: States) -> tuple[Any, Any]:
         if state is None:

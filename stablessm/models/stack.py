@@ -13,6 +13,7 @@ from torch.utils.checkpoint import checkpoint
 from stablessm._checked import checked
 from stablessm._errors import ArgumentError
 from stablessm._typing import Dt, Lengths, Reset
+from stablessm.layers.at_once import linear
 from stablessm.models.block import Block, TiedDropout
 from stablessm.models.config import StackConfig
 from stablessm.models.mixers import mixer_of
@@ -132,7 +133,7 @@ class SequenceStack(nn.Module):
 
     def _encoded(self, x: Tensor) -> Tensor:
         if self.config.vocab_size is None:
-            return self.encoder(x)
+            return linear(self.encoder, x)
         if x.is_floating_point():
             return x
         size = cast(nn.Embedding, self.encoder).num_embeddings

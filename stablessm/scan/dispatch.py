@@ -90,28 +90,29 @@ current_device: Callable[[], int] = (
 """Return the index of the current CUDA device; CUDA must have been started."""
 
 
-def plain(tensor: Tensor) -> bool:
-    """Return True if a backend may be called with this tensor directly, without PyTorch's dispatcher.
+def plain(*tensors: Tensor) -> bool:
+    """Return True if a backend may be called with these tensors directly, without PyTorch's dispatcher.
 
     Return False for tensors that vmap has batched, for subclasses of Tensor, and inside a dispatch mode.
     """
-    return (
-        _private is not None
-        and type(tensor) in (Tensor, torch.nn.Parameter)
-        and _private.dispatch_mode() is None
-        and not _private.is_wrapped(tensor)
-        and not _private.is_batched(tensor)
-    )
+    if _private is None or _private.dispatch_mode() is not None:
+        return False
+    for tensor in tensors:
+        if type(tensor) not in (Tensor, torch.nn.Parameter):
+            return False
+        if _private.is_wrapped(tensor) or _private.is_batched(tensor):
+            return False
+    return True
 
 
-def quick(signal: Tensor) -> bool:
-    """Return True if a signal is a plain tensor, and no ``torch.compile``, ``torch.func`` or dispatch mode is active.
+def quick(*tensors: Tensor) -> bool:
+    """Return True if all tensors are plain, and no ``torch.compile``, ``torch.func`` or dispatch mode is active.
 
-    If the result is True, a scan of the signal may call its backend directly.
+    If the result is True, a scan of the tensors may call its backend directly.
     """
     if torch.compiler.is_compiling() or _private is None:
         return False
-    return not _private.transforms_active() and plain(signal)
+    return not _private.transforms_active() and plain(*tensors)
 
 
 def forward_mode() -> bool:

@@ -1,18 +1,22 @@
-"""Matrix products W x + b of layers, computed by oneDNN on x86 processors and otherwise by PyTorch's linear function.
+"""Matrix products W x + b of layers on a CPU, faster than PyTorch's linear function.
 
 PyTorch multiplies float32 matrices with MKL, which uses only half of the vector width on AMD processors. oneDNN, which
 PyTorch contains, uses the full width on every x86 processor. Results are written in blocks of rows to reused memory
-(:mod:`.cpu.results`), so that large results do not pay for page faults.
+(:mod:`.cpu.results`), so that large results do not pay for page faults. For few rows, as in the generation of text,
+most time is spent on reading the weights, which PyTorch reads slowly: such products run on a kernel of this library
+(:mod:`.cpu.product`).
 """
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from stablessm.scan import backends
 from stablessm.scan.cpu import results
 from stablessm.scan.dispatch import forward_mode, onednn_linear, plain, quick
 
@@ -20,6 +24,11 @@ LEAST_PRODUCTS = 1 << 20
 """Below this number of multiplications, PyTorch's linear function takes less time than calling oneDNN."""
 BLOCK_NUMBERS = 1 << 19
 """Numbers in a block of rows, which stays in the cache."""
+FEW_ROWS = 8
+"""Largest number of rows that are multiplied by the kernel for few rows."""
+LEAST_WEIGHTS = 1 << 16
+"""Below this number of weights, PyTorch's linear function takes less time than the kernel for few rows if the weights
+are in the cache, and not much more time if they are not."""
 
 
 def project(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -29,24 +38,56 @@ def project(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     >>> torch.allclose(project(x, weight), x @ weight.mT, atol=1e-4)
     True
     """
-    if not _fast(x, weight, bias):
-        return F.linear(x, weight, bias)
     given = (x, weight) if bias is None else (x, weight, bias)
-    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in given):
+    if not x.is_cpu or not quick(*given) or x.numel() * weight.size(0) < LEAST_WEIGHTS or not _ordinary(*given):
+        return F.linear(x, weight, bias)
+    differentiated = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in given)
+    if not differentiated and _few(x, weight) and (kernel := _few_rows()) is not None:
+        return kernel(x, weight, bias)
+    if not _large(x, weight):
+        return F.linear(x, weight, bias)
+    if differentiated:
         y: Tensor = _Projection.apply(x, weight, bias)
         return y
     return _product(x, weight, bias)
 
 
-def _fast(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
-    """Return True if oneDNN is faster for this product: a large product of plain float32 tensors on a CPU."""
-    if onednn_linear is None or x.dtype != torch.float32 or x.device.type != "cpu" or not quick(x):
+def _ordinary(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> bool:
+    """Return True if all tensors have one dtype and fitting shapes, and are in the memory of the CPU."""
+    if x.dim() < 1 or weight.dim() != 2 or weight.size(1) != x.size(-1):
         return False
-    if x.dim() < 2 or x.numel() * len(weight) < LEAST_PRODUCTS:
+    if bias is not None and (bias.dim() != 1 or bias.size(0) != weight.size(0)):
         return False
-    if any(tensor is not None and (tensor.dtype != x.dtype or not plain(tensor)) for tensor in (weight, bias)):
+    dtype = x.dtype
+    for tensor in (x, weight) if bias is None else (x, weight, bias):
+        if tensor.dtype != dtype or not tensor.is_cpu or tensor.layout != torch.strided or tensor.is_neg():
+            return False
+    return not torch.is_autocast_enabled("cpu") and not forward_mode()
+
+
+def _few(x: Tensor, weight: Tensor) -> bool:
+    """Return True if the kernel for few rows is faster for a product."""
+    if weight.numel() < LEAST_WEIGHTS or x.numel() > FEW_ROWS * weight.size(1):
         return False
-    return bool(torch.backends.mkldnn.enabled) and not torch.is_autocast_enabled("cpu") and not forward_mode()
+    return weight.stride(1) == 1 and x.dtype in (torch.float32, torch.float64, torch.bfloat16)
+
+
+@functools.cache
+def _few_rows() -> Any:
+    """Return the kernel for few rows, or None without llvmlite."""
+    if backends.why_not("cpu") is not None:
+        return None
+    backends.load("cpu")  # imports the module while no other thread forks
+    from stablessm.scan.cpu import product
+
+    return product.linear
+
+
+def _large(x: Tensor, weight: Tensor) -> bool:
+    """Return True if oneDNN is faster for a product: large, and of float32."""
+    if onednn_linear is None or x.dtype != torch.float32 or x.dim() < 2:
+        return False
+    return x.numel() * len(weight) >= LEAST_PRODUCTS and bool(torch.backends.mkldnn.enabled)
 
 
 class _Projection(torch.autograd.Function):

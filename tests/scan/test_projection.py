@@ -1,4 +1,4 @@
-"""Matrix products by oneDNN: the values and gradients of PyTorch's linear function."""
+"""Matrix products by oneDNN and by the kernel for few rows: the values and gradients of PyTorch's linear function."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_values_and_gradients(
         y = function(*own)
         return [y.detach(), *torch.autograd.grad(y, own, grad.to(dtype))]
 
-    with mock.patch.multiple(projection, LEAST_PRODUCTS=1, BLOCK_NUMBERS=block):
+    with mock.patch.multiple(projection, LEAST_PRODUCTS=1, LEAST_WEIGHTS=1, BLOCK_NUMBERS=block):
         found = run(project, torch.float32)
     for ours, truth in zip(found, run(F.linear, torch.float64), strict=True):
         assert ours.shape == truth.shape
@@ -49,7 +49,7 @@ def test_values_and_gradients(
 
 def test_second_derivatives_and_transforms() -> None:
     x, weight = torch.randn(4, 5, 3), torch.randn(6, 3)
-    with mock.patch.object(projection, "LEAST_PRODUCTS", 1):
+    with mock.patch.multiple(projection, LEAST_PRODUCTS=1, LEAST_WEIGHTS=1):
         many = torch.vmap(lambda one: project(one, weight))(x)
         torch.testing.assert_close(many, F.linear(x, weight))
         slope = torch.func.jvp(lambda v: project(v, weight), (x,), (torch.ones_like(x),))[1]
@@ -76,3 +76,84 @@ def test_large_products_run_on_onednn_and_others_do_not() -> None:
         with torch.autocast("cpu", torch.bfloat16):
             assert project(x, weight).dtype == torch.bfloat16
         assert called.call_count == 1
+
+
+DTYPES = {torch.float32: 1e-6, torch.float64: 1e-15, torch.bfloat16: 8e-3}
+"""Largest error of a product, as a part of the sum of the absolute values of its terms."""
+
+
+def few_rows(**changes: object) -> object:
+    """A context in which products of any size run on the kernel for few rows, or the test fails."""
+    never = mock.Mock(side_effect=AssertionError("another way was taken"))
+    return mock.patch.multiple(projection, LEAST_WEIGHTS=1, F=mock.Mock(linear=never), _product=never, **changes)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    shape=st.sampled_from([(), (1,), (2,), (3,), (8,), (2, 4), (1, 1, 5)]), inputs=st.integers(1, 70),
+    outputs=st.integers(1, 19), bias=st.booleans(), dtype=st.sampled_from(list(DTYPES)), threads=st.integers(1, 3),
+    scale=st.sampled_from([1.0, 1e-30]), kinds=st.lists(st.sampled_from(["dense", "scattered", "expanded", "shifted"]),
+    min_size=3, max_size=3), seed=st.integers(0, 999),
+)  # fmt: skip
+def test_few_rows(
+    shape: tuple[int, ...], inputs: int, outputs: int, bias: bool, dtype: torch.dtype, threads: int, scale: float,
+    kinds: list[str], seed: int,
+) -> None:  # fmt: skip
+    """The error is that of rounding, and a row has the same bits alone, in every batch and on any number of threads."""
+    torch.manual_seed(seed)
+    kinds_of = KINDS | {"shifted": lambda t: torch.cat([t[..., :1], t], -1)[..., 1:]}
+    x, weight = (scale**0.5 * torch.randn(size).to(dtype) for size in ((*shape, inputs), (outputs, inputs)))
+    x, weight = kinds_of[kinds[0]](x), weight if kinds[1] == "scattered" else kinds_of[kinds[1]](weight)
+    weight = weight if weight.stride(1) == 1 else weight.contiguous()
+    b = kinds_of[kinds[2]](torch.randn(outputs).to(dtype)) if bias else None
+    with mock.patch("stablessm.scan.cpu.product.SERIAL_BYTES", 0), few_rows():
+        with mock.patch("torch.get_num_threads", return_value=threads):
+            y = project(x, weight, b)
+        alone = [project(row, weight, b) for row in x.reshape(-1, inputs)]
+    assert (y.shape, y.dtype, y.requires_grad) == ((*shape, outputs), dtype, False)
+    assert torch.equal(y.reshape(-1, outputs), torch.stack(alone))
+    wide = [tensor if tensor is None else tensor.double() for tensor in (x, weight, b)]
+    size = F.linear(*(tensor if tensor is None else tensor.abs() for tensor in wide))
+    assert ((y.double() - F.linear(*wide)).abs() <= DTYPES[dtype] * size + torch.finfo(dtype).tiny).all()
+
+
+def test_few_rows_with_infinite_and_missing_numbers() -> None:
+    """Infinite and missing numbers reach the outputs that depend on them, and no others."""
+    x, weight = torch.randn(2, 37), torch.randn(9, 37)
+    x[1, 36], weight[4, 0], weight[5, 36] = torch.inf, torch.nan, -torch.inf
+    with few_rows():
+        y = project(x, weight)
+    torch.testing.assert_close(y, F.linear(x, weight), equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype", [*DTYPES, torch.float16])
+def test_other_products_take_another_way(dtype: torch.dtype) -> None:
+    """Empty, conjugate, sparse and misshapen arguments give the result or the error of the linear function."""
+    x, weight = torch.randn(3, 5).to(dtype), torch.randn(4, 5).to(dtype)
+    never = mock.Mock(side_effect=AssertionError("the kernel was called"))
+    negative = torch.view_as_complex(torch.randn(3, 5, 2)).conj().imag
+    same = [
+        (x[:0], weight), (x, weight[:0]), (x[:, :0], weight[:, :0]), (x, weight.mT.contiguous().mT), (x, weight[0]),
+        *([(negative, weight)] if dtype == torch.float32 else []),
+    ]  # fmt: skip
+    with mock.patch.multiple(projection, LEAST_WEIGHTS=1, LEAST_PRODUCTS=1 << 40, _few_rows=lambda: never):
+        for pair in same:
+            torch.testing.assert_close(project(*pair), F.linear(*pair))
+        for wrong in ((x, weight[:, 1:]), (x, weight, weight[0])):
+            with pytest.raises(RuntimeError):
+                project(*wrong)
+        trained = weight.clone().requires_grad_()
+        assert project(x, trained).requires_grad
+        with torch.autocast("cpu", torch.bfloat16):
+            project(x, weight)
+
+
+def test_few_rows_run_on_the_kernel() -> None:
+    """With gradients disabled, or needed by no argument."""
+    x, layer = torch.randn(1, 512), torch.nn.Linear(512, 512)
+    with few_rows(), torch.no_grad():
+        project(x, layer.weight, layer.bias)
+    with few_rows():
+        project(x, layer.weight.detach())
+    compiled = torch.compile(lambda v: project(v, layer.weight), backend="eager", fullgraph=True)
+    torch.testing.assert_close(compiled(x), F.linear(x, layer.weight))

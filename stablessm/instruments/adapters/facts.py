@@ -86,12 +86,16 @@ def evaluating(model: Any) -> Iterator[None]:
         # cuDNN cannot differentiate a recurrence in evaluation mode
         stack.enter_context(torch.backends.cudnn.flags(enabled=False))
         try:
-            for module in modules:
-                module.training = False
+            _set_modes(dict.fromkeys(modules, False))
             yield
         finally:
-            for module, mode in modules.items():
-                module.training = mode
+            _set_modes(modules)
+
+
+def _set_modes(modes: dict[nn.Module, bool]) -> None:
+    for module, mode in modes.items():
+        if module.training != mode:  # setting an attribute of a module takes a microsecond
+            module.training = mode
 
 
 def name_of(model: Any) -> str:

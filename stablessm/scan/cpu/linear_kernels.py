@@ -99,12 +99,8 @@ class _Tile:
 
         A prefetch past the last row has no effect.
         """
-        builder, byte, i32 = self.emit.builder, ir.IntType(8).as_pointer(), ir.IntType(32)
-        signature = ir.FunctionType(ir.VoidType(), [byte, i32, i32, i32])
-        prefetch = builder.module.declare_intrinsic("llvm.prefetch", (byte,), signature)
-        for vector in self.vectors(array, builder.add(step, I64(PREFETCH_STEPS))):
-            line = builder.bitcast(vector, byte)
-            builder.call(prefetch, [line, i32(0), i32(3), i32(1)])  # a read of data, into all cache levels
+        for vector in self.vectors(array, self.emit.builder.add(step, I64(PREFETCH_STEPS))):
+            self.emit.prefetch(vector)
 
     def store(self, row: list[ir.Value], array: str, step: ir.Value | None = None) -> None:
         """Emit code that stores ``row`` as the tile's row of the array ``array``, rounded to the dtype of the array."""
