@@ -30,6 +30,8 @@ class Memory:
         others = self._channels.keys() | self._lines.keys()
         states = (value for slot in program.slots for value in slot.values if slot.values[0] not in others)
         self.wide = {value: self._zeros(self.values[value].shape, np.float64) for value in states}
+        self.workers = np.ones(1, np.int32)
+        """The number of threads that compute large products."""
 
     def size(self, value: int) -> int:
         """Return the number of elements of a value of the program, without padding."""

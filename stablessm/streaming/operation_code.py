@@ -7,12 +7,14 @@ which they are read.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from llvmlite import ir
 
-from stablessm.llvm.emitter import I64, Emitter
+from stablessm.llvm import threads
+from stablessm.llvm.emitter import I64, Emitter, pointer_to
+from stablessm.llvm.kernel import add_team_member
 from stablessm.llvm.vector_functions import VectorMath
 from stablessm.streaming import program as ops
 from stablessm.streaming.memory import Memory
@@ -21,6 +23,8 @@ from stablessm.streaming.program import Affine, Channels, Operation, Taps
 TILE_VECTORS = 4
 """Number of output vectors of a product that are accumulated together: enough to hide the latency of an addition, and
 few enough for 16 registers."""
+PARALLEL_BYTES = 1 << 18
+"""Size of the weights of a product above which several threads compute it."""
 SUM_BLOCK = 32
 """Number of terms that are summed separately before they are added to the total, which reduces rounding errors."""
 
@@ -38,8 +42,8 @@ class StepArithmetic(NamedTuple):
 class OperationCode:
     """Emits the machine code of a program's operations on the arrays in ``memory``, for every sequence of the batch."""
 
-    def __init__(self, emit: Emitter, memory: Memory) -> None:
-        self.emit, self.builder, self.memory, self.lanes = emit, emit.builder, memory, memory.lanes
+    def __init__(self, emit: Emitter, memory: Memory, flush: Callable[[ir.IRBuilder], Callable[[], Any]]) -> None:
+        self.emit, self.builder, self.memory, self.lanes, self._flush = emit, emit.builder, memory, memory.lanes, flush
         self.wide = Emitter(emit.builder, StepArithmetic(double=True))
         self.math = VectorMath(emit, memory.lanes)
 
@@ -324,7 +328,36 @@ class OperationCode:
                     total = self.builder.fadd(total, other)
                 emit.store(total, self._vector(self.at(op.out, row), place, first + k))
 
-        self._repeat(tiles, lambda i: self.rows(lambda row: tile(i, row)))
+        large = sum(array.nbytes for array in op.weights) >= PARALLEL_BYTES
+        share = self._share if large and threads.team() is not None else self._repeat
+        share(tiles, lambda i: self.rows(lambda row: tile(i, row)))
+
+    def _share(self, count: int, body: Callable[[ir.Value], None]) -> None:
+        """Emit a loop whose body is ``body(i)``, for i in range(count), of which every thread runs a part.
+
+        The number of threads is in the memory of the program.
+        """
+        b, before = self.builder, self.builder.block
+        module, fields = b.module, I64.as_pointer()
+        kind = ir.FunctionType(ir.VoidType(), [fields, I64, I64])
+        function = ir.Function(module, kind, f"shared_{len(module.globals)}")
+        b.position_at_end(function.append_basic_block("entry"))
+        restore, (_, first, last) = self._flush(b), function.args
+        self.emit.repeat(b.sub(last, first), lambda i: body(b.add(first, i)))
+        restore()
+        b.ret_void()
+        b.position_at_end(before)
+        counts = ir.GlobalVariable(module, I64, f"{function.name}_count")
+        counts.initializer = I64(count)
+        member, word = add_team_member(function), ir.IntType(32)
+        start = ir.FunctionType(ir.VoidType(), [member.type, fields, word, word])
+        parallel = module.globals.get("GOMP_parallel") or ir.Function(module, start, "GOMP_parallel")
+        workers = b.load(pointer_to(self.memory.workers.ctypes.data, word))
+        with b.if_else(b.icmp_signed(">", workers, word(1))) as (several, one):
+            with several:
+                b.call(parallel, [member, counts, workers, word(0)])
+            with one:
+                b.call(function, [counts, I64(0), I64(count)])
 
     def _summed(
         self, x: ir.Value, weights: ir.Value, inputs: int, width: int, totals: list[ir.Value]

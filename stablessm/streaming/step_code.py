@@ -53,14 +53,18 @@ def _function(module: ir.Module, name: str, arguments: list[ir.Type]) -> Iterato
     """
     function = ir.Function(module, ir.FunctionType(ir.VoidType(), arguments), name)
     builder = ir.IRBuilder(function.append_basic_block("entry"))
-    flush = {"x86_64": _flush_x86, "aarch64": _flush_arm, "arm64": _flush_arm}.get(module.triple.partition("-")[0])
-    if flush is None:
-        yield builder, function.args
-    else:
-        restore = flush(builder)
-        yield builder, function.args
-        restore()
+    restore = _flush(builder)
+    yield builder, function.args
+    restore()
     builder.ret_void()
+
+
+def _flush(builder: ir.IRBuilder) -> Callable[[], Any]:
+    """Emit code that makes the processor treat denormal numbers as zero, and return a function that emits code to end
+    this.
+    """
+    known = {"x86_64": _flush_x86, "aarch64": _flush_arm, "arm64": _flush_arm}
+    return known.get(builder.module.triple.partition("-")[0], lambda _: lambda: None)(builder)
 
 
 def _flush_x86(builder: ir.IRBuilder) -> Callable[[], Any]:
@@ -104,7 +108,7 @@ def _sample(module: ir.Module, program: Program, memory: Memory) -> ir.Function:
     function.linkage = "internal"
     function.attributes.add("noinline")
     builder = ir.IRBuilder(function.append_basic_block("entry"))
-    code = OperationCode(Emitter(builder, StepArithmetic(memory.dtype.itemsize == 8)), memory)
+    code = OperationCode(Emitter(builder, StepArithmetic(memory.dtype.itemsize == 8)), memory, _flush)
     x, x_row, y, y_row = function.args
     at, times, last = code.emit.at, code.emit.times, program.output
     code.rows(lambda row: code.copy(at(x, times(row, x_row)), code.at(0, row), program.sizes[0]))

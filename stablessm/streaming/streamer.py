@@ -39,9 +39,9 @@ class Streamer:
     The weights are copied at construction, and eigenvalues, gains and the discretization are computed once. llvmlite
     compiles the step to machine code; no C compiler is needed. Without llvmlite, the step runs in NumPy. A compiled
     call allocates no memory: **y_t is overwritten by the next call**, so copy it to keep it. A step runs in the calling
-    thread, and only one thread may use a streamer at a time. Denormal numbers are treated as zero, so that a step
-    is not slower when the input is zero. A copy (``copy.copy``, ``copy.deepcopy``, ``pickle``) is an independent stream
-    that continues from the same state.
+    thread, except for matrix products with large weights, which run on PyTorch's threads. Only one thread may use a
+    streamer at a time. Denormal numbers are treated as zero, so that a step is not slower when the input is zero. A
+    copy (``copy.copy``, ``copy.deepcopy``, ``pickle``) is an independent stream that continues from the same state.
 
     Args:
         model: one of the models below, with parameters in float32 or float64.

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 import stablessm as ssm
 from stablessm import ArgumentError, BackendUnavailableError, Streamer
+from stablessm.streaming import operation_code
 from stablessm.streaming import streamer as streamer_module
 from stablessm.streaming.freeze import freeze
 from stablessm.streaming.program import FUNCTIONS, Program
@@ -45,6 +46,22 @@ def test_steps_and_blocks_give_the_numbers_of_forward(name, odd, dtype, backend)
     streamer.reset()
     first, second = streamer.run(x[:, :25]), streamer.run(x[:, 25:])
     assert relative_error(torch.cat([first, second], 1), y) <= TOLERANCE[dtype]
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("batch", [1, 3])
+def test_large_products_have_the_same_bits_on_any_number_of_threads(batch, dtype, monkeypatch):
+    torch.manual_seed(0)
+    model = nn.Sequential(ssm.LRU(5, 200, 150), nn.Linear(150, 300), ssm.MinGRU(300, 33)).to(dtype)
+    x = 1e-30 * torch.randn(batch, 20, 5, dtype=dtype)
+    truth = stepped(Streamer(model, batch), x)
+    monkeypatch.setattr(operation_code, "PARALLEL_BYTES", 0)
+    shared = Streamer(model, batch)
+    for count in (1, 2, 3):
+        monkeypatch.setattr(torch, "get_num_threads", lambda count=count: count)
+        for run in (lambda: stepped(shared, x), lambda: shared.run(x)):
+            shared.reset()
+            assert torch.equal(run(), truth)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
