@@ -19,6 +19,7 @@ from stablessm._optional import require
 from stablessm.scan import linear_scan, selective_scan, short_convolution
 from stablessm.scan.padding import last_state
 from stablessm.scan.projection import project
+from stablessm.scan.selective import selective_step
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -188,25 +189,15 @@ def _selective_mixer(self: Any, hidden: Tensor, lengths: Tensor | None, cache: _
     step, B, C = self.x_proj(x).split(sizes, -1)
     if hasattr(self, "dt_layernorm"):
         step, B, C = self.dt_layernorm(step), self.b_layernorm(B), self.c_layernorm(C)
-    A, delta = -torch.exp(_wide(self.A_log)), self.dt_proj(step)
+    delta = self.dt_proj(step)
     if x.shape[1] == 1 and cache.state is not None and lengths is None:
-        y, state = _one_step(x, delta, A, B, C, cache.state)
-        y = (y + self.D * x) * F.silu(gate)
+        delta = F.softplus(_wide(delta))
+        y, state = selective_step(x[:, 0], delta[:, 0], self.A_log, B[:, 0], C[:, 0], cache.state)
+        y = (y[:, None] + self.D * x) * F.silu(gate)
     else:
+        A = -torch.exp(_wide(self.A_log))
         y, state = selective_scan(x, delta, A, B, C, self.D, gate, cache.state, delta_softplus=True, lengths=lengths)
     return self.out_proj(y.to(hidden.dtype)), tail, state
-
-
-def _one_step(x: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute one time step of :func:`selective_scan`; return the output Σ_n C_n h_n, (B, 1, H), and the next state h,
-    (B, H, N).
-
-    x and ``delta`` are (B, 1, H), B and C are (B, 1, N). Softplus is applied to ``delta`` here.
-    """
-    step = F.softplus(delta[:, 0].to(state.dtype))
-    drive = (step * x[:, 0])[..., None] * B[:, 0, None].to(state.dtype)
-    state = torch.addcmul(drive, torch.exp(step[..., None] * A), state)
-    return torch.einsum("bhn,bon->boh", state, C.to(state.dtype)), state
 
 
 @_mixing

@@ -20,7 +20,7 @@ from stablessm.scan.checks import (
     check_tensor,
     checked_lengths,
 )
-from stablessm.scan.dispatch import exporting
+from stablessm.scan.dispatch import exporting, forward_mode, quick
 from stablessm.scan.padding import without_padding
 from stablessm.scan.protocol import Selective
 from stablessm.scan.selective_op import selective
@@ -87,6 +87,30 @@ def selective_scan(
     y = y if D is None else y + D.to(y.dtype) * layer.x
     y = y if z is None else y * silu(without_padding(z.to(y.dtype), layer.lengths))
     return y.to(x.dtype), final
+
+
+def selective_step(
+    x: Tensor, delta: Tensor, rate: Tensor, B: Tensor, C: Tensor, state: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Compute one step of a selective layer; return the output Σ_n C_n h_n (B, H) and the next state h (B, H, N).
+
+    The next state is exp(-delta e^rate) h + delta B x. x and ``delta`` are (B, H), ``rate`` is (H, N), B and C are
+    (B, N). The CPU kernel changes ``state`` in place if it is float32 or float64.
+    """
+    dtype = torch.promote_types(state.dtype, torch.float32)
+    given = (x.to(dtype), delta.to(dtype), rate.to(dtype), B.to(dtype), C.to(dtype), state.to(dtype))
+    differentiated = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in given)
+    if not differentiated and not forward_mode() and quick(*given) and not any(tensor.is_neg() for tensor in given):
+        state = given[-1]
+        if state.numel() and state.is_contiguous() and backends.resolve("auto", state.device) == "cpu":
+            backends.load("cpu")  # imports the module while no other thread forks
+            from stablessm.scan.cpu import selective_step
+
+            return selective_step.step(*given), state
+    x, delta, rate, B, C, state = given
+    drive = (delta * x)[..., None] * B[:, None]
+    state = torch.addcmul(drive, torch.exp(delta[..., None] * -torch.exp(rate)), state)
+    return torch.einsum("bhn,bn->bh", state, C), state
 
 
 def _prepared(layer: Selective) -> Selective:

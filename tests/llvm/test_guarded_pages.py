@@ -133,7 +133,7 @@ import sys
 import guarded_pages, numpy as np, torch
 from guarded_pages import guarded
 from streaming_models import MODELS, make
-from stablessm.streaming import compiled_runner, freeze, memory
+from stablessm.streaming import compiled_runner, freeze, memory, operation_code
 
 
 def zeros(shape, dtype=None):
@@ -152,6 +152,7 @@ compiled_runner.np = Numpy()
 memory.Memory._zeros = lambda self, shape, dtype=None: zeros(shape, dtype or self.dtype)
 names = MODELS if sys.argv[1] != "0" else ["lru", "s4d", "filters"]
 for guarded_pages.at_the_end, side in enumerate(guarded_pages.SIDES):
+    operation_code.PARALLEL_BYTES *= not guarded_pages.at_the_end
     for batch, name in enumerate(names, 1):
         model = make(name).eval()
         program = freeze.freeze(model)
@@ -168,7 +169,32 @@ for guarded_pages.at_the_end, side in enumerate(guarded_pages.SIDES):
 """
 
 
-@pytest.mark.parametrize("program", [SCAN, STREAM], ids=["scan", "streaming"])
+PRODUCT = """
+import itertools, random, sys
+import guarded_pages, torch
+from guarded_pages import guarded
+from stablessm.scan.cpu import product, selective_step
+
+rng = random.Random(int(sys.argv[1]))
+product.results.empty = lambda shape, dtype: guarded_pages.empty(shape, dtype=dtype)
+dtypes = (torch.float32, torch.float64, torch.bfloat16)
+for guarded_pages.at_the_end, side in enumerate(guarded_pages.SIDES):
+    for dtype, rows, outputs, bias in itertools.product(dtypes, (1, 2, 3), (1, 4, 7), (False, True)):
+        inputs, shift = rng.choice([1, 7, 8, 15, 16, 17, 37, 64]), rng.choice([0, 1, 3])
+        x, weight, b = torch.randn(rows, inputs), torch.randn(outputs, inputs + shift), torch.randn(outputs)
+        x, weight, b = (guarded(tensor.to(dtype)) for tensor in (x, weight, b))
+        weight = weight[:, shift:]
+        error = product.linear(x, weight, b if bias else None) - (x @ weight.mT + b * bias)
+        assert error.abs().max() < (0.5 if dtype == torch.bfloat16 else 1e-4)
+    for dtype, batch, channels in itertools.product(dtypes[:2], (1, 3), (1, 5)):
+        states = rng.choice([1, 7, 8, 15, 16, 17, 37])
+        shapes = [(batch, channels)] * 2 + [(channels, states)] + [(batch, states)] * 2 + [(batch, channels, states)]
+        selective_step.step(*(guarded(torch.rand(shape).to(dtype)) for shape in shapes))
+    print(side, flush=True)
+"""
+
+
+@pytest.mark.parametrize("program", [SCAN, STREAM, PRODUCT], ids=["scan", "streaming", "product"])
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2, 3))])
 def test_nothing_outside_is_touched(program: str, seed: int) -> None:
     """Seed 0 has the commonest kernels; any other seed has all of them."""
