@@ -4,9 +4,10 @@ Forward and backward pass of ``MinGRU``, of its matrix products alone and of ``n
 ``SelectiveSSM`` and the mixer of Mamba at 1024 steps of width 768 with 16 states: in transformers without kernels, in
 transformers with mambapy (where installed), and accelerated. The backward pass of the mixer without kernels takes a
 time quadratic in the number of steps, so it is measured with 1024 steps at batch 1 only, and with 256 steps at batch
-8. Generation with a Mamba of 130 million parameters (random weights), before and after ``accelerate``. Results and
-gradients are compared first. Each way is measured in turn, round after round, until it has taken 20 s; the median
-counts.
+8. Generation with a Mamba of 130 million parameters (random weights), before and after ``accelerate``, and with our
+language model of 94 million parameters, each compared with the time of a plain sum over all weights for every token.
+Results and gradients are compared first. Each way is measured in turn, round after round, until it has taken 20 s; the
+median counts.
 
 python benchmarks/gated.py                        # writes benchmarks/results/gated-cpu.json
 python benchmarks/gated.py --smoke --out /tmp/smoke.json
@@ -25,12 +26,15 @@ from pathlib import Path
 
 import _measure
 import torch
+from generation import streaming
 from torch import Tensor, nn
 
 import stablessm as ssm
+from stablessm.models import PRESETS
 
 ROUNDS = 25
 """Enough for a median of the steady state, in which memory is reused."""
+READING = "reading the weights"
 PATIENCE = 20.0
 """Seconds after which a way is not measured again."""
 
@@ -134,9 +138,29 @@ def generation(layers: int, width: int, prompt: int, count: int, rounds: int) ->
         plain, fast = (float((network(tokens[:, :32]).logits - exact).abs().max()) for network in (model, ours))
         if not fast <= 3 * plain + 1e-5:  # layers with random weights amplify rounding, in both
             raise SystemExit(f"generation: error of the logits {fast:.1e}, without accelerate {plain:.1e}")
-        ways = {"accelerated": text(ours), "transformers": text(model)}
+        ways = {"accelerated": text(ours), "transformers": text(model), READING: reading(model, count)}
         sizes = {"parameters": size, "prompt": prompt, "tokens": count}
         return row("generation", ways, "accelerated", rounds, **sizes)
+
+
+def reading(model: nn.Module, count: int) -> Callable[[], Tensor]:
+    """Return a function that reads all weights once for every token."""
+    weights = [parameter.detach() for parameter in model.parameters()]
+    return lambda: torch.stack([torch.stack([weight.sum() for weight in weights]) for _ in range(count)])
+
+
+def language_model(preset: str, count: int, rounds: int) -> dict[str, object]:
+    """Compare our language model and its Streamer with the time for reading the weights."""
+    torch.manual_seed(0)
+    model = ssm.LanguageModel(8192, **PRESETS[preset].settings).eval()
+    stream, prompt = streaming(model), torch.randint(0, 8192, (1, 1))
+    ways = {
+        "Streamer": lambda: torch.tensor(stream(count)),
+        "generate": lambda: model.generate(prompt, count, temperature=0),
+        READING: reading(model, count),
+    }
+    size = sum(parameter.numel() for parameter in model.parameters())
+    return row("language model", ways, "Streamer", rounds, parameters=size, prompt=1, tokens=count)
 
 
 def main() -> None:
@@ -148,11 +172,12 @@ def main() -> None:
     torch.set_num_threads(args.threads)
     logging.getLogger("transformers").setLevel(logging.ERROR)
     if args.smoke:
-        rows = [gru(2, 20, 8, 1), mixer(1, 16, 8, 4, 1), generation(1, 16, 8, 4, 1)]
+        rows = [gru(2, 20, 8, 1), mixer(1, 16, 8, 4, 1), generation(1, 16, 8, 4, 1), language_model("lm-tiny", 4, 1)]
     else:
         rows = [gru(64, 1000, 100, ROUNDS)]
         rows += [mixer(batch, steps, 768, 16, ROUNDS) for batch, steps in ((1, 1024), (8, 256), (8, 1024))]
-        rows += [generation(24, 768, prompt, 32, 2) for prompt in (16, 256)]
+        rows += [generation(24, 768, prompt, 32, 4) for prompt in (16, 256)]
+        rows += [language_model("lm-paper", 64, 8)]
     summary = {
         f"{entry['case']} {'×'.join(str(entry[k]) for k in ('batch', 'steps', 'prompt') if k in entry)}: {name}": ratio
         for entry in rows
