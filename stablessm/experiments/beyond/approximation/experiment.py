@@ -8,7 +8,6 @@ In the functions below, ``kind`` is the name of a target, and ``found`` maps eac
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -21,6 +20,8 @@ from torch import Tensor, nn
 from stablessm.experiments.beyond.approximation.networks import FAMILIES, MIXERS, network, parameters
 from stablessm.experiments.frame import Claim, Claims, Figures, Run, Stages, computing, described, rules, stage
 from stablessm.experiments.frame.lines import lines
+from stablessm.experiments.frame.memories import listed as kinds_listed
+from stablessm.experiments.frame.memories import tally
 from stablessm.experiments.frame.training import device_called, noise
 from stablessm.experiments.frame.words import listed
 from stablessm.experiments.stable_ssm.gradient_ratios import correlation
@@ -260,7 +261,7 @@ def forgetting(config: ApproximationConfig, found: Tables) -> Claims:
     attention does not.
     """
     for family, mixers in FAMILIES.items():
-        kinds = Counter(curve.decay().kind for curve in curves(found, mixers))
+        kinds = tally(curves(found, mixers))
         total, undecided, hits = kinds.total(), kinds["undecided"], kinds["exponential"]
         hits = total - undecided - hits if family == "attention" else hits
         yield Claim(
@@ -268,7 +269,7 @@ def forgetting(config: ApproximationConfig, found: Tables) -> Claims:
             if family != "attention"
             else "the memory of trained attention does not decay exponentially",
             "beyond the papers (SSM-UA, theorem 3.13 for recurrences)",
-            ", ".join(f"{count} {kind}" for kind, count in kinds.most_common()),
+            kinds_listed(kinds),
             rules.ours(rules.seen(undecided, total, rules.most(hits, total - undecided))),
             f"{total} networks: {', '.join(mixers)}, {len(TARGETS)} targets, {config.seeds} seeds; "
             f"{config.length * config.longer} steps, of which training saw {config.length}. A memory that ends "
