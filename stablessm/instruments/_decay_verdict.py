@@ -16,17 +16,7 @@ import numpy as np
 
 from stablessm.instruments._decay_models import ABSENT, B, Fit, G, LawName, Q, fit_laws
 from stablessm.instruments._decay_points import Points, Windows
-from stablessm.instruments._decay_votes import (
-    CLOSELY,
-    FLAT,
-    FOLLOWS,
-    NAMES,
-    REACH,
-    Judgment,
-    Kind,
-    judge,
-    parameter,
-)
+from stablessm.instruments._decay_votes import CLOSELY, FLAT, FOLLOWS, NAMES, REACH, Judgment, Kind, judge, parameter
 
 MORE = "try a longer horizon, less noise or float64"
 """Advice for a curve that is undecided."""

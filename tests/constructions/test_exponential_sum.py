@@ -478,3 +478,31 @@ def test_times_far_from_one_need_another_unit(unit: float) -> None:
 def test_missing_samples_are_no_samples() -> None:
     with pytest.raises(ArgumentError, match=r"^kernel: expected finite values, got nan at index 3"):
         exponential_sum(np.ma.array(np.ones(10), mask=np.arange(10) == 3), tol=1e-3)
+
+
+@settings(max_examples=6, deadline=None)
+@given(st.integers(0, 2**32 - 1), st.integers(2, 6), st.booleans())
+def test_a_tolerance_finds_what_an_order_finds_in_few_samples(seed: int, count: int, is_complex: bool) -> None:
+    draw = np.random.default_rng(seed)
+    samples = draw.normal(size=count) + 1j * is_complex * draw.normal(size=count)
+    tol = 1e-6 * float(np.abs(samples).max())
+    if exponential_sum(samples, order=count).error <= tol:
+        assert exponential_sum(samples, tol=tol).error <= tol
+        assert exponential_sum(samples, tol=tol, max_order=count).error <= tol
+
+
+@pytest.mark.parametrize("max_order", [1, 2])
+def test_an_order_below_the_needed_one_gives_a_fit_error(max_order: int) -> None:
+    """Also for kernels with a kink, whose Hankel matrix rules out every order up to ``max_order``."""
+    with pytest.raises(FitError, match=f"no sum of at most {max_order} states was found") as told:
+        exponential_sum(
+            lambda t: np.interp(t, [3, 20, 30], [1, -0.5, 0.2]), 50, tol=1e-6, time="continuous", max_order=max_order
+        )
+    assert told.value.best.order <= max_order
+
+
+def test_zeros_are_zero_in_both_norms() -> None:
+    for norm in ("sup", "l2"):
+        found = exponential_sum(np.zeros(40), tol=1e-3, norm=norm)
+        assert found.error == 0
+        assert not found.weights.any()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 
 import numpy as np
 import pytest
@@ -17,6 +18,20 @@ from stablessm.constructions import ExponentialSum, exponential_sum
 
 MAPS = ("direct", "clip", "relu", "exp", "softplus", "tanh", "best")
 STEPS = 100_000
+
+
+@pytest.mark.parametrize("time", ["discrete", "continuous"])
+@pytest.mark.parametrize("decay", [0.05, 0.2])
+def test_a_layer_whose_kernel_is_lost_in_float32_is_named(time: str, decay: float) -> None:
+    """Two nearly equal rates with large opposite weights become one rate in float32."""
+    rates = decay * np.array([-1 - 1e-8, -1])
+    es = ExponentialSum(rates, np.array([-1.0, 1.0]) / (rates[1] - rates[0]), 1.0, 200, time)
+    with pytest.warns(UserWarning, match=r"^rounding to torch.float32 changes the kernel .* pass dtype=torch.float64"):
+        es.to_layer(dtype=torch.float32)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        es.to_layer(dtype=torch.float64)
+        exponential_sum(lambda t: (1 + t) ** -1.1, 100, tol=1e-5).to_layer(dtype=torch.float32)
 
 
 @pytest.mark.parametrize("name", MAPS)

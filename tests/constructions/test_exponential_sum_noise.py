@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from noisy_sums import Noisy, draw, from_truth
 from scipy.optimize import linear_sum_assignment
+from scipy.signal import lfilter
 
 from stablessm import ArgumentError
 from stablessm.constructions import ExponentialSum, FitError, exponential_sum
@@ -164,6 +165,21 @@ def test_a_known_level_and_weights_count() -> None:
     assert errors[0] < errors[1] / 5
     with pytest.raises(FitError, match=r"no mode can be distinguished from the noise.*0\.7"):
         exponential_sum(noisy(0.1), norm="l2", noise=0.7)  # so much noise would hide both
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_correlated_noise_is_not_fitted(seed: int) -> None:
+    draw, t = np.random.default_rng(seed), np.arange(400.0)
+    noise = lfilter([1], [1, -draw.uniform(0.7, 0.95)], 0.002 * draw.standard_normal(400))
+    for bits in (None, 1 / 128):  # and the rounding of a converter
+        clean = np.exp(-t / 60) + (np.exp(-t / 50) * np.cos(draw.uniform(1, 2) * t) if bits is None else 0)
+        found = exponential_sum(clean + noise if bits is None else np.round(clean / bits) * bits, norm="l2")
+        assert found.order == (3 if bits is None else 1)
+
+
+@pytest.mark.parametrize("part", [0.1, 0.5])
+def test_a_known_level_that_is_too_small_adds_no_modes(part: float) -> None:
+    assert exponential_sum(noisy(0.05), norm="l2", noise=0.05 * part).order == 4
 
 
 def test_outputs_share_modes_and_have_their_own_noise() -> None:

@@ -28,7 +28,7 @@ NAMES: dict[str, Any] = {
     "e": np.float64(np.e),
     "number": np.float64,
 }
-TWO, MORE = {"jv", "yv", "iv", "kv", "besselj", "mittag_leffler"}, {"min", "max"}
+TWO, MORE = {"jv", "yv", "iv", "kv", "besselj", "jn", "mittag_leffler"}, {"min", "max"}
 ONE = sorted(set(expression.FUNCTIONS) - TWO - MORE - {"where"})
 
 numbers = st.one_of(st.integers(0, 99).map(str), st.floats(0, 1e3).map(repr))
@@ -186,6 +186,8 @@ def test_functions_of_two_numbers() -> None:
     assert parse("besselj(0.5, t)")(t) == pytest.approx(special.jv(0.5, t))
     assert parse("mittag_leffler(0.5, -sqrt(t))")(t) == pytest.approx(special.erfcx(np.sqrt(t)), rel=1e-12)
     assert parse("mittag_leffler(1, -t)")(t) == pytest.approx(np.exp(-t))
+    with pytest.raises(ArgumentError, match=r"expected mittag_leffler\(alpha, x\) with a number alpha, got a number x"):
+        parse("mittag_leffler(-sqrt(t), 0.5)")
     for alpha in (0.3, 0.9, 1.3, 1.9):
         series = sum((-t[:2]) ** k / special.gamma(alpha * k + 1) for k in range(100))
         assert parse(f"mittag_leffler({alpha}, -t)")(t[:2]) == pytest.approx(series, rel=1e-9)

@@ -447,7 +447,12 @@ def test_the_criterion_is_the_likelihood_and_what_parameters_cost(noise: float |
         assert path.rms(order) == pytest.approx(np.sqrt(np.mean(left**2)), rel=1e-6)
         level = np.sqrt((left**2).sum() / (120 - used)) if noise is None else noise
         assert path.level(order) == pytest.approx(level)
-        likelihood = 120 * np.log(level**2) if noise is None else (left**2).sum() / noise**2
+        estimate, slope = (left**2).sum() / (120 - used), max(0.0, np.vdot(left[:-1], left[1:]) / np.vdot(left, left))
+        likelihood = 120 * np.log(estimate) + min(0.0, 120 * np.log(1 - slope**2) + np.log(120))
+        if noise is not None:  # a lower bound of the level
+            likelihood = (left**2).sum() / noise**2
+            if estimate > noise**2:
+                likelihood = 120 * np.log(estimate / noise**2) + 120 - used
         assert path.criterion(order) == pytest.approx(likelihood + (used + turning) * np.log(120), rel=1e-6)
         assert path.left(path.models[order].rates) == pytest.approx(left, abs=1e-6)
     assert all(path.models[k + 1].size <= path.models[k].size for k in range(3))

@@ -14,6 +14,7 @@ from stablessm._arguments import real_number, whole_number
 from stablessm._checked import Size, checked
 from stablessm._display import Result
 from stablessm._errors import ArgumentError, NumericalError, quoted
+from stablessm._progress import working
 from stablessm.constructions._checks import real_array
 from stablessm.constructions.pointwise._function import Pointwise
 from stablessm.constructions.pointwise._ridge import Ridge, in_a_box, on_an_interval
@@ -113,7 +114,8 @@ def elementwise(
     tol, max_width = real_number("tol", tol, 0), whole_number("max_width", max_width, 8)
     target = Pointwise(f, low, high, interval=np.ndim(domain) == 1)
     L = target.lipschitz(lipschitz)
-    ridge, error, bound = _proven(target, tol, max_width, L, estimated=lipschitz is None)
+    with working("elementwise") as tell:
+        ridge, error, bound = _proven(target, tol, max_width, L, tell, estimated=lipschitz is None)
     model = LayerStack(*two_layers(ridge.A, ridge.b, ridge.C, ridge.c, "tanh"))
     certified, seconds = lipschitz is not None, round(time.perf_counter() - started, 3)
     bound = bound if certified else np.inf
@@ -121,12 +123,13 @@ def elementwise(
 
 
 def _proven(
-    f: Pointwise, tol: float, max_width: int, lipschitz: float, *, estimated: bool
+    f: Pointwise, tol: float, max_width: int, lipschitz: float, tell: Callable[[], object], *, estimated: bool
 ) -> tuple[Ridge, float, float]:
     """Fit f by larger and larger networks until an error of at most ``tol`` is proven.
 
     Returns the last network, its measured error, and the proven upper bound of its error. The network has at most
-    ``max_width`` hidden units. ``estimated`` states, for error messages, whether the Lipschitz constant is an estimate.
+    ``max_width`` hidden units. ``tell`` is called after each network, and ``estimated`` states, for error
+    messages, whether the Lipschitz constant is an estimate.
     """
     one = len(f.low) == 1
     if np.prod(lipschitz * (f.high - f.low) / tol) > BUDGET:
@@ -136,6 +139,7 @@ def _proven(
     share = 0.9 if one else 0.5  # fraction of tol for the error at the points; the rest is for the error between them
     proven, smallest = np.inf, np.inf
     for ridge, error in on_an_interval(f, tol, max_width) if one else in_a_box(f, max_width):
+        tell()
         smallest = min(smallest, error)
         if error > share * tol:
             continue

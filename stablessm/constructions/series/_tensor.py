@@ -89,8 +89,7 @@ def _cubes(core: np.ndarray, allowed: float) -> tuple[np.ndarray, np.ndarray]:
             return (axes @ found).T * size ** (1 / 3), np.ones(rank)
         rank += max(1, rank // 6)
     raise NumericalError(
-        f"{found.shape[1]} cubes have an error of {error:.2g}, above the allowed {allowed:.2g}",
-        "use a larger tol",
+        f"{found.shape[1]} cubes have an error of {error:.2g}, above the allowed {allowed:.2g}", "use a larger tol"
     )
 
 

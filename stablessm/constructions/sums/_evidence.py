@@ -53,6 +53,7 @@ class Path:
         self._grown, self._subspaces = 0, self._decompose()
         # models that were already tried at another order, or with other modes
         self._shrunk: dict[tuple[int, int], Model] = {}
+        self._parts: dict[bytes, float] = {}
 
     def rms(self, order: int) -> float:
         """Return the root mean square of the residual of the fit with ``order`` states."""
@@ -80,7 +81,8 @@ class Path:
 
         The criterion is -2 log(likelihood) plus log n for each parameter. A frequency counts 2 log n, because n samples
         determine a frequency with an error proportional to 1/n, so that noise can be fitted by the best of about n
-        frequencies.
+        frequencies. Noise of unknown level may be correlated from one sample to the next, which counts log n. A known
+        level is a lower bound of the level: if more is left, the criterion is that of an unknown level.
         """
         model, n = self.models[order], self.count
         used = self.parameters(model.rates)
@@ -88,9 +90,23 @@ class Path:
             return np.inf
         cost = (used + int(self.domain.turns(model.rates).sum())) * np.log(n)
         square = model.size**2 + self._least**2
-        if self._noise is not None:
+        if self._noise is None and self._subspaces and n >= 2 * _FEW:
+            cost += min(0.0, n * np.log(self._unpredicted(model.rates)) + np.log(n))
+        elif self._noise is not None and square <= (n - used) * self._noise**2:
             return square / self._noise**2 + cost
-        return n * np.log(square / (n - used)) + cost  # n, not n - used: units must cancel between orders
+        unit = 1.0 if self._noise is None else self._noise  # a larger residual is noise or modes, as the evidence says
+        return n * np.log(square / (n - used) / unit**2) + (n - used) * (self._noise is not None) + cost
+
+    def _unpredicted(self, rates: np.ndarray) -> float:
+        """Return the part of the squared residual that remains after each residual is predicted from the one before.
+
+        Where this part is clearly below one, the noise is correlated (an autoregressive process of order 1).
+        """
+        if rates.tobytes() not in self._parts:
+            left = self.left(rates)
+            slope = np.vdot(left[:-1], left[1:]).real / (np.vdot(left, left).real + self._least**2)
+            self._parts[rates.tobytes()] = 1 - max(slope, 0.0) ** 2  # an overfit leaves negative correlations
+        return self._parts[rates.tobytes()]
 
     def choose(self, most: int) -> int:
         """Fit sums with more and more states, up to ``most``, while the information criterion improves.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,6 +16,7 @@ from stablessm.layers import LRU, RealSSM
 if TYPE_CHECKING:
     from stablessm.constructions.sums.result import ExponentialSum
 
+_COARSE = 1e-3  # of the largest value: a change of the kernel by rounding that is no longer small
 _LEAST = 1e-35  # replaces an eigenvalue of 0, which most maps exclude; representable in float32
 
 
@@ -34,10 +36,23 @@ def to_layer(es: ExponentialSum, map: str | reparam.Reparameterization, dtype: t
     oscillates = np.iscomplexobj(es.rates) if es.time == "continuous" else bool((es.eigenvalues.real < 0).any())
     with torch.random.fork_rng(devices=[]), torch.no_grad():  # the random weights are replaced
         if oscillates or np.iscomplexobj(eigenvalues):
-            return _complex(eigenvalues[states], readout * es._gain[states], inputs, map).to(dtype)
-        if es.time == "continuous":
-            return _real(es.rates[states], readout, inputs, map, es.dt).to(dtype)
-        return _real(eigenvalues[states], readout, inputs, map, None).to(dtype)
+            layer: RealSSM | LRU = _complex(eigenvalues[states], readout * es._gain[states], inputs, map)
+        elif es.time == "continuous":
+            layer = _real(es.rates[states], readout, inputs, map, es.dt)
+        else:
+            layer = _real(eigenvalues[states], readout, inputs, map, None)
+        return layer if dtype == torch.float64 else _rounded(layer, dtype, torch.arange(min(es.horizon, 1000) + 1))
+
+
+def _rounded(layer: RealSSM | LRU, dtype: torch.dtype, steps: torch.Tensor) -> RealSSM | LRU:
+    """Round a layer to a dtype, and warn if this changes its kernel at the given steps much."""
+    exact = layer.kernel(steps)
+    layer = layer.to(dtype)
+    change, most = float((layer.kernel(steps) - exact).abs().max()), float(exact.abs().max())
+    if not change <= _COARSE * most:
+        what = f"rounding to {dtype} changes the kernel of the layer by {change:.2g} of {most:.2g}"
+        warnings.warn(f"{what}, because large weights cancel; pass dtype=torch.float64", stacklevel=4)
+    return layer
 
 
 def _complex(

@@ -123,12 +123,7 @@ def build(function: Function, left: np.ndarray, right: np.ndarray, step: float |
 
 
 def refined(
-    panels: Panels,
-    function: Function,
-    coarse: Callable[[Panels], np.ndarray],
-    *,
-    most: int,
-    step: float | None = None,
+    panels: Panels, function: Function, coarse: Callable[[Panels], np.ndarray], *, most: int, step: float | None = None
 ) -> tuple[Panels, bool]:
     """Halve the subintervals (panels) that ``coarse`` marks, until none is marked or more than ``most`` points would
     exist.

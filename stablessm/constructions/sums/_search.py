@@ -136,7 +136,7 @@ class Search:
         Returns None if the error hardly decreases over several orders.
         """
         levels: list[float] = []
-        for order in range(least, self.facts.most + 1):
+        for order in range(min(least, self.facts.most), self.facts.most + 1):
             if self._meets(order, tol) and self.best(order).error <= tol:
                 return self.best(order)
             levels.append(self._fits[order].error)

@@ -26,10 +26,8 @@ _TOLD = 0.9  # in half cycles per step: even samples distinguish lower frequenci
 _REST = 1e-4  # divided by the horizon: a decay too slow to matter, from which a fit can still move
 _EDGE = 0.97  # frequencies above this part of the band count as at the end of the band
 _FAR = 0.5  # the band is the cause if a wider sum has at most this part of the error
-_CLEAR, _EXPLAINED = (
-    0.05,
-    0.01,
-)  # relative errors, with a given order: above the first, too large; up to the second, good
+# relative errors, with a given order: above the first, too large; up to the second, good
+_CLEAR, _EXPLAINED = 0.05, 0.01
 
 
 @checked

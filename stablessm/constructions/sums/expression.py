@@ -69,7 +69,7 @@ _ONE: dict[str, Callable[..., _Values]] = {
 }
 _TWO: dict[str, Callable[..., _Values]] = {
     **{name: _special(name) for name in ("jv", "yv", "iv", "kv")},
-    "besselj": _special("jv"),
+    **dict.fromkeys(("besselj", "jn"), _special("jv")),
     "mittag_leffler": mittag_leffler,
 }
 FUNCTIONS: dict[str, tuple[Callable[..., _Values], int, bool]] = {
@@ -180,7 +180,10 @@ class _Reader:
                 tests = [self._operator(node, sign) for sign in signs]
                 return self._apply(node, lambda *values: _compare(tests, values), [left, *others], depth)
             case ast.Call(func=ast.Name(id=name) as function, args=arguments, keywords=[]):
-                return self._apply(node, self._function(function, name, len(arguments)), arguments, depth)
+                called = self._function(function, name, len(arguments))
+                if called is mittag_leffler and isinstance(arguments[1], ast.Constant):
+                    raise self._refuse(node, "mittag_leffler(alpha, x) with a number alpha", "a number x")
+                return self._apply(node, called, arguments, depth)
         raise self._refuse(node, "numbers, t, operators or functions", _node_name(node))
 
     def _apply(self, node: ast.expr, function: Callable[..., _Values], arguments: list[ast.expr], depth: int) -> _Part:

@@ -81,13 +81,7 @@ class EffectiveStateSize(Result):
 
 @checked
 def effective_state_size(
-    model: Any,
-    inputs: Tensor | ArrayLike,
-    tol: float = 1e-9,
-    *,
-    steps: Size = 3,
-    seed: Seed = 0,
-    progress: bool = True,
+    model: Any, inputs: Tensor | ArrayLike, tol: float = 1e-9, *, steps: Size = 3, seed: Seed = 0, progress: bool = True
 ) -> EffectiveStateSize:
     """Measure the effective state size: the number of values through which the past of a model affects its future.
 
@@ -171,7 +165,7 @@ def _result(found: Flow, chosen: list[int], rows: list[_Spectrum], tol: float) -
         layers=tuple(f"part {i}, shape {leaf.shape}" for i, leaf in enumerate(leaves)), singular_values=values,
         tol=max(tol, *(row.noise for row in rows)),
         state_size=sum(math.prod(leaf.shape) for leaf in leaves) if leaves else None,
-        complete=best.shorter >= best.rank(tol),
+        complete=best.shorter >= best.rank(tol)
     )  # fmt: skip
 
 
