@@ -23,6 +23,7 @@ _DIP = 0.33  # times √log n: noise of 10 % dips by 0.28 √log n among n sampl
 _LOUD = 0.1  # deviation of the logarithm above which noise dips as far as a wave; its spectrum then tells them apart
 _UNLIKELY = 1e-3  # probability with which white noise is taken for a wave
 _FEWEST_WHITE = 100  # least number of samples in whose spectrum a wave would stand out
+_DEEP = 1.0  # median depth of a dip, as a logarithm, after which a peak counts as an echo
 _RIPPLE = 0.05  # the least dip that makes a wave where there is no noise
 _BLOCKS = 12  # number of blocks of each spacing
 _DISCREPANCY = 1e-6  # least standard deviation of a point, however many samples it averages
@@ -59,6 +60,8 @@ class Windows:
     """Whether the curve has strong noise: its samples scatter, and their spectrum has no line."""
     envelope: Points
     """Points of the envelope, the largest value from each time on, from the maximum of the curve to its end."""
+    echo: float | None
+    """Time of the last peak after a deep dip if the dip lasts as long as the curve after this peak; otherwise None."""
 
 
 def noise_floor(time: np.ndarray, value: np.ndarray, negligible: float) -> tuple[float, float]:
@@ -113,6 +116,10 @@ def windows(time: np.ndarray, value: np.ndarray, offset: float, level: float) ->
         crests, miss = crests[beats], max(miss, more)
     # Modes of both signs cross zero a few times; only the samples after the last dip are used.
     begin = 0 if crests is not None else _after_dips(y, dip)
+    peak = begin + int(np.argmax(y[begin:]))
+    low = slice(max(after_last(y[:begin] >= y[peak]) - 1, 0), peak + 1)
+    deep = begin > 0 and peak < len(y) - 1 and np.median(y[low]) < y[peak] - _DEEP
+    echo = float(time[peak]) if deep and time[peak] - time[low.start] >= time[-1] - time[peak] else None
     waves = crests is not None or begin > 0
     period = 1
     if crests is not None:
@@ -131,7 +138,7 @@ def windows(time: np.ndarray, value: np.ndarray, offset: float, level: float) ->
     starts = [int(np.searchsorted(s, s[0] + share * (s[-1] - s[0]) * (1 - 1e-9))) for share in _BEGINNINGS]
     parts = [slice(min(start, len(s) - LEAST), None) for start in starts]
     points = [_blocks(s[part], y[part], sigma, floor[part]) for part in parts]
-    return Windows(points, origin, unit, smooth, period, waves, noisy, _falling(*envelope, origin, unit))
+    return Windows(points, origin, unit, smooth, period, waves, noisy, _falling(*envelope, origin, unit), echo)
 
 
 def _falling(time: np.ndarray, envelope: np.ndarray, origin: float, unit: float) -> Points:

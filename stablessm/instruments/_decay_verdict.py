@@ -25,18 +25,10 @@ _CONTRADICT = "parts of the curve contradict each other"
 _PARAMETERS = {"exponential": "rate", "polynomial": "exponent", "stretched": "stretch"}
 _NOISY = 0.1  # if the logarithm scatters by more than this, only an exponential is claimed,
 _SCATTER = 0.02  # unless the scatter is at most this part of the fall
-_REQUIRED: dict[LawName, float] = {
-    "mode": 0.0,
-    "level": 0.0,
-    "power": 5.0,
-    "stretched": 5.0,
-    "mode on a level": 5.0,
-    "power on a level": 5.0,
-    "stretched on a level": 5.0,
-    "two modes": 12.0,
-    "cut power": 12.0,
-}
-"""Smallest evidence (difference of log likelihoods) for a law; laws with many parameters resemble others."""
+_REQUIRED: dict[LawName, float] = {"mode": 0.0, "level": 0.0, "two modes": 12.0, "cut power": 12.0}
+"""Smallest evidence (difference of log likelihoods) for a law (of the other laws: 5); laws with many parameters
+resemble others.
+"""
 _CLEARLY = 5.0  # evidence with which one window contradicts another, or decides although no law fits
 _STEEP = 3.5  # powers of time up to 5 fall by less than e^3.5 in the last half of the time; a larger fall excludes them
 _RISES = 1.35  # smallest factor by which a curve that is called rising rises in its last half
@@ -80,6 +72,9 @@ def decide(seen: Windows, margin: float, log_negligible: float) -> Verdict:
     ``margin`` is the smallest evidence that decides, as a log likelihood ratio. A constant level whose logarithm is
     below ``log_negligible`` counts as a noise floor.
     """
+    if seen.echo is not None:
+        reason = f"the curve rises again until t = {seen.echo:.4g}, and ends too early to show whether it does so again"
+        return Verdict("undecided", f"{reason}; {MORE}")
     judged = [judge(*pair, log_negligible) for pair in zip(fit_laws(seen.points), seen.points, strict=True)]
     first = next((i for i, each in enumerate(judged) if each.followed), None) if seen.smooth else None
     if first is None:
@@ -102,7 +97,7 @@ def _followed(judged: list[Judgment], first: int, margin: float, seen: Windows) 
     comparison = f"{rival} {ratio}" if rival else "all fitted laws agree"
     if kind == "undecided":
         return Verdict(kind, _barely(chosen))
-    if evidence < max(margin, _REQUIRED[chosen.best.law], 0.0 if chosen.best.misfit <= FOLLOWS else _CLEARLY):
+    if evidence < max(margin, _REQUIRED.get(chosen.best.law, 5.0), 0.0 if chosen.best.misfit <= FOLLOWS else _CLEARLY):
         return Verdict("undecided", f"{name} fits best, but {rival} only {ratio}; {MORE}", evidence)
     scattered = chosen.best.rms > max(_NOISY, _SCATTER * float(np.ptp(chosen.window.y)))
     if kind != "exponential" and not seen.noisy and scattered:

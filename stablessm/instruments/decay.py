@@ -111,6 +111,7 @@ def fit_decay(time: ArrayLike, value: ArrayLike, *, floor: float | None = None, 
 
     - the evidence for the best law, against the laws of other kinds, is less than ``margin``,
     - a later window contradicts the best law,
+    - the curve rises again after a deep dip that lasts as long as the rest of the curve (an echo),
     - the best law falls less than threefold (a stretched exponential: fivefold) in the window,
     - or the best law is a power law, and the last time is less than 2.5 t0.
 
@@ -189,8 +190,8 @@ def _end(t: np.ndarray, v: np.ndarray, stop: int, level: float, top: float) -> D
     ``t`` and ``v`` are times and values, with the values divided by their maximum ``top``. ``level`` is the level of
     the floor, and ``stop`` the number of samples before the curve stays at the floor.
     """
-    gap, missing = _longest_gap(v[:stop], level), len(v) - stop
-    abrupt = _abruptness(t[: stop + 1], v[:stop], level or _ROUNDING)
+    floor, missing = level or _ROUNDING, len(v) - stop
+    gap, abrupt = _longest_gap(v[:stop], floor), _abruptness(t[: stop + 1], v[:stop], floor)
     if abrupt <= 0 or missing <= gap:
         return None
     used = float(t[0]), float(t[stop - 1])

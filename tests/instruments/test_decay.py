@@ -10,7 +10,7 @@ import numpy as np
 import physical_decays
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from random_decays import draw, draw_interfering, rates
@@ -572,3 +572,17 @@ def test_a_growing_curve_is_not_said_to_end_on_a_level(growth: float, size: int,
     fit = fit_decay(t, value * abs(np.cos(0.9 * t)) if wave else value)
     assert fit.kind in ("none", "undecided")
     assert fit.kind == "undecided" or "rises by a factor of" in fit.reason
+
+
+@given(st.integers(40, 1000), st.floats(0.03, 1), st.floats(0.3, 0.95), st.floats(0.02, 1))
+def test_an_echo_hides_no_slow_decay(size: int, share: float, gain: float, rate: float) -> None:
+    """Each echo repeats the decay after the input; the echoes become weaker more slowly than each of them decays."""
+    t, every = np.arange(size), max(4, round(share * size))
+    value = sum(gain**i * np.exp(-rate * (t - start)) * (t >= start) for i, start in enumerate(range(0, size, every)))
+    assume(rate * every > 6)
+    fit, slowest = fit_decay(t, value), min(rate, -math.log(gain) / every)
+    assert fit.kind == "undecided" or (size <= every and fit.kind == "exponential") or _near(fit.interval, slowest)
+
+
+def _near(interval: tuple[float, float] | None, rate: float) -> bool:
+    return interval is not None and 0.9 * interval[0] <= rate <= 1.1 * interval[1]
