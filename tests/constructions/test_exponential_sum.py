@@ -499,10 +499,3 @@ def test_an_order_below_the_needed_one_gives_a_fit_error(max_order: int) -> None
             lambda t: np.interp(t, [3, 20, 30], [1, -0.5, 0.2]), 50, tol=1e-6, time="continuous", max_order=max_order
         )
     assert told.value.best.order <= max_order
-
-
-def test_zeros_are_zero_in_both_norms() -> None:
-    for norm in ("sup", "l2"):
-        found = exponential_sum(np.zeros(40), tol=1e-3, norm=norm)
-        assert found.error == 0
-        assert not found.weights.any()
