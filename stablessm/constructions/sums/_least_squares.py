@@ -134,9 +134,7 @@ def fit(
     if found is not free and free.evidence < found.evidence:
         what, remedy = _measure.ambiguous(free.path.models[free.clear].rates, samples.lattice)
         raise FitError(f"{what}. The best found has order {es.order} and residual {es.residual:.3g}", remedy, es)
-    if found.best == 0 or (
-        scaled.tol is not None and found.path.rms(found.chosen) > scaled.tol
-    ):
+    if found.best == 0 or (scaled.tol is not None and found.path.rms(found.chosen) > scaled.tol):
         raise FitError(*_reason(found, unit, request), es)
     return es
 
