@@ -59,7 +59,7 @@ def run(options: Options) -> None:
     options.pick_dtypes(["float32"], ["float32"])
     steps = 400 if options.smoke else STEPS
     with one_thread():
-        clock = statistics([_clock_alone(steps)])["median_us"]
+        clock = statistics([_timed(lambda _: None, [None], steps)])["median_us"]
         print(f"{machine.describe('cpu')['device']}, 1 thread; the clock itself takes {clock:.2f} µs of every step")
 
         measure = partial(one_case, steps=steps, compiled=not options.smoke)
@@ -205,10 +205,6 @@ def _timed(step: Step, inputs: list[Any], count: int) -> np.ndarray:
         step(x_t)
         taken[k] = clock() - start
     return taken
-
-
-def _clock_alone(count: int) -> np.ndarray:
-    return _timed(lambda _: None, [None], count)
 
 
 def statistics(taken: list[np.ndarray]) -> dict[str, float]:

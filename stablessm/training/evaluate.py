@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Generator
-from contextlib import closing
+from collections.abc import Generator, Iterator
+from contextlib import closing, contextmanager
 from typing import Any
 
 import numpy as np
@@ -126,12 +126,11 @@ def outputs(
         autocast: Compute matrix products in bfloat16.
         ranks: The processes that evaluate together (default: one).
     """
-    ranks, state, before = ranks or Ranks(), None, model.training
+    ranks, state = ranks or Ranks(), None
     steps = task.steps(split, batch_size)
     if not steps:
         raise ArgumentError("split", f"a split that task {task.name} has", quoted(split))
-    model.eval()
-    try:
+    with evaluation_mode(model):
         for batch in task.lanes(split, batch_size) if carry else ():
             part, counts = _part(len(batch), ranks)
             own = batch.rows(part)
@@ -141,6 +140,24 @@ def outputs(
             part, counts = _part(min(batch_size, task.sizes[split] - index * batch_size), ranks)
             batch = task.batch(split, batch_size, seed=0, epoch=0, index=index, part=part)
             yield apply(model, batch, autocast=autocast), batch, counts
+
+
+@contextmanager
+def evaluation_mode(model: nn.Module) -> Iterator[None]:
+    """Set a model to evaluation mode inside a ``with`` block; afterwards, the model has the mode that it had before.
+    cuDNN stays on, because nothing is differentiated (see ``evaluating`` in ``instruments.adapters.facts``).
+
+    >>> model = nn.Dropout()
+    >>> with evaluation_mode(model):
+    ...     model.training
+    False
+    >>> model.training
+    True
+    """
+    before = model.training
+    model.eval()
+    try:
+        yield
     finally:
         model.train(before)
 

@@ -16,7 +16,7 @@ from stablessm._errors import ArgumentError, NumericalError, quoted
 from stablessm.tasks.base import Batch, Split
 from stablessm.tasks.new_data import Data, SeriesReader
 from stablessm.tasks.windows import WindowTask
-from stablessm.training.evaluate import apply
+from stablessm.training.evaluate import apply, evaluation_mode
 
 
 @final
@@ -167,16 +167,12 @@ def _ahead(model: nn.Module, reader: SeriesReader, x: Tensor, horizon: int, auto
         others = ", ".join(name for name in reader.columns if name not in reader.targets)
         expected = f"at most {reader.horizon}, as in training, since the model does not forecast {others}"
         raise ArgumentError("horizon", expected, horizon)
-    before = model.training
-    model.eval()
-    try:
+    with evaluation_mode(model):
         parts = [_steps(model, reader, x, autocast)]
         while len(parts) * reader.horizon < horizon:
             fed = parts[-1][..., [reader.targets.index(name) for name in reader.columns]]
             x = torch.cat([x, fed.to(x.dtype)], 1)[:, -reader.window :]
             parts.append(_steps(model, reader, x, autocast))
-    finally:
-        model.train(before)
     return torch.cat(parts, 1)[:, :horizon]
 
 

@@ -13,6 +13,7 @@ import torch
 
 from stablessm._errors import ArgumentError
 from stablessm.experiments.frame import Figure, Panel, Run, Series, Stages
+from stablessm.experiments.frame.training import device_called
 from stablessm.experiments.iat.sentiment_models import Architecture, Classifier, WordLSTM
 from stablessm.experiments.iat.sentiment_text import Source, reviews
 from stablessm.experiments.iat.sentiment_training import Fitting, accuracy, fit, load
@@ -119,7 +120,7 @@ def study(config: RecurrentConfig, run: Run, subjects: Sequence[Subject]) -> Non
 def _study(config: RecurrentConfig, run: Run, subject: Subject, seed: int) -> None:
     learned, memory, weights = (_stage(part, subject.name, seed) for part in ("learned", "memory", "weights"))
     corpus, fitting, model = subject.corpus(), subject.fitting, trained(run, subject, seed)
-    seen, model = {key: run[weights][key] for key in ("losses", "valid")}, model.to(fitting.chosen_device())
+    seen, model = {key: run[weights][key] for key in ("losses", "valid")}, model.to(device_called(fitting.device))
     run.stage(learned, lambda: {**seen, "test": accuracy(model, corpus.test, fitting.batch)})
     run.keep(memory, MemoryCurve, lambda: asked(model, corpus, config.words, config.horizon))
 

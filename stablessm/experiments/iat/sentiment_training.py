@@ -22,6 +22,7 @@ from stablessm.experiments.iat.sentiment_models import Classifier
 from stablessm.tasks.corpus import Corpus, Reviews
 from stablessm.training import TrainingConfig
 from stablessm.training.divergence import Watch
+from stablessm.training.evaluate import evaluation_mode
 from stablessm.training.gradient import Objective
 from stablessm.training.optimizer import Optimizer
 from stablessm.training.steps import Hooks
@@ -62,10 +63,6 @@ class Fitting:
         rise = max(1, round(self.warm_up * steps))
         return min((step + 1) / rise, (steps - step) / max(1, steps - rise))
 
-    def chosen_device(self) -> torch.device:
-        """Return the device that the options name for training; ``auto`` means a GPU if there is one."""
-        return device_called(self.device)
-
 
 def fit(run: Run, name: str, model: C, corpus: Corpus, options: Fitting, seed: int) -> dict[str, np.ndarray]:
     """Train the model inside a stage; return its weights, named ``weights.NAME``, and the losses during training.
@@ -73,7 +70,7 @@ def fit(run: Run, name: str, model: C, corpus: Corpus, options: Fitting, seed: i
     ``losses`` has the loss of every step, ``valid`` the accuracy on held-out reviews after every epoch. Batches and
     dropout depend only on ``seed`` and the number of the step, so a resumed training gives the same results.
     """
-    device = options.chosen_device()
+    device = device_called(options.device)
     model, watch = model.to(device).train(), Watch(device)
     per_epoch = -(-len(corpus.train) // options.batch)
     steps = options.epochs * per_epoch
@@ -136,13 +133,10 @@ def accuracy(model: Classifier, reviews: Reviews, batch: int) -> float:
     """Return the fraction of the reviews that the model classifies correctly, by the sign of the score."""
     device = next(model.parameters()).device
     order, right = np.argsort(reviews.lengths, kind="stable"), 0
-    was = model.training
-    model.eval()
-    with torch.no_grad():
+    with evaluation_mode(model), torch.no_grad():
         for first in range(0, len(order), batch):
             ids, lengths, labels = _tensors(reviews, order[first : first + batch], device)
             right += int(((model(ids, lengths) > 0) == (labels > 0)).sum())
-    model.train(was)
     return right / len(reviews)
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 
 import numpy as np
 import torch
@@ -17,7 +19,7 @@ from stablessm.instruments import GradientTracker
 from stablessm.tasks.base import Split, Task
 from stablessm.training import TrainingConfig
 from stablessm.training.divergence import DivergenceReport, Watch, diagnose
-from stablessm.training.evaluate import apply
+from stablessm.training.evaluate import outputs
 from stablessm.training.gradient import Gradient
 from stablessm.training.optimizer import Optimizer
 from stablessm.training.ranks import Ranks
@@ -183,15 +185,12 @@ def mean_loss(model: nn.Module, task: Task, split: Split, options: LanguageTrain
     state.
     """
     device = next(model.parameters()).device
-    task, before = task.to(device), model.training
-    model.eval()
     total = torch.zeros(2, dtype=torch.float64, device=device)
-    for index in range(min(options.scored, task.steps(split, options.batch))):
-        batch = task.batch(split, options.batch, index=index)
-        output = apply(model, batch, autocast=options.autocast)
-        _, count = task.score(output, batch)
-        total += torch.stack([task.loss(output, batch).double() * count, count])
-    model.train(before)
+    task = task.to(device)
+    with closing(outputs(model, task, split, options.batch, carry=False, autocast=options.autocast)) as read:
+        for output, batch, _ in islice(read, options.scored):
+            _, count = task.score(output, batch)
+            total += torch.stack([task.loss(output, batch).double() * count, count])
     loss, count = total.tolist()
     return float(loss / count)
 

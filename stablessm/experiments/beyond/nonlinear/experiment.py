@@ -81,11 +81,7 @@ def start(config: NonlinearConfig, map: str, width: int, seed: int) -> Continuou
     return ContinuousRNN(1, width, 1, activation="tanh", map=map, dt=DT, eigenvalues=rates).double()
 
 
-def _keys(config: NonlinearConfig) -> list[tuple[str, str]]:
-    return list(product(TARGETS, config.maps))
-
-
-@stage("errors-{kind}-{map}", over=_keys)
+@stage("errors-{kind}-{map}", over=lambda config: product(TARGETS, config.maps))
 def errors(config: NonlinearConfig, run: Run, kind: str, map: str) -> Mapping[str, np.ndarray]:
     """Train RNNs of all widths and seeds. For each width, perturb the weights of the RNN with the smallest validation
     error, and return the errors of the perturbed RNN.

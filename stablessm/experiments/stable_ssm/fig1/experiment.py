@@ -31,8 +31,8 @@ def models_of(config: models.Config, map: str, length: int, run: Run) -> None:
     errors.
     """
     models.train_models(config, run, map, length)
-    for kind in models.SEARCHES:
-        models.measure_family(config, run, map, length, kind)
+    for kind, m in product(models.SEARCHES, config.widths):
+        models.curve.compute(config, run, map, length, m, kind)
 
 
 def jobs(config: models.Config) -> dict[str, Callable[[Run], None]]:

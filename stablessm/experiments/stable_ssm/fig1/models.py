@@ -150,14 +150,6 @@ def curve(config: Config, run: Run, map: str, length: int, width: int, kind: str
     return _measured(config, run, map, length, kind).curves[width]
 
 
-def measure_family(config: Config, run: Run, map: str, length: int, kind: str) -> None:
-    """Measure and store the perturbation errors of the models of all widths, for one map, sequence length and search
-    (``kind``, a key of ``SEARCHES``).
-    """
-    for m in config.widths:
-        curve.compute(config, run, map, length, m, kind)
-
-
 def family(config: Config, stages: Stages, map: str, length: int, kind: str) -> PerturbationFamily:
     """Return the stored perturbation errors of the trained models of all widths as a :class:`PerturbationFamily`.
     ``kind`` is a key of ``SEARCHES``, the searches for the worst perturbation.
