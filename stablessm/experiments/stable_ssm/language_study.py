@@ -155,39 +155,36 @@ def at(config: StudyConfig, stages: Stages, rate: float) -> dict[str, Mapping[st
     return {scheme: cell(stages, scheme, rate) for scheme in config.maps}
 
 
-def start_all(config: StudyConfig, run: Run, schemes: Sequence[str]) -> None:
-    """Measure the gradient-to-weight ratios of the untrained models with each of the given maps."""
-    for scheme in schemes:
-        beginning.compute(config, run, scheme)
-
-
-def train_all(config: StudyConfig, run: Run, rate: float) -> None:
-    """Train and measure a model with every map, at one learning rate."""
-    for scheme in config.maps:
-        cell.compute(config, run, scheme, rate)
-
-
 def experiment(
     file: str,
-    run: Callable[[StudyConfig, Run], None],
     figures: Callable[[StudyConfig, Stages], Figures],
     claims: Callable[[StudyConfig, Stages], Claims],
     minutes: float,
+    *,
     rates: Callable[[StudyConfig], Sequence[float]] = lambda config: (config.rate,),
+    untrained: Callable[[StudyConfig], Sequence[str]] = lambda config: (),
     large: tuple[StudyConfig, float] | None = None,
 ) -> Experiment[StudyConfig]:
-    """Return an experiment on language models, with one job for each map and learning rate. ``file``, ``run``,
-    ``figures`` and ``claims`` are as in :func:`.described`.
+    """Return an experiment on language models: it trains and measures one model for each learning rate and map, in one
+    job each. ``file``, ``figures`` and ``claims`` are as in :func:`.described`.
 
     Args:
         minutes: Minutes that the size ``paper`` takes on two cores.
         rates: Function from the settings to the learning rates (default: the one rate ``config.rate``).
+        untrained: Function from the settings to the maps with which also the gradient-to-weight ratios of untrained
+            models are measured (default: none).
         large: Settings of the size ``large``, and the minutes that this size takes on a GPU.
     """
 
     def jobs(config: StudyConfig) -> dict[str, Callable[[Run], object]]:
         cells = [(scheme, rate) for rate in rates(config) for scheme in config.maps]
         return {f"{scheme}-{rate:g}": cell.job(config, scheme, rate) for scheme, rate in cells}
+
+    def run(config: StudyConfig, run: Run) -> None:
+        for scheme in untrained(config):
+            beginning.compute(config, run, scheme)
+        for job in jobs(config).values():
+            job(run)
 
     larger, its_minutes = (None, ()) if large is None else (large[0], large[1:])
     times = (0.1, minutes, *its_minutes)

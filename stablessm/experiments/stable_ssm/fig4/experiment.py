@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from stablessm.experiments.frame import Claim, Claims, Figure, Figures, Panel, Run, Series, Stages, rules
+from stablessm.experiments.frame import Claim, Claims, Figure, Figures, Panel, Series, Stages, rules
 from stablessm.experiments.frame.words import listed
 from stablessm.experiments.stable_ssm import language_study as study
 from stablessm.experiments.stable_ssm.gradient_ratios import RATIO
@@ -22,12 +22,6 @@ UNSTABLE = ("direct", "relu")
 def shown(config: StudyConfig) -> tuple[str, ...]:
     """Return the maps that are compared before training: the maps of the config, and tanh."""
     return tuple(dict.fromkeys((*config.maps, "tanh")))
-
-
-def run(config: StudyConfig, run: Run) -> None:
-    """Measure the gradient-to-weight ratios of the untrained models, then train the models."""
-    study.start_all(config, run, shown(config))
-    study.train_all(config, run, config.rate)
 
 
 def spread(ratio: np.ndarray, left_out: float) -> tuple[float, float]:
@@ -105,4 +99,4 @@ def calmer(config: StudyConfig, stages: Stages, rivals: Sequence[str]) -> Claim:
     )
 
 
-EXPERIMENT = study.experiment(__file__, run, figures, claims, 4000.0)
+EXPERIMENT = study.experiment(__file__, figures, claims, 4000.0, untrained=shown)

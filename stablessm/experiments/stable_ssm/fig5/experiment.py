@@ -4,18 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from stablessm.experiments.frame import Claim, Claims, Figure, Figures, Panel, Run, Series, Stages, rules
+from stablessm.experiments.frame import Claim, Claims, Figure, Figures, Panel, Series, Stages, rules
 from stablessm.experiments.frame.lines import paired
 from stablessm.experiments.stable_ssm import language_study as study
 from stablessm.experiments.stable_ssm.gradient_ratios import RATIO, ascending, correlation, predicted
 from stablessm.experiments.stable_ssm.language_stability import final_loss
 from stablessm.experiments.stable_ssm.language_study import PAPERS, StudyConfig
-
-
-def run(config: StudyConfig, run: Run) -> None:
-    """Measure the gradient-to-weight ratios of the untrained models, then train the models."""
-    study.start_all(config, run, config.maps)
-    study.train_all(config, run, config.rate)
 
 
 def figures(config: StudyConfig, stages: Stages) -> Figures:
@@ -76,4 +70,4 @@ def smallest(typical: dict[str, float], highest: dict[str, float]) -> Claim:
     )
 
 
-EXPERIMENT = study.experiment(__file__, run, figures, claims, 4000.0)
+EXPERIMENT = study.experiment(__file__, figures, claims, 4000.0, untrained=lambda config: config.maps)

@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from stablessm.experiments.frame import Claim, Claims, Figure, Figures, Panel, Run, Stages, rules
+from stablessm.experiments.frame import Claim, Claims, Figure, Figures, Panel, Stages, rules
 from stablessm.experiments.frame.lines import lines
 from stablessm.experiments.frame.words import chosen, each, listed
 from stablessm.experiments.stable_ssm import language_study as study
@@ -26,12 +26,6 @@ Unrest: TypeAlias = dict[float, dict[str, Instability]]
 RIVALS = ("direct", "relu", "exp", "softplus")
 """The maps that the paper compares with best."""
 STABLE = ("exp", "softplus", "best-0.5", "best-1", "tanh")
-
-
-def run(config: StudyConfig, run: Run) -> None:
-    """Train a model with every map at every learning rate."""
-    for rate in config.rates:
-        study.train_all(config, run, rate)
 
 
 def final(config: StudyConfig, stages: Stages) -> Ends:
@@ -236,4 +230,4 @@ def _gap(losses: dict[str, float], rivals: list[str]) -> float:
     return -np.inf if np.isnan(gap) else gap
 
 
-EXPERIMENT = study.experiment(__file__, run, figures, claims, 15000.0, lambda config: config.rates)
+EXPERIMENT = study.experiment(__file__, figures, claims, 15000.0, rates=lambda config: config.rates)

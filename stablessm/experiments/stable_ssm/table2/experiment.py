@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from stablessm.experiments.frame import Claim, Claims, Figure, Figures, Panel, Run, Stages, rules
+from stablessm.experiments.frame import Claim, Claims, Figure, Figures, Panel, Stages, rules
 from stablessm.experiments.frame.lines import lines
 from stablessm.experiments.frame.words import chosen, listed
 from stablessm.experiments.stable_ssm import language_study as study
@@ -18,11 +18,6 @@ PUBLISHED = {
     "test": {"softplus": 20.136, "exp": 20.218, "best-0.5": 20.811, "direct": 28.167},
 }
 """Published perplexities on WikiText-103; only their order can be compared."""
-
-
-def run(config: StudyConfig, run: Run) -> None:
-    """Train a model with every map at the learning rate of the table."""
-    study.train_all(config, run, config.rate)
 
 
 def table(config: StudyConfig, stages: Stages) -> dict[str, dict[str, float]]:
@@ -113,4 +108,4 @@ LARGE = StudyConfig(
     preset="lm-paper", timescales=(20.0, 2000.0), maps=("direct", "exp", "softplus", "best-0.5"), rates=(0.005,),
     training=LanguageTraining(steps=6000, warmup=1000, graph=True),
 )  # fmt: skip
-EXPERIMENT = study.experiment(__file__, run, figures, claims, 4000.0, large=(LARGE, 20.0))
+EXPERIMENT = study.experiment(__file__, figures, claims, 4000.0, large=(LARGE, 20.0))
