@@ -20,22 +20,24 @@ from numbers import Number, Real
 from typing import Annotated, Any, Final, Literal, NamedTuple, TypeAlias, TypeVar, Union, get_args, get_origin
 
 from stablessm._arguments import MOST
-from stablessm._errors import ArgumentError, BackendUnavailableError, NumericalError
+from stablessm._errors import ArgumentError, BackendUnavailableError, NumericalError, unknown_name
 
 T = TypeVar("T")
 
 
 class Rule(NamedTuple):
-    """A check that a value must pass, and a description of the values that pass."""
+    """A check that a value must pass, a description of the values that pass, and the names among them, if any."""
 
     accepts: Callable[[Any], bool]
     expected: str
+    names: tuple[str, ...] = ()
 
 
 Size: TypeAlias = Annotated[int, Rule(lambda n: 1 <= n < MOST, "a whole number, at least 1")]
 Count: TypeAlias = Annotated[int, Rule(lambda n: 0 <= n < MOST, "a whole number, at least 0")]
 Seed: TypeAlias = Annotated[int, Rule(lambda n: 0 <= n < 2**63, "a whole number from 0 to 2^63 - 1")]
 Finite: TypeAlias = Annotated[float, Rule(math.isfinite, "a finite number")]
+Positive: TypeAlias = Annotated[float, Rule(lambda x: 0 < x < math.inf, "a finite number above 0")]
 
 
 def checked(thing: T) -> T:
@@ -45,9 +47,10 @@ def checked(thing: T) -> T:
     constructor and the class methods, because ``torch.compile`` traces the other methods.
 
     Arguments are compared with their annotations only after a call has failed, so that a successful call costs little.
-    Two kinds of arguments are checked before the call, because a wrong value need not make the call fail: flags
-    (``bool``), and numbers that are given as text or bool (``dt="5"``, ``size=True``). If the annotation accepts only a
-    number, a number of another type, such as an array with one number, is converted to ``int`` or ``float``.
+    Three kinds of arguments are checked before the call, because a wrong value need not make the call fail: flags
+    (``bool``), numbers that are given as text or bool (``dt="5"``, ``size=True``), and arguments whose annotation is
+    the name of a range or of a ``Literal`` (``Size``, ``Mode | None``). If the annotation accepts only a number, a
+    number of another type, such as an array with one number, is converted to ``int`` or ``float``.
 
     Errors of stablessm are raised unchanged, except errors about an argument of an inner function: if an argument of
     this function does not fit its annotation, an error about that argument is raised instead.
@@ -68,15 +71,14 @@ def checked(thing: T) -> T:
     if isinstance(thing, type):
         return _checked_class(thing)
     function: Any = thing
-    flags, numbers = _places(function, _FLAG), _places(function, _NUMBER)
+    before, numbers = _checked_before(function), _places(function, _NUMBER)
     alone = frozenset(name for name, _ in _places(function, _NUMBER_ALONE))
 
     @functools.wraps(function)
     def call(*args: Any, **options: Any) -> Any:
-        for name, position in flags:
-            value = options[name] if name in options else args[position] if position < len(args) else True
-            if value is not True and value is not False:
-                require(name, value, _rule(function, name))
+        for name, position, rule in before:
+            if name in options or position < len(args):
+                require(name, options[name] if name in options else args[position], rule)
         for name, position in numbers:
             value = options[name] if name in options else args[position] if position < len(args) else 0
             if type(value) in (int, float) or value is None:
@@ -136,6 +138,21 @@ def _places(function: Any, kind: re.Pattern[str]) -> list[tuple[str, int]]:
     return [(name, places.get(name, sys.maxsize)) for name in named]
 
 
+def _checked_before(function: Any) -> list[tuple[str, int, Rule]]:
+    """Return name, position and rule of the parameters that are flags, or whose annotation is the name of a range or of
+    a Literal.
+    """
+    found = []
+    for name, place in _places(function, _ALIAS):
+        alias, *none = function.__annotations__[name].split(" | ")
+        kind = bool if alias == "bool" else inspect.unwrap(function).__globals__.get(alias)
+        number = get_origin(kind) is Annotated and get_args(kind)[0] in (int, float)
+        if kind is bool or number or get_origin(kind) is Literal:
+            whole = rule_of(kind | None if none else kind)
+            found.append((name, place, whole._replace(expected=rule_of(kind).expected)))
+    return found
+
+
 @functools.cache
 def _rule(function: Any, name: str) -> Rule:
     """Return the rule that the given parameter of a function must satisfy."""
@@ -174,6 +191,8 @@ def _name_own_argument(function: Any, args: tuple[Any, ...], options: dict[str, 
 def require(name: str, value: Any, rule: Rule) -> None:
     """Raise an ArgumentError about the argument ``name`` unless its value satisfies the rule."""
     if not rule.accepts(value):
+        if rule.names and isinstance(value, str):
+            raise unknown_name(name, rule.names, value, rule.expected)
         plain = value is None or isinstance(value, str | bytes | Number | tuple | list | Mapping)
         got = _repr(value) if plain else value if hasattr(value, "dtype") else type(value).__name__
         raise ArgumentError(name, rule.expected, got)
@@ -204,7 +223,7 @@ def _evaluated(annotation: Any, names: dict[str, Any]) -> Any:
     except NameError as error:  # a name that is imported for type checkers only, or later
         name = str(error.name)
         known = getattr(sys.modules["stablessm"], name, None)
-        return _LATER.get(annotation, Any) if known is None else _evaluated(annotation, {**names, name: known})
+        return Any if known is None else _evaluated(annotation, {**names, name: known})
     except TypeError:  # a union with a forward reference
         return functools.reduce(operator.or_, (_evaluated(part.strip(), names) for part in annotation.split("|")))
     return annotation
@@ -230,10 +249,10 @@ def rule_of(annotation: Any) -> Rule:
         empty = type(None) in parts
         return Rule(lambda value: (empty and value is None) or _numeric(value), "real numbers, without a gradient")
     if origin is Literal:
-        known = {part for part in parts if isinstance(part, str)}
+        known = tuple(part for part in parts if isinstance(part, str))
         accepts = lambda value: value in known if isinstance(value, str) else any(value is part for part in parts)  # noqa: E731
         words = " or ".join(map(repr, parts)) if len(parts) == 2 else f"one of {', '.join(map(repr, parts))}"
-        return Rule(accepts, words)
+        return Rule(accepts, words, known)
     if origin in (Union, types.UnionType):
         return _any_of([rule_of(part) for part in parts])
     if origin in _CONTAINERS:
@@ -268,7 +287,9 @@ def _has_values(tensor: Any) -> bool:
 
 
 def _any_of(rules: Sequence[Rule]) -> Rule:
-    return Rule(lambda value: any(rule.accepts(value) for rule in rules), " or ".join(rule.expected for rule in rules))
+    names = tuple(name for rule in rules for name in rule.names)
+    accepts = lambda value: any(rule.accepts(value) for rule in rules)  # noqa: E731
+    return Rule(accepts, " or ".join(rule.expected for rule in rules), names)
 
 
 def _sequence(item: Any, *more: Any) -> Rule:
@@ -362,14 +383,12 @@ def _path(value: Any) -> bool:
     return hasattr(value, "__fspath__")
 
 
-_FLAG: Final = re.compile(r"^(bool|bool \| None|<class 'bool'>)$")
-_NUMBER: Final = re.compile(r"\b(int|float|Size|Count|Seed|Finite)\b")
-_NUMBER_ALONE: Final = re.compile(r"^(int|float|Size|Count|Seed|Finite)( \| None)?$")
-"""Patterns of three sorts of annotations: of flags, of arguments that may be numbers, and of arguments that must be one
-number."""
+_NUMBER: Final = re.compile(r"\b(int|float|Size|Count|Seed|Finite|Positive)\b")
+_NUMBER_ALONE: Final = re.compile(r"^(int|float|Size|Count|Seed|Finite|Positive)( \| None)?$")
+_ALIAS: Final = re.compile(r"^(bool|[A-Z]\w*)( \| None)?$")
+"""Patterns of three sorts of annotations: of arguments that may be numbers, of arguments that must be one number, and
+of arguments that may be flags, ranges or one of several names."""
 _COMMON: Final = re.compile(r"b?float(16|32|64)|complex\d+|int\d+|uint8|bool")
-_LATER: Final = {"Axes | None": Annotated[Any, Rule(lambda ax: ax is None or hasattr(ax, "loglog"), "Matplotlib axes")]}
-"""Rules for annotations that only type checkers can evaluate."""
 _SIMPLE: Final[dict[Any, Rule]] = {
     int: Rule(lambda value: _whole(value) and abs(operator.index(value)) < MOST, "a whole number"),
     float: Rule(_number, "a number"),

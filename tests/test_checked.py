@@ -18,7 +18,7 @@ from typing_extensions import TypeAliasType
 
 import stablessm as ssm
 from stablessm import ArgumentError, NumericalError
-from stablessm._checked import Count, Finite, Seed, Size, checked, rule_of
+from stablessm._checked import Count, Finite, Positive, Seed, Size, checked, rule_of
 from stablessm._typing import Device, Times, takes_tensor
 
 RULES: list[tuple[Any, str, list[Any], list[Any]]] = [
@@ -28,6 +28,7 @@ RULES: list[tuple[Any, str, list[Any], list[Any]]] = [
     (Seed, "a whole number from 0 to 2^63 - 1", [0, 2**31, 2**63 - 1], [-1, 2**63, 0.5, True]),
     (float, "a number", [0, -0.5, np.float32(2), math.inf], [math.nan, True, "1", 1j, None, 10**400, [1.0]]),
     (Finite, "a finite number", [-2.5, 0], [math.inf, -math.inf, math.nan]),
+    (Positive, "a finite number above 0", [1, 1e-300, np.float32(2)], [0, -1.0, math.inf, math.nan, True, "1"]),
     (
         bool,
         "True or False",
@@ -208,6 +209,26 @@ def test_flags_are_checked_before_the_call(name, call, wrong):
     with pytest.raises(ArgumentError, match=rf"^{name}: expected True or False"):
         call(wrong)
     call(True)
+
+
+Mode = Literal["scan", "auto"]
+
+
+def test_ranges_and_names_are_checked_before_the_call():
+    """A wrong name or a number out of its range need not make the call fail."""
+
+    @checked
+    def kept(size: Size = 0, mode: Mode | None = None, *, count: Count | None = None) -> tuple[object, ...]:
+        return size, mode, count
+
+    assert kept() == (0, None, None)  # defaults are not compared
+    assert kept(np.int64(2), "scan", count=0) == (2, "scan", 0)
+    with pytest.raises(ArgumentError, match=r"^size: expected a whole number, at least 1, got 0$"):
+        kept(0)
+    with pytest.raises(ArgumentError, match=r"^count: expected a whole number, at least 0, got -1$"):
+        kept(count=-1)
+    with pytest.raises(ArgumentError, match=r"^mode: expected .* got 'atuo' \(did you mean 'auto'"):
+        kept(1, "atuo")
 
 
 def test_methods_of_a_class_are_explained():

@@ -74,7 +74,7 @@ def test_good_arguments_are_accepted(tmp_path, monkeypatch):
         assert fuzz_cases.outcome(subject, fuzz_cases.good_arguments(subject)) == ("fine", ""), name
 
 
-NUMBER = re.compile(r"(int|float|Size|Count|Seed|Finite)( \| None)?")
+NUMBER = re.compile(r"(int|float|Size|Count|Seed|Finite|Positive)( \| None)?")
 UNCHECKED = ("Preset", "StableSSMConfig")
 """What a preset says of itself, and a configuration whose fields transformers adds."""
 

@@ -30,10 +30,10 @@ def save(curves: dict[str, Any], folder: Path) -> list[str]:
     """
     from stablessm.cli import pictures
     from stablessm.cli.options import slug
-    from stablessm.instruments import _axes
+    from stablessm.instruments._axes import axes_or_new
 
     names = [f"{number:03d}-{slug(name, 'model')}.npz" for number, name in enumerate(curves)]
-    ax = _axes.on(None, 8)
+    ax = axes_or_new(None, 8)
     figure: Any = None
     for file, (name, curve) in zip(names, curves.items(), strict=True):
         curve.save(folder / file)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Any
+
+from stablessm._checked import Rule
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+    from matplotlib.axes import Axes as Axes
+else:  # Matplotlib is imported when something is drawn
+    Axes = Annotated[Any, Rule(lambda ax: hasattr(ax, "loglog"), "Matplotlib axes")]
 
 
-def on(ax: Axes | None, width: float = 6) -> Axes:
+def axes_or_new(ax: Axes | None, width: float = 6) -> Axes:
     """Return ``ax`` or, if ``ax`` is None, the axes of a new Matplotlib figure.
 
     The new figure is ``width`` inches wide. No window opens.

@@ -26,18 +26,26 @@ def in_double(system: System, run_by: Callable[[Any], System]) -> System:
     >>> in_double(as_system(nn.GRU(2, 3)), as_system).dtype
     torch.float64
     """
-    model = system.model
-    if system.dtype == torch.float64 or not isinstance(model, nn.Module):
-        return system
-    if sum(weight.numel() for weight in model.parameters()) > MOST_WEIGHTS:
+    model = system.model if system.dtype == torch.float64 else doubled(system.model)
+    if model is system.model:
         return system
     try:
-        copied = run_by(copy.deepcopy(model).double())
+        copied = run_by(model)
         precise = _is_precise(copied)
-    except Exception:  # whatever it raised, it cannot be copied or does not run in float64
+    except Exception:  # whatever it raised, it does not run in float64
         return system
     copied.model.eval()
     return copied if precise else system
+
+
+def doubled(model: Any) -> Any:
+    """Return a float64 copy of a module, or the model itself if it is too large or cannot be copied."""
+    if not isinstance(model, nn.Module) or sum(weight.numel() for weight in model.parameters()) > MOST_WEIGHTS:
+        return model
+    try:
+        return copy.deepcopy(model).double()
+    except Exception:  # whatever it raised, it cannot be copied
+        return model
 
 
 def _is_precise(system: System) -> bool:

@@ -20,14 +20,8 @@ from stablessm.instruments.systems import System
 def tangents() -> Iterator[None]:
     """Return a context manager for forward-mode differentiation, in which linearized systems can run."""
     # fused attention and the fused LSTM of oneDNN have no forward derivative
-    with forward_ad.dual_level(), sdpa_kernel(SDPBackend.MATH), _without_onednn():
-        yield
-
-
-@contextmanager
-def _without_onednn() -> Iterator[None]:
-    with warnings.catch_warnings():  # PyTorch 2.13 warns about another flag, which stays as it is
-        warnings.simplefilter("ignore", UserWarning)
+    with forward_ad.dual_level(), sdpa_kernel(SDPBackend.MATH), warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # PyTorch 2.13 warns about another flag, which stays as it is
         with torch.backends.mkldnn.flags(enabled=False):
             yield
 

@@ -5,21 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Self, final
+from typing import Any, Self, final
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from stablessm import _tensors
-from stablessm._arguments import real_number
-from stablessm._checked import Size, checked
+from stablessm._checked import Positive, Size, checked
 from stablessm._display import Result
 from stablessm._errors import ArgumentError
-from stablessm.instruments import _axes
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from stablessm.instruments._axes import Axes, axes_or_new
 
 
 @final
@@ -81,7 +77,7 @@ class BernsteinCheck(Result):
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """Plot bound and memory against time with a logarithmic y axis, on ``ax`` or a new figure."""
-        ax = _axes.on(ax)
+        ax = axes_or_new(ax)
         if self.memory is not None:
             ax.plot(self.times, self.memory, label="memory")
         ax.plot(self.times, self.bound, "k--", label=f"{self.constant:.3g} exp(-{self.rate:.3g} t)")
@@ -92,7 +88,7 @@ class BernsteinCheck(Result):
 
 @checked
 def bernstein_bound(
-    times: Tensor | Sequence[float], *, rate: float, theta_max: float, d_input: Size = 1, lipschitz: float = 1.0
+    times: Tensor | Sequence[float], *, rate: Positive, theta_max: float, d_input: Size = 1, lipschitz: float = 1.0
 ) -> BernsteinCheck:
     """Return an upper bound of the memory function of any target that state-space models can approximate stably.
 
@@ -117,7 +113,7 @@ def bernstein_check(
     model: nn.Module,
     times: Tensor | Sequence[float],
     *,
-    rate: float | None = None,
+    rate: Positive | None = None,
     lipschitz: float = 1.0,
     sharp: bool = False,
 ) -> BernsteinCheck:
@@ -152,7 +148,6 @@ def bernstein_check(
 
 
 def _check(times: object, rate: float, constant: float, d_input: int, theta_max: float) -> BernsteinCheck:
-    real_number("rate", rate, 0)
     if not 0 <= constant < math.inf:
         raise ArgumentError("theta_max, lipschitz", "finite numbers >= 0", f"a constant of {constant}")
     return BernsteinCheck(_series("times", times), rate, constant, d_input, theta_max)

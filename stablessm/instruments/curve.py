@@ -15,11 +15,11 @@ from stablessm._checked import checked
 from stablessm._display import Result
 from stablessm._errors import ArgumentError
 from stablessm._renamed import reading_a_file, renamed
-from stablessm.instruments import _axes, decay
+from stablessm.instruments import decay
+from stablessm.instruments._axes import Axes, axes_or_new
 from stablessm.instruments.decay import DecayFit
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from plotly.graph_objects import Figure
 
 _ARRAYS = ("time", "value", "maximizer", "inputs", "by_input")
@@ -127,7 +127,7 @@ class MemoryCurve(Result):
 
         ``label`` is the name of the curve in the legend, and ``style`` are options of Matplotlib for its line.
         """
-        ax = _axes.on(ax)
+        ax = axes_or_new(ax)
         (line,) = ax.semilogy(self.time, self._positive(self.value), label=label, **style)
         for kind, time, value in self._companions(fit):
             dash = "--" if kind == "fit" else ":"

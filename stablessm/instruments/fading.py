@@ -8,8 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from stablessm._arguments import real_number, whole_number
-from stablessm._checked import Count, Seed, Size, checked
+from stablessm._checked import Count, Positive, Seed, Size, checked
 from stablessm._progress import working
 from stablessm.instruments.adapters.facts import evaluating
 from stablessm.instruments.curve import MemoryCurve
@@ -24,7 +23,7 @@ def fading_function(
     *,
     d_input: Size | None = None,
     dt: float | None = None,
-    bound: float = 1.0,
+    bound: Positive = 1.0,
     past: Size | None = None,
     samples: Count = 32,
     unit: str | None = None,
@@ -55,10 +54,7 @@ def fading_function(
     >>> curve.decay().kind, float(curve.value[-1])
     ('none', 1.0)
     """
-    horizon = whole_number("horizon", horizon)
-    past = horizon if past is None else whole_number("past", past)
-    samples = whole_number("samples", samples, 0)
-    real_number("bound", bound, 0)
+    past = horizon if past is None else past
     system = seeing_ahead(as_system(model, d_input=d_input), horizon + past)
     step = time_step(model, dt)
     generator = torch.Generator().manual_seed(seed)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Self, final
+from typing import Any, Self, final
 
 import numpy as np
 from torch import Tensor, nn
@@ -14,11 +14,8 @@ from stablessm._arguments import real_number
 from stablessm._checked import checked
 from stablessm._display import Result
 from stablessm._errors import ArgumentError
-from stablessm.instruments import _axes
+from stablessm.instruments._axes import Axes, axes_or_new
 from stablessm.instruments.perturbation import PerturbationCurve, Sweep
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 MARGIN = 0.1
 """Smallest relative difference of errors that counts in a verdict, since a search finds only lower bounds."""
@@ -185,7 +182,7 @@ class PerturbationFamily(Result):
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """Plot E_m(β) for every width and the extrapolation (dashed), as in figure 1 of IAT and StableSSM."""
-        ax = _axes.on(ax, 5)
+        ax = axes_or_new(ax, 5)
         positive = self.radius > 0
         for width, error in zip(self.widths, self.errors, strict=True):
             ax.loglog(self.radius[positive], error[positive], "o-", ms=3, label=f"m = {width}")

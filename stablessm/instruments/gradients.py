@@ -4,22 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self, final
+from typing import Any, Self, final
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from stablessm._arguments import whole_number
 from stablessm._checked import Size, checked
 from stablessm._display import Result
 from stablessm._errors import ArgumentError
 from stablessm._renamed import renamed
-from stablessm.instruments import _axes
+from stablessm.instruments._axes import Axes, axes_or_new
 from stablessm.instruments.modes import mapped_weight, ratio, recurrent_modules
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 QUANTILES = (0.5, 0.9, 0.99)
 SAMPLE = 2**20
@@ -131,7 +127,7 @@ class GradientHistory(Result):
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """Plot the largest ratio of each parameter by step; the range from median to 99 % quantile is shaded."""
-        ax = _axes.on(ax)
+        ax = axes_or_new(ax)
         for i, name in enumerate(self.names):
             (line,) = ax.plot(self.step, self.maximum[:, i], label=name)
             ax.fill_between(
@@ -178,12 +174,11 @@ class GradientTracker:
         every: Size = 1,
         recurrent_only: bool = False,
     ) -> None:
-        every = whole_number("every", every)
         self._parameters = _parameters(model, recurrent_only)
         self._every, self._calls = every, 0
         self._steps: list[int] = []
         self._rows: list[Tensor] = []
-        self._handle = None if optimizer is None else optimizer.register_step_pre_hook(self._before_step)
+        self._handle = None if optimizer is None else optimizer.register_step_pre_hook(lambda *_: self.update())
 
     @torch.no_grad()
     def update(self) -> None:
@@ -225,9 +220,6 @@ class GradientTracker:
 
     def __exit__(self, *_: object) -> None:
         self.remove()
-
-    def _before_step(self, *_: object) -> None:
-        self.update()
 
 
 def _recurrent(model: nn.Module) -> dict[str, Any]:

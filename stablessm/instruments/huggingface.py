@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from stablessm._errors import ArgumentError, quoted
-from stablessm.instruments.adapters.facts import by_step, is_transformer, state_name
+from stablessm.instruments.adapters.facts import by_step, is_transformer, state_name, weight_of
 from stablessm.instruments.systems import Call, System, completed
 
 Inputs: TypeAlias = Callable[[Tensor], dict[str, Tensor]]
@@ -93,7 +93,7 @@ def checked_tokens(model: Any, argument: str, tokens: Sequence[int]) -> list[int
 def _token_callable(model: Any, output: Output | None) -> System:
     if output is not None:
         raise ArgumentError("output", "None (only a Hugging Face model has several)", output)
-    weight = next(model.parameters(), None) if isinstance(model, nn.Module) else None
+    weight = weight_of(model)
     device = torch.device("cpu") if weight is None else weight.device
 
     run = by_step(model)
@@ -151,5 +151,10 @@ def _picker(output: Output | None) -> Callable[[Any], Tensor]:
     if output == "logits":
         return lambda out: out.logits
     if output is None:
-        return lambda out: out.logits if "logits" in out else out.last_hidden_state
+        return predicted
     raise ArgumentError("output", "'logits', 'hidden' or a function of the model's output", quoted(output))
+
+
+def predicted(out: Any) -> Tensor:
+    """Return the logits of a model's output, or the states of the last layer if the model has no head."""
+    return out.logits if "logits" in out else out.last_hidden_state

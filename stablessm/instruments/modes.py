@@ -13,8 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from stablessm._arguments import real_number
-from stablessm._checked import checked
+from stablessm._checked import Positive, checked
 from stablessm._display import Result
 from stablessm._errors import ArgumentError
 from stablessm._renamed import module_names
@@ -232,7 +231,7 @@ class ModeReport(Result):
 
 @torch.no_grad()
 @checked
-def report_modes(model: nn.Module, dt: float | None = None) -> ModeReport:
+def report_modes(model: nn.Module, dt: Positive | None = None) -> ModeReport:
     """Return a report on every mode of a layer, or of all layers in a model.
 
     The report includes every module that lists ``recurrent_parameters`` and has ``eigenvalues()``; the gradient scale
@@ -250,8 +249,6 @@ def report_modes(model: nn.Module, dt: float | None = None) -> ModeReport:
     >>> report.time_scale.round(4).tolist(), report.gradient_over_weight.round(4).tolist()
     ([1.0, 10.0, 100.0], [2.0, 2.0, 2.0])
     """
-    if dt is not None:
-        real_number("dt", dt, 0)
     modules = {name: module for name, module in recurrent_modules(model) if hasattr(module, "eigenvalues")}
     if not modules:
         expected = "a module with `recurrent_parameters` and `eigenvalues()` in it"

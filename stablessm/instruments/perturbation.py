@@ -6,18 +6,18 @@ import os
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, final, get_args
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, final
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from stablessm import record
-from stablessm._arguments import real_number, whole_number
-from stablessm._checked import Seed, Size, checked
+from stablessm._arguments import whole_number
+from stablessm._checked import Positive, Seed, Size, checked
 from stablessm._display import Result
-from stablessm._errors import ArgumentError, quoted
-from stablessm.instruments import _axes
+from stablessm._errors import ArgumentError
+from stablessm.instruments._axes import Axes, axes_or_new
 from stablessm.instruments._function_norms import (
     Distance,
     KernelDistance,
@@ -33,7 +33,6 @@ from stablessm.instruments._weight_balls import WeightBall, WeightNorm, Weights,
 from stablessm.instruments.adapters.facts import evaluating, own_step
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from plotly.graph_objects import Figure
 
 Search: TypeAlias = Literal["random", "ascent"]
@@ -72,7 +71,7 @@ class PerturbationCurve(Result):
 
     def plot(self, ax: Axes | None = None, *, label: str | None = None) -> Axes:
         """Plot the lower and the upper bound against β on logarithmic axes; the dotted line is the error at β = 0."""
-        ax = _axes.on(ax, 5)
+        ax = axes_or_new(ax, 5)
         positive = self.radius > 0
         (line,) = ax.loglog(self.radius[positive], self.lower[positive], "o-", ms=3, label=label or "found by search")
         if self.radius[0] == 0:
@@ -130,9 +129,9 @@ def perturbation_error(
     parameters: Sequence[str] | str | None = None,
     search: Search = "random",
     samples: Size = 30,
-    steps: int = 20,
+    steps: Size = 20,
     horizon: Size = 1000,
-    dt: float | None = None,
+    dt: Positive | None = None,
     inputs: Tensor | None = None,
     seed: Seed = 0,
     progress: bool = True,
@@ -183,6 +182,7 @@ def perturbation_error(
 
 
 @final
+@checked
 @dataclass(frozen=True)
 class Sweep:
     """The options of ``perturbation_error``, for one model or several."""
@@ -191,22 +191,16 @@ class Sweep:
     weight_norm: WeightNorm = "tensor_max"
     parameters: Sequence[str] | str | None = None
     search: Search = "random"
-    samples: int = 30
-    steps: int = 20
-    horizon: int = 1000
-    dt: float | None = None
+    samples: Size = 30
+    steps: Size = 20
+    horizon: Size = 1000
+    dt: Positive | None = None
     inputs: Tensor | None = None
-    seed: int = 0
+    seed: Seed = 0
     progress: bool = True
 
     def __post_init__(self) -> None:
-        for name, allowed in (("norm", Norm), ("weight_norm", WeightNorm), ("search", Search)):
-            if (value := getattr(self, name)) not in get_args(allowed):
-                raise ArgumentError(name, f"one of {', '.join(get_args(allowed))}", quoted(value))
-        for name, least in (("samples", 1), ("steps", 1), ("horizon", 2)):
-            whole_number(name, getattr(self, name), least)
-        if self.dt is not None:
-            real_number("dt", self.dt, 0)
+        whole_number("horizon", self.horizon, 2)
 
     def curves(
         self, models: Sequence[nn.Module], target: Any, radii: Sequence[float] | np.ndarray | Tensor

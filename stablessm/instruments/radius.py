@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, final, get_args
+from typing import Any, final
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -17,9 +18,6 @@ from stablessm.instruments._dense import distance_to_instability, square_matrix
 from stablessm.instruments.modes import mapped_weight
 from stablessm.reparam import Reparameterization
 from stablessm.reparam.matrix import MatrixMap
-
-if TYPE_CHECKING:
-    import numpy as np
 
 
 @final
@@ -87,8 +85,6 @@ def stability_radius(x: nn.Module | Tensor | np.ndarray, *, time: Time | None = 
         if time is not None:
             raise ArgumentError("time", "None with a model, whose maps know their time", quoted(time))
         return nearest_boundary(x).distance
-    if time not in (None, *get_args(Time)):
-        raise ArgumentError("time", "'continuous' or 'discrete'", quoted(time))
     return distance_to_instability(square_matrix("x", x), time or "continuous")
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, final
 
 import numpy as np
@@ -13,14 +12,13 @@ import torch
 from torch import Tensor
 
 from stablessm import _tensors
-from stablessm._arguments import whole_number
 from stablessm._checked import Size, checked
 from stablessm._display import Result
 from stablessm._errors import ArgumentError, NumericalError
 from stablessm.instruments import _probe
-from stablessm.instruments.adapters import as_stateful, has_adapter
-from stablessm.instruments.adapters.facts import evaluating, input_size, like
-from stablessm.instruments.dynamics._layout import Layout, Place, layout_of, place_of
+from stablessm.instruments.adapters import as_stateful, has_adapter, name_of
+from stablessm.instruments.adapters.facts import evaluating
+from stablessm.instruments.dynamics._layout import Layout, layout_of, place_of
 from stablessm.instruments.memory import time_step
 
 
@@ -98,7 +96,7 @@ def readback(
     (8, True, True)
     """
     x = _checked(data)
-    count = max(1, min(x.shape[1] // 4, 100)) if lags is None else whole_number("lags", lags)
+    count = max(1, min(x.shape[1] // 4, 100)) if lags is None else lags
     step = time_step(model, dt)
     with evaluating(model), torch.no_grad():
         found = _collected(model, x) if states is None else _real_rows(states(x), x)
@@ -126,45 +124,26 @@ def _checked(data: Tensor | np.ndarray) -> Tensor:
 
 def _collected(model: Any, x: Tensor) -> Tensor:
     """Return the state after every step, (B, T, F), by running one step at a time."""
-    run, place, x = _runner(model, x)
+    expected = "a recurrent model that returns its state, model(x, state) -> (y, state), or states="
+    try:
+        adapter = as_stateful(model, d_input=x.shape[-1])
+    except ArgumentError as error:
+        if has_adapter(model):
+            raise
+        raise ArgumentError("model", expected, f"{name_of(model)} ({error})") from error
+    x, place = x.to(adapter.device, adapter.dtype), place_of(adapter)
     state: Any = None
     layout: Layout | None = None
     rows: list[Tensor] = []
     for t in range(x.shape[1]):
-        _, state = run(x[:, t : t + 1], state)
+        _, state = adapter.run(x[:, t : t + 1], state)
         layout = layout or layout_of(state, place, precise=True)
         if not layout.size:
-            expected = "a recurrent model that returns its state, or states="
-            raise ArgumentError("model", expected, f"{type(model).__name__}, which returns none")
+            raise ArgumentError("model", expected, f"{name_of(model)}, which returns none")
         rows.append(layout.pack(state, place))
         if rows[-1].shape[:1] != x.shape[:1]:
             raise ArgumentError("model", f"a state with {len(x)} rows (batch)", f"{len(rows[-1])} rows")
     return torch.stack(rows, 1)
-
-
-def _runner(model: Any, x: Tensor) -> tuple[Callable[[Tensor, Any], Any], Place, Tensor]:
-    """Return a function that runs the model from a state, the batch axis of the state, and the converted inputs.
-
-    The inputs are converted to the dtype and device of the model.
-    """
-    if has_adapter(model):
-        adapter = as_stateful(model, d_input=x.shape[-1])
-        return adapter.run, place_of(adapter), x.to(adapter.device, adapter.dtype)
-    input_size(model, x.shape[-1])
-    if not callable(model):
-        raise ArgumentError("model", "a callable or module", type(model).__name__)
-    return partial(_called, model), "axis 0", like(model, x)
-
-
-def _called(model: Any, x: Tensor, state: Any) -> Any:
-    expected = "model(x, state) -> (y, state), or states="
-    try:
-        result = model(x, state)
-    except TypeError as error:
-        raise ArgumentError("model", expected, f"{type(model).__name__}, which raised {error}") from error
-    if not isinstance(result, tuple) or len(result) != 2:
-        raise ArgumentError("model", expected, f"{type(model).__name__}, which returns {type(result).__name__}")
-    return result
 
 
 def _real_rows(found: object, x: Tensor) -> Tensor:

@@ -165,7 +165,8 @@ def as_system(model: Any, *, d_input: int | None = None, output: Any = None) -> 
     precise = System(model, call, d_input, 0, torch.float64, torch.device("cpu"), streams=False)
     single = replace(precise, dtype=torch.float32)  # a function around a model in single precision
     reasons = []
-    for system in (precise, single, replace(precise, call=_on_arrays(call))):
+    on_arrays = replace(precise, call=lambda x, state: call(x.numpy(force=True), state))  # type: ignore[arg-type]
+    for system in (precise, single, on_arrays):
         try:
             return completed(system)
         except NoisyError:  # less precision would only hide it
@@ -376,11 +377,6 @@ def _without_state(model: Any) -> Call:
         return (y if isinstance(y, Tensor) else _as_tensor(y, x)), None
 
     return call
-
-
-def _on_arrays(call: Call) -> Call:
-    """Return a function that converts its input tensor to a NumPy array and then calls ``call``."""
-    return lambda x, state: call(x.numpy(force=True), state)  # type: ignore[arg-type]
 
 
 def _as_tensor(y: Any, x: Tensor | np.ndarray) -> Any:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from stablessm._arguments import one_of
+from stablessm._errors import ArgumentError, quoted
 
 
 class Activation(NamedTuple):
@@ -47,6 +48,12 @@ ACTIVATIONS = {
     "relu": Activation(torch.relu, _relu_slope),
 }
 """Every activation, by name."""
+
+
+def require_linear(activation: str) -> None:
+    """Raise an ArgumentError unless a layer with this activation has a kernel."""
+    if activation != "linear":
+        raise ArgumentError("activation", "'linear', since only a linear layer has a kernel", quoted(activation))
 
 
 def get(name: str) -> Activation:

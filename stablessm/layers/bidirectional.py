@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import copy
-from typing import Literal, TypeAlias, final, get_args
+from typing import Literal, TypeAlias, final
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from stablessm import _tensors
-from stablessm._arguments import one_of
 from stablessm._checked import checked
 from stablessm._errors import ArgumentError
 from stablessm._typing import Dt, Lengths, Reset, Sequence, State
@@ -44,7 +43,6 @@ class Bidirectional(nn.Module):
     @checked
     def __init__(self, ahead: SequenceLayer, back: SequenceLayer | None = None, *, merge: Merge = "concat") -> None:
         super().__init__()
-        one_of("merge", merge, get_args(Merge))
         for name, layer in (("ahead", ahead), ("back", back)):
             if layer is not None and not isinstance(layer, SequenceLayer):
                 raise ArgumentError(name, "a layer of stablessm", type(layer).__name__)
@@ -70,7 +68,7 @@ class Bidirectional(nn.Module):
         """
         if isinstance(x, PackedSequence):
             return packed(self.forward, x, state, lengths=lengths, reset=reset, dt=dt)
-        before, after = (None, None) if state is None else check_pair(state)
+        before, after = check_pair(state)
         if isinstance(x, Tensor) and x.dim() == 2:
             before, after = self.ahead._checked_state(before), self.back._checked_state(after)
             return unbatched(self.forward, x, (before, after), lengths=lengths, reset=reset, dt=dt)

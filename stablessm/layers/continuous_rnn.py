@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar, Literal, TypeAlias, cast, final, get_args
+from typing import Any, ClassVar, Literal, TypeAlias, cast, final
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from stablessm._arguments import one_of
+from stablessm._arguments import real_number
 from stablessm._checked import Size, checked
-from stablessm._errors import ArgumentError, quoted
+from stablessm._errors import ArgumentError
 from stablessm._typing import Time, Times
 from stablessm.layers import activations, initialize
 from stablessm.layers.base import SequenceLayer
@@ -74,11 +74,8 @@ class ContinuousRNN(SequenceLayer):
         eigenvalues: Tensor | None = None,
     ) -> None:
         super().__init__(d_input, d_output, (d_state,), complex_state=False)
-        one_of("recurrence", recurrence, get_args(Recurrence))
-        one_of("solver", solver, get_args(Solver))
-        if not 0 < dt < math.inf:
-            raise ArgumentError("dt", "a positive number", dt)
-        self.activation, self.recurrence, self.dt, self.solver = activation, recurrence, float(dt), solver
+        self.dt = real_number("dt", dt, 0)
+        self.activation, self.recurrence, self.solver = activation, recurrence, solver
         self._sigma = activations.get(activation)
         self.map: matrix.MatrixMap | Reparameterization
         dense = recurrence == "dense"
@@ -132,10 +129,7 @@ class ContinuousRNN(SequenceLayer):
 
         Raise an error for any other activation.
         """
-        if self.activation != "linear":
-            raise ArgumentError(
-                "activation", "'linear', since only a linear layer has a kernel", quoted(self.activation)
-            )
+        activations.require_linear(self.activation)
         W = self.recurrent_matrix()
         C, U, times = self.C.to(W.dtype), self.U.to(W.dtype), times.to(W.dtype)
         if self.recurrence == "dense":

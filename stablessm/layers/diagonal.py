@@ -14,7 +14,7 @@ from stablessm._typing import Time
 from stablessm.layers.factors import Weights, computed_at_once
 from stablessm.layers.mapped import MappedLayer
 from stablessm.reparam import Reparameterization
-from stablessm.scan import fft_scan, linear_scan, resolve
+from stablessm.scan import resolve
 from stablessm.scan.dispatch import exporting
 
 Mode: TypeAlias = Literal["scan", "conv", "auto"]
@@ -93,14 +93,7 @@ class DiagonalLayer(MappedLayer):
 
     def _states(self, x: Tensor, state: Tensor | None, reset: Tensor | None, dt: Tensor | None) -> Tensor:
         decay, gain = self._factors(dt)
-        drive = self._drive(x, gain).flatten(2)
-        decay = decay.flatten(-len(self.state_shape))
-        initial = None if state is None else state.flatten(1)
-        if self._convolves(x, reset, dt):
-            states = fft_scan(decay, drive, initial)
-        else:
-            states = linear_scan(decay, drive, initial, reset=reset)
-        return states.unflatten(2, self.state_shape)
+        return self._scanned(decay, self._drive(x, gain), state, reset, convolves=self._convolves(x, reset, dt))
 
     def _advance(self, x_t: Tensor, state: Tensor, dt: Tensor | None) -> Tensor:
         decay, gain = self._factors(dt)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from stablessm.layers import zero_order_hold
-from stablessm.layers.factor_kind import Kind
+from stablessm.layers.factor_kind import Gain, Kind
 from stablessm.reparam import Reparameterization
 from stablessm.scan import resolve
 from stablessm.scan.dispatch import forward_mode, plain, quick
@@ -79,13 +79,19 @@ def plainly(
         step = size.new_full((1,), kind.dt) if log_dt is None else log_dt.float().exp()[..., None]
         decay, gain = zero_order_hold.plainly(size if angle is None else torch.complex(size, angle), step)
         return decay, gain * -size if kind.gain == "average" else gain
-    gain = torch.ones_like(size)
-    if kind.gain == "average":
-        gain = torch.where(size > 0, map.distance(w.float()), 1 - size)
-    elif kind.gain == "variance":  # 1 - |λ|² = d (2 - d) with d = 1 - |λ|, which the map computes without cancellation
-        d = map.distance(w.float())
-        gain = (d * (2 - d)).clamp(min=torch.finfo(d.dtype).tiny).sqrt()
+    gain = discrete_gain(kind.gain, map, w.float())
     return size if angle is None else torch.complex(size * angle.cos(), size * angle.sin()), gain
+
+
+def discrete_gain(gain: Gain, map: Reparameterization, w: Tensor) -> Tensor:
+    """Return the factor of the input of each state in discrete time: 1, √(1 - |λ|²) or 1 - λ."""
+    if gain == "one":
+        return torch.ones_like(w)
+    d = map.distance(w)  # 1 - |λ|, without cancellation
+    if gain == "variance":  # 1 - |λ|² = d (2 - d)
+        return (d * (2 - d)).clamp(min=torch.finfo(d.dtype).tiny).sqrt()
+    eigenvalues = map(w)
+    return torch.where(eigenvalues > 0, d, 1 - eigenvalues)
 
 
 class _Factors(torch.autograd.Function):

@@ -10,6 +10,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 
 from stablessm._errors import ArgumentError
 from stablessm._typing import Sequence
+from stablessm.layers.states import mapped
 
 Input: TypeAlias = Sequence | PackedSequence
 """(B, T, d_input), (T, d_input) or packed."""
@@ -40,12 +41,5 @@ def unbatched(run: Callable[..., Any], x: Tensor, state: Any, **options: Any) ->
     """
     if options.get("lengths") is not None:
         raise ArgumentError("lengths", "None with one sequence (time, d_input)", type(options["lengths"]).__name__)
-    y, state = run(x[None], _each(lambda tensor: tensor[None], state), **options)
-    return y[0], _each(lambda tensor: tensor[0], state)
-
-
-def _each(change: Callable[[Tensor], Tensor], state: Any) -> Any:
-    """Apply the function ``change`` to a state, or to each state of a pair; None stays None."""
-    if isinstance(state, tuple):
-        return tuple(_each(change, part) for part in state)
-    return None if state is None else change(state)
+    y, state = run(x[None], mapped(state, lambda tensor: tensor[None]), **options)
+    return y[0], mapped(state, lambda tensor: tensor[0])

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from stablessm._arguments import real_number
 from stablessm._checked import checked
@@ -16,7 +16,6 @@ from stablessm._typing import Dt, Times
 from stablessm.layers import initialize
 from stablessm.layers.mapped import MappedLayer
 from stablessm.reparam import Reparameterization
-from stablessm.scan import linear_scan
 from stablessm.scan.checks import check_tensor
 from stablessm.scan.gated import decay_and_drive, gated_scan
 from stablessm.scan.projection import project
@@ -124,10 +123,7 @@ class GatedLayer(MappedLayer):
         return self.eigenvalues().clamp(min=FASTEST)
 
     def _states(self, x: Tensor, state: Tensor | None, reset: Tensor | None, dt: Tensor | None) -> Tensor:
-        decay, drive = self._gates(x, dt)
-        initial = None if state is None else state.flatten(1)
-        states = linear_scan(decay.flatten(2), drive.flatten(2), initial, reset=reset)
-        return states.unflatten(2, self.state_shape)
+        return self._scanned(*self._gates(x, dt), state, reset)
 
     def _advance(self, x_t: Tensor, state: Tensor, dt: Tensor | None) -> Tensor:
         decay, drive = self._gates(x_t, dt)
@@ -147,14 +143,19 @@ class UnitLayer(GatedLayer):
     """
 
     form: ClassVar[str]
+    gate: nn.Parameter
+    gate_bias: nn.Parameter
+    B: nn.Parameter
+    bias: nn.Parameter
 
-    @abstractmethod
     def _gate_inputs(self, x: Tensor) -> Tensor:
         """Compute the arguments of the gates, which are affine functions of x, as one tensor.
 
         In its last dimension, the tensor has one entry per gate and state, gate after gate. If the input of the
-        recurrence is also an affine function of x, the entries of this input follow the entries of the gates.
+        recurrence is also an affine function of x, as it is here, the entries of this input follow the entries of the
+        gates.
         """
+        return self._projected(x, torch.cat([self.gate, self.B]), torch.cat([self.gate_bias, self.bias]))
 
     @abstractmethod
     def _rate(self) -> Tensor:

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from stablessm._arguments import whole_number
 from stablessm._checked import Size, checked
 from stablessm.layers import initialize
 from stablessm.layers.gated import UnitLayer
@@ -44,7 +43,6 @@ class HGRN(UnitLayer):
     def __init__(
         self, d_model: Size, *, map: str | Reparameterization = "best", eigenvalues: Tensor | None = None
     ) -> None:
-        whole_number("d_model", d_model)
         super().__init__(d_model, d_model, (d_model,), map=map)
         self._start = self._given(eigenvalues)
         self.w = nn.Parameter(torch.empty(d_model))
@@ -62,9 +60,6 @@ class HGRN(UnitLayer):
             nn.init.zeros_(bias)
         for weight in (self.gate, self.B, self.out_gate, self.C):
             nn.init.normal_(weight, std=self.d_input**-0.5)
-
-    def _gate_inputs(self, x: Tensor) -> Tensor:
-        return self._projected(x, torch.cat([self.gate, self.B]), torch.cat([self.gate_bias, self.bias]))
 
     def _rate(self) -> Tensor:
         return torch.expm1(self._rates())

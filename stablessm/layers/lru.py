@@ -14,8 +14,8 @@ from stablessm._typing import Times
 from stablessm.layers import initialize
 from stablessm.layers.at_once import multiplies_at_once
 from stablessm.layers.diagonal import DiagonalLayer, Mode
-from stablessm.layers.factor_kind import Kind
-from stablessm.layers.factors import Weights
+from stablessm.layers.factor_kind import Gain, Kind
+from stablessm.layers.factors import Weights, discrete_gain
 from stablessm.layers.real_ssm import discrete_powers
 from stablessm.reparam import Reparameterization
 from stablessm.scan.projection import project
@@ -106,19 +106,18 @@ class LRU(DiagonalLayer):
     def _discretize(self, dt: Tensor | None) -> tuple[Tensor, Tensor]:
         dtype = self._parameter_dtype()
         modulus, phase = self.map(self.w.to(dtype)), self.phase.to(dtype)
-        gain = torch.ones_like(modulus)
-        if self.normalize:  # 1 - |λ|² = d (2 - d) with d = 1 - |λ|, which the map computes without cancellation
-            d = self.map.distance(self.w.to(dtype))
-            gain = (d * (2 - d)).clamp(min=torch.finfo(dtype).tiny).sqrt()
+        gain = discrete_gain(self._gain, self.map, self.w.to(dtype))
         if dt is not None:
             phase = torch.where(modulus < 0, phase + math.pi, phase) * dt[..., None]
             modulus = modulus.abs() ** dt[..., None]
         return torch.complex(modulus * phase.cos(), modulus * phase.sin()), gain
 
     def _weights_of_factors(self) -> Weights:
-        return Weights(
-            Kind.of(self.map, gain="variance" if self.normalize else "one"), self.map, self.w, self.phase, None
-        )
+        return Weights(Kind.of(self.map, gain=self._gain), self.map, self.w, self.phase, None)
+
+    @property
+    def _gain(self) -> Gain:
+        return "variance" if self.normalize else "one"
 
     def _drive(self, x: Tensor, gain: Tensor) -> Tensor:
         pairs = project(x, self.B.flatten(0, 1)).unflatten(-1, (-1, 2)).to(gain.dtype)

@@ -15,6 +15,7 @@ from stablessm._typing import Dt, Lengths, Reset, Time
 from stablessm.layers.base import SequenceLayer
 from stablessm.reparam import Reparameterization
 from stablessm.reparam import get as get_map
+from stablessm.scan import fft_scan, linear_scan
 from stablessm.scan.checks import check_tensor
 from stablessm.scan.decay_product import decay_product
 
@@ -88,6 +89,15 @@ class MappedLayer(SequenceLayer):
         decay = self._decays(x, self._checked_dt(dt, (), (steps,), (batch, steps)))
         dims = len(self.state_shape)
         return decay_product(decay, batch, steps, dims=dims, reset=reset, lengths=lengths), offset
+
+    def _scanned(
+        self, decay: Tensor, drive: Tensor, state: Tensor | None, reset: Tensor | None, *, convolves: bool = False
+    ) -> Tensor:
+        """Return the states after every step (B, T, *state_shape), computed by a scan or a convolution."""
+        decay, drive = (part.flatten(-len(self.state_shape)) for part in (decay, drive))
+        initial = None if state is None else state.flatten(1)
+        states = fft_scan(decay, drive, initial) if convolves else linear_scan(decay, drive, initial, reset=reset)
+        return states.unflatten(2, self.state_shape)
 
     def _parameter(self) -> Tensor:
         return self.w  # called often, and next(self.parameters()) is slow

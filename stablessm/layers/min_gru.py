@@ -68,9 +68,6 @@ class _MinimalUnit(UnitLayer):
     def _biases(self, z: Tensor) -> Tensor:
         """Return the biases of the gates with which z[t] equals the argument ``z`` if the input is zero."""
 
-    def _gate_inputs(self, x: Tensor) -> Tensor:
-        return self._projected(x, torch.cat([self.gate, self.B]), torch.cat([self.gate_bias, self.bias]))
-
     def _rate(self) -> Tensor:
         return 2 * self._rates()
 

@@ -8,6 +8,7 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
+from stablessm._arguments import real_number
 from stablessm._checked import Size, checked
 from stablessm._errors import ArgumentError, quoted
 from stablessm._renamed import renamed
@@ -16,7 +17,7 @@ from stablessm.layers import activations, discretize, initialize
 from stablessm.layers.at_once import multiplies_at_once
 from stablessm.layers.diagonal import DiagonalLayer, Mode
 from stablessm.layers.factor_kind import Kind
-from stablessm.layers.factors import Weights
+from stablessm.layers.factors import Weights, discrete_gain
 from stablessm.reparam import Reparameterization
 from stablessm.scan import powers
 from stablessm.scan.projection import project
@@ -75,10 +76,8 @@ class RealSSM(DiagonalLayer):
         for name, value in (("dt", dt), ("discretization", discretization)):
             if time == "discrete" and value is not None:
                 raise ArgumentError(name, "None in discrete time", quoted(value))
-        self.dt, self.discretization = 1.0 if dt is None else float(dt), discretization or "zoh"
+        self.dt, self.discretization = real_number("dt", 1.0 if dt is None else dt, 0), discretization or "zoh"
         self.activation, self.average = activation, average
-        if not 0 < self.dt < math.inf:
-            raise ArgumentError("dt", "a positive number", dt)
         self._method, self._activate = discretize.get(self.discretization), activations.get(activation).value
         self._start = self._given(eigenvalues)
         self.w = nn.Parameter(torch.empty(d_state))
@@ -138,10 +137,7 @@ class RealSSM(DiagonalLayer):
 
         With ``average``, the kernel is C e^{λ t} |Λ| B, or C λ^k (1 - Λ) B in discrete time.
         """
-        if self.activation != "linear":
-            raise ArgumentError(
-                "activation", "'linear', since only a linear layer has a kernel", quoted(self.activation)
-            )
+        activations.require_linear(self.activation)
         if self.time == "continuous":
             modes = torch.exp(self.eigenvalues() * times[:, None].to(self._parameter_dtype()))
         else:
@@ -155,12 +151,9 @@ class RealSSM(DiagonalLayer):
 
         The factor is 1 by default. With ``average``, it is -λ in continuous time and 1 - λ in discrete time.
         """
-        if not self.average:
-            return torch.ones_like(eigenvalues)
-        if self.time == "continuous":
+        if self.time == "continuous" and self.average:
             return -eigenvalues
-        distance = self.map.distance(self.w.to(eigenvalues.dtype))  # 1 - |λ|, without cancellation
-        return torch.where(eigenvalues > 0, distance, 1 - eigenvalues)
+        return discrete_gain("average" if self.average else "one", self.map, self.w.to(eigenvalues.dtype))
 
     def _discretize(self, dt: Tensor | None) -> tuple[Tensor, Tensor]:
         eigenvalues = self.eigenvalues()

@@ -7,7 +7,6 @@ from typing import ClassVar, final
 import torch
 from torch import Tensor, nn
 
-from stablessm._arguments import whole_number
 from stablessm._checked import Size, checked
 from stablessm._errors import ArgumentError
 from stablessm.layers.gated import UnitLayer
@@ -49,7 +48,6 @@ class RGLRU(UnitLayer):
         blocks: Size = 1,
         eigenvalues: Tensor | None = None,
     ) -> None:
-        whole_number("d_model", d_model)
         super().__init__(d_model, d_model, (d_model,), map=map)
         if d_model % blocks:
             raise ArgumentError("blocks", f"a divisor of d_model, {d_model}", blocks)

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, final
 import torch
 from torch import Tensor, nn
 
-from stablessm._arguments import one_of, whole_number
+from stablessm._arguments import one_of
 from stablessm._checked import Size, checked
 from stablessm._errors import ArgumentError
 from stablessm._renamed import renamed
@@ -65,7 +65,7 @@ class S4D(DiagonalLayer):
         eigenvalues: Tensor | None = None,
         mode: Mode = "auto",
     ) -> None:
-        shape = (whole_number("d_model", d_model), d_state)
+        shape = (d_model, d_state)
         super().__init__(d_model, d_model, shape, complex_state=True, map=map, time="continuous", mode=mode)
         one_of("init", init, initialize.S4D)
         if not 0 < dt_min <= dt_max:

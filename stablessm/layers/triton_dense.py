@@ -20,7 +20,7 @@ from stablessm.layers.factor_kind import NO_KIND, Kind
 from stablessm.layers.factors import Weights
 from stablessm.layers.triton_factors import constants_of
 from stablessm.layers.triton_linear import advance as by_two
-from stablessm.layers.triton_linear import advanced, linear
+from stablessm.layers.triton_linear import advanced, given, linear
 from stablessm.scan.triton.launch import Launch
 
 ENTRIES = 16384
@@ -87,10 +87,7 @@ def step(
         new = by_two(x, B, bias, factors, state)
         direct = None if D is None else (x, D)
         return linear(new, C, second=direct), new
-    if isinstance(factors, Weights):
-        kind, decay, gain = factors.kind, factors.w, x if factors.imag is None else factors.imag
-    else:
-        kind, (decay, gain) = None, factors
+    kind, decay, gain = given(factors, x)
     y = torch.empty((rows, outputs), dtype=C.dtype, device=x.device)
     new = torch.empty(state.shape, dtype=state.dtype, device=x.device)
     launch = _launch(rows, terms, states, outputs, bias is not None, D is not None, state.is_complex(), kind)

@@ -275,13 +275,17 @@ def advance(
         state: present states h (B, N).
     """
     new = torch.empty(state.shape, dtype=state.dtype, device=x.device)
-    if isinstance(factors, Weights):
-        kind, decay, gain = factors.kind, factors.w, x if factors.imag is None else factors.imag
-    else:
-        kind, (decay, gain) = None, factors
+    kind, decay, gain = given(factors, x)
     launch = _advance_launch(weight.dtype, *state.shape, x.shape[1], bias is not None, state.is_complex(), kind)
     launch(x, weight, x if bias is None else bias, decay, gain, state, new)
     return new
+
+
+def given(factors: tuple[Tensor, Tensor] | Weights, x: Tensor) -> tuple[Kind | None, Tensor, Tensor]:
+    """Return the kind of the factors and the two tensors from which a kernel reads them; x replaces a missing one."""
+    if isinstance(factors, Weights):
+        return factors.kind, factors.w, x if factors.imag is None else factors.imag
+    return None, *factors
 
 
 class _Parts(NamedTuple):

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, final, get_args
+from typing import Any, final
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from stablessm._arguments import one_of, whole_number
+from stablessm._arguments import one_of, real_number
 from stablessm._checked import Count, Size, checked
-from stablessm._errors import ArgumentError
 from stablessm._typing import Dt, Lengths, Reset
 from stablessm.layers.at_once import linear, linear_parameters, multiplies_at_once
 from stablessm.models.hyena import Hyena
@@ -43,9 +42,7 @@ class TiedDropout(nn.Module):
 
     def __init__(self, p: float) -> None:
         super().__init__()
-        if not isinstance(p, int | float) or not 0 <= p < 1:
-            raise ArgumentError("dropout", "a number from 0, below 1", p)
-        self.p = p
+        self.p = real_number("dropout", p, 0, 1, include_low=True)
 
     def forward(self, x: Tensor, onto: Tensor | None = None) -> Tensor:
         """Drop random channels of each sequence in x (B, T, C) during training; if ``onto`` is given, add it to the
@@ -102,9 +99,8 @@ class Block(nn.Module):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        self.d_model, mlp = whole_number("d_model", d_model), whole_number("mlp", mlp, 0)
-        one_of("norm", norm, get_args(Norm))
-        self.prenorm, self.activation = prenorm, one_of("activation", activation, ACTIVATIONS)
+        self.d_model, self.prenorm = d_model, prenorm
+        self.activation = one_of("activation", activation, ACTIVATIONS)
         self.norm, self.mixer = norm_of(norm, d_model), mixer
         self.gate = nn.Linear(d_model, 2 * d_model) if gate else None
         self.dropout = TiedDropout(dropout)
@@ -154,10 +150,8 @@ class Block(nn.Module):
     def _step_at_once(self, x_t: Tensor, state: Any, dt: Dt) -> tuple[Tensor, Any]:
         from stablessm.layers import triton_linear
 
-        mixer: Any = self.mixer
-        norm: Any = self.mlp_norm
-        wide: Any = self.wide
-        narrow: Any = self.narrow
+        parts: Any = (self.mixer, self.mlp_norm, self.wide, self.narrow)
+        mixer, norm, wide, narrow = parts
         x, state = mixer._step_onto(x_t, state, self.norm, dt=dt)
         y = triton_linear.linear(x, wide.weight, wide.bias, norm=(norm.weight, norm.bias, norm.eps), gelu=True)
         return triton_linear.linear(y, narrow.weight, narrow.bias, onto=x), state

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar, Literal, Self, TypeAlias, get_args
+from typing import Any, ClassVar, Literal, Self, TypeAlias
 
 from stablessm import _renamed
-from stablessm._arguments import one_of, whole_number
-from stablessm._checked import checked
+from stablessm._arguments import real_number
+from stablessm._checked import Size, checked
 from stablessm._errors import ArgumentError, quoted, unknown_name
 from stablessm.models import mixers
 from stablessm.models.norms import Norm
@@ -43,12 +43,12 @@ class StackConfig:
     ('best', {'a': 1.0, 'b': 1.0})
     """
 
-    d_input: int | None = None
-    vocab_size: int | None = None
-    d_model: int = 64
-    n_layers: int = 2
+    d_input: Size | None = None
+    vocab_size: Size | None = None
+    d_model: Size = 64
+    n_layers: Size = 2
     mixer: str = "s4d"
-    d_state: int = 32
+    d_state: Size = 32
     map: str | Reparameterization = "best"
     map_options: Mapping[str, float] = field(default_factory=dict)
     mixer_options: Mapping[str, Any] = field(default_factory=dict)
@@ -64,9 +64,6 @@ class StackConfig:
         if (self.d_input is None) == (self.vocab_size is None):
             got = f"{self.d_input}, {self.vocab_size}"
             raise ArgumentError("d_input, vocab_size", "one of them (numbers or tokens as input)", got)
-        for name in ("d_input", "vocab_size", "d_model", "n_layers", "d_state"):
-            if getattr(self, name) is not None:
-                self._set(name, whole_number(name, getattr(self, name)))
         for name in ("map_options", "mixer_options"):
             if not isinstance(getattr(self, name), Mapping):
                 raise ArgumentError(name, "options by name", repr(getattr(self, name)))
@@ -74,8 +71,7 @@ class StackConfig:
         self._set("mixer_options", mixers.current_options(self.mixer, self.mixer_options))
         self._require_flags("prenorm", "gate")
         for name in ("dropout", "edge_dropout"):
-            if not isinstance(getattr(self, name), int | float) or not 0 <= getattr(self, name) < 1:
-                raise ArgumentError(name, "a number from 0, below 1", getattr(self, name))
+            real_number(name, getattr(self, name), 0, 1, include_low=True)
         if isinstance(self.map, Reparameterization):
             time = mixers.map_time(self.mixer, self.mixer_options)
             if time not in (None, self.map.time):
@@ -107,17 +103,12 @@ class StackConfig:
 class ModelConfig(StackConfig):
     """The settings of a model: a stack with a readout of ``size`` numbers per step or per sequence."""
 
-    size: int
+    size: Size
     pool: Pool
     per_step: bool
 
     tied: ClassVar[bool] = False
     bias: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._set("size", whole_number("size", self.size))
-        one_of("pool", self.pool, get_args(Pool))
 
 
 @checked

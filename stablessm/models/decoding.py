@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from stablessm.layers.replayed import Replayed
-from stablessm.models.states import mapped, tensors
+from stablessm.layers.states import mapped, tensors
 from stablessm.scan.dispatch import copy_all
 
 Step: TypeAlias = Callable[[Tensor, Any], tuple[Tensor, Any]]

@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers import Cache
 
 from stablessm._errors import ArgumentError
-from stablessm.models.states import mapped, tensors
+from stablessm.layers.states import mapped, tensors
 
 
 @final

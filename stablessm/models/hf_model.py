@@ -247,7 +247,8 @@ class StableSSMForCausalLM(PreTrainedModel, GenerationMixin):
 
         ``transformers`` calls this method while it loads a model. Weights that were loaded keep their values.
         """
-        kept = {name: p.clone() for name, p in module.named_parameters(recurse=False) if _is_loaded(p)}
+        own = module.named_parameters(recurse=False)
+        kept = {name: p.clone() for name, p in own if getattr(p, "_is_hf_initialized", False)}
         self.network.draw(module)
         for name, value in kept.items():
             module.get_parameter(name).copy_(value)
@@ -297,10 +298,6 @@ def _check_files(folder: Path) -> None:
         for name, digest in digests.items():
             record.require_digest(folder / name, digest, expected)
     _tensors.require_sizes(folder)
-
-
-def _is_loaded(parameter: Tensor) -> bool:
-    return getattr(parameter, "_is_hf_initialized", False)
 
 
 @contextmanager

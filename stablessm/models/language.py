@@ -110,7 +110,7 @@ class LanguageModel(SequenceModel):
         """
         if prompt.dim() != 2 or not prompt.shape[1]:
             raise ArgumentError("prompt", "(batch, time), at least one token each", f"shape {tuple(prompt.shape)}")
-        count, device = whole_number("count", count, 0), self._table.device
+        device = self._table.device
         draw = Draw(device, temperature=temperature, top_k=top_k, never=never, seed=seed)
         tokens = torch.empty(len(prompt), count, dtype=torch.int64, device=device)
         for i, column in enumerate(drawn(self, prompt.to(device), count, draw)):

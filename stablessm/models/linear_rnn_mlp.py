@@ -132,8 +132,7 @@ class PointwiseMLP(nn.Module):
         super().__init__()
         if not isinstance(hidden, Sequence) or not hidden:
             raise ArgumentError("hidden", "one width or more", quoted(hidden))
-        d_output = whole_number("d_output", d_output)
-        widths = (whole_number("d_input", d_input), *(whole_number("hidden", width) for width in hidden))
+        widths = (d_input, *(whole_number("hidden", width) for width in hidden))
         self.inputs, self.outputs = Whitening(d_input), Units(d_output)
         self.layers = nn.ModuleList(nn.Linear(m, n) for m, n in pairwise(widths))
         self.readout = nn.Linear(widths[-1], d_output)
@@ -198,8 +197,6 @@ class LinearRNNMLP(SavedModel):
         frozen: bool = True,
     ) -> None:
         super().__init__()
-        d_input, d_state = whole_number("d_input", d_input), whole_number("d_state", d_state)
-        d_output = whole_number("d_output", d_output)
         self.d_input, self.d_output, self.clock = d_input, d_output, clock
         self.recurrence = LRU(d_input + clock, d_state, 2 * d_state, r_min=r_min, r_max=r_max, skip=False)
         with torch.no_grad():  # the readout gives all real parts, then all imaginary parts

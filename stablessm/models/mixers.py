@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias, final
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from stablessm import _renamed
 from stablessm._checked import checked
@@ -28,83 +29,65 @@ GATED = "hyena-"
 """Prefix of a mixer's name that puts the mixer into a :class:`~stablessm.models.Hyena`."""
 
 
-def _started(options: dict[str, Any], start: Callable[..., dict[str, Any]]) -> dict[str, Any]:
-    """Replace the option ``timescales`` of a mixer, if given, by the options that ``start(shortest,
-    longest)`` returns.
+def _rates(count: int, shortest: float, longest: float) -> Tensor:
+    """Return eigenvalues (count,) in continuous time with the given time scales, on the CPU even if the model is built
+    on the meta device.
     """
-    scales = options.pop("timescales", None)
-    return options if scales is None else {**start(*scales), **options}
+    with torch.device("cpu"):
+        return -1 / initialize.timescales(count, shortest, longest)
 
 
-def _s4d(d_model: int, d_state: int, map: str, map_options: Mapping[str, float], **options: Any) -> nn.Module:
-    # a mode decays by e^(-dt/2) per step
-    options = _started(options, lambda shortest, longest: {"dt_min": 2 / longest, "dt_max": 2 / shortest})
-    return S4D(d_model, d_state, map=get_map(map, time="continuous", **map_options), **options)
+@final
+@dataclass(frozen=True)
+class _Mixer:
+    """The factory of a mixer that is a layer of this library."""
 
-
-def _lru(d_model: int, d_state: int, map: str, map_options: Mapping[str, float], **options: Any) -> nn.Module:
-    options = _started(options, lambda short, long: {"r_min": math.exp(-1 / short), "r_max": math.exp(-1 / long)})
-    return LRU(d_model, d_state, d_model, map=get_map(map, time="discrete", **map_options), **options)
-
-
-def _real(
-    d_model: int,
-    d_state: int,
-    map: str,
-    map_options: Mapping[str, float],
-    *,
-    time: Time = "continuous",
-    timescales: Sequence[float] | None = None,
-    **options: Any,
-) -> nn.Module:
-    if timescales is not None:
-        with torch.device("cpu"):  # on the CPU even if the model is built on the meta device
-            rates = -1 / initialize.timescales(d_state, *timescales)
-        options["eigenvalues"] = rates if time == "continuous" else rates.exp()
-    return RealSSM(d_model, d_state, d_model, map=get_map(map, time=time, **map_options), time=time, **options)
-
-
-def _minimal(layer: type[nn.Module]) -> Factory:
-    def factory(d_model: int, d_state: int, map: str, map_options: Mapping[str, float], **options: Any) -> nn.Module:
-        return layer(d_model, d_state, d_model, map=get_map(map, time="continuous", **map_options), **options)
-
-    return factory
-
-
-def _gated(layer: type[nn.Module], factor: float) -> Factory:
-    """Return a function that builds a gated layer with ``d_model`` states. If the input of the layer is zero, its decay
-    per step is exp(``factor`` λ).
+    layer: Any
+    sizes: int
+    """How many of the sizes d_model, d_state, d_model the constructor of the layer takes."""
+    start: Callable[..., dict[str, Any]] | None = None
+    """Function that returns options of the layer for initial time scales: called as ``start(d_model, d_state, time,
+    shortest, longest)``. Without it, the layer has an option ``timescales`` itself.
     """
 
-    def factory(
-        d_model: int,
-        d_state: int,
-        map: str,
-        map_options: Mapping[str, float],
-        *,
-        timescales: Sequence[float] | None = None,
-        **options: Any,
+    def time(self, options: Mapping[str, Any]) -> Time:
+        """Return the kind of time of the maps that the layer uses with these options."""
+        if self.layer is RealSSM:
+            return options.get("time", "continuous")
+        return "discrete" if self.layer is LRU else "continuous"
+
+    def __call__(
+        self, d_model: int, d_state: int, map: str, map_options: Mapping[str, float], **options: Any
     ) -> nn.Module:
-        if timescales is not None:
-            with torch.device("cpu"):
-                options["eigenvalues"] = -1 / (factor * initialize.timescales(d_model, *timescales))
-        return layer(d_model, map=get_map(map, time="continuous", **map_options), **options)
+        time = self.time(options)
+        if self.start is not None and (scales := options.pop("timescales", None)) is not None:
+            options = {**self.start(d_model, d_state, time, *scales), **options}
+        sizes = (d_model, d_state, d_model)[: self.sizes]
+        mixer: nn.Module = self.layer(*sizes, map=get_map(map, time=time, **map_options), **options)
+        return mixer
 
-    return factory
+
+def _real_start(d_model: int, d_state: int, time: Time, shortest: float, longest: float) -> dict[str, Any]:
+    rates = _rates(d_state, shortest, longest)
+    return {"eigenvalues": rates if time == "continuous" else rates.exp()}
 
 
-def _selective(d_model: int, d_state: int, map: str, map_options: Mapping[str, float], **options: Any) -> nn.Module:
+_MIXERS = {
+    # a mode of S4D decays by e^(-dt/2) per step
+    "s4d": _Mixer(S4D, 2, lambda d, n, time, low, high: {"dt_min": 2 / high, "dt_max": 2 / low}),
+    "lru": _Mixer(LRU, 3, lambda d, n, time, low, high: {"r_min": math.exp(-1 / low), "r_max": math.exp(-1 / high)}),
+    "real": _Mixer(RealSSM, 3, _real_start),
+    "mingru": _Mixer(MinGRU, 3),
+    "minlstm": _Mixer(MinLSTM, 3),
+    # with an input of zero, the decay per step is exp(SHARPNESS / 2 λ)
+    "rglru": _Mixer(RGLRU, 1, lambda d, n, time, low, high: {"eigenvalues": 2 / SHARPNESS * _rates(d, low, high)}),
+    "hgrn": _Mixer(HGRN, 1, lambda d, n, time, low, high: {"eigenvalues": _rates(d, low, high)}),
     # the fastest of the states decays by e^(-1) in 1 / dt_max steps, the slowest in N / dt_min steps
-    options = _started(options, lambda short, long: {"dt_min": 1 / long, "dt_max": 1 / (d_state * short)})
-    return SelectiveSSM(d_model, d_state, map=get_map(map, time="continuous", **map_options), **options)
-
-
-_GATED = {"mingru": MinGRU, "minlstm": MinLSTM, "rglru": RGLRU, "hgrn": HGRN, "selective": SelectiveSSM}
-_factories: dict[str, Factory] = {
-    "s4d": _s4d, "lru": _lru, "real": _real, "mingru": _minimal(MinGRU), "minlstm": _minimal(MinLSTM),
-    "rglru": _gated(RGLRU, SHARPNESS / 2), "hgrn": _gated(HGRN, 1.0), "selective": _selective,
-}  # fmt: skip
-"""Functions that build a mixer. Each takes ``timescales``: the shortest and longest initial time scale, in steps."""
+    "selective": _Mixer(SelectiveSSM, 2, lambda d, n, time, low, high: {"dt_min": 1 / high, "dt_max": 1 / (n * low)}),
+}
+"""The mixers of this library. Each takes ``timescales``: the shortest and longest initial time scale, in steps."""
+_factories: dict[str, Factory] = dict(_MIXERS)
+"""Functions that build a mixer: those of this library and those that users registered."""
 _START = {"timescales", "eigenvalues", "dt_min", "dt_max", "r_min", "r_max"}
 
 
@@ -143,15 +126,14 @@ def map_time(name: str, options: Mapping[str, Any]) -> Time | None:
     """Return the kind of time of the maps that a mixer with these options uses, "continuous" or "discrete"; None for a
     mixer that a user registered.
     """
-    times: dict[str, Time] = dict.fromkeys(("s4d", *_GATED), "continuous")
-    times |= {"lru": "discrete", "real": options.get("time", "continuous")}
-    return times.get(name.removeprefix(GATED))
+    known = _MIXERS.get(name.removeprefix(GATED))
+    return None if known is None else known.time(options)
 
 
 def current_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of a mixer, in which old names of options are replaced by present names."""
-    layer: Any = {"s4d": S4D, "lru": LRU, "real": RealSSM, **_GATED}.get(name.removeprefix(GATED), object)
-    return _renamed.current_options(layer, options, "mixer_options")
+    known = _MIXERS.get(name.removeprefix(GATED))
+    return _renamed.current_options(object if known is None else known.layer, options, "mixer_options")
 
 
 def within(name: str, options: Mapping[str, Any], length: int) -> dict[str, Any]:
@@ -164,7 +146,7 @@ def within(name: str, options: Mapping[str, Any], length: int) -> dict[str, Any]
     >>> within("hyena-real", {"time": "discrete"}, 128)
     {'timescales': [2.0, 128.0], 'time': 'discrete'}
     """
-    if name.removeprefix(GATED) not in ("s4d", "lru", "real", *_GATED) or options.keys() & _START:
+    if name.removeprefix(GATED) not in _MIXERS or options.keys() & _START:
         return dict(options)
     return {"timescales": [SHORTEST, float(max(length, 2 * SHORTEST))], **options}
 

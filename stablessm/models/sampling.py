@@ -51,7 +51,6 @@ def sample_tokens(
     """
     if prompt.dim() != 1 or not len(prompt):
         raise ArgumentError("prompt", "at least one token", f"shape {tuple(prompt.shape)}")
-    count = whole_number("tokens", count, 0)
     device = next(model.parameters()).device
     draw = Draw(device, temperature=temperature, top_k=top_k, never=never, seed=seed)
     return (int(tokens) for tokens in drawn(model, prompt[None].to(device), count, draw))

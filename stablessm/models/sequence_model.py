@@ -60,7 +60,7 @@ class SequenceModel(SavedModel, ABC):
         """
         if self.config.per_step:
             return self.sequence(x, state, lengths=lengths, reset=reset, dt=dt)[0]
-        blocks, pooled = self._parts(state)
+        blocks, pooled = check_pair(state)
         h, _ = self.body(x, blocks, lengths=lengths, reset=reset, dt=dt)
         return self._read(self._pooling.whole(h, pooled, as_lengths(lengths, h.device), reset))
 
@@ -85,7 +85,7 @@ class SequenceModel(SavedModel, ABC):
         The outputs have the shape (B, T, size), where ``size`` is the number of classes, values or tokens. The
         arguments are those of ``forward``.
         """
-        blocks, pooled = self._parts(state)
+        blocks, pooled = check_pair(state)
         h, blocks = self.body(x, blocks, lengths=lengths, reset=reset, dt=dt)
         lengths = as_lengths(lengths, h.device)
         h, pooled = self._pooling.running(h, pooled, lengths, reset)
@@ -95,7 +95,7 @@ class SequenceModel(SavedModel, ABC):
         """Run one step of :meth:`sequence` for x_t (B, d_input) or tokens (B,); return outputs (B, size) and the next
         state.
         """
-        blocks, pooled = self._parts(state)
+        blocks, pooled = check_pair(state)
         h_t, blocks = self.body.step(x_t, blocks, dt=dt)
         h_t, pooled = self._pooling.step(h_t, pooled)
         return self._read(h_t), (blocks, pooled)
@@ -117,8 +117,3 @@ class SequenceModel(SavedModel, ABC):
         if isinstance(weight, Tensor) and weight.is_floating_point():
             h = h.to(weight.dtype)  # pooling returns float32 or better for any dtype of the weights
         return project(h, weight) if self.readout is None else linear(self.readout, h)
-
-    def _parts(self, state: States) -> tuple[Any, Any]:
-        if state is None:
-            return None, None
-        return check_pair(state)

@@ -19,7 +19,7 @@ from stablessm.models.config import StackConfig
 from stablessm.models.mixers import mixer_of
 from stablessm.models.norms import norm_of
 from stablessm.scan.checks import check_device, check_dtype, check_reset, check_tensor, checked_lengths, extremes
-from stablessm.scan.padding import real_steps
+from stablessm.scan.padding import real_steps, without_padding
 
 
 @final
@@ -85,9 +85,7 @@ class SequenceStack(nn.Module):
         check_reset(reset, batch, steps)
         lengths = checked_lengths(lengths, x)
         real = None if lengths is None else real_steps(lengths, steps)
-        if real is not None:
-            x = torch.where(real if x.dim() == 2 else real[..., None], x, torch.zeros_like(x))
-        h, after = self.dropout(self._encoded(x)), []
+        h, after = self.dropout(self._encoded(without_padding(x, lengths))), []
         again = self.gradient_checkpointing and self.training and torch.is_grad_enabled()
         for block, own in zip(self.blocks, before, strict=True):
             read = partial(block, lengths=lengths, reset=reset, dt=dt)  # reentrant checkpoints take no keywords

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import chain
 from typing import Any
 
 import torch
@@ -12,8 +11,8 @@ from torch import Tensor, nn
 from stablessm._arguments import MOST
 from stablessm._checked import checked
 from stablessm._errors import ArgumentError, quoted
-from stablessm.instruments.adapters.facts import evaluating
-from stablessm.models.states import tensors
+from stablessm.instruments.adapters.facts import evaluating, weight_of
+from stablessm.layers.states import tensors
 
 
 @checked
@@ -68,7 +67,7 @@ def _each(shapes: Sequence[Any]) -> Iterator[tuple[int, ...]]:
 
 def _input(model: nn.Module, shape: tuple[int, ...]) -> Tensor:
     """Return an example input: tokens if the model has a vocabulary and the shape two dimensions, otherwise numbers."""
-    like = next((tensor for tensor in chain(model.parameters(), model.buffers()) if tensor.is_floating_point()), None)
+    like = weight_of(model)
     device = torch.device("cpu") if like is None else like.device
     if len(shape) == 2 and getattr(getattr(model, "config", None), "vocab_size", None) is not None:
         return torch.zeros(shape, dtype=torch.int64, device=device)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from stablessm import _tensors
 from stablessm._errors import ArgumentError
-
-if TYPE_CHECKING:
-    import numpy as np
 
 Array: TypeAlias = "Tensor | np.ndarray"
 

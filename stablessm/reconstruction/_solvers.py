@@ -11,7 +11,7 @@ from typing import Literal, Protocol, TypeAlias, final
 import torch
 from torch import Tensor
 
-from stablessm._errors import ArgumentError, NumericalError, quoted
+from stablessm._errors import ArgumentError, NumericalError
 from stablessm.reconstruction._equations import Equations
 
 Method: TypeAlias = Literal["auto", "svd", "gram"]
@@ -161,8 +161,6 @@ def solver(E: Equations, method: Method, cutoff: float, tikhonov: float) -> Solv
 
     ``cutoff`` and ``tikhonov`` are as in :class:`.Decoder`.
     """
-    if method not in ("auto", "svd", "gram"):
-        raise ArgumentError("method", "'auto', 'svd' or 'gram'", quoted(method))
     small = E.count * E.length * min(E.count, E.length) <= _DENSE_WORK
     if method == "svd" or (method == "auto" and small):
         return dense_solver(E.dense(), cutoff, tikhonov)

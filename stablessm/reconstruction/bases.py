@@ -31,7 +31,6 @@ def haar(length: Size, functions: int | Sequence[int] | None = None) -> Tensor:
     >>> (haar(4) * 2).square().round().int().mT.tolist()
     [[1, 1, 1, 1], [1, 1, 1, 1], [2, 2, 0, 0], [0, 0, 2, 2]]
     """
-    length = whole_number("length", length)
     chosen = _chosen(functions, length)
     result = torch.zeros(length, len(chosen), dtype=torch.float64)
     intervals = _intervals(length, max(chosen) + 1)
@@ -67,7 +66,6 @@ def fourier(length: Size, functions: int | Sequence[int] | None = None) -> Tenso
     >>> torch.allclose(basis.mT @ basis, torch.eye(3, dtype=torch.float64))
     True
     """
-    length = whole_number("length", length)
     index = torch.tensor(_chosen(functions, length))
     periods = (index + 1) // 2
     angle = 2 * math.pi / length * (torch.arange(length)[:, None] * periods % length).to(torch.float64)
@@ -86,7 +84,6 @@ def dct(length: Size, functions: int | Sequence[int] | None = None) -> Tensor:
     >>> torch.allclose(basis.mT @ basis, torch.eye(6, dtype=torch.float64))
     True
     """
-    length = whole_number("length", length)
     index = torch.tensor(_chosen(functions, length))
     angle = math.pi / (2 * length) * ((2 * torch.arange(length)[:, None] + 1) * index % (4 * length)).to(torch.float64)
     return angle.cos() * torch.where(index == 0, 1.0, 2.0).to(torch.float64).div(length).sqrt()

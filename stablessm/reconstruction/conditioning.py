@@ -10,7 +10,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from stablessm._arguments import whole_number
+from stablessm._arguments import real_number
 from stablessm._checked import Size, checked
 from stablessm._errors import ArgumentError, NumericalError
 from stablessm.reconstruction import _checks
@@ -50,7 +50,7 @@ def condition_number(eigenvalues: Array, length: Size, *, basis: Array | None = 
     (1.0, True)
     """
     lam = _checks.spectrum(eigenvalues, channels=False)
-    E = equations(lam, whole_number("length", length), real=real, eps=_checks.resolution(eigenvalues))
+    E = equations(lam, length, real=real, eps=_checks.resolution(eigenvalues))
     if basis is None:
         matrix = E.dense()
     else:
@@ -89,7 +89,7 @@ def diagnose(
 states instead of 2. or decode_sparse in a basis of at most 2 functions, if the input is known to lie in one
     """
     lam = _checks.spectrum(eigenvalues, channels=basis is not None)
-    length, eps = whole_number("length", length), _checks.resolution(eigenvalues)
+    eps = _checks.resolution(eigenvalues)
     psi = None
     if basis is None:
         matrix = equations(lam, length, real=True, eps=eps).dense()
@@ -148,15 +148,13 @@ def required_state_size(
     """
     from tqdm import tqdm
 
-    length = whole_number("length", length)
     for name, value in (("tol", tol), ("quantile", quantile)):
-        if not 0 < value < 1:
-            raise ArgumentError(name, "between 0 and 1", value)
-    most = whole_number("largest", 4 * length if largest is None else largest)
+        real_number(name, value, 0, 1)
+    most = 4 * length if largest is None else largest
     psi = None if basis is None else _checks.basis_functions(basis, None)
     if psi is not None and len(psi) != length:  # the first rows of independent functions may be dependent
         raise ArgumentError("basis", f"{length} rows (length)", len(psi))
-    draws = math.ceil(math.log(_DOUBT) / math.log(quantile)) if draws is None else whole_number("draws", draws)
+    draws = math.ceil(math.log(_DOUBT) / math.log(quantile)) if draws is None else draws
     size = min(-(-(length if psi is None else psi.shape[1]) // 2), most)  # two real equations per state
     for seed in tqdm(range(draws), unit="ring", delay=1, leave=False, disable=None if progress else True):
         ring = uniform_ring(most, r_min, r_max, seed=seed).to(precision.to_complex())

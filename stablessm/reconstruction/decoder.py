@@ -9,7 +9,6 @@ from typing import final
 import torch
 from torch import Tensor
 
-from stablessm._arguments import whole_number
 from stablessm._checked import Size, checked
 from stablessm.reconstruction import _checks
 from stablessm.reconstruction._checks import Array
@@ -57,7 +56,6 @@ class Decoder:
         precision: torch.dtype = torch.float64,
     ) -> None:
         lam = _checks.spectrum(eigenvalues, channels=False)
-        length = whole_number("length", length)
         self._equations = E = equations(lam, length, real=real, eps=_checks.resolution(eigenvalues))
         cutoff = options(cutoff, tikhonov, (E.count, length), precision)
         self._solver = solver(E, method, cutoff, tikhonov)

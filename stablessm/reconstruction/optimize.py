@@ -7,7 +7,6 @@ import math
 import torch
 from torch import Tensor
 
-from stablessm._arguments import whole_number
 from stablessm._checked import Size, checked
 from stablessm._errors import ArgumentError
 from stablessm.reconstruction import _checks
@@ -44,7 +43,6 @@ def optimized(count: Size, length: Size, *, r_max: float = 1.0, basis: Array | N
     >>> round(condition_number(lam, 8, real=True), 9), condition_number(lam.sqrt(), 8, real=True) > 1e3
     (1.0, True)
     """
-    count, length = whole_number("count", count), whole_number("length", length)
     if not 0 < r_max <= 1:
         raise ArgumentError("r_max", "above 0 and at most 1", r_max)
     if basis is not None:

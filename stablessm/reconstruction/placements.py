@@ -7,7 +7,6 @@ import math
 import torch
 from torch import Tensor
 
-from stablessm._arguments import whole_number
 from stablessm._checked import Seed, Size, checked
 from stablessm._errors import ArgumentError
 
@@ -21,7 +20,6 @@ def uniform_ring(count: Size, r_min: float, r_max: float = 1.0, *, seed: Seed = 
     >>> bool((uniform_ring(100, 0.9, 0.95).abs() - 0.925).abs().max() <= 0.025)
     True
     """
-    count = whole_number("count", count)
     if not 0 <= r_min <= r_max < math.inf:
         raise ArgumentError("r_min, r_max", "0 <= r_min <= r_max", f"{r_min}, {r_max}")
     draws = torch.rand(count, 2, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
@@ -38,6 +36,5 @@ def roots_of_unity(count: Size) -> Tensor:
     >>> roots_of_unity(4).real.round(decimals=12).tolist()
     [1.0, 0.0, -1.0, -0.0]
     """
-    count = whole_number("count", count)
     angle = 2 * math.pi * (torch.arange(count, dtype=torch.float64) / count)
     return torch.polar(torch.ones_like(angle), angle)

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from stablessm._arguments import real_number
 from stablessm._typing import Time
 from stablessm.reparam._built_in import BuiltIn, Clipped, Identity, Quadratic
-from stablessm.reparam.interval import Interval, require
+from stablessm.reparam.interval import Interval
 from stablessm.reparam.modulus import exp_modulus
 
 
@@ -44,7 +45,7 @@ class Clip(Clipped):
     time: ClassVar[Time] = "continuous"
 
     def __post_init__(self) -> None:
-        require("margin", self.margin, Interval(0.0, math.inf, closed=(True, False)))
+        real_number("margin", self.margin, 0, include_low=True)
 
     def __call__(self, w: Tensor) -> Tensor:
         return w.clamp(max=-self.margin)
@@ -180,8 +181,8 @@ class Best(Quadratic):
     is_stable: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        require("a", self.a, Interval(0.0, math.inf))
-        require("b", self.b, Interval(0.0, math.inf))
+        real_number("a", self.a, 0)
+        real_number("b", self.b, 0)
 
     def __call__(self, w: Tensor) -> Tensor:
         return -1 / self._q(w)

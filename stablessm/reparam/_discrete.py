@@ -9,9 +9,10 @@ from typing import ClassVar, final
 import torch
 from torch import Tensor
 
+from stablessm._arguments import real_number
 from stablessm._typing import Time
 from stablessm.reparam._built_in import BuiltIn, Clipped, Identity, Quadratic
-from stablessm.reparam.interval import Interval, require
+from stablessm.reparam.interval import Interval
 from stablessm.reparam.modulus import TOLERANCE, exp_modulus, search
 
 
@@ -45,7 +46,7 @@ class Clip(Clipped):
     time: ClassVar[Time] = "discrete"
 
     def __post_init__(self) -> None:
-        require("margin", self.margin, Interval(0.0, 1.0, closed=(True, False)))
+        real_number("margin", self.margin, 0, 1, include_low=True)
 
     def __call__(self, w: Tensor) -> Tensor:
         return w.clamp(self.margin - 1, 1 - self.margin)
@@ -238,8 +239,8 @@ class Best(Quadratic):
     time: ClassVar[Time] = "discrete"
 
     def __post_init__(self) -> None:
-        require("a", self.a, Interval(0.0, math.inf))
-        require("b", self.b, Interval(0.5, math.inf, closed=(True, False)))
+        real_number("a", self.a, 0)
+        real_number("b", self.b, 0.5, include_low=True)
 
     def __call__(self, w: Tensor) -> Tensor:
         return 1 - 1 / self._q(w)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,12 +11,12 @@ from typing import Any, ClassVar, final
 import torch
 from torch import Tensor
 
+from stablessm._arguments import real_number
 from stablessm._errors import ArgumentError
 from stablessm._typing import takes_tensor
 from stablessm.reparam import spectral
 from stablessm.reparam._continuous import Exp, Softplus
 from stablessm.reparam.base import Reparameterization
-from stablessm.reparam.interval import Interval, require
 from stablessm.reparam.spectral import skew_part, symmetric_part
 
 
@@ -157,7 +156,7 @@ class Project(MatrixMap):
     name: ClassVar[str] = "project"
 
     def __post_init__(self) -> None:
-        require("margin", self.margin, Interval(0.0, math.inf, closed=(True, False)))
+        real_number("margin", self.margin, 0, include_low=True)
 
     @property
     def is_stable(self) -> bool:
@@ -197,7 +196,7 @@ class SkewMinusPSD(MatrixMap):
     is_stable: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        require("margin", self.margin, Interval(0.0, math.inf))
+        real_number("margin", self.margin, 0)
 
     def __call__(self, M: Tensor) -> Tensor:
         A, L = M.triu(1), M.tril()

@@ -9,6 +9,7 @@ from typing import ClassVar, overload
 import torch
 from torch import Tensor
 
+from stablessm._arguments import real_number
 from stablessm._checked import checked
 from stablessm._errors import ArgumentError
 from stablessm._typing import Time, takes_tensor
@@ -191,9 +192,7 @@ class Reparameterization(ABC):
         if isinstance(beta, Tensor):
             values = [self.stability_modulus(float(b)) for b in beta.flatten()]
             return torch.tensor(values, dtype=beta.dtype, device=beta.device).reshape(beta.shape)
-        if not 0 <= beta < math.inf:
-            raise ArgumentError("beta", "a finite radius >= 0", beta)
-        if beta == 0:
+        if real_number("beta", beta, 0, include_low=True) == 0:
             return 0.0
         if not self.is_stable:
             return math.inf

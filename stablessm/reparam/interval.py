@@ -1,14 +1,11 @@
-"""An interval of real numbers with open or closed ends, for the ranges of maps and options."""
+"""An interval of real numbers with open or closed ends, for the ranges of maps."""
 
 from __future__ import annotations
 
-from numbers import Real
-from typing import Any, final
+from typing import final
 
 import torch
 from torch import Tensor
-
-from stablessm._errors import ArgumentError
 
 
 @final
@@ -43,16 +40,8 @@ class Interval(tuple[float, float]):
         >>> Interval(0.0, 1.0, closed=(True, False)).holds(torch.tensor([0.0, 0.5, 1.0]))
         tensor([ True,  True, False])
         """
-        return self._inside(x, 4 * torch.finfo(x.dtype).eps)
-
-    def _inside(self, x: Any, slack: float) -> Any:
         (low, high), (with_low, with_high) = self, self.closed
+        slack = 4 * torch.finfo(x.dtype).eps
         above = x >= low - slack * max(1.0, abs(low)) if with_low else x > low
         below = x <= high + slack * max(1.0, abs(high)) if with_high else x < high
         return above & below
-
-
-def require(argument: str, value: float, allowed: Interval) -> None:
-    """Raise an ArgumentError that names the argument, unless the value lies in the allowed interval."""
-    if not isinstance(value, Real) or not allowed._inside(value, 0.0):
-        raise ArgumentError(argument, f"a number in {allowed}", value)

@@ -102,6 +102,8 @@ def check_state(state: Tensor, shape: tuple[int, ...], like: Tensor, *, complex:
 
 def check_pair(state: Any) -> tuple[Any, Any]:
     """Return the two parts of a state; raise an error unless the state is a tuple or list of two parts."""
+    if state is None:
+        return None, None
     if not isinstance(state, tuple | list) or len(state) != 2:
         raise ArgumentError("state", "the pair that forward or step returned", type(state).__name__)
     return state[0], state[1]

@@ -9,14 +9,13 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import nn
 from torch.export import Dim
 
 from stablessm import record
-from stablessm._arguments import one_of, whole_number
 from stablessm._checked import Size, checked
 from stablessm._errors import ArgumentError
 from stablessm._optional import require
@@ -67,7 +66,7 @@ def export_step(
     """
     format = _checked_format(path, format)
     module = StepModule(freeze(model)).eval()
-    streams = 2 if batch is None else whole_number("batch", batch)  # torch.export would fix a size of 1
+    streams = 2 if batch is None else batch  # torch.export would fix a size of 1
     dynamic = {0: Dim("batch")} if batch is None else None
     return _exported(module, path, format, (streams,), dynamic, dynamic, metadata=metadata)
 
@@ -122,7 +121,6 @@ def _checked_format(path: str | os.PathLike[str] | None, format: Format | None) 
         if path is not None and Path(path).suffix.lower() not in (".onnx", ".pt2"):
             raise ArgumentError("path", "a file that ends in .onnx or .pt2, or a format", path)
         format = "onnx" if path is not None and Path(path).suffix.lower() == ".onnx" else "torch"
-    one_of("format", format, get_args(Format))
     if format == "onnx":
         for package in ("onnx", "onnxscript"):
             require(package, "format='onnx'")

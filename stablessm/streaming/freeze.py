@@ -4,8 +4,6 @@ precomputed.
 
 from __future__ import annotations
 
-from functools import partial, singledispatch
-
 import torch
 from torch import Tensor, nn
 
@@ -17,16 +15,8 @@ from stablessm.layers import HGRN, LRU, RGLRU, S4D, Bidirectional, ContinuousRNN
 from stablessm.layers.gated import GatedLayer
 from stablessm.layers.rg_lru import SHARPNESS
 from stablessm.models.linear_rnn_mlp import LinearRNNMLP, PointwiseMLP, Units, Whitening
-from stablessm.streaming import network_steps
+from stablessm.streaming.network_steps import add, unknown
 from stablessm.streaming.program import Channels, Program, Rotate, Taps
-
-KNOWN = (
-    "RealSSM, LRU, S4D, ContinuousRNN, gated layers, models and constructions of them, or nn.Sequential of them and of "
-)
-POINTWISE: dict[type[nn.Module], str] = {
-    nn.Identity: "linear", nn.Dropout: "linear", nn.ReLU: "relu", nn.Tanh: "tanh", nn.Sigmoid: "sigmoid",
-    nn.SiLU: "silu",
-}  # fmt: skip
 
 
 @torch.no_grad()
@@ -45,7 +35,7 @@ def freeze(model: nn.Module, *, whole: bool = False) -> Program:
     if len(dtypes) > 1:
         raise ArgumentError("model", "parameters of one dtype", ", ".join(sorted(map(str, dtypes))))
     program = Program(_d_input(model), dtypes.pop(), whole=whole)
-    program.output = _add(model, program, 0)
+    program.output = add(model, program, 0)
     if not program.slots:
         raise ArgumentError("model", "at least one layer with a state", type(model).__name__)
     several = isinstance(model, nn.Sequential | LayerStack)
@@ -58,24 +48,10 @@ def _d_input(model: nn.Module) -> int:
         for name in ("d_input", "in_features"):
             if isinstance(size := getattr(module, name, None), int):
                 return size
-    raise _unknown(model)
+    raise unknown(model)
 
 
-def _unknown(module: nn.Module) -> ArgumentError:
-    pointwise = ", ".join(kind.__name__ for kind in (nn.Linear, nn.GELU, nn.Hardtanh, *POINTWISE))
-    return ArgumentError("model", KNOWN + pointwise, type(module).__name__)
-
-
-@singledispatch
-def _add(module: nn.Module, program: Program, x: int) -> int:
-    """Append the step of a module to a program, given the index x of its input; return the index of its output."""
-    for kind, function in POINTWISE.items():
-        if type(module) is kind:
-            return program.pointwise(x, function)
-    raise _unknown(module)
-
-
-@_add.register
+@add.register
 def _(layer: RealSSM, program: Program, x: int) -> int:
     decay, gain = layer._discretize(None)
     bias = None if layer.bias is None else gain.double() * layer.bias
@@ -86,7 +62,7 @@ def _(layer: RealSSM, program: Program, x: int) -> int:
     return program.affine(*terms, *([] if layer.D is None else [(x, layer.D)]))
 
 
-@_add.register
+@add.register
 def _(layer: LRU, program: Program, x: int) -> int:
     return _lru(layer, program, x, clock=False)
 
@@ -105,7 +81,7 @@ def _lru(layer: LRU, program: Program, x: int, *, clock: bool) -> int:
     return program.affine(*terms, *([] if layer.D is None else [(x, layer.D)]))
 
 
-@_add.register
+@add.register
 def _(layer: S4D, program: Program, x: int) -> int:
     decay, gain = layer._discretize(None)
     weights = 2 * torch.view_as_complex(layer.C.to(gain.real.dtype))
@@ -118,7 +94,7 @@ def _(layer: S4D, program: Program, x: int) -> int:
     return out
 
 
-@_add.register
+@add.register
 def _(layer: ContinuousRNN, program: Program, x: int) -> int:
     diagonal, linear = layer.recurrence == "diagonal", layer.activation == "linear"
     if layer.solver == "exponential" and not (diagonal or linear):
@@ -134,22 +110,22 @@ def _(layer: ContinuousRNN, program: Program, x: int) -> int:
     step, one = W.new_tensor(layer.dt), W.new_ones(1)
     same = layer._linear_step(W, None)
     if same is not None:  # all steps have the same matrix dt φ(dt W)
-        change = program.scale(slope, same, one * 0) if diagonal else program.affine((slope, same))
+        change = program.scale(slope, same) if diagonal else program.affine((slope, same))
     else:
-        change = program.scale(slope, step, one * 0)
+        change = program.scale(slope, step)
         if layer.solver == "exponential":
             steepness = program.pointwise(z, f"{layer.activation}_slope")
-            change = program.product(change, program.pointwise(program.scale(steepness, W * step, one * 0), "phi"))
+            change = program.product(change, program.pointwise(program.scale(steepness, W * step), "phi"))
     program.scale(h, one, change, out=h)
     return program.affine((h, layer.C))
 
 
-@_add.register
+@add.register
 def _(layer: MinGRU, program: Program, x: int) -> int:
     return _minimal(layer, program, x, program.affine((x, layer.gate), bias=layer.gate_bias))
 
 
-@_add.register
+@add.register
 def _(layer: MinLSTM, program: Program, x: int) -> int:
     (forget, enter), biases = layer.gate.chunk(2), layer.gate_bias.chunk(2)
     log_f, log_i = (
@@ -160,43 +136,42 @@ def _(layer: MinLSTM, program: Program, x: int) -> int:
 
 
 def _minimal(layer: MinGRU | MinLSTM, program: Program, x: int, z: int) -> int:
-    exponent = program.scale(program.pointwise(z, "softplus"), 2 * layer._rates(), torch.zeros(1))
+    exponent = program.scale(program.pointwise(z, "softplus"), 2 * layer._rates())
     change = program.pointwise(exponent, "expm1")
     h = _gated(layer, program, change, program.affine((x, -layer.B), bias=-layer.bias))
     return h if layer.C is None else program.affine((h, layer.C))
 
 
-@_add.register
+@add.register
 def _(layer: HGRN, program: Program, x: int) -> int:
     closed = program.pointwise(program.affine((x, -layer.gate), bias=-layer.gate_bias), "sigmoid")
-    change = program.scale(closed, torch.expm1(layer._rates()), torch.zeros(1))
+    change = program.scale(closed, torch.expm1(layer._rates()))
     candidate = program.pointwise(program.affine((x, layer.B), bias=layer.bias), "silu")
-    h = _gated(layer, program, change, program.scale(candidate, -torch.ones(1), torch.zeros(1)))
+    h = _gated(layer, program, change, program.scale(candidate, -torch.ones(1)))
     gate = program.pointwise(program.affine((x, layer.out_gate)), "silu")
     return program.affine((program.product(h, gate), layer.C))
 
 
-@_add.register
+@add.register
 def _(layer: RGLRU, program: Program, x: int) -> int:
     gates = ((layer.gate, layer.gate_bias), (layer.in_gate, layer.in_gate_bias))
     open_, enter = (
         program.pointwise(program.affine((x, torch.block_diag(*weight)), bias=bias), "sigmoid")
         for weight, bias in gates
     )
-    exponent, zero = SHARPNESS * layer._rates(), torch.zeros(1)
-    change = program.pointwise(program.scale(open_, exponent, zero), "expm1")
-    lost = program.pointwise(program.scale(open_, 2 * exponent, zero), "expm1")
-    gain = program.pointwise(program.scale(lost, -torch.ones(1), zero), "sqrt")
+    exponent = SHARPNESS * layer._rates()
+    change = program.pointwise(program.scale(open_, exponent), "expm1")
+    lost = program.pointwise(program.scale(open_, 2 * exponent), "expm1")
+    gain = program.pointwise(program.scale(lost, -torch.ones(1)), "sqrt")
     return _gated(layer, program, change, x=program.product(program.product(gain, enter), x), unit=True)
 
 
-@_add.register
+@add.register
 def _(layer: SelectiveSSM, program: Program, x: int) -> int:
     channels, states = layer.state_shape
     low, B, C = program.split(program.affine((x, layer.projection)), layer.dt_rank, states, states)
     delta = program.pointwise(program.affine((low, layer.gate), bias=layer.gate_bias), "softplus")
-    rates, zero = layer._rates().flatten(), torch.zeros(1)
-    exponent = program.scale(program.spread(delta, each=states), rates, zero)
+    exponent = program.scale(program.spread(delta, each=states), layer._rates().flatten())
     drive = program.spread(program.product(delta, x), each=states)
     (h,) = program.state(layer.state_shape)
     change = program.pointwise(exponent, "expm1")
@@ -218,10 +193,10 @@ def _gated(layer: GatedLayer, program: Program, change: int, x: int, *, unit: bo
     return h
 
 
-@_add.register
+@add.register
 def _(layer: Bidirectional, program: Program, x: int) -> int:
     outer, program.structure = program.structure, []
-    y, z = _add(layer.ahead, program, x), _add(layer.back, program, program.reverse(x))
+    y, z = add(layer.ahead, program, x), add(layer.back, program, program.reverse(x))
     z = program.reverse(z)
     program.structure = [*outer, tuple(program.structure)]
     if layer.merge == "sum":
@@ -230,60 +205,60 @@ def _(layer: Bidirectional, program: Program, x: int) -> int:
     return program.affine((y, ahead), (z, back))
 
 
-@_add.register
+@add.register
 def _(module: nn.Linear, program: Program, x: int) -> int:
     return program.affine((x, module.weight), bias=module.bias)
 
 
-@_add.register
+@add.register
 def _(module: nn.GELU, program: Program, x: int) -> int:
     if module.approximate != "none":
         raise ArgumentError("model", "GELU without approximation", quoted(module.approximate))
     return program.pointwise(x, "gelu")
 
 
-@_add.register
+@add.register
 def _(module: nn.Hardtanh, program: Program, x: int) -> int:
     if (module.min_val, module.max_val) != (-1.0, 1.0):
         raise ArgumentError("model", "Hardtanh from -1 to 1", f"{module.min_val} to {module.max_val}")
     return program.pointwise(x, "hardtanh")
 
 
-@_add.register(nn.Sequential)
-@_add.register(LayerStack)
+@add.register(nn.Sequential)
+@add.register(LayerStack)
 def _(model: nn.Sequential | LayerStack, program: Program, x: int) -> int:
     for module in model:
-        x = _add(module, program, x)
+        x = add(module, program, x)
     return x
 
 
-@_add.register
+@add.register
 def _(model: LinearRNNMLP, program: Program, x: int) -> int:
-    return _add(model.mlp, program, _lru(model.recurrence, program, x, clock=model.clock))
+    return add(model.mlp, program, _lru(model.recurrence, program, x, clock=model.clock))
 
 
-@_add.register
+@add.register
 def _(module: PointwiseMLP, program: Program, x: int) -> int:
-    x = _add(module.inputs, program, x)
+    x = add(module.inputs, program, x)
     for layer in module.layers:
-        x = program.pointwise(_add(layer, program, x), "gelu")
-    return _add(module.outputs, program, _add(module.readout, program, x))
+        x = program.pointwise(add(layer, program, x), "gelu")
+    return add(module.outputs, program, add(module.readout, program, x))
 
 
-@_add.register
+@add.register
 def _(module: Whitening, program: Program, x: int) -> int:
     centered = program.scale(x, torch.ones(1), -module.shift)  # first, because a large mean would cancel later
     return program.affine((centered, (module.W.double() / module.scale[:, None]).mT))
 
 
-@_add.register
+@add.register
 def _(module: Units, program: Program, x: int) -> int:
     return program.scale(x, module.scale, module.shift)
 
 
-@_add.register
+@add.register
 def _(model: VolterraSSM, program: Program, x: int) -> int:
-    channels = _add(model.layer, program, x)
+    channels = add(model.layer, program, x)
     terms, power = [], channels
     for order in range(1, model.order + 1):
         power = power if order == 1 else program.product(power, channels)
@@ -291,7 +266,7 @@ def _(model: VolterraSSM, program: Program, x: int) -> int:
     return program.affine(*terms, bias=model.constant[None])
 
 
-@_add.register
+@add.register
 def _(model: RecurrentConvolution, program: Program, x: int) -> int:
     terms: list[tuple[int, Tensor]] = []
     states: list[tuple[int | None, ...]] = []
@@ -317,16 +292,12 @@ def _group(group: ChannelGroup, program: Program, x: int) -> list[int]:
     spread = program.affine((x, _rows(sources, program.sizes[x]).mT))
     (past,) = program.state((group.taps.shape[1], len(group.inputs)))
     if group.modes is not None and not group.taps.shape[1]:
-        return [_add(group.modes, program, spread)]
+        return [add(group.modes, program, spread)]
     out, oldest = program.value(len(sources)), program.value(len(sources))
     program.operations.append(Taps(out, oldest, spread, past, program.array(group.taps), group.source.cpu().numpy()))
-    return [out] if group.modes is None else [out, _add(group.modes, program, oldest)]
+    return [out] if group.modes is None else [out, add(group.modes, program, oldest)]
 
 
 def _rows(places: Tensor, rows: int) -> Tensor:
     """Return a matrix (rows, len(places)) that is one at row ``places[k]`` of each column k, and zero elsewhere."""
     return nn.functional.one_hot(places, rows).mT.double()
-
-
-for _kind, _step in network_steps.STEPS.items():
-    _add.register(_kind, partial(_step, add=_add))

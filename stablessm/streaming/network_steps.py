@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Protocol, TypeAlias
+from functools import singledispatch
+from typing import cast
 
 import numpy as np
 import torch
@@ -11,27 +11,38 @@ from torch import Tensor, nn
 
 from stablessm._errors import ArgumentError
 from stablessm.models.block import Block
-from stablessm.models.classifier import SequenceClassifier
 from stablessm.models.hyena import Hyena
-from stablessm.models.language import LanguageModel
 from stablessm.models.norms import BatchNorm, LayerNorm, NoNorm
 from stablessm.models.pooling import Mean
-from stablessm.models.regressor import SequenceRegressor
 from stablessm.models.sequence_model import SequenceModel
 from stablessm.streaming.program import Program, Taps
 
-Add: TypeAlias = Callable[[nn.Module, Program, int], int]
-"""A function that appends the step of a module with a given input value, and returns its output value."""
+KNOWN = (
+    "RealSSM, LRU, S4D, ContinuousRNN, gated layers, models and constructions of them, or nn.Sequential of them and of "
+)
+POINTWISE: dict[type[nn.Module], str] = {
+    nn.Identity: "linear", nn.Dropout: "linear", nn.ReLU: "relu", nn.Tanh: "tanh", nn.Sigmoid: "sigmoid",
+    nn.SiLU: "silu",
+}  # fmt: skip
 
 
-class Step(Protocol):
-    """A function that appends one step of a module to a program; the function calls ``add`` for each submodule."""
+def unknown(module: nn.Module) -> ArgumentError:
+    """Return the error about a module that has no rule."""
+    pointwise = ", ".join(kind.__name__ for kind in (nn.Linear, nn.GELU, nn.Hardtanh, *POINTWISE))
+    return ArgumentError("model", KNOWN + pointwise, type(module).__name__)
 
-    def __call__(self, module: Any, program: Program, x: int, /, add: Add) -> int:
-        """Append one step of a module to a program, given the index x of its input; return the index of its output."""
+
+@singledispatch
+def add(module: nn.Module, program: Program, x: int) -> int:
+    """Append the step of a module to a program, given the index x of its input; return the index of its output."""
+    for kind, function in POINTWISE.items():
+        if type(module) is kind:
+            return program.pointwise(x, function)
+    raise unknown(module)
 
 
-def _model(model: SequenceModel, program: Program, x: int, add: Add) -> int:
+@add.register
+def _(model: SequenceModel, program: Program, x: int) -> int:
     """Append one step of a model to a program, given the index x of its input; return the index of its output.
 
     For a model with pooling, this is the output for the sequence so far. For a model whose inputs are tokens, value 0
@@ -66,7 +77,8 @@ def _mean(program: Program, x: int) -> int:
     return program.product(total, _everywhere(program, program.pointwise(count, "reciprocal"), size))
 
 
-def _block(block: Block, program: Program, x: int, add: Add) -> int:
+@add.register
+def _(block: Block, program: Program, x: int) -> int:
     def before(norm: nn.Module, value: int) -> int:
         return add(norm, program, value) if block.prenorm else value
 
@@ -88,7 +100,8 @@ def _block(block: Block, program: Program, x: int, add: Add) -> int:
     return joined(block.mlp_norm, add(block.narrow, program, y), onto=x)
 
 
-def _hyena(module: Hyena, program: Program, x: int, add: Add) -> int:
+@add.register
+def _(module: Hyena, program: Program, x: int) -> int:
     """Append one step of a Hyena operator to a program, given the index x of its input; return the index of its output.
 
     The filter of the operator has three taps; the state of the filter consists of the last two inputs.
@@ -104,7 +117,8 @@ def _hyena(module: Hyena, program: Program, x: int, add: Add) -> int:
     return add(module.output, program, program.product(q, y))
 
 
-def _layer_norm(norm: LayerNorm, program: Program, x: int, add: Add) -> int:
+@add.register
+def _(norm: LayerNorm, program: Program, x: int) -> int:
     """Append the layer normalization (x - mean) / √(variance + ε) ⊙ weight + bias of the value x to a program; return
     the index of the result.
     """
@@ -116,16 +130,18 @@ def _layer_norm(norm: LayerNorm, program: Program, x: int, add: Add) -> int:
     return program.scale(normal, norm.weight, norm.bias)
 
 
-def _batch_norm(norm: BatchNorm, program: Program, x: int, add: Add) -> int:
+@add.register
+def _(norm: BatchNorm, program: Program, x: int) -> int:
     """Append a batch normalization of the value x, with the running statistics from training; return the index of the
     result.
     """
-    mean, variance = (_there(part).double() for part in (norm.running_mean, norm.running_var))
+    mean, variance = (cast(Tensor, part).double() for part in (norm.running_mean, norm.running_var))
     factor = norm.weight / (variance + norm.eps).sqrt()
     return program.scale(x, factor, norm.bias - mean * factor)
 
 
-def _no_norm(norm: NoNorm, program: Program, x: int, add: Add) -> int:
+@add.register
+def _(norm: NoNorm, program: Program, x: int) -> int:
     return x
 
 
@@ -135,15 +151,3 @@ def _everywhere(program: Program, number: int, size: int) -> int:
     ``number`` is the index of the value that contains the number.
     """
     return program.affine((number, torch.ones(size, 1)))
-
-
-def _there(part: Tensor | None) -> Tensor:
-    assert part is not None
-    return part
-
-
-STEPS: dict[type[nn.Module], Step] = {
-    SequenceClassifier: _model, SequenceRegressor: _model, LanguageModel: _model, Block: _block, Hyena: _hyena,
-    LayerNorm: _layer_norm, BatchNorm: _batch_norm, NoNorm: _no_norm,
-}  # fmt: skip
-"""The step of each class of module."""

@@ -60,14 +60,13 @@ class OperationCode:
                 self._recur([real, imag], [drive_real, drive_imag], parts, self._complex_step)
             case ops.Gate(state, decay, drive):
                 self._recur([state], [decay, drive], [], lambda h, a, u: [self.wide.multiply_add(h, a, u)])
-            case ops.Scale(out, source, factor, plus) if out == source:
-                sources, constants = ([plus], []) if isinstance(plus, int) else ([], [vector(plus)])
-                numbers = [*constants, vector(factor)]
-                self._recur([out], sources, numbers, lambda h, u, a: [self.wide.multiply_add(h, a, u)])
             case ops.Scale(out, source, factor, plus):
                 sources, constants = ([plus], []) if isinstance(plus, int) else ([], [vector(plus)])
                 numbers = [*constants, vector(factor)]
-                self._each([source, *sources], numbers, [out], lambda z, p, f: [multiply_add(z, f, p)])
+                if out == source:
+                    self._recur([out], sources, numbers, lambda h, u, a: [self.wide.multiply_add(h, a, u)])
+                else:
+                    self._each([source, *sources], numbers, [out], lambda z, p, f: [multiply_add(z, f, p)])
             case Taps():
                 self._taps(operation)
             case ops.Product(out, left, right):

@@ -217,26 +217,29 @@ class Program:
             if weights.shape[1] != self.sizes[source]:
                 raise ArgumentError("model", f"a module with {self.sizes[source]} inputs", weights.shape[1])
         bias = torch.zeros(len(first)) if bias is None else bias
-        out = self.value(len(first))
-        sources, weights_ = zip(*((source, self.array(weights)) for source, weights in terms), strict=True)
-        self.operations.append(Affine(out, sources, weights_, self.array(bias)))
-        return out
+        sources, arrays = zip(*((source, self.array(weights)) for source, weights in terms), strict=True)
+        return self._made(Affine, len(first), sources, arrays, self.array(bias))
 
-    def scale(self, source: int, factor: Tensor, plus: int | Tensor, *, out: int | None = None) -> int:
+    def scale(self, source: int, factor: Tensor, plus: int | Tensor | None = None, *, out: int | None = None) -> int:
         """Append the elementwise operation factor ⊙ source + plus, and return the index of the result.
 
-        ``plus`` is a constant or the index of a value. ``out=source`` replaces a state by the result.
+        ``plus`` is a constant (default: 0) or the index of a value. ``out=source`` replaces a state by the result.
         """
         out = self.value(self.sizes[source]) if out is None else out
+        plus = torch.zeros(1) if plus is None else plus
         constant = plus if isinstance(plus, int) else self.array(plus.expand(self.sizes[source]))
         self.operations.append(Scale(out, source, self.array(factor.expand(self.sizes[source])), constant))
         return out
 
+    def _made(self, kind: type[Any], size: int, *arguments: Any) -> int:
+        """Append an operation whose result is a new value with ``size`` numbers; return the value."""
+        out = self.value(size)
+        self.operations.append(kind(out, *arguments))
+        return out
+
     def product(self, left: int, right: int) -> int:
         """Append the elementwise product left ⊙ right; return the result's index."""
-        out = self.value(self.sizes[left])
-        self.operations.append(Product(out, left, right))
-        return out
+        return self._made(Product, self.sizes[left], left, right)
 
     def gate(self, state: int, decay: int, drive: int) -> None:
         """Append the recurrence state = decay ⊙ state + drive to the program."""
@@ -246,8 +249,7 @@ class Program:
         """Append operations that split a vector into parts of the given sizes; return the indices of the parts."""
         parts, start = [], 0
         for size in sizes:
-            parts.append(self.value(size))
-            self.operations.append(Slice(parts[-1], source, start, start + size))
+            parts.append(self._made(Slice, size, source, start, start + size))
             start += size
         return parts
 
@@ -257,17 +259,13 @@ class Program:
 
         Return the index of the result.
         """
-        out = self.value(self.sizes[source] * each * whole)
-        self.operations.append(Spread(out, source, each, whole))
-        return out
+        return self._made(Spread, self.sizes[source] * each * whole, source, each, whole)
 
     def fold(self, source: int, width: int) -> int:
         """Append an operation that sums every ``width`` neighboring elements of a value; return the index of the
         result.
         """
-        out = self.value(self.sizes[source] // width)
-        self.operations.append(Fold(out, source, width))
-        return out
+        return self._made(Fold, self.sizes[source] // width, source, width)
 
     def pointwise(self, source: int, function: str) -> int:
         """Append the elementwise operation function(source), and return the index of the result.
@@ -278,9 +276,7 @@ class Program:
             return source
         if function not in FUNCTIONS:
             raise ArgumentError("model", f"activations among {', '.join(FUNCTIONS[:6])}", quoted(function))
-        out = self.value(self.sizes[source])
-        self.operations.append(Pointwise(out, source, function))
-        return out
+        return self._made(Pointwise, self.sizes[source], source, function)
 
     def reverse(self, source: int) -> int:
         """Append an operation that reverses a value in time; return the index of the result.
@@ -290,9 +286,7 @@ class Program:
         if not self.whole:
             expected = "a model that reads forward in time, for a step (export_sequence accepts both directions)"
             raise ArgumentError("model", expected, "Bidirectional")
-        out = self.value(self.sizes[source])
-        self.operations.append(Reverse(out, source))
-        return out
+        return self._made(Reverse, self.sizes[source], source)
 
     def array(self, tensor: Tensor) -> np.ndarray:
         """Return a tensor as a NumPy array in the real or complex dtype of the program."""

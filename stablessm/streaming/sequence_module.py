@@ -170,7 +170,5 @@ def _read(operation: ops.Operation) -> tuple[int, ...]:
             return source, past
         case ops.Product(_, left, right):
             return left, right
-        case ops.Slice(_, source) | ops.Pointwise(_, source, _) | ops.Reverse(_, source) | ops.Spread(_, source):
-            return (source,)
-        case ops.Fold(_, source):
-            return (source,)
+        case ops.Slice() | ops.Spread() | ops.Fold() | ops.Pointwise() | ops.Reverse():
+            return (operation.source,)

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from stablessm._arguments import one_of, whole_number
+from stablessm._arguments import one_of
 from stablessm._checked import Size, checked
 from stablessm._errors import ArgumentError, BackendUnavailableError
 from stablessm.scan import why_not
@@ -69,7 +69,7 @@ class Streamer:
 
     @checked
     def __init__(self, model: nn.Module, batch: Size = 1, *, backend: str = "auto") -> None:
-        self.batch = whole_number("batch", batch)
+        self.batch = batch
         one_of("backend", backend, BACKENDS)
         self.backend = _available(backend)
         """The backend in use: ``compiled`` or ``numpy``."""

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from stablessm._arguments import real_number
-from stablessm._checked import checked
-from stablessm._errors import ArgumentError
+from stablessm._checked import Size, checked
 from stablessm.targets.base import Target
 
 
@@ -34,14 +33,12 @@ class PeakHold(Target):
 
     dt: float = 1.0
     """Time between samples, in any unit. It has no effect on the output."""
-    d_input: int = 1
+    d_input: Size = 1
     """Number of channels."""
     d_output: int = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dt", real_number("dt", self.dt, 0))
-        if self.d_input < 1:
-            raise ArgumentError("d_input", "at least 1", self.d_input)
         object.__setattr__(self, "d_output", self.d_input)
 
     def _respond(self, x: Tensor) -> Tensor:

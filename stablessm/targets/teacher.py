@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from stablessm._arguments import real_number
-from stablessm._checked import checked
+from stablessm._checked import Size, checked
 from stablessm._errors import ArgumentError
 from stablessm.layers import ContinuousRNN, activations
 from stablessm.targets.base import Target
@@ -50,9 +50,9 @@ class TeacherRNN(Target):
     (torch.Size([4, 100, 1]), True)
     """
 
-    d_state: int = 256
-    d_input: int = 1
-    d_output: int = 1
+    d_state: Size = 256
+    d_input: Size = 1
+    d_output: Size = 1
     activation: str = "tanh"
     seed: int = 0
     timescales: tuple[float, float] = (1.0, 10.0)
@@ -63,14 +63,10 @@ class TeacherRNN(Target):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dt", real_number("dt", self.dt, 0))
-        for name in ("d_state", "d_input", "d_output"):
-            if getattr(self, name) < 1:
-                raise ArgumentError(name, "at least 1", getattr(self, name))
         shortest, longest = self.timescales
         if not 0 < shortest <= longest < math.inf:
             raise ArgumentError("timescales", "two positive numbers, the shorter first", self.timescales)
-        if not 0 <= self.oscillation < math.inf:
-            raise ArgumentError("oscillation", "a number from 0 up", self.oscillation)
+        real_number("oscillation", self.oscillation, 0, include_low=True)
         if not self.dt * (1 + self.oscillation**2) < 2 * shortest:
             most = 2 * shortest / (1 + self.oscillation**2)
             raise ArgumentError("dt", f"less than {most:g}, where Euler steps become unstable", self.dt)

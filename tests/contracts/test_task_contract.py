@@ -296,7 +296,7 @@ def test_all_that_a_batch_needs_moves_to_the_device(task: Task) -> None:
 
 
 def test_wrong_arguments_are_named(task: Task) -> None:
-    with pytest.raises(ArgumentError, match="split: expected one of train, valid, test, got 'dev'"):
+    with pytest.raises(ArgumentError, match="split: expected one of 'train', 'valid', 'test', got 'dev'"):
         task.batch("dev", 4)
     with pytest.raises(ArgumentError, match="batch_size: expected at most the"):
         task.batch("train", task.sizes["train"] + 1)

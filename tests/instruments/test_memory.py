@@ -561,7 +561,7 @@ def test_a_model_that_grows_out_of_bounds_says_so():
     ("options", "message"),
     [
         ({"horizon": 0}, "horizon"),
-        ({"norm": "sup"}, "norm: expected one of ball, plus_one, unit"),
+        ({"norm": "sup"}, "norm: expected one of .ball., .plus_one., .unit."),
         ({"bound": -1.0}, "bound"),
         ({"d_input": 3}, r"d_input: expected 2 \(the model's\), got 3"),
         ({"directions": torch.ones(3)}, r"directions: expected shape \(n, 2\)"),

@@ -69,7 +69,7 @@ def test_mismatched_layers_are_refused() -> None:
         ssm.Bidirectional(ssm.RealSSM(2, 5, 3), ssm.RealSSM(2, 5, 1), merge="sum")
     with pytest.raises(ssm.ArgumentError, match=r"^ahead: expected a layer of stablessm, got Linear"):
         ssm.Bidirectional(torch.nn.Linear(2, 2))
-    with pytest.raises(ssm.ArgumentError, match=r"^merge: expected one of 'concat', 'sum', got 'mean'"):
+    with pytest.raises(ssm.ArgumentError, match=r"^merge: expected 'concat' or 'sum', got 'mean'"):
         make(merge="mean")
 
 

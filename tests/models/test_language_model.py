@@ -73,7 +73,7 @@ def test_edge_dropout_is_of_embeddings_and_of_what_is_read_out():
     plain = make()
     plain.load_state_dict(model.state_dict())
     assert torch.equal(model.eval()(x), plain(x))
-    with pytest.raises(ArgumentError, match=r"^edge_dropout: expected a number from 0, below 1, got 1\.5"):
+    with pytest.raises(ArgumentError, match=r"^edge_dropout: expected a number from 0 to below 1, got 1\.5"):
         make(edge_dropout=1.5)
 
 

@@ -166,5 +166,5 @@ def test_a_lower_quantile_needs_fewer_states() -> None:
     assert sizes == sorted(sizes)
     assert sizes[0] < sizes[-1]
     for quantile in (0.0, 1.0, -1.0):
-        with pytest.raises(ssm.ArgumentError, match=r"^quantile: expected between 0 and 1"):
+        with pytest.raises(ssm.ArgumentError, match=r"^quantile: expected a number between 0 and 1"):
             required_state_size(24, 0.98, quantile=quantile)

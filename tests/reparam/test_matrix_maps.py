@@ -115,8 +115,8 @@ def test_get():
     for arguments, options, message in [
         (("nope",), {}, "map: expected one of direct, neg_exp"),
         (("neg_exp",), {"margin": 1.0}, "margin: expected no options"),
-        (("project",), {"margin": -1.0}, "margin: expected a number"),
-        (("skew_minus_psd",), {"margin": 0.0}, "margin: expected a number"),
+        (("project",), {"margin": -1.0}, "margin: expected a finite number"),
+        (("skew_minus_psd",), {"margin": 0.0}, "margin: expected a finite number"),
         ((g,), {"margin": 0.2}, "margin: expected no options"),
     ]:
         with pytest.raises(ArgumentError, match=message):

@@ -169,7 +169,7 @@ def test_a_missing_package_is_named_with_its_extra(monkeypatch):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: ssm.export_step(ssm.LRU(1, 2, 1), format="tflite"), "format: expected one of 'torch', 'onnx'"),
+        (lambda: ssm.export_step(ssm.LRU(1, 2, 1), format="tflite"), "format: expected 'torch' or 'onnx'"),
         (lambda: ssm.export_step(ssm.LRU(1, 2, 1), batch=0), "batch: expected a whole number"),
         (lambda: ssm.export_step(nn.LSTM(1, 1)), "model: expected RealSSM.*got LSTM"),
     ],

@@ -118,7 +118,7 @@ def test_the_ends_of_what_is_allowed() -> None:
     assert Polynomial(exponent=1.5, rate=4.0).l1_norm == 0.5
     assert PeakHold(d_input=3)(torch.ones(1, 2, 3)).shape == (1, 2, 3)
     assert PeakHold(dt=0.5).memory(torch.tensor([0.0, 0.2, 0.3])).tolist() == [2.0, 2.0, 0.0]
-    with pytest.raises(ArgumentError, match=r"^d_input: expected at least 1"):
+    with pytest.raises(ArgumentError, match=r"^d_input: expected a whole number, at least 1"):
         PeakHold(d_input=0)
     with pytest.raises(ArgumentError, match=r"^start: expected two numbers"):
         LotkaVolterra(start=(1.0,))

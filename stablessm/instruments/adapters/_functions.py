@@ -54,11 +54,11 @@ def _found_call(function: Function) -> tuple[Call, torch.dtype]:
     """Try several ways to call a function; return the first that gives one output per step, and the dtype of the
     outputs.
 
-    The function is called with tensors or arrays, and with whole sequences, single steps, or single steps of single
-    sequences. A way has to work for two sizes of the batch and two lengths: one of them may equal another size of the
-    function, and be taken for it. Ways that also continue from the returned state, by one step, come first: a function
-    of single steps that takes a whole sequence for one step cannot. If no way works, the error of the first
-    way is raised.
+    The function is called with tensors or arrays, and with whole sequences, single steps (with or without a time axis),
+    or single steps of single sequences. A way has to work for two sizes of the batch and two lengths: one of them may
+    equal another size of the function, and be taken for it. Ways that also continue from the returned state, by one
+    step, come first: a function of single steps that takes a whole sequence for one step cannot. If no way works, the
+    error of the first way is raised.
     """
     model, x = function.model, function.inputs(5, 3, torch.Generator().manual_seed(0))
 
@@ -80,7 +80,7 @@ def _found_call(function: Function) -> tuple[Call, torch.dtype]:
 
     calls = [on_tensors] if weight_of(model) is not None else [on_tensors, on_arrays]
     ways = [way for call in calls for way in (call, per_step(call))]
-    ways += [per_step(partial(_per_sequence, call)) for call in calls]
+    ways += [per_step(partial(way, call)) for way in (_in_window, _per_sequence) for call in calls]
     reasons: list[ArgumentError] = []
     for lasting, way in product((True, False), ways):
         try:
@@ -97,6 +97,12 @@ def _found_call(function: Function) -> tuple[Call, torch.dtype]:
         except Exception as error:  # whatever a foreign function raises
             reasons.append(ArgumentError("model", STATEFUL, f"{name_of(model)}, which raised {said(error)}"))
     raise reasons[0]
+
+
+def _in_window(call: Call, x: Tensor, state: Any) -> Result:
+    """Call a function of sequences of one step (B, 1, d_input) with a step x (B, d_input)."""
+    y, state = call(x[:, None], state)
+    return y[:, 0], state
 
 
 def _per_sequence(call: Call, x: Tensor, state: Any) -> Result:

@@ -82,7 +82,7 @@ class HuggingFace(Stateful):
         return allowed[torch.randint(len(allowed), (rows, steps), generator=generator)].to(self.device)
 
     def whole(self, x: Tensor) -> Tensor:
-        return self._outputs(self.model(input_ids=x, use_cache=False, return_dict=True))
+        return huggingface.predicted(self.model(input_ids=x, use_cache=False, return_dict=True))
 
     def run(self, x: Tensor, state: Memory | None = None) -> Result:
         real = None if state is None or state.real is None else x.new_ones(x.shape[:2], dtype=torch.bool)
@@ -91,13 +91,9 @@ class HuggingFace(Stateful):
     def padded(self, x: Tensor, real: Tensor, state: Memory | None = None) -> Result:
         if "attention_mask" not in self._accepted:
             raise NotSupportedError("forward takes no attention_mask")
-        x = torch.where(real, x, self._padding_token)
-        return self._run(x, state, real)
-
-    @property
-    def _padding_token(self) -> int:
         token = getattr(self.model.config, "pad_token_id", None)
-        return token if isinstance(token, int) and 0 <= token < (self.vocabulary or 1) else 0
+        token = token if isinstance(token, int) and 0 <= token < (self.vocabulary or 1) else 0
+        return self._run(torch.where(real, x, token), state, real)
 
     def _run(self, x: Tensor, state: Memory | None, real: Tensor | None) -> Result:
         seen = 0 if state is None else state.seen
@@ -127,7 +123,7 @@ class HuggingFace(Stateful):
             return self._run(x, state, None if real is None else real[:, seen:])
         if cache is None:
             raise ArgumentError("model", STATEFUL, f"{name_of(self.model)}, which returns no {self._key}")
-        return self._outputs(out), Memory(cache, seen + x.shape[1], real)
+        return huggingface.predicted(out), Memory(cache, seen + x.shape[1], real)
 
     def packed(self, x: Tensor, starts: Tensor) -> Tensor:
         if "reset" in self._accepted:
@@ -136,14 +132,14 @@ class HuggingFace(Stateful):
             options = {"position_ids": _positions(starts)}
         else:
             raise NotSupportedError("forward takes no position_ids that could mark the start of a sequence")
-        return self._outputs(self.model(input_ids=x, use_cache=False, return_dict=True, **options))
+        return huggingface.predicted(self.model(input_ids=x, use_cache=False, return_dict=True, **options))
 
     def unseparated(self, x: Tensor, starts: Tensor) -> Tensor | None:
         if "position_ids" not in self._accepted or "attention_mask" not in self._accepted:
             return None
         # with a mask, transformers does not look for packed sequences
         options = {"position_ids": _positions(starts), "attention_mask": torch.ones_like(x)}
-        return self._outputs(self.model(input_ids=x, use_cache=False, return_dict=True, **options))
+        return huggingface.predicted(self.model(input_ids=x, use_cache=False, return_dict=True, **options))
 
     def reset(self, state: Memory) -> Memory:
         if not callable(getattr(state.cache, "reset", None)):
@@ -185,10 +181,6 @@ class HuggingFace(Stateful):
         if dtype == torch.float64 and hasattr(model, "set_experts_implementation"):
             model.set_experts_implementation("eager")  # type: ignore[operator]  # grouped ones lack float64
         return HuggingFace(model)
-
-    @staticmethod
-    def _outputs(out: Any) -> Tensor:
-        return out.logits if "logits" in out else out.last_hidden_state
 
 
 def _positions(starts: Tensor) -> Tensor:

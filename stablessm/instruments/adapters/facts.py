@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from itertools import chain
 from numbers import Real
 from typing import Any
@@ -33,14 +33,19 @@ def state_name(model: Any) -> str | None:
 
 def input_size(model: Any, d_input: int | None) -> int:
     """Return the number of input channels that a model states, or ``d_input``; raise an error if the two disagree."""
+    own = own_input_size(model)
+    size = own if d_input is None else d_input
+    if size is None:
+        raise ArgumentError("d_input", "the number of input channels, which the model does not state", None)
+    if size < 1 or own not in (None, size):
+        raise ArgumentError("d_input", "at least 1" if own is None else f"{own} (the model's)", d_input)
+    return size
+
+
+def own_input_size(model: Any) -> int | None:
+    """Return the number of input channels that a model states, or None if it states none."""
     own = getattr(model, "d_input", getattr(model, "input_size", None))
-    if d_input is None:
-        if not isinstance(own, int):
-            raise ArgumentError("d_input", "the number of input channels, which the model does not state", None)
-        return own
-    if d_input < 1 or (isinstance(own, int) and own != d_input):
-        raise ArgumentError("d_input", f"{own} (the model's)" if isinstance(own, int) else "at least 1", d_input)
-    return d_input
+    return own if isinstance(own, int) else None
 
 
 def by_step(model: Any) -> Any:
@@ -72,19 +77,17 @@ def weight_of(model: Any) -> Tensor | None:
     return next((tensor for tensor in tensors if tensor.is_floating_point()), None)
 
 
-def like(model: Any, x: Tensor, default: torch.dtype | None = None) -> Tensor:
-    """Convert x to the dtype and device of a model's weights; without weights, to the dtype ``default`` if given."""
+def like(model: Any, x: Tensor) -> Tensor:
+    """Return x on the device of a model's weights, if any, and in their dtype unless x has whole numbers."""
     weight = weight_of(model)
-    return x.to(default or x.dtype) if weight is None else x.to(weight)
+    return x if weight is None else x.to(weight.device, weight.dtype if x.is_floating_point() else x.dtype)
 
 
 @contextmanager
 def evaluating(model: Any) -> Iterator[None]:
     """Return a context manager in which a model is in evaluation mode; on exit, the mode of each module is restored."""
     modules = {module: module.training for module in model.modules()} if isinstance(model, nn.Module) else {}
-    with ExitStack() as stack:
-        # cuDNN cannot differentiate a recurrence in evaluation mode
-        stack.enter_context(torch.backends.cudnn.flags(enabled=False))
+    with torch.backends.cudnn.flags(enabled=False):  # cuDNN cannot differentiate a recurrence in evaluation mode
         try:
             _set_modes(dict.fromkeys(modules, False))
             yield

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,11 +13,12 @@ from torch.autograd import forward_ad
 
 from stablessm._errors import ArgumentError, NumericalError
 from stablessm.instruments import systems
-from stablessm.instruments._precision import MOST_WEIGHTS
+from stablessm.instruments._precision import doubled
 from stablessm.instruments._tangent import tangents
 from stablessm.instruments.adapters import as_stateful
 from stablessm.instruments.adapters.facts import by_step, evaluating, is_transformer, name_of
 from stablessm.instruments.dynamics._layout import Layout, Place, layout_of, place_of
+from stablessm.instruments.dynamics._pushing import near
 from stablessm.instruments.dynamics._stepping import sequences
 
 Run: TypeAlias = Callable[[Tensor, Any], tuple[Tensor, Any]]
@@ -112,7 +112,7 @@ def flow(model: Any, inputs: Any, *, precise: bool) -> Iterator[Flow]:
         raise ArgumentError("inputs", "real numbers or tokens", x.dtype)
     tokens = not x.is_floating_point()
     x = x[..., None] if not tokens and x.dim() == 2 else x
-    model = _in_double(model) if precise else model
+    model = doubled(model) if precise else model
     with evaluating(model):
         found, hook = _of_tokens(model, x) if tokens else (_of_values(model, x), None)
         try:
@@ -133,15 +133,6 @@ def _require_causal(model: Any, found: Flow) -> None:
         # a float64 function may round to float32 internally
         tol = CAUSAL if torch.finfo(y.dtype).eps < 1e-5 else 5e-2
         systems.require_causal(name_of(model), lambda x: found.run(x, None)[0], found.x[:1], y, tol)
-
-
-def _in_double(model: Any) -> Any:
-    if not isinstance(model, nn.Module) or sum(weight.numel() for weight in model.parameters()) > MOST_WEIGHTS:
-        return model
-    try:
-        return copy.deepcopy(model).double()
-    except Exception:  # whatever it raised, it cannot be copied
-        return model
 
 
 def _of_values(model: Any, x: Tensor) -> Flow:
@@ -219,9 +210,6 @@ def _needs_differences(found: Flow) -> bool:
             .dy
             for change in (1e-5, 1e-3)
         ]
-    agree = any(_near(exact.dy, each) for each in finite)
-    return not agree and _near(*finite)  # a model that rounds to float32 internally has no accurate differences
-
-
-def _near(a: Tensor, b: Tensor) -> bool:
-    return bool((a - b).norm() <= 1e-2 * b.norm() + 1e-12)
+    if any(near(exact.dy, each, 1e-2) for each in finite):
+        return False
+    return near(finite[0], finite[1], 1e-2)  # a model that rounds to float32 internally has no accurate differences

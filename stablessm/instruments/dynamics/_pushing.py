@@ -122,7 +122,7 @@ def pusher(stepper: Stepper) -> Pusher:
         return pusher(replace(stepper, vectorized=False)) if stepper.vectorized else finite
     sizes = [finite._difference(rows, direction, x, frame, scale * size)[1] for size in _TRIED]
     close = 1e-4 if rows.dtype == torch.float64 and not isinstance(stepper.module, torch.nn.Module) else 5e-2
-    if not any(_near(exact, found, close) for found in sizes) and _near(sizes[0], sizes[1], close):
+    if not any(near(exact, found, close) for found in sizes) and near(sizes[0], sizes[1], close):
         return finite
     backward = Pusher(stepper, "backward derivatives")
     if stepper.size > SMALL or stepper.vectorized or stepper.place.startswith("axis"):
@@ -131,8 +131,9 @@ def pusher(stepper: Stepper) -> Pusher:
         _, matrix, _ = backward.matrices(rows, x, frame, scale)
     except RuntimeError:  # an operation without a backward derivative
         return forward
-    return backward if _near((matrix @ direction[..., None])[..., 0], exact, 1e-6) else forward
+    return backward if near((matrix @ direction[..., None])[..., 0], exact, 1e-6) else forward
 
 
-def _near(a: Tensor, b: Tensor, close: float) -> bool:
+def near(a: Tensor, b: Tensor, close: float) -> bool:
+    """Return True if a differs from b by at most the fraction ``close`` of the size of b."""
     return bool((a - b).norm() <= close * b.norm() + 1e-12)

@@ -14,7 +14,7 @@ from stablessm import _tensors
 from stablessm._errors import ArgumentError
 from stablessm.instruments._states import is_array, numbers_in
 from stablessm.instruments.adapters import as_stateful, has_adapter, said
-from stablessm.instruments.adapters.facts import weight_of
+from stablessm.instruments.adapters.facts import own_input_size, weight_of
 from stablessm.instruments.dynamics._layout import Layout, Place, layout_of, place_of, repeated
 
 Step: TypeAlias = Callable[[Any, Any], tuple[Any, Any]]
@@ -122,13 +122,11 @@ def sequences(inputs: Any) -> Tensor:
 
 def _known(model: Any, x: Tensor | None, state: Any) -> Stepper | None:
     """Return the stepper of a model that has an adapter; None for any other callable."""
-    own = isinstance(getattr(model, "d_input", getattr(model, "input_size", None)), int)
-    tokens = x is not None and not x.is_floating_point()
     if not has_adapter(model):
         return None
-    adapter = as_stateful(
-        model, d_input=None if own or x is None else 1 if tokens else x.shape[-1] if x.dim() == 3 else 1
-    )
+    tokens = x is not None and not x.is_floating_point()
+    width = None if x is None else 1 if tokens or x.dim() != 3 else x.shape[-1]
+    adapter = as_stateful(model, d_input=own_input_size(model) or width)
     alone, place = x is None, place_of(adapter)
     if x is None:
         x = torch.zeros(1, 1, adapter.d_input)

@@ -9,7 +9,6 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from stablessm._arguments import whole_number
 from stablessm._errors import ArgumentError, NumericalError
 from stablessm.instruments.dynamics._cocycle import Cocycle, Growth, blocks, closure, orthonormal
 from stablessm.instruments.dynamics._pushing import SMALL, Pusher
@@ -67,7 +66,6 @@ class Trajectories:
         self.generator = torch.Generator().manual_seed(seed)
         self.scale = float(run.start.abs().max()) or 1.0
         self.settled, self.escaped = 0, 0  # steps from the first state to ``start``, and until it is not finite
-        steps = None if steps is None else whole_number("steps", steps)
         if run.alone:
             steps = steps or (1000 if isinstance(run.module, torch.nn.Module) else 10_000)
             many = not (run.place == "single" and not run.vectorized)
@@ -254,7 +252,6 @@ class Trajectories:
 def _number_of_exponents(k: int | None, size: int) -> int:
     if k is None:
         return size if size <= MOST_EXPONENTS else FEW_EXPONENTS
-    k = whole_number("k", k)
     if k > size:
         raise ArgumentError("k", f"at most {size} (the size of the state)", k)
     return k

@@ -6,20 +6,16 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias, final
+from typing import Any, TypeAlias, final
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from stablessm._arguments import whole_number
-from stablessm._checked import Seed, Size, checked
+from stablessm._checked import Count, Seed, Size, checked
 from stablessm._display import Result
 from stablessm._errors import ArgumentError
 from stablessm._progress import working
-from stablessm.instruments import _axes
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from stablessm.instruments._axes import Axes, axes_or_new
 
 Term: TypeAlias = tuple[tuple[int, int], ...]
 """A product of Legendre polynomials of past inputs, as (delay, degree) of each factor."""
@@ -79,7 +75,7 @@ class InformationCapacity(Result):
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """Plot the capacity of each degree and the largest possible total."""
-        ax = _axes.on(ax)
+        ax = axes_or_new(ax)
         ax.bar(list(self.by_degree), list(self.by_degree.values()))
         ax.axhline(self.rank, color="0.6", linewidth=0.8)
         ax.set(xlabel="degree", ylabel="capacity", title=f"total {self.total:.3g} of {self.rank}")
@@ -99,7 +95,7 @@ def information_processing_capacity(
     *,
     max_degree: Size = 5,
     max_delay: Size | None = None,
-    washout: int = 0,
+    washout: Count = 0,
     most: Size = 20_000,
     seed: Seed = 0,
     progress: bool = True,
@@ -138,9 +134,8 @@ def information_processing_capacity(
     (3.0, ((2, 1),))
     """
     x, u = _checked_arrays(states, inputs)
-    max_degree, most = whole_number("max_degree", max_degree), whole_number("most", most)
-    delay = min(1000, len(u) // 10) if max_delay is None else whole_number("max_delay", max_delay)
-    first = delay + whole_number("washout", washout, 0)
+    delay = min(1000, len(u) // 10) if max_delay is None else max_delay
+    first = delay + washout
     if len(u) - first < 2 * x.shape[1] + 20:
         expected = f"more than {first + 2 * x.shape[1] + 20} steps (delays, washout and twice the state size)"
         raise ArgumentError("states", expected, len(u))

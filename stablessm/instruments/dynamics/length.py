@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias, final
+from typing import Any, TypeAlias, final
 
 import numpy as np
 import torch
@@ -19,12 +19,9 @@ from stablessm._checked import Seed, Size, checked
 from stablessm._display import Result
 from stablessm._errors import ArgumentError
 from stablessm._progress import working
-from stablessm.instruments import _axes
+from stablessm.instruments._axes import Axes, axes_or_new
 from stablessm.instruments.adapters import as_stateful
-from stablessm.instruments.adapters.facts import evaluating, weight_of
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from stablessm.instruments.adapters.facts import evaluating, like, own_input_size
 
 Loss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 """Function from outputs (B, T, …) and targets (B, T, …) to the loss of each step (B, T)."""
@@ -81,7 +78,7 @@ class LengthCurve(Result):
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """Plot the loss against the position."""
-        ax = _axes.on(ax)
+        ax = axes_or_new(ax)
         ax.semilogx(self.position, self.loss, label="state carried" if self.carried else "whole sequences")
         if self.restarted is not None:
             ax.semilogx(self.position, self.restarted, label=f"started again every {self.window} steps")
@@ -128,7 +125,7 @@ class Remembrance(Result):
         """Plot how far predictions from the latest inputs are from predictions from all inputs, against the number of
         latest inputs.
         """
-        ax = _axes.on(ax)
+        ax = axes_or_new(ax)
         ax.loglog(self.context, self.distance, "o-", markersize=3)
         ax.set(xlabel="number of latest inputs", ylabel="total variation from the whole past")
         return ax
@@ -173,12 +170,11 @@ def length_curve(
     (np.int64(199), True)
     """
     x, y, loss = _prepared(inputs, targets, loss)
-    window = None if window is None else whole_number("window", window)
     with evaluating(model), working("length_curve", progress) as tell:
         run, carries = _runner(model, x)
-        place = _placed(model)
-        whole = _losses(run, carries, place(x), place(y), loss, None, tell)
-        again = None if window is None else _losses(run, carries, place(x), place(y), loss, window, tell)
+        y = like(model, y)
+        whole = _losses(run, carries, x, y, loss, None, tell)
+        again = None if window is None else _losses(run, carries, x, y, loss, window, tell)
     edges = _edges(x.shape[1])
     means = _binned(whole, edges)
     spread = 2 * means.std(0, ddof=1) / math.sqrt(len(means)) if len(means) > 1 else np.full(len(edges) - 1, math.nan)
@@ -235,12 +231,11 @@ def effective_remembrance(
     ends = torch.randint(max(length // 2, *chosen) - 1, length, (samples,), generator=generator)
     with evaluating(model), working("effective_remembrance", progress) as tell:
         run, carries = _runner(model, x)
-        place = _placed(model)
-        full = _at(run, carries, place(x), rows, ends, tell)
+        full = _at(run, carries, x, rows, ends, tell)
         distances, losses = [], []
         for count in chosen:
             pieces = torch.stack([x[row, end + 1 - count : end + 1] for row, end in zip(rows, ends, strict=True)])
-            parts = [run(place(piece), None)[0][:, -1].double().cpu() for piece in pieces.split(8)]
+            parts = [run(piece, None)[0][:, -1].double().cpu() for piece in pieces.split(8)]
             tell()
             logits = torch.cat(parts)
             distances.append(0.5 * (logits.softmax(-1) - full.softmax(-1)).abs().sum(-1).mean())
@@ -285,11 +280,6 @@ def _square(output: Tensor, target: Tensor) -> Tensor:
     return (output.reshape(target.shape) - target).square().mean(-1)
 
 
-def _placed(model: Any) -> Callable[[Tensor], Tensor]:
-    weight = weight_of(model)
-    return lambda x: x if weight is None else x.to(weight.device, weight.dtype if x.is_floating_point() else x.dtype)
-
-
 def _runner(model: Any, x: Tensor) -> tuple[Run, bool]:
     """Return a function that runs the model, and True if the function carries a state between calls."""
     run, carries = _stateful_or_whole(model, x)
@@ -297,14 +287,14 @@ def _runner(model: Any, x: Tensor) -> tuple[Run, bool]:
 
     def reported(x_now: Tensor, state: Any) -> tuple[Tensor, Any]:
         try:
-            return run(x_now, state)
+            return run(like(model, x_now), state)
         except IndexError as error:  # embeddings of positions end
             if not isinstance(positions, int) or x.shape[1] <= positions:
                 raise
             expected = f"at most {positions} steps, the positions of the model (max_position_embeddings)"
             raise ArgumentError("inputs", expected, x.shape[1]) from error
 
-    return reported, _carries_exactly(reported, carries, _placed(model)(x[:8, :CAUSAL]))
+    return reported, _carries_exactly(reported, carries, x[:8, :CAUSAL])
 
 
 def _carries_exactly(run: Run, carries: bool, x: Tensor) -> bool:
@@ -329,14 +319,12 @@ def _carries_exactly(run: Run, carries: bool, x: Tensor) -> bool:
 
 def _stateful_or_whole(model: Any, x: Tensor) -> tuple[Run, bool]:
     width = 1 if x.dim() == 2 else x.shape[-1]
-    own = getattr(model, "d_input", getattr(model, "input_size", None))
     try:
-        adapter = as_stateful(model, d_input=None if isinstance(own, int) else width)
-        adapter.run(_placed(model)(x[:1, :2]), None)
+        adapter = as_stateful(model, d_input=own_input_size(model) or width)
+        adapter.run(like(model, x[:1, :2]), None)
     except ArgumentError as reason:
         if not callable(model):
             raise
-        first = _placed(model)(x[:1, :3])
 
         def whole(x: Tensor, state: Any) -> tuple[Tensor, Any]:
             found = model(x)
@@ -344,7 +332,7 @@ def _stateful_or_whole(model: Any, x: Tensor) -> tuple[Run, bool]:
             return (found[0] if isinstance(found, tuple) else found), None
 
         try:
-            whole(first, None)
+            whole(like(model, x[:1, :3]), None)
         except Exception as error:  # neither way of calling works
             raise reason from error
         return whole, False
@@ -359,13 +347,9 @@ def _losses(
     ``carries`` states whether ``run`` carries a state. ``tell`` is called after every call of the model, to show
     progress.
     """
-    length = x.shape[1]
-    size = window or (CHUNK if carries else length)
-    state, found = None, []
-    for start in range(0, length, size):
-        output, state = run(x[:, start : start + size], state if window is None else None)
-        found.append(loss(output, y[:, start : start + size]).double().cpu())
-        tell()
+    found = []
+    for start, output in _outputs(run, carries, x, window, tell):
+        found.append(loss(output, y[:, start : start + output.shape[1]]).double().cpu())
     result = torch.cat(found, 1)
     if result.shape != x.shape[:2]:
         raise ArgumentError("loss", f"one value per step, shape {tuple(x.shape[:2])}", f"shape {tuple(result.shape)}")
@@ -378,13 +362,21 @@ def _at(run: Run, carries: bool, x: Tensor, rows: Tensor, ends: Tensor, tell: Ca
     The model sees all inputs up to that position. ``tell`` is called after every call of the model, to show progress.
     """
     found: dict[int, Tensor] = {}
-    state, size = None, CHUNK if carries else x.shape[1]
-    for start in range(0, x.shape[1], size):
-        output, state = run(x[:, start : start + size], state)
-        for i in ((ends >= start) & (ends < start + size)).nonzero()[:, 0].tolist():
+    for start, output in _outputs(run, carries, x, None, tell):
+        for i in ((ends >= start) & (ends < start + output.shape[1])).nonzero()[:, 0].tolist():
             found[i] = output[int(rows[i]), int(ends[i]) - start].double().cpu()
-        tell()
     return torch.stack([found[i] for i in range(len(ends))])
+
+
+def _outputs(
+    run: Run, carries: bool, x: Tensor, window: int | None, tell: Callable[[], object]
+) -> Iterator[tuple[int, Tensor]]:
+    """Yield the first step and the outputs of each piece of x; with a window, every piece starts without a state."""
+    size, state = window or (CHUNK if carries else x.shape[1]), None
+    for start in range(0, x.shape[1], size):
+        output, state = run(x[:, start : start + size], None if window else state)
+        yield start, output
+        tell()
 
 
 def _edges(length: int) -> np.ndarray:

@@ -4,26 +4,22 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, final
+from typing import Any, final
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from stablessm._arguments import real_number
-from stablessm._checked import Seed, Size, checked
+from stablessm._checked import Positive, Seed, Size, checked
 from stablessm._display import Result
 from stablessm._progress import working
-from stablessm.instruments import _axes
+from stablessm.instruments._axes import Axes, axes_or_new
 from stablessm.instruments.adapters.facts import evaluating
 from stablessm.instruments.dynamics._cocycle import Growth, eigenvalue_logs
 from stablessm.instruments.dynamics._pushing import pusher
 from stablessm.instruments.dynamics._stepping import stepper
 from stablessm.instruments.dynamics._trajectories import Trajectories
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 PIECES = 8
 """Number of pieces of time whose averages give the standard error."""
@@ -83,7 +79,7 @@ class LyapunovSpectrum(Result):
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """Plot the exponents with their errors."""
-        ax = _axes.on(ax)
+        ax = axes_or_new(ax)
         shown = np.isfinite(self.exponents)
         index = np.arange(1, len(self.exponents) + 1)
         ax.errorbar(index[shown], self.exponents[shown], self.error[shown], fmt="o", markersize=3, capsize=2)
@@ -109,7 +105,7 @@ def lyapunov_spectrum(
     state: Any = None,
     steps: Size | None = None,
     k: Size | None = None,
-    dt: float = 1.0,
+    dt: Positive = 1.0,
     seed: Seed = 0,
     progress: bool = True,
 ) -> LyapunovSpectrum:
@@ -150,7 +146,6 @@ def lyapunov_spectrum(
     >>> found.verdict, bool(abs(found.exponents).max() < 1e-12)
     ('marginal', True)
     """
-    dt = real_number("dt", dt, 0)
     with evaluating(model), torch.no_grad(), working("lyapunov_spectrum", progress) as tell:
         way = pusher(stepper(model, inputs, state))
         return _measured(Trajectories(way, k, steps, seed, tell), dt)

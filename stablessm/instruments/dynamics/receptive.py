@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, final
+from typing import Any, Literal, final
 
 import numpy as np
 import torch
@@ -16,11 +16,8 @@ from stablessm._checked import Seed, Size, checked
 from stablessm._display import Result
 from stablessm._errors import ArgumentError, quoted
 from stablessm._progress import working
-from stablessm.instruments import _axes
+from stablessm.instruments._axes import Axes, axes_or_new
 from stablessm.instruments.dynamics._flow import Flow, flow
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 ROWS = 64
 """Number of sequences that run at once."""
@@ -78,7 +75,7 @@ class ReceptiveField(Result):
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """Plot both measures of influence against the lag, relative to their largest values."""
-        ax = _axes.on(ax)
+        ax = axes_or_new(ax)
         for name, values in (("gradient", self.gradient), ("ablation", self.ablation)):
             if values is not None and values.max() > 0:
                 ax.semilogy(self.lag, np.where(values > 0, values, np.nan) / values.max(), label=name)

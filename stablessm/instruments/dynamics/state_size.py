@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, final
+from typing import Any, final
 
 import numpy as np
 import torch
@@ -16,11 +16,8 @@ from stablessm._checked import Seed, Size, checked
 from stablessm._display import Result
 from stablessm._errors import ArgumentError
 from stablessm._progress import working
-from stablessm.instruments import _axes
+from stablessm.instruments._axes import Axes, axes_or_new
 from stablessm.instruments.dynamics._flow import Flow, flow
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 CHANNELS = 8
 """Largest number of channels of an input or output; wider inputs and outputs are projected at random."""
@@ -64,7 +61,7 @@ class EffectiveStateSize(Result):
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """Plot the singular values and the tolerance."""
-        ax = _axes.on(ax)
+        ax = axes_or_new(ax)
         ax.semilogy(np.arange(1, len(self.singular_values) + 1), np.maximum(self.singular_values, 1e-18), "o", ms=3)
         ax.axhline(self.tol, color="0.6", linewidth=0.8)
         ax.set(xlabel="index", ylabel="singular value, relative", title=f"effective state size {self.size}")
