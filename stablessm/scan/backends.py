@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import os
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -105,6 +106,15 @@ def load(name: str) -> Backend:
 def _load(name: str) -> Backend:
     with _fork.compiling:
         return _TABLE[name].load()
+
+
+@functools.cache
+def cpu_kernels(operator: str) -> Any:
+    """Return a module of the CPU backend that has no counterpart in other backends; None without llvmlite."""
+    if _why_not("cpu") is not None:
+        return None
+    with _fork.compiling:
+        return importlib.import_module(f"stablessm.scan.cpu.{operator}")
 
 
 def resolve(backend: str, device: torch.device) -> str:

@@ -44,7 +44,7 @@ def gated_scan(layer: Gated) -> Tensor:
     if torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in layer[1:5]):
         states: Tensor = _Fused.apply(*layer)
         return states
-    return _cpu().forward(layer)
+    return backends.cpu_kernels("gated").forward(layer)
 
 
 def decay_and_drive(
@@ -102,14 +102,8 @@ def _fused(layer: Gated) -> bool:
     """Return True if the CPU kernels can compute a layer: plain tensors, and no forward-mode derivatives."""
     if not layer.gates.numel() or not quick(layer.gates) or forward_mode():
         return False
-    return backends.resolve("auto", layer.gates.device) == "cpu" and _cpu().supports(layer)
-
-
-def _cpu() -> Any:
-    backends.load("cpu")  # imports the module while no other thread forks
-    from stablessm.scan.cpu import gated
-
-    return gated
+    kernels = backends.cpu_kernels("gated") if layer.gates.is_cpu else None
+    return kernels is not None and kernels.supports(layer)
 
 
 class _Fused(torch.autograd.Function):
@@ -119,7 +113,7 @@ class _Fused(torch.autograd.Function):
     def forward(ctx: Any, form: str, *args: Any) -> Tensor:
         *tensors, ctx.below_one = args
         ctx.form = form
-        states: Tensor = _cpu().forward(Gated(form, *args))
+        states: Tensor = backends.cpu_kernels("gated").forward(Gated(form, *args))
         ctx.save_for_backward(*tensors, states)
         return states
 
@@ -131,7 +125,7 @@ class _Fused(torch.autograd.Function):
             found = iter(_gradients(layer, grad))
             ours = tuple(None if tensor is None else next(found) for tensor in layer[1:5])
         else:
-            ours = _cpu().backward(layer, states, grad)
+            ours = backends.cpu_kernels("gated").backward(layer, states, grad)
         return None, *ours, None, None
 
 

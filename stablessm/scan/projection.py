@@ -9,7 +9,6 @@ most time is spent on reading the weights, which PyTorch reads slowly: such prod
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import torch
@@ -42,8 +41,8 @@ def project(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     if not x.is_cpu or not quick(*given) or x.numel() * weight.size(0) < LEAST_WEIGHTS or not _ordinary(*given):
         return F.linear(x, weight, bias)
     differentiated = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in given)
-    if not differentiated and _few(x, weight) and (kernel := _few_rows()) is not None:
-        return kernel(x, weight, bias)
+    if not differentiated and _few(x, weight) and (kernel := backends.cpu_kernels("product")) is not None:
+        return kernel.linear(x, weight, bias)
     if not _large(x, weight):
         return F.linear(x, weight, bias)
     if differentiated:
@@ -70,17 +69,6 @@ def _few(x: Tensor, weight: Tensor) -> bool:
     if weight.numel() < LEAST_WEIGHTS or x.numel() > FEW_ROWS * weight.size(1):
         return False
     return weight.stride(1) == 1 and x.dtype in (torch.float32, torch.float64, torch.bfloat16)
-
-
-@functools.cache
-def _few_rows() -> Any:
-    """Return the kernel for few rows, or None without llvmlite."""
-    if backends.why_not("cpu") is not None:
-        return None
-    backends.load("cpu")  # imports the module while no other thread forks
-    from stablessm.scan.cpu import product
-
-    return product.linear
 
 
 def _large(x: Tensor, weight: Tensor) -> bool:

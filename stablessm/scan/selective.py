@@ -99,15 +99,11 @@ def selective_step(
     """
     dtype = torch.promote_types(state.dtype, torch.float32)
     given = (x.to(dtype), delta.to(dtype), rate.to(dtype), B.to(dtype), C.to(dtype), state.to(dtype))
-    differentiated = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in given)
-    if not differentiated and not forward_mode() and quick(*given) and not any(tensor.is_neg() for tensor in given):
-        state = given[-1]
-        if state.numel() and state.is_contiguous() and backends.resolve("auto", state.device) == "cpu":
-            backends.load("cpu")  # imports the module while no other thread forks
-            from stablessm.scan.cpu import selective_step
-
-            return selective_step.step(*given), state
     x, delta, rate, B, C, state = given
+    if not torch.is_grad_enabled() and not forward_mode() and quick(*given):
+        fits = state.is_cpu and state.is_contiguous() and state.numel() > 0
+        if fits and (kernel := backends.cpu_kernels("selective_step")) is not None:
+            return kernel.step(*given), state
     drive = (delta * x)[..., None] * B[:, None]
     state = torch.addcmul(drive, torch.exp(delta[..., None] * -torch.exp(rate)), state)
     return torch.einsum("bhn,bn->bh", state, C), state

@@ -13,7 +13,7 @@ from torch import Tensor
 from stablessm.scan.cpu import selective_step as kernel
 from stablessm.scan.selective import selective_step
 
-TOLERANCE = {torch.float32: 3e-6, torch.float64: 1e-14}
+TOLERANCE = {torch.float32: 1e-5, torch.float64: 2e-14}
 
 
 def equation(x: Tensor, delta: Tensor, rate: Tensor, B: Tensor, C: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
@@ -26,6 +26,7 @@ def equation(x: Tensor, delta: Tensor, rate: Tensor, B: Tensor, C: Tensor, h: Te
     batch=st.sampled_from([0, 1, 2, 5]), channels=st.sampled_from([1, 3, 40]), states=st.integers(1, 40),
     dtype=st.sampled_from(list(TOLERANCE)), apart=st.booleans(), threads=st.integers(1, 3), seed=st.integers(0, 999),
 )  # fmt: skip
+@torch.no_grad()
 def test_values(
     batch: int, channels: int, states: int, dtype: torch.dtype, apart: bool, threads: int, seed: int
 ) -> None:
@@ -49,13 +50,15 @@ def test_values(
 def test_extreme_rates_and_gradients() -> None:
     x, delta, rate = torch.ones(1, 3), torch.tensor([[0.0, 1.0, 50.0]]), torch.tensor([[-200.0], [200.0], [0.0]])
     h, one = torch.full((1, 3, 1), 2.0), torch.ones(1, 1)
-    y, _ = selective_step(x, delta, rate, one, one, h.clone())
+    with torch.no_grad():
+        y, _ = selective_step(x, delta, rate, one, one, h.clone())
     torch.testing.assert_close(y, torch.tensor([[2.0, 1.0, 50.0]]))
     leaves = [tensor.double().requires_grad_() for tensor in (x, delta + 0.1, rate / 100, one, one, h)]
     assert torch.autograd.gradcheck(selective_step, leaves)
     assert torch.equal(leaves[-1].detach(), h.double())
 
 
+@torch.no_grad()
 def test_missing_numbers_stay_in_their_channel() -> None:
     x, h = torch.ones(1, 4), torch.ones(1, 4, 17)
     x[0, 1], h[0, 2, 16] = torch.nan, torch.nan

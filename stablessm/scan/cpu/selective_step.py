@@ -38,18 +38,15 @@ def step(x: Tensor, delta: Tensor, rate: Tensor, B: Tensor, C: Tensor, state: Te
     contiguous.
     """
     dtype = state.dtype
-    y, (B, C) = results.empty(x.shape, dtype), (results.rows(part, dtype) for part in (B, C))
-    arrays = {"x": x.contiguous(), "delta": delta.contiguous(), "rate": rate.contiguous(), "B": B, "C": C, "y": y}
-    values = {name: address(name, array) for name, array in (arrays | {"state": state}).items()}
-    values |= {
-        "units": x.numel(),
-        "channels": x.size(1),
-        "states": B.size(1),
-        "B_row": B.stride(0),
-        "C_row": C.stride(0),
-    }
+    x, delta, rate, y = x.contiguous(), delta.contiguous(), rate.contiguous(), results.empty(x.shape, dtype)
+    B, C = results.rows(B, dtype), results.rows(C, dtype)
+    values = {
+        "units": x.numel(), "channels": x.size(1), "states": B.size(1), "B_row": B.stride(0), "C_row": C.stride(0),
+        "x": x.data_ptr(), "delta": delta.data_ptr(), "rate": address("rate", rate), "B": B.data_ptr(),
+        "C": C.data_ptr(), "state": address("state", state), "y": y.data_ptr(),
+    }  # fmt: skip
     workers = 1 if state.numel() < SERIAL_STATES else torch.get_num_threads()
-    compiled(build, Spec(dtype == torch.float64))(FIELDS, values, x.numel(), workers)
+    compiled(build, Spec(dtype == torch.float64))(FIELDS, values, values["units"], workers)
     return y
 
 
