@@ -1,6 +1,6 @@
-"""Matrix products with few rows, y = W x + b: a kernel that reads the weights W once, as fast as memory delivers them.
+"""Matrix products with few rows, y = W x + b: a kernel that reads the weights W once from memory.
 
-A work unit (*tile*) is a group of rows of W. While the first rows of x are multiplied with a tile, the next tile is
+A work unit (*tile*) is a group of rows of W. While two rows of x are multiplied with a tile, the next tile is
 prefetched; further rows of x find the tile in the cache. The sum of every number of y has one order of its terms, for
 any number of threads and any number of rows.
 """
@@ -27,7 +27,7 @@ SERIAL_BYTES = 1 << 18
 FIELDS = (
     "tiles", "rows", "inputs", "outputs", "x", "x_row", "weight", "weight_row", "bias", "bias_step", "y", "y_row"
 )  # fmt: skip
-"""The arguments of the kernel: counts, addresses, and strides in numbers (``bias_step`` is 0 or 1)."""
+"""The arguments of the kernel: counts, addresses, and strides in numbers (``bias_step`` is 0 without a bias)."""
 _ZERO = {dtype: torch.zeros(1, dtype=dtype) for dtype in (torch.float32, torch.float64)}
 
 
@@ -86,7 +86,7 @@ def build(spec: Spec) -> ir.Function:
             place = emit.sum(begin, emit.times(i, lanes))
             inputs = [emit.load(emit.at(x, place), lanes) for x in xs]
             weights = [_weights(emit, emit.at(start, place), lanes) for start in starts]
-            for start in starts if lanes > 1 else ():
+            for start in starts if len(rows) == PAIR and lanes > 1 else ():  # slows a single row by a tenth
                 emit.prefetch(emit.at(start, place, ahead))
             return [
                 emit.multiply_add(weights[n // len(rows)], inputs[n % len(rows)], total) for n, total in enumerate(sums)
