@@ -10,22 +10,14 @@ import torch
 from torch import Tensor
 
 from stablessm._errors import NumericalError
+from stablessm.instruments._ascent import TIMES, ascend
 from stablessm.instruments._linear import largest_gain, reach
 from stablessm.instruments._refine import refine
 from stablessm.instruments._tangent import linearized, tangents
 from stablessm.instruments.systems import CHUNK_ELEMENTS, SHORTEST, STATE_ELEMENTS, System
 
-TIMES = 48
-"""Largest number of times for which inputs are improved by gradient ascent; each input is then tried at all times."""
-
 ROUNDS = 4
 """Number of times that a linear model of the measured responses proposes inputs, before the ascent."""
-
-POOL_STEPS = 2**18
-"""Number of time steps (summed over inputs) per step of an ascent without gradients."""
-
-CONVERGED = 1e-3
-"""The ascent ends after a step whose relative gain is smaller than this at every time."""
 
 RAYS = 8
 """Number of the best directions along which all sizes of input are tried."""
@@ -36,9 +28,6 @@ SEARCHED = 2**14
 MORE, SHORT_RUNS = 4, 8
 """Factors for the numbers of inputs that run until the response has decayed, and that run over ``SHORTEST`` steps."""
 
-STRETCH = 2.0
-"""Factor by which the ascent first changes the size of an input."""
-
 SMALLEST = 1e-6
 """Size of the smallest input, relative to the bound: small enough for a model to be linear."""
 
@@ -47,9 +36,6 @@ NONLINEAR = 0.01
 
 LONGEST_GRADIENT = 2**19
 """Largest number of time steps (summed over inputs) for one gradient."""
-
-GRADIENT_ELEMENTS = 2**22
-"""Largest number of values that autograd may keep for one gradient."""
 
 LEADERS = 4
 """Number of inputs with which the steps after ``SEARCHED`` are measured."""
@@ -111,7 +97,7 @@ class Search:
         d = self.system.d_input
         generator = torch.Generator().manual_seed(seed)
         self.evaluate(self._spread(samples, generator), self.limit)
-        self._search(self._spread(MORE * samples, generator))
+        self.search(self._spread(MORE * samples, generator))
         self.evaluate(self._spread(SHORT_RUNS * samples, generator), min(SHORTEST, self.limit))
         self.note = f"{samples} inputs"
         if d <= samples and (system := linearized(self.system)) is not None:
@@ -119,10 +105,10 @@ class Search:
             self.note += ", the linearization at rest"
         if d > 1:
             for _ in range(ROUNDS if self._linear_model_fits() else 0):
-                self._search(self.own(self._proposed()))
-            self._search(self._on_rays(self._leading(self.times(RAYS)), samples // 4))
+                self.search(self.own(self._proposed()))
+            self.search(self._on_rays(self._leading(self.times(RAYS)), samples // 4))
         if ascent:
-            by_gradient = self._ascend(ascent, samples, torch.Generator().manual_seed(seed))
+            by_gradient = ascend(self, ascent, samples, torch.Generator().manual_seed(seed))
             refine(self, 2 * ascent, samples, torch.Generator().manual_seed(seed + 1))
             self.note += f", {ascent} steps of {'gradient ascent' if by_gradient else 'ascent'}"
         if self.limit < self.horizon:
@@ -140,9 +126,9 @@ class Search:
         """
         at, size, until = 0, SMALLEST * self.bound, self.searched
         channels = torch.eye(system.d_input, device=system.device, dtype=system.dtype)
-        small = self._velocities(size * channels, until)
+        small = self.velocities(size * channels, until)
         with tangents():
-            for velocity, real in zip(self._velocities(channels, until, system), small, strict=True):
+            for velocity, real in zip(self.velocities(channels, until, system), small, strict=True):
                 rounding = 8 * self._eps * self._largest_output / self.dt
                 off = _length(real - size * velocity) > NONLINEAR * size * _length(velocity) + rounding
                 linear = int((~off.any(0)).long().cumprod(0).sum())
@@ -168,7 +154,7 @@ class Search:
             for _ in self._evaluated(some, horizon):
                 pass
 
-    def _search(self, points: Tensor) -> None:
+    def search(self, points: Tensor) -> None:
         """Measure the responses to given inputs up to step ``searched``, and update the largest value at each time.
 
         Later steps are measured with only one input: the best input at step ``searched``. Otherwise the curve would
@@ -203,8 +189,8 @@ class Search:
         inputs, at, whole = points.double().cpu(), 0, horizon >= self.searched
         if whole:
             self._gram += inputs.mT @ inputs
-        for velocity in self._velocities(points, horizon):
-            speed = self._speeds(points, velocity).double().cpu()
+        for velocity in self.velocities(points, horizon):
+            speed = self.speeds(points, velocity).double().cpu()
             if whole:
                 self._remember(inputs, velocity, at)
             best, index = speed.max(0)
@@ -236,14 +222,14 @@ class Search:
         width = (horizon + self.warm_up) * max(self.system.d_input, self.system.d_output)
         return max(1, 8 * CHUNK_ELEMENTS // width)
 
-    def _speeds(self, points: Tensor, velocity: Tensor) -> Tensor:
+    def speeds(self, points: Tensor, velocity: Tensor) -> Tensor:
         """Return the size (n, T) of the output's rate of change, |d/dt H_t(u^x)|, normalized as ``norm`` says."""
         speed = _length(velocity)
         if self.norm == "ball":
             return speed / self.bound
         return speed / (points.abs().amax(1, keepdim=True) + 1) if self.norm == "plus_one" else speed
 
-    def _velocities(self, points: Tensor, horizon: int, linear: System | None = None) -> Iterator[Tensor]:
+    def velocities(self, points: Tensor, horizon: int, linear: System | None = None) -> Iterator[Tensor]:
         """Yield the output's rate of change, d/dt H_t(u^x), in pieces (n, ·, d_output) of the time axis.
 
         ``points`` (n, d_input) are the inputs x. If a linearized system ``linear`` is given, it runs instead of the
@@ -326,60 +312,6 @@ class Search:
         return _unit(
             torch.unique(_unit(self.best[times]).round(decimals=6), dim=0)
         )  # rounded, so that equal directions coincide
-
-    def _ascend(self, steps: int, samples: int, generator: torch.Generator) -> bool:
-        """Improve up to ``samples`` of the best inputs in ``steps`` steps of gradient ascent and of random changes;
-        return False if there is no gradient.
-        """
-        times = self.times(TIMES)
-        differentiable = self.system.d_input > 1
-        pool = min(samples, max(8, POOL_STEPS // self.searched))
-        for step in range(steps if len(times) else 0):
-            shorter = 0.5**step
-            best, led = torch.unique(self.best[: self.searched], dim=0, return_counts=True)
-            best = best[led.topk(min(pool, len(best))).indices]
-            one, other = (torch.randint(len(best), (len(best),), generator=generator) for _ in range(2))
-            weight = torch.rand(len(best), 1, generator=generator, dtype=best.dtype)
-            # a threshold between two fixed points makes a narrow peak, which can be resolved in one dimension
-            parts = (1.0,) if self.system.d_input > 1 else (1.0, 1 / 8, 1 / 64)
-            proposed = [best * STRETCH ** (sign * part * shorter) for part in parts for sign in (1, -1)]
-            proposed.append(best + weight * (best[one] - best[other]))
-            if differentiable:
-                x = self.best[times]
-                try:
-                    slope = torch.cat([self._slope(*some) for some in self._groups(self.own(x), times)])
-                except torch.OutOfMemoryError:
-                    raise
-                except RuntimeError:
-                    differentiable = False
-                else:
-                    length = torch.linalg.vector_norm(x, dim=1, keepdim=True)
-                    # the direction of the gradient is optimal for a linear model, a power iteration for a convex one
-                    proposed.append(self.bound * slope)
-                    proposed += [x + part * shorter * length * slope for part in (1.0, 0.25)]
-            moved, known = torch.cat(proposed), self._value.clone()
-            too_long = torch.linalg.vector_norm(moved, dim=1, keepdim=True) / self.reach
-            self._search(self.own(moved / too_long.clamp(min=1)))
-            if step > 2 and not (self._value > (1 + CONVERGED) * known + self.rounding).any():
-                break
-        return differentiable
-
-    def _groups(self, x: Tensor, times: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        """Split inputs into groups whose gradients fit in memory, and yield these groups with their times."""
-        size = max(1, GRADIENT_ELEMENTS // ((int(times.max()) + 1 + self.warm_up) * self.system.width))
-        return zip(x.split(size), times.split(size), strict=True)
-
-    def _slope(self, x: Tensor, times: Tensor) -> Tensor:
-        """Return the direction in which to change each input so that the response to it grows fastest at a given time.
-
-        The directions are unit vectors (n, d_input). ``times`` (n,) contains the time for each input.
-        """
-        with torch.enable_grad():
-            x = x.detach().requires_grad_()
-            speed = self._speeds(x, torch.cat(list(self._velocities(x, int(times.max()) + 1)), 1))
-            own = speed.gather(1, times[:, None].to(speed.device)).clamp(min=torch.finfo(speed.dtype).tiny)
-            (slope,) = torch.autograd.grad(own.log().sum(), x)
-        return torch.nn.functional.normalize(slope.double().nan_to_num().cpu(), dim=1)
 
     def _spread(self, count: int, generator: torch.Generator) -> Tensor:
         """Return random inputs of many sizes and their negatives; with several channels, half have the largest size."""
