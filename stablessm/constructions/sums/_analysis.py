@@ -77,12 +77,12 @@ class Analysis:
     def most(self) -> int:
         """Return the highest order that the search tries.
 
-        This order is at most ``max_order``. Without ``max_order``, it is at most half the number of samples if there
-        are enough samples to recognize noise, which as many states as samples would reproduce. If the Hankel matrix is
-        too large to be stored, the order is also at most a fixed limit.
+        This order is at most ``max_order``. Without ``max_order``, it is at most half the number of samples if the
+        kernel rises, or if there are enough samples to recognize noise: as many states as samples would reproduce
+        growth and noise. If the Hankel matrix is too large to be stored, the order is also at most a fixed limit.
         """
         count, limit = len(self.samples.times), self.request.max_order
-        most = count if count < _FEW or limit else (count + 1) // 2
+        most = count if limit or (count < _FEW and not self.rises(0.0)) else (count + 1) // 2
         return min(most, limit or most, most if self.dense and self.samples.uniform else _MOST_LONG)
 
     @property
