@@ -22,7 +22,7 @@ _BLOCKS = (12, 48)  # numbers of singular values of a long horizon: the first of
 _RISES = 1.2  # a kernel rises if a value in its last tenth is larger than this multiple of all earlier values
 RESOLVED = 4 * float(np.finfo(np.float64).eps)
 """Smallest error that float64 resolves, as a fraction of the kernel; smaller errors are rounding."""
-_FEW = 32  # number of samples below which noise cannot be estimated
+_FEW, _GROWN = 32, 8  # numbers of samples below which noise cannot be estimated, and growth is not recognized
 _NOISE_TO_HANKEL = 0.47  # third quartile of the singular values of an N x N Hankel matrix of unit noise, over √N
 
 
@@ -77,12 +77,12 @@ class Analysis:
     def most(self) -> int:
         """Return the highest order that the search tries.
 
-        This order is at most ``max_order``. Without ``max_order``, it is at most half the number of samples if the
-        kernel rises, or if there are enough samples to recognize noise: as many states as samples would reproduce
-        growth and noise. If the Hankel matrix is too large to be stored, the order is also at most a fixed limit.
+        This order is at most ``max_order``. Without ``max_order``, it is at most half the number of samples if there
+        are enough samples to recognize noise, or growth: as many states as samples would reproduce both. If the Hankel
+        matrix is too large to be stored, the order is also at most a fixed limit.
         """
         count, limit = len(self.samples.times), self.request.max_order
-        most = count if limit or (count < _FEW and not self.rises(0.0)) else (count + 1) // 2
+        most = count if limit or count < (_GROWN if self.rises(0.0) else _FEW) else (count + 1) // 2
         return min(most, limit or most, most if self.dense and self.samples.uniform else _MOST_LONG)
 
     @property
