@@ -41,12 +41,14 @@ ROOMS = {
 FILES = {
     "layers/base.py": "checks the input, lengths, resets and state",
     "layers/diagonal.py": "maps the weights to eigenvalues, discretizes, computes the drive",
+    "layers/mapped.py": "scans the drive with the decays",
     "scan/linear.py": "public function: checks shapes, chooses the backend",
     "scan/linear_op.py": "the operator and its derivatives",
     "scan/dispatch.py": "enters the operator through PyTorch's dispatcher or autograd",
     "scan/cpu/linear.py": "lays out the arguments of the kernel",
     "llvm/kernel.py": "the compiled kernel as a Python callable",
     "llvm/threads.py": "divides channels among threads",
+    "_fork.py": "says whether this process may use its OpenMP threads",
 }
 """Role of each file in the forward pass of a layer."""
 
@@ -111,7 +113,8 @@ def hops() -> list[str]:
 
     import stablessm as ssm
 
-    layer, x = ssm.LRU(4, 8, 4), torch.randn(2, 30, 4)
+    torch.set_num_threads(2)
+    layer, x = ssm.LRU(4, 8, 4), torch.randn(8, 4000, 4)  # large enough for two threads
     layer(x)  # compiles
     return deepest(lambda: layer(x))
 
