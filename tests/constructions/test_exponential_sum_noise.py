@@ -63,7 +63,12 @@ def test_orders_and_intervals_of_many(is_complex: bool) -> None:
     right, held = [], []
     for seed in range(200):
         sample = draw(10**6 + seed, is_complex=is_complex, longest=2000)
-        found = exponential_sum(sample.values, **sample.arguments)
+        try:
+            found = exponential_sum(sample.values, **sample.arguments)
+        except FitError as error:  # a frequency at the limit of what the samples can tell
+            assert "cannot tell" in str(error)
+            right.append(False)
+            continue
         right.append(found.order == sample.truth.order)
         if not right[-1]:
             continue
