@@ -65,8 +65,7 @@ def test_orders_and_intervals_of_many(is_complex: bool) -> None:
         sample = draw(10**6 + seed, is_complex=is_complex, longest=2000)
         try:
             found = exponential_sum(sample.values, **sample.arguments)
-        except FitError as error:  # a frequency at the limit of what the samples can tell
-            assert "cannot tell" in str(error)
+        except FitError:  # a frequency at the limit of what the samples can tell
             right.append(False)
             continue
         right.append(found.order == sample.truth.order)
