@@ -87,7 +87,7 @@ _MIXERS = {
 }
 """The mixers of this library. Each takes ``timescales``: the shortest and longest initial time scale, in steps."""
 _factories: dict[str, Factory] = dict(_MIXERS)
-"""Functions that build a mixer: those of this library and those that users registered."""
+"""Functions that build a mixer, by name: the mixers of this library and mixers that users registered."""
 _START = {"timescales", "eigenvalues", "dt_min", "dt_max", "r_min", "r_max"}
 
 

@@ -332,7 +332,7 @@ class OperationCode:
         share(tiles, lambda i: self.rows(lambda row: tile(i, row)))
 
     def _share(self, count: int, body: Callable[[ir.Value], None]) -> None:
-        """Emit a loop whose body is ``body(i)``, for i in range(count), of which every thread runs a part.
+        """Emit a loop whose body is ``body(i)``, for i in range(count). Every thread runs a part of the loop.
 
         The number of threads is in the memory of the program.
         """

@@ -627,7 +627,7 @@ def test_what_hears_differences_of_channels_alone_is_not_taken_for_linear(model,
 
 
 class Windowed(nn.Module):
-    """Layers of attention without positions, each of which sees the last ``window`` inputs."""
+    """Layers of attention without positions; each layer sees the last ``window`` inputs."""
 
     def __init__(self, window: int, layers: int, width: int, heads: int, pooled: bool) -> None:
         super().__init__()

@@ -99,7 +99,7 @@ def test_few_rows(
     shape: tuple[int, ...], inputs: int, outputs: int, bias: bool, dtype: torch.dtype, threads: int, scale: float,
     kinds: list[str], seed: int,
 ) -> None:  # fmt: skip
-    """The error is that of rounding, and a row has the same bits alone, in every batch and on any number of threads."""
+    """Errors are rounding errors, and the bits of a row depend neither on the batch nor on the number of threads."""
     torch.manual_seed(seed)
     kinds_of = KINDS | {"shifted": lambda t: torch.cat([t[..., :1], t], -1)[..., 1:]}
     x, weight = (scale**0.5 * torch.randn(size).to(dtype) for size in ((*shape, inputs), (outputs, inputs)))

@@ -81,8 +81,8 @@ class Path:
 
         The criterion is -2 log(likelihood) plus log n for each parameter. A frequency counts 2 log n, because n samples
         determine a frequency with an error proportional to 1/n, so that noise can be fitted by the best of about n
-        frequencies. Noise of unknown level may be correlated from one sample to the next, which counts log n. A known
-        level is a lower bound of the level: if more is left, the criterion is that of an unknown level.
+        frequencies. Noise of unknown level may be correlated from one sample to the next, which counts log n. The noise
+        is at least as large as a known level: if the residual is larger, the criterion for an unknown level is used.
         """
         model, n = self.models[order], self.count
         used = self.parameters(model.rates)
