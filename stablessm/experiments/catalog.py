@@ -1,4 +1,4 @@
-"""Looks up experiments by id. An experiment is imported only when it is requested."""
+"""Looks up experiments by id. The experiments of a paper are imported only when one of them is requested."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import Any
 from stablessm import _current_folder
 from stablessm._errors import ArgumentError, unknown_name
 from stablessm.experiments.frame import Experiment
-from stablessm.experiments.listing import FOLDERS
 from stablessm.experiments.listing import GROUP as GROUP
 from stablessm.experiments.listing import IDS as IDS
 from stablessm.experiments.listing import ids as ids
@@ -30,11 +29,27 @@ def get(id: str) -> Experiment[Any]:
         _current_folder.use()
         return _own(id, lambda: getattr(import_module(module), name))
     if id in IDS:
-        paper, _, figure = id.partition("-")
-        return import_module(f"{__package__}.{FOLDERS[paper]}.{figure}.experiment").EXPERIMENT
+        return next(experiment for experiment in _of_paper(id.partition("-")[0]) if experiment.id == id)
     for entry in entry_points(group=GROUP, name=id):
         return _own(f"{id} = {entry.value}", entry.load)
     raise unknown_name("ID", ids(), id, "an id that stablessm list shows, or module:NAME")
+
+
+def _of_paper(paper: str) -> tuple[Experiment[Any], ...]:
+    """Import and return the experiments of one paper, such as ``ia``. The experiments of the other papers are not
+    imported, because importing all of them takes seconds.
+    """
+    if paper == "ia":
+        from stablessm.experiments.iat.index import EXPERIMENTS
+    elif paper == "su":
+        from stablessm.experiments.ssm_ua.index import EXPERIMENTS
+    elif paper == "lr":
+        from stablessm.experiments.lru_ua.index import EXPERIMENTS
+    elif paper == "st":
+        from stablessm.experiments.stable_ssm.index import EXPERIMENTS
+    else:
+        from stablessm.experiments.beyond.index import EXPERIMENTS
+    return EXPERIMENTS
 
 
 def _own(reference: str, load: Callable[[], Any]) -> Experiment[Any]:

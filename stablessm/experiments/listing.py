@@ -20,8 +20,6 @@ FIGURES: dict[str, tuple[str, ...]] = {
     "ext": ("precision", "architectures", "activations", "nonlinear", "approximation", "gated", "ett", "language"),
 }  # fmt: skip
 """The figures and tables of each paper (and ``ext``, beyond the papers), by the first part of their ids."""
-FOLDERS = {"ia": "iat", "su": "ssm_ua", "lr": "lru_ua", "st": "stable_ssm", "ext": "beyond"}
-"""The folder of each paper. The experiment ``PAPER-FIGURE`` is ``EXPERIMENT`` in ``FOLDER/FIGURE/experiment.py``."""
 IDS: tuple[str, ...] = tuple(f"{paper}-{name}" for paper, names in FIGURES.items() for name in names)
 PAPERS: Mapping[str, str] = {
     "ia": "IAT: Inverse Approximation Theory for Nonlinear Recurrent Neural Networks",
