@@ -3,40 +3,31 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-
-from stablessm.cli.options import one_word, refusing
+from stablessm.cli.options import argument, option, refusing
 
 SUITES = ("scan", "ssm", "accuracy", "stream")
 STOPPED = "interrupted; the record holds what was measured so far and is marked as incomplete"
 
 
 def bench(
-    suite: Annotated[
-        str,
-        one_word("Benchmark suite: scan, ssm, accuracy, stream, or all.", *SUITES, "all", kind=typer.Argument),
-    ] = "all",
-    device: Annotated[str, one_word("Device: cpu or cuda.", "cpu", "cuda")] = "cpu",
-    sizes: Annotated[
-        str | None,
-        typer.Option(
-            "--shapes",
-            "--sizes",
-            help="Shapes of the cases, separated by commas. Suite scan: BATCHxTIMExCHANNELS, such as 8x1024x256. Suite "
-            "ssm: BATCHxTIMExCHANNELSxSTATES. Suite accuracy: number of steps. Suite stream: number of channels.",
-        ),
-    ] = None,
-    dtype: Annotated[
-        str | None, typer.Option(help="Data types of the cases, such as float32,complex64; not allowed with suite all.")
-    ] = None,
-    size: Annotated[str, one_word("Size of the cases: smoke (tiny) or full.", "smoke", "full")] = "full",
-    smoke: Annotated[bool, typer.Option("--smoke", hidden=True, help="Old name of --size smoke.")] = False,
-    seconds: Annotated[float, typer.Option(help="Time limit in seconds for each implementation in each case.")] = 1.0,
-    out: Annotated[
-        Path, typer.Option(help="Record to write: a .json file, or a folder for the file SUITE-DEVICE.json.")
-    ] = Path("runs/bench"),
+    suite: str = argument("all", "Benchmark suite: scan, ssm, accuracy, stream, or all.", words=(*SUITES, "all")),
+    device: str = option("cpu", "Device: cpu or cuda.", words=("cpu", "cuda")),
+    sizes: str | None = option(
+        None,
+        "Shapes of the cases, separated by commas. Suite scan: BATCHxTIMExCHANNELS, such as 8x1024x256. Suite "
+        "ssm: BATCHxTIMExCHANNELSxSTATES. Suite accuracy: number of steps. Suite stream: number of channels.",
+        "--shapes",
+        "--sizes",
+    ),
+    dtype: str | None = option(None, "Data types of the cases, such as float32,complex64; not allowed with suite all."),
+    size: str = option("full", "Size of the cases: smoke (tiny) or full.", words=("smoke", "full")),
+    smoke: bool = option(False, "Old name of --size smoke.", hidden=True),
+    seconds: float = option(1.0, "Time limit in seconds for each implementation in each case."),
+    out: Path = option(
+        Path("runs/bench"), "Record to write: a .json file, or a folder for the file SUITE-DEVICE.json."
+    ),
 ) -> dict[str, Any]:
     """Measure speed and accuracy on this machine.
 

@@ -7,44 +7,35 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
 from stablessm import _progress
 from stablessm._errors import ArgumentError, NumericalError, printable
 from stablessm.cli import model_source
-from stablessm.cli.options import TrustRemoteCode, refusing
+from stablessm.cli.options import TRUST_REMOTE_CODE, argument, option, refusing
 from stablessm.cli.output import Unsuccessful
 
 
 def check(
-    model: Annotated[
-        str | None,
-        typer.Argument(
-            help="Folder saved by stablessm, Hugging Face folder or name, or module:factory (executes the module).",
-            show_default=False,
-        ),
-    ] = None,
+    model: str | None = argument(
+        None,
+        "Folder saved by stablessm, Hugging Face folder or name, or module:factory (executes the module).",
+        show_default=False,
+    ),
     *,
-    family: Annotated[
-        list[str] | None,
-        typer.Option(help="Check a small random model of this family of the package transformers; repeatable."),
-    ] = None,
-    families: Annotated[
-        bool, typer.Option("--families", help="Check every recurrent or hybrid family of the package transformers.")
-    ] = False,
-    cases: Annotated[
-        list[str] | None, typer.Option("--case", help="Case to check, such as chunks (default: all); repeatable.")
-    ] = None,
-    d_input: Annotated[int | None, typer.Option(min=1, help="Number of input channels (default: the model's).")] = None,
-    length: Annotated[int, typer.Option(min=12, help="Number of steps of the random sequences.")] = 24,
-    batch_size: Annotated[int, typer.Option(min=2, help="Number of random sequences.")] = 3,
-    tol: Annotated[
-        float | None, typer.Option(help="Tolerance, relative to the largest output (default: by dtype).")
-    ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the sequences and of the weights of --family.")] = 0,
-    trust_remote_code: TrustRemoteCode = False,
+    family: list[str] | None = option(
+        None, "Check a small random model of this family of the package transformers; repeatable."
+    ),
+    families: bool = option(False, "Check every recurrent or hybrid family of the package transformers."),
+    cases: list[str] | None = option(None, "Case to check, such as chunks (default: all); repeatable.", "--case"),
+    d_input: int | None = option(None, "Number of input channels (default: the model's).", min=1),
+    length: int = option(24, "Number of steps of the random sequences.", min=12),
+    batch_size: int = option(3, "Number of random sequences.", min=2),
+    tol: float | None = option(None, "Tolerance, relative to the largest output (default: by dtype)."),
+    seed: int = option(0, "Seed of the sequences and of the weights of --family.", min=0),
+    trust_remote_code: bool = TRUST_REMOTE_CODE,
 ) -> dict[str, Any]:
     """Check that carrying the state does not change the outputs.
 

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-
-from stablessm.cli.options import RESUME, Runs, one_word, refusing
+from stablessm.cli.options import RESUME, RUNS, option, refusing
 from stablessm.cli.output import note
 
 
 def demo(
-    size: Annotated[
-        str,
-        one_word("Size: smoke (a version that takes seconds) or paper (the whole demonstration).", "smoke", "paper"),
-    ] = "paper",
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the weights, the data and the perturbations.")] = 0,
-    out: Runs = Path("runs"),
-    fresh: Annotated[bool, typer.Option("--fresh", help="Delete the existing run and start again.")] = False,
-    smoke: Annotated[bool, typer.Option("--smoke", hidden=True, help="Old name of --size smoke.")] = False,
-    show: Annotated[bool, typer.Option("--open", help="Open the report in a browser.")] = False,
+    size: str = option(
+        "paper",
+        "Size: smoke (a version that takes seconds) or paper (the whole demonstration).",
+        words=("smoke", "paper"),
+    ),
+    seed: int = option(0, "Seed of the weights, the data and the perturbations.", min=0),
+    out: Path = RUNS,
+    fresh: bool = option(False, "Delete the existing run and start again."),
+    smoke: bool = option(False, "Old name of --size smoke.", hidden=True),
+    show: bool = option(False, "Open the report in a browser.", "--open"),
 ) -> dict[str, Any]:
     """Train and compare four models with long memory (two minutes).
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, final
-
-import typer
+from typing import Any, final
 
 from stablessm._errors import ArgumentError
-from stablessm.cli.options import one_word, pairs
+from stablessm.cli.options import option, pairs
 
 
 @final
@@ -18,31 +16,22 @@ class EngineOptions:
     its jobs.
     """
 
-    jobs: Annotated[
-        int | None, typer.Option(help="Maximum number of parallel jobs (default: 1; no limit with --on ray or slurm).")
-    ] = None
-    on: Annotated[
-        str,
-        one_word("Where jobs run: processes (of this machine), ray or slurm.", "processes", "ray", "slurm"),
-    ] = "processes"
-    cpus: Annotated[
-        int | None, typer.Option(help="Number of cores per job (default: 1 if jobs run in parallel, otherwise all).")
-    ] = None
-    gpus: Annotated[int, typer.Option(help="Number of GPUs per job; a job sees only its own GPUs.")] = 0
-    memory: Annotated[str | None, typer.Option(help="Memory per job, such as 4GB; requires --on ray or slurm.")] = None
-    retries: Annotated[int, typer.Option(help="Number of times that a job is repeated after its worker was lost.")] = 2
-    address: Annotated[str | None, typer.Option(help="Address of a Ray cluster; requires --on ray.")] = None
-    executor: Annotated[
-        str | None,
-        one_word("How --on slurm runs jobs: slurm (default), or local (processes, for a test).", "slurm", "local"),
-    ] = None
-    minutes: Annotated[
-        int | None, typer.Option(help="Time limit per job in minutes; requires --on slurm (default: 1440).")
-    ] = None
-    slurm: Annotated[
-        list[str] | None,
-        typer.Option(help="Option of sbatch as KEY=VALUE, such as partition=gpu; requires --on slurm; repeatable."),
-    ] = None
+    jobs: int | None = option(None, "Maximum number of parallel jobs (default: 1; no limit with --on ray or slurm).")
+    on: str = option(
+        "processes", "Where jobs run: processes (of this machine), ray or slurm.", words=("processes", "ray", "slurm")
+    )
+    cpus: int | None = option(None, "Number of cores per job (default: 1 if jobs run in parallel, otherwise all).")
+    gpus: int = option(0, "Number of GPUs per job; a job sees only its own GPUs.")
+    memory: str | None = option(None, "Memory per job, such as 4GB; requires --on ray or slurm.")
+    retries: int = option(2, "Number of times that a job is repeated after its worker was lost.")
+    address: str | None = option(None, "Address of a Ray cluster; requires --on ray.")
+    executor: str | None = option(
+        None, "How --on slurm runs jobs: slurm (default), or local (processes, for a test).", words=("slurm", "local")
+    )
+    minutes: int | None = option(None, "Time limit per job in minutes; requires --on slurm (default: 1440).")
+    slurm: list[str] | None = option(
+        None, "Option of sbatch as KEY=VALUE, such as partition=gpu; requires --on slurm; repeatable."
+    )
 
     def engine(self) -> Any | None:
         """Return the engine that the options choose, or None to run all jobs one after the other in this process."""
@@ -50,9 +39,9 @@ class EngineOptions:
         from stablessm.sweeps.engine import memory
 
         slurm = pairs("--slurm", self.slurm)
-        for option, where in {"address": "ray", "executor": "slurm", "minutes": "slurm", "slurm": "slurm"}.items():
-            if getattr(self, option) is not None and self.on != where:
-                raise ArgumentError(f"--{option}", f"--on {where}", f"--on {self.on}")
+        for name, where in {"address": "ray", "executor": "slurm", "minutes": "slurm", "slurm": "slurm"}.items():
+            if getattr(self, name) is not None and self.on != where:
+                raise ArgumentError(f"--{name}", f"--on {where}", f"--on {self.on}")
         needed = None if self.memory is None else memory(self.memory)
         if self.on == "processes" and (self.jobs, self.cpus, self.gpus, needed) == (None, None, 0, None):
             return None

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
 from stablessm.cli import tables
+from stablessm.cli.options import option
 from stablessm.cli.output import note
 
 _NVIDIA = Path("/proc/driver/nvidia/gpus")
@@ -67,9 +68,7 @@ def _kernel_cpu() -> str:
 
 
 def env(
-    checked: Annotated[
-        bool, typer.Option("--check", help="Import PyTorch, run every scan backend, and show which backend is used.")
-    ] = False,
+    checked: bool = option(False, "Import PyTorch, run every scan backend, and show which backend is used.", "--check"),
 ) -> dict[str, Any]:
     """Show installed versions and devices.
 

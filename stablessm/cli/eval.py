@@ -5,25 +5,24 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
 from stablessm._errors import ArgumentError, printable
-from stablessm.cli.options import Device, one_word, pairs, refusing
+from stablessm.cli.options import DEVICE, argument, option, pairs, refusing
 from stablessm.cli.output import note
 from stablessm.cli.text_scores import columns, text_scores
 
 
 def evaluate(
-    folder: Annotated[Path, typer.Argument(help="Run folder that stablessm train wrote.")],
-    split: Annotated[str, one_word("Split to score: train, valid or test.", "train", "valid", "test")] = "test",
-    batch_size: Annotated[int | None, typer.Option(min=1, help="Batch size (default: as in training).")] = None,
-    device: Device = "auto",
-    option: Annotated[
-        list[str] | None,
-        typer.Option("--option", "-o", help="Task option to change, such as text=other.txt; repeatable."),
-    ] = None,
+    folder: Path = argument(..., "Run folder that stablessm train wrote."),
+    split: str = option("test", "Split to score: train, valid or test.", words=("train", "valid", "test")),
+    batch_size: int | None = option(None, "Batch size (default: as in training).", min=1),
+    device: str = DEVICE,
+    option: list[str] | None = option(
+        None, "Task option to change, such as text=other.txt; repeatable.", "--option", "-o"
+    ),
 ) -> dict[str, Any]:
     """Score a trained model.
 

@@ -4,32 +4,26 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 from stablessm._errors import ArgumentError, BackendUnavailableError
-from stablessm.cli.options import one_word, refusing
+from stablessm.cli.options import argument, option, refusing
 from stablessm.cli.output import note, waiting
 
 FORMATS = (".onnx", ".pt2")
 
 
 def export(
-    model: Annotated[str, typer.Argument(help="Folder saved by stablessm, or module:factory (executes the module).")],
-    path: Annotated[Path, typer.Argument(help="File to write; its name ends in .onnx or .pt2 (torch.export).")],
-    kind: Annotated[
-        str,
-        one_word(
-            "What one call computes: step (one sample) or sequence (whole sequences of any length).", "step", "sequence"
-        ),
-    ] = "step",
-    batch_size: Annotated[
-        int | None,
-        typer.Option(
-            "--batch-size", "--batch", min=1, help="Fixed batch size; requires --kind step (default: any batch size)."
-        ),
-    ] = None,
+    model: str = argument(..., "Folder saved by stablessm, or module:factory (executes the module)."),
+    path: Path = argument(..., "File to write; its name ends in .onnx or .pt2 (torch.export)."),
+    kind: str = option(
+        "step",
+        "What one call computes: step (one sample) or sequence (whole sequences of any length).",
+        words=("step", "sequence"),
+    ),
+    batch_size: int | None = option(
+        None, "Fixed batch size; requires --kind step (default: any batch size).", "--batch-size", "--batch", min=1
+    ),
 ) -> dict[str, Any]:
     """Export a model to ONNX or torch.export.
 

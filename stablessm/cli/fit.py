@@ -11,14 +11,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn, final
+from typing import TYPE_CHECKING, Any, NoReturn, final
 
 import typer
 
 from stablessm._errors import ArgumentError, NumericalError
 from stablessm.cli import tables
 from stablessm.cli.model_source import SUM
-from stablessm.cli.options import grouped, in_options, one_word, refusing, slug
+from stablessm.cli.options import argument, grouped, in_options, option, refusing, slug
 from stablessm.cli.output import note, waiting
 
 if TYPE_CHECKING:
@@ -41,22 +41,16 @@ POINTS = 400
 class KernelOptions:
     """Command-line options that describe the kernel to fit: formula or file, and times."""
 
-    expression: Annotated[str | None, typer.Argument(help="Kernel as a formula in t, such as '1/(1+t)**1.1'.")] = None
-    horizon: Annotated[int | None, typer.Option(min=1, help="Number of steps of the grid 0, dt, …, horizon·dt.")] = None
-    dt: Annotated[
-        float | None, typer.Option(help="Time between samples, or time step for an --interval (default: 1).")
-    ] = None
-    interval: Annotated[
-        tuple[float, float] | None,
-        typer.Option(help="Two times between which to fit, on a logarithmic grid; for kernels that are singular at 0."),
-    ] = None
-    samples: Annotated[
-        Path | None,
-        typer.Option("--from", help="File with samples instead of a formula; each line has a value, or t and a value."),
-    ] = None
-    continuous: Annotated[
-        bool, typer.Option("--continuous", help="Fit in continuous time, not only at the grid points.")
-    ] = False
+    expression: str | None = argument(None, "Kernel as a formula in t, such as '1/(1+t)**1.1'.")
+    horizon: int | None = option(None, "Number of steps of the grid 0, dt, …, horizon·dt.", min=1)
+    dt: float | None = option(None, "Time between samples, or time step for an --interval (default: 1).")
+    interval: tuple[float, float] | None = option(
+        None, "Two times between which to fit, on a logarithmic grid; for kernels that are singular at 0."
+    )
+    samples: Path | None = option(
+        None, "File with samples instead of a formula; each line has a value, or t and a value.", "--from"
+    )
+    continuous: bool = option(False, "Fit in continuous time, not only at the grid points.")
 
     @property
     def name(self) -> str:
@@ -150,23 +144,18 @@ class KernelOptions:
 class SumOptions:
     """Command-line options of the fit: its tolerance or order, and constraints on rates and weights."""
 
-    tol: Annotated[
-        float | None, typer.Option(help="Largest allowed error, met with as few states as possible (default: 1e-6).")
-    ] = None
-    order: Annotated[int | None, typer.Option(min=1, help="Number of states, instead of --tol.")] = None
-    real: Annotated[bool, typer.Option("--real", help="Use real rates only, so that no mode oscillates.")] = False
-    positive: Annotated[bool, typer.Option("--positive", help="Use real rates and positive weights only.")] = False
-    relative: Annotated[bool, typer.Option("--relative", help="Measure relative instead of absolute errors.")] = False
-    norm: Annotated[
-        str,
-        one_word(
-            "Norm of the error: sup (largest error, for exact kernels) or l2 (least squares, for noise).", "sup", "l2"
-        ),
-    ] = "sup"
-    noise: Annotated[
-        float | None, typer.Option(help="Standard deviation of the noise; requires --norm l2 (default: estimated).")
-    ] = None
-    max_order: Annotated[int | None, typer.Option(min=1, help="Largest number of states to try with --tol.")] = None
+    tol: float | None = option(None, "Largest allowed error, met with as few states as possible (default: 1e-6).")
+    order: int | None = option(None, "Number of states, instead of --tol.", min=1)
+    real: bool = option(False, "Use real rates only, so that no mode oscillates.")
+    positive: bool = option(False, "Use real rates and positive weights only.")
+    relative: bool = option(False, "Measure relative instead of absolute errors.")
+    norm: str = option(
+        "sup",
+        "Norm of the error: sup (largest error, for exact kernels) or l2 (least squares, for noise).",
+        words=("sup", "l2"),
+    )
+    noise: float | None = option(None, "Standard deviation of the noise; requires --norm l2 (default: estimated).")
+    max_order: int | None = option(None, "Largest number of states to try with --tol.", min=1)
 
     def arguments(self) -> dict[str, Any]:
         """Return the arguments of ``exponential_sum`` that control the fit: tolerance or order,
@@ -184,7 +173,7 @@ def fit(
     *,
     kernel: KernelOptions,
     wanted: SumOptions,
-    out: Annotated[Path | None, typer.Option(help="Output folder (default: a folder in runs/fit).")] = None,
+    out: Path | None = option(None, "Output folder (default: a folder in runs/fit)."),
 ) -> dict[str, Any]:
     """Replace a kernel by a sum of exponentials.
 

@@ -6,31 +6,25 @@ import sys
 from collections.abc import Iterator
 from itertools import takewhile
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
 from stablessm._errors import ArgumentError, printable
 from stablessm.cli import model_source
-from stablessm.cli.options import Device, TrustRemoteCode, refusing
+from stablessm.cli.options import DEVICE, TRUST_REMOTE_CODE, argument, option, refusing
 from stablessm.cli.output import printed
 
 
 def generate(
-    model: Annotated[
-        str, typer.Argument(help="Folder written by stablessm train lm, or causal Hugging Face model (folder or name).")
-    ],
-    prompt: Annotated[str, typer.Argument(help="Beginning of the text (default: empty, a new document).")] = "",
-    tokens: Annotated[int, typer.Option(min=1, help="Maximum number of tokens; fewer if the document ends.")] = 200,
-    temperature: Annotated[
-        float, typer.Option(min=0, help="Temperature of sampling; 0 always takes the most likely token.")
-    ] = 0.8,
-    top_k: Annotated[
-        int | None, typer.Option(min=1, help="Number of most likely tokens from which to sample (default: all).")
-    ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of sampling; the same seed gives the same text.")] = 0,
-    device: Device = "auto",
-    trust_remote_code: TrustRemoteCode = False,
+    model: str = argument(..., "Folder written by stablessm train lm, or causal Hugging Face model (folder or name)."),
+    prompt: str = argument("", "Beginning of the text (default: empty, a new document)."),
+    tokens: int = option(200, "Maximum number of tokens; fewer if the document ends.", min=1),
+    temperature: float = option(0.8, "Temperature of sampling; 0 always takes the most likely token.", min=0),
+    top_k: int | None = option(None, "Number of most likely tokens from which to sample (default: all).", min=1),
+    seed: int = option(0, "Seed of sampling; the same seed gives the same text.", min=0),
+    device: str = DEVICE,
+    trust_remote_code: bool = TRUST_REMOTE_CODE,
 ) -> dict[str, Any]:
     """Generate text with a language model.
 

@@ -13,7 +13,7 @@ from typing import Any
 import typer
 
 from stablessm._errors import ArgumentError, printable
-from stablessm.cli.options import Runs
+from stablessm.cli.options import RUNS
 from stablessm.cli.output import note
 
 LEGEND = "Claims: ✓ reproduced, ◐ partly, ? inconclusive, ✗ not reproduced."
@@ -21,7 +21,7 @@ _PLAIN = str.maketrans({"✓": "+", "◐": "~", "✗": "-", "…": ".", "·": "-
 """Replacements for terminals whose encoding lacks a sign."""
 
 
-def list_experiments(out: Runs = Path("runs")) -> list[dict[str, Any]]:
+def list_experiments(out: Path = RUNS) -> list[dict[str, Any]]:
     """List the experiments, grouped by paper.
 
     Each line shows the id, the title, the duration of a run and the verdicts on the paper's claims. The duration is for

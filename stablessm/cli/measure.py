@@ -5,13 +5,11 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, final
-
-import typer
+from typing import Any, final
 
 from stablessm._errors import ArgumentError, NumericalError, quoted
 from stablessm.cli import comparison, model_source, tables
-from stablessm.cli.options import TrustRemoteCode, grouped, one_word, refusing, slug
+from stablessm.cli.options import TRUST_REMOTE_CODE, argument, grouped, option, refusing, slug
 from stablessm.cli.output import note
 
 
@@ -20,52 +18,41 @@ from stablessm.cli.output import note
 class MemoryOptions:
     """The command-line options that set the arguments of ``memory_function``."""
 
-    horizon: Annotated[int, typer.Option(min=1, help="Number of steps over which memory is measured.")] = 256
-    d_input: Annotated[
-        int | None, typer.Option(min=1, help="Number of input channels (default: read from the model).")
-    ] = None
-    dt: Annotated[float | None, typer.Option(help="Time between samples (default: the model's dt, or 1).")] = None
-    unit: Annotated[str | None, typer.Option(help="Name of the time unit in the plots and the table.")] = None
-    norm: Annotated[
-        str,
-        one_word(
-            "Normalization of M(t): ball (largest response to inputs of norm up to --bound, divided by --bound), "
-            "plus_one (response / (norm of the input + 1)) or unit (inputs of norm 1).",
-            *("ball", "plus_one", "unit"),
-        ),
-    ] = "ball"
-    bound: Annotated[float, typer.Option(help="Largest norm of constant inputs (times 100 for plus_one).")] = 1.0
-    output: Annotated[
-        str | None, one_word("Output of a Hugging Face model to measure: logits or hidden.", "logits", "hidden")
-    ] = None
-    samples: Annotated[int, typer.Option(min=1, help="Number of random inputs with which the search begins.")] = 64
-    ascent: Annotated[int, typer.Option(min=0, help="Number of gradient-ascent steps after the random inputs.")] = 8
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the random inputs.")] = 0
+    horizon: int = option(256, "Number of steps over which memory is measured.", min=1)
+    d_input: int | None = option(None, "Number of input channels (default: read from the model).", min=1)
+    dt: float | None = option(None, "Time between samples (default: the model's dt, or 1).")
+    unit: str | None = option(None, "Name of the time unit in the plots and the table.")
+    norm: str = option(
+        "ball",
+        "Normalization of M(t): ball (largest response to inputs of norm up to --bound, divided by --bound), "
+        "plus_one (response / (norm of the input + 1)) or unit (inputs of norm 1).",
+        words=("ball", "plus_one", "unit"),
+    )
+    bound: float = option(1.0, "Largest norm of constant inputs (times 100 for plus_one).")
+    output: str | None = option(
+        None, "Output of a Hugging Face model to measure: logits or hidden.", words=("logits", "hidden")
+    )
+    samples: int = option(64, "Number of random inputs with which the search begins.", min=1)
+    ascent: int = option(8, "Number of gradient-ascent steps after the random inputs.", min=0)
+    seed: int = option(0, "Seed of the random inputs.", min=0)
 
 
 @grouped
 def measure(
-    model: Annotated[
-        list[str],
-        typer.Argument(
-            help="Folder saved by stablessm, Hugging Face folder or name, or module:factory (executes the module). "
-            "Several models, or all models in a folder of checkpoints, are compared.",
-        ),
-    ],
+    model: list[str] = argument(
+        ...,
+        "Folder saved by stablessm, Hugging Face folder or name, or module:factory (executes the module). "
+        "Several models, or all models in a folder of checkpoints, are compared.",
+    ),
     *,
     memory: MemoryOptions,
-    words: Annotated[
-        str | None,
-        typer.Option(
-            help="Comma-separated words, for a Hugging Face model (default: inputs in embedding space). Each word in "
-            "turn is the constant input. A word of several tokens is represented by its last token."
-        ),
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(help="Output folder for the record and the plots (default: a folder in runs/measure)."),
-    ] = None,
-    trust_remote_code: TrustRemoteCode = False,
+    words: str | None = option(
+        None,
+        "Comma-separated words, for a Hugging Face model (default: inputs in embedding space). Each word in "
+        "turn is the constant input. A word of several tokens is represented by its last token.",
+    ),
+    out: Path | None = option(None, "Output folder for the record and the plots (default: a folder in runs/measure)."),
+    trust_remote_code: bool = TRUST_REMOTE_CODE,
 ) -> dict[str, Any]:
     """Measure how long a model remembers.
 

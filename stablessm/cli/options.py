@@ -1,4 +1,4 @@
-"""Options that several commands share, groups of options, and error messages of commands."""
+"""Declarations of options, options that several commands share, groups of options, and error messages of commands."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import is_dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
@@ -25,38 +25,66 @@ def choices(*names: str) -> Callable[[str], list[str]]:
     return offer
 
 
-def one_word(text: str, *names: str, kind: Callable[..., Any] = typer.Option) -> Any:
-    """Return an option (or an argument) whose value is one of the words ``names``, with shell completion and the help
-    ``text``. The value is checked before the command starts; the error suggests a similar word.
-    """
+class Declared(NamedTuple):
+    """An option or argument as it is declared: the default of a parameter, which :func:`parameters` translates."""
 
+    default: Any
+    names: tuple[str, ...]
+    kind: Callable[..., Any]
+    about: dict[str, Any]
+
+
+def option(default: Any, help: str, *names: str, words: Sequence[str] = (), **about: Any) -> Any:
+    """Declare an option of a command, as the default of a parameter or of a field of a group.
+
+    Args:
+        default: Default of the option; ``...`` if the option is required.
+        help: One sentence for the help of the command.
+        names: Names of the option (default: ``--`` and the name of the parameter).
+        words: Words that are allowed (default: any). Shell completion offers them, and the value is checked before the
+            command starts; the error suggests a similar word.
+        about: Further arguments of ``typer.Option``, such as ``min=1``.
+    """
+    return Declared(default, names, typer.Option, {"help": help, **_one_of(words), **about})
+
+
+def argument(default: Any, help: str, *, words: Sequence[str] = (), **about: Any) -> Any:
+    """Declare an argument of a command, as :func:`option` declares an option."""
+    return Declared(default, (), typer.Argument, {"help": help, **_one_of(words), **about})
+
+
+def _one_of(words: Sequence[str]) -> dict[str, Any]:
     def known(parameter: typer.CallbackParam, value: str | None) -> str | None:
-        if value is not None and value not in names:
-            raise unknown_name(parameter.metavar or parameter.opts[0], names, value)
+        if value is not None and value not in words:
+            raise unknown_name(parameter.metavar or parameter.opts[0], words, value)
         return value
 
-    return kind(help=text, autocompletion=choices(*names), callback=known)
+    return {"autocompletion": choices(*words), "callback": known} if words else {}
 
 
-Device = Annotated[
-    str,
-    typer.Option(
-        help="Device: auto (a GPU if there is one), cpu or cuda.", autocompletion=choices("auto", "cpu", "cuda")
-    ),
-]
-Runs = Annotated[Path, typer.Option(help="Folder that contains the run folders.")]
+def parameters(command: Callable[..., Any]) -> list[inspect.Parameter]:
+    """Return the parameters of a command or group; declarations become annotations that typer reads."""
+    return [_annotated(each) for each in inspect.signature(command, eval_str=True).parameters.values()]
+
+
+def _annotated(parameter: inspect.Parameter) -> inspect.Parameter:
+    if not isinstance(parameter.default, Declared):
+        return parameter
+    default, names, kind, about = parameter.default
+    if kind is typer.Argument:
+        info = kind(**{"metavar": parameter.name.upper(), **about})
+    else:
+        info = kind(*(names or [f"--{parameter.name.replace('_', '-')}"]), **about)
+    default = parameter.empty if default is ... else default
+    return parameter.replace(default=default, annotation=Annotated[parameter.annotation, info])
+
+
+DEVICE = option(
+    "auto", "Device: auto (a GPU if there is one), cpu or cuda.", autocompletion=choices("auto", "cpu", "cuda")
+)
+RUNS = option(Path("runs"), "Folder that contains the run folders.")
 SIZES = ("smoke", "reduced", "paper", "large")
-Size = Annotated[
-    str,
-    one_word(
-        "Size: smoke (a small version that takes seconds) or paper (the published size); some experiments also have "
-        "reduced (smaller than paper) or large (for a GPU).",
-        *SIZES,
-    ),
-]
-TrustRemoteCode = Annotated[
-    bool, typer.Option("--trust-remote-code", help="Run Python code from the model's Hugging Face repository.")
-]
+TRUST_REMOTE_CODE = option(False, "Run Python code from the model's Hugging Face repository.")
 RESUME = "interrupted; run the same command again to resume"
 
 
@@ -75,20 +103,16 @@ def grouped(command: Callable[..., Any]) -> Callable[..., Any]:
     20
     (None, '(*, width: int = 2, height: int = 3, times: int = 1) -> None')
     """
-    given = inspect.signature(command, eval_str=True)
-    groups: dict[str, Any] = {
-        name: each.annotation for name, each in given.parameters.items() if is_dataclass(each.annotation)
-    }
-    fields = {name: inspect.signature(group, eval_str=True).parameters for name, group in groups.items()}
+    given = parameters(command)
+    groups: dict[str, Any] = {each.name: each.annotation for each in given if is_dataclass(each.annotation)}
+    fields = {name: parameters(group) for name, group in groups.items()}
 
     def flat(**values: Any) -> Any:
         for name, group in groups.items():
-            values[name] = group(**{field: values.pop(field) for field in fields[name] if field in values})
+            values[name] = group(**{each.name: values.pop(each.name) for each in fields[name] if each.name in values})
         return command(**values)
 
-    return standing_for(
-        flat, command, [p for name, each in given.parameters.items() for p in fields.get(name, {name: each}).values()]
-    )
+    return standing_for(flat, command, [field for each in given for field in fields.get(each.name, [each])])
 
 
 def standing_for(

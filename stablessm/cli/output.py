@@ -10,18 +10,24 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, redirect_stderr, redirect_stdout
-from typing import Annotated, Any, TextIO
+from dataclasses import dataclass
+from typing import Any, TextIO
 
 import typer
-from typer.models import ArgumentInfo, ParameterInfo
+from typer.models import ArgumentInfo
 
 from stablessm import _progress
 from stablessm._errors import printable
-from stablessm.cli import options
+from stablessm.cli.options import of_command, option, parameters, standing_for
 
-Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON, and nothing else, on standard output.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print no progress, notes or warnings.")]
-_SHARED = {"as_json": Json, "quiet": Quiet}
+
+@dataclass(frozen=True)
+class _Shared:
+    as_json: bool = option(False, "Print the result as JSON, and nothing else, on standard output.", "--json")
+    quiet: bool = option(False, "Print no progress, notes or warnings.", "--quiet", "-q")
+
+
+_SHARED = parameters(_Shared)
 
 
 class Unsuccessful(typer.Exit):
@@ -40,14 +46,13 @@ def with_output(command: Callable[..., Any]) -> Callable[..., None]:
     The command prints its result as text for people, and returns its result as plain data. With ``--json``, these data
     are printed as JSON instead of the text.
     """
-    given = inspect.signature(command, eval_str=True)
-
-    known = _typed_names(given)
+    given = parameters(command)
+    known = {each.name: _typed_name(each) for each in given}
 
     def run(**values: Any) -> None:
-        options.of_command.clear()
-        options.of_command.update(known)
-        as_json, quiet = (values.pop(name) for name in _SHARED)
+        of_command.clear()
+        of_command.update(known)
+        as_json, quiet = (values.pop(each.name) for each in _SHARED)
         with _silence() if quiet else warnings.catch_warnings():
             if not as_json:
                 command(**values)
@@ -64,28 +69,15 @@ def with_output(command: Callable[..., Any]) -> Callable[..., None]:
         if code:
             raise typer.Exit(code)
 
-    shared = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=annotation)
-        for name, annotation in _SHARED.items()
-    ]
-    return options.standing_for(run, command, [*given.parameters.values(), *shared])
+    return standing_for(run, command, [*given, *_SHARED])
 
 
-def _typed_names(signature: inspect.Signature) -> dict[str, str]:
-    """Return a dict from the names of a command's Python parameters to the names that users type or read in the help:
-    options, such as ``--batch-size``, and arguments in capitals, such as ``FOLDER``.
+def _typed_name(parameter: inspect.Parameter) -> str:
+    """Return the name of a parameter that users type or read in the help: of an option, such as ``--batch-size``, or of
+    an argument in capitals, such as ``FOLDER``.
     """
-    found = {}
-    for parameter in signature.parameters.values():
-        for info in getattr(parameter.annotation, "__metadata__", ()):
-            if isinstance(info, ArgumentInfo):
-                info.metavar = info.metavar or parameter.name.upper()
-                found[parameter.name] = info.metavar
-            elif isinstance(info, ParameterInfo):
-                names = [each for each in (info.default, *(info.param_decls or ())) if isinstance(each, str)]
-                long = [name.partition("/")[0] for name in names if name.startswith("--")]
-                found[parameter.name] = long[0] if long else f"--{parameter.name.replace('_', '-')}"
-    return found
+    (info,) = parameter.annotation.__metadata__
+    return str(info.metavar if isinstance(info, ArgumentInfo) else info.default.partition("/")[0])
 
 
 def note(text: str, *, err: bool = False) -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import csv
 import io
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from stablessm._errors import ArgumentError, NumericalError, printable
-from stablessm.cli.options import Device, refusing
+from stablessm.cli.options import DEVICE, argument, option, refusing
 from stablessm.cli.output import note
 
 if TYPE_CHECKING:
@@ -22,23 +22,14 @@ _PANELS = 4
 
 
 def predict(
-    folder: Annotated[Path, typer.Argument(help="Run folder that stablessm train wrote.")],
-    data: Annotated[
-        Path | None,
-        typer.Argument(
-            help="CSV, .npy or .npz file without labels (default: training data for a forecast, else the test split)."
-        ),
-    ] = None,
-    horizon: Annotated[
-        int | None, typer.Option(min=1, help="Number of rows to forecast (default: as in training).")
-    ] = None,
-    level: Annotated[
-        float, typer.Option(help="Fraction of the validation errors that the intervals of a forecast cover.")
-    ] = 0.9,
-    device: Device = "auto",
-    out: Annotated[
-        Path | None, typer.Option(help="CSV file to write, together with a plot (default: print the CSV).")
-    ] = None,
+    folder: Path = argument(..., "Run folder that stablessm train wrote."),
+    data: Path | None = argument(
+        None, "CSV, .npy or .npz file without labels (default: training data for a forecast, else the test split)."
+    ),
+    horizon: int | None = option(None, "Number of rows to forecast (default: as in training).", min=1),
+    level: float = option(0.9, "Fraction of the validation errors that the intervals of a forecast cover."),
+    device: str = DEVICE,
+    out: Path | None = option(None, "CSV file to write, together with a plot (default: print the CSV)."),
 ) -> Any:
     """Forecast a series, or classify sequences, with a trained model.
 

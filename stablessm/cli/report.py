@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
 from stablessm._errors import ArgumentError, printable
-from stablessm.cli.options import refusing
+from stablessm.cli.options import argument, option, refusing
 from stablessm.cli.output import note
 
 
 def report(
-    runs: Annotated[
-        list[Path] | None,
-        typer.Argument(
-            metavar="RUN", help="Run folders, or folders above them (default: results and runs, if they exist)."
-        ),
-    ] = None,
-    out: Annotated[Path, typer.Option(help="HTML file to write.")] = Path("report.html"),
-    show: Annotated[bool, typer.Option("--open", help="Open the report in a browser.")] = False,
+    runs: list[Path] | None = argument(
+        None, "Run folders, or folders above them (default: results and runs, if they exist).", metavar="RUN"
+    ),
+    out: Path = option(Path("report.html"), "HTML file to write."),
+    show: bool = option(False, "Open the report in a browser.", "--open"),
 ) -> dict[str, Any]:
     """Write an HTML report of all runs.
 

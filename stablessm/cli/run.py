@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
@@ -13,7 +13,7 @@ from stablessm._errors import MissingPackageError, printable
 from stablessm.cli import tables
 from stablessm.cli.engine_options import EngineOptions
 from stablessm.cli.list import duration
-from stablessm.cli.options import RESUME, Runs, Size, choices, grouped, pairs, refusing
+from stablessm.cli.options import RESUME, RUNS, SIZES, argument, choices, grouped, option, pairs, refusing
 from stablessm.cli.output import Unsuccessful, note
 
 
@@ -26,20 +26,21 @@ def _ids(incomplete: str) -> list[str]:
 
 @grouped
 def run(
-    ids: Annotated[
-        list[str],
-        typer.Argument(
-            help="Ids of experiments (stablessm list), or all, or module:NAME of your own (executes the module).",
-            metavar="ID",
-            autocompletion=_ids,
-        ),
-    ],
-    size: Size = "smoke",
-    out: Runs = Path("runs"),
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", help="Setting to change, as KEY=VALUE; repeatable.")
-    ] = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Delete the existing runs and start again.")] = False,
+    ids: list[str] = argument(
+        ...,
+        "Ids of experiments (stablessm list), or all, or module:NAME of your own (executes the module).",
+        metavar="ID",
+        autocompletion=_ids,
+    ),
+    size: str = option(
+        "smoke",
+        "Size: smoke (a small version that takes seconds) or paper (the published size); some experiments also have "
+        "reduced (smaller than paper) or large (for a GPU).",
+        words=SIZES,
+    ),
+    out: Path = RUNS,
+    settings: list[str] | None = option(None, "Setting to change, as KEY=VALUE; repeatable.", "--set"),
+    fresh: bool = option(False, "Delete the existing runs and start again."),
     *,
     engine: EngineOptions,
 ) -> list[dict[str, Any]]:

@@ -3,44 +3,33 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
 from stablessm._errors import ArgumentError, unknown_name
-from stablessm.cli.options import RESUME, SIZES, one_word, pairs, refusing
+from stablessm.cli.options import RESUME, SIZES, argument, option, pairs, refusing
 from stablessm.cli.output import Unsuccessful, note
 
 
 def search(
-    name: Annotated[
-        str, typer.Argument(help="Name of a task (stablessm train --list), or id of an experiment (stablessm list).")
-    ],
-    over: Annotated[
-        list[str],
-        typer.Option(
-            help="Setting to vary and its range: NAME=log:LOW:HIGH, float:…, int:… or choice:A,B; repeatable."
-        ),
-    ],
-    trials: Annotated[int, typer.Option(help="Total number of trials, including those already in the storage.")] = 20,
-    storage: Annotated[
-        str | None, typer.Option(help="Database of trials, such as sqlite:///a.db (default: in the output folder).")
-    ] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="Setting that is the same in every trial, as KEY=VALUE; repeatable."),
-    ] = None,
-    model: Annotated[str, typer.Option(help="Model preset to train on a task; ignored for an experiment.")] = "small",
-    size: Annotated[str, one_word("Size of the experiment, such as smoke; ignored for a task.", *SIZES)] = "smoke",
-    objective: Annotated[
-        str | None,
-        typer.Option(help="Number to optimize for an experiment: STAGE/ARRAY:HOW (HOW: mean, min, max or last)."),
-    ] = None,
-    maximize: Annotated[
-        bool, typer.Option("--maximize", help="Maximize the --objective instead of minimizing it.")
-    ] = False,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the random choice of settings.")] = 0,
-    out: Annotated[Path | None, typer.Option(help="Output folder (default: a folder in runs/search).")] = None,
+    name: str = argument(..., "Name of a task (stablessm train --list), or id of an experiment (stablessm list)."),
+    over: list[str] = option(
+        ..., "Setting to vary and its range: NAME=log:LOW:HIGH, float:…, int:… or choice:A,B; repeatable."
+    ),
+    trials: int = option(20, "Total number of trials, including those already in the storage."),
+    storage: str | None = option(None, "Database of trials, such as sqlite:///a.db (default: in the output folder)."),
+    settings: list[str] | None = option(
+        None, "Setting that is the same in every trial, as KEY=VALUE; repeatable.", "--set"
+    ),
+    model: str = option("small", "Model preset to train on a task; ignored for an experiment."),
+    size: str = option("smoke", "Size of the experiment, such as smoke; ignored for a task.", words=SIZES),
+    objective: str | None = option(
+        None, "Number to optimize for an experiment: STAGE/ARRAY:HOW (HOW: mean, min, max or last)."
+    ),
+    maximize: bool = option(False, "Maximize the --objective instead of minimizing it."),
+    seed: int = option(0, "Seed of the random choice of settings.", min=0),
+    out: Path | None = option(None, "Output folder (default: a folder in runs/search)."),
 ) -> dict[str, Any]:
     """Search for the best settings with Optuna.
 

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
 from stablessm._errors import printable
 from stablessm.cli import tables
-from stablessm.cli.options import Runs
+from stablessm.cli.options import RUNS, option
 
 
 def status(
-    out: Runs = Path("runs"),
-    all: Annotated[bool, typer.Option("--all", help="Also show complete experiments and training runs.")] = False,
+    out: Path = RUNS,
+    all: bool = option(False, "Also show complete experiments and training runs."),
 ) -> dict[str, Any]:
     """Show the progress of experiments, sweeps and training runs.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, final
+from typing import Any, final
 
 import typer
 
@@ -13,7 +13,7 @@ from stablessm._arguments import real_number
 from stablessm._errors import ArgumentError, printable, quoted, unknown_name
 from stablessm._similar import did_you_mean
 from stablessm.cli.model_source import from_factory
-from stablessm.cli.options import Device, grouped, in_options, of_command, one_word, pairs
+from stablessm.cli.options import DEVICE, argument, grouped, in_options, of_command, option, pairs
 from stablessm.cli.output import Unsuccessful
 from stablessm.cli.text_scores import columns, text_scores
 
@@ -23,21 +23,15 @@ from stablessm.cli.text_scores import columns, text_scores
 class DataOptions:
     """Command-line options that choose the data to train on."""
 
-    task: Annotated[str | None, typer.Argument(help="Name of a task; --list shows them. Not needed with --data.")] = (
-        None
+    task: str | None = argument(None, "Name of a task; --list shows them. Not needed with --data.")
+    settings: list[str] | None = option(
+        None, "Task option, such as length=20 or carry=true; repeatable.", "--option", "-o"
     )
-    option: Annotated[
-        list[str] | None,
-        typer.Option("--option", "-o", help="Task option, such as length=20 or carry=true; repeatable."),
-    ] = None
-    data: Annotated[
-        Path | None,
-        typer.Option(help="File with your data: .csv (with --target or --label), .npz (inputs, targets), or text."),
-    ] = None
-    target: Annotated[str | None, typer.Option(help="Columns of --data to forecast, separated by commas.")] = None
-    label: Annotated[
-        str | None, typer.Option(help="Column of --data with the label of each sequence; requires -o sequence=COLUMN.")
-    ] = None
+    data: Path | None = option(
+        None, "File with your data: .csv (with --target or --label), .npz (inputs, targets), or text."
+    )
+    target: str | None = option(None, "Columns of --data to forecast, separated by commas.")
+    label: str | None = option(None, "Column of --data with the label of each sequence; requires -o sequence=COLUMN.")
 
 
 @final
@@ -45,15 +39,9 @@ class DataOptions:
 class ModelOptions:
     """Command-line options that choose the model to train."""
 
-    model: Annotated[
-        str | None, typer.Option(help="Model preset; --list shows them (default: small, or lm-small for the task lm).")
-    ] = None
-    map: Annotated[
-        str | None, typer.Option(help="Reparameterization of the recurrent weights: best, exp, softplus, direct, …")
-    ] = None
-    setting: Annotated[
-        list[str] | None, typer.Option("--set", help="Model setting, such as n_layers=4; repeatable.")
-    ] = None
+    model: str | None = option(None, "Model preset; --list shows them (default: small, or lm-small for the task lm).")
+    map: str | None = option(None, "Reparameterization of the recurrent weights: best, exp, softplus, direct, …")
+    setting: list[str] | None = option(None, "Model setting, such as n_layers=4; repeatable.", "--set")
 
 
 @final
@@ -61,75 +49,49 @@ class ModelOptions:
 class TrainingOptions:
     """Command-line options that set the fields of a ``TrainingConfig``."""
 
-    epochs: Annotated[
-        int | None, typer.Option(min=1, help="Number of epochs (default: 10, unless --steps is given).")
-    ] = None
-    steps: Annotated[int | None, typer.Option(min=1, help="Number of optimizer steps, instead of --epochs.")] = None
-    batch_size: Annotated[int, typer.Option(min=1, help="Number of sequences per batch, over all ranks.")] = 64
-    accumulate: Annotated[
-        int, typer.Option(min=1, help="Number of batches whose gradients are accumulated for one optimizer step.")
-    ] = 1
-    lr: Annotated[float, typer.Option(help="Learning rate.")] = 0.004
-    recurrent_lr: Annotated[
-        float | None, typer.Option(help="Learning rate of the recurrent parameters (default: --lr).")
-    ] = None
-    weight_decay: Annotated[float, typer.Option(help="Weight decay of all parameters except the recurrent ones.")] = (
-        0.01
+    epochs: int | None = option(None, "Number of epochs (default: 10, unless --steps is given).", min=1)
+    steps: int | None = option(None, "Number of optimizer steps, instead of --epochs.", min=1)
+    batch_size: int = option(64, "Number of sequences per batch, over all ranks.", min=1)
+    accumulate: int = option(1, "Number of batches whose gradients are accumulated for one optimizer step.", min=1)
+    lr: float = option(0.004, "Learning rate.")
+    recurrent_lr: float | None = option(None, "Learning rate of the recurrent parameters (default: --lr).")
+    weight_decay: float = option(0.01, "Weight decay of all parameters except the recurrent ones.")
+    schedule: str = option(
+        "cosine",
+        "Schedule after the warm-up: cosine, linear, constant, or wsd (constant, then linear).",
+        words=("cosine", "linear", "constant", "wsd"),
     )
-    schedule: Annotated[
-        str,
-        one_word(
-            "Schedule after the warm-up: cosine, linear, constant, or wsd (constant, then linear).",
-            *("cosine", "linear", "constant", "wsd"),
-        ),
-    ] = "cosine"
-    warmup: Annotated[
-        float, typer.Option(help="Fraction of the steps, at the start, in which the learning rate rises.")
-    ] = 0.05
-    cooldown: Annotated[
-        float,
-        typer.Option(help="Fraction of the steps, at the end, in which the learning rate falls (--schedule wsd)."),
-    ] = 0.2
-    clip: Annotated[float, typer.Option(help="Norm to which larger gradients are clipped; 0 turns clipping off.")] = 1.0
-    select: Annotated[str, one_word("Weights to keep: best (by validation) or last.", "best", "last")] = "best"
-    ema: Annotated[
-        float | None,
-        typer.Option(help="Decay of a moving average of the weights, such as 0.999; the average is scored and saved."),
-    ] = None
-    patience: Annotated[
-        int | None, typer.Option(min=1, help="Stop after this number of evaluations without a better validation score.")
-    ] = None
-    init_from: Annotated[
-        Path | None,
-        typer.Option(help="Folder of a run, or of a saved model, from which the initial weights are loaded."),
-    ] = None
-    seed: Annotated[
-        int, typer.Option(min=0, help="Seed of the initial weights, the order of the data and dropout.")
-    ] = 0
-    replicas: Annotated[
-        int,
-        typer.Option(min=1, help="Number of models to train as one computation, with the seeds --seed, --seed + 1, …"),
-    ] = 1
-    evaluate_every: Annotated[
-        int | None, typer.Option(min=1, help="Number of steps between evaluations (default: one epoch).")
-    ] = None
-    checkpoint_every: Annotated[
-        int | None, typer.Option(min=1, help="Number of steps between checkpoints (default: one per minute).")
-    ] = None
-    log_every: Annotated[int, typer.Option(min=1, help="Number of steps between logged metrics.")] = 20
-    device: Device = "auto"
-    autocast: Annotated[
-        bool, typer.Option("--autocast", help="Use bfloat16 outside the recurrences; on a GPU, TF32 inside them.")
-    ] = False
-    compile: Annotated[bool, typer.Option("--compile", help="Run the model through torch.compile.")] = False
-    graph: Annotated[bool, typer.Option("--graph", help="Capture each step as a CUDA graph (requires a GPU).")] = False
-    parallel: Annotated[
-        str,
-        one_word(
-            "Strategy under torchrun: ddp (the whole model on each rank) or fsdp (the weights split across ranks).",
-            *("ddp", "fsdp"),
-        ),
-    ] = "ddp"
+    warmup: float = option(0.05, "Fraction of the steps, at the start, in which the learning rate rises.")
+    cooldown: float = option(
+        0.2, "Fraction of the steps, at the end, in which the learning rate falls (--schedule wsd)."
+    )
+    clip: float = option(1.0, "Norm to which larger gradients are clipped; 0 turns clipping off.")
+    select: str = option("best", "Weights to keep: best (by validation) or last.", words=("best", "last"))
+    ema: float | None = option(
+        None, "Decay of a moving average of the weights, such as 0.999; the average is scored and saved."
+    )
+    patience: int | None = option(
+        None, "Stop after this number of evaluations without a better validation score.", min=1
+    )
+    init_from: Path | None = option(
+        None, "Folder of a run, or of a saved model, from which the initial weights are loaded."
+    )
+    seed: int = option(0, "Seed of the initial weights, the order of the data and dropout.", min=0)
+    replicas: int = option(
+        1, "Number of models to train as one computation, with the seeds --seed, --seed + 1, …", min=1
+    )
+    evaluate_every: int | None = option(None, "Number of steps between evaluations (default: one epoch).", min=1)
+    checkpoint_every: int | None = option(None, "Number of steps between checkpoints (default: one per minute).", min=1)
+    log_every: int = option(20, "Number of steps between logged metrics.", min=1)
+    device: str = DEVICE
+    autocast: bool = option(False, "Use bfloat16 outside the recurrences; on a GPU, TF32 inside them.")
+    compile: bool = option(False, "Run the model through torch.compile.")
+    graph: bool = option(False, "Capture each step as a CUDA graph (requires a GPU).")
+    parallel: str = option(
+        "ddp",
+        "Strategy under torchrun: ddp (the whole model on each rank) or fsdp (the weights split across ranks).",
+        words=("ddp", "fsdp"),
+    )
 
     def config(self) -> Any:
         """Return the options as a ``TrainingConfig``."""
@@ -148,26 +110,14 @@ class TrainingOptions:
 class RunOptions:
     """Command-line options that choose the run folder, and whether to resume the run."""
 
-    out: Annotated[Path | None, typer.Option(help="Output folder (default: runs/train/TASK-MODEL).")] = None
-    resume: Annotated[
-        bool, typer.Option("--resume/--fresh", help="Resume the run in the output folder, or start again (--fresh).")
-    ] = True
-    extend: Annotated[
-        bool,
-        typer.Option(
-            "--extend", help="Resume the run with another number of steps, learning rate, schedule or patience."
-        ),
-    ] = False
-    last_good: Annotated[
-        bool, typer.Option("--last-good", help="Resume from the previous checkpoint if the last one is damaged.")
-    ] = False
-    logger: Annotated[
-        list[str] | None,
-        typer.Option(help="Logger of the metrics, as package.module:NAME (executes the module); repeatable."),
-    ] = None
-    show: Annotated[bool, typer.Option("--list", help="List tasks and models, or the options of TASK, and exit.")] = (
-        False
+    out: Path | None = option(None, "Output folder (default: runs/train/TASK-MODEL).")
+    resume: bool = option(True, "Resume the run in the output folder, or start again (--fresh).", "--resume/--fresh")
+    extend: bool = option(False, "Resume the run with another number of steps, learning rate, schedule or patience.")
+    last_good: bool = option(False, "Resume from the previous checkpoint if the last one is damaged.")
+    logger: list[str] | None = option(
+        None, "Logger of the metrics, as package.module:NAME (executes the module); repeatable."
     )
+    show: bool = option(False, "List tasks and models, or the options of TASK, and exit.", "--list")
 
     def loggers(self) -> list[Any]:
         """Return the loggers that ``--logger`` names; raise an error for a logger without the methods of
@@ -326,7 +276,7 @@ def _remedies(argument: str, task: str | None) -> list[str]:
 
 def _chosen_task(source: DataOptions) -> tuple[str, dict[str, str]]:
     name, data, target, label = source.task, source.data, source.target, source.label
-    options = pairs("--option", source.option)
+    options = pairs("--option", source.settings)
     if data is None:
         if name is None:
             raise ArgumentError("TASK", "a task by name (--list shows them), or your own --data", "neither")

@@ -31,7 +31,7 @@ class FunctionalOptions(SyntheticOptions):
     of IAT and StableSSM.
     """
 
-    target: str | Target = option("polynomial", "a name of stablessm.targets.TARGETS, or a target")  # noqa: RUF009
+    target: str | Target = option("polynomial", "a name of stablessm.targets.TARGETS, or a target")
     settings: Mapping[str, float] | None = option(None, "options of a target given by name, such as exponent=1.5")
     dt: float = option(1.0, "time between samples, for a target given by name")
     length: int = option(100, "number of steps of a sequence")

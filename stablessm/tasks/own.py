@@ -102,9 +102,9 @@ class ArrayTask(StoredTask):
 class ArraysOptions(Options):
     """Options of a task from arrays: the arrays, or files with them, and the splits."""
 
-    inputs: Arrayed = option(help="array, .npy file, or .npz file with all arrays", place=True)  # noqa: RUF009
-    targets: Arrayed | None = option(None, "array or .npy file; not needed with an .npz file", place=True)  # noqa: RUF009
-    lengths: Arrayed | None = option(None, "lengths of right-padded inputs: array or .npy file", place=True)  # noqa: RUF009
+    inputs: Arrayed = option(help="array, .npy file, or .npz file with all arrays", place=True)
+    targets: Arrayed | None = option(None, "array or .npy file; not needed with an .npz file", place=True)
+    lengths: Arrayed | None = option(None, "lengths of right-padded inputs: array or .npy file", place=True)
     valid: float = option(0.1, "fraction of the examples for validation")
     test: float = option(0.1, "fraction of the examples for the test")
     standardize: bool = option(True, "standardize input values by the training examples")

@@ -33,7 +33,7 @@ class SeriesOptions(Options):
     columns: str = option("", "input columns, separated by commas (default: all numeric columns)")
     window: int = option(96, "number of rows that the model sees")
     horizon: int = option(1, "number of rows that it forecasts")
-    missing: Missing = option("forward", "missing cells: fill forward, interpolate, drop rows, mask or refuse")  # noqa: RUF009
+    missing: Missing = option("forward", "missing cells: fill forward, interpolate, drop rows, mask or refuse")
     valid: float = option(0.1, "fraction of the rows for validation, after the training rows")
     test: float = option(0.2, "fraction of the rows for the test, at the end")
     metric: Literal["mse", "mae"] = option("mse", "metric")
@@ -123,7 +123,7 @@ class SequencesOptions(Options):
     label: str = option("label", "column with the label, the same in all rows of a sequence")
     sequence: str = option("sequence", "column that names the sequence of a row")
     columns: str = option("", "input columns, separated by commas (default: all other numeric columns)")
-    missing: Missing = option("forward", "missing cells: fill forward, interpolate, drop rows, mask or refuse")  # noqa: RUF009
+    missing: Missing = option("forward", "missing cells: fill forward, interpolate, drop rows, mask or refuse")
     kind: Literal["classes", "values"] = option("classes", "kind of the labels")
     valid: float = option(0.1, "fraction of the sequences for validation")
     test: float = option(0.2, "fraction of the sequences for the test")

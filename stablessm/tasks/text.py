@@ -29,7 +29,7 @@ class TextOptions(Options):
     """Options of language modeling: the text, its tokens and its splits."""
 
     text: str = option("wikitext2", "wikitext2, wikifa, wikitext103, tinyshakespeare, or a text file", place=True)
-    level: Level = option("bpe", "what a token is: a character, a byte, a merged byte pair or a word")  # noqa: RUF009
+    level: Level = option("bpe", "what a token is: a character, a byte, a merged byte pair or a word")
     vocabulary: int | None = option(None, "largest number of tokens: bpe (default 8192), word (default all words)")
     length: int = option(1024, "number of tokens of a window")
     carry: bool = option(False, "carry the state from window to window in training and scoring")

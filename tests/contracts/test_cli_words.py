@@ -73,7 +73,7 @@ def test_the_words_of_options_are_offered() -> None:
         for parameter in command.params:
             listed = " or " in (parameter.help or "").partition(": ")[2]
             if listed and parameter.param_type_name == "option" and isinstance(parameter.default, str):
-                assert (name, parameter.opts[0]) in found, f"{name} {parameter.opts[0]}: words without one_word()"
+                assert (name, parameter.opts[0]) in found, f"{name} {parameter.opts[0]}: declare its words (words=)"
 
 
 @pytest.mark.parametrize(("name", "flag", "words"), CASES, ids=[f"{name} {flag}" for name, flag, _ in CASES])
