@@ -315,7 +315,7 @@ def test_any_samples_get_a_stable_sum_or_a_reason(samples: list[float], goal: fl
         es = exponential_sum(samples, **goals, **options)
     except FitError as error:
         es = error.best
-        assert es.error > goals.get("tol", 0.0)
+        assert es.error > goals.get("tol", 0.0) or "the samples cannot tell" in str(error)
     else:
         assert es.error <= goals.get("tol", math.inf)
         assert es.order <= goals.get("order", len(samples))
