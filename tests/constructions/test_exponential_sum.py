@@ -313,9 +313,9 @@ def test_any_samples_get_a_stable_sum_or_a_reason(samples: list[float], goal: fl
     goals = {"order": min(goal, len(samples))} if isinstance(goal, int) else {"tol": goal}
     try:
         es = exponential_sum(samples, **goals, **options)
-    except FitError as error:
-        es = error.best
-        assert es.error > goals.get("tol", 0.0) or "the samples cannot tell" in str(error)
+    except FitError as refusal:
+        es, told = refusal.best, str(refusal)
+        assert es.error > goals.get("tol", 0.0) or "the samples cannot tell" in told
     else:
         assert es.error <= goals.get("tol", math.inf)
         assert es.order <= goals.get("order", len(samples))

@@ -29,8 +29,8 @@ def bath(t: np.ndarray, power: float = 2.0) -> np.ndarray:
 
 
 def esprit(values: np.ndarray, order: int, dt: float = STEP) -> float:
-    """The textbook: shift-invariance of the first singular vectors, weights by least squares. Its supremum, with growing
-    modes moved to the boundary of stability, because a sum that grows after its samples is not admissible.
+    """The textbook: shift-invariance of the first singular vectors, weights by least squares. Its supremum, with
+    growing modes moved to the boundary of stability, because a sum that grows after its samples is not admissible.
     """
     half = len(values) // 2 + 1
     u = np.linalg.svd(hankel(values[:half], values[half - 1 :]))[0][:, :order]
