@@ -114,8 +114,7 @@ def summarize(rows: Sequence[Row]) -> dict[str, float]:
     speed-ups, and the largest ratio of a time to the floor. On a GPU, also return these numbers for the times without
     launch overhead.
     """
-    prefixes = ["queued_", ""] if any("queued_ms" in row for row in rows) else [""]
-    return {f"{prefix}{name}": value for prefix in prefixes for name, value in _extremes(rows, prefix).items()}
+    return {f"{prefix}{name}": value for prefix in ("queued_", "") for name, value in _extremes(rows, prefix).items()}
 
 
 def _extremes(rows: Sequence[Row], prefix: str) -> dict[str, float]:

@@ -92,6 +92,15 @@ def test_a_proxy_or_an_answer_is_not_refused(monkeypatch):
     assert _hub.unreachable() == ""
 
 
+@pytest.mark.parametrize(("endpoint", "port"), [("http://hub", 80), ("https://hub", 443), ("http://hub:8080", 8080)])
+def test_the_hub_is_asked_at_its_port(endpoint, port, monkeypatch):
+    monkeypatch.setenv("HF_ENDPOINT", endpoint)
+    asked = []
+    monkeypatch.setattr(_hub, "_connect", lambda host, port, said: asked.append((host, port)))
+    _hub.unreachable()
+    assert asked == [("hub", port)]
+
+
 def test_a_file_of_a_data_set_fails_soon(network):
     begun = time.process_time(), time.monotonic()
     with pytest.raises(ArgumentError, match=r"STABLESSM_DATA: .*cannot be loaded \("):

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from stablessm import _fork
+from stablessm.llvm import threads
 
 GNU, LLVM = SimpleNamespace(GOMP_parallel=1), SimpleNamespace(GOMP_parallel=1, __kmpc_fork_call=1)
 
@@ -53,6 +54,7 @@ def test_a_child_keeps_its_threads_where_the_parents_were_ended(runtime, sound, 
     asked: list[int] = []
     used = gnu(runtime, asked) if isinstance(runtime, int) else runtime
     monkeypatch.setattr(_fork, "openmp", lambda: used)
+    monkeypatch.setattr(threads, "team", lambda: "team")
     monkeypatch.setattr(_fork, "_ended", not ended)
     monkeypatch.setattr(_fork, "_sound_in", os.getpid() if sound else 0)
     _fork._before()
@@ -62,7 +64,22 @@ def test_a_child_keeps_its_threads_where_the_parents_were_ended(runtime, sound, 
     _fork._after_in_child()
     assert others_can_load()
     assert _fork.openmp_is_sound() is ended
+    assert threads.team_to_join() == ("team" if ended else None)
     assert torch_threads == ([] if ended else [1])
+
+
+def caller(file: str) -> Any:
+    """Return a function that calls a function, as code of this file."""
+    names: dict[str, Any] = {}
+    exec(compile("def call(function): return function()", file, "exec"), names)
+    return names["call"]
+
+
+def test_a_fork_waits_for_imports_of_this_package_alone() -> None:
+    importing, package, other = (caller(file) for file in ("<frozen importlib._bootstrap>", _fork.__file__, __file__))
+    assert _fork._loads(0, package(lambda: importing(sys._getframe)))
+    assert not _fork._loads(0, other(lambda: importing(sys._getframe)))
+    assert not _fork._loads(0, package(sys._getframe))
 
 
 OPERATOR = """
